@@ -1,0 +1,1 @@
+"""Engines that turn prompts (token ids) into answers."""

@@ -1,0 +1,513 @@
+"""The transformers backend: one prefix cache that grows, many queries packed over it.
+
+Any decoder of the transformers library that takes its attention from ``AttentionInterface`` runs
+here unchanged; on loading, a few tokens are computed both ways and compared, so that a model whose
+attention is of another kind is refused instead of answered wrongly.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from icl_bench.backends.base import Answer, Counters, Decoding, Exact, Free, Greedy
+from icl_bench.backends.prefix import Extend, Pack, PackKeys, Prefix, Step, causal_rows
+from icl_bench.errors import CellError, UserError
+from icl_bench.prompts import Ids, PromptSet
+
+ATTENTION = "icl_bench"
+SMALLEST_CHUNK = 64
+_HEAD_ROWS = 64  # rows of logits over a whole vocabulary that are held at once
+
+T = TypeVar("T")
+
+
+def _attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    step: Step | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """What the model calls in every layer; the step knows which keys are seen."""
+    if step is None:
+        raise UserError("this model does not hand options through to its attention layers")
+    for name in ("softcap", "s_aux"):
+        if options.get(name) is not None:
+            raise UserError(f"this model's attention uses {name!r}, which is not supported")
+    scale = scaling if scaling is not None else query.shape[-1] ** -0.5
+    out = step.layer(module.layer_idx, query, key, value, scale, sliding_window)
+    return out.transpose(1, 2), None
+
+
+def choose_device(asked: str | None) -> torch.device:
+    """The device that was asked for, else CUDA where there is one, else the CPU."""
+    if asked is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(asked)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"--device {asked}: not usable here ({reason})") from None
+    return device
+
+
+def choose_dtype(asked: str, device: torch.device) -> torch.dtype:
+    """``auto`` is bfloat16, but float32 on a CPU that has no bfloat16 arithmetic.
+
+    There bfloat16 products are emulated and take several times as long.
+    """
+    if asked != "auto":
+        return {
+            "float32": torch.float32,
+            "bfloat16": torch.bfloat16,
+            "float16": torch.float16,
+        }[asked]
+    if device.type != "cpu":
+        return torch.bfloat16
+    native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return torch.bfloat16 if native else torch.float32
+
+
+class TransformersBackend:
+    """A decoder from a folder or the hub, on the CPU or CUDA."""
+
+    name = "transformers"
+
+    def __init__(
+        self,
+        model: str | Path,
+        tokenizer: Any,
+        *,
+        revision: str | None = None,
+        dtype: str = "auto",
+        device: str | None = None,
+        pack_tokens: int | None = None,
+        pack_rows: int | None = None,
+        chunk_tokens: int | None = None,
+    ) -> None:
+        """Load the model. ``pack_tokens``/``pack_rows`` limit how much is packed into one call;
+        ``chunk_tokens`` is how much of a prefix is computed per call. Raises ``UserError``."""
+        self.device = choose_device(device)
+        self.dtype = choose_dtype(dtype, self.device)
+        self.tokenizer = tokenizer
+        small = self.device.type == "cpu"
+        self.chunk_tokens = chunk_tokens or (512 if small else 4096)
+        self.pack_tokens = pack_tokens or (1024 if small else 16384)
+        self.pack_rows = pack_rows or 256
+        self.counters = Counters()
+        self.peak_prefix_bytes = 0
+        self._prefix, self._ids = Prefix(), tuple[int, ...]()
+        self._model = self._load(model, revision)
+        self._core = self._model.get_decoder()
+        self._head = self._model.get_output_embeddings()
+        self._head_rows: tuple[bytes, Tensor] | None = None
+        self._check_against_plain_forward()
+
+    def _load(self, model: str | Path, revision: str | None) -> Any:
+        from transformers import AttentionInterface, AutoModelForCausalLM
+
+        AttentionInterface.register(ATTENTION, _attention)
+        try:
+            loaded = AutoModelForCausalLM.from_pretrained(
+                str(model), revision=revision or "main", dtype=self.dtype, attn_implementation="sdpa"
+            )
+        except torch.OutOfMemoryError as error:
+            raise UserError(f"model {model}: does not fit the device's memory ({error})") from None
+        except (OSError, ValueError, KeyError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise UserError(f"model {model}: cannot be loaded ({reason})") from None
+        return loaded.to(self.device).eval()
+
+    def identity(self) -> dict[str, str]:
+        """The engine and its arithmetic: what decides answers beside model and prompt."""
+        return {"backend": self.name, "dtype": str(self.dtype).removeprefix("torch.")}
+
+    # -- one call of the model ------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def _forward(self, tokens: Tensor, positions: Tensor, step: Step) -> Tensor:
+        """Last hidden states of flat tokens: ``(tokens, hidden)``."""
+        output = self._core(
+            input_ids=tokens[None],
+            position_ids=positions[None],
+            use_cache=False,
+            step=step,
+        )
+        return output.last_hidden_state[0]
+
+    @torch.inference_mode()
+    def _logits(self, hidden: Tensor) -> Tensor:
+        """Logits over the whole vocabulary in float32: ``(rows, vocabulary)``."""
+        logits: Tensor = self._head(hidden).float()
+        config = self._model.config.get_text_config()
+        if (scale := getattr(config, "logit_scale", None)) is not None:
+            logits = logits * scale
+        if (divisor := getattr(config, "logits_scaling", None)) is not None:
+            logits = logits / divisor
+        if (cap := getattr(config, "final_logit_softcapping", None)) is not None:
+            logits = torch.tanh(logits / cap) * cap
+        return logits
+
+    @torch.inference_mode()
+    def _some_logits(self, hidden: Tensor, vocabulary: np.ndarray) -> np.ndarray:
+        """Logits of some tokens only, up to a monotone function: ``(rows, allowed)`` float32."""
+        name = vocabulary.tobytes()
+        if self._head_rows is None or self._head_rows[0] != name:
+            index = torch.from_numpy(vocabulary).to(self.device)
+            self._head_rows = (name, self._head.weight[index])
+        bias = getattr(self._head, "bias", None)
+        logits = hidden @ self._head_rows[1].T
+        if bias is not None:
+            logits = logits + bias[torch.from_numpy(vocabulary).to(self.device)]
+        return logits.float().cpu().numpy()
+
+    # -- the prefix -----------------------------------------------------------------------------
+
+    def _extend(self, ids: Ids) -> None:
+        """Compute more tokens of the prefix, a chunk a call; smaller chunks if memory is short."""
+        done = 0
+        while done < len(ids):
+            part = ids[done : done + self.chunk_tokens]
+            step = Extend(self._prefix, len(part))
+            start = self._prefix.length
+            tokens = torch.tensor(part, device=self.device)
+            positions = torch.arange(start, start + len(part), device=self.device)
+            mark = self._prefix.mark()
+            try:
+                self._forward(tokens, positions, step)
+            except (torch.OutOfMemoryError, RuntimeError) as error:
+                self._prefix.rewind(mark)
+                if not _out_of_memory(error) or len(part) <= SMALLEST_CHUNK:
+                    raise
+                self.chunk_tokens = max(SMALLEST_CHUNK, len(part) // 2)
+                _release(self.device)
+                continue
+            step.done()
+            done += len(part)
+            self._ids += part
+            self.counters.prefix_tokens += len(part)
+        self.peak_prefix_bytes = max(self.peak_prefix_bytes, self._prefix.nbytes())
+
+    def _load_prefix(self, prefix: Ids, reserve: int) -> None:
+        """Make the cache hold just this prefix, computing what it does not hold yet."""
+        if self._ids != prefix[: len(self._ids)]:
+            self._prefix, self._ids = Prefix(), ()
+            _release(self.device)
+        self._prefix.reserve(max(reserve, len(prefix)))
+        self._extend(prefix[len(self._ids) :])
+
+    # -- answering ------------------------------------------------------------------------------
+
+    def answer(
+        self, prompts: PromptSet, todo: Sequence[int], decoding: Decoding, reserve: int
+    ) -> Iterator[list[Answer]]:
+        """See ``Backend.answer``. Packs queries of similar length; a suffix longer than a chunk
+        is computed as a prefix of its own and dropped again."""
+        self._guarded(lambda: self._load_prefix(prompts.prefix, reserve))
+        by_length = sorted(todo, key=lambda i: (len(prompts.suffixes[i]), i))
+        short = [i for i in by_length if len(prompts.suffixes[i]) <= self.chunk_tokens]
+        waiting = deque(self._packs(prompts, short, decoding))
+        while waiting:
+            pack = waiting.popleft()
+            try:
+                suffixes = [prompts.suffixes[i] for i in pack]
+                answers = self._timed(lambda: self._answer_pack(suffixes, decoding))  # noqa: B023
+            except (torch.OutOfMemoryError, RuntimeError) as error:
+                if not _out_of_memory(error):
+                    raise
+                _release(self.device)
+                if len(pack) == 1:
+                    raise CellError(_memory_reason(error, prompts.longest)) from None
+                half = len(pack) // 2
+                self.pack_rows = max(1, half)
+                waiting.extendleft([pack[half:], pack[:half]])
+                continue
+            yield [_placed(a, pack, len(prompts.prefix)) for a in answers]
+        for i in by_length[len(short) :]:
+            yield [self._guarded(lambda: self._answer_long(prompts, i, decoding))]  # noqa: B023
+
+    def _packs(
+        self, prompts: PromptSet, indices: Sequence[int], decoding: Decoding
+    ) -> Iterator[list[int]]:
+        """Cut indices, sorted by length, into packs within the limits of rows and tokens."""
+        extra = len(decoding.trie.inner) if isinstance(decoding, Exact) else 0
+        pack: list[int] = []
+        for i in indices:
+            width = len(prompts.suffixes[i]) + extra
+            if pack and (len(pack) >= self.pack_rows or width * (len(pack) + 1) > self.pack_tokens):
+                yield pack
+                pack = []
+            pack.append(i)
+        if pack:
+            yield pack
+
+    def _answer_long(self, prompts: PromptSet, index: int, decoding: Decoding) -> Answer:
+        """Answer one prompt whose own part is long (retrieved demonstrations)."""
+        suffix = prompts.suffixes[index]
+        own = (len(suffix) - 1) // self.chunk_tokens * self.chunk_tokens
+        mark, ids, before = self._prefix.mark(), self._ids, self.counters.prefix_tokens
+        try:
+            self._prefix.reserve(self._prefix.length + own)
+            self._extend(suffix[:own])
+            (answer,) = self._answer_pack([suffix[own:]], decoding)
+        finally:
+            self._prefix.rewind(mark)
+            self._ids = ids
+        self.counters.own_tokens += self.counters.prefix_tokens - before
+        self.counters.prefix_tokens = before
+        return _placed(answer, [index], len(prompts.prefix))
+
+    def _answer_pack(self, suffixes: Sequence[Ids], decoding: Decoding) -> list[Answer]:
+        """Answer queries over the loaded prefix; an answer's index is its place in the pack."""
+        extra = {Greedy: 64, Free: 0, Exact: 0}[type(decoding)]
+        if isinstance(decoding, Greedy):
+            extra = max(len(text.encode()) for text in decoding.automaton.answers)
+        elif isinstance(decoding, Free):
+            extra = decoding.max_tokens
+        else:
+            extra = len(decoding.trie.inner)
+        pack = _OpenPack(self, suffixes, extra)
+        if isinstance(decoding, Greedy):
+            answers = pack.greedy(decoding)
+        elif isinstance(decoding, Exact):
+            answers = pack.exact(decoding)
+        else:
+            answers = pack.free(decoding)
+        self.counters.own_tokens += sum(map(len, suffixes))
+        return answers
+
+    def _timed(self, work: Callable[[], T]) -> T:
+        start = time.perf_counter()
+        result = work()
+        self.counters.seconds += time.perf_counter() - start
+        return result
+
+    def _guarded(self, work: Callable[[], T]) -> T:
+        """Run work that cannot be halved; lack of memory fails the cell, nothing else."""
+        try:
+            return self._timed(work)
+        except (torch.OutOfMemoryError, RuntimeError) as error:
+            if not _out_of_memory(error):
+                raise
+            reason = _memory_reason(error, self._prefix.length)
+            self._prefix, self._ids = Prefix(), ()
+            _release(self.device)
+            raise CellError(reason) from None
+
+    # -- is this model computed rightly? --------------------------------------------------------
+
+    @torch.inference_mode()
+    def _check_against_plain_forward(self) -> None:
+        """Compare with the model's own forward pass on a few tokens; refuse a model that differs.
+
+        Covers what differs between model families: how attention is scaled, masked and given
+        positions, and how logits are made of hidden states.
+        """
+        size = int(self._model.config.get_text_config().vocab_size)
+        ids = tuple(np.random.default_rng(0).integers(0, size, 24).tolist())
+        tokens = torch.tensor([ids], device=self.device)
+        expected = self._model(tokens, use_cache=False, logits_to_keep=1).logits[0, -1].float()
+        try:
+            self._model.set_attn_implementation(ATTENTION)
+            self._extend(ids[:9])
+            pack = _OpenPack(self, [ids[9:], ids[9:14]], 0)
+            got = self._logits(pack.ends[:1])[0]
+        except (TypeError, AttributeError, ValueError) as error:
+            raise UserError(f"{type(self._model).__name__}: not supported ({error})") from None
+        finally:
+            self._prefix, self._ids, self.counters = Prefix(), (), Counters()
+        spread = float(expected.std())
+        allowed = (0.02 if self.dtype == torch.float32 else 0.5) * spread
+        if not float((got - expected).abs().max()) <= allowed:
+            raise UserError(
+                f"{type(self._model).__name__}: its attention is of a kind that this backend does "
+                "not compute (its logits differ from the model's own); use --backend vllm"
+            )
+
+
+class _OpenPack:
+    """A pack of queries while their answers are being written."""
+
+    def __init__(self, engine: TransformersBackend, suffixes: Sequence[Ids], extra: int) -> None:
+        self._engine, self._device = engine, engine.device
+        lengths = [len(s) for s in suffixes]
+        self.lengths = torch.tensor(lengths, device=self._device)
+        self._keys = PackKeys(len(suffixes), max(lengths) + extra)
+        arange = torch.arange(max(lengths) + extra, device=self._device)
+        self._slot_offsets = arange.repeat(len(suffixes), 1)
+        rows, slots = causal_rows(lengths, self._device)
+        used = int(slots.max()) + 1
+        hidden = self._call(
+            [token for suffix in suffixes for token in suffix],
+            rows, slots, slots, arange[:used] <= slots[:, None],
+        )
+        self.ends = hidden[torch.cumsum(self.lengths, 0) - 1]
+
+    def _call(
+        self, tokens: Sequence[int], rows: Tensor, slots: Tensor, offsets: Tensor, visible: Tensor
+    ) -> Tensor:
+        prefix = self._engine._prefix
+        seen = self._slot_offsets[:, : visible.shape[1]]
+        step = Pack(prefix, self._keys, rows, slots, offsets, visible, seen)
+        flat = torch.tensor(tokens, device=self._device)
+        return self._engine._forward(flat, offsets + prefix.length, step)
+
+    def _next(self, rows: Sequence[int], tokens: Sequence[int], written: int) -> Tensor:
+        """Feed one chosen token for each live row; hidden states ``(rows, hidden)``."""
+        live = torch.tensor(rows, device=self._device)
+        slots = self.lengths[live] + written
+        used = int(slots.max()) + 1
+        visible = torch.arange(used, device=self._device) <= slots[:, None]
+        self._engine.counters.answer_tokens += len(rows)
+        return self._call(tokens, live, slots, slots, visible)
+
+    def greedy(self, decoding: Greedy) -> list[Answer]:
+        """Walk the automaton, all rows a token at a time, until each has one label left."""
+        automaton = decoding.automaton
+        states = [0] * len(self.lengths)
+        answers: dict[int, Answer] = {}
+        rows, hidden, written = list(range(len(states))), self.ends, 0
+        while rows:
+            logits = self._engine._some_logits(hidden, automaton.vocabulary)
+            tokens = []
+            for place, row in enumerate(rows):
+                token, states[row] = automaton.choose(states[row], logits[place])
+                tokens.append(token)
+            written += 1
+            for row in rows:
+                if (label := int(automaton.decided[states[row]])) >= 0:
+                    answers[row] = Answer(row, 0, written, label=label)
+            going = [place for place, row in enumerate(rows) if row not in answers]
+            rows, tokens = [rows[p] for p in going], [tokens[p] for p in going]
+            if rows:
+                hidden = self._next(rows, tokens, written - 1)
+        return [answers[row] for row in range(len(states))]
+
+    def free(self, decoding: Free) -> list[Answer]:
+        """Generate without constraint until the stop text, the end token or the limit."""
+        engine = self._engine
+        ends = _end_tokens(engine._model, engine.tokenizer)
+        written: list[list[int]] = [[] for _ in self.lengths]
+        answers: dict[int, Answer] = {}
+        rows, hidden = list(range(len(written))), self.ends
+        for step in range(decoding.max_tokens):
+            blocks = hidden.split(_HEAD_ROWS)
+            tokens = torch.cat([engine._logits(h).argmax(-1) for h in blocks]).tolist()
+            for row, token in zip(rows, tokens, strict=True):
+                text = None
+                if token in ends:
+                    text = engine.tokenizer.decode(written[row])
+                else:
+                    written[row].append(token)
+                    so_far = engine.tokenizer.decode(written[row])
+                    if decoding.stop in so_far or step + 1 == decoding.max_tokens:
+                        text = so_far.split(decoding.stop)[0]
+                if text is not None:
+                    answers[row] = Answer(row, 0, step + 1, text=text)
+            going = [place for place, row in enumerate(rows) if row not in answers]
+            rows, tokens = [rows[p] for p in going], [tokens[p] for p in going]
+            if not rows:
+                break
+            hidden = self._next(rows, tokens, step)
+        return [answers[row] for row in range(len(written))]
+
+    def exact(self, decoding: Exact) -> list[Answer]:
+        """Log-probability of every label, all of them as branches of one tree behind the query."""
+        trie, count = decoding.trie, len(self.lengths)
+        inner = trie.inner
+        below = inner[1:]  # the root's hidden state is the query's end
+        hidden = self.ends[:, None]
+        if len(below):
+            hidden = torch.cat([hidden, self._tree(trie.tokens[below], trie, below)], 1)
+        place = {int(node): i for i, node in enumerate(inner)}
+        children: list[list[int]] = [[] for _ in inner]
+        for node in range(1, len(trie.tokens)):
+            children[place[int(trie.parents[node])]].append(node)
+        step = np.zeros((count, len(trie.tokens)))
+        for i, nodes in enumerate(children):
+            wanted = torch.from_numpy(trie.tokens[nodes]).to(self._device)
+            for start in range(0, count, _HEAD_ROWS):
+                logits = self._engine._logits(hidden[start : start + _HEAD_ROWS, i])
+                chosen = logits[:, wanted] - torch.logsumexp(logits, -1, keepdim=True)
+                step[start : start + _HEAD_ROWS, nodes] = chosen.cpu().numpy()
+        total = step @ trie.ancestors.T  # sums along each path from the root
+        return [_scored(row, scores) for row, scores in enumerate(total[:, trie.ends])]
+
+    def _tree(self, tokens: np.ndarray, trie: Any, nodes: np.ndarray) -> Tensor:
+        """Hidden states of tree nodes behind every query: ``(rows, nodes, hidden)``."""
+        count, size, device = len(self.lengths), len(nodes), self._device
+        rows = torch.arange(count, device=device).repeat_interleave(size)
+        order = torch.arange(size, device=device).repeat(count)
+        depths = torch.from_numpy(trie.depths[nodes] - 1).to(device)
+        paths = torch.from_numpy(trie.ancestors[np.ix_(nodes, nodes)]).to(device)
+        starts = self.lengths[rows]
+        used = int(self.lengths.max()) + size
+        slot = torch.arange(used, device=device)
+        visible = slot[None] < starts[:, None]
+        visible[torch.arange(len(rows), device=device)[:, None], starts[:, None] + slot[:size]] = (
+            paths[order]
+        )
+        every = torch.arange(count, device=device)[:, None]
+        self._slot_offsets[every, self.lengths[:, None] + slot[:size]] = (
+            self.lengths[:, None] + depths[None]
+        )
+        self._engine.counters.answer_tokens += len(rows)
+        flat = np.tile(tokens, count).tolist()
+        hidden = self._call(flat, rows, starts + order, starts + depths[order], visible)
+        return hidden.reshape(count, size, -1)
+
+
+def _scored(row: int, scores: np.ndarray) -> Answer:
+    """The best label of ``(labels,)`` log-probabilities, with its probability and margin."""
+    chances = np.exp(scores)
+    best = int(scores.argmax())
+    second = float(np.delete(chances, best).max(initial=0.0))
+    top = float(chances[best])
+    return Answer(
+        row, 0, 0, label=best, probability=top, margin=top - second, label_mass=float(chances.sum())
+    )
+
+
+def _placed(answer: Answer, pack: Sequence[int], cached: int) -> Answer:
+    """The answer with its place in the prompt set instead of the pack."""
+    from dataclasses import replace
+
+    return replace(answer, index=pack[answer.index], cached_tokens=cached)
+
+
+def _end_tokens(model: Any, tokenizer: Any) -> set[int]:
+    """Tokens after which a model is done."""
+    ids = getattr(model.generation_config, "eos_token_id", None)
+    ids = ids if isinstance(ids, list) else [ids]
+    return {int(i) for i in [*ids, tokenizer.eos_token_id] if i is not None}
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    text = str(error)
+    return isinstance(error, torch.OutOfMemoryError) or (
+        "not enough memory" in text or "out of memory" in text
+    )
+
+
+def _memory_reason(error: BaseException, tokens: int) -> str:
+    return f"out of memory at {tokens:,} prompt tokens ({str(error).splitlines()[0][:200]})"
+
+
+def _release(device: torch.device) -> None:
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()

@@ -1,0 +1,229 @@
+"""Examples to text and token ids: the only place that builds a prompt.
+
+A prompt is a list of token ids, built once and handed to a backend as it is. It always equals the
+tokenization of its whole text (with BOS once in front, where the tokenizer has one), although the
+shared demonstrations and the queries are tokenized apart: every join is checked, and where one
+does not hold (a token would span it), the prompt is tokenized whole instead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from icl_bench.spec import Template
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Ids = tuple[int, ...]
+
+
+class HasText(Protocol):
+    """What a prompt needs of an example (``icl_bench.data.Example`` is one)."""
+
+    @property
+    def fields(self) -> Mapping[str, str]: ...
+    @property
+    def answer(self) -> str: ...
+
+
+def demonstration_text(template: Template, example: HasText) -> str:
+    """One example with its answer: ``"query: ...\\nintent: card arrival"``."""
+    shown = template.input.format_map(example.fields)
+    return f"{shown}\n{template.answer_lead}{example.answer}"
+
+
+def query_text(template: Template, example: HasText) -> str:
+    """One example up to its answer, without the trailing space: ``"query: ...\\nintent:"``."""
+    shown = template.input.format_map(example.fields)
+    return f"{shown}\n{template.answer_lead.rstrip(' ')}"
+
+
+def answer_text(template: Template, answer: str) -> str:
+    """What a model should write after the query: ``" card arrival\\n"``.
+
+    The end belongs to it: where one label begins another ("order", "order status"), only the end
+    tells the shorter one from the longer one's beginning.
+    """
+    lead = template.answer_lead
+    return f"{lead[len(lead.rstrip(' ')) :]}{answer}\n"
+
+
+def prompt_text(template: Template, demonstrations: Sequence[HasText], query: HasText) -> str:
+    """The whole prompt as text (paper 003, appendix G)."""
+    pieces = [demonstration_text(template, d) + template.separator for d in demonstrations]
+    return "".join([*pieces, query_text(template, query)])
+
+
+@dataclass(frozen=True)
+class PromptSet:
+    """The prompts of one cell: a shared prefix and what each query adds to it.
+
+    ``prefix`` is shared by all; prompt ``i`` is ``prefix + suffixes[i]``.
+    """
+
+    prefix: Ids
+    suffixes: tuple[Ids, ...]
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt."""
+        return len(self.prefix) + max((len(s) for s in self.suffixes), default=0)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of all prompts, the shared prefix counted once for each."""
+        return len(self.prefix) * len(self.suffixes) + self.own_tokens
+
+    @property
+    def own_tokens(self) -> int:
+        """Tokens of all suffixes: what is left to compute once the prefix is cached."""
+        return sum(map(len, self.suffixes))
+
+    def ids(self, index: int) -> Ids:
+        """The whole prompt of one query."""
+        return self.prefix + self.suffixes[index]
+
+    def hashes(self) -> list[str]:
+        """SHA-256 (16 hex digits) of each prompt's ids, as little-endian 32-bit integers."""
+        shared = hashlib.sha256(_as_bytes(self.prefix))
+        digests = []
+        for suffix in self.suffixes:
+            digest = shared.copy()
+            digest.update(_as_bytes(suffix))
+            digests.append(digest.hexdigest()[:16])
+        return digests
+
+
+def _as_bytes(ids: Ids) -> bytes:
+    return np.asarray(ids, dtype="<u4").tobytes()
+
+
+def shared_prefix(prompts: Sequence[Ids]) -> PromptSet:
+    """Split off the longest common beginning, leaving each prompt at least one token of its own."""
+    first, last = min(prompts), max(prompts)
+    limit = min(map(len, prompts)) - 1
+    length = 0
+    while length < limit and first[length] == last[length]:
+        length += 1
+    return PromptSet(first[:length], tuple(p[length:] for p in prompts))
+
+
+class PromptEncoder:
+    """Builds token ids for one template with one tokenizer."""
+
+    def __init__(self, template: Template, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.template = template
+        self._tokenizer: Any = tokenizer
+        self._known: dict[str, Ids] = {}
+        bos = tokenizer.bos_token_id
+        self.bos: Ids = () if bos is None else (int(bos),)
+        self._anchor = self._encode([template.separator])[0]
+
+    def _encode(self, texts: Sequence[str]) -> list[Ids]:
+        """Ids of each text alone, no special tokens; text that looks like one stays text."""
+        if not texts:
+            return []
+        encoded = self._tokenizer(
+            list(texts),
+            add_special_tokens=False,
+            split_special_tokens=True,
+            return_attention_mask=False,
+            verbose=False,
+        )["input_ids"]
+        return [tuple(ids) for ids in encoded]
+
+    def whole(self, text: str) -> Ids:
+        """Ids of a whole prompt: BOS once, then its text."""
+        return self.bos + self._encode([text])[0]
+
+    def _after_separator(self, texts: Sequence[str]) -> list[Ids | None]:
+        """Ids of texts as they stand after a separator; None where a token would span the join."""
+        new = [t for t in dict.fromkeys(texts) if t not in self._known]
+        separator, size = self.template.separator, len(self._anchor)
+        for text, ids in zip(new, self._encode([separator + t for t in new]), strict=True):
+            self._known[text] = ids[size:] if ids[:size] == self._anchor else ()
+        return [self._known[t] or None for t in texts]
+
+    def demonstrations(self, examples: Sequence[HasText]) -> list[str]:
+        """Text of each demonstration with the separator behind it."""
+        separator = self.template.separator
+        return [demonstration_text(self.template, e) + separator for e in examples]
+
+    def demonstration_lengths(self, examples: Sequence[HasText]) -> np.ndarray:
+        """Tokens of each demonstration with its separator, as it stands inside a prompt.
+
+        Returns an ``(examples,)`` integer array.
+        """
+        pieces = self.demonstrations(examples)
+        joined = zip(self._after_separator(pieces), pieces, strict=True)
+        return np.array([len(ids or self._encode([piece])[0]) for ids, piece in joined], dtype=int)
+
+    def answers(self, answers: Sequence[str]) -> list[Ids]:
+        """Ids of each answer with its end, as it continues a query."""
+        lead = self.template.answer_lead.rstrip(" ")
+        (start,) = self._encode([lead])
+        texts = [answer_text(self.template, answer) for answer in answers]
+        whole = self._encode([lead + text for text in texts])
+        return [ids[len(start) :] for ids in whole]
+
+    def own_prompts(
+        self, demonstrations: Sequence[Sequence[HasText]], queries: Sequence[HasText]
+    ) -> PromptSet:
+        """Prompts in which every query has demonstrations of its own (retrieval)."""
+        pairs = zip(demonstrations, queries, strict=True)
+        texts = [prompt_text(self.template, shown, query) for shown, query in pairs]
+        return shared_prefix([self.bos + ids for ids in self._encode(texts)])
+
+    def shared_prompts(
+        self, demonstrations: Sequence[HasText], shots: Sequence[int], queries: Sequence[HasText]
+    ) -> dict[int, PromptSet]:
+        """Prompts for several k over one list of demonstrations: k uses the first k of it.
+
+        The prefix of a smaller k is a prefix of a larger one's, so that a cache can be extended
+        from one to the next. Tokenizes every demonstration once, whatever the number of shots.
+        """
+        pieces = self.demonstrations(demonstrations[: max(shots)])
+        encoded = self._after_separator(pieces)
+        ends = [query_text(self.template, q) for q in queries]
+        suffixes = self._after_separator(ends)
+        (whole,) = self._encode(["".join(pieces)])
+        head = self._encode(pieces[:1])
+        parts = [*head, *(ids or () for ids in encoded[1:])]
+        exact = tuple(chain.from_iterable(parts)) == whole
+        sizes = np.cumsum([0, *map(len, parts)])
+        result = {}
+        for k in shots:
+            joins = exact and self._joins_hold(pieces[k - 1], ends, encoded[k - 1], suffixes)
+            if joins:
+                owned = tuple(s for s in suffixes if s is not None)
+                result[k] = PromptSet(self.bos + whole[: sizes[k]], owned)
+            else:
+                start = "".join(pieces[:k])
+                prompts = [self.bos + ids for ids in self._encode([start + end for end in ends])]
+                result[k] = shared_prefix(prompts)
+        return result
+
+    def _joins_hold(
+        self,
+        piece: str,
+        ends: Sequence[str],
+        piece_ids: Ids | None,
+        suffixes: Sequence[Ids | None],
+    ) -> bool:
+        """Whether the last demonstration and each query, tokenized apart, equal the two together.
+
+        Looks one demonstration back: no tokenizer in use merges across a whole demonstration.
+        """
+        if piece_ids is None or any(suffix is None for suffix in suffixes):
+            return False
+        together = self._encode([self.template.separator + piece + end for end in ends])
+        start = self._anchor + piece_ids
+        expected = (start + (suffix or ()) for suffix in suffixes)
+        return all(a == b for a, b in zip(together, expected, strict=True))
