@@ -12,6 +12,8 @@ Metric = Literal["accuracy", "macro_f1", "rouge", "bertscore"]
 LABEL_METRICS: frozenset[str] = frozenset({"accuracy", "macro_f1"})
 TEXT_METRICS: frozenset[str] = frozenset({"rouge", "bertscore"})
 
+Seed = Annotated[int, Field(ge=0, lt=2**64)]
+Count = Annotated[int, Field(ge=1, le=10**9)]
 Name = Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
 
@@ -25,7 +27,7 @@ class Holdout(Frozen):
     """A test split cut from a set that has none: ``rng(seed).permutation(n)[:ceil(share * n)]``."""
 
     share: float = Field(gt=0, lt=1)
-    seed: int
+    seed: Seed
 
 
 class HubSource(Frozen):
@@ -153,8 +155,8 @@ class TestRows(Frozen):
 
     __test__ = False  # not a test class, whatever pytest thinks of its name
 
-    size: int = Field(default=250, ge=1)
-    seed: int = 43
+    size: Count = 250
+    seed: Seed = 43
     ids: Literal["paper"] | tuple[str, ...] | None = None
     """``paper``: the rows of ``paper_test_ids.json`` where the data folder has that file, else
     ``size`` rows by ``seed``; a list: those row ids, in that order."""
@@ -180,7 +182,7 @@ class TaskSpec(Frozen):
     metrics: tuple[Metric, ...] = Field(min_length=1)
     test: TestRows = TestRows()
     pool: Pool = Pool()
-    max_answer_tokens: int = Field(default=128, ge=1)
+    max_answer_tokens: Count = 128
     """Free text ends at the separator or after this many tokens."""
     license: str = ""
     source: str = ""

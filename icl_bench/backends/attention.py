@@ -30,20 +30,40 @@ class Part(NamedTuple):
     lse: Tensor
 
 
+class Mask(NamedTuple):
+    """Who sees whom, made ready for the kernels once and used in many layers.
+
+    ``bias`` is ``(batch or 1, 1, groups * tokens, keys)``: 0 where seen, -inf elsewhere; ``blind``
+    is ``(batch or 1, 1, tokens)`` bool, true for tokens that see no key, or None if there is none.
+    """
+
+    bias: Tensor
+    blind: Tensor | None
+
+
+def mask_of(seen: Tensor, groups: int, dtype: torch.dtype) -> Mask:
+    """Make a mask of ``seen``, ``(batch or 1, tokens, keys)`` bool, for so many query heads per
+    key head."""
+    bias = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
+    bias.masked_fill_(~seen, -math.inf)
+    blind = ~seen.any(-1).unsqueeze(1)
+    return Mask(bias.repeat(1, groups, 1).unsqueeze(1), blind if bool(blind.any()) else None)
+
+
 def attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
     scale: float,
     *,
-    seen: Tensor | None = None,
+    mask: Mask | None = None,
     causal: bool = False,
 ) -> Part:
     """Attention of ``query`` to ``key``/``value``, with its log-sum-exp.
 
     ``query`` is ``(batch, heads, tokens, head_dim)``; ``key`` and ``value`` are
-    ``(batch, key_heads, keys, head_dim)`` with ``heads`` a multiple of ``key_heads``; ``seen`` is
-    ``(batch or 1, tokens, keys)`` bool; ``causal`` is for equal numbers of tokens and keys.
+    ``(batch, key_heads, keys, head_dim)`` with ``heads`` a multiple of ``key_heads``; ``causal``
+    is for equal numbers of tokens and keys, without a mask.
     """
     batch, heads, tokens, width = query.shape
     key_heads, groups = key.shape[1], heads // key.shape[1]
@@ -51,21 +71,14 @@ def attend(
         key, value = (_repeated(x, groups) for x in (key, value))
         return _kernel(query, key, value, scale, None, causal=True)
     folded = query.reshape(batch, key_heads, groups * tokens, width)
-    bias = None
-    if seen is not None:
-        bias = torch.zeros(seen.shape, dtype=query.dtype, device=query.device)
-        bias.masked_fill_(~seen, -math.inf)
-        bias = bias.repeat(1, groups, 1).unsqueeze(1)
-    part = _kernel(folded, key, value, scale, bias, causal=False)
+    part = _kernel(folded, key, value, scale, mask and mask.bias, causal=False)
     part = Part(part.out.reshape(query.shape), part.lse.reshape(batch, heads, tokens))
-    return part if seen is None else _without_blind_rows(part, seen)
-
-
-def _without_blind_rows(part: Part, seen: Tensor) -> Part:
-    """Rows that see no key have weight 0 (kernels differ in what they return for them)."""
-    blind = ~seen.any(-1).unsqueeze(1)
+    if mask is None or mask.blind is None:
+        return part
+    # rows that see no key have weight 0 (kernels differ in what they return for them)
     return Part(
-        part.out.masked_fill(blind.unsqueeze(-1), 0.0), part.lse.masked_fill(blind, -math.inf)
+        part.out.masked_fill(mask.blind.unsqueeze(-1), 0.0),
+        part.lse.masked_fill(mask.blind, -math.inf),
     )
 
 

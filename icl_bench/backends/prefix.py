@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from icl_bench.backends.attention import Part, attend, merge
+from icl_bench.backends.attention import Mask, Part, attend, mask_of, merge
 
 SLIDING_BLOCK = 128
 """Queries of a sliding layer that are computed together: each block sees W - 1 + 128 keys."""
@@ -103,10 +103,10 @@ def _grown(old: Tensor | None, new: Tensor, size: int, used: int) -> Tensor:
     return grown
 
 
-def _banded(first_query: int, queries: int, first_key: int, keys: int, window: int) -> Tensor:
-    """Causal sliding-window visibility by position: ``(1, queries, keys)`` bool."""
-    query = torch.arange(first_query, first_query + queries)[:, None]
-    key = torch.arange(first_key, first_key + keys)[None]
+def _banded(ahead: int, queries: int, keys: int, window: int) -> Tensor:
+    """Causal sliding-window visibility, the first query at key ``ahead``: ``(1, queries, keys)``."""
+    query = torch.arange(ahead, ahead + queries)[:, None]
+    key = torch.arange(keys)[None]
     return ((key <= query) & (key > query - window))[None]
 
 
@@ -116,7 +116,7 @@ class Extend:
 
     prefix: Prefix
     tokens: int
-    _masks: dict[tuple[int, ...], Tensor] = field(default_factory=dict)
+    _masks: dict[tuple[int, ...], Mask] = field(default_factory=dict)
 
     def layer(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None
@@ -142,21 +142,21 @@ class Extend:
             end = min(start + SLIDING_BLOCK, self.tokens)
             low = max(0, before + start - (window - 1))
             high = before + end
-            seen = self._mask(before + start, end - start, low, high - low, window, query.device)
             block = query[:, :, start:end]
-            outs.append(
-                attend(block, key[:, :, low:high], value[:, :, low:high], scale, seen=seen).out
-            )
+            mask = self._mask(before + start - low, high - low, window, block, key)
+            part = attend(block, key[:, :, low:high], value[:, :, low:high], scale, mask=mask)
+            outs.append(part.out)
         keep = max(0, key.shape[2] - (window - 1))
         self.prefix.replace_tail(layer, key[:, :, keep:].clone(), value[:, :, keep:].clone())
         return torch.cat(outs, 2)
 
-    def _mask(
-        self, query: int, queries: int, key: int, keys: int, window: int, device: torch.device
-    ) -> Tensor:
-        shape = (query - key, queries, keys, window)
+    def _mask(self, ahead: int, keys: int, window: int, query: Tensor, key: Tensor) -> Mask:
+        """The window's mask for queries whose first stands ``ahead`` keys into the keys."""
+        queries, groups = query.shape[2], query.shape[1] // key.shape[1]
+        shape = (ahead, queries, keys, window, groups)
         if shape not in self._masks:
-            self._masks[shape] = _banded(query - key, queries, 0, keys, window).to(device)
+            seen = _banded(ahead, queries, keys, window).to(query.device)
+            self._masks[shape] = mask_of(seen, groups, query.dtype)
         return self._masks[shape]
 
     def done(self) -> None:
@@ -210,7 +210,7 @@ class Pack:
         first = first.scatter_reduce(0, place, index, "amin")
         self._place, self._rank = place, index - first[place]
         self._width = int(self._rank.max()) + 1
-        self._masks: dict[tuple[str, int | None], Tensor] = {}
+        self._masks: dict[tuple[str, int | None, int], Mask] = {}
 
     def layer(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None
@@ -223,8 +223,8 @@ class Pack:
         if self.prefix.length and window is None:
             parts.append(attend(query, *self.prefix.full(layer), scale))
         elif self.prefix.length and (tail := self.prefix.tail(layer)) is not None:
-            seen = self._tail_mask(tail.key.shape[2], window or 0)
-            parts.append(attend(query, tail.key, tail.value, scale, seen=seen))
+            mask = self._tail_mask(tail.key.shape[2], window or 0, query, key)
+            parts.append(attend(query, tail.key, tail.value, scale, mask=mask))
         return merge(parts)
 
     def _own(self, held: _LayerKeys, query: Tensor, scale: float, window: int | None) -> Part:
@@ -236,30 +236,34 @@ class Pack:
         key, value = held.key[:, :, :used], held.value[:, :, :used]
         if len(self.live) < self.keys.rows:
             key, value = key[self.live], value[self.live]
-        part = attend(padded.transpose(1, 2), key, value, scale, seen=self._own_mask(window))
+        mask = self._own_mask(window, query, key)
+        part = attend(padded.transpose(1, 2), key, value, scale, mask=mask)
         out = part.out.transpose(1, 2)[self._place, self._rank]
         lse = part.lse.transpose(1, 2)[self._place, self._rank]
         return Part(out.transpose(0, 1)[None], lse.transpose(0, 1)[None])
 
-    def _own_mask(self, window: int | None) -> Tensor:
-        """Who sees whom within a row: ``(live rows, width, slots in use)`` bool."""
-        if ("own", window) not in self._masks:
+    def _own_mask(self, window: int | None, query: Tensor, key: Tensor) -> Mask:
+        """Who sees whom within a row; padding sees nothing."""
+        groups = query.shape[1] // key.shape[1]
+        if ("own", window, groups) not in self._masks:
             seen = self.visible
             if window is not None:
                 distance = self.offsets[:, None] - self.slot_offsets[self.rows]
                 seen = seen & (distance < window)
             padded = seen.new_zeros(len(self.live), self._width, seen.shape[1])
             padded[self._place, self._rank] = seen
-            self._masks["own", window] = padded
-        return self._masks["own", window]
+            self._masks["own", window, groups] = mask_of(padded, groups, query.dtype)
+        return self._masks["own", window, groups]
 
-    def _tail_mask(self, kept: int, window: int) -> Tensor:
+    def _tail_mask(self, kept: int, window: int, query: Tensor, key: Tensor) -> Mask:
         """Which of the prefix's last ``kept`` tokens each token's window reaches."""
-        if ("tail", window) not in self._masks:
+        groups = query.shape[1] // key.shape[1]
+        if ("tail", window, groups) not in self._masks:
             # the key in place j stands kept - j tokens before the first own token
             back = torch.arange(kept, 0, -1, device=self.offsets.device)
-            self._masks["tail", window] = (self.offsets[:, None] + back[None] < window)[None]
-        return self._masks["tail", window]
+            seen = (self.offsets[:, None] + back[None] < window)[None]
+            self._masks["tail", window, groups] = mask_of(seen, groups, query.dtype)
+        return self._masks["tail", window, groups]
 
 
 Step = Extend | Pack

@@ -106,7 +106,7 @@ class TransformersBackend:
         self.tokenizer = tokenizer
         small = self.device.type == "cpu"
         self.chunk_tokens = chunk_tokens or (512 if small else 4096)
-        self.pack_tokens = pack_tokens or (1024 if small else 16384)
+        self.pack_tokens = pack_tokens or (2048 if small else 16384)
         self.pack_rows = pack_rows or 256
         self.counters = Counters()
         self.peak_prefix_bytes = 0

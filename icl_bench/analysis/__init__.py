@@ -1,0 +1,1 @@
+"""What stored predictions say: analysis reads predictions and nothing else."""

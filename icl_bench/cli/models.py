@@ -1,0 +1,29 @@
+"""``icl-bench models``: what is there, what is installed, what each needs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from icl_bench.cli import options as o
+
+Prepare = Annotated[
+    str | None,
+    typer.Option("--prepare", help="Fetch or convert this model now.", show_default=False),
+]
+
+
+def models(prepare: Prepare = None, json: o.Json = False) -> None:
+    """List the models known by name; any folder or hub id works as --model too."""
+    from icl_bench.cli.progress import console
+    from icl_bench.cli.tables import print_json, print_models
+    from icl_bench.models import listing, resolve
+
+    if prepare is not None:
+        resolve(prepare)
+    records = listing()
+    if json:
+        print_json(records)
+    else:
+        print_models(records, console())

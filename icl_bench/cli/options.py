@@ -1,0 +1,126 @@
+"""Options that several commands share, described once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+Task = Annotated[
+    str,
+    typer.Option(
+        "--task",
+        help="A task's name (icl-bench tasks lists them) or the path of a task file (.yaml).",
+        show_default=False,
+    ),
+]
+Model = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        help="A model's name (icl-bench models lists them), a folder, or a hub id like org/name.",
+        show_default=False,
+    ),
+]
+K = Annotated[
+    str,
+    typer.Option(
+        "--k",
+        help="Numbers of demonstrations: 1,10,100; 'max' is the largest that fits the context "
+        "window; 'auto' is the paper's ladder (1, 5, 10, 25, ... 2000) up to max.",
+        show_default=False,
+    ),
+]
+Select = Annotated[
+    str,
+    typer.Option(
+        "--select",
+        help="How demonstrations are chosen: random (the same for all test examples, cached), "
+        "bm25, bertscore (the most similar to each test example). Several with commas.",
+    ),
+]
+Order = Annotated[
+    str | None,
+    typer.Option(
+        "--order",
+        help="How they are arranged: drawn (default), shuffled:SEED, by-label; after retrieval "
+        "relevance (default; most similar last), relevance-reversed. Several with commas.",
+    ),
+]
+Draws = Annotated[
+    int | None,
+    typer.Option(
+        "--draws",
+        help="Random permutations of the pool to average over (10; retrieval: 1).",
+        show_default=False,
+    ),
+]
+Seed = Annotated[int, typer.Option("--seed", help="Names the random permutations.")]
+TestSize = Annotated[
+    int | None,
+    typer.Option(
+        "--test-size", help="Ask only this many test examples (task file: 250).", show_default=False
+    ),
+]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        envvar="ICL_BENCH_DATA",
+        help="Folder with one sub-folder per data set (train.jsonl, test.jsonl). Without it data "
+        "comes from the Hugging Face hub.",
+    ),
+]
+Results = Annotated[
+    Path, typer.Option("--results", help="Folder that predictions are written to and read from.")
+]
+Context = Annotated[
+    int | None,
+    typer.Option(
+        "--context", help="Context window in tokens, instead of the model's own.", show_default=False
+    ),
+]
+Unconstrained = Annotated[
+    bool,
+    typer.Option(
+        "--unconstrained",
+        help="Let the model write anything; what is no label counts as wrong and as invalid.",
+    ),
+]
+Score = Annotated[
+    Literal["greedy", "exact"],
+    typer.Option(
+        "--score",
+        help="greedy: the likeliest allowed token at each step. exact: the probability of every "
+        "label, stored with its margin (many times slower).",
+    ),
+]
+Backend = Annotated[str, typer.Option("--backend", help="The engine: transformers.")]
+Dtype = Annotated[
+    str,
+    typer.Option(
+        "--dtype",
+        help="auto (bfloat16; float32 on a CPU without bfloat16 arithmetic), float32, bfloat16, "
+        "float16.",
+    ),
+]
+Device = Annotated[
+    str | None,
+    typer.Option("--device", help="cpu, cuda, cuda:1, ... (default: cuda if there is one)."),
+]
+Pack = Annotated[
+    int | None,
+    typer.Option("--pack", help="Queries per call of the model, at most.", show_default=False),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+DEFAULT_RESULTS = Path("results")
+
+
+def words(text: str | None) -> tuple[str, ...] | None:
+    """Split a comma-separated option."""
+    if text is None:
+        return None
+    return tuple(word.strip() for word in text.split(",") if word.strip())

@@ -1,0 +1,42 @@
+"""``icl-bench plan``: what would run."""
+
+from __future__ import annotations
+
+from icl_bench.cli import options as o
+
+
+def plan(
+    task: o.Task,
+    model: o.Model,
+    k: o.K,
+    select: o.Select = "random",
+    order: o.Order = None,
+    draws: o.Draws = None,
+    seed: o.Seed = 0,
+    test_size: o.TestSize = None,
+    data_dir: o.DataDir = None,
+    unconstrained: o.Unconstrained = False,
+    score: o.Score = "greedy",
+    context: o.Context = None,
+    backend: o.Backend = "transformers",
+    dtype: o.Dtype = "auto",
+    device: o.Device = None,
+    json: o.Json = False,
+) -> None:
+    """Show what a run would compute: cells, tokens, what fits, estimated time.
+
+    Takes run's options. Nothing is computed and nothing is written.
+    """
+    from icl_bench.cli.progress import Display, console
+    from icl_bench.cli.request import make_spec
+    from icl_bench.cli.tables import plan_records, print_json, print_plan
+    from icl_bench.sweep import Sweep
+
+    spec = make_spec(locals())
+    with Display(quiet=json).preparing() as say:
+        sweep = Sweep.prepare(spec, say)
+        seconds = sweep.estimates()
+    if json:
+        print_json(plan_records(sweep, seconds))
+    else:
+        print_plan(sweep, seconds, console())

@@ -1,0 +1,59 @@
+"""``icl-bench run``: the main job."""
+
+from __future__ import annotations
+
+import typer
+
+from icl_bench.cli import options as o
+
+
+def run(
+    task: o.Task,
+    model: o.Model,
+    k: o.K,
+    select: o.Select = "random",
+    order: o.Order = None,
+    draws: o.Draws = None,
+    seed: o.Seed = 0,
+    test_size: o.TestSize = None,
+    data_dir: o.DataDir = None,
+    results: o.Results = o.DEFAULT_RESULTS,
+    unconstrained: o.Unconstrained = False,
+    score: o.Score = "greedy",
+    context: o.Context = None,
+    backend: o.Backend = "transformers",
+    dtype: o.Dtype = "auto",
+    device: o.Device = None,
+    pack: o.Pack = None,
+    quiet: o.Quiet = False,
+    json: o.Json = False,
+) -> None:
+    """Sweep the number of demonstrations on a task with a model.
+
+    Finished cells are kept: run the same command again to go on after an interruption, or with
+    more k. Several processes may share one results folder.
+    """
+    from icl_bench.cli.progress import Display, console
+    from icl_bench.cli.request import make_spec
+    from icl_bench.cli.tables import print_json, print_summary
+    from icl_bench.sweep import Sweep
+
+    spec = make_spec(locals())
+    display = Display(quiet=quiet or json)
+    with display.preparing() as say:
+        sweep = Sweep.prepare(spec, say)
+    display.plan(sweep)
+    with display.running(sweep.plan) as watcher:
+        outcome = sweep.run(results, watcher)
+    display.outcome(outcome, results)
+    from icl_bench.analysis.summary import summarise_folder
+
+    only = {"task": sweep.experiment.data.spec.name, "model": sweep.model.name}
+    if outcome.computed or outcome.kept:
+        found = summarise_folder(results, only)
+        if json:
+            print_json(found.as_json())
+        elif not quiet:
+            print_summary(found, console())
+    if outcome.failed:
+        raise typer.Exit(1)

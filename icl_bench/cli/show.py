@@ -1,0 +1,55 @@
+"""``icl-bench show``: one prediction and the exact prompt behind it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from icl_bench.cli import options as o
+
+OneK = Annotated[int, typer.Option("--k", help="Number of demonstrations.", show_default=False)]
+TestId = Annotated[
+    str | None,
+    typer.Option("--test-id", help="The test example (default: the cell's first).",
+                 show_default=False),
+]  # fmt: skip
+OneDraw = Annotated[int, typer.Option("--draw", help="Which draw.")]
+Cell = Annotated[
+    str | None,
+    typer.Option("--cell", help="The cell's hash, where several match.", show_default=False),
+]
+Optional = Annotated[str | None, typer.Option(help="Which one.", show_default=False)]
+
+
+def show(
+    task: o.Task,
+    k: OneK,
+    test_id: TestId = None,
+    model: Optional = None,
+    select: Optional = None,
+    order: Optional = None,
+    draw: OneDraw = 0,
+    cell: Cell = None,
+    results: o.Results = o.DEFAULT_RESULTS,
+    data_dir: o.DataDir = None,
+    json: o.Json = False,
+) -> None:
+    """Show one prediction: the whole prompt, its demonstrations, the answer.
+
+    The prompt is rebuilt from the stored ids and checked against the hash stored beside the
+    prediction.
+    """
+    from icl_bench.cli.progress import console
+    from icl_bench.cli.tables import print_json, print_shown
+    from icl_bench.trace import find_prediction
+
+    asked = {"model": model, "select": select, "order": order, "cell": cell}
+    wanted = {name: value for name, value in asked.items() if value is not None}
+    shown = find_prediction(
+        results, {"task": task, "k": k, "draw": draw, **wanted}, test_id, data_dir
+    )
+    if json:
+        print_json(shown.as_json())
+    else:
+        print_shown(shown, console())

@@ -1,0 +1,133 @@
+"""Metrics: accuracy, macro-F1 and invalid share of labels; ROUGE and BERTScore of free text.
+
+The metrics of paper 003, section 2. All are shares of 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from icl_bench.selection.bertscore import Encoder
+
+ROUGE = ("rouge1", "rouge2", "rougeL")
+
+
+def label_scores(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """Score predicted labels: one row for each combination of the columns ``by``, sorted.
+
+    ``frame`` has one row a prediction, with ``gold``, ``prediction``, ``correct`` and, where it is
+    known whether a prediction is one of the task's labels, ``valid``. The result has the columns
+    ``by``, ``accuracy``, ``macro_f1`` (see :func:`macro_f1`) and ``invalid``: the share of
+    predictions that are none of the task's labels, NaN where unknown.
+
+    Raises ValueError if ``by`` or the frame is empty.
+    """
+    if frame.empty:
+        raise ValueError("no predictions to score")
+    known = frame["valid"].astype(float) if "valid" in frame else np.nan
+    shares = frame.assign(accuracy=frame["correct"].astype(float), invalid=1 - known)
+    cells = shares.groupby(list(by), dropna=False, observed=True)
+    scores = cells[["accuracy", "invalid"]].mean()
+    # ngroup numbers the cells in the order of these rows
+    scores.insert(1, "macro_f1", _macro_f1(cells.ngroup(), frame["gold"], frame["prediction"]))
+    return scores.reset_index()
+
+
+def macro_f1(gold: Sequence[str], prediction: Sequence[str | None]) -> float:
+    """Return the mean F1 over the labels that the test examples have.
+
+    A label that is predicted but is nobody's gold label has no F1 of its own: predicting it costs
+    recall of the right one. Equals scikit-learn's ``f1_score(labels=<labels of gold>,
+    average="macro", zero_division=0)``.
+
+    Raises ValueError if there are no predictions, or not as many as gold labels.
+    """
+    if len(gold) == 0 or len(gold) != len(prediction):
+        raise ValueError(f"cannot score {len(prediction)} predictions of {len(gold)} test examples")
+    return float(_macro_f1(np.zeros(len(gold), dtype=np.int64), gold, prediction)[0])
+
+
+def _macro_f1(cell: Any, gold: Any, prediction: Any) -> np.ndarray:
+    """Return macro-F1 ``(cells,)`` of predictions in any order; ``cell`` numbers them from 0."""
+    import pandas as pd
+
+    cell = np.asarray(cell)
+    actual, labels = pd.factorize(np.asarray(gold, dtype=object))
+    predicted = pd.Index(labels).get_indexer(pd.Index(np.asarray(prediction, dtype=object)))
+    shape = (int(cell.max()) + 1, len(labels))
+
+    def count(code: np.ndarray, where: np.ndarray) -> np.ndarray:
+        flat = np.bincount(cell[where] * shape[1] + code[where], minlength=shape[0] * shape[1])
+        return flat.reshape(shape)
+
+    support = count(actual, actual >= 0)
+    hits = count(actual, actual == predicted)
+    f1 = 2 * hits / np.maximum(support + count(predicted, predicted >= 0), 1)
+    asked = support > 0
+    return np.asarray((f1 * asked).sum(axis=1) / asked.sum(axis=1))
+
+
+def text_scores(
+    gold: Sequence[str],
+    prediction: Sequence[str],
+    metrics: Sequence[str],
+    encoder: Encoder | None = None,
+) -> dict[str, list[float]]:
+    """Score free text by ``rouge`` and ``bertscore``: each example's score by each.
+
+    Keys are ``rouge1``, ``rouge2``, ``rougeL`` and ``bertscore``. Scores of different encoders
+    differ: store the encoder's name beside them. Raises UserError if BERTScore has no encoder.
+    """
+    from icl_bench.selection.bertscore import encoder_default
+
+    scores: dict[str, np.ndarray] = {}
+    if "rouge" in metrics:
+        scores |= rouge(gold, prediction)
+    if "bertscore" in metrics:
+        scores["bertscore"] = bertscore_f1(gold, prediction, encoder or encoder_default())
+    return {name: found.tolist() for name, found in scores.items()}
+
+
+def rouge(gold: Sequence[str], prediction: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return ROUGE-1, ROUGE-2 and ROUGE-L F1 of each example, ``(test,)``, with stemming.
+
+    The package rouge-score of paper 003, section 2. An empty text scores 0.
+    """
+    from rouge_score.rouge_scorer import RougeScorer
+
+    scorer = RougeScorer(list(ROUGE), use_stemmer=True)
+    scores = [scorer.score(*pair) for pair in zip(gold, prediction, strict=True)]
+    return {
+        kind: np.array([score[kind].fmeasure for score in scores], dtype=float) for kind in ROUGE
+    }
+
+
+def bertscore_f1(gold: Sequence[str], prediction: Sequence[str], encoder: Encoder) -> np.ndarray:
+    """Return the BERTScore F1 of each example, ``(test,)``, not rescaled (Zhang et al. 2020).
+
+    An empty text scores 0: bert-score says so too, but fails on one with transformers 5. Pairs are
+    scored one at a time: in a batch, bert-score counts padding as a token of similarity 0, and a
+    score would depend on its neighbours.
+    """
+    pairs = list(zip(gold, prediction, strict=True))
+    written = [place for place, pair in enumerate(pairs) if all(text.strip() for text in pair)]
+    f1 = np.zeros(len(pairs))
+    if written:
+        references, candidates = zip(*(pairs[place] for place in written), strict=True)
+        _, _, found = _scorer(encoder).score(list(candidates), list(references), batch_size=1)
+        f1[written] = found.numpy()
+    return f1
+
+
+@lru_cache(maxsize=1)  # a run scores many cells with one encoder
+def _scorer(encoder: Encoder) -> Any:
+    from bert_score import BERTScorer
+
+    return BERTScorer(model_type=encoder.model, num_layers=encoder.layers)

@@ -1,0 +1,170 @@
+"""What a run would do: its cells, grouped by shared prefix, with exact token counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from icl_bench.errors import UserError, nearest
+from icl_bench.experiment import Experiment, Group
+from icl_bench.ordering import Order
+from icl_bench.selection import SELECTORS
+from icl_bench.shots import Shots
+from icl_bench.spec import Frozen
+
+DEFAULT_DRAWS = 10
+
+
+class CellSpec(Frozen):
+    """One point of a sweep."""
+
+    task: str
+    model: str
+    select: str
+    order: str
+    attention: str
+    k: int
+    draw: int
+
+    def __str__(self) -> str:
+        return f"{self.task} {self.model} {self.select} {self.order} k={self.k} draw={self.draw}"
+
+
+@dataclass(frozen=True)
+class CellPlan:
+    """A cell and what it costs, known before anything is computed."""
+
+    spec: CellSpec
+    prefix_tokens: int
+    """Tokens that all queries of the cell share."""
+    longest_prompt: int
+    answer_tokens: int
+    context_tokens: int
+    prompt_tokens: int
+    """Tokens of all prompts, whether shared or not."""
+    new_tokens: int
+    """Tokens to compute once the group's smaller cells are cached."""
+    problem: str | None = None
+    """Why the cell cannot run; None if it can."""
+
+    @property
+    def needed_tokens(self) -> int:
+        """Longest prompt and longest answer."""
+        return self.longest_prompt + self.answer_tokens
+
+    @property
+    def shared_tokens(self) -> int:
+        """Prompt tokens that need not be computed again."""
+        return self.prompt_tokens - self.new_tokens
+
+
+@dataclass
+class PlannedGroup:
+    """A group of cells, smallest k first."""
+
+    group: Group
+    cells: list[CellPlan]
+
+    @property
+    def runnable(self) -> list[CellPlan]:
+        """The cells that fit."""
+        return [cell for cell in self.cells if cell.problem is None]
+
+    @property
+    def reserve(self) -> int:
+        """Tokens of the longest shared prefix that will be computed."""
+        return max((cell.prefix_tokens for cell in self.runnable), default=0)
+
+
+@dataclass
+class Plan:
+    """All cells of one task and model."""
+
+    experiment: Experiment
+    groups: list[PlannedGroup]
+
+    @property
+    def cells(self) -> list[CellPlan]:
+        """Every cell, also those that cannot run."""
+        return [cell for group in self.groups for cell in group.cells]
+
+    @property
+    def problems(self) -> list[str]:
+        """What cannot run and why, said once for all draws."""
+        return list(dict.fromkeys(c.problem for c in self.cells if c.problem))
+
+
+def orders_for(select: str, asked: Sequence[str] | None, *, labelled: bool) -> list[Order]:
+    """The orders of a selector: those asked for, or its default. Raises ``UserError``."""
+    if asked is None:
+        return [Order.parse("relevance" if SELECTORS[select].retrieves else "drawn")]
+    orders = [Order.parse(text) for text in asked]
+    for order in orders:
+        order.check_allowed(select, labelled=labelled)
+    return orders
+
+
+def check_selectors(names: Sequence[str]) -> None:
+    """Raise ``UserError`` for a selector that is not known."""
+    for name in names:
+        if name not in SELECTORS:
+            raise UserError(f"--select {name}: not a selector; {nearest(name, SELECTORS)}")
+
+
+def make_plan(
+    experiment: Experiment,
+    shots: Shots,
+    selects: Sequence[str] = ("random",),
+    orders: Sequence[str] | None = None,
+    draws: int | None = None,
+) -> Plan:
+    """Lay out all cells and count their tokens.
+
+    ``draws`` defaults to 10 for random selection and to 1 for retrieval, which draws only what it
+    fills up with. Raises ``UserError`` where not one cell can run.
+    """
+    check_selectors(selects)
+    if draws is not None and draws < 1:
+        raise UserError(f"--draws {draws}: must be at least 1")
+    groups = []
+    for select in selects:
+        count = draws or (1 if SELECTORS[select].retrieves else DEFAULT_DRAWS)
+        for order in orders_for(select, orders, labelled=experiment.data.spec.is_classification):
+            made = [Group(experiment, select, order, draw) for draw in range(count)]
+            # a k is compared over draws: the largest is one that fits in each of them
+            largest = min(g.largest() for g in made) if shots.largest else 0
+            numbers = shots.resolved(largest)
+            groups += [PlannedGroup(group, _cells(group, numbers)) for group in made]
+    plan = Plan(experiment, groups)
+    if not any(group.runnable for group in groups):
+        raise UserError("nothing fits: " + "; ".join(plan.problems or ["no k fits the window"]))
+    return plan
+
+
+def _cells(group: Group, numbers: Sequence[int]) -> list[CellPlan]:
+    experiment = group.experiment
+    window, answer = experiment.model.context_tokens, experiment.answer_tokens
+    pool, cells, cached = len(experiment.pool), [], 0
+
+    def spec(k: int) -> CellSpec:
+        data, model = experiment.data.spec.name, experiment.model.name
+        return CellSpec(task=data, model=model, select=group.select, order=str(group.order),
+                        attention="full", k=k, draw=group.draw)  # fmt: skip
+
+    for k, prompts in group.prompts([k for k in numbers if k <= pool]):
+        needed = prompts.longest + answer
+        problem = None
+        if needed > window:
+            problem = (
+                f"k={k} needs {needed:,} tokens; {experiment.model.name} reads {window:,}"
+            )
+        grows = group.shared and group.order.nested
+        new = len(prompts.prefix) - (cached if grows else 0) + prompts.own_tokens
+        if problem is None:
+            cached = len(prompts.prefix)
+        cells.append(CellPlan(spec(k), len(prompts.prefix), prompts.longest, answer, window,
+                              prompts.prompt_tokens, new, problem))  # fmt: skip
+    for k in (k for k in numbers if k > pool):
+        problem = f"k={k} is more than the pool's {pool:,} demonstrations"
+        cells.append(CellPlan(spec(k), 0, 0, answer, window, 0, 0, problem))
+    return cells

@@ -1,0 +1,253 @@
+"""Carries out a plan: takes cells one after another, resumes them, and writes what comes back."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from icl_bench.backends.base import Answer, Backend
+from icl_bench.errors import CellError
+from icl_bench.experiment import Experiment, Group
+from icl_bench.plan import CellPlan, CellSpec, Plan, PlannedGroup
+from icl_bench.prompts import PromptSet
+from icl_bench.store import Identity, OpenCell, Prediction, Store, short_hash
+
+POLL_SECONDS = 2.0
+"""How often a process that has nothing left looks whether another one has finished its cells."""
+
+
+class Watcher(Protocol):
+    """Is told what happens, for a progress display."""
+
+    def cell_started(self, cell: CellPlan, already: int) -> None:
+        """A cell begins; so many of its predictions were in the journal."""
+
+    def predicted(self, predictions: int, computed_tokens: int, cached_tokens: int) -> None:
+        """A pack was answered."""
+
+    def cell_ended(self, cell: CellPlan, outcome: str) -> None:
+        """A cell is over: ``done``, ``kept`` (was there already) or why it failed."""
+
+    def waiting(self, cells: int) -> None:
+        """Nothing is left but cells that other processes are computing."""
+
+
+class Silent:
+    """A watcher that says nothing."""
+
+    def cell_started(self, cell: CellPlan, already: int) -> None: ...
+    def predicted(self, predictions: int, computed_tokens: int, cached_tokens: int) -> None: ...
+    def cell_ended(self, cell: CellPlan, outcome: str) -> None: ...
+    def waiting(self, cells: int) -> None: ...
+
+
+@dataclass
+class Outcome:
+    """How a run ended."""
+
+    computed: list[CellSpec] = field(default_factory=list)
+    kept: list[CellSpec] = field(default_factory=list)
+    """Cells that were finished before, or by another process."""
+    failed: dict[CellSpec, str] = field(default_factory=dict)
+
+
+def facts(experiment: Experiment, select: str, engine: Mapping[str, str]) -> dict[str, Any]:
+    """All that decides a cell's predictions beside its axes. Goes into its hash and its file."""
+    data, spec = experiment.data, experiment.data.spec
+    encoder, judge = experiment.encoder_of(select), experiment.metric_encoder
+    return {
+        **engine,
+        "scoring": experiment.scoring if spec.is_classification else "generate",
+        "seed": experiment.seed,
+        "template": spec.template.model_dump(),
+        "labels": short_hash(data.labels),
+        "data": dict(data.files),
+        "test": short_hash([row.id for row in data.test]),
+        "test_rows": len(data.test),
+        "pool": short_hash([data.train[i].id for i in experiment.pool]),
+        "pool_rows": len(experiment.pool),
+        "fingerprint": experiment.model.fingerprint,
+        "max_answer_tokens": None if spec.is_classification else spec.max_answer_tokens,
+        "encoder": encoder.name if encoder else None,
+        "bertscore": judge.name if judge else None,
+    }
+
+
+@dataclass
+class Runner:
+    """Computes the cells of one plan with one engine."""
+
+    plan: Plan
+    store: Store
+    engine: Mapping[str, str]
+    """The engine's identity, known before it is loaded."""
+    load: Callable[[], Backend]
+    """Loads the engine, when the first cell needs it."""
+    watcher: Watcher = field(default_factory=Silent)
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """Further facts to store (versions, device); they do not decide predictions."""
+    _backend: Backend | None = None
+    _facts: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def identity(self, cell: CellPlan) -> Identity:
+        """The cell with all that decides it."""
+        select = cell.spec.select
+        if select not in self._facts:
+            self._facts[select] = facts(self.plan.experiment, select, self.engine)
+        return Identity(cell.spec, self._facts[select])
+
+    def run(self) -> Outcome:
+        """Compute every cell that is not done, sharing the work with other processes.
+
+        A process prefers groups in which no other is at work, so that prefixes are computed once;
+        when only cells of others are left it waits, and takes over those whose process died.
+        """
+        self.store.prepare()
+        outcome = Outcome()
+        open_groups = [(group, list(group.runnable)) for group in self.plan.groups]
+        mine_first = os.getpid() % 7919  # where to begin differs between processes
+        while open_groups := [(g, cells) for g, cells in open_groups if cells]:
+            before = sum(len(cells) for _, cells in open_groups)
+            start = mine_first % len(open_groups) if self._others_at_work() else 0
+            for group, cells in open_groups[start:] + open_groups[:start]:
+                cells[:] = self._run_group(group, cells, outcome)
+            left = sum(len(cells) for _, cells in open_groups)
+            if left and left == before:
+                self.watcher.waiting(left)
+                time.sleep(POLL_SECONDS)
+        return outcome
+
+    def _others_at_work(self) -> bool:
+        return any(self.store.root.rglob("*.journal.jsonl"))
+
+    def _run_group(
+        self, group: PlannedGroup, cells: Sequence[CellPlan], outcome: Outcome
+    ) -> list[CellPlan]:
+        """Run the cells of one group; returns those that another process is computing."""
+        busy = []
+        rows = len(self.plan.experiment.data.test)
+        for cell in cells:
+            identity = self.identity(cell)
+            with self.store.claim(identity, rows) as opened:
+                if opened is None:
+                    if self.store.path(identity).exists():
+                        outcome.kept.append(cell.spec)
+                        self.watcher.cell_ended(cell, "kept")
+                    else:
+                        busy.append(cell)
+                    continue
+                self._run_cell(group, cell, opened, outcome)
+        return busy
+
+    def _run_cell(
+        self, group: PlannedGroup, cell: CellPlan, opened: OpenCell, outcome: Outcome
+    ) -> None:
+        self.watcher.cell_started(cell, len(opened.done))
+        try:
+            self._compute(group, cell, opened)
+        except CellError as error:
+            outcome.failed[cell.spec] = str(error)
+            self.watcher.cell_ended(cell, str(error))
+        else:
+            outcome.computed.append(cell.spec)
+            self.watcher.cell_ended(cell, "done")
+
+    def _compute(self, group: PlannedGroup, cell: CellPlan, opened: OpenCell) -> None:
+        experiment = self.plan.experiment
+        test = experiment.data.test
+        ((_, prompts),) = group.group.prompts([cell.spec.k])
+        if prompts.longest + experiment.answer_tokens > experiment.model.context_tokens:
+            raise CellError(f"needs {prompts.longest + experiment.answer_tokens:,} tokens")
+        todo = [i for i, row in enumerate(test) if row.id not in opened.done]
+        maker = _PredictionMaker(experiment, group.group, cell.spec.k, prompts)
+        if todo:
+            self._answer(prompts, todo, group.reserve, maker, opened)
+        meta = {
+            "demonstration_ids": maker.shared_ids,
+            "task": experiment.data.spec.model_dump(mode="json"),
+            "model_source": experiment.model.asked,
+            "about": dict(self.about),
+            "prefix_tokens": len(prompts.prefix),
+            "notes": list(experiment.data.notes),
+            "origin": experiment.data.origin,
+        }
+        opened.finish([row.id for row in test], meta, self._scores(opened))
+
+    def _answer(
+        self,
+        prompts: PromptSet,
+        todo: Sequence[int],
+        reserve: int,
+        maker: _PredictionMaker,
+        opened: OpenCell,
+    ) -> None:
+        backend = self._loaded()
+        start, tokens = backend.counters.seconds, backend.counters.prompt_tokens
+        for pack in backend.answer(prompts, todo, self.plan.experiment.decoding, reserve):
+            seconds = backend.counters.seconds - start
+            opened.append([maker.make(answer) for answer in pack], seconds)
+            computed = backend.counters.prompt_tokens - tokens
+            self.watcher.predicted(len(pack), computed, sum(a.cached_tokens for a in pack))
+            start, tokens = backend.counters.seconds, backend.counters.prompt_tokens
+
+    def _loaded(self) -> Backend:
+        if self._backend is None:
+            self._backend = self.load()
+            assert self._backend.identity() == dict(self.engine), "the engine is another than said"
+        return self._backend
+
+    def _scores(self, opened: OpenCell) -> dict[str, Sequence[float]]:
+        """Scores of free text, per test row in evaluation order."""
+        data = self.plan.experiment.data
+        if data.spec.is_classification:
+            return {}
+        from icl_bench.metrics import bertscore_f1, rouge
+
+        rows = [opened.done[row.id] for row in data.test]
+        gold, said = [r.gold for r in rows], [r.prediction for r in rows]
+        scores: dict[str, Sequence[float]] = {}
+        if "rouge" in data.spec.metrics:
+            scores.update({kind: values.tolist() for kind, values in rouge(gold, said).items()})
+        if encoder := self.plan.experiment.metric_encoder:
+            scores["bertscore"] = bertscore_f1(gold, said, encoder).tolist()
+        return scores
+
+
+class _PredictionMaker:
+    """Turns a backend's answers into predictions with all that traces them to their prompt."""
+
+    def __init__(self, experiment: Experiment, group: Group, k: int, prompts: PromptSet) -> None:
+        self._test, self._labels = experiment.data.test, experiment.data.labels
+        self._known = set(self._labels)
+        self._prompts, self._hashes = prompts, prompts.hashes()
+        train, chosen = experiment.data.train, group.demonstrations(k)
+        self.shared_ids: list[str] | None = None
+        self._own_ids: list[tuple[str, ...]] | None = None
+        if group.shared:
+            self.shared_ids = [train[i].id for i in chosen]
+        else:
+            self._own_ids = [tuple(train[i].id for i in row) for row in chosen]
+
+    def make(self, answer: Answer) -> Prediction:
+        """The prediction of one answer."""
+        row = self._test[answer.index]
+        text = self._labels[answer.label] if answer.label is not None else str(answer.text).strip()
+        own = self._own_ids[answer.index] if self._own_ids is not None else None
+        return Prediction(
+            test_id=row.id,
+            gold=row.answer,
+            prediction=text,
+            correct=text == row.answer if self._labels else None,
+            valid=text in self._known if self._labels else True,
+            prompt_tokens=len(self._prompts.prefix) + len(self._prompts.suffixes[answer.index]),
+            cached_tokens=answer.cached_tokens,
+            answer_tokens=answer.answer_tokens,
+            prompt_hash=self._hashes[answer.index],
+            probability=answer.probability,
+            margin=answer.margin,
+            label_mass=answer.label_mass,
+            demonstration_ids=own,
+        )

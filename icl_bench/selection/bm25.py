@@ -1,0 +1,87 @@
+"""BM25 selection: demonstrations that share words with the test example, rare words first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from icl_bench.selection import Ranking
+
+if TYPE_CHECKING:
+    from rank_bm25 import BM25Okapi
+
+_WORD = re.compile(r"[^\W_]+")
+
+# NLTK's English list (nltk_data, corpora/stopwords, after Porter et al.): the usual one, and short
+# enough to keep words like "order" or "interest" that other lists drop and these tasks turn on.
+# It is embedded because NLTK would download it. Its contractions are left out: words() splits them
+# at the apostrophe, and their halves are here.
+STOP_WORDS = frozenset(
+    _WORD.findall(
+        """
+        i me my myself we our ours ourselves you your yours yourself yourselves he him his himself
+        she her hers herself it its itself they them their theirs themselves what which who whom
+        this that these those am is are was were be been being have has had having do does did doing
+        a an the and but if or because as until while of at by for with about against between into
+        through during before after above below to from up down in out on off over under again
+        further then once here there when where why how all any both each few more most other some
+        such no nor not only own same so than too very s t can will just don should now d ll m o re
+        ve y ain aren couldn didn doesn hadn hasn haven isn ma mightn mustn needn shan shouldn wasn
+        weren won wouldn
+        """
+    )
+)
+
+
+def words(text: str) -> list[str]:
+    """Return a text's words in lower case, without stop words and punctuation."""
+    return [word for word in _WORD.findall(text.lower()) if word not in STOP_WORDS]
+
+
+class BM25:
+    """BM25 (Okapi, as in the library rank_bm25) of queries against whole demonstrations.
+
+    A demonstration is related to a query if both hold the same word, stop words aside (paper 003,
+    section 3.1, footnote 3). A word that stands in every demonstration, like the template's
+    "query:" and "intent:", tells none of them apart and counts as a stop word too.
+    """
+
+    _places: dict[str, np.ndarray]
+    _pool_size: int
+    _index: BM25Okapi | None
+
+    def fit(self, demonstrations: Sequence[str]) -> None:
+        """Index the pool: whole demonstration texts."""
+        from rank_bm25 import BM25Okapi
+
+        documents = [words(text) for text in demonstrations]
+        places: dict[str, list[int]] = {}
+        for place, document in enumerate(documents):
+            for word in dict.fromkeys(document):
+                places.setdefault(word, []).append(place)
+        self._pool_size = len(documents)
+        self._places = {
+            word: np.array(found) for word, found in places.items() if len(found) < self._pool_size
+        }
+        telling = [[word for word in document if word in self._places] for document in documents]
+        # rank_bm25 divides by the number of words
+        self._index = BM25Okapi(telling) if self._places else None
+
+    def rank(self, queries: Sequence[str]) -> Iterator[Ranking]:
+        """Score the pool for each query with ``BM25Okapi.get_scores``.
+
+        ``related`` is decided by shared words, not by the score, which is zero for a word that
+        half of the pool holds. A query of stop words alone is related to nothing.
+        """
+        for query in queries:
+            known = [word for word in words(query) if word in self._places]
+            related = np.zeros(self._pool_size, dtype=bool)
+            for word in known:
+                related[self._places[word]] = True
+            if self._index is None:
+                yield Ranking(np.zeros(self._pool_size), related)
+            else:
+                yield Ranking(self._index.get_scores(known), related)

@@ -1,0 +1,17 @@
+"""Random selection: draw j is one permutation of the training set, and k-shot takes its first k."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from icl_bench.seeds import generator
+
+
+def draw(n_train: int, seed: int, draw: int) -> np.ndarray:
+    """Return the permutation ``(n_train,)`` of all training rows that belongs to one draw.
+
+    k-shot takes its first k rows, so a smaller k's demonstrations begin a larger k's (paper 003,
+    section 3.1). It permutes the whole training set: rows that are too long for the pool are
+    skipped, so that models whose tokenizers skip different rows see the others in the same order.
+    """
+    return generator(seed, "draw", draw).permutation(n_train)

@@ -1,0 +1,437 @@
+"""Predictions on disk: one Parquet file a finished cell, a journal while it is being computed.
+
+A file's name ends in a hash of everything that decides the cell's predictions, so that a changed
+template, label set, data file or model is another cell and never mixes with the old. A journal has
+one JSON line per prediction; it is flushed to the disk after every pack, and a last line that was
+torn by a kill is dropped on resume. Finished files are written under a temporary name and renamed.
+Processes that share a folder take turns by a lock per cell (flock, released by the system when a
+process dies). The store knows nothing of engines.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from icl_bench.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+    from icl_bench.plan import CellSpec
+
+PROTOCOL = 1
+"""Raised when the program changes in a way that changes predictions."""
+
+AXES = ("task", "model", "select", "order", "attention", "k", "draw")
+"""What tells cells of one setting apart."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A cell and all that decides its predictions."""
+
+    spec: CellSpec
+    facts: Mapping[str, Any]
+    """Template, labels, hashes of data and model, dtype, seed, ...: whatever is not an axis."""
+
+    @property
+    def variant(self) -> str:
+        """Hash (8 hex digits) of the facts: cells of one variant differ by their axes only."""
+        return _digest(self.facts)[:8]
+
+    @property
+    def cell(self) -> str:
+        """Hash (12 hex digits) that names the cell's file."""
+        return _digest({"spec": self.spec.model_dump(), "facts": self.facts})[:12]
+
+
+def _digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(f"{PROTOCOL}\n{text}".encode()).hexdigest()
+
+
+def short_hash(value: Any) -> str:
+    """SHA-256 (16 hex digits) of a JSON value, for long facts like lists of ids."""
+    return _digest(value)[:16]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One test example's outcome in one cell."""
+
+    test_id: str
+    gold: str
+    prediction: str
+    correct: bool | None
+    """None for free text, which is scored by the columns of ``scores``."""
+    valid: bool
+    """Whether the answer is one of the labels (always, under a constraint)."""
+    prompt_tokens: int
+    cached_tokens: int
+    answer_tokens: int
+    prompt_hash: str
+    probability: float | None = None
+    margin: float | None = None
+    label_mass: float | None = None
+    demonstration_ids: tuple[str, ...] | None = None
+    """Only where each test example has demonstrations of its own."""
+
+
+SCORES = ("rouge1", "rouge2", "rougeL", "bertscore")
+"""Columns of free text, empty for labels."""
+
+
+def _schema() -> pa.Schema:
+    import pyarrow as pa
+
+    words = pa.dictionary(pa.int32(), pa.string())
+    return pa.schema(
+        [
+            *((name, pa.int32() if name in ("k", "draw") else words) for name in AXES),
+            ("test_id", pa.string()),
+            ("gold", pa.string()),
+            ("prediction", pa.string()),
+            ("correct", pa.bool_()),
+            ("valid", pa.bool_()),
+            ("prompt_tokens", pa.int32()),
+            ("cached_tokens", pa.int32()),
+            ("answer_tokens", pa.int32()),
+            ("backend", words),
+            ("probability", pa.float64()),
+            ("margin", pa.float64()),
+            ("label_mass", pa.float64()),
+            *((name, pa.float64()) for name in SCORES),
+            ("prompt_hash", pa.string()),
+            ("demonstration_ids", pa.list_(pa.string())),
+            ("cell", words),
+            ("variant", words),
+        ]
+    )
+
+
+class Store:
+    """A results folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def prepare(self) -> None:
+        """Make the folder and try to write to it. Raises ``UserError``."""
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.root):
+                pass
+        except OSError as error:
+            raise UserError(
+                f"results folder {self.root}: cannot be written ({error.strerror}); "
+                "give another with --results"
+            ) from None
+
+    def path(self, identity: Identity) -> Path:
+        """The file of a finished cell."""
+        spec = identity.spec
+        kind = "-".join(map(_slug, (spec.select, spec.order, spec.attention)))
+        name = f"{kind}-k{spec.k:05d}-d{spec.draw:02d}-{identity.cell}.parquet"
+        return self.root / _slug(spec.task) / _slug(spec.model) / name
+
+    def journal(self, identity: Identity) -> Path:
+        """The journal of an unfinished cell."""
+        return self.path(identity).with_suffix(".journal.jsonl")
+
+    def is_done(self, identity: Identity, rows: int) -> bool:
+        """Whether the cell's file is there and whole; one that is cut short is set aside.
+
+        ``rows`` is the number of predictions that a whole file has.
+        """
+        path = self.path(identity)
+        if not path.exists():
+            return False
+        problem = _damage(path, rows)
+        if problem is None:
+            return True
+        aside = path.with_suffix(".parquet.damaged")
+        os.replace(path, aside)
+        _warn(f"{path}: {problem}; set aside as {aside.name}, the cell is run again")
+        return False
+
+    @contextmanager
+    def claim(self, identity: Identity, rows: int) -> Iterator[OpenCell | None]:
+        """Take a cell for this process: None if it is done, or another process has it."""
+        from filelock import FileLock, Timeout
+
+        locks = self.root / ".locks"
+        try:
+            locks.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(locks / f"{identity.cell}.lock")
+            lock.acquire(timeout=0)
+        except Timeout:
+            yield None
+            return
+        except OSError as error:
+            raise self._unwritable(error) from None
+        try:
+            if self.is_done(identity, rows):
+                yield None
+                return
+            try:
+                opened = OpenCell.resume(self, identity)
+            except OSError as error:
+                raise self._unwritable(error) from None
+            with opened:
+                yield opened
+        finally:
+            lock.release()
+
+    def _unwritable(self, error: OSError) -> UserError:
+        return UserError(
+            f"results folder {self.root}: {error.strerror or error}; what was journalled is kept, "
+            "run the same command again once there is space"
+        )
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-.") or "-"
+
+
+def _warn(message: str) -> None:
+    import warnings
+
+    warnings.warn(message, stacklevel=3)
+
+
+def _damage(path: Path, rows: int | None) -> str | None:
+    """What is wrong with a finished file, if anything."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        found = pq.ParquetFile(path)
+        found.read(["test_id"])
+        meta = (found.schema_arrow.metadata or {}).get(b"icl_bench")
+    except (pa.ArrowException, OSError, ValueError) as error:
+        return f"cannot be read ({str(error).splitlines()[0][:120]})"
+    if meta is None:
+        return "is not a results file of this program"
+    if rows is not None and found.metadata.num_rows != rows:
+        return f"has {found.metadata.num_rows} predictions instead of {rows}"
+    return None
+
+
+@dataclass
+class OpenCell:
+    """A cell that this process is computing."""
+
+    store: Store
+    identity: Identity
+    done: dict[str, Prediction] = field(default_factory=dict)
+    """Predictions so far, by test id."""
+    seconds: float = 0.0
+    """Engine time of earlier, interrupted runs of this cell."""
+    _stream: IO[bytes] | None = None
+
+    @classmethod
+    def resume(cls, store: Store, identity: Identity) -> OpenCell:
+        """Read what a journal holds, drop a torn last line, and open it for more."""
+        cell = cls(store, identity)
+        path = store.journal(identity)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        whole = cell._read(path) if path.exists() else 0
+        stream = path.open("r+b" if path.exists() else "w+b")
+        stream.truncate(whole)
+        stream.seek(whole)
+        cell._stream = stream
+        return cell
+
+    def _read(self, path: Path) -> int:
+        """Take in whole lines; returns the number of bytes they fill."""
+        data, whole = path.read_bytes(), 0
+        for line in data.splitlines(keepends=True):
+            try:
+                record = json.loads(line) if line.endswith(b"\n") else None
+                if not isinstance(record, dict):
+                    break
+                seconds = float(record.pop("seconds", 0.0))
+                ids = record.pop("demonstration_ids", None)
+                prediction = Prediction(**record, demonstration_ids=ids and tuple(ids))
+            except (ValueError, TypeError, UnicodeDecodeError):
+                break
+            self.done[prediction.test_id] = prediction
+            self.seconds += seconds
+            whole += len(line)
+        return whole
+
+    def __enter__(self) -> OpenCell:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._stream is not None:
+            self._stream.close()
+
+    def append(self, predictions: Sequence[Prediction], seconds: float = 0.0) -> None:
+        """Add a pack of predictions to the journal, safely on the disk when this returns.
+
+        ``seconds`` is the engine time the pack took. Raises ``UserError`` when the disk is full.
+        """
+        assert self._stream is not None
+        lines = []
+        for i, prediction in enumerate(predictions):
+            record = {k: v for k, v in prediction.__dict__.items() if v is not None}
+            record["correct"] = prediction.correct
+            if i == 0:
+                record["seconds"] = round(seconds, 4)
+            lines.append(json.dumps(record, ensure_ascii=False) + "\n")
+        try:
+            self._stream.write("".join(lines).encode())
+            self._stream.flush()
+            os.fsync(self._stream.fileno())
+        except OSError as error:
+            raise self.store._unwritable(error) from None
+        self.done.update((p.test_id, p) for p in predictions)
+        self.seconds += seconds
+
+    def finish(
+        self,
+        order: Sequence[str],
+        meta: Mapping[str, Any],
+        scores: Mapping[str, Sequence[float]] | None = None,
+    ) -> Path:
+        """Write the cell's file, rows in the order of the given test ids, and drop the journal.
+
+        ``scores`` are further columns of free text, in the same order. Raises ``UserError`` when
+        the disk is full; the journal then stays.
+        """
+        path = self.store.path(self.identity)
+        table = self._table([self.done[test_id] for test_id in order], meta, scores or {})
+        try:
+            _write(table, path)
+        except OSError as error:
+            raise self.store._unwritable(error) from None
+        if self._stream is not None:
+            self._stream.close()
+        with suppress(FileNotFoundError):
+            self.store.journal(self.identity).unlink()
+        return path
+
+    def _table(
+        self,
+        rows: Sequence[Prediction],
+        meta: Mapping[str, Any],
+        scores: Mapping[str, Sequence[float]],
+    ) -> pa.Table:
+        import pyarrow as pa
+
+        spec, count = self.identity.spec, len(rows)
+        constant = {
+            **spec.model_dump(),
+            "backend": self.identity.facts["backend"],
+            "cell": self.identity.cell,
+            "variant": self.identity.variant,
+        }
+        columns: dict[str, Any] = {name: [value] * count for name, value in constant.items()}
+        for name in Prediction.__dataclass_fields__:
+            columns[name] = [getattr(row, name) for row in rows]
+        for name in SCORES:
+            columns[name] = scores.get(name, [None] * count)
+        stored = {
+            "spec": spec.model_dump(),
+            "facts": dict(self.identity.facts),
+            "protocol": PROTOCOL,
+            "seconds": round(self.seconds, 3),
+            **meta,
+        }
+        schema = _schema().with_metadata({"icl_bench": json.dumps(stored, ensure_ascii=False)})
+        return pa.table({name: columns[name] for name in schema.names}, schema=schema)
+
+
+def _write(table: pa.Table, path: Path) -> None:
+    """Write under a temporary name in the same folder, then rename."""
+    import pyarrow.parquet as pq
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-", suffix=".parquet")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            pq.write_table(table, stream, compression="zstd")
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+# -- reading ------------------------------------------------------------------------------------
+
+
+def cell_files(root: Path) -> list[Path]:
+    """The files of finished cells, sorted by name."""
+    return sorted(p for p in root.rglob("*.parquet") if not p.name.startswith("."))
+
+
+def read_meta(path: Path) -> dict[str, Any]:
+    """What a cell's file says of itself: spec, facts, seconds, shared demonstration ids, ..."""
+    import pyarrow.parquet as pq
+
+    stored = (pq.read_schema(path).metadata or {}).get(b"icl_bench", b"{}")
+    meta: dict[str, Any] = json.loads(stored)
+    return meta
+
+
+def read_results(root: str | Path = "results") -> pd.DataFrame:
+    """Read a results folder into one tidy frame, one row a prediction.
+
+    Columns are the axes (task, model, select, order, attention, k, draw), test_id, gold,
+    prediction, correct, valid, token counts, backend, scores, ``cell`` and ``variant``: cells of
+    different variants (another test set, template, dtype, ...) must not be averaged together.
+    Damaged files are left out with a warning that names them. Raises ``UserError`` where there is
+    no such folder or no result in it.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder = Path(root)
+    if not folder.is_dir():
+        raise UserError(f"results folder {folder}: not there; run something first (icl-bench run)")
+    tables, schema = [], _schema()
+    for path in cell_files(folder):
+        if problem := _damage(path, None):
+            _warn(f"{path}: {problem}; left out")
+            continue
+        found = pq.read_table(path).replace_schema_metadata(None)
+        tables.append(_conformed(found, schema))
+    if not tables:
+        raise UserError(f"results folder {folder}: no results yet; run something first")
+    frame: pd.DataFrame = pa.concat_tables(tables).unify_dictionaries().to_pandas()
+    return frame
+
+
+def _conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Columns of an older or newer file in today's order, absent ones empty."""
+    import pyarrow as pa
+
+    columns = [
+        table[f.name].cast(f.type) if f.name in table.schema.names else pa.nulls(len(table), f.type)
+        for f in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def read_variants(paths: Iterable[Path]) -> dict[str, dict[str, Any]]:
+    """The facts of each variant among some files."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in paths:
+        facts = read_meta(path).get("facts", {})
+        found.setdefault(_digest(facts)[:8], facts)
+    return found

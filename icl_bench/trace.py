@@ -1,0 +1,129 @@
+"""From a stored prediction back to the exact prompt that it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from icl_bench.data import Example, load_data
+from icl_bench.errors import UserError
+from icl_bench.prompts import PromptEncoder, PromptSet, prompt_text
+from icl_bench.spec import TaskSpec, TestRows
+from icl_bench.store import cell_files, read_meta
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One prediction with all that led to it."""
+
+    row: Mapping[str, Any]
+    """The stored prediction."""
+    prompt: str
+    demonstrations: tuple[Example, ...]
+    checked: str
+    """Whether the rebuilt prompt is the one that was run, in words."""
+    file: Path
+
+    def as_json(self) -> dict[str, Any]:
+        """The prediction's columns, the prompt and the demonstrations."""
+        return {
+            **self.row,
+            "demonstration_ids": [d.id for d in self.demonstrations],
+            "prompt": self.prompt,
+            "checked": self.checked,
+            "file": str(self.file),
+        }
+
+
+def find_prediction(
+    results: Path,
+    wanted: Mapping[str, Any],
+    test_id: str | None = None,
+    data_dir: Path | None = None,
+) -> Shown:
+    """Find one prediction and rebuild its prompt from the stored ids.
+
+    ``wanted`` names the cell by its axes (task, k, draw, ...) or by its hash (``cell``). Raises
+    ``UserError`` where none or several cells match, the test id is not among its rows, or the data
+    files have changed since.
+    """
+    path, meta = _one_cell(results, wanted)
+    row = _one_row(path, test_id)
+    spec = TaskSpec.model_validate(meta["task"])
+    asked = spec.model_copy(update={"test": TestRows(ids=(row["test_id"],))})
+    data = load_data(asked, data_dir=data_dir)
+    if dict(data.files) != meta["facts"]["data"]:
+        raise UserError(f"{path}: the data files have changed since ({data.origin}); cannot rebuild")
+    ids = row.pop("demonstration_ids")
+    ids = meta["demonstration_ids"] if ids is None else list(ids)
+    known = {example.id: example for example in data.train}
+    shown = tuple(known[name] for name in ids)
+    text = prompt_text(spec.template, shown, data.test[0])
+    return Shown(row, text, shown, _checked(text, row, meta, spec), path)
+
+
+def _one_cell(results: Path, wanted: Mapping[str, Any]) -> tuple[Path, dict[str, Any]]:
+    if not results.is_dir():
+        raise UserError(f"results folder {results}: not there; run something first (icl-bench run)")
+    axes = {name: value for name, value in wanted.items() if name != "cell"}
+    if str(axes["task"]).endswith((".yaml", ".yml")):
+        from icl_bench.data import load_task
+
+        axes["task"] = load_task(str(axes["task"])).name
+    found = []
+    for path in cell_files(results):
+        meta = read_meta(path)
+        spec = meta.get("spec", {})
+        if all(spec.get(name) == value for name, value in axes.items()) and (
+            "cell" not in wanted or path.stem.endswith(str(wanted["cell"]))
+        ):
+            found.append((path, meta))
+    asked = " ".join(f"{name}={value}" for name, value in wanted.items())
+    if not found:
+        raise UserError(f"results folder {results}: no finished cell with {asked}")
+    if len(found) > 1:
+        names = ", ".join(path.stem for path, _ in found[:4])
+        raise UserError(
+            f"{len(found)} cells match {asked}: {names}{', ...' if len(found) > 4 else ''}; "
+            "say which by --model, --select, --order or --cell HASH"
+        )
+    return found[0]
+
+
+def _one_row(path: Path, test_id: str | None) -> dict[str, Any]:
+    import pyarrow.parquet as pq
+
+    rows = pq.read_table(path).to_pylist()
+    if test_id is None:
+        first: dict[str, Any] = rows[0]
+        return first
+    for row in rows:
+        if row["test_id"] == test_id:
+            match: dict[str, Any] = row
+            return match
+    raise UserError(
+        f"--test-id {test_id}: not among the {len(rows)} test examples of {path.name} "
+        f"(the first is {rows[0]['test_id']})"
+    )
+
+
+def _checked(text: str, row: Mapping[str, Any], meta: Mapping[str, Any], spec: TaskSpec) -> str:
+    """Compare the rebuilt prompt's ids with the stored hash, where the tokenizer is at hand."""
+    from icl_bench.models import load_tokenizer, resolve
+
+    try:
+        model = resolve(str(meta["model_source"]), prepare=False)
+        if model.fingerprint != meta["facts"]["fingerprint"]:
+            return "not checked: the model's files have changed since"
+        encoder = PromptEncoder(spec.template, load_tokenizer(model))
+    except UserError as error:
+        return f"not checked: {error}"
+    if _hash(encoder.whole(text)) != row["prompt_hash"]:
+        raise UserError("the rebuilt prompt is not the one that was run (its hash differs)")
+    return "the very token ids that were run (hash checked)"
+
+
+def _hash(ids: Sequence[int]) -> str:
+    return PromptSet((), (tuple(ids),)).hashes()[0]

@@ -1,0 +1,19 @@
+"""What tests share: the folder of real data sets, where there is one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    folder = Path(os.environ.get("ICL_BENCH_DATA") or "../shared/data")
+    if not folder.is_dir():
+        reason = "needs the data folder: set ICL_BENCH_DATA"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return folder

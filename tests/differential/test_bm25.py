@@ -1,0 +1,59 @@
+"""BM25 selection beside rank_bm25 itself."""
+
+from __future__ import annotations
+
+import inspect
+import statistics
+import string
+import textwrap
+
+import numpy as np
+import pytest
+from rank_bm25 import BM25Okapi
+
+from icl_bench.selection.bm25 import BM25, words
+
+
+def paragraphs() -> list[str]:
+    """Real English: the docstrings of three modules of the standard library."""
+    found = []
+    for module in (statistics, string, textwrap):
+        for _, member in inspect.getmembers(module):
+            text = inspect.getdoc(member) or ""
+            found += [part for part in text.split("\n\n") if len(part) > 40]
+    return list(dict.fromkeys(found))
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[str]:
+    found = paragraphs()
+    assert len(found) > 100
+    return found
+
+
+def test_scores_are_rank_bm25s_over_words_without_stop_words(texts):
+    queries, pool = texts[::5], texts
+    index = BM25Okapi([words(text) for text in pool])
+    retriever = BM25()
+    retriever.fit(pool)
+    for query, ranking in zip(queries, retriever.rank(queries), strict=True):
+        np.testing.assert_allclose(ranking.scores, index.get_scores(words(query)), rtol=1e-12)
+
+
+def test_the_words_of_the_template_change_no_score(texts):
+    plain, formatted = BM25(), BM25()
+    plain.fit(texts)
+    formatted.fit([f"query: {text}\nintent: intent" for text in texts])
+    query = "query: how is the mean of a sample computed? intent:"
+    (expected,), (ranking,) = plain.rank([query]), formatted.rank([query])
+    assert not any("query" in words(text) or "intent" in words(text) for text in texts)
+    np.testing.assert_array_equal(ranking.scores, expected.scores)
+    np.testing.assert_array_equal(ranking.related, expected.related)
+
+
+def test_related_is_what_shares_a_word(texts):
+    retriever = BM25()
+    retriever.fit(texts)
+    for query, ranking in zip(texts[::7], retriever.rank(texts[::7]), strict=True):
+        shares = [bool(set(words(query)) & set(words(text))) for text in texts]
+        assert ranking.related.tolist() == shares

@@ -1,0 +1,110 @@
+"""Metrics of labels and of free text, on cases small enough to check by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from icl_bench.metrics import label_scores, macro_f1, rouge, text_scores
+
+
+def frame(gold: list[str], prediction: list[str | None], **columns: object) -> pd.DataFrame:
+    rows = pd.DataFrame({"gold": gold, "prediction": prediction, **columns})
+    return rows.assign(correct=rows["gold"] == rows["prediction"])
+
+
+def test_macro_f1_is_the_mean_over_the_labels_of_the_test_examples():
+    # a: precision 1/2, recall 1/1; b: precision 1/1, recall 1/2
+    assert macro_f1(["a", "b", "b"], ["a", "a", "b"]) == pytest.approx((2 / 3 + 2 / 3) / 2)
+
+
+def test_a_predicted_label_that_no_test_example_has_gets_no_f1_of_its_own():
+    assert macro_f1(["a", "a"], ["a", "z"]) == pytest.approx(2 / 3)
+
+
+def test_a_missing_prediction_is_a_wrong_one():
+    assert macro_f1(["a", "a"], ["a", None]) == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(("gold", "prediction"), [([], []), (["a"], []), (["a"], ["a", "b"])])
+def test_macro_f1_refuses_what_it_cannot_score(gold, prediction):
+    with pytest.raises(ValueError, match="cannot score"):
+        macro_f1(gold, prediction)
+
+
+def test_cells_are_scored_apart_and_come_sorted():
+    rows = pd.concat(
+        [
+            frame(["a", "b"], ["a", "b"], k=10, draw=0, valid=True),
+            frame(["a", "b"], ["z", "b"], k=1, draw=0, valid=[False, True]),
+        ]
+    ).sample(frac=1, random_state=3)
+    scores = label_scores(rows, ["k", "draw"])
+    assert scores.columns.tolist() == ["k", "draw", "accuracy", "macro_f1", "invalid"]
+    assert scores["k"].tolist() == [1, 10]
+    assert scores["accuracy"].tolist() == [0.5, 1.0]
+    assert scores["macro_f1"].tolist() == [0.5, 1.0]
+    assert scores["invalid"].tolist() == [0.5, 0.0]
+
+
+def test_a_label_of_another_cells_test_examples_does_not_count_in_this_one():
+    rows = pd.concat(
+        [frame(["a", "a"], ["a", "b"], task="one"), frame(["b", "b"], ["b", "b"], task="two")]
+    )
+    assert label_scores(rows, ["task"])["macro_f1"].tolist() == pytest.approx([2 / 3, 1.0])
+
+
+def test_stored_frames_with_categories_and_nullable_columns_give_no_empty_cells():
+    rows = frame(["a", "b"], ["a", "a"], task=["one", "one"], valid=[None, None])
+    rows["task"] = pd.Categorical(rows["task"], ["one", "two"])
+    rows["gold"] = pd.Categorical(rows["gold"], ["a", "b", "c"])
+    rows["prediction"] = pd.Categorical(rows["prediction"], ["a", "c"])
+    rows["correct"] = rows["correct"].astype(object)
+    scores = label_scores(rows, ["task"])
+    assert len(scores) == 1
+    assert scores["macro_f1"][0] == pytest.approx(1 / 3)
+
+
+def test_the_invalid_share_is_unknown_where_nobody_noted_it():
+    scores = label_scores(frame(["a"], ["b"], k=1), ["k"])
+    assert math.isnan(scores["invalid"][0])
+
+
+def test_no_predictions_have_no_score():
+    with pytest.raises(ValueError, match="no predictions"):
+        label_scores(frame([], [], k=[]), ["k"])
+
+
+def test_rouge_counts_words_by_their_stems_and_pairs_in_order():
+    scores = rouge(["the cats sat", ""], ["the cat sits", "anything"])
+    assert scores["rouge1"].tolist() == pytest.approx([2 / 3, 0])
+    assert scores["rouge2"].tolist() == pytest.approx([1 / 2, 0])
+    assert scores["rougeL"].tolist() == pytest.approx([2 / 3, 0])
+
+
+def test_free_text_is_scored_by_the_metrics_that_are_asked_for():
+    assert text_scores(["a b"], ["a b"], ["rouge"]) == {
+        "rouge1": [1.0],
+        "rouge2": [1.0],
+        "rougeL": [1.0],
+    }
+    assert text_scores(["a b"], ["a b"], []) == {}
+
+
+def test_rouge_refuses_texts_that_do_not_pair_up():
+    with pytest.raises(ValueError, match="shorter"):
+        rouge(["a", "b"], ["a"])
+
+
+def test_macro_f1_of_many_cells_equals_macro_f1_of_each():
+    rng = np.random.default_rng(0)
+    rows = frame(
+        rng.choice(list("abcde"), 600).tolist(),
+        rng.choice(list("abcdefg"), 600).tolist(),
+        k=rng.integers(0, 9, 600),
+    )
+    each = [macro_f1(cell["gold"], cell["prediction"]) for _, cell in rows.groupby("k")]
+    assert label_scores(rows, ["k"])["macro_f1"].tolist() == pytest.approx(each)
