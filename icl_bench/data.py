@@ -133,8 +133,8 @@ def load_task(name_or_path: str | Path) -> TaskSpec:
     if not is_path and not any(separator in name for separator in ("/", os.sep)):
         shelf = _shelf()
         if name not in shelf:
-            hint = f"{nearest(name, shelf)} A task file of your own is given by its path"
-            raise UserError(f"no task {name!r}; {hint}, like ./mine.yaml")
+            own = "a task file of your own is given by its path, like ./mine.yaml"
+            raise UserError(f"no task {name!r}; {nearest(name, shelf)} ({own})")
         return _parse_task(shelf[name].read_bytes(), f"tasks/{name}.yaml")
     path = Path(name)
     spec = _parse_task(_read(path), name)

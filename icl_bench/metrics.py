@@ -74,27 +74,6 @@ def _macro_f1(cell: Any, gold: Any, prediction: Any) -> np.ndarray:
     return np.asarray((f1 * asked).sum(axis=1) / asked.sum(axis=1))
 
 
-def text_scores(
-    gold: Sequence[str],
-    prediction: Sequence[str],
-    metrics: Sequence[str],
-    encoder: Encoder | None = None,
-) -> dict[str, list[float]]:
-    """Score free text by ``rouge`` and ``bertscore``: each example's score by each.
-
-    Keys are ``rouge1``, ``rouge2``, ``rougeL`` and ``bertscore``. Scores of different encoders
-    differ: store the encoder's name beside them. Raises UserError if BERTScore has no encoder.
-    """
-    from icl_bench.selection.bertscore import encoder_default
-
-    scores: dict[str, np.ndarray] = {}
-    if "rouge" in metrics:
-        scores |= rouge(gold, prediction)
-    if "bertscore" in metrics:
-        scores["bertscore"] = bertscore_f1(gold, prediction, encoder or encoder_default())
-    return {name: found.tolist() for name, found in scores.items()}
-
-
 def rouge(gold: Sequence[str], prediction: Sequence[str]) -> dict[str, np.ndarray]:
     """Return ROUGE-1, ROUGE-2 and ROUGE-L F1 of each example, ``(test,)``, with stemming.
 
@@ -111,6 +90,8 @@ def rouge(gold: Sequence[str], prediction: Sequence[str]) -> dict[str, np.ndarra
 
 def bertscore_f1(gold: Sequence[str], prediction: Sequence[str], encoder: Encoder) -> np.ndarray:
     """Return the BERTScore F1 of each example, ``(test,)``, not rescaled (Zhang et al. 2020).
+
+    Scores of different encoders differ: store the encoder's name beside them.
 
     An empty text scores 0: bert-score says so too, but fails on one with transformers 5. Pairs are
     scored one at a time: in a batch, bert-score counts padding as a token of similarity 0, and a

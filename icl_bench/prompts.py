@@ -105,10 +105,17 @@ def _as_bytes(ids: Ids) -> bytes:
     return np.asarray(ids, dtype="<u4").tobytes()
 
 
-def shared_prefix(prompts: Sequence[Ids]) -> PromptSet:
-    """Split off the longest common beginning, leaving each prompt at least one token of its own."""
-    first, last = min(prompts), max(prompts)
+def shared_prefix(prompts: Sequence[Ids], within: Ids | None = None) -> PromptSet:
+    """Split off the longest common beginning, leaving each prompt at least one token of its own.
+
+    ``within`` keeps to a beginning that these ids share too.
+    """
     limit = min(map(len, prompts)) - 1
+    sharing = list(prompts)
+    if within is not None:
+        limit = min(limit, len(within))
+        sharing.append(within)
+    first, last = min(sharing), max(sharing)
     length = 0
     while length < limit and first[length] == last[length]:
         length += 1
@@ -121,10 +128,10 @@ class PromptEncoder:
     def __init__(self, template: Template, tokenizer: PreTrainedTokenizerBase) -> None:
         self.template = template
         self._tokenizer: Any = tokenizer
-        self._known: dict[str, Ids] = {}
+        self._known: dict[str, Ids | None] = {}
         bos = tokenizer.bos_token_id
         self.bos: Ids = () if bos is None else (int(bos),)
-        self._anchor = self._encode([template.separator])[0]
+        (self._anchor,) = self._encode([template.separator])
 
     def _encode(self, texts: Sequence[str]) -> list[Ids]:
         """Ids of each text alone, no special tokens; text that looks like one stays text."""
@@ -146,10 +153,8 @@ class PromptEncoder:
     def _after_separator(self, texts: Sequence[str]) -> list[Ids | None]:
         """Ids of texts as they stand after a separator; None where a token would span the join."""
         new = [t for t in dict.fromkeys(texts) if t not in self._known]
-        separator, size = self.template.separator, len(self._anchor)
-        for text, ids in zip(new, self._encode([separator + t for t in new]), strict=True):
-            self._known[text] = ids[size:] if ids[:size] == self._anchor else ()
-        return [self._known[t] or None for t in texts]
+        self._known.update(zip(new, self._after(self.template.separator, new), strict=True))
+        return [self._known[t] for t in texts]
 
     def demonstrations(self, examples: Sequence[HasText]) -> list[str]:
         """Text of each demonstration with the separator behind it."""
@@ -166,12 +171,23 @@ class PromptEncoder:
         return np.array([len(ids or self._encode([piece])[0]) for ids, piece in joined], dtype=int)
 
     def answers(self, answers: Sequence[str]) -> list[Ids]:
-        """Ids of each answer with its end, as it continues a query."""
-        lead = self.template.answer_lead.rstrip(" ")
-        (start,) = self._encode([lead])
+        """Ids of each answer with its end, as it continues a query.
+
+        Where a token would span the query's end and the answer, the answer is tokenized as it
+        stands at the beginning of a line.
+        """
         texts = [answer_text(self.template, answer) for answer in answers]
-        whole = self._encode([lead + text for text in texts])
-        return [ids[len(start) :] for ids in whole]
+        lead = self.template.answer_lead.rstrip(" ")
+        behind_query = self._after(f"\n{lead}", texts)
+        on_a_line = self._after("\n", texts)
+        alone = self._encode(texts)
+        return [a or b or c for a, b, c in zip(behind_query, on_a_line, alone, strict=True)]
+
+    def _after(self, start: str, texts: Sequence[str]) -> list[Ids | None]:
+        """Ids of texts as they stand after ``start``; None where a token would span the join."""
+        anchor, *joined = self._encode([start, *(start + text for text in texts)])
+        size = len(anchor)
+        return [ids[size:] if ids[:size] == anchor else None for ids in joined]
 
     def own_prompts(
         self, demonstrations: Sequence[Sequence[HasText]], queries: Sequence[HasText]
@@ -187,7 +203,8 @@ class PromptEncoder:
         """Prompts for several k over one list of demonstrations: k uses the first k of it.
 
         The prefix of a smaller k is a prefix of a larger one's, so that a cache can be extended
-        from one to the next. Tokenizes every demonstration once, whatever the number of shots.
+        from one to the next. Tokenizes every demonstration once, whatever the number of shots,
+        as long as every join holds.
         """
         pieces = self.demonstrations(demonstrations[: max(shots)])
         encoded = self._after_separator(pieces)
@@ -207,7 +224,7 @@ class PromptEncoder:
             else:
                 start = "".join(pieces[:k])
                 prompts = [self.bos + ids for ids in self._encode([start + end for end in ends])]
-                result[k] = shared_prefix(prompts)
+                result[k] = shared_prefix(prompts, within=self.bos + whole)
         return result
 
     def _joins_hold(

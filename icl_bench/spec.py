@@ -46,8 +46,11 @@ class HubSource(Frozen):
 
 
 class DataSpec(Frozen):
-    """Where the examples come from. Exactly one of ``train``/``test`` files, ``embedded``, or the
-    data folder with the hub behind it."""
+    """Where the examples come from.
+
+    Exactly one of ``train``/``test`` files, ``embedded``, or the data folder, with the hub behind
+    it.
+    """
 
     folder: Name | None = None
     """Sub-folder of the data folder; the task's name unless given."""
@@ -71,9 +74,9 @@ class DataSpec(Frozen):
 
 
 class Template(Frozen):
-    """How an example becomes text (paper 003, appendix G).
+    r"""How an example becomes text (paper 003, appendix G).
 
-    A demonstration is ``input + "\\n" + output``; demonstrations are joined by ``separator``; the
+    A demonstration is ``input + "\n" + output``; demonstrations are joined by ``separator``; the
     query is the same up to the answer, with the trailing space removed.
     """
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def data_dir() -> Path:
     folder = Path(os.environ.get("ICL_BENCH_DATA") or "../shared/data")
     if not folder.is_dir():

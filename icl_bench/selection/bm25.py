@@ -49,9 +49,12 @@ class BM25:
     "query:" and "intent:", tells none of them apart and counts as a stop word too.
     """
 
-    _places: dict[str, np.ndarray]
     _pool_size: int
     _index: BM25Okapi | None
+    _places: dict[str, np.ndarray]
+    """The demonstrations that hold a word, ascending."""
+    _scores: dict[str, np.ndarray]
+    """What a word adds to the scores of those demonstrations."""
 
     def fit(self, demonstrations: Sequence[str]) -> None:
         """Index the pool: whole demonstration texts."""
@@ -69,19 +72,27 @@ class BM25:
         telling = [[word for word in document if word in self._places] for document in documents]
         # rank_bm25 divides by the number of words
         self._index = BM25Okapi(telling) if self._places else None
+        self._scores = {}
 
     def rank(self, queries: Sequence[str]) -> Iterator[Ranking]:
-        """Score the pool for each query with ``BM25Okapi.get_scores``.
+        """Score the pool for each query, as ``BM25Okapi.get_scores`` does.
 
         ``related`` is decided by shared words, not by the score, which is zero for a word that
         half of the pool holds. A query of stop words alone is related to nothing.
         """
         for query in queries:
-            known = [word for word in words(query) if word in self._places]
+            scores = np.zeros(self._pool_size)
             related = np.zeros(self._pool_size, dtype=bool)
-            for word in known:
-                related[self._places[word]] = True
-            if self._index is None:
-                yield Ranking(np.zeros(self._pool_size), related)
-            else:
-                yield Ranking(self._index.get_scores(known), related)
+            for word in words(query):
+                if word in self._places:
+                    scores[self._places[word]] += self._scores_of(word)
+                    related[self._places[word]] = True
+            yield Ranking(scores, related)
+
+    def _scores_of(self, word: str) -> np.ndarray:
+        """Score one word. A score is the sum over words, so each is asked of rank_bm25 once."""
+        if word not in self._scores:
+            assert self._index is not None, "a known word is in the index"
+            found = self._index.get_batch_scores([word], self._places[word].tolist())
+            self._scores[word] = np.array(found)
+        return self._scores[word]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icl_bench.metrics import bertscore_f1, macro_f1, rouge, text_scores
+from icl_bench.metrics import bertscore_f1, macro_f1, rouge
 from icl_bench.selection.bertscore import Encoder
 
 GOLD = [
@@ -77,10 +77,3 @@ def test_an_empty_text_scores_0_and_leaves_the_others_alone(encoder):
     beside = bertscore_f1([GOLD[0], "", GOLD[1]], [PREDICTION[0], "x", " \n"], encoder)
     assert beside.tolist() == [alone[0], 0, 0]
     assert bertscore_f1([""], [""], encoder).tolist() == [0]
-
-
-def test_free_text_scores_are_named_as_they_are_stored(encoder):
-    scores = text_scores(GOLD, PREDICTION, ("rouge", "bertscore"), encoder)
-    assert list(scores) == ["rouge1", "rouge2", "rougeL", "bertscore"]
-    assert all(len(found) == len(GOLD) for found in scores.values())
-    assert scores["bertscore"][0] == max(scores["bertscore"])

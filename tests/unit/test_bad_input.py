@@ -178,9 +178,7 @@ def test_anything_that_looks_like_csv_is_rows_or_refused(tmp_path: Path, lines: 
 
 @quiet
 @given(
-    st.lists(
-        st.fixed_dictionaries({"t": values, "l": values}, optional={"id": values}), max_size=4
-    )
+    st.lists(st.fixed_dictionaries({"t": values, "l": values}, optional={"id": values}), max_size=4)
 )
 def test_any_json_rows_load_unchanged_or_are_refused(tmp_path: Path, rows: list[dict[str, Any]]):
     if huge(rows):

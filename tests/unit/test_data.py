@@ -286,7 +286,7 @@ def test_the_data_folder_of_the_environment_is_used_unless_one_is_given(
 
 
 def test_a_data_folder_that_does_not_exist_is_refused_at_once(tmp_path: Path):
-    with pytest.raises(UserError, match="the data folder .*nowhere is not there"):
+    with pytest.raises(UserError, match=r"the data folder .*nowhere is not there"):
         load_data(load_task("stdlib"), data_dir=tmp_path / "nowhere")
 
 
@@ -300,7 +300,8 @@ def test_half_a_data_set_and_two_copies_of_a_split_are_refused(load, tmp_path: P
         load_data(task(), data_dir=tmp_path)
 
 
-def test_a_task_without_data_says_where_it_looked(tmp_path: Path):
+def test_a_task_without_data_says_where_it_looked(tmp_path: Path, monkeypatch):
+    monkeypatch.delenv("ICL_BENCH_DATA", raising=False)
     with pytest.raises(UserError, match=r"mine: no data: there is no .*mine\. Give the data fold"):
         load_data(task(), data_dir=tmp_path)
     with pytest.raises(UserError, match=r"mine: no data: no data folder is given\. Give the"):
@@ -401,6 +402,7 @@ def hub_task(**hub: Any) -> TaskSpec:
 @pytest.fixture
 def hub(monkeypatch):
     """Put data sets, by split, in the place of the hub; remember what was asked of it."""
+    monkeypatch.delenv("ICL_BENCH_DATA", raising=False)
     asked: list[tuple[Any, ...]] = []
 
     def place(**splits: datasets.Dataset) -> list[tuple[Any, ...]]:
@@ -432,6 +434,7 @@ def test_the_hubs_class_numbers_become_names_and_the_revision_is_asked_for(hub):
 
 
 def test_a_local_folder_of_parquet_files_serves_as_a_hub_set(tmp_path: Path, monkeypatch):
+    monkeypatch.delenv("ICL_BENCH_DATA", raising=False)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     place = tmp_path / "set"
     place.mkdir()

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from icl_bench.metrics import label_scores, macro_f1, rouge, text_scores
+from icl_bench.metrics import label_scores, macro_f1, rouge
 
 
 def frame(gold: list[str], prediction: list[str | None], **columns: object) -> pd.DataFrame:
@@ -83,15 +83,6 @@ def test_rouge_counts_words_by_their_stems_and_pairs_in_order():
     assert scores["rouge1"].tolist() == pytest.approx([2 / 3, 0])
     assert scores["rouge2"].tolist() == pytest.approx([1 / 2, 0])
     assert scores["rougeL"].tolist() == pytest.approx([2 / 3, 0])
-
-
-def test_free_text_is_scored_by_the_metrics_that_are_asked_for():
-    assert text_scores(["a b"], ["a b"], ["rouge"]) == {
-        "rouge1": [1.0],
-        "rouge2": [1.0],
-        "rougeL": [1.0],
-    }
-    assert text_scores(["a b"], ["a b"], []) == {}
 
 
 def test_rouge_refuses_texts_that_do_not_pair_up():

