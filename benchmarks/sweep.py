@@ -23,7 +23,7 @@ from typing import Any
 SHOTS = (1, 10, 50, 100, 250, 400, 1000)
 
 
-def ours(data: Path, dtype: str, rows: int) -> dict[str, Any]:
+def ours(data: Path, dtype: str, rows: int, results: Path | None) -> dict[str, Any]:
     """Sweep Banking-77 with this program; seconds, accuracy, counts, peak memory."""
     from icl_bench.store import read_results
     from icl_bench.sweep import RunSpec, Sweep
@@ -42,16 +42,17 @@ def ours(data: Path, dtype: str, rows: int) -> dict[str, Any]:
     sweep.load_backend = lambda: backend  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
-        sweep.run(Path(folder))
+        outcome = sweep.run(results or Path(folder))
         elapsed = time.perf_counter() - start
-        results = read_results(folder)
+        assert not outcome.kept, f"{results} holds earlier results: nothing to time"
+        predictions = read_results(results or folder)
     cells = [cell for cell in sweep.plan.cells if cell.problem is None]
     longest = max(cell.prefix_tokens for cell in cells)
     own = sum(cell.prompt_tokens - cell.prefix_tokens * rows for cell in cells)
     return {
         "seconds": elapsed,
         "dtype": backend.identity()["dtype"],
-        "accuracy": results.groupby("k")["correct"].mean().to_dict(),
+        "accuracy": predictions.groupby("k")["correct"].mean().to_dict(),
         "prefix_tokens_computed": backend.counters.prefix_tokens,
         "longest_prefix": longest,
         "own_tokens_computed": backend.counters.own_tokens,
@@ -77,6 +78,8 @@ def reference(script: Path, data: Path, rows: int) -> dict[str, Any]:
 def _in_own_process(side: str, arguments: argparse.Namespace) -> dict[str, Any]:
     command = [sys.executable, __file__, "--side", side, "--data", str(arguments.data)]
     command += ["--rows", str(arguments.rows), "--dtype", arguments.dtype]
+    if arguments.results:
+        command += ["--results", str(arguments.results)]
     if arguments.reference:
         command += ["--reference", str(arguments.reference)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
@@ -92,10 +95,12 @@ def main() -> None:
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--rows", type=int, default=250)
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--results", type=Path, help="keep the predictions here (a new folder)")
     parser.add_argument("--side", choices=("ours", "reference"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.side == "ours":
-        print(json.dumps(ours(arguments.data, arguments.dtype, arguments.rows)))
+        found = ours(arguments.data, arguments.dtype, arguments.rows, arguments.results)
+        print(json.dumps(found))
         return
     if arguments.side == "reference":
         print(json.dumps(reference(arguments.reference, arguments.data, arguments.rows)))

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from icl_bench.data import check, known_tasks, load_data, load_task
+from icl_bench.data import check, load_data
 from icl_bench.spec import TaskSpec
+from icl_bench.taskfile import known_tasks, load_task
 
 
 def task_records(data_dir: Path | None) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The errors that a user can cause and can mend."""
+"""The errors that a user can cause and can mend, and how their messages show things."""
 
 from __future__ import annotations
 
@@ -28,3 +28,25 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if close:
         return f"did you mean {' or '.join(close)}?"
     return f"known: {', '.join(known)}"
+
+
+def plain(text: object) -> str:
+    """A name as it is, or quoted where it would not show as one."""
+    name = str(text)
+    return name if name.isprintable() and name.strip() else repr(name)
+
+
+def short(value: object) -> str:
+    """A value as an error message shows it: short, on one line."""
+    if isinstance(value, int) and value.bit_length() > 200:
+        return "a huge number"
+    if isinstance(value, str | int | float | None):
+        shown = repr(value)
+        return shown if len(shown) <= 60 else f"{shown[:60]}…"
+    return "a mapping" if isinstance(value, dict) else f"a {type(value).__name__}"
+
+
+def one_line(message: str) -> str:
+    """A message on one line, cut where it is very long."""
+    line = " ".join(message.split())
+    return line if len(line) <= 400 else f"{line[:400]}…"

@@ -40,7 +40,7 @@ def shape_of(source: str) -> Shape:
 
     config = AutoConfig.from_pretrained(source)
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
+        model: Any = AutoModelForCausalLM.from_config(config)
     text: Any = config.get_text_config()
     embeddings = {id(model.get_input_embeddings().weight), id(model.get_output_embeddings().weight)}
     parameters = sum(p.numel() for p in model.parameters() if id(p) not in embeddings)

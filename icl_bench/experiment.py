@@ -76,7 +76,8 @@ class Experiment:
         rows see the others in the same order.
         """
         order = permutation(len(self.data.train), self.seed, draw)
-        return order[np.isin(order, self.pool)]
+        inside: np.ndarray = order[np.isin(order, self.pool)]
+        return inside
 
     def retrieved(self, select: str, draw: int, k: int) -> np.ndarray:
         """Train indices of each test row's k demonstrations, most similar first: ``(test, k)``."""
@@ -84,7 +85,8 @@ class Experiment:
             nearest(ranking, k, generator(self.seed, "fill", select, draw, row.id))
             for ranking, row in zip(self._ranked(select), self.data.test, strict=True)
         ]
-        return self.pool[np.stack(found)]
+        chosen: np.ndarray = self.pool[np.stack(found)]
+        return chosen
 
     def _ranked(self, select: str) -> list[Ranking]:
         """How similar the pool is to each test row, computed once a selector."""
@@ -93,12 +95,16 @@ class Experiment:
             assert make is not None, f"{select} does not retrieve"
             retriever = make(self.encoder_of(select), cache_dir() / "embeddings")
             template = self.data.spec.template
-            retriever.fit([self._demonstration(i) for i in self.pool])
+            # the whole train file, whatever a tokenizer leaves out: its embeddings are kept on disk
+            retriever.fit([demonstration_text(template, row) for row in self.data.train])
             queries = [
                 " ".join(row.fields[name] for name in template.input_fields)
                 for row in self.data.test
             ]
-            self._rankings[select] = list(retriever.rank(queries))
+            self._rankings[select] = [
+                Ranking(found.scores[self.pool], found.related[self.pool])
+                for found in retriever.rank(queries)
+            ]
         return self._rankings[select]
 
     def encoder_of(self, select: str) -> Encoder | None:
@@ -108,9 +114,6 @@ class Experiment:
         from icl_bench.selection.bertscore import encoder_default
 
         return encoder_default()
-
-    def _demonstration(self, index: int) -> str:
-        return demonstration_text(self.data.spec.template, self.data.train[index])
 
     @cached_property
     def metric_encoder(self) -> Encoder | None:

@@ -149,21 +149,24 @@ def token_bytes(tokenizer: PreTrainedTokenizerBase) -> dict[int, bytes]:
     """What each ordinary token writes, as bytes; special tokens are left out.
 
     Knows the two ways in which vocabularies spell bytes: byte-level (GPT-2, Llama 3, Qwen) and
-    SentencePiece (``\u2581`` for a space, ``<0xNN>`` for a byte: Llama 2, Mistral, Gemma).
+    SentencePiece (``\u2581`` for a space, ``<0xNN>`` for a byte: Llama 2, Mistral, Gemma). Tokens
+    that were added to a vocabulary are written as they are.
     """
-    special = set(tokenizer.all_special_ids)
+    added = tokenizer.added_tokens_decoder
+    special = {*tokenizer.all_special_ids, *(i for i, token in added.items() if token.special)}
     vocabulary = {i: t for t, i in tokenizer.get_vocab().items() if i not in special}
+    plain = {i: vocabulary.pop(i).encode() for i in added if i in vocabulary}
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if "ByteLevel" in repr(getattr(backend, "decoder", "")):
         from transformers.convert_slow_tokenizer import bytes_to_unicode
 
         byte_of = {character: byte for byte, character in bytes_to_unicode().items()}
-        return {
+        return plain | {
             token: bytes(byte_of[c] for c in text)
             for token, text in vocabulary.items()
             if all(c in byte_of for c in text)
         }
-    return {token: _sentencepiece_bytes(text) for token, text in vocabulary.items()}
+    return plain | {token: _sentencepiece_bytes(text) for token, text in vocabulary.items()}
 
 
 def _sentencepiece_bytes(text: str) -> bytes:
@@ -191,6 +194,17 @@ class LabelTrie:
         for node in range(1, len(depths)):
             depths[node] = depths[self.parents[node]] + 1
         return depths
+
+    @cached_property
+    def ranks(self) -> np.ndarray:
+        """Each node's number among its parent's children: ``(nodes,)``."""
+        seen: dict[int, int] = {}
+        ranks = np.zeros(len(self.tokens), dtype=np.int64)
+        for node in range(1, len(ranks)):
+            parent = int(self.parents[node])
+            ranks[node] = seen.get(parent, 0)
+            seen[parent] = ranks[node] + 1
+        return ranks
 
     @cached_property
     def ancestors(self) -> np.ndarray:

@@ -162,7 +162,7 @@ def prepared_package() -> Path:
             if not (folder / "config.json").exists():
                 with tempfile.TemporaryDirectory(dir=folder.parent) as work:
                     _convert(Path(work))
-                    os.replace(Path(work) / "saved", folder)
+                    (Path(work) / "saved").replace(folder)
     except OSError as error:
         raise UserError(
             f"model gemma3-270m: cannot be prepared in {folder.parent} ({error}); "
@@ -226,9 +226,7 @@ def _window(source: str, revision: str | None, name: str) -> int:
     try:
         config = AutoConfig.from_pretrained(source, revision=revision or "main")
     except Exception as error:
-        raise UserError(
-            f"model {name}: its config cannot be read ({_first_line(error)})"
-        ) from None
+        raise UserError(f"model {name}: its config cannot be read ({_first_line(error)})") from None
     window = getattr(config.get_text_config(), "max_position_embeddings", None)
     if not isinstance(window, int):
         raise UserError(f"model {name}: its config states no context window; give --context TOKENS")
@@ -271,7 +269,7 @@ def _record(spec: ModelSpec) -> dict[str, Any]:
     else:
         path = _hub_path(spec)
         installed = path is not None
-        needs = "" if installed else f"the hub: {spec.hub} (downloaded at first use)"
+        needs = "" if installed else f"the hub: {spec.hub}"
     return {
         "name": spec.name,
         "description": spec.description,

@@ -96,19 +96,27 @@ class Plan:
 
 def orders_for(select: str, asked: Sequence[str] | None, *, labelled: bool) -> list[Order]:
     """The orders of a selector: those asked for, or its default. Raises ``UserError``."""
-    if asked is None:
+    if not asked:
         return [Order.parse("relevance" if SELECTORS[select].retrieves else "drawn")]
-    orders = [Order.parse(text) for text in asked]
+    orders = [Order.parse(text) for text in dict.fromkeys(asked)]
     for order in orders:
         order.check_allowed(select, labelled=labelled)
     return orders
 
 
-def check_selectors(names: Sequence[str]) -> None:
-    """Raise ``UserError`` for a selector that is not known."""
-    for name in names:
-        if name not in SELECTORS:
-            raise UserError(f"--select {name}: not a selector; {nearest(name, SELECTORS)}")
+def check_request(
+    selects: Sequence[str], orders: Sequence[str] | None, draws: int | None, *, labelled: bool
+) -> None:
+    """Raise ``UserError`` for a selector or order that is not known or does not apply.
+
+    Needs no data: ``labelled`` says whether the task's answers are labels.
+    """
+    if draws is not None and draws < 1:
+        raise UserError(f"--draws {draws}: must be at least 1")
+    for select in selects:
+        if select not in SELECTORS:
+            raise UserError(f"--select {select}: not a selector; {nearest(select, SELECTORS)}")
+        orders_for(select, orders, labelled=labelled)
 
 
 def make_plan(
@@ -123,13 +131,12 @@ def make_plan(
     ``draws`` defaults to 10 for random selection and to 1 for retrieval, which draws only what it
     fills up with. Raises ``UserError`` where not one cell can run.
     """
-    check_selectors(selects)
-    if draws is not None and draws < 1:
-        raise UserError(f"--draws {draws}: must be at least 1")
+    labelled = experiment.data.spec.is_classification
+    check_request(selects, orders, draws, labelled=labelled)
     groups = []
-    for select in selects:
+    for select in dict.fromkeys(selects):
         count = draws or (1 if SELECTORS[select].retrieves else DEFAULT_DRAWS)
-        for order in orders_for(select, orders, labelled=experiment.data.spec.is_classification):
+        for order in orders_for(select, orders, labelled=labelled):
             made = [Group(experiment, select, order, draw) for draw in range(count)]
             # a k is compared over draws: the largest is one that fits in each of them
             largest = min(g.largest() for g in made) if shots.largest else 0
@@ -155,9 +162,7 @@ def _cells(group: Group, numbers: Sequence[int]) -> list[CellPlan]:
         needed = prompts.longest + answer
         problem = None
         if needed > window:
-            problem = (
-                f"k={k} needs {needed:,} tokens; {experiment.model.name} reads {window:,}"
-            )
+            problem = f"k={k} needs {needed:,} tokens; {experiment.model.name} reads {window:,}"
         grows = group.shared and group.order.nested
         new = len(prompts.prefix) - (cached if grows else 0) + prompts.own_tokens
         if problem is None:

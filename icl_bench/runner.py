@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from icl_bench.backends.base import Answer, Backend
 from icl_bench.errors import CellError
@@ -19,29 +19,26 @@ POLL_SECONDS = 2.0
 """How often a process that has nothing left looks whether another one has finished its cells."""
 
 
-class Watcher(Protocol):
-    """Is told what happens, for a progress display."""
+class Watcher:
+    """Is told what happens, for a progress display. This one says nothing."""
 
     def cell_started(self, cell: CellPlan, already: int) -> None:
         """A cell begins; so many of its predictions were in the journal."""
 
-    def predicted(self, predictions: int, computed_tokens: int, cached_tokens: int) -> None:
-        """A pack was answered."""
+    def engine_loading(self) -> None:
+        """The engine is being loaded, which takes a while."""
+
+    def engine_ready(self) -> None:
+        """The engine begins to compute."""
+
+    def predicted(self, predictions: int, computed_tokens: int) -> None:
+        """A pack was answered, and so many tokens of prompts were computed for it."""
 
     def cell_ended(self, cell: CellPlan, outcome: str) -> None:
         """A cell is over: ``done``, ``kept`` (was there already) or why it failed."""
 
     def waiting(self, cells: int) -> None:
         """Nothing is left but cells that other processes are computing."""
-
-
-class Silent:
-    """A watcher that says nothing."""
-
-    def cell_started(self, cell: CellPlan, already: int) -> None: ...
-    def predicted(self, predictions: int, computed_tokens: int, cached_tokens: int) -> None: ...
-    def cell_ended(self, cell: CellPlan, outcome: str) -> None: ...
-    def waiting(self, cells: int) -> None: ...
 
 
 @dataclass
@@ -86,7 +83,7 @@ class Runner:
     """The engine's identity, known before it is loaded."""
     load: Callable[[], Backend]
     """Loads the engine, when the first cell needs it."""
-    watcher: Watcher = field(default_factory=Silent)
+    watcher: Watcher = field(default_factory=Watcher)
     about: Mapping[str, Any] = field(default_factory=dict)
     """Further facts to store (versions, device); they do not decide predictions."""
     _backend: Backend | None = None
@@ -149,6 +146,7 @@ class Runner:
         try:
             self._compute(group, cell, opened)
         except CellError as error:
+            opened.fail(str(error))
             outcome.failed[cell.spec] = str(error)
             self.watcher.cell_ended(cell, str(error))
         else:
@@ -190,12 +188,14 @@ class Runner:
             seconds = backend.counters.seconds - start
             opened.append([maker.make(answer) for answer in pack], seconds)
             computed = backend.counters.prompt_tokens - tokens
-            self.watcher.predicted(len(pack), computed, sum(a.cached_tokens for a in pack))
+            self.watcher.predicted(len(pack), computed)
             start, tokens = backend.counters.seconds, backend.counters.prompt_tokens
 
     def _loaded(self) -> Backend:
         if self._backend is None:
+            self.watcher.engine_loading()
             self._backend = self.load()
+            self.watcher.engine_ready()
             assert self._backend.identity() == dict(self.engine), "the engine is another than said"
         return self._backend
 

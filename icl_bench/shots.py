@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from icl_bench.errors import UserError
@@ -29,7 +30,7 @@ class Shots:
         for word in words:
             if word in ("max", "auto"):
                 continue
-            if not word.isascii() or not word.isdigit() or int(word) < 1:
+            if not re.fullmatch(r"0*[1-9][0-9]{0,8}", word, re.ASCII):
                 raise UserError(
                     f"--k {word}: not a number of demonstrations; "
                     "give whole numbers from 1 up, like 1,10,100, or max, or auto"

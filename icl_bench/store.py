@@ -4,6 +4,7 @@ A file's name ends in a hash of everything that decides the cell's predictions, 
 template, label set, data file or model is another cell and never mixes with the old. A journal has
 one JSON line per prediction; it is flushed to the disk after every pack, and a last line that was
 torn by a kill is dropped on resume. Finished files are written under a temporary name and renamed.
+A cell that could not be computed is marked with its reason, in a file of its own.
 Processes that share a folder take turns by a lock per cell (flock, released by the system when a
 process dies). The store knows nothing of engines.
 """
@@ -15,7 +16,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 PROTOCOL = 1
 """Raised when the program changes in a way that changes predictions."""
+
+FAILED = ".failed.json"
+"""How the name of a failed cell's mark ends."""
 
 AXES = ("task", "model", "select", "order", "attention", "k", "draw")
 """What tells cells of one setting apart."""
@@ -148,6 +152,10 @@ class Store:
         """The journal of an unfinished cell."""
         return self.path(identity).with_suffix(".journal.jsonl")
 
+    def mark(self, identity: Identity) -> Path:
+        """The file that says why a cell could not be computed."""
+        return self.path(identity).with_suffix(FAILED)
+
     def is_done(self, identity: Identity, rows: int) -> bool:
         """Whether the cell's file is there and whole; one that is cut short is set aside.
 
@@ -156,13 +164,14 @@ class Store:
         path = self.path(identity)
         if not path.exists():
             return False
-        problem = _damage(path, rows)
-        if problem is None:
-            return True
-        aside = path.with_suffix(".parquet.damaged")
-        os.replace(path, aside)
-        _warn(f"{path}: {problem}; set aside as {aside.name}, the cell is run again")
-        return False
+        try:
+            _read_meta(path, rows)
+        except _DamagedError as problem:
+            aside = path.with_suffix(".parquet.damaged")
+            path.replace(aside)
+            _warn(f"{path}: {problem}; set aside as {aside.name}, the cell is run again")
+            return False
+        return True
 
     @contextmanager
     def claim(self, identity: Identity, rows: int) -> Iterator[OpenCell | None]:
@@ -209,22 +218,31 @@ def _warn(message: str) -> None:
     warnings.warn(message, stacklevel=3)
 
 
-def _damage(path: Path, rows: int | None) -> str | None:
-    """What is wrong with a finished file, if anything."""
+class _DamagedError(Exception):
+    """What is wrong with a finished file."""
+
+
+def _read_meta(path: Path, rows: int | None = None) -> dict[str, Any]:
+    """What a whole file says of itself. Raises ``_DamagedError``.
+
+    ``rows`` is the number of predictions that it should have, where that is known.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        found = pq.ParquetFile(path)
-        found.read(["test_id"])
-        meta = (found.schema_arrow.metadata or {}).get(b"icl_bench")
+        with pq.ParquetFile(path) as file:
+            count = len(file.read())
+            stored = (file.schema_arrow.metadata or {}).get(b"icl_bench", b"{}")
+        meta: dict[str, Any] = json.loads(stored)
     except (pa.ArrowException, OSError, ValueError) as error:
-        return f"cannot be read ({str(error).splitlines()[0][:120]})"
-    if meta is None:
-        return "is not a results file of this program"
-    if rows is not None and found.metadata.num_rows != rows:
-        return f"has {found.metadata.num_rows} predictions instead of {rows}"
-    return None
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise _DamagedError(f"cannot be read ({reason[:120]})") from None
+    if not {"spec", "facts", "cell", "variant"} <= meta.keys():
+        raise _DamagedError("is not a results file of this program")
+    if rows is not None and count != rows:
+        raise _DamagedError(f"has {count} predictions instead of {rows}")
+    return meta
 
 
 @dataclass
@@ -236,7 +254,7 @@ class OpenCell:
     done: dict[str, Prediction] = field(default_factory=dict)
     """Predictions so far, by test id."""
     seconds: float = 0.0
-    """Engine time of earlier, interrupted runs of this cell."""
+    """Engine time so far, earlier, interrupted runs of this cell included."""
     _stream: IO[bytes] | None = None
 
     @classmethod
@@ -275,7 +293,8 @@ class OpenCell:
 
     def __exit__(self, *error: object) -> None:
         if self._stream is not None:
-            self._stream.close()
+            with suppress(OSError):  # a full disk was reported when it was met
+                self._stream.close()
 
     def append(self, predictions: Sequence[Prediction], seconds: float = 0.0) -> None:
         """Add a pack of predictions to the journal, safely on the disk when this returns.
@@ -313,14 +332,32 @@ class OpenCell:
         path = self.store.path(self.identity)
         table = self._table([self.done[test_id] for test_id in order], meta, scores or {})
         try:
-            _write(table, path)
+            _write(path, lambda stream: _write_parquet(table, stream))
         except OSError as error:
             raise self.store._unwritable(error) from None
         if self._stream is not None:
             self._stream.close()
-        with suppress(FileNotFoundError):
-            self.store.journal(self.identity).unlink()
+        self.store.journal(self.identity).unlink(missing_ok=True)
+        self.store.mark(self.identity).unlink(missing_ok=True)
         return path
+
+    def fail(self, reason: str) -> None:
+        """Mark the cell with why it cannot be computed; its journal stays.
+
+        The mark is taken away when the cell is finished after all. Raises ``UserError`` when the
+        disk is full.
+        """
+        failure = {
+            "spec": self.identity.spec.model_dump(),
+            "reason": reason,
+            "cell": self.identity.cell,
+            "variant": self.identity.variant,
+        }
+        text = json.dumps(failure, ensure_ascii=False, indent=1) + "\n"
+        try:
+            _write(self.store.mark(self.identity), lambda stream: stream.write(text.encode()))
+        except OSError as error:
+            raise self.store._unwritable(error) from None
 
     def _table(
         self,
@@ -345,6 +382,8 @@ class OpenCell:
         stored = {
             "spec": spec.model_dump(),
             "facts": dict(self.identity.facts),
+            "cell": self.identity.cell,
+            "variant": self.identity.variant,
             "protocol": PROTOCOL,
             "seconds": round(self.seconds, 3),
             **meta,
@@ -353,40 +392,77 @@ class OpenCell:
         return pa.table({name: columns[name] for name in schema.names}, schema=schema)
 
 
-def _write(table: pa.Table, path: Path) -> None:
-    """Write under a temporary name in the same folder, then rename."""
+def _write_parquet(table: pa.Table, stream: IO[bytes]) -> None:
     import pyarrow.parquet as pq
 
+    pq.write_table(table, stream, compression="zstd")
+
+
+def _write(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
+    """Write under a temporary name in the same folder, then rename."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-", suffix=".parquet")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-", suffix=path.suffix)
+    written = Path(name)
     try:
         with os.fdopen(handle, "wb") as stream:
-            pq.write_table(table, stream, compression="zstd")
+            fill(stream)
             stream.flush()
             os.fsync(stream.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
+        written.chmod(0o644)
+        written.replace(path)
     except BaseException:
         with suppress(OSError):
-            os.unlink(name)
+            written.unlink()
         raise
 
 
 # -- reading ------------------------------------------------------------------------------------
 
 
-def cell_files(root: Path) -> list[Path]:
-    """The files of finished cells, sorted by name."""
-    return sorted(p for p in root.rglob("*.parquet") if not p.name.startswith("."))
+def finished_cells(
+    root: Path, say: Callable[[str], None] = _warn
+) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The files of finished cells, by name, with what they say of themselves.
+
+    That is spec, facts, cell, variant, seconds, demonstration_ids where they are shared, task, ...
+    Damaged files, and further copies of a cell, are left out; ``say`` is told which. Raises
+    ``UserError`` where there is no such folder.
+    """
+    if not root.is_dir():
+        raise UserError(f"results folder {root}: not there; run something first (icl-bench run)")
+    seen: dict[str, Path] = {}
+    for path in sorted(p for p in root.rglob("*.parquet") if not p.name.startswith(".")):
+        try:
+            meta = _read_meta(path)
+        except _DamagedError as problem:
+            say(f"{path}: {problem}; left out")
+            continue
+        first = seen.setdefault(meta["cell"], path)
+        if first is not path:
+            say(f"{path}: holds the same cell as {first}; left out")
+            continue
+        yield path, meta
 
 
-def read_meta(path: Path) -> dict[str, Any]:
-    """What a cell's file says of itself: spec, facts, seconds, shared demonstration ids, ..."""
+def read_rows(path: Path) -> pa.Table:
+    """The predictions in one file, and nothing that the names of its folders might add."""
     import pyarrow.parquet as pq
 
-    stored = (pq.read_schema(path).metadata or {}).get(b"icl_bench", b"{}")
-    meta: dict[str, Any] = json.loads(stored)
-    return meta
+    with pq.ParquetFile(path) as file:
+        return file.read()
+
+
+def failed_cells(root: Path) -> list[dict[str, Any]]:
+    """Cells that could not be computed: spec, reason, cell and variant of each."""
+    found = []
+    for path in sorted(root.rglob(f"*{FAILED}")):
+        if path.with_name(path.name.removesuffix(FAILED) + ".parquet").exists():
+            continue  # finished after all, by a process that was killed before it cleared the mark
+        try:
+            found.append(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            _warn(f"{path}: cannot be read ({error}); left out")
+    return found
 
 
 def read_results(root: str | Path = "results") -> pd.DataFrame:
@@ -395,25 +471,23 @@ def read_results(root: str | Path = "results") -> pd.DataFrame:
     Columns are the axes (task, model, select, order, attention, k, draw), test_id, gold,
     prediction, correct, valid, token counts, backend, scores, ``cell`` and ``variant``: cells of
     different variants (another test set, template, dtype, ...) must not be averaged together.
-    Damaged files are left out with a warning that names them. Raises ``UserError`` where there is
-    no such folder or no result in it.
+    Damaged files and further copies of a cell are left out with a warning that names them.
+
+    Raises ``UserError`` where there is no such folder or no result in it.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    folder = Path(root)
-    if not folder.is_dir():
-        raise UserError(f"results folder {folder}: not there; run something first (icl-bench run)")
-    tables, schema = [], _schema()
-    for path in cell_files(folder):
-        if problem := _damage(path, None):
-            _warn(f"{path}: {problem}; left out")
-            continue
-        found = pq.read_table(path).replace_schema_metadata(None)
-        tables.append(_conformed(found, schema))
+    folder, schema = Path(root), _schema()
+    tables = [_conformed(read_rows(path), schema) for path, _ in finished_cells(folder)]
     if not tables:
         raise UserError(f"results folder {folder}: no results yet; run something first")
     frame: pd.DataFrame = pa.concat_tables(tables).unify_dictionaries().to_pandas()
+    return frame
+
+
+def no_results() -> pd.DataFrame:
+    """The frame of ``read_results`` without a row."""
+    frame: pd.DataFrame = _schema().empty_table().to_pandas()
     return frame
 
 
@@ -428,10 +502,6 @@ def _conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def read_variants(paths: Iterable[Path]) -> dict[str, dict[str, Any]]:
-    """The facts of each variant among some files."""
-    found: dict[str, dict[str, Any]] = {}
-    for path in paths:
-        facts = read_meta(path).get("facts", {})
-        found.setdefault(_digest(facts)[:8], facts)
-    return found
+def read_variants(root: Path) -> dict[str, dict[str, Any]]:
+    """The facts of each variant in a results folder."""
+    return {meta["variant"]: meta["facts"] for _, meta in finished_cells(root, say=lambda _: None)}

@@ -7,20 +7,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal
 
 from pydantic import Field
 
 from icl_bench.backends.base import Backend
-from icl_bench.data import load_data, load_task
+from icl_bench.data import load_data
 from icl_bench.errors import UserError, nearest
 from icl_bench.experiment import Experiment, Scoring
 from icl_bench.models import Model, load_tokenizer, resolve
-from icl_bench.plan import Plan, make_plan
-from icl_bench.runner import Outcome, Runner, Silent, Watcher
+from icl_bench.plan import Plan, check_request, make_plan
+from icl_bench.runner import Outcome, Runner, Watcher
 from icl_bench.shots import Shots
-from icl_bench.spec import Frozen
+from icl_bench.spec import Frozen, TaskSpec
 from icl_bench.store import Store
+from icl_bench.taskfile import load_task
 
 BACKENDS = {"transformers": "PyTorch on the CPU or CUDA; packs queries over one prefix cache"}
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -43,7 +43,7 @@ class RunSpec(Frozen):
     test_size: int | None = None
     data_dir: Path | None = None
     context_tokens: int | None = None
-    backend: Literal["transformers"] = "transformers"
+    backend: str = "transformers"
     dtype: str = "auto"
     device: str | None = None
     pack_rows: int | None = Field(default=None, ge=1)
@@ -60,21 +60,16 @@ class Sweep:
     plan: Plan
 
     @classmethod
-    def prepare(cls, spec: RunSpec, say: Callable[[str], None] = lambda text: None) -> Sweep:
+    def prepare(cls, spec: RunSpec, say: Callable[[str], None] = lambda _: None) -> Sweep:
         """Load data and tokenizer and lay out the plan; nothing is computed yet.
 
         ``say`` is told, in a few words, what is being done. Raises ``UserError``.
         """
         shots = Shots.parse(spec.k)
-        if spec.backend not in BACKENDS:
-            raise UserError(f"--backend {spec.backend}: {nearest(spec.backend, BACKENDS)}")
-        if spec.dtype not in DTYPES:
-            raise UserError(f"--dtype {spec.dtype}: {nearest(spec.dtype, DTYPES)}")
         task = load_task(spec.task)
+        check(spec, task)
         say(f"reading {task.name}")
         data = load_data(task, data_dir=spec.data_dir, test_size=spec.test_size)
-        if spec.scoring != "greedy" and not task.is_classification:
-            raise UserError(f"task {task.name} is free text: labels can be neither scored nor left")
         say(f"preparing {spec.model}")
         model = resolve(spec.model, spec.context_tokens)
         experiment = Experiment(data, model, load_tokenizer(model), spec.seed, spec.scoring)
@@ -122,10 +117,28 @@ class Sweep:
             Store(results),
             self.engine(),
             self.load_backend,
-            watcher or Silent(),
+            watcher or Watcher(),
             about=versions(),
         )
         return runner.run()
+
+
+def check(spec: RunSpec, task: TaskSpec) -> None:
+    """Raise ``UserError`` for what can be told without data and model."""
+    if spec.backend not in BACKENDS:
+        raise UserError(
+            f"--backend {spec.backend}: not an engine; {nearest(spec.backend, BACKENDS)}"
+        )
+    if spec.dtype not in DTYPES:
+        raise UserError(f"--dtype {spec.dtype}: not a dtype; {nearest(spec.dtype, DTYPES)}")
+    if spec.scoring != "greedy" and not task.is_classification:
+        option = "--unconstrained" if spec.scoring == "unconstrained" else "--score exact"
+        raise UserError(f"{option}: task {task.name} is free text, it has no labels")
+    check_request(spec.select, spec.order, spec.draws, labelled=task.is_classification)
+    if spec.device is not None:
+        from icl_bench.backends.transformers import choose_device
+
+        choose_device(spec.device)
 
 
 def versions() -> dict[str, str]:

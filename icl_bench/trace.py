@@ -11,7 +11,7 @@ from icl_bench.data import Example, load_data
 from icl_bench.errors import UserError
 from icl_bench.prompts import PromptEncoder, PromptSet, prompt_text
 from icl_bench.spec import TaskSpec, TestRows
-from icl_bench.store import cell_files, read_meta
+from icl_bench.store import finished_cells, read_rows
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,10 @@ def find_prediction(
     asked = spec.model_copy(update={"test": TestRows(ids=(row["test_id"],))})
     data = load_data(asked, data_dir=data_dir)
     if dict(data.files) != meta["facts"]["data"]:
-        raise UserError(f"{path}: the data files have changed since ({data.origin}); cannot rebuild")
+        raise UserError(
+            f"{path}: the data has changed since the run ({data.origin}); "
+            "its prompts cannot be rebuilt"
+        )
     ids = row.pop("demonstration_ids")
     ids = meta["demonstration_ids"] if ids is None else list(ids)
     known = {example.id: example for example in data.train}
@@ -65,21 +68,17 @@ def find_prediction(
 
 
 def _one_cell(results: Path, wanted: Mapping[str, Any]) -> tuple[Path, dict[str, Any]]:
-    if not results.is_dir():
-        raise UserError(f"results folder {results}: not there; run something first (icl-bench run)")
     axes = {name: value for name, value in wanted.items() if name != "cell"}
     if str(axes["task"]).endswith((".yaml", ".yml")):
-        from icl_bench.data import load_task
+        from icl_bench.taskfile import load_task
 
         axes["task"] = load_task(str(axes["task"])).name
-    found = []
-    for path in cell_files(results):
-        meta = read_meta(path)
-        spec = meta.get("spec", {})
-        if all(spec.get(name) == value for name, value in axes.items()) and (
-            "cell" not in wanted or path.stem.endswith(str(wanted["cell"]))
-        ):
-            found.append((path, meta))
+    found = [
+        (path, meta)
+        for path, meta in finished_cells(results)
+        if all(meta["spec"].get(name) == value for name, value in axes.items())
+        and meta["cell"].startswith(str(wanted.get("cell", "")))
+    ]
     asked = " ".join(f"{name}={value}" for name, value in wanted.items())
     if not found:
         raise UserError(f"results folder {results}: no finished cell with {asked}")
@@ -93,9 +92,7 @@ def _one_cell(results: Path, wanted: Mapping[str, Any]) -> tuple[Path, dict[str,
 
 
 def _one_row(path: Path, test_id: str | None) -> dict[str, Any]:
-    import pyarrow.parquet as pq
-
-    rows = pq.read_table(path).to_pylist()
+    rows = read_rows(path).to_pylist()
     if test_id is None:
         first: dict[str, Any] = rows[0]
         return first

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.analysis.intervals import matrix, mean_interval
 from icl_bench.errors import UserError
-from icl_bench.store import SCORES, cell_files, read_meta, read_results, read_variants
+from icl_bench.store import (
+    SCORES,
+    failed_cells,
+    no_results,
+    read_results,
+    read_variants,
+    short_hash,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,8 +35,9 @@ class Summary:
     saturation: pd.DataFrame
     order_sensitivity: pd.DataFrame
     settings: Mapping[str, str]
-    """What tells a task's variants apart, by variant; empty where a task has one variant."""
-    failed: list[dict[str, Any]] = field(default_factory=list)
+    """Variant -> what tells it from the other variants of its task and model, where there are."""
+    failed: Sequence[Mapping[str, Any]] = ()
+    """Cells that could not be computed: spec and reason of each."""
 
     def as_json(self) -> dict[str, Any]:
         """Plain lists of records; what is undefined is null."""
@@ -38,6 +46,7 @@ class Summary:
             "saturation": _records(self.saturation),
             "order_sensitivity": _records(self.order_sensitivity),
             "settings": dict(self.settings),
+            "failed": [dict(failure) for failure in self.failed],
         }
 
 
@@ -114,7 +123,7 @@ def saturation(curve: pd.DataFrame) -> pd.DataFrame:
             {
                 **dict(zip(SETTING, key, strict=True)),
                 "k": k,
-                "best_k": int(points.loc[points["accuracy"].idxmax(), "k"]),
+                "best_k": int(points["k"].iloc[int(points["accuracy"].argmax())]),
                 "max_k": last,
                 "within_window": k < last,
             }
@@ -137,7 +146,7 @@ def order_sensitivity(predictions: pd.DataFrame) -> pd.DataFrame:
     shuffled = plain[plain["order"].str.startswith("shuffled")][[*pair, "prediction"]]
     both = shuffled.merge(drawn, on=pair, suffixes=("", "_drawn"))
     both["changed"] = (both["prediction"] != both["prediction_drawn"]).astype(float)
-    return both.groupby(group, as_index=False)["changed"].mean()
+    return both.groupby(group)[["changed"]].mean().reset_index()
 
 
 def summarise(predictions: pd.DataFrame) -> Summary:
@@ -149,10 +158,22 @@ def summarise(predictions: pd.DataFrame) -> Summary:
 def summarise_folder(results: Path, only: Mapping[str, str] | None = None) -> Summary:
     """Summarise a results folder, or what of it has these values (task, model).
 
-    Raises ``UserError`` where nothing is left.
+    Raises ``UserError`` where there is neither a finished nor a failed cell left.
     """
-    frame = read_results(results)
-    for name, value in (only or {}).items():
+    wanted = dict(only or {})
+    failed = [f for f in failed_cells(results) if wanted.items() <= f["spec"].items()]
+    try:
+        frame = _those(read_results(results), wanted, results)
+    except UserError:
+        if not failed:
+            raise
+        frame = no_results()
+    tables = summarise(frame)
+    return replace(tables, settings=_settings(results, tables.curves), failed=failed)
+
+
+def _those(frame: pd.DataFrame, wanted: Mapping[str, str], results: Path) -> pd.DataFrame:
+    for name, value in wanted.items():
         kept = frame[frame[name] == value]
         if kept.empty:
             there = ", ".join(sorted(frame[name].astype(str).unique()))
@@ -160,42 +181,36 @@ def summarise_folder(results: Path, only: Mapping[str, str] | None = None) -> Su
         frame = kept
     for name in frame.select_dtypes("category").columns:
         frame = frame.assign(**{name: frame[name].cat.remove_unused_categories()})
-    tables = summarise(frame)
-    return Summary(
-        tables.curves,
-        tables.saturation,
-        tables.order_sensitivity,
-        _settings(results, tables.curves),
-    )
+    return frame
+
+
+PLAINER = {"test": "test_rows", "pool": "pool_rows"}
+"""Facts that are hashes -> facts that say the same to a reader, where their values differ too."""
 
 
 def _settings(results: Path, table: pd.DataFrame) -> dict[str, str]:
     """Name the variants of a task and model by the facts in which they differ."""
-    facts = read_variants(cell_files(results))
+    facts = read_variants(results)
     named: dict[str, str] = {}
     for _, group in table.groupby(["task", "model"], observed=True):
-        variants = [v for v in group["variant"].unique() if v in facts]
-        keys = sorted({key for v in variants for key in facts[v]})
-        differing = [
-            key for key in keys
-            if len({json.dumps(facts[v].get(key), sort_keys=True) for v in variants}) > 1
-        ]  # fmt: skip
-        # one selector's encoder is no difference between settings
-        differing = [key for key in differing if key != "encoder"]
-        if differing:
-            for v in variants:
-                named[v] = ", ".join(f"{key}={_brief(facts[v].get(key))}" for key in differing)
+        variants = list(group["variant"].unique())
+        for v, differing in _differing({v: facts[v] for v in variants}).items():
+            named[v] = ", ".join(f"{key}={_brief(value)}" for key, value in differing.items())
     return named
 
 
+def _differing(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Of each variant the facts that are not the same in all; nothing where all are the same."""
+
+    def kinds(key: str) -> int:
+        return len({json.dumps(f.get(key), sort_keys=True) for f in facts.values()})
+
+    # one selector's encoder is no difference between settings
+    keys = sorted({key for f in facts.values() for key in f if key != "encoder"})
+    keys = [key for key in keys if kinds(key) > 1 and kinds(PLAINER.get(key, "")) < kinds(key)]
+    return {v: {key: f.get(key) for key in keys} for v, f in facts.items()} if keys else {}
+
+
 def _brief(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
-    return text if len(text) <= 24 else f"{text[:10]}..{text[-10:]}"
-
-
-def read_failures(results: Path) -> list[dict[str, Any]]:
-    """Cells that could not be computed, with their reasons."""
-    return [json.loads(path.read_text()) for path in sorted(results.rglob("*.failed.json"))]
-
-
-__all__ = ["Summary", "curves", "order_sensitivity", "read_meta", "saturation", "summarise"]
+    text = short_hash(value) if isinstance(value, dict | list) else str(value)
+    return text if len(text) < 16 else f"…{text[-8:]}"

@@ -43,7 +43,8 @@ class Mask(NamedTuple):
 
 def mask_of(seen: Tensor, groups: int, dtype: torch.dtype) -> Mask:
     """Make a mask of ``seen``, ``(batch or 1, tokens, keys)`` bool, for so many query heads per
-    key head."""
+    key head.
+    """
     bias = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
     bias.masked_fill_(~seen, -math.inf)
     blind = ~seen.any(-1).unsqueeze(1)

@@ -84,8 +84,10 @@ class Prefix:
         held = self._full.get(layer)
         if held is None or held.key.shape[2] < end:
             size = max(end, self.capacity, 0 if held is None else 2 * held.key.shape[2])
-            held = _LayerKeys(_grown(held and held.key, key, size, self.length),
-                              _grown(held and held.value, value, size, self.length))
+            held = _LayerKeys(
+                _grown(held and held.key, key, size, self.length),
+                _grown(held and held.value, value, size, self.length),
+            )
             self._full[layer] = held
         held.key[:, :, self.length : end] = key
         held.value[:, :, self.length : end] = value
@@ -119,7 +121,13 @@ class Extend:
     _masks: dict[tuple[int, ...], Mask] = field(default_factory=dict)
 
     def layer(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scale: float,
+        window: int | None,
     ) -> Tensor:
         """One layer's attention: ``(1, heads, tokens, head_dim)`` for query and result."""
         if window is not None:
@@ -213,7 +221,13 @@ class Pack:
         self._masks: dict[tuple[str, int | None, int], Mask] = {}
 
     def layer(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scale: float,
+        window: int | None,
     ) -> Tensor:
         """One layer's attention: ``(1, heads, tokens, head_dim)`` for query and result."""
         held = self.keys.layer(layer, key)

@@ -21,11 +21,12 @@ from torch import Tensor
 from icl_bench.backends.base import Answer, Counters, Decoding, Exact, Free, Greedy
 from icl_bench.backends.prefix import Extend, Pack, PackKeys, Prefix, Step, causal_rows
 from icl_bench.errors import CellError, UserError
+from icl_bench.labels import LabelTrie
 from icl_bench.prompts import Ids, PromptSet
 
 ATTENTION = "icl_bench"
 SMALLEST_CHUNK = 64
-_HEAD_ROWS = 64  # rows of logits over a whole vocabulary that are held at once
+_HEAD_ROWS = 128  # rows of logits over a whole vocabulary that are held at once
 
 T = TypeVar("T")
 
@@ -100,7 +101,8 @@ class TransformersBackend:
         chunk_tokens: int | None = None,
     ) -> None:
         """Load the model. ``pack_tokens``/``pack_rows`` limit how much is packed into one call;
-        ``chunk_tokens`` is how much of a prefix is computed per call. Raises ``UserError``."""
+        ``chunk_tokens`` is how much of a prefix is computed per call. Raises ``UserError``.
+        """
         self.device = choose_device(device)
         self.dtype = choose_dtype(dtype, self.device)
         self.tokenizer = tokenizer
@@ -123,7 +125,10 @@ class TransformersBackend:
         AttentionInterface.register(ATTENTION, _attention)
         try:
             loaded = AutoModelForCausalLM.from_pretrained(
-                str(model), revision=revision or "main", dtype=self.dtype, attn_implementation="sdpa"
+                str(model),
+                revision=revision or "main",
+                dtype=self.dtype,
+                attn_implementation="sdpa",
             )
         except torch.OutOfMemoryError as error:
             raise UserError(f"model {model}: does not fit the device's memory ({error})") from None
@@ -216,7 +221,8 @@ class TransformersBackend:
         self, prompts: PromptSet, todo: Sequence[int], decoding: Decoding, reserve: int
     ) -> Iterator[list[Answer]]:
         """See ``Backend.answer``. Packs queries of similar length; a suffix longer than a chunk
-        is computed as a prefix of its own and dropped again."""
+        is computed as a prefix of its own and dropped again.
+        """
         self._guarded(lambda: self._load_prefix(prompts.prefix, reserve))
         by_length = sorted(todo, key=lambda i: (len(prompts.suffixes[i]), i))
         short = [i for i in by_length if len(prompts.suffixes[i]) <= self.chunk_tokens]
@@ -353,7 +359,10 @@ class _OpenPack:
         used = int(slots.max()) + 1
         hidden = self._call(
             [token for suffix in suffixes for token in suffix],
-            rows, slots, slots, arange[:used] <= slots[:, None],
+            rows,
+            slots,
+            slots,
+            arange[:used] <= slots[:, None],
         )
         self.ends = hidden[torch.cumsum(self.lengths, 0) - 1]
 
@@ -433,21 +442,31 @@ class _OpenPack:
         hidden = self.ends[:, None]
         if len(below):
             hidden = torch.cat([hidden, self._tree(trie.tokens[below], trie, below)], 1)
-        place = {int(node): i for i, node in enumerate(inner)}
-        children: list[list[int]] = [[] for _ in inner]
-        for node in range(1, len(trie.tokens)):
-            children[place[int(trie.parents[node])]].append(node)
-        step = np.zeros((count, len(trie.tokens)))
-        for i, nodes in enumerate(children):
-            wanted = torch.from_numpy(trie.tokens[nodes]).to(self._device)
-            for start in range(0, count, _HEAD_ROWS):
-                logits = self._engine._logits(hidden[start : start + _HEAD_ROWS, i])
-                chosen = logits[:, wanted] - torch.logsumexp(logits, -1, keepdim=True)
-                step[start : start + _HEAD_ROWS, nodes] = chosen.cpu().numpy()
-        total = step @ trie.ancestors.T  # sums along each path from the root
+        step = self._branches(hidden.flatten(0, 1), trie).reshape(count, len(inner), -1)
+        logs = np.zeros((count, len(trie.tokens)))
+        place = np.searchsorted(inner, trie.parents[1:])
+        logs[:, 1:] = step[:, place, trie.ranks[1:]]
+        total = logs @ trie.ancestors.T  # sums along each path from the root
         return [_scored(row, scores) for row, scores in enumerate(total[:, trie.ends])]
 
-    def _tree(self, tokens: np.ndarray, trie: Any, nodes: np.ndarray) -> Tensor:
+    def _branches(self, hidden: Tensor, trie: LabelTrie) -> np.ndarray:
+        """Log-probabilities of each inner node's children, in the order of their ranks.
+
+        ``hidden`` is ``(rows * inner nodes, hidden)``; the result ``(..., most children)``, 0
+        where a node has fewer.
+        """
+        children = np.zeros((len(trie.inner), int(trie.ranks.max()) + 1), dtype=np.int64)
+        children[np.searchsorted(trie.inner, trie.parents[1:]), trie.ranks[1:]] = trie.tokens[1:]
+        wanted = torch.from_numpy(children).to(self._device)
+        found = []
+        for start in range(0, len(hidden), _HEAD_ROWS):
+            logits = self._engine._logits(hidden[start : start + _HEAD_ROWS])
+            nodes = torch.arange(start, start + len(logits), device=self._device) % len(wanted)
+            chosen = logits.gather(1, wanted[nodes])
+            found.append(chosen - torch.logsumexp(logits, -1, keepdim=True))
+        return torch.cat(found).cpu().numpy()
+
+    def _tree(self, tokens: np.ndarray, trie: LabelTrie, nodes: np.ndarray) -> Tensor:
         """Hidden states of tree nodes behind every query: ``(rows, nodes, hidden)``."""
         count, size, device = len(self.lengths), len(nodes), self._device
         rows = torch.arange(count, device=device).repeat_interleave(size)

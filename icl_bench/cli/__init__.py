@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Sequence
+from typing import Any
 
 import typer
 
 from icl_bench.cli import export, models, plan, run, show, summary, tasks
 from icl_bench.errors import UserError
 
+INTERRUPTED = 130
+"""The exit code after Ctrl-C, as shells have it."""
+
 app = typer.Typer(
     name="icl-bench",
     help="Measure what many demonstrations in a language model's prompt are worth.\n\n"
     "Start with: icl-bench run --task stdlib --model gemma3-270m --k 1,10,100 --draws 1",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -31,21 +35,34 @@ app.command("tasks")(tasks.tasks)
 app.command("models")(models.models)
 
 
-def main() -> None:
-    """Run the command line; a user's mistake ends in one line and exit code 2."""
+_UsageError: Any = typer.BadParameter.__bases__[0]  # Typer's own name for it differs by version
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit: 0 done, 1 something failed, 2 bad usage or input.
+
+    A user's mistake ends in one or two lines on standard error, without a traceback.
+    """
     warnings.showwarning = _one_line
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        app()
+        code = app(words or ["--help"], prog_name="icl-bench", standalone_mode=False)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("interrupted; run the same command again to go on", file=sys.stderr)
-        sys.exit(130)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(1)
+        code = _say(f"error: {error}", 2)
+    except _UsageError as error:
+        command = error.ctx.command_path if error.ctx else "icl-bench"
+        code = _say(f"error: {error.format_message().rstrip('.')}; see {command} --help", 2)
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    if code == INTERRUPTED:
+        _say("interrupted; run the same command again to go on", code)
+    sys.exit(code)
 
 
-def _one_line(message: Warning | str, *_: object) -> None:
+def _say(line: str, code: int) -> int:
+    print(line, file=sys.stderr)
+    return code
+
+
+def _one_line(message: Warning | str, *_: object, **__: object) -> None:
     print(f"warning: {message}", file=sys.stderr)

@@ -52,6 +52,7 @@ Draws = Annotated[
     int | None,
     typer.Option(
         "--draws",
+        min=1,
         help="Random permutations of the pool to average over (10; retrieval: 1).",
         show_default=False,
     ),
@@ -60,7 +61,10 @@ Seed = Annotated[int, typer.Option("--seed", help="Names the random permutations
 TestSize = Annotated[
     int | None,
     typer.Option(
-        "--test-size", help="Ask only this many test examples (task file: 250).", show_default=False
+        "--test-size",
+        min=1,
+        help="Ask only this many test examples (task file: 250).",
+        show_default=False,
     ),
 ]
 DataDir = Annotated[
@@ -78,7 +82,10 @@ Results = Annotated[
 Context = Annotated[
     int | None,
     typer.Option(
-        "--context", help="Context window in tokens, instead of the model's own.", show_default=False
+        "--context",
+        min=1,
+        help="Context window in tokens, instead of the model's own.",
+        show_default=False,
     ),
 ]
 Unconstrained = Annotated[
@@ -111,7 +118,9 @@ Device = Annotated[
 ]
 Pack = Annotated[
     int | None,
-    typer.Option("--pack", help="Queries per call of the model, at most.", show_default=False),
+    typer.Option(
+        "--pack", min=1, help="Queries per call of the model, at most.", show_default=False
+    ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]

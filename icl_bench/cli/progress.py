@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from icl_bench.cli.tables import counted
+from icl_bench.runner import Watcher
 
 if TYPE_CHECKING:
     from icl_bench.plan import CellPlan, Plan
-    from icl_bench.runner import Outcome, Watcher
+    from icl_bench.runner import Outcome
     from icl_bench.sweep import Sweep
 
 
@@ -41,7 +50,7 @@ class Display:
         """A spinner with a word on what is being prepared."""
         _hush_libraries()
         if not self._live:
-            yield lambda text: None
+            yield lambda _: None
             return
         with self._console.status("starting") as status:
             yield lambda text: status.update(text)
@@ -61,34 +70,20 @@ class Display:
     @contextmanager
     def running(self, plan: Plan) -> Iterator[Watcher]:
         """Bars while cells are computed."""
-        from icl_bench.runner import Silent
-
         if not self._live:
-            yield Silent()
+            yield Watcher()
             return
-        from rich import progress as p
-
-        bar = p.Progress(
-            p.TextColumn("{task.description}"),
-            p.BarColumn(bar_width=None),
-            p.TextColumn("{task.fields[said]}"),
-            p.TextColumn("{task.fields[rate]}"),
-            p.TimeElapsedColumn(),
-            p.TextColumn("left"),
-            p.TimeRemainingColumn(elapsed_when_finished=False),
-            console=self._console,
-            transient=True,
-        )
-        with bar:
-            yield _Bar(bar, plan)
+        with _Bar(plan, self._console) as bar:
+            yield bar
 
     def outcome(self, outcome: Outcome, results: Path) -> None:
         """How it ended."""
         for spec, reason in outcome.failed.items():
             print(f"failed: {spec}: {reason}", file=sys.stderr)
-        computed, kept = len(outcome.computed), len(outcome.kept)
-        already = f", {kept} already there" if kept else ""
-        self.note(f"{computed} cells computed{already}. Results: {results}/")
+        computed, kept, failed = map(len, (outcome.computed, outcome.kept, outcome.failed))
+        already = f", {kept:,} already there" if kept else ""
+        without = f", {failed:,} failed" if failed else ""
+        self.note(f"{counted(computed, 'cell')} computed{already}{without}. Results: {results}/")
 
 
 def pool_notes(sweep: Sweep) -> list[str]:
@@ -104,66 +99,89 @@ def pool_notes(sweep: Sweep) -> list[str]:
     ]
 
 
-class _Bar:
-    """One bar over the whole run, weighted by the tokens that each cell has to compute."""
+class _Bar(Watcher):
+    """Two lines: the cell at hand; a bar over the whole run, predictions, speed, time left.
 
-    def __init__(self, bar: Any, plan: Plan) -> None:
-        self._bar = bar
-        self._rows = len(plan.experiment.data.test)
+    The bar and the time left are weighted by the tokens that each cell has to compute.
+    """
+
+    def __init__(self, plan: Plan, console: Console) -> None:
         cells = [cell for cell in plan.cells if cell.problem is None]
-        self._all = len(cells) * self._rows
-        self._done, self._tokens, self._seconds = 0, 0, 0.0
-        total = sum(cell.new_tokens for cell in cells)
-        self._task = bar.add_task("loading the model", total=total, said="", rate="")
+        self._rows = len(plan.experiment.data.test)
+        self._left = float(sum(cell.new_tokens for cell in cells))
+        self._predictions = len(cells) * self._rows
+        self._draws = max(cell.spec.draw for cell in cells) + 1
+        self._done, self._computed, self._weight = 0, 0, 0.0
         self._cell: CellPlan | None = None
-        self._since = time.monotonic()
+        self._working_seconds, self._since = 0.0, time.monotonic()
+        self._title = Text("looking for what is there already")
+        self._bar = Progress(
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[said]}"),
+            TimeElapsedColumn(),
+            console=console,
+        )
+        self._task = self._bar.add_task("", total=self._left, said="")
+        self._live = Live(Group(self._title, self._bar), console=console, transient=True)
+
+    def __enter__(self) -> _Bar:
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._live.__exit__(*error)
 
     def cell_started(self, cell: CellPlan, already: int) -> None:
         self._cell, self._since = cell, time.monotonic()
+        self._name_cell()
         self._advance(cell, already)
-        spec = cell.spec
-        self._bar.update(
-            self._task,
-            description=f"{spec.task} {spec.select} {spec.order} k={spec.k} draw {spec.draw}",
-        )
 
-    def predicted(self, predictions: int, computed_tokens: int, cached_tokens: int) -> None:
+    def engine_loading(self) -> None:
+        self._title.plain = "loading the model"
+
+    def engine_ready(self) -> None:
+        self._since = time.monotonic()
+        self._name_cell()
+
+    def predicted(self, predictions: int, computed_tokens: int) -> None:
         assert self._cell is not None
         now = time.monotonic()
-        self._seconds += now - self._since
+        self._working_seconds += now - self._since
         self._since = now
-        self._tokens += computed_tokens
+        self._computed += computed_tokens
+        self._weight += self._cell.new_tokens * predictions / self._rows
         self._advance(self._cell, predictions)
-        rate = self._tokens / self._seconds if self._seconds else 0.0
-        self._bar.update(self._task, rate=f"{rate:,.0f} tokens/s")
 
     def cell_ended(self, cell: CellPlan, outcome: str) -> None:
         if outcome == "kept":
             self._advance(cell, self._rows)
 
     def waiting(self, cells: int) -> None:
-        self._bar.update(
-            self._task, description=f"waiting for {cells} cells of another process", rate=""
-        )
+        self._title.plain = f"waiting for another process, which is at work on {cells} of the cells"
+
+    def _name_cell(self) -> None:
+        assert self._cell is not None
+        spec = self._cell.spec
+        draw = f", draw {spec.draw + 1} of {self._draws}" if self._draws > 1 else ""
+        self._title.plain = f"{spec.task} · {spec.select}, {spec.order}, k={spec.k:,}{draw}"
 
     def _advance(self, cell: CellPlan, predictions: int) -> None:
+        share = cell.new_tokens * predictions / self._rows
         self._done += predictions
-        self._bar.update(
-            self._task,
-            advance=cell.new_tokens * predictions / self._rows,
-            said=f"{self._done:,} of {self._all:,} predictions",
-        )
+        self._left -= share
+        said = [f"{self._done:,} of {self._predictions:,} predictions"]
+        if self._weight and self._working_seconds:
+            left = self._left * self._working_seconds / self._weight
+            said.append(f"{self._computed / self._working_seconds:,.0f} tokens/s")
+            said.append(f"{timedelta(seconds=round(left))} left")
+        self._bar.update(self._task, advance=share, said=", ".join(said))
 
 
 def _hush_libraries() -> None:
-    """Keep other libraries' bars and hints out of our output."""
-    import os
-    import warnings
-
+    """Keep other libraries' bars and hints out of our output; they read this when imported."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     os.environ.setdefault("TQDM_DISABLE", "1")
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    for library in ("TRANSFORMERS", "HF_HUB", "DATASETS"):
+        os.environ.setdefault(f"{library}_VERBOSITY", "error")
     warnings.filterwarnings("ignore", module="transformers|torch|datasets|bert_score")

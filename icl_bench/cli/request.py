@@ -13,31 +13,24 @@ if TYPE_CHECKING:
 
 def make_spec(options: dict[str, Any]) -> RunSpec:
     """Take the options that ``run`` and ``plan`` share. Raises ``UserError``."""
-    from pydantic import ValidationError
-
     from icl_bench.sweep import RunSpec
 
     if options["unconstrained"] and options["score"] == "exact":
         raise UserError("--unconstrained and --score exact exclude each other")
-    try:
-        return RunSpec(
-            task=options["task"],
-            model=options["model"],
-            k=options["k"],
-            select=words(options["select"]) or ("random",),
-            order=words(options["order"]),
-            draws=options["draws"],
-            seed=options["seed"],
-            scoring="unconstrained" if options["unconstrained"] else options["score"],
-            test_size=options["test_size"],
-            data_dir=options["data_dir"],
-            context_tokens=options["context"],
-            backend=options["backend"],
-            dtype=options["dtype"],
-            device=options["device"],
-            pack_rows=options.get("pack"),
-        )
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = "--" + str(first["loc"][0]).replace("_", "-")
-        raise UserError(f"{where}: {first['msg']} (got {first['input']!r})") from None
+    return RunSpec(
+        task=options["task"],
+        model=options["model"],
+        k=options["k"],
+        select=words(options["select"]) or ("random",),
+        order=words(options["order"]),
+        draws=options["draws"],
+        seed=options["seed"],
+        scoring="unconstrained" if options["unconstrained"] else options["score"],
+        test_size=options["test_size"],
+        data_dir=options["data_dir"],
+        context_tokens=options["context"],
+        backend=options["backend"],
+        dtype=options["dtype"],
+        device=options["device"],
+        pack_rows=options.get("pack"),
+    )

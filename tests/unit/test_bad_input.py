@@ -12,9 +12,10 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from icl_bench.data import TaskData, check, load_data, load_task
+from icl_bench.data import TaskData, check, load_data
 from icl_bench.errors import UserError
 from icl_bench.spec import TaskSpec
+from icl_bench.taskfile import load_task
 
 TASK: dict[str, Any] = {
     "name": "mine",

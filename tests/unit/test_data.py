@@ -7,20 +7,27 @@ import gzip
 import hashlib
 import json
 import math
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from datasets.packaged_modules.parquet.parquet import Parquet
+from huggingface_hub import HfApi
+from huggingface_hub.errors import HfHubHTTPError
 
-from icl_bench.data import Example, TaskData, check, load_data, load_task
+from icl_bench import rows as rows_module
+from icl_bench.data import Example, TaskData, check, load_data
 from icl_bench.errors import UserError
 from icl_bench.seeds import generator
 from icl_bench.spec import TaskSpec
+from icl_bench.taskfile import load_task
 
 Rows = list[dict[str, Any]]
 TRAIN: Rows = [
@@ -415,7 +422,39 @@ def hub(monkeypatch):
         monkeypatch.setattr(datasets, "load_dataset", load_dataset)
         return asked
 
+    monkeypatch.setattr(HfApi, "dataset_info", lambda *_, **__: None)
     return place
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch) -> Path:
+    """An empty cache of the hub's sets, with the hub's own requests forbidden."""
+    monkeypatch.delenv("ICL_BENCH_DATA", raising=False)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(HfApi, "hf_hub_download", lambda *_, **__: pytest.fail("asks the hub"))
+    return tmp_path / "cache"
+
+
+def fill_cache(cache: Path) -> None:
+    """Put the set someone/mine where a download leaves it."""
+    files = {}
+    for split, rows in {"train": TRAIN, "test": TEST}.items():
+        files[split] = [str(cache.with_name(f"{split}.parquet"))]
+        hub_set(rows).to_parquet(files[split][0])
+    built = Parquet(cache_dir=str(cache), dataset_name="mine", hash="abc", data_files=files)
+    built.download_and_prepare()
+    (cache / "someone___mine" / "default").mkdir(parents=True)
+    (version,) = (cache / "mine").glob("default-*/0.0.0")
+    version.rename(cache / "someone___mine" / "default" / "0.0.0")
+
+
+def no_network(*_: Any, **__: Any) -> None:
+    raise OSError("Name or service not known")
+
+
+def no_answer(*_: Any, **__: Any) -> None:
+    threading.Event().wait(60)
 
 
 def test_the_hubs_class_numbers_become_names_and_the_revision_is_asked_for(hub):
@@ -490,6 +529,48 @@ def test_where_neither_folder_nor_hub_has_the_task_everything_tried_is_named(hub
     assert f"there is no {tmp_path / 'mine'}" in first
     assert "someone/mine@abc on the hub gave ConnectionError: Couldn't reach 'some" in first
     assert all(way in second for way in ("--data-dir", "ICL_BENCH_DATA", "network"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [(no_network, "OSError: Name or service not known"), (no_answer, "no answer in 0.2 s")],
+)
+def test_without_a_network_the_error_comes_at_once(cache, monkeypatch, answer, reason):
+    monkeypatch.setattr(rows_module, "HUB_SECONDS", 0.2)
+    monkeypatch.setattr(HfApi, "dataset_info", answer)
+    with pytest.raises(UserError) as error:
+        load_data(hub_task())
+    expected = f"gave ConnectionError: Couldn't reach 'someone/mine' on the Hub ({reason})."
+    assert expected in str(error.value)
+    assert not datasets.config.HF_HUB_OFFLINE
+
+
+def test_without_a_network_the_hubs_set_is_read_from_the_cache(cache, monkeypatch):
+    fill_cache(cache)
+    monkeypatch.setattr(HfApi, "dataset_info", no_network)
+    rows = load_data(hub_task())
+    assert [row.answer for row in rows.train] == ["card arrival", "lost card", "lost card"]
+    assert len(rows.test) == 5
+    assert not datasets.config.HF_HUB_OFFLINE
+
+
+def test_in_offline_mode_the_cache_is_read_and_nobody_is_asked(cache, monkeypatch):
+    fill_cache(cache)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    info = mock.Mock()
+    monkeypatch.setattr(HfApi, "dataset_info", info)
+    assert len(load_data(hub_task()).train) == 3
+    with pytest.raises(UserError, match="Couldn't reach 'someone/other' on the Hub"):
+        load_data(hub_task(path="someone/other"))
+    info.assert_not_called()
+
+
+def test_a_refusal_of_the_hub_is_an_answer(hub, monkeypatch):
+    hub()
+    refusal = HfHubHTTPError("401 Unauthorized", response=mock.Mock())
+    monkeypatch.setattr(HfApi, "dataset_info", mock.Mock(side_effect=refusal))
+    with pytest.raises(UserError, match=r"gave ConnectionError: Couldn't reach 'someone/mine'\."):
+        load_data(hub_task())  # what load_dataset says stands as it is
 
 
 def test_rows_of_the_hub_are_named_like_those_of_the_data_folder(hub):

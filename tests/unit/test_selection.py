@@ -146,7 +146,7 @@ def test_selectors_are_listed_with_what_they_do_without_loading_heavy_libraries(
     assert json.loads(out.stdout) == []
 
 
-def test_the_default_encoder_is_the_papers_where_it_is_to_be_had(monkeypatch):
+def test_the_default_encoder_is_bert_scores_own_where_it_is_to_be_had(monkeypatch):
     monkeypatch.setattr(bertscore, "_is_cached", lambda _: False)
     monkeypatch.setattr(bertscore, "_is_on_hub", lambda model: model == "roberta-large")
     assert bertscore.encoder_default().name == "roberta-large"

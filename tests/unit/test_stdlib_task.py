@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from icl_bench.data import check, load_data, load_task
+from icl_bench.data import check, load_data
 from icl_bench.errors import UserError
 from icl_bench.stdlib_task import FEWEST_EXAMPLES, MODULES, build, digest, first_sentence
+from icl_bench.taskfile import load_task
 
 
 def library(folder: Path, **modules: str) -> Path:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from icl_bench import data
-from icl_bench.data import known_tasks, load_data, load_task
+from icl_bench import taskfile
+from icl_bench.data import load_data
 from icl_bench.errors import UserError
 from icl_bench.prompts import prompt_text
+from icl_bench.taskfile import known_tasks, load_task
 
 TASK = """\
 name: mine
@@ -129,7 +130,7 @@ def test_data_paths_are_relative_to_the_task_file(tmp_path: Path):
 def test_tasks_are_found_in_the_package_before_the_source_checkout(monkeypatch, tmp_path: Path):
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks" / "mine.yaml").write_text(TASK)
-    monkeypatch.setattr(data, "package_files", lambda _: tmp_path)
+    monkeypatch.setattr(taskfile, "package_files", lambda _: tmp_path)
     assert known_tasks() == ("mine",)
     assert load_task("mine").name == "mine"
 
