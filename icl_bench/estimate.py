@@ -40,7 +40,7 @@ def shape_of(source: str) -> Shape:
 
     config = AutoConfig.from_pretrained(source)
     with torch.device("meta"):
-        model: Any = AutoModelForCausalLM.from_config(config)
+        model = AutoModelForCausalLM.from_config(config)
     text: Any = config.get_text_config()
     embeddings = {id(model.get_input_embeddings().weight), id(model.get_output_embeddings().weight)}
     parameters = sum(p.numel() for p in model.parameters() if id(p) not in embeddings)
@@ -58,11 +58,16 @@ def device_rate(device: str, dtype: str, seconds: float = 0.2) -> float:
     kind = getattr(torch, dtype)
     size = 1024 if device == "cpu" else 8192
     a, b = (torch.randn(size, size, device=device).to(kind) for _ in range(2))
-    sync = torch.cuda.synchronize if device.startswith("cuda") else (lambda: None)
-    (a @ b), sync()
+
+    def multiply() -> None:
+        torch.matmul(a, b)
+        if device.startswith("cuda"):
+            torch.cuda.synchronize()
+
+    multiply()
     count, start = 0, time.perf_counter()
     while time.perf_counter() - start < seconds:
-        (a @ b), sync()
+        multiply()
         count += 1
     return count * 2.0 * size**3 / (time.perf_counter() - start)
 

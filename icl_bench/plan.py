@@ -90,8 +90,22 @@ class Plan:
 
     @property
     def problems(self) -> list[str]:
-        """What cannot run and why, said once for all draws."""
-        return list(dict.fromkeys(c.problem for c in self.cells if c.problem))
+        """What cannot run and why, said once for all draws: the numbers are of the longest."""
+        curves: dict[tuple[str, str, int], list[CellPlan]] = {}
+        for cell in self.cells:
+            key = (cell.spec.select, cell.spec.order, cell.spec.k)
+            curves.setdefault(key, []).append(cell)
+        return list(dict.fromkeys(said for cells in curves.values() if (said := _problem(cells))))
+
+
+def _problem(draws: Sequence[CellPlan]) -> str | None:
+    """Why some draws of one k cannot run."""
+    failing = [cell for cell in draws if cell.problem]
+    if not failing:
+        return None
+    longest = max(failing, key=lambda cell: cell.needed_tokens)
+    some = f" (in {len(failing)} of {len(draws)} draws)" if len(failing) < len(draws) else ""
+    return f"{longest.problem}{some}"
 
 
 def orders_for(select: str, asked: Sequence[str] | None, *, labelled: bool) -> list[Order]:

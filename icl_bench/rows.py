@@ -144,7 +144,7 @@ def _embedded(spec: TaskSpec) -> Source:
     return Source(origin, splits["train"], splits["test"], spec.data.fields)
 
 
-# -- files ----------------------------------------------------------------------------------------
+# -- files --------------------------------------------------------------------------------------
 
 
 def _no_column(where: str, column: str, columns: Iterable[str]) -> str:
@@ -232,7 +232,7 @@ def _wanted(columns: Mapping[str, str], there: Sequence[str], shown: str) -> lis
     return sorted({*columns.values(), "id"} & set(there))
 
 
-# -- the hub --------------------------------------------------------------------------------------
+# -- the hub ------------------------------------------------------------------------------------
 
 
 class _HubError(Exception):

@@ -100,39 +100,44 @@ class Runner:
         """Compute every cell that is not done, sharing the work with other processes.
 
         A process prefers groups in which no other is at work, so that prefixes are computed once;
-        when only cells of others are left it waits, and takes over those whose process died.
+        where there is none left it helps with the others, and when only cells that others have
+        begun are left it waits, and takes over those whose process died.
         """
         self.store.prepare()
         outcome = Outcome()
         open_groups = [(group, list(group.runnable)) for group in self.plan.groups]
         mine_first = os.getpid() % 7919  # where to begin differs between processes
+        apart = True
         while open_groups := [(g, cells) for g, cells in open_groups if cells]:
             before = sum(len(cells) for _, cells in open_groups)
-            start = mine_first % len(open_groups) if self._others_at_work() else 0
+            start = mine_first % len(open_groups) if self.store.others_at_work() else 0
             for group, cells in open_groups[start:] + open_groups[:start]:
-                cells[:] = self._run_group(group, cells, outcome)
+                cells[:] = self._run_group(group, cells, outcome, apart)
             left = sum(len(cells) for _, cells in open_groups)
-            if left and left == before:
+            apart, stuck = left < before, left == before and not apart
+            if left and stuck:
                 self.watcher.waiting(left)
                 time.sleep(POLL_SECONDS)
         return outcome
 
-    def _others_at_work(self) -> bool:
-        return any(self.store.root.rglob("*.journal.jsonl"))
-
     def _run_group(
-        self, group: PlannedGroup, cells: Sequence[CellPlan], outcome: Outcome
+        self, group: PlannedGroup, cells: Sequence[CellPlan], outcome: Outcome, apart: bool
     ) -> list[CellPlan]:
-        """Run the cells of one group; returns those that another process is computing."""
-        busy = []
+        """Run the cells of one group; returns those that are left for another process.
+
+        That is those that it is computing, and where ``apart`` is set also all that follow one.
+        """
+        busy: list[CellPlan] = []
         rows = len(self.plan.experiment.data.test)
-        for cell in cells:
+        for i, cell in enumerate(cells):
             identity = self.identity(cell)
             with self.store.claim(identity, rows) as opened:
                 if opened is None:
                     if self.store.path(identity).exists():
                         outcome.kept.append(cell.spec)
                         self.watcher.cell_ended(cell, "kept")
+                    elif apart:
+                        return list(cells[i:])
                     else:
                         busy.append(cell)
                     continue

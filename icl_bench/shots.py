@@ -32,7 +32,7 @@ class Shots:
                 continue
             if not re.fullmatch(r"0*[1-9][0-9]{0,8}", word, re.ASCII):
                 raise UserError(
-                    f"--k {word}: not a number of demonstrations; "
+                    f"--k {word[:20]}: not a number of demonstrations; "
                     "give whole numbers from 1 up, like 1,10,100, or max, or auto"
                 )
             numbers.add(int(word))

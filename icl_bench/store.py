@@ -27,14 +27,15 @@ from icl_bench.errors import UserError
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
+    from filelock import FileLock
 
     from icl_bench.plan import CellSpec
 
 PROTOCOL = 1
 """Raised when the program changes in a way that changes predictions."""
 
-FAILED = ".failed.json"
-"""How the name of a failed cell's mark ends."""
+JOURNAL, FAILED = ".journal.jsonl", ".failed.json"
+"""How the names of an unfinished cell's journal and of a failed one's mark end."""
 
 AXES = ("task", "model", "select", "order", "attention", "k", "draw")
 """What tells cells of one setting apart."""
@@ -150,7 +151,7 @@ class Store:
 
     def journal(self, identity: Identity) -> Path:
         """The journal of an unfinished cell."""
-        return self.path(identity).with_suffix(".journal.jsonl")
+        return self.path(identity).with_suffix(JOURNAL)
 
     def mark(self, identity: Identity) -> Path:
         """The file that says why a cell could not be computed."""
@@ -176,12 +177,10 @@ class Store:
     @contextmanager
     def claim(self, identity: Identity, rows: int) -> Iterator[OpenCell | None]:
         """Take a cell for this process: None if it is done, or another process has it."""
-        from filelock import FileLock, Timeout
+        from filelock import Timeout
 
-        locks = self.root / ".locks"
         try:
-            locks.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(locks / f"{identity.cell}.lock")
+            lock = self._lock(identity.cell)
             lock.acquire(timeout=0)
         except Timeout:
             yield None
@@ -200,6 +199,27 @@ class Store:
                 yield opened
         finally:
             lock.release()
+
+    def others_at_work(self) -> bool:
+        """Whether another process is computing a cell of this folder."""
+        journals = self.root.rglob(f"*{JOURNAL}")
+        return any(self._held(j.name.removesuffix(JOURNAL).rpartition("-")[2]) for j in journals)
+
+    def _held(self, cell: str) -> bool:
+        from filelock import Timeout
+
+        try:
+            with self._lock(cell).acquire(timeout=0):
+                return False
+        except Timeout:
+            return True
+
+    def _lock(self, cell: str) -> FileLock:
+        from filelock import FileLock
+
+        locks = self.root / ".locks"
+        locks.mkdir(parents=True, exist_ok=True)
+        return FileLock(locks / f"{cell}.lock")
 
     def _unwritable(self, error: OSError) -> UserError:
         return UserError(
@@ -232,17 +252,17 @@ def _read_meta(path: Path, rows: int | None = None) -> dict[str, Any]:
 
     try:
         with pq.ParquetFile(path) as file:
-            count = len(file.read())
-            stored = (file.schema_arrow.metadata or {}).get(b"icl_bench", b"{}")
-        meta: dict[str, Any] = json.loads(stored)
+            table = file.read()
+        meta: dict[str, Any] = json.loads((table.schema.metadata or {})[b"icl_bench"])
+        names = {name: table[name][0].as_py() for name in ("cell", "variant")}
+    except KeyError:
+        raise _DamagedError("is not a results file of this program") from None
     except (pa.ArrowException, OSError, ValueError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise _DamagedError(f"cannot be read ({reason[:120]})") from None
-    if not {"spec", "facts", "cell", "variant"} <= meta.keys():
-        raise _DamagedError("is not a results file of this program")
-    if rows is not None and count != rows:
-        raise _DamagedError(f"has {count} predictions instead of {rows}")
-    return meta
+    if rows is not None and len(table) != rows:
+        raise _DamagedError(f"has {len(table)} predictions instead of {rows}")
+    return {**meta, **names}
 
 
 @dataclass
@@ -382,8 +402,6 @@ class OpenCell:
         stored = {
             "spec": spec.model_dump(),
             "facts": dict(self.identity.facts),
-            "cell": self.identity.cell,
-            "variant": self.identity.variant,
             "protocol": PROTOCOL,
             "seconds": round(self.seconds, 3),
             **meta,

@@ -52,9 +52,7 @@ def gpt2_tokenizer(**settings: Any) -> Any:
 
     split = pre_tokenizers.ByteLevel(add_prefix_space=False)
     pieces, merges = _merges(split, pre_tokenizers.ByteLevel.alphabet(), 420)
-    return GPT2Tokenizer(
-        vocab=_numbered([*pieces, "<|endoftext|>"]), merges=merges, **settings
-    )
+    return GPT2Tokenizer(vocab=_numbered([*pieces, "<|endoftext|>"]), merges=merges, **settings)
 
 
 def qwen_tokenizer(**settings: Any) -> Any:
@@ -63,9 +61,7 @@ def qwen_tokenizer(**settings: Any) -> Any:
 
     split = pre_tokenizers.ByteLevel(add_prefix_space=False)
     pieces, merges = _merges(split, pre_tokenizers.ByteLevel.alphabet(), 420)
-    return Qwen2Tokenizer(
-        vocab=_numbered([*pieces, "<|endoftext|>"]), merges=merges, **settings
-    )
+    return Qwen2Tokenizer(vocab=_numbered([*pieces, "<|endoftext|>"]), merges=merges, **settings)
 
 
 def llama_tokenizer(**settings: Any) -> Any:

@@ -52,6 +52,11 @@ class Prefix:
         self._full: dict[int, _LayerKeys] = {}
         self._tails: dict[int, _LayerKeys] = {}
 
+    @property
+    def layers(self) -> tuple[int, int]:
+        """How many full and how many sliding layers have keys here."""
+        return len(self._full), len(self._tails)
+
     def reserve(self, tokens: int) -> None:
         """Make room for so many tokens, so that extending does not copy."""
         self.capacity = max(self.capacity, tokens)
@@ -83,7 +88,7 @@ class Prefix:
         end = self.length + key.shape[2]
         held = self._full.get(layer)
         if held is None or held.key.shape[2] < end:
-            size = max(end, self.capacity, 0 if held is None else 2 * held.key.shape[2])
+            size = max(end, self.capacity)
             held = _LayerKeys(
                 _grown(held and held.key, key, size, self.length),
                 _grown(held and held.value, value, size, self.length),

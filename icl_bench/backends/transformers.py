@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -112,6 +111,8 @@ class TransformersBackend:
         self.pack_rows = pack_rows or 256
         self.counters = Counters()
         self.peak_prefix_bytes = 0
+        self._long_tokens = self.chunk_tokens
+        self._reserves = True
         self._prefix, self._ids = Prefix(), tuple[int, ...]()
         self._model = self._load(model, revision)
         self._core = self._model.get_decoder()
@@ -129,13 +130,16 @@ class TransformersBackend:
                 revision=revision or "main",
                 dtype=self.dtype,
                 attn_implementation="sdpa",
-            )
-        except torch.OutOfMemoryError as error:
-            raise UserError(f"model {model}: does not fit the device's memory ({error})") from None
+            ).to(self.device)
         except (OSError, ValueError, KeyError) as error:
-            reason = str(error).strip().splitlines()[0]
+            reason = str(error).strip().splitlines()[0][:200]
             raise UserError(f"model {model}: cannot be loaded ({reason})") from None
-        return loaded.to(self.device).eval()
+        except RuntimeError as error:
+            if not _out_of_memory(error):
+                raise
+            reason = str(error).strip().splitlines()[0][:200]
+            raise UserError(f"model {model}: does not fit the memory ({reason})") from None
+        return loaded.eval()
 
     def identity(self) -> dict[str, str]:
         """The engine and its arithmetic: what decides answers beside model and prompt."""
@@ -194,7 +198,7 @@ class TransformersBackend:
             mark = self._prefix.mark()
             try:
                 self._forward(tokens, positions, step)
-            except (torch.OutOfMemoryError, RuntimeError) as error:
+            except BaseException as error:
                 self._prefix.rewind(mark)
                 if not _out_of_memory(error) or len(part) <= SMALLEST_CHUNK:
                     raise
@@ -210,56 +214,73 @@ class TransformersBackend:
     def _load_prefix(self, prefix: Ids, reserve: int) -> None:
         """Make the cache hold just this prefix, computing what it does not hold yet."""
         if self._ids != prefix[: len(self._ids)]:
-            self._prefix, self._ids = Prefix(), ()
-            _release(self.device)
-        self._prefix.reserve(max(reserve, len(prefix)))
+            self._drop_prefix()
+        if self._reserves and reserve > len(prefix):
+            chunk_tokens = self.chunk_tokens
+            self._prefix.reserve(reserve)
+            try:
+                return self._extend(prefix[len(self._ids) :])
+            except RuntimeError as error:
+                if not _out_of_memory(error):
+                    raise
+                # room for later cells must not cost this one
+                self._reserves, self.chunk_tokens = False, chunk_tokens
+                self._drop_prefix()
+        self._prefix.reserve(len(prefix))
         self._extend(prefix[len(self._ids) :])
+
+    def _drop_prefix(self) -> None:
+        self._prefix, self._ids = Prefix(), ()
+        _release(self.device)
 
     # -- answering ------------------------------------------------------------------------------
 
     def answer(
         self, prompts: PromptSet, todo: Sequence[int], decoding: Decoding, reserve: int
     ) -> Iterator[list[Answer]]:
-        """See ``Backend.answer``. Packs queries of similar length; a suffix longer than a chunk
-        is computed as a prefix of its own and dropped again.
+        """See ``Backend.answer``. Packs queries of similar length; a suffix that is too long for
+        one call is computed as a prefix of its own and dropped again.
         """
-        self._guarded(lambda: self._load_prefix(prompts.prefix, reserve))
+        self._guarded(lambda: self._load_prefix(prompts.prefix, reserve), len(prompts.prefix))
         by_length = sorted(todo, key=lambda i: (len(prompts.suffixes[i]), i))
-        short = [i for i in by_length if len(prompts.suffixes[i]) <= self.chunk_tokens]
-        waiting = deque(self._packs(prompts, short, decoding))
-        while waiting:
-            pack = waiting.popleft()
+        short = [i for i in by_length if len(prompts.suffixes[i]) <= self._long_tokens]
+        long = by_length[len(short) :]
+        while short:
+            pack = self._first_pack(prompts, short, decoding)
             try:
                 suffixes = [prompts.suffixes[i] for i in pack]
                 answers = self._timed(lambda: self._answer_pack(suffixes, decoding))  # noqa: B023
-            except (torch.OutOfMemoryError, RuntimeError) as error:
+            except RuntimeError as error:
                 if not _out_of_memory(error):
                     raise
                 _release(self.device)
-                if len(pack) == 1:
-                    raise CellError(_memory_reason(error, prompts.longest)) from None
-                half = len(pack) // 2
-                self.pack_rows = max(1, half)
-                waiting.extendleft([pack[half:], pack[:half]])
+                if len(pack) > 1:
+                    self.pack_tokens = len(pack) // 2 * self._width(suffixes[-1], decoding)
+                else:
+                    self.chunk_tokens = max(SMALLEST_CHUNK, len(suffixes[0]) // 2)
+                    short, long = short[1:], [*pack, *long]
                 continue
+            short = short[len(pack) :]
             yield [_placed(a, pack, len(prompts.prefix)) for a in answers]
-        for i in by_length[len(short) :]:
-            yield [self._guarded(lambda: self._answer_long(prompts, i, decoding))]  # noqa: B023
+        for i in long:
+            work = lambda: self._answer_long(prompts, i, decoding)  # noqa: B023, E731
+            yield [self._guarded(work, len(prompts.ids(i)))]
 
-    def _packs(
+    def _first_pack(
         self, prompts: PromptSet, indices: Sequence[int], decoding: Decoding
-    ) -> Iterator[list[int]]:
-        """Cut indices, sorted by length, into packs within the limits of rows and tokens."""
-        extra = len(decoding.trie.inner) if isinstance(decoding, Exact) else 0
-        pack: list[int] = []
-        for i in indices:
-            width = len(prompts.suffixes[i]) + extra
-            if pack and (len(pack) >= self.pack_rows or width * (len(pack) + 1) > self.pack_tokens):
-                yield pack
-                pack = []
+    ) -> list[int]:
+        """As many of the indices, sorted by length, as the limits of rows and tokens allow."""
+        pack = [indices[0]]
+        for i in indices[1 : self.pack_rows]:
+            if self._width(prompts.suffixes[i], decoding) * (len(pack) + 1) > self.pack_tokens:
+                break
             pack.append(i)
-        if pack:
-            yield pack
+        return pack
+
+    @staticmethod
+    def _width(suffix: Ids, decoding: Decoding) -> int:
+        """Tokens that one row of a pack computes in one call."""
+        return len(suffix) + (len(decoding.trie.inner) if isinstance(decoding, Exact) else 0)
 
     def _answer_long(self, prompts: PromptSet, index: int, decoding: Decoding) -> Answer:
         """Answer one prompt whose own part is long (retrieved demonstrations)."""
@@ -273,13 +294,12 @@ class TransformersBackend:
         finally:
             self._prefix.rewind(mark)
             self._ids = ids
-        self.counters.own_tokens += self.counters.prefix_tokens - before
-        self.counters.prefix_tokens = before
+            self.counters.own_tokens += self.counters.prefix_tokens - before
+            self.counters.prefix_tokens = before
         return _placed(answer, [index], len(prompts.prefix))
 
     def _answer_pack(self, suffixes: Sequence[Ids], decoding: Decoding) -> list[Answer]:
         """Answer queries over the loaded prefix; an answer's index is its place in the pack."""
-        extra = {Greedy: 64, Free: 0, Exact: 0}[type(decoding)]
         if isinstance(decoding, Greedy):
             extra = max(len(text.encode()) for text in decoding.automaton.answers)
         elif isinstance(decoding, Free):
@@ -302,17 +322,16 @@ class TransformersBackend:
         self.counters.seconds += time.perf_counter() - start
         return result
 
-    def _guarded(self, work: Callable[[], T]) -> T:
-        """Run work that cannot be halved; lack of memory fails the cell, nothing else."""
+    def _guarded(self, work: Callable[[], T], tokens: int) -> T:
+        """Run work on so many tokens that cannot be halved; lack of memory fails the cell only."""
         try:
             return self._timed(work)
-        except (torch.OutOfMemoryError, RuntimeError) as error:
+        except RuntimeError as error:
             if not _out_of_memory(error):
                 raise
-            reason = _memory_reason(error, self._prefix.length)
-            self._prefix, self._ids = Prefix(), ()
-            _release(self.device)
-            raise CellError(reason) from None
+            reason = _memory_reason(error, tokens)
+        self._drop_prefix()
+        raise CellError(reason)
 
     # -- is this model computed rightly? --------------------------------------------------------
 
@@ -321,27 +340,35 @@ class TransformersBackend:
         """Compare with the model's own forward pass on a few tokens; refuse a model that differs.
 
         Covers what differs between model families: how attention is scaled, masked and given
-        positions, and how logits are made of hidden states.
+        positions, and how logits are made of hidden states. What shows only in longer prompts is
+        read from the model's config.
         """
-        size = int(self._model.config.get_text_config().vocab_size)
-        ids = tuple(np.random.default_rng(0).integers(0, size, 24).tolist())
+        config = self._model.config.get_text_config()
+        ids = tuple(np.random.default_rng(0).integers(0, int(config.vocab_size), 24).tolist())
         tokens = torch.tensor([ids], device=self.device)
-        expected = self._model(tokens, use_cache=False, logits_to_keep=1).logits[0, -1].float()
+        expected = self._model(tokens, use_cache=False).logits[0, [-1, 13]].float()
         try:
             self._model.set_attn_implementation(ATTENTION)
-            self._extend(ids[:9])
+            self._extend(ids[:4])
+            self._extend(ids[4:9])
             pack = _OpenPack(self, [ids[9:], ids[9:14]], 0)
-            got = self._logits(pack.ends[:1])[0]
-        except (TypeError, AttributeError, ValueError) as error:
-            raise UserError(f"{type(self._model).__name__}: not supported ({error})") from None
+            got = self._logits(pack.ends)
+            layers = self._prefix.layers
+        except (TypeError, AttributeError, ValueError, IndexError, RuntimeError) as error:
+            if _out_of_memory(error):
+                raise
+            reason = str(error).strip().splitlines()[0][:200]
+            raise UserError(f"{type(self._model).__name__}: not supported ({reason})") from None
         finally:
             self._prefix, self._ids, self.counters = Prefix(), (), Counters()
-        spread = float(expected.std())
-        allowed = (0.02 if self.dtype == torch.float32 else 0.5) * spread
+        reason = _beyond_a_few_tokens(config, layers)
+        allowed = (0.02 if self.dtype == torch.float32 else 0.5) * float(expected.std())
         if not float((got - expected).abs().max()) <= allowed:
+            reason = "its logits differ from the model's own"
+        if reason:
             raise UserError(
                 f"{type(self._model).__name__}: its attention is of a kind that this backend does "
-                "not compute (its logits differ from the model's own); use --backend vllm"
+                f"not compute ({reason}); use --backend vllm"
             )
 
 
@@ -508,6 +535,28 @@ def _placed(answer: Answer, pack: Sequence[int], cached: int) -> Answer:
     return replace(answer, index=pack[answer.index], cached_tokens=cached)
 
 
+def _beyond_a_few_tokens(config: Any, layers: tuple[int, int]) -> str | None:
+    """What a model does with long prompts that is not computed here, or None.
+
+    ``layers`` is how many full and how many sliding layers have handed over keys.
+    """
+    ropes = getattr(config, "rope_parameters", None) or {}
+    ropes = [ropes, *(rope for rope in ropes.values() if isinstance(rope, dict))]
+    if {"dynamic", "longrope"} & {rope.get("rope_type") for rope in ropes}:
+        return "its position encoding depends on the prompt's length"
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None:
+        sliding = getattr(config, "sliding_window", None) is not None
+        kinds = ["sliding_attention" if sliding else "full_attention"] * config.num_hidden_layers
+    expected = kinds.count("full_attention"), kinds.count("sliding_attention")
+    if layers != expected or sum(layers) != config.num_hidden_layers:
+        return (
+            f"of {config.num_hidden_layers} layers, {expected[0]} are full and {expected[1]} "
+            f"sliding, but {layers[0]} and {layers[1]} work so"
+        )
+    return None
+
+
 def _end_tokens(model: Any, tokenizer: Any) -> set[int]:
     """Tokens after which a model is done."""
     ids = getattr(model.generation_config, "eos_token_id", None)
@@ -516,9 +565,10 @@ def _end_tokens(model: Any, tokenizer: Any) -> set[int]:
 
 
 def _out_of_memory(error: BaseException) -> bool:
-    text = str(error)
+    """Whether it is the lack of memory of a GPU or, in Linux' or another system's words, a CPU."""
+    messages = ("out of memory", "can't allocate memory", "not enough memory")
     return isinstance(error, torch.OutOfMemoryError) or (
-        "not enough memory" in text or "out of memory" in text
+        isinstance(error, RuntimeError) and any(text in str(error) for text in messages)
     )
 
 

@@ -24,6 +24,7 @@ app = typer.Typer(
     "Start with: icl-bench run --task stdlib --model gemma3-270m --k 1,10,100 --draws 1",
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run")(run.run)

@@ -10,12 +10,15 @@ import typer
 from icl_bench.cli import options as o
 
 Out = Annotated[
-    Path, typer.Option("--out", help="FILE.parquet, FILE.csv or FILE.csv.gz.", show_default=False)
+    Path,
+    typer.Option(
+        "--out", metavar="FILE", help="FILE.parquet, FILE.csv or FILE.csv.gz.", show_default=False
+    ),
 ]
 
 
 def export(out: Out, results: o.Results = o.DEFAULT_RESULTS, quiet: o.Quiet = False) -> None:
-    """Write all predictions of a results folder into one Parquet or CSV file."""
+    """Write all predictions into one Parquet or CSV file."""
     from icl_bench.export import export_results
 
     rows = export_results(results, out)

@@ -10,12 +10,17 @@ from icl_bench.cli import options as o
 
 Prepare = Annotated[
     str | None,
-    typer.Option("--prepare", help="Fetch or convert this model now.", show_default=False),
+    typer.Option(
+        "--prepare", metavar="NAME", help="Fetch or convert this model now.", show_default=False
+    ),
 ]
 
 
 def models(prepare: Prepare = None, json: o.Json = False) -> None:
-    """List the models known by name; any folder or hub id works as --model too."""
+    """List the models that are known by name.
+
+    Any folder that holds a model, and any hub id, works as --model too.
+    """
     from icl_bench.cli.progress import console
     from icl_bench.cli.tables import print_json, print_models
     from icl_bench.models import listing, resolve

@@ -11,6 +11,7 @@ Task = Annotated[
     str,
     typer.Option(
         "--task",
+        metavar="NAME",
         help="A task's name (icl-bench tasks lists them) or the path of a task file (.yaml).",
         show_default=False,
     ),
@@ -19,6 +20,7 @@ Model = Annotated[
     str,
     typer.Option(
         "--model",
+        metavar="NAME",
         help="A model's name (icl-bench models lists them), a folder, or a hub id like org/name.",
         show_default=False,
     ),
@@ -27,8 +29,9 @@ K = Annotated[
     str,
     typer.Option(
         "--k",
+        metavar="LIST",
         help="Numbers of demonstrations: 1,10,100; 'max' is the largest that fits the context "
-        "window; 'auto' is the paper's ladder (1, 5, 10, 25, ... 2000) up to max.",
+        "window; 'auto' is 1, 5, 10, 25, 50, 75, 100, 250, ... 2000 and max.",
         show_default=False,
     ),
 ]
@@ -36,6 +39,7 @@ Select = Annotated[
     str,
     typer.Option(
         "--select",
+        metavar="LIST",
         help="How demonstrations are chosen: random (the same for all test examples, cached), "
         "bm25, bertscore (the most similar to each test example). Several with commas.",
     ),
@@ -44,6 +48,7 @@ Order = Annotated[
     str | None,
     typer.Option(
         "--order",
+        metavar="LIST",
         help="How they are arranged: drawn (default), shuffled:SEED, by-label; after retrieval "
         "relevance (default; most similar last), relevance-reversed. Several with commas.",
     ),
@@ -52,16 +57,18 @@ Draws = Annotated[
     int | None,
     typer.Option(
         "--draws",
+        metavar="N",
         min=1,
         help="Random permutations of the pool to average over (10; retrieval: 1).",
         show_default=False,
     ),
 ]
-Seed = Annotated[int, typer.Option("--seed", help="Names the random permutations.")]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Names the random permutations.")]
 TestSize = Annotated[
     int | None,
     typer.Option(
         "--test-size",
+        metavar="N",
         min=1,
         help="Ask only this many test examples (task file: 250).",
         show_default=False,
@@ -71,18 +78,23 @@ DataDir = Annotated[
     Path | None,
     typer.Option(
         "--data-dir",
+        metavar="DIR",
         envvar="ICL_BENCH_DATA",
         help="Folder with one sub-folder per data set (train.jsonl, test.jsonl). Without it data "
         "comes from the Hugging Face hub.",
     ),
 ]
 Results = Annotated[
-    Path, typer.Option("--results", help="Folder that predictions are written to and read from.")
+    Path,
+    typer.Option(
+        "--results", metavar="DIR", help="Folder that predictions are written to and read from."
+    ),
 ]
 Context = Annotated[
     int | None,
     typer.Option(
         "--context",
+        metavar="TOKENS",
         min=1,
         help="Context window in tokens, instead of the model's own.",
         show_default=False,
@@ -99,27 +111,37 @@ Score = Annotated[
     Literal["greedy", "exact"],
     typer.Option(
         "--score",
+        metavar="HOW",
         help="greedy: the likeliest allowed token at each step. exact: the probability of every "
         "label, stored with its margin (many times slower).",
     ),
 ]
-Backend = Annotated[str, typer.Option("--backend", help="The engine: transformers.")]
+Backend = Annotated[
+    str, typer.Option("--backend", metavar="NAME", help="The engine: transformers.")
+]
 Dtype = Annotated[
     str,
     typer.Option(
         "--dtype",
+        metavar="NAME",
         help="auto (bfloat16; float32 on a CPU without bfloat16 arithmetic), float32, bfloat16, "
         "float16.",
     ),
 ]
 Device = Annotated[
     str | None,
-    typer.Option("--device", help="cpu, cuda, cuda:1, ... (default: cuda if there is one)."),
+    typer.Option(
+        "--device", metavar="NAME", help="cpu, cuda, cuda:1, ... (default: cuda if there is one)."
+    ),
 ]
 Pack = Annotated[
     int | None,
     typer.Option(
-        "--pack", min=1, help="Queries per call of the model, at most.", show_default=False
+        "--pack",
+        metavar="N",
+        min=1,
+        help="Queries per call of the model, at most.",
+        show_default=False,
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]

@@ -23,9 +23,10 @@ def plan(
     device: o.Device = None,
     json: o.Json = False,
 ) -> None:
-    """Show what a run would compute: cells, tokens, what fits, estimated time.
+    """Show what a run would compute, and what fits.
 
-    Takes run's options. Nothing is computed and nothing is written.
+    Takes run's options and lists cells with their tokens and estimated time. Nothing is computed
+    and nothing is written.
     """
     from icl_bench.cli.progress import Display, console
     from icl_bench.cli.request import make_spec

@@ -116,9 +116,9 @@ class _Bar(Watcher):
         self._working_seconds, self._since = 0.0, time.monotonic()
         self._title = Text("looking for what is there already")
         self._bar = Progress(
+            TimeElapsedColumn(),
             BarColumn(bar_width=None),
             TextColumn("{task.fields[said]}"),
-            TimeElapsedColumn(),
             console=console,
         )
         self._task = self._bar.add_task("", total=self._left, said="")

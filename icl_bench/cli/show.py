@@ -8,34 +8,41 @@ import typer
 
 from icl_bench.cli import options as o
 
-OneK = Annotated[int, typer.Option("--k", help="Number of demonstrations.", show_default=False)]
+OneK = Annotated[
+    int, typer.Option("--k", metavar="N", help="Number of demonstrations.", show_default=False)
+]
 TestId = Annotated[
     str | None,
-    typer.Option("--test-id", help="The test example (default: the cell's first).",
+    typer.Option("--test-id", metavar="ID", help="The test example (default: the cell's first).",
                  show_default=False),
 ]  # fmt: skip
-OneDraw = Annotated[int, typer.Option("--draw", help="Which draw.")]
+OneDraw = Annotated[int, typer.Option("--draw", metavar="N", help="Which draw, from 0.")]
 Cell = Annotated[
     str | None,
-    typer.Option("--cell", help="The cell's hash, where several match.", show_default=False),
+    typer.Option(
+        "--cell", metavar="HASH", help="The cell's hash, where several match.", show_default=False
+    ),
 ]
-Optional = Annotated[str | None, typer.Option(help="Which one.", show_default=False)]
+Which = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Which one, where several match.", show_default=False),
+]
 
 
 def show(
     task: o.Task,
     k: OneK,
     test_id: TestId = None,
-    model: Optional = None,
-    select: Optional = None,
-    order: Optional = None,
+    model: Which = None,
+    select: Which = None,
+    order: Which = None,
     draw: OneDraw = 0,
     cell: Cell = None,
     results: o.Results = o.DEFAULT_RESULTS,
     data_dir: o.DataDir = None,
     json: o.Json = False,
 ) -> None:
-    """Show one prediction: the whole prompt, its demonstrations, the answer.
+    """Show one prediction and the exact prompt behind it.
 
     The prompt is rebuilt from the stored ids and checked against the hash stored beside the
     prediction.

@@ -8,7 +8,9 @@ import typer
 
 from icl_bench.cli import options as o
 
-Only = Annotated[str | None, typer.Option(help="Only this one.", show_default=False)]
+Only = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Only this one.", show_default=False)
+]
 
 
 def summary(
@@ -17,7 +19,11 @@ def summary(
     model: Only = None,
     json: o.Json = False,
 ) -> None:
-    """Show a table per task and model: k, draws, accuracy with its 95% interval, macro-F1."""
+    """Show the results: accuracy against k.
+
+    A table per task and model with the means over draws, 95% intervals (draws and test examples
+    both count as samples) and macro-F1, and below it what could not be computed.
+    """
     from icl_bench.analysis.summary import summarise_folder
     from icl_bench.cli.progress import console
     from icl_bench.cli.tables import print_json, print_summary

