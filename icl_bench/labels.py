@@ -70,7 +70,7 @@ def compile_labels(answers: Sequence[str], tokenizer: PreTrainedTokenizerBase) -
     spellings = _inside(answers, token_bytes(tokenizer))
     eos = tokenizer.eos_token_id
     # outlines_core wants an end token outside the vocabulary it is given; any unused id will do.
-    end = int(eos) if isinstance(eos, int) else max(sum(spellings.values(), []), default=0) + 1
+    end = int(eos) if isinstance(eos, int) else len(tokenizer)
     pattern = "|".join(re.escape(answer) for answer in answers)
     try:
         index = Index(f"({pattern})", Vocabulary(end, dict(spellings)))

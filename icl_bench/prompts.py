@@ -28,9 +28,12 @@ class HasText(Protocol):
     """What a prompt needs of an example (``icl_bench.data.Example`` is one)."""
 
     @property
-    def fields(self) -> Mapping[str, str]: ...
+    def fields(self) -> Mapping[str, str]:
+        """Values of the template's input fields."""
+
     @property
-    def answer(self) -> str: ...
+    def answer(self) -> str:
+        """The label as the prompt shows it, or the free text."""
 
 
 def demonstration_text(template: Template, example: HasText) -> str:

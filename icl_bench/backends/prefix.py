@@ -90,8 +90,8 @@ class Prefix:
         if held is None or held.key.shape[2] < end:
             size = max(end, self.capacity)
             held = _LayerKeys(
-                _grown(held and held.key, key, size, self.length),
-                _grown(held and held.value, value, size, self.length),
+                _grown(held.key if held else None, key, size, self.length),
+                _grown(held.value if held else None, value, size, self.length),
             )
             self._full[layer] = held
         held.key[:, :, self.length : end] = key
@@ -111,7 +111,7 @@ def _grown(old: Tensor | None, new: Tensor, size: int, used: int) -> Tensor:
 
 
 def _banded(ahead: int, queries: int, keys: int, window: int) -> Tensor:
-    """Causal sliding-window visibility, the first query at key ``ahead``: ``(1, queries, keys)``."""
+    """Causal visibility in a window, the first query at key ``ahead``: ``(1, queries, keys)``."""
     query = torch.arange(ahead, ahead + queries)[:, None]
     key = torch.arange(keys)[None]
     return ((key <= query) & (key > query - window))[None]
@@ -249,7 +249,7 @@ class Pack:
     def _own(self, held: _LayerKeys, query: Tensor, scale: float, window: int | None) -> Part:
         """Each row's tokens and their own row's keys, as a padded batch."""
         used = self.visible.shape[1]
-        _, heads, tokens, width = query.shape
+        heads, width = query.shape[1], query.shape[3]
         padded = query.new_zeros(len(self.live), self._width, heads, width)
         padded[self._place, self._rank] = query[0].transpose(0, 1)
         key, value = held.key[:, :, :used], held.value[:, :, :used]

@@ -35,7 +35,7 @@ def _attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | None,
+    attention_mask: Tensor | None,  # noqa: ARG001 - always None: the step knows
     scaling: float | None = None,
     sliding_window: int | None = None,
     step: Step | None = None,
@@ -117,7 +117,7 @@ class TransformersBackend:
         self._model = self._load(model, revision)
         self._core = self._model.get_decoder()
         self._head = self._model.get_output_embeddings()
-        self._head_rows: tuple[bytes, Tensor] | None = None
+        self._head_rows: tuple[bytes, Tensor, Tensor | float] | None = None
         self._check_against_plain_forward()
 
     def _load(self, model: str | Path, revision: str | None) -> Any:
@@ -125,21 +125,19 @@ class TransformersBackend:
 
         AttentionInterface.register(ATTENTION, _attention)
         try:
-            loaded = AutoModelForCausalLM.from_pretrained(
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
                 str(model),
                 revision=revision or "main",
                 dtype=self.dtype,
                 attn_implementation="sdpa",
-            ).to(self.device)
+            )
+            return loaded.to(self.device).eval()
         except (OSError, ValueError, KeyError) as error:
-            reason = str(error).strip().splitlines()[0][:200]
-            raise UserError(f"model {model}: cannot be loaded ({reason})") from None
+            raise UserError(f"model {model}: cannot be loaded ({_said(error)})") from None
         except RuntimeError as error:
             if not _out_of_memory(error):
                 raise
-            reason = str(error).strip().splitlines()[0][:200]
-            raise UserError(f"model {model}: does not fit the memory ({reason})") from None
-        return loaded.eval()
+            raise UserError(f"model {model}: does not fit the memory ({_said(error)})") from None
 
     def identity(self) -> dict[str, str]:
         """The engine and its arithmetic: what decides answers beside model and prompt."""
@@ -156,7 +154,8 @@ class TransformersBackend:
             use_cache=False,
             step=step,
         )
-        return output.last_hidden_state[0]
+        hidden: Tensor = output.last_hidden_state[0]
+        return hidden
 
     @torch.inference_mode()
     def _logits(self, hidden: Tensor) -> Tensor:
@@ -173,16 +172,19 @@ class TransformersBackend:
 
     @torch.inference_mode()
     def _some_logits(self, hidden: Tensor, vocabulary: np.ndarray) -> np.ndarray:
-        """Logits of some tokens only, up to a monotone function: ``(rows, allowed)`` float32."""
+        """Logits of some tokens only, up to a monotone function: ``(rows, allowed)`` float32.
+
+        In single precision whatever the model's: logits rounded to bfloat16 often tie.
+        """
         name = vocabulary.tobytes()
         if self._head_rows is None or self._head_rows[0] != name:
             index = torch.from_numpy(vocabulary).to(self.device)
-            self._head_rows = (name, self._head.weight[index])
-        bias = getattr(self._head, "bias", None)
-        logits = hidden @ self._head_rows[1].T
-        if bias is not None:
-            logits = logits + bias[torch.from_numpy(vocabulary).to(self.device)]
-        return logits.float().cpu().numpy()
+            bias = getattr(self._head, "bias", None)
+            rows = self._head.weight[index].float()
+            self._head_rows = (name, rows, 0.0 if bias is None else bias[index].float())
+        _, rows, bias = self._head_rows
+        logits: Tensor = hidden.float() @ rows.T + bias
+        return logits.cpu().numpy()
 
     # -- the prefix -----------------------------------------------------------------------------
 
@@ -219,7 +221,7 @@ class TransformersBackend:
             chunk_tokens = self.chunk_tokens
             self._prefix.reserve(reserve)
             try:
-                return self._extend(prefix[len(self._ids) :])
+                self._extend(prefix[len(self._ids) :])
             except RuntimeError as error:
                 if not _out_of_memory(error):
                     raise
@@ -357,8 +359,8 @@ class TransformersBackend:
         except (TypeError, AttributeError, ValueError, IndexError, RuntimeError) as error:
             if _out_of_memory(error):
                 raise
-            reason = str(error).strip().splitlines()[0][:200]
-            raise UserError(f"{type(self._model).__name__}: not supported ({reason})") from None
+            name = type(self._model).__name__
+            raise UserError(f"{name}: not supported ({_said(error)})") from None
         finally:
             self._prefix, self._ids, self.counters = Prefix(), (), Counters()
         reason = _beyond_a_few_tokens(config, layers)
@@ -573,7 +575,12 @@ def _out_of_memory(error: BaseException) -> bool:
 
 
 def _memory_reason(error: BaseException, tokens: int) -> str:
-    return f"out of memory at {tokens:,} prompt tokens ({str(error).splitlines()[0][:200]})"
+    return f"out of memory at {tokens:,} prompt tokens ({_said(error)})"
+
+
+def _said(error: BaseException) -> str:
+    """The first line of an error's message."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
 def _release(device: torch.device) -> None:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 def console(stderr: bool = False) -> Console:
     """The terminal; wide enough for tables where the output goes into a file."""
-    stream = sys.stderr if stderr else sys.stdout
-    return Console(stderr=stderr, width=None if stream.isatty() else 120, soft_wrap=False)
+    known = (sys.stderr if stderr else sys.stdout).isatty() or "COLUMNS" in os.environ
+    return Console(stderr=stderr, width=None if known else 120, soft_wrap=False)
 
 
 class Display:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import re
 import subprocess
 import sys
 import warnings
@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from fakes import FREE_TEXT, write_rows, write_task
+from fakes import FREE_TEXT, write_task
 from helpers import llama_tokenizer, save_tiny_model, tiny_config
+from transformers.utils import logging
 
-from icl_bench import models
 from icl_bench.backends.transformers import TransformersBackend
 from icl_bench.cli import main
 from icl_bench.errors import CellError
-from icl_bench.models import Model
 from icl_bench.store import failed_cells
 
 COMMANDS = ("run", "plan", "summary", "show", "export", "tasks", "models")
@@ -40,7 +39,9 @@ def icl(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # put back afterwards
     monkeypatch.delenv("ICL_BENCH_DATA", raising=False)
     monkeypatch.setenv("ICL_BENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "400")  # no line is broken
     monkeypatch.chdir(tmp_path)
+    logging.disable_progress_bar()  # the program says so before it imports the library
 
     def run(*words: object) -> Done:
         with pytest.raises(SystemExit) as ended:
@@ -80,11 +81,8 @@ def test_a_run_prints_its_table_and_says_where_the_results_are(icl: Run, sweep: 
     assert "cards · tiny" in done.out
     assert "95%" in done.out
     assert "random, drawn: " in done.out
-    assert done.err.splitlines() == [
-        f"cards: 6 test examples, pool of 40 (files {sweep[1].parent}/train.jsonl and "
-        f"{sweep[1].parent}/test.jsonl)",
-        "4 cells computed. Results: results/",
-    ] or done.err.endswith("4 cells computed. Results: results/\n")
+    assert done.err.startswith("cards: 6 test examples, pool of 40 (files ")
+    assert done.err.endswith("4 cells computed. Results: results/\n")
     assert len(list(Path("results").rglob("*.parquet"))) == 4
 
 
@@ -205,14 +203,12 @@ def test_tables_keep_to_the_width_of_a_terminal(
     icl: Run, sweep: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch, columns: int
 ):
     monkeypatch.setenv("COLUMNS", str(columns))
-    monkeypatch.setattr("icl_bench.cli.progress.WIDE", columns)
-    icl("run", *sweep, "-q")
-    icl("run", *sweep, "-q", "--select", "bm25", "--seed", 1)
+    icl("run", *sweep, "-q", "--select", "random,bm25")
     for words in (["summary"], ["plan", *sweep], ["tasks"], ["models"]):
         lines = icl(*words).out.splitlines()
         assert max(map(len, lines)) <= columns
         if columns == 80:
-            assert "…" not in "".join(line for line in lines if "setting" not in line)
+            assert "…" not in "".join(lines)
 
 
 # -- bad input ----------------------------------------------------------------------------------
@@ -251,7 +247,7 @@ def refused(done: Done, expected: str) -> None:
     last = done.err.splitlines()[-1]
     assert last.startswith("error: "), done.err
     assert "Traceback" not in done.err
-    assert __import__("re").search(expected, last), last
+    assert re.search(expected, last), last
     assert all(line.startswith(("cards: ", "  note: ")) for line in done.err.splitlines()[:-1])
 
 
@@ -324,22 +320,11 @@ def test_an_interruption_says_how_to_go_on(
     assert "Traceback" not in done.err
 
 
-def test_the_hub_is_left_alone_where_the_data_is_here(
-    icl: Run, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    rows = [{"text": f"row {i}", "label": f"label {i % 2}", "id": str(i)} for i in range(8)]
-    for split in ("train", "test"):
-        (tmp_path / "data" / "trec").mkdir(parents=True, exist_ok=True)
-        named = [
-            {**row, "coarse_label": row["label"], "fine_label": row["label"], "id": f"{split}{i}"}
-            for i, row in enumerate(rows)
-        ]
-        write_rows(tmp_path / "data" / "trec" / f"{split}.jsonl", named)
+def test_a_task_is_said_to_be_here_where_its_data_is(icl: Run, tmp_path: Path):
+    (tmp_path / "data" / "trec").mkdir(parents=True)
     done = icl("tasks", "--data-dir", "data", "--json")
-    here = {record["name"]: record["installed"] for record in json.loads(done.out)}
-    assert here["trec"]
-    assert here["trec_fine"]
-    assert not here["banking77"]
+    here = [record["name"] for record in json.loads(done.out) if record["installed"]]
+    assert here == ["stdlib", "trec", "trec_fine"]
 
 
 # -- starting up --------------------------------------------------------------------------------
@@ -372,22 +357,7 @@ def test_help_starts_at_once_and_imports_no_heavy_library():
         capture_output=True,
         text=True,
         check=True,
-        env={**os.environ},
     )
     seconds, *modules = done.stderr.split()
     assert not {"torch", "transformers", "pandas", "pyarrow", "numpy", "datasets"} & set(modules)
     assert float(seconds) < 0.5
-
-
-def test_the_model_named_by_the_registry_is_prepared_before_the_cells_run(
-    icl: Run, sweep: tuple[Any, ...], tiny: Path, monkeypatch: pytest.MonkeyPatch
-):
-    asked = []
-
-    def found(name: str, context_tokens: int | None = None) -> Model:
-        asked.append(name)
-        return models._from_folder(tiny, context_tokens)
-
-    monkeypatch.setattr("icl_bench.sweep.resolve", found)
-    icl("run", *sweep, "--model", "gemma3-270m", "-q")
-    assert asked == ["gemma3-270m"]
