@@ -148,9 +148,13 @@ def plain_model(folder: Path) -> Any:
     ).eval()
 
 
-def plain_logits(model: Any, ids: Ids) -> Any:
-    """Logits behind every token of one sequence, by one forward pass: ``(tokens, vocabulary)``."""
+def plain_logits(model: Any, ids: Ids, last: int = 0) -> Any:
+    """Logits behind every token of one sequence, by one forward pass: ``(tokens, vocabulary)``.
+
+    ``last`` asks for those behind so many last tokens only.
+    """
     import torch
 
     with torch.inference_mode():
-        return model(torch.tensor([ids]), use_cache=False).logits[0].float()
+        output = model(torch.tensor([ids]), use_cache=False, logits_to_keep=last)
+        return output.logits[0].float()

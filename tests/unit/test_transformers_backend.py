@@ -636,13 +636,21 @@ def test_a_model_whose_attention_is_not_computed_here_is_refused(name, tokenizer
     assert len(str(caught.value).replace(str(folder), "")) < 250
 
 
-@pytest.mark.parametrize("kind", ["gpt_neox", "gpt2", "phi3", "olmo2", "granite", "qwen3"])
+@pytest.mark.parametrize(
+    "kind", ["gpt_neox", "gpt2", "phi3", "olmo2", "granite", "qwen3", "qwen2"]
+)
 def test_other_common_models_are_computed_as_by_their_own_forward_pass(kind, tokenizer, tmp_path):
     fields = {
         "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128},
         "gpt_neox": {**HEADS, "rotary_pct": 0.5},
         "granite": {**HEADS, "logits_scaling": 3.0, "attention_multiplier": 0.1},
         "qwen3": {**HEADS, "head_dim": 16},
+        "qwen2": {
+            **HEADS,
+            "use_sliding_window": True,
+            "sliding_window": WINDOW,
+            "max_window_layers": 1,
+        },
     }.get(kind, HEADS)
     folder = save_tiny_model(small(kind, **fields), tmp_path / kind)
     backend = TransformersBackend(folder, tokenizer, dtype="float32", device="cpu", chunk_tokens=9)
