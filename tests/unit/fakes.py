@@ -207,7 +207,8 @@ if __name__ == "__main__":
     there = Experiment(load_data(load_task(folder / "cards.yaml")), model(), small)
     ready = make_plan(there, Shots.parse("1,2,4"), draws=2)
     (folder / f"ready-{os.getpid()}").touch()
-    while not (folder / "go").exists():
+    deadline = time.monotonic() + 60
+    while not (folder / "go").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     outcome = runner(ready, results, FakeBackend(log, float(sys.argv[4]))).run()
     print(len(outcome.computed), len(outcome.kept), len(outcome.failed))
