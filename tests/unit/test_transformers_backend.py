@@ -636,9 +636,7 @@ def test_a_model_whose_attention_is_not_computed_here_is_refused(name, tokenizer
     assert len(str(caught.value).replace(str(folder), "")) < 250
 
 
-@pytest.mark.parametrize(
-    "kind", ["gpt_neox", "gpt2", "phi3", "olmo2", "granite", "qwen3", "qwen2"]
-)
+@pytest.mark.parametrize("kind", ["gpt_neox", "gpt2", "phi3", "olmo2", "granite", "qwen3", "qwen2"])
 def test_other_common_models_are_computed_as_by_their_own_forward_pass(kind, tokenizer, tmp_path):
     fields = {
         "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128},
