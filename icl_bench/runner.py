@@ -49,6 +49,11 @@ class Outcome:
     kept: list[CellSpec] = field(default_factory=list)
     """Cells that were finished before, or by another process."""
     failed: dict[CellSpec, str] = field(default_factory=dict)
+    prompt_tokens: int = 0
+    """Prompt tokens of the predictions that this run made."""
+    cached_tokens: int = 0
+    """How many of them came from a cache or were shared."""
+    answer_tokens: int = 0
 
 
 def facts(experiment: Experiment, select: str, engine: Mapping[str, str]) -> dict[str, Any]:
@@ -87,6 +92,8 @@ class Runner:
     about: Mapping[str, Any] = field(default_factory=dict)
     """Further facts to store (versions, device); they do not decide predictions."""
     _backend: Backend | None = None
+    _refusal: str | None = None
+    """Why the engine did not start: it is not tried again for the next cell."""
     _facts: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def identity(self, cell: CellPlan) -> Identity:
@@ -149,7 +156,7 @@ class Runner:
     ) -> None:
         self.watcher.cell_started(cell, len(opened.done))
         try:
-            self._compute(group, cell, opened)
+            self._compute(group, cell, opened, outcome)
         except CellError as error:
             opened.fail(str(error))
             outcome.failed[cell.spec] = str(error)
@@ -158,7 +165,9 @@ class Runner:
             outcome.computed.append(cell.spec)
             self.watcher.cell_ended(cell, "done")
 
-    def _compute(self, group: PlannedGroup, cell: CellPlan, opened: OpenCell) -> None:
+    def _compute(
+        self, group: PlannedGroup, cell: CellPlan, opened: OpenCell, outcome: Outcome
+    ) -> None:
         experiment = self.plan.experiment
         test = experiment.data.test
         ((_, prompts),) = group.group.prompts([cell.spec.k])
@@ -167,11 +176,12 @@ class Runner:
         todo = [i for i, row in enumerate(test) if row.id not in opened.done]
         maker = _PredictionMaker(experiment, group.group, cell.spec.k, prompts)
         if todo:
-            self._answer(prompts, todo, group.reserve, maker, opened)
+            self._answer(prompts, todo, group.reserve, maker, opened, outcome)
         meta = {
             "demonstration_ids": maker.shared_ids,
             "task": experiment.data.spec.model_dump(mode="json"),
             "model_source": experiment.model.asked,
+            "tokenizer": experiment.model.tokenizer,
             "about": dict(self.about),
             "prefix_tokens": len(prompts.prefix),
             "notes": list(experiment.data.notes),
@@ -186,20 +196,31 @@ class Runner:
         reserve: int,
         maker: _PredictionMaker,
         opened: OpenCell,
+        outcome: Outcome,
     ) -> None:
         backend = self._loaded()
         start, tokens = backend.counters.seconds, backend.counters.prompt_tokens
         for pack in backend.answer(prompts, todo, self.plan.experiment.decoding, reserve):
             seconds = backend.counters.seconds - start
-            opened.append([maker.make(answer) for answer in pack], seconds)
+            made = [maker.make(answer) for answer in pack]
+            opened.append(made, seconds)
+            outcome.prompt_tokens += sum(p.prompt_tokens for p in made)
+            outcome.cached_tokens += sum(p.cached_tokens for p in made)
+            outcome.answer_tokens += sum(p.answer_tokens for p in made)
             computed = backend.counters.prompt_tokens - tokens
             self.watcher.predicted(len(pack), computed)
             start, tokens = backend.counters.seconds, backend.counters.prompt_tokens
 
     def _loaded(self) -> Backend:
+        if self._refusal is not None:
+            raise CellError(self._refusal)
         if self._backend is None:
             self.watcher.engine_loading()
-            self._backend = self.load()
+            try:
+                self._backend = self.load()
+            except CellError as error:
+                self._refusal = str(error)
+                raise
             self.watcher.engine_ready()
             assert self._backend.identity() == dict(self.engine), "the engine is another than said"
         return self._backend

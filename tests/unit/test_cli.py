@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from api_server import Reply, completion, serving
 from fakes import FREE_TEXT, write_task
 from helpers import llama_tokenizer, save_tiny_model, tiny_config
 from transformers.utils import logging
@@ -19,7 +20,7 @@ from transformers.utils import logging
 from icl_bench.backends.transformers import TransformersBackend
 from icl_bench.cli import main
 from icl_bench.errors import CellError
-from icl_bench.store import failed_cells
+from icl_bench.store import failed_cells, read_results
 
 COMMANDS = ("run", "plan", "summary", "show", "export", "tasks", "models")
 
@@ -141,7 +142,7 @@ def test_cells_that_fail_are_named_and_the_run_exits_with_1(
         patch.setattr(TransformersBackend, "answer", fails)
         done = icl("run", *sweep)
     assert done.code == 1
-    assert done.err.count("out of memory at 99 prompt tokens") == 2
+    assert "failed: 2 cells: out of memory at 99 prompt tokens\n  cards tiny" in done.err
     assert "2 cells computed, 2 failed" in done.err
     assert "2 cells failed:" in done.out
     assert "k=3 draw=1: out of memory at 99 prompt tokens" in done.out
@@ -234,11 +235,34 @@ BAD: dict[str, tuple[list[object], str]] = {
     "dtype": (["--dtype", "float17"], "--dtype float17.*did you mean float16"),
     "device": (["--device", "abacus"], "--device abacus: not usable here"),
     "backend": (["--backend", "vlm"], "--backend vlm: not an engine"),
+    "vllm missing": (["--backend", "vllm"], "vLLM is not installed; pip install 'icl-bench.vllm.'"),
+    "vllm's option": (["--tensor-parallel", "2"], "--tensor-parallel: applies to --backend vllm only"),
+    "gpu memory": (["--gpu-memory", "1.5"], "--gpu-memory.*less than or equal to 1"),
+    "openai's option": (["--chat"], "--chat: applies to --backend openai only, this is transformers"),
+    "tokenizer": (["--tokenizer", "tiny"], "--tokenizer: applies to --backend openai only"),
     "pack 0": (["--pack", "0"], "--pack.*greater than or equal to 1"),
     "score": (["--score", "best"], "--score.*'greedy', 'exact'"),
     "two scorings": (["--unconstrained", "--score", "exact"], "exclude each other"),
     "unknown option": (["--modle", "x"], "No such option: --modle.*see icl-bench run --help"),
     "stray word": (["cards"], "unexpected extra argument"),
+}  # fmt: skip
+
+
+SERVED: dict[str, tuple[list[object], str]] = {
+    "no address": ([], "needs --base-url"),
+    "bad address": (["--base-url", "here"], "--base-url: not an address"),
+    "a key in the address": (["--base-url", "http://me:sk@here/v1"], "--base-url: must hold no key"),
+    "no tokenizer": (["--base-url", "http://127.0.0.1:9/v1"], "needs --tokenizer"),
+    "unknown tokenizer": (
+        ["--base-url", "http://127.0.0.1:9/v1", "--tokenizer", "qwen3"],
+        "--tokenizer 'qwen3': not a known model.*did you mean qwen2.5",
+    ),
+    "dtype": (["--base-url", "http://127.0.0.1:9/v1", "--dtype", "float32"], "--dtype: the server's"),
+    "device": (["--base-url", "http://127.0.0.1:9/v1", "--device", "cpu"], "--device: applies to"),
+    "exact": (
+        ["--base-url", "http://127.0.0.1:9/v1", "--tokenizer", "x", "--score", "exact"],
+        "--score exact: runs on --backend transformers",
+    ),
 }  # fmt: skip
 
 
@@ -257,6 +281,70 @@ def test_a_bad_option_of_run_ends_in_one_clear_line_and_exit_code_2(
 ):
     words, expected = BAD[what]
     refused(icl("run", *sweep, *words), expected)
+
+
+@pytest.mark.parametrize("what", SERVED)
+def test_a_bad_option_for_a_server_ends_in_one_clear_line_and_exit_code_2(
+    icl: Run, task: Path, what: str, monkeypatch: pytest.MonkeyPatch
+):
+    pytest.importorskip("openai")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk")
+    words, expected = SERVED[what]
+    refused(icl("run", "--task", task, "--model", "m", "--k", "1", "--backend", "openai", *words),
+            expected)  # fmt: skip
+
+
+def test_a_server_without_a_key_is_refused_before_anything_is_asked(
+    icl: Run, task: Path, monkeypatch: pytest.MonkeyPatch
+):
+    pytest.importorskip("openai")
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    words = ("--backend", "openai", "--base-url", "http://127.0.0.1:9/v1", "--tokenizer", "x")
+    refused(
+        icl("run", "--task", task, "--model", "m", "--k", "1", *words), "OPENAI_API_KEY is not set"
+    )
+
+
+def test_a_served_model_is_run_shown_and_summarised(
+    icl: Run, task: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
+):
+    pytest.importorskip("openai")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+
+    def answer(body: dict[str, Any]) -> Reply:
+        return completion(" card lost" if "1000" in body["prompt"].split("==")[-1] else " lost it")
+
+    with serving(answer) as server:
+        words = ("run", "--task", task, "--model", "org/some-model", "--backend", "openai",
+                 "--base-url", server.url, "--tokenizer", tiny, "--k", "1,3", "--draws", 1)  # fmt: skip
+        done = icl(*words)
+        again = icl(*words)
+    assert done.code == 0, done.err
+    assert "2 cells computed" in done.err
+    assert "prompt tokens" in done.err
+    assert "0 cells computed, 2 already there" in again.err
+    assert "cards · org/some-model" in done.out
+    assert len(server.requests) == 12
+    shown = icl("show", "--task", task, "--k", 3)
+    assert "hash checked" in shown.out
+    prompts = set()
+    for row in read_results("results")["test_id"].unique():
+        said = icl("show", "--task", task, "--k", 3, "--test-id", row, "--json").out
+        prompts.add(json.loads(said)["prompt"])
+    assert prompts == {r["prompt"] for r in server.requests if r["prompt"].count("==") == 3}
+
+
+def test_a_server_that_does_not_answer_fails_every_cell_and_names_them(
+    icl: Run, task: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
+):
+    pytest.importorskip("openai")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    done = icl("run", "--task", task, "--model", "m", "--backend", "openai", "--base-url",
+               "http://127.0.0.1:9/v1", "--tokenizer", tiny, "--k", "1,3", "--draws", 1)  # fmt: skip
+    assert done.code == 1
+    assert "failed: 2 cells: http://127.0.0.1:9/v1 does not answer" in done.err
+    assert "cards m random drawn k=3 draw=0" in done.err
+    assert "sk-secret" not in done.err + done.out
 
 
 @pytest.mark.parametrize(

@@ -157,6 +157,37 @@ def test_any_logits_end_in_one_label(small_tokenizers, labels, seed):
             assert automaton.decided[end] == label
 
 
+@FEW
+@given(labels=label_sets, seed=st.integers(0, 2**32))
+def test_tokens_are_read_back_as_the_label_they_decide_on(small_tokenizers, labels, seed):
+    """Generation may stop at any token of ``deciding``: what is read is what would have been."""
+    answers, rng = answers_of(labels), np.random.default_rng(seed)
+    for tokenizer in (small_tokenizers["qwen"], small_tokenizers["llama"]):
+        automaton = compile_labels(answers, tokenizer)
+        for _ in range(5):
+            tokens, label, _ = walked(automaton, rng)
+            assert automaton.read(tokens) == label
+            stops = [i for i, token in enumerate(tokens) if token in automaton.deciding]
+            if stops:
+                assert automaton.read(tokens[: stops[0] + 1]) == label
+        for tokens, targets in zip(automaton.tokens, automaton.targets, strict=True):
+            clear = dict(zip(tokens.tolist(), automaton.decided[targets] >= 0, strict=True))
+            assert all(clear[token] for token in clear if token in automaton.deciding)
+
+
+def test_the_token_that_decides_in_one_place_only_does_not_stop_generation(small_tokenizers):
+    automaton = compile_labels(answers_of(["b", "a b c", "a b d"]), small_tokenizers["gpt2"])
+    spelled = token_bytes(small_tokenizers["gpt2"])
+    assert " b" not in {spelled[token].decode() for token in automaton.deciding}
+
+
+def test_tokens_outside_the_labels_are_not_read_and_an_unfinished_label_is_none(tokenizer):
+    automaton = compile_labels([" order\n", " order status\n"], tokenizer)
+    assert automaton.read([]) == -1
+    with pytest.raises(ValueError, match="not allowed in state 0"):
+        automaton.read([max(automaton.vocabulary) + 1])
+
+
 def test_every_label_can_be_the_answer(tokenizer):
     """The likeliest tokens being a label's own, that label is the outcome."""
     answers = answers_of(LABEL_SETS["one label begins another"])

@@ -1,0 +1,256 @@
+"""Engines before they are loaded: what a user may ask of each, and what it will be called.
+
+An engine's identity (its name, the arithmetic) goes into a cell's hash, so it must be known before
+anything is loaded. Nothing here imports an engine's library before it is needed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from pydantic import Field
+
+from icl_bench.errors import UserError, nearest
+from icl_bench.spec import Frozen
+
+if TYPE_CHECKING:
+    from icl_bench.backends.base import Backend
+    from icl_bench.experiment import Experiment
+    from icl_bench.models import Model
+    from icl_bench.plan import Plan
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+VLLM_ROUNDING = 256
+"""vLLM's ``max_model_len`` is a multiple of this many tokens."""
+
+
+class EngineSpec(Frozen):
+    """What a user asks of the engine. Fields of other engines must be left at their defaults."""
+
+    backend: str = "auto"
+    """``transformers``, ``vllm``, ``openai``, or ``auto``: vLLM where it and a GPU are present."""
+    dtype: str = "auto"
+    device: str | None = None
+    """transformers: ``cpu``, ``cuda``, ..."""
+    pack_rows: int | None = Field(default=None, ge=1)
+    """transformers: queries per call of the model, at most."""
+    tensor_parallel: int | None = Field(default=None, ge=1)
+    """vllm: GPUs that share one model."""
+    max_model_len: int | None = Field(default=None, ge=1)
+    """vllm: tokens to make room for; by default what the largest cell needs."""
+    gpu_memory: float | None = Field(default=None, gt=0, le=1)
+    """vllm: share of the card's memory to use."""
+    quantization: str | None = None
+    """vllm: how the weights are quantized (``awq``, ``fp8``, ...)."""
+    base_url: str | None = None
+    """openai: where the server is, ``https://host/v1``."""
+    endpoint: Literal["completions", "chat"] = "completions"
+    """openai: what is asked; ``chat`` sends the prompt as one user message."""
+    concurrency: int | None = Field(default=None, ge=1)
+    """openai: requests in flight, at most."""
+
+
+class Engine(Protocol):
+    """An engine that is not loaded yet."""
+
+    def identity(self) -> dict[str, str]:
+        """What of it decides the answers; equals the loaded backend's."""
+        ...
+
+    def load(self, model: Model, experiment: Experiment, plan: Plan) -> Backend:
+        """Load the model, or make the connection. Raises ``UserError`` or ``CellError``."""
+        ...
+
+    def rate(self) -> float | None:
+        """Operations a second that this machine computes; None where another one computes."""
+        ...
+
+
+@dataclass(frozen=True)
+class Transformers:
+    """PyTorch on the CPU or CUDA; packs queries over one prefix cache."""
+
+    spec: EngineSpec
+
+    def identity(self) -> dict[str, str]:
+        """See ``Engine``."""
+        return {"backend": "transformers", "dtype": self._dtype()}
+
+    def _dtype(self) -> str:
+        from icl_bench.backends.transformers import choose_device, choose_dtype
+
+        dtype = choose_dtype(self.spec.dtype, choose_device(self.spec.device))
+        return str(dtype).removeprefix("torch.")
+
+    def load(self, model: Model, experiment: Experiment, plan: Plan) -> Backend:  # noqa: ARG002
+        """See ``Engine``."""
+        from icl_bench.backends.transformers import TransformersBackend
+
+        return TransformersBackend(
+            model.source,
+            experiment.tokenizer,
+            revision=model.revision,
+            dtype=self.spec.dtype,
+            device=self.spec.device,
+            pack_rows=self.spec.pack_rows,
+        )
+
+    def rate(self) -> float:
+        """See ``Engine``."""
+        from icl_bench.backends.transformers import choose_device
+        from icl_bench.estimate import device_rate
+
+        return device_rate(str(choose_device(self.spec.device)), self._dtype())
+
+
+@dataclass(frozen=True)
+class Vllm:
+    """vLLM on CUDA or the CPU; demonstrations stay in its prefix cache."""
+
+    spec: EngineSpec
+
+    def identity(self) -> dict[str, str]:
+        """See ``Engine``."""
+        from icl_bench.backends.transformers import choose_device, choose_dtype
+
+        dtype = str(choose_dtype(self.spec.dtype, choose_device(None))).removeprefix("torch.")
+        named = {"backend": "vllm", "dtype": dtype}
+        if self.spec.quantization:
+            named["quantization"] = self.spec.quantization
+        return named
+
+    def load(self, model: Model, experiment: Experiment, plan: Plan) -> Backend:
+        """See ``Engine``."""
+        from icl_bench.backends.vllm import VllmBackend
+
+        return VllmBackend(
+            model.source,
+            experiment.tokenizer,
+            identity=self.identity(),
+            max_model_len=self.spec.max_model_len or room_for(plan, model.context_tokens),
+            tensor_parallel=self.spec.tensor_parallel or 1,
+            gpu_memory=self.spec.gpu_memory,
+            quantization=self.spec.quantization,
+        )
+
+    def rate(self) -> float:
+        """See ``Engine``."""
+        return Transformers(EngineSpec(dtype=self.spec.dtype)).rate()
+
+
+def room_for(plan: Plan, window: int) -> int:
+    """Tokens of the largest cell that will run and an end token, rounded up, within the window."""
+    needed = max(c.needed_tokens for group in plan.groups for c in group.runnable) + 1
+    return min(-(-needed // VLLM_ROUNDING) * VLLM_ROUNDING, max(window, needed))
+
+
+@dataclass(frozen=True)
+class OpenAI:
+    """A server with OpenAI's API, asked over the network without constraint."""
+
+    spec: EngineSpec
+    model: str
+
+    def identity(self) -> dict[str, str]:
+        """See ``Engine``. The server's address tells models of one name apart."""
+        from icl_bench.backends.openai import address
+
+        return {
+            "backend": "openai",
+            "server": address(self.spec.base_url),
+            "endpoint": self.spec.endpoint,
+        }
+
+    def load(self, model: Model, experiment: Experiment, plan: Plan) -> Backend:  # noqa: ARG002
+        """See ``Engine``."""
+        from icl_bench.backends.openai import OpenAIBackend, address
+
+        return OpenAIBackend(
+            model.asked,
+            base_url=address(self.spec.base_url),
+            endpoint=self.spec.endpoint,
+            concurrency=self.spec.concurrency or 8,
+            identity=self.identity(),
+        )
+
+    def rate(self) -> None:
+        """See ``Engine``."""
+
+
+ENGINES: Mapping[str, Callable[[EngineSpec, str], Engine]] = {
+    "transformers": lambda spec, _: Transformers(spec),
+    "vllm": lambda spec, _: Vllm(spec),
+    "openai": OpenAI,
+}
+"""By name, given the spec and the model as the user named it."""
+
+_OPTIONS: Mapping[str, tuple[str, str]] = {
+    "device": ("--device", "transformers"),
+    "pack_rows": ("--pack", "transformers"),
+    "tensor_parallel": ("--tensor-parallel", "vllm"),
+    "max_model_len": ("--max-model-len", "vllm"),
+    "gpu_memory": ("--gpu-memory", "vllm"),
+    "quantization": ("--quantization", "vllm"),
+    "base_url": ("--base-url", "openai"),
+    "endpoint": ("--chat", "openai"),
+    "concurrency": ("--concurrency", "openai"),
+}
+"""Fields that belong to one engine, with their option."""
+
+
+def chosen(spec: EngineSpec) -> str:
+    """The engine's name: the one asked for, or what ``auto`` means here."""
+    if spec.backend != "auto":
+        return spec.backend
+    if spec.base_url:
+        return "openai"
+    if spec.device or spec.pack_rows or importlib.util.find_spec("vllm") is None:
+        return "transformers"
+    import torch
+
+    return "vllm" if torch.cuda.is_available() else "transformers"
+
+
+def make_engine(spec: EngineSpec, model: str) -> Engine:
+    """The engine that was asked for. Raises ``UserError`` for options that do not apply."""
+    check_engine(spec)
+    return ENGINES[chosen(spec)](spec, model)
+
+
+def check_engine(spec: EngineSpec) -> None:
+    """Raise ``UserError`` for what can be told without loading anything."""
+    if spec.backend != "auto" and spec.backend not in ENGINES:
+        raise UserError(
+            f"--backend {spec.backend}: not an engine; {nearest(spec.backend, ENGINES)}"
+        )
+    if spec.dtype not in DTYPES:
+        raise UserError(f"--dtype {spec.dtype}: not a dtype; {nearest(spec.dtype, DTYPES)}")
+    name = chosen(spec)
+    if name == "vllm" and importlib.util.find_spec("vllm") is None:
+        raise UserError("--backend vllm: vLLM is not installed; pip install 'icl-bench[vllm]'")
+    for field, (option, owner) in _OPTIONS.items():
+        given: Any = getattr(spec, field)
+        if given != EngineSpec.model_fields[field].default and owner != name:
+            raise UserError(f"{option}: applies to --backend {owner} only, this is {name}")
+    if name == "openai":
+        _check_server(spec)
+    elif spec.device is not None:
+        from icl_bench.backends.transformers import choose_device
+
+        choose_device(spec.device)
+
+
+def _check_server(spec: EngineSpec) -> None:
+    from icl_bench.backends.openai import address, api_key
+
+    if importlib.util.find_spec("openai") is None:
+        raise UserError(
+            "--backend openai: the openai package is missing; pip install 'icl-bench[openai]'"
+        )
+    if spec.dtype != "auto":
+        raise UserError("--dtype: the server's own, with --backend openai it cannot be chosen")
+    address(spec.base_url)
+    api_key()

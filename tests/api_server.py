@@ -1,0 +1,104 @@
+"""A small HTTP server with OpenAI's interface, for the API backend's unit tests.
+
+What it answers to each request is decided by a function, so that tests can make it fail, wait or
+say something odd. The backend's own client talks to it over the loopback.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+Reply = tuple[int, Any]
+"""HTTP status and JSON body."""
+
+
+def completion(text: Any, prompt_tokens: int = 10, cached: int = 4) -> Reply:
+    usage = {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": 2,
+        "total_tokens": prompt_tokens + 2,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+    choice = {"index": 0, "text": text, "finish_reason": "stop", "logprobs": None}
+    return 200, {"id": "1", "object": "text_completion", "created": 0, "model": "m",
+                 "choices": [choice], "usage": usage}  # fmt: skip
+
+
+def chat(text: Any) -> Reply:
+    choice = {
+        "index": 0,
+        "finish_reason": "stop",
+        "message": {"role": "assistant", "content": text},
+    }
+    return 200, {"id": "1", "object": "chat.completion", "created": 0, "model": "m",
+                 "choices": [choice]}  # fmt: skip
+
+
+@dataclass
+class Server:
+    url: str
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    keys: set[str] = field(default_factory=set)
+    most_at_once: int = 0
+    _now: int = 0
+    _lock: Any = field(default_factory=threading.Lock)
+
+
+@contextmanager
+def serving(answer: Callable[[dict[str, Any]], Reply], port: int = 0) -> Iterator[Server]:
+    """Serve on the loopback until the block ends."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            self._send(200, {"object": "list", "data": [{"id": "m", "object": "model"}]})
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            with state._lock:
+                state._now += 1
+                state.most_at_once = max(state.most_at_once, state._now)
+                state.requests.append({**body, "path": self.path})
+                state.keys.add(self.headers.get("Authorization", ""))
+            try:
+                status, reply = answer(body)
+            finally:
+                with state._lock:
+                    state._now -= 1
+            self._send(status, reply)
+
+        def _send(self, status: int, reply: Any) -> None:
+            data = json.dumps(reply).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+    class Quiet(ThreadingHTTPServer):
+        daemon_threads = True
+        allow_reuse_address = True
+
+        def handle_error(self, *_: Any) -> None:
+            pass  # a client that went away
+
+    server = Quiet(("127.0.0.1", port), Handler)
+    state = Server(f"http://127.0.0.1:{server.server_port}/v1")
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield state
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,168 @@
+"""The API backend against a real server, vLLM's own on the loopback, killed and restarted."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_server import Reply, serving
+
+import icl_bench
+
+pytestmark = pytest.mark.slow
+
+KEY = "sk-loopback-secret"
+ROWS = 60
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
+class VllmServer:
+    """vLLM's OpenAI server (what ``vllm serve`` runs) in a process group of its own, so that it can be killed whole."""
+
+    def __init__(self, log: Path) -> None:
+        self.port, self._log = free_port(), log
+        self.url = f"http://127.0.0.1:{self.port}/v1"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        from icl_bench.models import resolve
+
+        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server",
+                   "--model", resolve("gemma3-270m").source, "--served-model-name", "gemma",
+                   "--port", self.port, "--host", "127.0.0.1", "--api-key", KEY, "--dtype", "float32",
+                   "--max-model-len", 4096, "--enforce-eager", "--enable-prompt-tokens-details",
+                   "--kv-cache-memory-bytes", 2**31]  # fmt: skip
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                list(map(str, command)), stdout=log, stderr=log, start_new_session=True
+            )
+
+    def wait(self, seconds: float = 400) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            assert self.process is not None
+            assert self.process.poll() is None, self._log.read_text()[-2000:]
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=2)
+            except OSError:
+                time.sleep(1)
+            else:
+                return
+        raise TimeoutError(self._log.read_text()[-2000:])
+
+    def kill(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
+    made = VllmServer(tmp_path_factory.mktemp("server") / "log")
+    made.start()
+    try:
+        made.wait()
+        yield made
+    finally:
+        made.kill()
+
+
+def command(url: str, data_dir: Path, results: Path, *more: object) -> list[str]:
+    words = [sys.executable, "-m", "icl_bench", "run", "--task", "banking77", "--backend", "openai",
+             "--base-url", url, "--model", "gemma", "--tokenizer", "gemma3-270m", "--k", "5",
+             "--draws", "1", "--test-size", ROWS, "--data-dir", data_dir, "--results", results,
+             *more]  # fmt: skip
+    return list(map(str, words))
+
+
+def started(words: list[str]) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OPENAI_API_KEY": KEY, "COLUMNS": "100"}
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            env=environment)  # fmt: skip
+
+
+def journalled(results: Path) -> int:
+    return sum(len(j.read_bytes().splitlines()) for j in results.rglob("*.journal.jsonl"))
+
+
+def whole(results: Path) -> Any:
+    """All predictions, checked to be there once; and no file holds the key."""
+    frame = icl_bench.read_results(results)
+    assert len(frame) == frame["test_id"].nunique() == ROWS
+    for file in results.rglob("*"):
+        assert not file.is_file() or KEY.encode() not in file.read_bytes()
+    return frame
+
+
+def test_a_server_that_is_killed_and_restarted_loses_no_prediction(
+    server: VllmServer, data_dir: Path, tmp_path: Path
+):
+    running = started(command(server.url, data_dir, tmp_path, "--concurrency", 2))
+    deadline = time.monotonic() + 300
+    while journalled(tmp_path) < 5 and time.monotonic() < deadline and running.poll() is None:
+        time.sleep(0.02)
+    server.kill()
+    before = journalled(tmp_path)
+    assert 5 <= before < ROWS
+    server.start()
+    server.wait()
+    out, err = running.communicate(timeout=600)
+    assert running.returncode == 0, err
+    assert KEY not in out + err
+    assert "1 cell computed" in err
+    frame = whole(tmp_path)
+    assert (frame["answer_tokens"] > 0).all()
+    assert frame["prediction"].map(len).max() > 0
+
+
+def test_a_server_that_is_overloaded_for_a_while_answers_in_the_end(
+    server: VllmServer, data_dir: Path, tmp_path: Path
+):
+    """A proxy in front of the real server refuses the first requests with 429."""
+    refused = 0
+
+    def forward(body: dict[str, Any]) -> Reply:
+        nonlocal refused
+        if refused < 12:
+            refused += 1
+            return 429, {"error": {"message": "too many requests"}}
+        asked = urllib.request.Request(
+            f"{server.url}/completions",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"},
+        )
+        try:
+            with urllib.request.urlopen(asked, timeout=300) as reply:
+                return reply.status, json.load(reply)
+        except urllib.error.HTTPError as error:
+            return error.code, {"error": {"message": error.read().decode()}}
+
+    with serving(forward) as proxy:
+        running = started(command(proxy.url, data_dir, tmp_path))
+        out, err = running.communicate(timeout=600)
+    assert running.returncode == 0, err
+    assert KEY not in out + err
+    assert refused == 12
+    frame = whole(tmp_path)
+    assert frame["cached_tokens"].max() >= 128  # the server's own cache, as it counts it
+    assert 0 < frame["valid"].mean() <= 1
+    asked = [r["prompt"] for r in proxy.requests]
+    assert len(set(asked)) == ROWS
+    assert all(text.count("\n==\n") == 5 for text in asked)
