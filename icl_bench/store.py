@@ -4,7 +4,8 @@ A file's name ends in a hash of everything that decides the cell's predictions, 
 template, label set, data file or model is another cell and never mixes with the old. A journal has
 one JSON line per prediction; it is flushed to the disk after every pack, and a last line that was
 torn by a kill is dropped on resume. Finished files are written under a temporary name and renamed.
-A cell that could not be computed is marked with its reason, in a file of its own.
+A cell that could not be computed is marked with its reason, in a file of its own. Predictions that
+were made elsewhere lie in ``imported/``, one file an import, with all its cells.
 Processes that share a folder take turns by a lock per cell (flock, released by the system when a
 process dies). The store knows nothing of engines.
 """
@@ -16,13 +17,13 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from icl_bench.errors import UserError
+from icl_bench.errors import UserError, one_line, plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,6 +37,12 @@ PROTOCOL = 1
 
 JOURNAL, FAILED = ".journal.jsonl", ".failed.json"
 """How the names of an unfinished cell's journal and of a failed one's mark end."""
+
+IMPORTED = "imported"
+"""The folder of imports, and the fact that tells an import's variants: the file it is from."""
+
+_CELL_META, _IMPORT_META = b"icl_bench", b"icl_bench_import"
+"""Keys of what a file of one cell, or an import, says of itself."""
 
 AXES = ("task", "model", "select", "order", "attention", "k", "draw")
 """What tells cells of one setting apart."""
@@ -96,7 +103,13 @@ SCORES = ("rouge1", "rouge2", "rougeL", "bertscore")
 """Columns of free text, empty for labels."""
 
 
-def _schema() -> pa.Schema:
+def cell_hash(axes: Mapping[str, Any], variant: str) -> str:
+    """Hash (12 hex digits) of a cell that was computed elsewhere, by its axes and its variant."""
+    return _digest({"spec": dict(axes), "variant": variant})[:12]
+
+
+def prediction_schema() -> pa.Schema:
+    """The columns that every results file has."""
     import pyarrow as pa
 
     words = pa.dictionary(pa.int32(), pa.string())
@@ -166,7 +179,7 @@ class Store:
         if not path.exists():
             return False
         try:
-            _read_meta(path, rows)
+            _read_file(path, rows)
         except _DamagedError as problem:
             aside = path.with_suffix(".parquet.damaged")
             path.replace(aside)
@@ -199,6 +212,38 @@ class Store:
                 yield opened
         finally:
             lock.release()
+
+    def find_import(self, sha256: str) -> tuple[Path, int] | None:
+        """The whole import of a file with this hash, and its number of predictions."""
+        for path in sorted((self.root / IMPORTED).glob(f"*-{sha256[:12]}.parquet")):
+            with suppress(_DamagedError):
+                file = _read_file(path)
+                if file.imported and file.imported["sha256"] == sha256:
+                    return path, len(file.table)
+        return None
+
+    def add_import(self, table: pa.Table, name: str, source: str, sha256: str) -> Path:
+        """Store predictions that were made elsewhere, all in one file.
+
+        ``table`` has the columns of ``prediction_schema`` and maybe further ones; ``name`` is what
+        the file is called after, ``source`` the file that they are from and ``sha256`` its hash.
+        Raises ``UserError`` where they cannot be written.
+        """
+        import pyarrow as pa
+
+        self.prepare()
+        path = self.root / IMPORTED / f"{_slug(name)[:80]}-{sha256[:12]}.parquet"
+        about = {"source": source, "sha256": sha256, "rows": len(table), "protocol": PROTOCOL}
+        table = table.replace_schema_metadata({_IMPORT_META: json.dumps(about)})
+        try:
+            _write(path, lambda stream: _write_parquet(table, stream))
+        except OSError as error:
+            raise UserError(
+                f"results folder {self.root}: {error.strerror or error}; nothing was imported"
+            ) from None
+        except pa.ArrowException as error:
+            raise UserError(one_line(f"{source}: cannot be stored: {error}")) from None
+        return path
 
     def others_at_work(self) -> bool:
         """Whether another process is computing a cell of this folder."""
@@ -242,8 +287,47 @@ class _DamagedError(Exception):
     """What is wrong with a finished file."""
 
 
-def _read_meta(path: Path, rows: int | None = None) -> dict[str, Any]:
-    """What a whole file says of itself. Raises ``_DamagedError``.
+@dataclass(frozen=True)
+class _ResultFile:
+    """A whole file: of one cell, or an import of many."""
+
+    path: Path
+    meta: Mapping[str, Any]
+    """What it says of itself."""
+    table: pa.Table
+
+    @property
+    def imported(self) -> Mapping[str, Any] | None:
+        """Where an import is from: source and sha256."""
+        found: Mapping[str, Any] | None = self.meta.get(IMPORTED)
+        return found
+
+    def cells(self) -> list[dict[str, Any]]:
+        """Axes, cell and variant of each cell, as they follow each other."""
+        import numpy as np
+
+        first: Any = [0]
+        if self.imported:
+            first = np.sort(np.unique(self._cell_numbers(), return_index=True)[1])
+        cells: list[dict[str, Any]]
+        cells = self.table.select([*AXES, "cell", "variant"]).take(first).to_pylist()
+        return cells
+
+    def without(self, cells: Collection[str]) -> _ResultFile:
+        """The file without some cells, which are named by their hashes."""
+        import numpy as np
+
+        named = self.table["cell"].combine_chunks().dictionary.to_pylist()
+        dropped = [number for number, cell in enumerate(named) if cell in cells]
+        keep = ~np.isin(self._cell_numbers(), dropped)
+        return replace(self, table=self.table.filter(keep))
+
+    def _cell_numbers(self) -> Any:
+        return self.table["cell"].combine_chunks().indices.to_numpy()
+
+
+def _read_file(path: Path, rows: int | None = None) -> _ResultFile:
+    """Read a whole file. Raises ``_DamagedError``.
 
     ``rows`` is the number of predictions that it should have, where that is known.
     """
@@ -253,16 +337,26 @@ def _read_meta(path: Path, rows: int | None = None) -> dict[str, Any]:
     try:
         with pq.ParquetFile(path) as file:
             table = file.read()
-        meta: dict[str, Any] = json.loads((table.schema.metadata or {})[b"icl_bench"])
-        names = {name: table[name][0].as_py() for name in ("cell", "variant")}
+        table.validate(full=True)
+        stored = table.schema.metadata or {}
+        if _IMPORT_META in stored:
+            about = json.loads(stored[_IMPORT_META])
+            meta = {IMPORTED: {name: about[name] for name in ("source", "sha256")}}
+            rows = int(about["rows"])
+        else:
+            meta = dict(json.loads(stored[_CELL_META]))
+            meta |= {name: table[name][0].as_py() for name in ("cell", "variant")}
+        table = _conformed(table, further=_IMPORT_META in stored)
+        if table["cell"].null_count:
+            raise ValueError("rows that are of no cell")
     except KeyError:
         raise _DamagedError("is not a results file of this program") from None
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except (pa.ArrowException, OSError, ValueError, TypeError, IndexError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise _DamagedError(f"cannot be read ({reason[:120]})") from None
     if rows is not None and len(table) != rows:
         raise _DamagedError(f"has {len(table)} predictions instead of {rows}")
-    return {**meta, **names}
+    return _ResultFile(path, meta, table)
 
 
 @dataclass
@@ -406,7 +500,8 @@ class OpenCell:
             "seconds": round(self.seconds, 3),
             **meta,
         }
-        schema = _schema().with_metadata({"icl_bench": json.dumps(stored, ensure_ascii=False)})
+        about = json.dumps(stored, ensure_ascii=False)
+        schema = prediction_schema().with_metadata({_CELL_META: about})
         return pa.table({name: columns[name] for name in schema.names}, schema=schema)
 
 
@@ -437,29 +532,65 @@ def _write(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
 # -- reading ------------------------------------------------------------------------------------
 
 
+def _result_files(root: Path, say: Callable[[str], None]) -> Iterator[_ResultFile]:
+    """Whole files, those of one cell first, then imports without the cells that went before.
+
+    ``say`` is told what is left out. Raises ``UserError`` where there is no such folder.
+    """
+    if not root.is_dir():
+        raise UserError(f"results folder {root}: not there; run something first (icl-bench run)")
+    paths = [path for path in root.rglob("*.parquet") if not path.name.startswith(".")]
+    seen: dict[tuple[Any, ...], Path] = {}
+    for path in sorted(paths, key=lambda path: (path.parent.name == IMPORTED, path)):
+        try:
+            file = _read_file(path)
+        except _DamagedError as problem:
+            say(f"{path}: {problem}; left out")
+            continue
+        cells = {cell["cell"]: _same(cell) for cell in file.cells()}
+        copies = [cell for cell, key in cells.items() if key in seen]
+        if copies:
+            first = seen[cells[copies[0]]]
+            if len(copies) == len(cells) == 1:
+                say(f"{path}: holds the same cell as {first}; left out")
+            else:
+                count = f"{len(copies):,} of its {len(cells):,} cells"
+                say(f"{path}: {count} are in other files too ({first}); left out")
+            if len(copies) == len(cells):
+                continue
+            file = file.without(set(copies))
+        seen.update((key, path) for key in cells.values() if key not in seen)
+        yield file
+
+
+def _same(cell: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What cells have in common that must not be counted twice."""
+    return tuple(cell[name] for name in (*AXES, "variant"))
+
+
 def finished_cells(
     root: Path, say: Callable[[str], None] = _warn
 ) -> Iterator[tuple[Path, dict[str, Any]]]:
     """The files of finished cells, by name, with what they say of themselves.
 
     That is spec, facts, cell, variant, seconds, demonstration_ids where they are shared, task, ...
-    Damaged files, and further copies of a cell, are left out; ``say`` is told which. Raises
-    ``UserError`` where there is no such folder.
+    Imports say nothing of the kind and are passed over. Damaged files, and further copies of a
+    cell, are left out; ``say`` is told which. Raises ``UserError`` where there is no such folder.
     """
-    if not root.is_dir():
-        raise UserError(f"results folder {root}: not there; run something first (icl-bench run)")
-    seen: dict[str, Path] = {}
-    for path in sorted(p for p in root.rglob("*.parquet") if not p.name.startswith(".")):
-        try:
-            meta = _read_meta(path)
-        except _DamagedError as problem:
-            say(f"{path}: {problem}; left out")
-            continue
-        first = seen.setdefault(meta["cell"], path)
-        if first is not path:
-            say(f"{path}: holds the same cell as {first}; left out")
-            continue
-        yield path, meta
+    for file in _result_files(root, say):
+        if file.imported is None:
+            yield file.path, dict(file.meta)
+
+
+def find_imported(root: Path, axes: Mapping[str, Any], cell: str = "") -> Path | None:
+    """The import that holds a cell with these axes and a hash that begins so, if there is one."""
+    for file in _result_files(root, say=lambda _: None):
+        if file.imported and any(
+            axes.items() <= known.items() and known["cell"].startswith(cell)
+            for known in file.cells()
+        ):
+            return file.path
+    return None
 
 
 def read_rows(path: Path) -> pa.Table:
@@ -489,37 +620,94 @@ def read_results(root: str | Path = "results") -> pd.DataFrame:
     Columns are the axes (task, model, select, order, attention, k, draw), test_id, gold,
     prediction, correct, valid, token counts, backend, scores, ``cell`` and ``variant``: cells of
     different variants (another test set, template, dtype, ...) must not be averaged together.
-    Damaged files and further copies of a cell are left out with a warning that names them.
+    Further columns of imported files follow, null in rows that lack them. Damaged files and further
+    copies of a cell are left out with a warning that names them.
 
     Raises ``UserError`` where there is no such folder or no result in it.
     """
+    frame: pd.DataFrame = read_table(Path(root)).to_pandas()
+    return frame
+
+
+def read_table(root: Path) -> pa.Table:
+    """The same as ``read_results``, as a table in Arrow's types."""
     import pyarrow as pa
 
-    folder, schema = Path(root), _schema()
-    tables = [_conformed(read_rows(path), schema) for path, _ in finished_cells(folder)]
+    tables = [file.table.replace_schema_metadata() for file in _result_files(root, _warn)]
     if not tables:
-        raise UserError(f"results folder {folder}: no results yet; run something first")
-    frame: pd.DataFrame = pa.concat_tables(tables).unify_dictionaries().to_pandas()
-    return frame
+        raise UserError(f"results folder {root}: no results yet; run something first")
+    return pa.concat_tables(_agreed(tables), promote_options="default").unify_dictionaries()
 
 
 def no_results() -> pd.DataFrame:
     """The frame of ``read_results`` without a row."""
-    frame: pd.DataFrame = _schema().empty_table().to_pandas()
+    frame: pd.DataFrame = prediction_schema().empty_table().to_pandas()
     return frame
 
 
-def _conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Columns of an older or newer file in today's order, absent ones empty."""
+def _conformed(table: pa.Table, *, further: bool) -> pa.Table:
+    """Columns of an older or newer file in today's order, absent ones empty.
+
+    Behind them, if asked for, the ``further`` columns that are none of this program's.
+    """
     import pyarrow as pa
 
-    columns = [
-        table[f.name].cast(f.type) if f.name in table.schema.names else pa.nulls(len(table), f.type)
+    schema, there = prediction_schema(), table.schema.names
+    if table.schema.equals(schema):
+        return table
+    columns = {
+        f.name: table[f.name].cast(f.type) if f.name in there else pa.nulls(len(table), f.type)
         for f in schema
-    ]
-    return pa.table(columns, schema=schema)
+    }
+    if further:
+        columns |= {name: table[name] for name in there if name not in columns}
+    return pa.table(columns)
+
+
+def _agreed(tables: Sequence[pa.Table]) -> list[pa.Table]:
+    """Tables whose further columns are of one type in all: the wider one, else text."""
+    agreed = list(tables)
+    names = {name for table in tables for name in table.schema.names}
+    for name in names - set(prediction_schema().names):
+        having = [i for i, table in enumerate(agreed) if name in table.schema.names]
+        columns = _of_one_type([agreed[i][name] for i in having])
+        for i, column in zip(having, columns, strict=True):
+            place = agreed[i].schema.get_field_index(name)
+            agreed[i] = agreed[i].set_column(place, name, column)
+    return agreed
+
+
+def _of_one_type(columns: Sequence[pa.ChunkedArray]) -> list[pa.ChunkedArray]:
+    import pyarrow as pa
+
+    schemas = [pa.schema([("", column.type)]) for column in columns]
+    try:
+        wide = pa.unify_schemas(schemas, promote_options="permissive").types[0]
+        return [column.cast(wide) for column in columns]
+    except pa.ArrowException:
+        return [_as_text(column) for column in columns]
+
+
+def _as_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    import pyarrow as pa
+
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowException:  # lists and other nested values
+        values = (None if value is None else str(value) for value in column.to_pylist())
+        return pa.chunked_array([pa.array(values, pa.string())])
 
 
 def read_variants(root: Path) -> dict[str, dict[str, Any]]:
-    """The facts of each variant in a results folder."""
-    return {meta["variant"]: meta["facts"] for _, meta in finished_cells(root, say=lambda _: None)}
+    """The facts of each variant in a results folder.
+
+    Of an import's variant only one is known, ``imported``: the name of the file it is from.
+    """
+    facts: dict[str, dict[str, Any]] = {}
+    for file in _result_files(root, say=lambda _: None):
+        if file.imported is None:
+            facts[file.meta["variant"]] = file.meta["facts"]
+            continue
+        for variant in file.table["variant"].unique().to_pylist():
+            facts.setdefault(variant, {IMPORTED: plain(file.imported["source"])})
+    return facts

@@ -11,7 +11,7 @@ from icl_bench.data import Example, load_data
 from icl_bench.errors import UserError
 from icl_bench.prompts import PromptEncoder, PromptSet, prompt_text
 from icl_bench.spec import TaskSpec, TestRows
-from icl_bench.store import finished_cells, read_rows
+from icl_bench.store import find_imported, finished_cells, read_rows
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,8 @@ def _one_cell(results: Path, wanted: Mapping[str, Any]) -> tuple[Path, dict[str,
     ]
     asked = " ".join(f"{name}={value}" for name, value in wanted.items())
     if not found:
+        if path := find_imported(results, axes, str(wanted.get("cell", ""))):
+            raise UserError(f"{path}: imported predictions carry no prompt to show ({asked})")
         raise UserError(f"results folder {results}: no finished cell with {asked}")
     if len(found) > 1:
         names = ", ".join(path.stem for path, _ in found[:4])
@@ -109,10 +111,13 @@ def _one_row(path: Path, test_id: str | None) -> dict[str, Any]:
 
 def _checked(text: str, row: Mapping[str, Any], meta: Mapping[str, Any], spec: TaskSpec) -> str:
     """Compare the rebuilt prompt's ids with the stored hash, where the tokenizer is at hand."""
-    from icl_bench.models import load_tokenizer, resolve
+    from icl_bench.models import load_tokenizer, resolve, served
 
     try:
-        model = resolve(str(meta["model_source"]), prepare=False)
+        if counted := meta.get("tokenizer"):
+            model = served(str(meta["model_source"]), str(counted), 1)
+        else:
+            model = resolve(str(meta["model_source"]), prepare=False)
         if model.fingerprint != meta["facts"]["fingerprint"]:
             return "not checked: the model's files have changed since"
         encoder = PromptEncoder(spec.template, load_tokenizer(model))

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from icl_bench.analysis.intervals import matrix, mean_interval
+import numpy as np
+
+from icl_bench.analysis.grid import grids
+from icl_bench.analysis.intervals import mean_interval
 from icl_bench.errors import UserError
 from icl_bench.store import (
+    IMPORTED,
     SCORES,
     failed_cells,
     no_results,
@@ -62,42 +67,55 @@ def curves(predictions: pd.DataFrame) -> pd.DataFrame:
     Columns: the setting, k, draws, test_rows, accuracy with ci_low and ci_high (95%, draws and
     test examples both random), macro_f1 (over the labels of the test rows' gold, mean of draws),
     invalid (share of answers that are no label), and for free text the means of its scores
-    with the interval of the first of them that is there. Shares of 1.
+    with the interval of the first of them that is there. Shares of 1. Where a draw lacks test
+    examples, a point is its largest part that is complete, and ``left_out`` the predictions
+    outside of it.
     """
     import pandas as pd
 
     from icl_bench.metrics import label_scores
 
     points = [*SETTING, "k"]
-    labelled = predictions[predictions["correct"].notna()]
+    keys, found = grids(predictions, points)
+    parts = [grid.whole() for grid in found]
+    scores = {
+        name: predictions[name].to_numpy(dtype=float)
+        for name in ("correct", "valid", *SCORES)
+        if name in predictions
+    }
     rows = [
-        {**dict(zip(points, key, strict=True)), **_point(group)}
-        for key, group in predictions.groupby(points, observed=True, sort=True)
+        {**dict(zip(points, key, strict=True)), **_point(part.rows, scores)}
+        for key, part in zip(keys.itertuples(index=False), parts, strict=True)
     ]
     table = pd.DataFrame(rows, columns=[*points, *_POINT])
+    table["left_out"] = [g.predictions - p.rows.size for g, p in zip(found, parts, strict=True)]
+    if table["left_out"].any():
+        predictions = predictions.iloc[np.sort(np.hstack([part.rows.ravel() for part in parts]))]
+    labelled = predictions[predictions["correct"].notna()]
     if len(labelled):
-        scores = label_scores(labelled, [*points, "draw"])
-        means = scores.groupby(points, observed=True)[["macro_f1"]].mean()
+        of_draws = label_scores(labelled, [*points, "draw"])
+        means = of_draws.groupby(points, observed=True)[["macro_f1"]].mean()
         table = table.drop(columns="macro_f1").merge(means, on=points, how="left")
     return table[[*points, *_POINT]]
 
 
-_POINT = ["draws", "test_rows", "accuracy", "ci_low", "ci_high", "macro_f1", "invalid", *SCORES]
+_POINT = ["draws", "test_rows", "accuracy", "ci_low", "ci_high", "macro_f1", "invalid", *SCORES,
+          "left_out"]  # fmt: skip
 
 
-def _point(group: pd.DataFrame) -> dict[str, Any]:
-    """One point's numbers but macro-F1."""
+def _point(rows: np.ndarray, scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """One point's numbers but macro-F1, from the positions of its predictions ``(draws, test)``."""
     found: dict[str, Any] = dict.fromkeys(_POINT)
-    found["draws"] = int(group["draw"].nunique())
-    found["test_rows"] = int(group["test_id"].nunique())
-    if group["correct"].notna().all():
-        found["accuracy"], found["ci_low"], found["ci_high"] = mean_interval(matrix(group))
-        found["invalid"] = float(1 - group["valid"].mean())
+    found["draws"], found["test_rows"] = rows.shape
+    if not np.isnan(scores["correct"][rows]).any():
+        found["accuracy"], found["ci_low"], found["ci_high"] = mean_interval(
+            scores["correct"][rows]
+        )
+        found["invalid"] = float(1 - scores["valid"][rows].mean())
         return found
     for name in SCORES:
-        if group[name].notna().all():
-            values = matrix(group, name).clip(0, 1)
-            found[name], low, high = mean_interval(values)
+        if name in scores and not np.isnan(scores[name][rows]).any():
+            found[name], low, high = mean_interval(scores[name][rows].clip(0, 1))
             if found["ci_low"] is None:
                 found["ci_low"], found["ci_high"] = low, high
     return found
@@ -189,14 +207,27 @@ PLAINER = {"test": "test_rows", "pool": "pool_rows"}
 
 
 def _settings(results: Path, table: pd.DataFrame) -> dict[str, str]:
-    """Name the variants of a task and model by the facts in which they differ."""
+    """Name the variants of a task and model by the facts in which they differ, or their origin."""
     facts = read_variants(results)
     named: dict[str, str] = {}
     for _, group in table.groupby(["task", "model"], observed=True):
-        variants = list(group["variant"].unique())
-        for v, differing in _differing({v: facts[v] for v in variants}).items():
-            named[v] = ", ".join(f"{key}={_brief(value)}" for key, value in differing.items())
+        named |= _named({v: facts.get(v, {}) for v in group["variant"].unique()})
     return named
+
+
+def _named(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Name the variants of one task and model; none where all are alike and run here."""
+    run_here = {v: f for v, f in facts.items() if IMPORTED not in f}
+    named = {
+        v: ", ".join(f"{key}={_brief(value)}" for key, value in differing.items())
+        for v, differing in _differing(run_here).items()
+    }
+    if len(run_here) == len(facts):
+        return named
+    named = dict.fromkeys(run_here, "run here") | named
+    named |= {v: f"imported from {f[IMPORTED]}" for v, f in facts.items() if IMPORTED in f}
+    several = {text for text, count in Counter(named.values()).items() if count > 1}
+    return {v: f"{text}, variant {v}" if text in several else text for v, text in named.items()}
 
 
 def _differing(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

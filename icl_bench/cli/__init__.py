@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from icl_bench.cli import export, models, plan, run, show, summary, tasks
+from icl_bench.cli import export, import_, models, plan, run, show, summary, tasks
 from icl_bench.errors import UserError
 
 INTERRUPTED = 130
@@ -32,6 +32,7 @@ app.command("plan")(plan.plan)
 app.command("summary")(summary.summary)
 app.command("show")(show.show)
 app.command("export")(export.export)
+app.command("import")(import_.import_)
 app.command("tasks")(tasks.tasks)
 app.command("models")(models.models)
 

@@ -62,12 +62,14 @@ def print_summary(summary: Summary, console: Console) -> None:
     """
     for (task, model), group in summary.curves.groupby(["task", "model"], observed=True):
         settings = {v: i for i, v in enumerate(group["variant"].unique(), 1)}
-        if not settings.keys() & summary.settings.keys():
+        named = [summary.settings[v] for v in settings if v in summary.settings]
+        if len(settings) == 1 or not named:
             settings = {}
         console.print(_curve_table(f"{task} · {model}", group, settings))
         _lines(
             console,
-            *(f"setting {number}: {summary.settings[v]}" for v, number in settings.items()),
+            *(f"setting {i}: {text}" if settings else text for i, text in enumerate(named, 1)),
+            *(_left_out(row, settings) for row in group.itertuples() if row.left_out),
             *(_saturation(row, settings) for row in _here(summary.saturation, task, model)),
             *(_sensitivity(row, settings) for row in _here(summary.order_sensitivity, task, model)),
         )
@@ -88,6 +90,11 @@ def _here(frame: Any, task: Any, model: Any) -> Iterator[Any]:
 
 def _setting(variant: str, settings: Mapping[str, int]) -> str:
     return f", setting {settings[variant]}" if settings else ""
+
+
+def _left_out(row: Any, settings: Mapping[str, int]) -> str:
+    name = f"{row.select}, {row.order}{_setting(row.variant, settings)}, k={row.k}"
+    return f"{name}: {counted(row.left_out, 'prediction')} left out: not in all draws"
 
 
 def _saturation(row: Any, settings: Mapping[str, int]) -> str:

@@ -1,0 +1,91 @@
+"""Predictions as matrices of draws × test examples: one pivot, by integer codes, for all tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Grid(NamedTuple):
+    """Where one point's predictions stand in their frame: ``column[grid.rows]`` is its matrix."""
+
+    draws: np.ndarray
+    """Numbers of the draws, ascending: ``(draws,)``."""
+    tests: np.ndarray
+    """Codes of the test ids, ascending, the same for all grids of a frame: ``(test,)``."""
+    rows: np.ndarray
+    """Positions in the frame, -1 where there is no prediction: ``(draws, test)``."""
+
+    @property
+    def predictions(self) -> int:
+        """How many predictions there are."""
+        return int((self.rows >= 0).sum())
+
+    def take(self, draws: np.ndarray, tests: np.ndarray) -> Grid:
+        """The part in these places of either axis."""
+        return Grid(self.draws[draws], self.tests[tests], self.rows[np.ix_(draws, tests)])
+
+    def whole(self) -> Grid:
+        """The part that is complete in all of its draws (see :func:`complete`)."""
+        return self if (self.rows >= 0).all() else self.take(*complete(self.rows >= 0))
+
+
+def partition(frame: pd.DataFrame, by: Sequence[str]) -> tuple[pd.DataFrame, list[np.ndarray]]:
+    """Return the combinations of the columns ``by``, sorted, and the positions of each one's rows.
+
+    Rows that lack a value of ``by`` belong to none.
+    """
+    groups = frame.groupby(list(by), observed=True, sort=True).ngroup().to_numpy()
+    order = np.argsort(groups, kind="stable")
+    bounds = np.searchsorted(groups[order], np.arange(groups.max(initial=-1) + 2))
+    parts = [order[start:stop] for start, stop in pairwise(bounds)]
+    keys = frame[list(by)].iloc[[part[0] for part in parts]].reset_index(drop=True)
+    return keys, parts
+
+
+def grids(frame: pd.DataFrame, by: Sequence[str]) -> tuple[pd.DataFrame, list[Grid]]:
+    """Return the combinations of the columns ``by``, sorted, and the grid of each.
+
+    ``frame`` has one row a prediction, with ``draw`` and ``test_id``.
+
+    Raises ValueError if a test example was predicted twice in one draw of a combination: which of
+    the two counts is not for this function to say.
+    """
+    import pandas as pd
+
+    keys, parts = partition(frame, by)
+    tests, _ = pd.factorize(frame["test_id"], sort=True)
+    draws = frame["draw"].to_numpy()
+    return keys, [_grid(part, draws[part], tests[part]) for part in parts]
+
+
+def _grid(rows: np.ndarray, draw: np.ndarray, test: np.ndarray) -> Grid:
+    draws, row = np.unique(draw, return_inverse=True)
+    tests, column = np.unique(test, return_inverse=True)
+    places = np.full((len(draws), len(tests)), -1)
+    places[row, column] = rows
+    if (places >= 0).sum() < len(rows):
+        raise ValueError("several predictions of one test example in one draw")
+    return Grid(draws, tests, places)
+
+
+def complete(present: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return places of draws and of test examples such that every pair of them is there.
+
+    ``present`` is ``(draws, test)``. Draws are taken in, fullest first, as long as the number of
+    predictions in the complete part grows; both results are ascending.
+    """
+    fullest = np.argsort(-present.sum(axis=1), kind="stable")
+    common = np.logical_and.accumulate(present[fullest], axis=0)
+    sizes = common.sum(axis=1) * np.arange(1, len(present) + 1)
+    # the last of equals: more draws, fewer test examples
+    best = len(sizes) - 1 - int(np.argmax(sizes[::-1])) if len(sizes) else -1
+    if best < 0 or sizes[best] == 0:
+        return np.arange(0), np.arange(0)
+    return np.sort(fullest[: best + 1]), np.flatnonzero(common[best])

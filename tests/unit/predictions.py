@@ -1,0 +1,57 @@
+"""Made-up predictions: tidy frames, from letters or at random."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.special import expit
+
+AXES: dict[str, Any] = {
+    "task": "t", "model": "m", "select": "random", "order": "drawn", "attention": "full",
+    "variant": "v", "k": 5, "draw": 0,
+}  # fmt: skip
+
+
+def cell(said: str, gold: str = "aabb", **changes: Any) -> pd.DataFrame:
+    """One cell: a letter for each test row, what was said and what is right."""
+    rows = {
+        "test_id": [str(i) for i in range(len(gold))],
+        "gold": list(gold),
+        "prediction": list(said),
+        "correct": [s == g for s, g in zip(said, gold, strict=True)],
+        "valid": [s != "?" for s in said],
+    }
+    return pd.DataFrame(rows).assign(**{**AXES, **changes})
+
+
+def frame(*cells: pd.DataFrame) -> pd.DataFrame:
+    return pd.concat(cells, ignore_index=True)
+
+
+def scored(correct: np.ndarray, **changes: Any) -> pd.DataFrame:
+    """The predictions of a point, from whether each is right: ``(draws, test)``."""
+    draws, test = correct.shape
+    rows = {
+        "draw": np.repeat(np.arange(draws), test),
+        "test_id": np.tile([f"row {i:03}" for i in range(test)], draws),
+        "correct": correct.ravel().astype(bool),
+    }
+    found = pd.DataFrame({**AXES, "valid": True, "gold": "a", **rows, **changes})
+    return found.assign(prediction=np.where(found["correct"], found["gold"], "b"))
+
+
+def answers(
+    rng: np.random.Generator,
+    shape: tuple[int, int, int],
+    accuracy: float,
+    of_draw: np.ndarray | float = 0.0,
+    of_test: np.ndarray | float = 0.0,
+) -> np.ndarray:
+    """Right answers ``(trials, draws, test)``; log-odds vary by these amounts.
+
+    ``accuracy`` is that of the median example in the median draw.
+    """
+    odds = np.log(accuracy / (1 - accuracy))
+    return (rng.random(shape) < expit(odds + of_draw + of_test)).astype(float)
