@@ -24,7 +24,7 @@ test: $(READY)
 	$(BIN)/python -m pytest
 
 test-vllm: $(VLLM_READY)
-	$(VLLM_VENV)/bin/python -m pytest tests/vllm
+	$(VLLM_VENV)/bin/python -m pytest tests/on_vllm
 
 lint: $(READY)
 	$(BIN)/ruff check .
