@@ -1,0 +1,24 @@
+"""Models beside a base model, at equal k."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from icl_bench.analysis.paired import compare
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def compare_models(frame: pd.DataFrame, base: str, alpha: float = 0.05) -> pd.DataFrame:
+    """Compare every other model with ``base`` on the same demonstrations (paper 003, figure 10).
+
+    The columns of :func:`icl_bench.analysis.paired.compare`, with ``direction`` (better, worse or
+    equal, as the figures stand) and ``significant`` (p_holm <= ``alpha``). ``base_variant`` is the
+    base's: models never share a variant.
+    """
+    table = compare(frame, {"model": base}, alpha=alpha)
+    sign = np.sign(table["difference"]).map({1.0: "better", -1.0: "worse", 0.0: "equal"})
+    return table.assign(direction=sign, significant=table["p_holm"] <= alpha)

@@ -1,0 +1,96 @@
+"""Order sensitivity: how many predictions change with the demonstrations' order, and by chance."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from icl_bench.analysis.grid import Grid, grids, partition
+from icl_bench.analysis.shares import share_interval, shares
+from icl_bench.analysis.summary import SETTING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+POINT = [*(name for name in SETTING if name != "order"), "k"]
+CHANGES = [*POINT, "reorderings", "draws", "rows", "changed", "ci_low", "ci_high", "left_out"]
+PROMPT = ["task", "model", "attention", "k", "test_id", "prompt_hash"]
+RUNS = ["task", "model", "attention", "variant", "other_variant", "k"]
+
+
+def order_changes(frame: pd.DataFrame) -> pd.DataFrame:
+    """How many predictions change between ``drawn`` and ``shuffled`` prompts (paper 003, figure 4).
+
+    The share :func:`icl_bench.analysis.summary.order_sensitivity` has, over all pairs of one draw
+    and test row in both orders, with its 95% interval, draws and test examples both random. One
+    demonstration has one order: k=1 is left out.
+
+    Columns: the setting but for order, k, reorderings, draws and rows (those of pairs), changed,
+    ci_low, ci_high, and left_out: the shuffled predictions without a drawn counterpart.
+    """
+    import pandas as pd
+
+    order = frame["order"].astype(str)
+    chosen = (frame["k"] > 1) & ((order == "drawn") | order.str.startswith("shuffled"))
+    kept = frame.loc[chosen, [*SETTING, "k", "draw", "test_id", "prediction"]]
+    said, _ = pd.factorize(kept["prediction"])
+    keys, found = grids(kept, [*SETTING, "k"])
+    drawn = (keys["order"] == "drawn").to_numpy()
+    points, places = partition(keys, POINT)
+    rows = []
+    for point, at in zip(points.itertuples(index=False), places, strict=True):
+        base, shuffled = at[drawn[at]], at[~drawn[at]]
+        if len(base) and len(shuffled):
+            of_shuffled = [found[place] for place in shuffled]
+            rows.append([*point, len(shuffled), *_changes(found[base[0]], of_shuffled, said)])
+    table = pd.DataFrame(rows, columns=CHANGES)
+    return table[table["changed"].notna()].reset_index(drop=True)
+
+
+def _changes(drawn: Grid, shuffled: list[Grid], said: np.ndarray) -> list[Any]:
+    """Draws, rows, share with its limits, and what was left out."""
+    changed, pairs = np.zeros(drawn.rows.shape), np.zeros(drawn.rows.shape)
+    for other in shuffled:
+        _, mine, its = np.intersect1d(drawn.draws, other.draws, return_indices=True)
+        _, here, there = np.intersect1d(drawn.tests, other.tests, return_indices=True)
+        before, after = drawn.rows[np.ix_(mine, here)], other.rows[np.ix_(its, there)]
+        both = (before >= 0) & (after >= 0)
+        pairs[np.ix_(mine, here)] += both
+        changed[np.ix_(mine, here)] += both & (said[before] != said[after])
+    compared = np.ix_(pairs.any(axis=1), pairs.any(axis=0))
+    found = share_interval(changed[compared], pairs[compared])
+    predictions = sum(other.predictions for other in shuffled)
+    return [*pairs[compared].shape, *found, predictions - int(pairs.sum())]
+
+
+def noise_floor(frame: pd.DataFrame) -> pd.DataFrame:
+    """How many predictions change when the very same prompt is run again.
+
+    No order sensitivity below this is a property of the order. A prompt is the same by its stored
+    hash, task, model, attention, k and test row, in whichever cell it was run. Within a variant
+    each further run is compared with the first; the first runs of every two variants (another
+    backend, another dtype) are compared with each other.
+
+    Columns: task, model, attention, variant and other_variant (the same for runs within one), k,
+    predictions (compared), changed, ci_low and ci_high (95%, draws and test examples random).
+    """
+    import pandas as pd
+
+    if "prompt_hash" not in frame:
+        frame = frame.assign(prompt_hash=None)
+    again = frame["prompt_hash"].notna() & frame["prompt_hash"].duplicated(keep=False)
+    runs = frame.loc[again, [*PROMPT, "variant", "draw", "prediction"]]
+    runs = runs.assign(variant=runs["variant"].astype(object))
+    further = runs.duplicated([*PROMPT, "variant"])
+    firsts = runs[~further]
+    base = firsts[[*PROMPT, "variant", "prediction"]]
+    within = runs[further].merge(
+        base.assign(other_variant=base["variant"]), on=[*PROMPT, "variant"]
+    )
+    base = base.rename(columns={"variant": "other_variant"})
+    between = firsts.merge(base, on=PROMPT)
+    between = between[between["variant"] < between["other_variant"]]
+    pairs = pd.concat([within.rename(columns={}), between], ignore_index=True)
+    pairs["differs"] = pairs["prediction_x"] != pairs["prediction_y"]
+    return shares(pairs, RUNS, "differs", "changed")

@@ -1,0 +1,20 @@
+"""Label sorting: what it costs to group demonstrations by their label."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from icl_bench.analysis.paired import compare
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def sorting_penalty(frame: pd.DataFrame, alpha: float = 0.05) -> pd.DataFrame:
+    """Compare ``by-label`` with ``drawn``, the same demonstrations (paper 003, figure 5).
+
+    ``difference`` is below 0 where sorting costs accuracy; the columns are those of
+    :func:`icl_bench.analysis.paired.compare`, ``advice`` an order.
+    """
+    kept = frame[frame["order"].isin(["drawn", "by-label"])]
+    return compare(kept, {"order": "drawn"}, alpha=alpha)
