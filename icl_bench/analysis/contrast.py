@@ -85,7 +85,7 @@ def judge(
     ten, more where draws matter more; 95% limits held the difference in the others. So tests hold
     their level, but with two or three draws limits are too wide (up to 99.7%) where draws hardly
     matter: so few cannot show that. Joining two t quantiles as in ``intervals.mean_interval`` is
-    right to 93 to 97% with three draws and 0.05, but p of 0.01 came up in up to 4% of samples,
+    right for three draws and 0.05 (93 to 98%), but p of 0.01 came up in up to 4% of samples,
     and with two draws 0.05 in 11%: that is no level for a test that is corrected for many ks.
     """
     from scipy.special import stdtr

@@ -84,13 +84,10 @@ def noise_floor(frame: pd.DataFrame) -> pd.DataFrame:
     runs = runs.assign(variant=runs["variant"].astype(object))
     further = runs.duplicated([*PROMPT, "variant"])
     firsts = runs[~further]
-    base = firsts[[*PROMPT, "variant", "prediction"]]
-    within = runs[further].merge(
-        base.assign(other_variant=base["variant"]), on=[*PROMPT, "variant"]
-    )
-    base = base.rename(columns={"variant": "other_variant"})
-    between = firsts.merge(base, on=PROMPT)
+    first = firsts[[*PROMPT, "variant", "prediction"]].assign(other_variant=firsts["variant"])
+    within = runs[further].merge(first, on=[*PROMPT, "variant"])
+    between = firsts.merge(first.drop(columns="variant"), on=PROMPT)
     between = between[between["variant"] < between["other_variant"]]
-    pairs = pd.concat([within.rename(columns={}), between], ignore_index=True)
+    pairs = pd.concat([within, between], ignore_index=True)
     pairs["differs"] = pairs["prediction_x"] != pairs["prediction_y"]
     return shares(pairs, RUNS, "differs", "changed")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from icl_bench.analysis.bootstrap import means, resample
-from icl_bench.analysis.grid import Grid, grids
+from icl_bench.analysis.grid import Grid, grids, partition
 from icl_bench.analysis.summary import SATURATED, SETTING, saturation
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def saturation_chances(
     correct = frame["correct"].to_numpy(dtype=float)
     keys, found = grids(frame, [*SETTING, "k"])
     tables = []
-    for at in keys.groupby(SETTING, observed=True, sort=True).indices.values():
+    for at in partition(keys, SETTING)[1]:
         parts = _common([found[place] for place in at])
         accuracy, chance = _chances(parts, correct, rng, resamples)
         used = np.array([part.rows.size for part in parts])
@@ -91,7 +91,8 @@ def context_shares(frame: pd.DataFrame, windows: Mapping[str, int]) -> pd.DataFr
     """Which share of the context a curve needs until it is saturated (paper 003, table 4).
 
     ``windows`` gives the tokens of each model's context window. Where the frame has a column
-    ``labels``, which part of the label space a row belongs to, each part has a curve of its own.
+    ``labels``, which part of the label space a row belongs to ("all" or missing for the whole),
+    each part has a curve of its own.
 
     Columns: the setting, labels if given; k, best_k, max_k and within_window of
     :func:`icl_bench.analysis.summary.saturation`; share_of_tested, k over max_k: the study's
@@ -101,16 +102,19 @@ def context_shares(frame: pd.DataFrame, windows: Mapping[str, int]) -> pd.DataFr
     import pandas as pd
 
     if "labels" in frame:
+        labels = frame["labels"].astype(object).fillna(ALL_LABELS)
         parts = {
             name: context_shares(part.drop(columns="labels"), windows)
-            for name, part in frame.groupby("labels", observed=True)
+            for name, part in frame.groupby(labels)
         }
-        table = (
-            pd.concat(parts, names=["labels"]).reset_index("labels") if parts else pd.DataFrame()
-        )
-        return table.reindex(columns=[*SETTING, "labels", *SHARES])
+        columns = [*SETTING, "labels", *SHARES]
+        if not parts:
+            return pd.DataFrame(columns=columns)
+        table: pd.DataFrame = pd.concat(parts, names=["labels"]).reset_index("labels")
+        return table[columns]
     curve = _curve(frame[frame["correct"].notna()])
-    table = saturation(curve).merge(curve.drop(columns="accuracy"), on=[*SETTING, "k"], how="left")
+    tokens = curve.drop(columns="accuracy")
+    table = saturation(curve).merge(tokens, on=[*SETTING, "k"], how="left")
     window = table["model"].astype(object).map(dict(windows)).astype(float)
     return table.assign(
         share_of_tested=table["k"] / table["max_k"],
@@ -146,7 +150,7 @@ def label_spaces(
     Raises ValueError if a curve is there in several variants, which must not be averaged.
     """
     task = shares["task"].astype(object)
-    labels = shares["labels"].fillna(ALL_LABELS) if "labels" in shares else ALL_LABELS
+    labels = shares.get("labels", ALL_LABELS)
     half = task.isin(halves) | (labels != ALL_LABELS)
     curve = [name for name in SETTING if name != "variant"]
     twice = shares[shares.assign(labels=labels).duplicated([*curve, "labels"])]
