@@ -18,13 +18,13 @@ import pandas as pd
 
 from icl_bench.analysis.bias import confusions, label_bias, label_frequencies
 from icl_bench.analysis.calibration import calibration_error, reliability
+from icl_bench.analysis.curves import curves
 from icl_bench.analysis.demonstrations import by_distance, by_presence, copying
 from icl_bench.analysis.models import compare_models
-from icl_bench.analysis.order import noise_floor, order_changes
+from icl_bench.analysis.order import noise_floor, order_sensitivity
 from icl_bench.analysis.saturation import context_shares, saturation_chances
 from icl_bench.analysis.selectors import retrieval_gain
 from icl_bench.analysis.sorting import sorting_penalty
-from icl_bench.analysis.summary import curves, order_sensitivity
 
 SHOTS = np.array([1, 5, 10, 25, 50, 100, 250, 500, 1000, 2000])
 DRAWS, TEST, LABELS = 10, 250, 77
@@ -96,7 +96,6 @@ def main() -> None:
     tables: dict[str, Callable[[], Any]] = {
         "curves": lambda: curves(frame),
         "order_sensitivity": lambda: order_sensitivity(frame),
-        "order_changes": lambda: order_changes(frame),
         "noise_floor": lambda: noise_floor(frame),
         "retrieval_gain": lambda: retrieval_gain(frame),
         "sorting_penalty": lambda: sorting_penalty(frame),

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from icl_bench.backends.base import Answer, Backend
 from icl_bench.errors import CellError
 from icl_bench.experiment import Experiment, Group
@@ -179,6 +181,8 @@ class Runner:
             self._answer(prompts, todo, group.reserve, maker, opened, outcome)
         meta = {
             "demonstration_ids": maker.shared_ids,
+            "demonstration_labels": maker.labelled_ids() if experiment.data.labels else None,
+            "context_tokens": experiment.model.context_tokens,
             "task": experiment.data.spec.model_dump(mode="json"),
             "model_source": experiment.model.asked,
             "tokenizer": experiment.model.tokenizer,
@@ -250,12 +254,20 @@ class _PredictionMaker:
         self._known = set(self._labels)
         self._prompts, self._hashes = prompts, prompts.hashes()
         train, chosen = experiment.data.train, group.demonstrations(k)
+        self._shown = [train[i] for i in np.unique(chosen)]
         self.shared_ids: list[str] | None = None
         self._own_ids: list[tuple[str, ...]] | None = None
         if group.shared:
             self.shared_ids = [train[i].id for i in chosen]
         else:
             self._own_ids = [tuple(train[i].id for i in row) for row in chosen]
+
+    def labelled_ids(self) -> dict[str, list[str]]:
+        """Label -> ids of the demonstrations that have it, over all prompts of the cell."""
+        found: dict[str, list[str]] = {}
+        for example in self._shown:
+            found.setdefault(example.answer, []).append(example.id)
+        return found
 
     def make(self, answer: Answer) -> Prediction:
         """The prediction of one answer."""

@@ -17,7 +17,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -131,6 +131,8 @@ def prediction_schema() -> pa.Schema:
             *((name, pa.float64()) for name in SCORES),
             ("prompt_hash", pa.string()),
             ("demonstration_ids", pa.list_(pa.string())),
+            ("label_space", words),
+            ("queries", words),
             ("cell", words),
             ("variant", words),
         ]
@@ -485,6 +487,8 @@ class OpenCell:
         constant = {
             **spec.model_dump(),
             "backend": self.identity.facts["backend"],
+            "label_space": self.identity.facts.get("label_space"),
+            "queries": self.identity.facts.get("queries"),
             "cell": self.identity.cell,
             "variant": self.identity.variant,
         }
@@ -631,12 +635,46 @@ def read_results(root: str | Path = "results") -> pd.DataFrame:
 
 def read_table(root: Path) -> pa.Table:
     """The same as ``read_results``, as a table in Arrow's types."""
+    files = list(_result_files(root, _warn))
+    if not files:
+        raise UserError(f"results folder {root}: no results yet; run something first")
+    return _joined(files)
+
+
+def _joined(files: Sequence[_ResultFile]) -> pa.Table:
     import pyarrow as pa
 
-    tables = [file.table.replace_schema_metadata() for file in _result_files(root, _warn)]
-    if not tables:
-        raise UserError(f"results folder {root}: no results yet; run something first")
+    tables = [file.table.replace_schema_metadata() for file in files]
     return pa.concat_tables(_agreed(tables), promote_options="default").unify_dictionaries()
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A results folder, read once."""
+
+    predictions: pd.DataFrame
+    """The frame of ``read_results``; without a row where no cell is finished."""
+    cells: Mapping[str, Mapping[str, Any]]
+    """Cell -> what its file says of itself (``finished_cells``). Imports say nothing of the kind.
+    """
+    variants: Mapping[str, Mapping[str, Any]]
+    """Variant -> its facts; of an import's only ``imported``, the name of the file it is from."""
+    failed: Sequence[Mapping[str, Any]]
+    """The marks of ``failed_cells``."""
+
+
+def read_stored(root: Path) -> Stored:
+    """Read all that a results folder holds.
+
+    Damaged files and further copies of a cell are left out with a warning that names them. Raises
+    ``UserError`` where there is no such folder, or neither a finished nor a failed cell in it.
+    """
+    files, failed = list(_result_files(root, _warn)), failed_cells(root)
+    if not files and not failed:
+        raise UserError(f"results folder {root}: no results yet; run something first")
+    cells = {file.meta["cell"]: file.meta for file in files if file.imported is None}
+    frame: pd.DataFrame = _joined(files).to_pandas() if files else no_results()
+    return Stored(frame, cells, _variants(files), failed)
 
 
 def no_results() -> pd.DataFrame:
@@ -703,8 +741,12 @@ def read_variants(root: Path) -> dict[str, dict[str, Any]]:
 
     Of an import's variant only one is known, ``imported``: the name of the file it is from.
     """
+    return _variants(_result_files(root, say=lambda _: None))
+
+
+def _variants(files: Iterable[_ResultFile]) -> dict[str, dict[str, Any]]:
     facts: dict[str, dict[str, Any]] = {}
-    for file in _result_files(root, say=lambda _: None):
+    for file in files:
         if file.imported is None:
             facts[file.meta["variant"]] = file.meta["facts"]
             continue

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from icl_bench.analysis.curves import SETTING
 from icl_bench.analysis.grid import partition
-from icl_bench.analysis.summary import SETTING
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from icl_bench.analysis.bootstrap import Counts, means, resample
+from icl_bench.analysis.curves import SETTING
 from icl_bench.analysis.grid import grids
-from icl_bench.analysis.summary import SETTING
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from icl_bench.analysis.curves import SETTING
 from icl_bench.analysis.grid import partition
 from icl_bench.analysis.shares import shares
-from icl_bench.analysis.summary import SETTING
 
 if TYPE_CHECKING:
     import pandas as pd

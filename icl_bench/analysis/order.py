@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from icl_bench.analysis.curves import SETTING
 from icl_bench.analysis.grid import Grid, grids, partition
 from icl_bench.analysis.shares import share_interval, shares
-from icl_bench.analysis.summary import SETTING
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,12 +19,11 @@ PROMPT = ["task", "model", "attention", "k", "test_id", "prompt_hash"]
 RUNS = ["task", "model", "attention", "variant", "other_variant", "k"]
 
 
-def order_changes(frame: pd.DataFrame) -> pd.DataFrame:
+def order_sensitivity(frame: pd.DataFrame) -> pd.DataFrame:
     """How many predictions change between ``drawn`` and ``shuffled`` prompts (paper 003, figure 4).
 
-    The share :func:`icl_bench.analysis.summary.order_sensitivity` has, over all pairs of one draw
-    and test row in both orders, with its 95% interval, draws and test examples both random. One
-    demonstration has one order: k=1 is left out.
+    The share is over all pairs of one draw and test row in both orders, with its 95% interval,
+    draws and test examples both random. One demonstration has one order: k=1 is left out.
 
     Columns: the setting but for order, k, reorderings, draws and rows (those of pairs), changed,
     ci_low, ci_high, and left_out: the shuffled predictions without a drawn counterpart.

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from icl_bench.analysis.contrast import Alternative, contrast, judge
+from icl_bench.analysis.curves import SETTING
 from icl_bench.analysis.grid import Grid, complete, grids
-from icl_bench.analysis.summary import SETTING
 
 if TYPE_CHECKING:
     import pandas as pd

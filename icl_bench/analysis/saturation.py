@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from icl_bench.analysis.bootstrap import means, resample
+from icl_bench.analysis.curves import SATURATED, SETTING, saturation
 from icl_bench.analysis.grid import Grid, grids, partition
-from icl_bench.analysis.summary import SATURATED, SETTING, saturation
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,7 +19,7 @@ CHANCES = [*SETTING, "k", "accuracy", "chance", "saturated", "rows", "left_out"]
 SHARES = ["k", "best_k", "max_k", "within_window", "share_of_tested", "prompt_tokens", "window",
           "share_of_window"]  # fmt: skip
 ALL_LABELS = "all"
-"""What the column ``labels`` says where no label is left out."""
+"""What the column ``label_space`` says where no label is left out."""
 
 
 def saturation_chances(
@@ -27,7 +27,7 @@ def saturation_chances(
 ) -> pd.DataFrame:
     """How often each k is the saturation point when draws and test examples are resampled.
 
-    The point itself is :func:`icl_bench.analysis.summary.saturation`'s (paper 003, appendix A). All
+    The point itself is :func:`icl_bench.analysis.curves.saturation`'s (paper 003, appendix A). All
     ks of a curve share the test examples that they have in common, and are resampled together.
 
     Columns: the setting, k, accuracy, chance (the share of resamples in which this k is the
@@ -91,26 +91,26 @@ def context_shares(frame: pd.DataFrame, windows: Mapping[str, int]) -> pd.DataFr
     """Which share of the context a curve needs until it is saturated (paper 003, table 4).
 
     ``windows`` gives the tokens of each model's context window. Where the frame has a column
-    ``labels``, which part of the label space a row belongs to ("all" or missing for the whole),
-    each part has a curve of its own.
+    ``label_space``, which part of the label space a row belongs to ("all" or missing for the
+    whole), each part has a curve of its own.
 
-    Columns: the setting, labels if given; k, best_k, max_k and within_window of
-    :func:`icl_bench.analysis.summary.saturation`; share_of_tested, k over max_k: the study's
+    Columns: the setting, label_space if given; k, best_k, max_k and within_window of
+    :func:`icl_bench.analysis.curves.saturation`; share_of_tested, k over max_k: the study's
     figure, whose largest k filled the window; prompt_tokens (mean at that k), window, and
     share_of_window, the quotient of these two. What is not known is NaN.
     """
     import pandas as pd
 
-    if "labels" in frame:
-        labels = frame["labels"].astype(object).fillna(ALL_LABELS)
+    if "label_space" in frame:
+        labels = frame["label_space"].astype(object).fillna(ALL_LABELS)
         parts = {
-            name: context_shares(part.drop(columns="labels"), windows)
+            name: context_shares(part.drop(columns="label_space"), windows)
             for name, part in frame.groupby(labels)
         }
-        columns = [*SETTING, "labels", *SHARES]
+        columns = [*SETTING, "label_space", *SHARES]
         if not parts:
             return pd.DataFrame(columns=columns)
-        table: pd.DataFrame = pd.concat(parts, names=["labels"]).reset_index("labels")
+        table: pd.DataFrame = pd.concat(parts, names=["label_space"]).reset_index("label_space")
         return table[columns]
     curve = _curve(frame[frame["correct"].notna()])
     tokens = curve.drop(columns="accuracy")
@@ -142,7 +142,7 @@ def label_spaces(
 
     ``shares`` is :func:`context_shares`' table and ``measure`` one of its columns. A curve belongs
     to a half where ``halves`` names its task (task of the half -> task with all labels), or where
-    its ``labels`` are others than "all".
+    its ``label_space`` is another than "all".
 
     Columns: task, model, select, order, attention, full, half, and subsets, the number of halves.
     Tasks without a half, or whose half has no full counterpart, are left out.
@@ -150,10 +150,10 @@ def label_spaces(
     Raises ValueError if a curve is there in several variants, which must not be averaged.
     """
     task = shares["task"].astype(object)
-    labels = shares.get("labels", ALL_LABELS)
+    labels = shares.get("label_space", ALL_LABELS)
     half = task.isin(halves) | (labels != ALL_LABELS)
     curve = [name for name in SETTING if name != "variant"]
-    twice = shares[shares.assign(labels=labels).duplicated([*curve, "labels"])]
+    twice = shares[shares.assign(label_space=labels).duplicated([*curve, "label_space"])]
     if len(twice):
         raise ValueError(f"several variants of {', '.join(twice[curve].iloc[0])}")
     table = shares[curve].astype(object).assign(task=task.replace(dict(halves)), of=shares[measure])

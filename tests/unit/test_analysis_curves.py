@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from predictions import cell, frame
 
+from icl_bench.analysis.curves import SETTING, curves
 from icl_bench.analysis.intervals import matrix, mean_interval
-from icl_bench.analysis.summary import SETTING, curves
 from icl_bench.metrics import macro_f1
 
 

@@ -13,7 +13,7 @@ from icl_bench.analysis.bias import confusions, label_bias
 from icl_bench.analysis.calibration import calibration_error, reliability
 from icl_bench.analysis.demonstrations import by_distance, by_presence, copying
 from icl_bench.analysis.models import compare_models
-from icl_bench.analysis.order import noise_floor, order_changes
+from icl_bench.analysis.order import noise_floor, order_sensitivity
 from icl_bench.analysis.saturation import context_shares, saturation_chances
 from icl_bench.analysis.selectors import retrieval_gain
 from icl_bench.analysis.sorting import sorting_penalty
@@ -35,7 +35,7 @@ def results(tmp_path: Path) -> Path:
 def test_every_table_is_of_its_tasks_alone(results: Path):
     frame, rng = read_results(results), np.random.default_rng(0)
     tables = [
-        order_changes(frame), sorting_penalty(frame), retrieval_gain(frame),
+        order_sensitivity(frame), sorting_penalty(frame), retrieval_gain(frame),
         saturation_chances(frame, rng), context_shares(frame, {"small": 512}),
         label_bias(frame), confusions(frame),
     ]  # fmt: skip

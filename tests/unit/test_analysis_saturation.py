@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from predictions import answers, cell, frame, scored
 
+from icl_bench.analysis.curves import curves, saturation
 from icl_bench.analysis.saturation import context_shares, label_spaces, saturation_chances
-from icl_bench.analysis.summary import curves, saturation
 
 
 def curve(accuracies: dict[int, float], draws: int = 5, test: int = 200, **axes: object):
@@ -128,11 +128,11 @@ def test_what_is_not_known_of_the_window_is_missing():
 
 
 def test_each_part_of_the_label_space_has_a_curve_of_its_own():
-    rows = frame(shaped(FULL, labels="all"), shaped(HALF, labels="half 1"))
+    rows = frame(shaped(FULL, label_space="all"), shaped(HALF, label_space="half 1"))
     found = context_shares(rows, WINDOWS)
-    assert found[["labels", "k"]].to_numpy().tolist() == [["all", 10], ["half 1", 5]]
+    assert found[["label_space", "k"]].to_numpy().tolist() == [["all", 10], ["half 1", 5]]
     assert list(context_shares(rows.iloc[:0], WINDOWS).columns) == list(found.columns)
-    unsaid = rows.replace({"labels": {"all": None}})
+    unsaid = rows.replace({"label_space": {"all": None}})
     pd.testing.assert_frame_equal(context_shares(unsaid, WINDOWS), found)
 
 
@@ -148,7 +148,7 @@ def test_halves_are_averaged_and_stand_beside_the_full_label_space():
 
 
 def test_a_column_can_say_which_labels_there_are():
-    rows = frame(shaped(FULL, labels="all"), shaped(HALF, labels="half 1", variant="w"))
+    rows = frame(shaped(FULL, label_space="all"), shaped(HALF, label_space="half 1", variant="w"))
     (found,) = label_spaces(context_shares(rows, WINDOWS), {}).itertuples()
     assert (found.full, found.half, found.subsets) == (0.5, 0.25, 1)
 

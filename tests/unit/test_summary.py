@@ -12,14 +12,10 @@ import pandas as pd
 import pytest
 from fakes import FREE_TEXT, FakeBackend, plan, runner
 
+from icl_bench.analysis.curves import curves, saturation
 from icl_bench.analysis.intervals import mean_interval
-from icl_bench.analysis.summary import (
-    curves,
-    order_sensitivity,
-    saturation,
-    summarise,
-    summarise_folder,
-)
+from icl_bench.analysis.order import order_sensitivity
+from icl_bench.analysis.summary import summarise, summarise_folder
 from icl_bench.errors import CellError, UserError
 from icl_bench.prompts import PromptSet
 from icl_bench.store import read_results

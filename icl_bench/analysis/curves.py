@@ -1,0 +1,107 @@
+"""Curves: the scores of every setting against the number of demonstrations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from icl_bench.analysis.grid import grids
+from icl_bench.analysis.intervals import mean_interval
+from icl_bench.store import SCORES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SETTING = ["task", "model", "select", "order", "attention", "variant"]
+"""Columns that are the same along one curve."""
+SATURATED = 0.95
+
+
+def curves(predictions: pd.DataFrame) -> pd.DataFrame:
+    """Mean scores against k, one row per point of each curve.
+
+    Columns: the setting, k, draws, test_rows, accuracy with ci_low and ci_high (95%, draws and
+    test examples both random), macro_f1 (over the labels of the test rows' gold, mean of draws),
+    invalid (share of answers that are no label), and for free text the means of its scores
+    with the interval of the first of them that is there. Shares of 1. Where a draw lacks test
+    examples, a point is its largest part that is complete, and ``left_out`` the predictions
+    outside of it.
+    """
+    import pandas as pd
+
+    from icl_bench.metrics import label_scores
+
+    points = [*SETTING, "k"]
+    keys, found = grids(predictions, points)
+    parts = [grid.whole() for grid in found]
+    scores = {
+        name: predictions[name].to_numpy(dtype=float)
+        for name in ("correct", "valid", *SCORES)
+        if name in predictions
+    }
+    rows = [
+        {**dict(zip(points, key, strict=True)), **_point(part.rows, scores)}
+        for key, part in zip(keys.itertuples(index=False), parts, strict=True)
+    ]
+    table = pd.DataFrame(rows, columns=[*points, *_POINT])
+    table["left_out"] = [g.predictions - p.rows.size for g, p in zip(found, parts, strict=True)]
+    if table["left_out"].any():
+        predictions = predictions.iloc[np.sort(np.hstack([part.rows.ravel() for part in parts]))]
+    labelled = predictions[predictions["correct"].notna()]
+    if len(labelled):
+        of_draws = label_scores(labelled, [*points, "draw"])
+        means = of_draws.groupby(points, observed=True)[["macro_f1"]].mean()
+        table = table.drop(columns="macro_f1").merge(means, on=points, how="left")
+    return table[[*points, *_POINT]]
+
+
+_POINT = ["draws", "test_rows", "accuracy", "ci_low", "ci_high", "macro_f1", "invalid", *SCORES,
+          "left_out"]  # fmt: skip
+
+
+def _point(rows: np.ndarray, scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """One point's numbers but macro-F1, from the positions of its predictions ``(draws, test)``."""
+    found: dict[str, Any] = dict.fromkeys(_POINT)
+    found["draws"], found["test_rows"] = rows.shape
+    if not np.isnan(scores["correct"][rows]).any():
+        found["accuracy"], found["ci_low"], found["ci_high"] = mean_interval(
+            scores["correct"][rows]
+        )
+        found["invalid"] = float(1 - scores["valid"][rows].mean())
+        return found
+    for name in SCORES:
+        if name in scores and not np.isnan(scores[name][rows]).any():
+            found[name], low, high = mean_interval(scores[name][rows].clip(0, 1))
+            if found["ci_low"] is None:
+                found["ci_low"], found["ci_high"] = low, high
+    return found
+
+
+def saturation(curve: pd.DataFrame) -> pd.DataFrame:
+    """Where each curve is saturated (paper 003, appendix A).
+
+    ``k`` is the smallest tested number of demonstrations whose mean accuracy reaches 95% of the
+    curve's maximum, ``best_k`` the one that has the maximum, ``max_k`` the largest tested. Where
+    only the last tested k reaches it, ``within_window`` is false: it may lie beyond.
+    """
+    import pandas as pd
+
+    rows = []
+    known = curve[curve["accuracy"].notna()]
+    for key, points in known.groupby(SETTING, observed=True, sort=True):
+        points = points.sort_values("k")
+        best = points["accuracy"].max()
+        reached = points.loc[points["accuracy"] >= SATURATED * best, "k"]
+        k, last = int(reached.iloc[0]), int(points["k"].iloc[-1])
+        rows.append(
+            {
+                **dict(zip(SETTING, key, strict=True)),
+                "k": k,
+                "best_k": int(points["k"].iloc[int(points["accuracy"].argmax())]),
+                "max_k": last,
+                "within_window": k < last,
+            }
+        )
+    return pd.DataFrame(rows, columns=[*SETTING, "k", "best_k", "max_k", "within_window"])

@@ -1,0 +1,157 @@
+"""All findings on a results folder: every table of the analysis, made once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from icl_bench.analysis.bias import confusions, label_bias, label_frequencies
+from icl_bench.analysis.calibration import calibration_error, reliability
+from icl_bench.analysis.cost import cost
+from icl_bench.analysis.demonstrations import by_distance, by_presence, copying
+from icl_bench.analysis.models import compare_models
+from icl_bench.analysis.order import noise_floor
+from icl_bench.analysis.saturation import context_shares, label_spaces, saturation_chances
+from icl_bench.analysis.selectors import retrieval_gain
+from icl_bench.analysis.sorting import sorting_penalty
+from icl_bench.analysis.summary import Summary, asked, records, summarise_stored
+from icl_bench.models import REGISTRY
+from icl_bench.seeds import generator
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from icl_bench.store import Stored
+
+SEED = 0
+"""Of the resampling: the same folder gives the same numbers."""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Tidy tables of one results folder. Each function's docstring describes its table."""
+
+    summary: Summary
+    """Curves, saturation and order sensitivity; settings and failed cells."""
+    saturation_chances: pd.DataFrame
+    context_shares: pd.DataFrame
+    label_spaces: pd.DataFrame
+    noise_floor: pd.DataFrame
+    sorting_penalty: pd.DataFrame
+    retrieval_gain: pd.DataFrame
+    models: pd.DataFrame
+    label_bias: pd.DataFrame
+    label_frequencies: pd.DataFrame
+    confusions: pd.DataFrame
+    by_presence: pd.DataFrame
+    by_distance: pd.DataFrame
+    copying: pd.DataFrame
+    reliability: pd.DataFrame
+    calibration_error: pd.DataFrame
+    cost: pd.DataFrame
+
+    def tables(self) -> Iterator[tuple[str, pd.DataFrame]]:
+        """Every table with its name."""
+        for name in ("curves", "saturation", "order_sensitivity"):
+            yield name, getattr(self.summary, name)
+        for field in fields(self):
+            if field.name != "summary":
+                yield field.name, getattr(self, field.name)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain lists of records; what is undefined is null."""
+        known = self.summary.as_json()
+        return known | {name: records(table) for name, table in self.tables() if name not in known}
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of predictions beside themselves."""
+
+    shared: Mapping[str, Sequence[str]]
+    """Cell -> ids of the demonstrations that all its prompts have."""
+    labels: Mapping[str, Mapping[str, str]]
+    """Variant -> id of each demonstration -> its label."""
+    seconds: Mapping[str, float]
+    """Cell -> seconds that the engine took."""
+    windows: Mapping[str, int]
+    """Model -> tokens it reads."""
+
+    @classmethod
+    def of(cls, stored: Stored) -> Known:
+        """Gather it from a folder's cells; windows of other models are the registry's."""
+        labels: dict[str, dict[str, str]] = {}
+        windows = {name: spec.context_tokens for name, spec in REGISTRY.items()}
+        shared, seconds = {}, {}
+        for cell, meta in stored.cells.items():
+            if meta.get("demonstration_ids") is not None:
+                shared[cell] = meta["demonstration_ids"]
+            of_variant = labels.setdefault(meta["variant"], {})
+            for label, ids in (meta.get("demonstration_labels") or {}).items():
+                of_variant.update(dict.fromkeys(ids, label))
+            if "seconds" in meta:
+                seconds[cell] = float(meta["seconds"])
+            if "context_tokens" in meta:
+                windows[meta["spec"]["model"]] = meta["context_tokens"]
+        return cls(shared, labels, seconds, windows)
+
+
+def find(stored: Stored, base_model: str | None = None) -> Findings:
+    """Make every table of what was read of a results folder.
+
+    ``base_model`` is the one that other models are compared with, by default the first by name.
+    """
+    known = Known.of(stored)
+    everything = stored.predictions
+    frame = asked(everything)
+    copied = everything if frame is everything else everything[everything["queries"].notna()]
+    shares = context_shares(frame, known.windows)
+    models = sorted(frame["model"].astype(str).unique())
+    return Findings(
+        summary=summarise_stored(stored),
+        saturation_chances=saturation_chances(frame, generator(SEED, "saturation")),
+        context_shares=shares,
+        label_spaces=label_spaces(_unmixed(shares), {}),
+        noise_floor=noise_floor(frame),
+        sorting_penalty=sorting_penalty(frame),
+        retrieval_gain=retrieval_gain(frame),
+        models=compare_models(frame, base_model or (models or [""])[0]),
+        label_bias=label_bias(frame),
+        label_frequencies=label_frequencies(frame),
+        confusions=confusions(frame),
+        by_presence=_of_variants(frame, known, by_presence),
+        by_distance=_of_variants(frame, known, by_distance),
+        copying=copying(copied, known.shared),
+        reliability=reliability(frame),
+        calibration_error=calibration_error(frame, generator(SEED, "calibration")),
+        cost=cost(frame, known.seconds),
+    )
+
+
+def _unmixed(shares: pd.DataFrame) -> pd.DataFrame:
+    """Without curves that are there in several variants, which must not be averaged."""
+    names = ("task", "model", "select", "order", "attention", "label_space")
+    curve = [name for name in names if name in shares]
+    return shares[~shares.duplicated(curve, keep=False)]
+
+
+def _of_variants(
+    frame: pd.DataFrame, known: Known, table: Callable[..., pd.DataFrame]
+) -> pd.DataFrame:
+    """One table of all variants whose demonstrations' labels are known.
+
+    Ids of demonstrations are a data set's own: another one may have the same.
+    """
+    import pandas as pd
+
+    of_variant = frame["variant"].astype(object)
+    parts = [
+        table(frame[of_variant == variant], labels, known.shared)
+        for variant, labels in known.labels.items()
+        if labels
+    ]
+    parts = [part for part in parts if len(part)]
+    if not parts:
+        return table(frame.iloc[:0], {}, {})
+    return pd.concat(parts, ignore_index=True)
