@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 ROWS = 50
 BLOCK = 128
 """Tokens of a cache block of vLLM's CPU build."""
-NEAR_TIE = {"float32": 0.01, "bfloat16": 1.0}
+NEAR_TIE = {"float32": 0.01, "bfloat16": 0.5}
 """Logits. bfloat16 has steps of 0.06 to 0.13 where Gemma's logits lie, and layers add up."""
 
 
@@ -174,7 +174,7 @@ def test_free_text_ends_at_the_stop_and_is_that_of_the_other_backend(
 
 
 def test_in_half_precision_few_answers_differ_and_all_of_them_are_near_ties(data_dir: Path):
-    """Two engines round differently: 4 of 100 differed where this was measured."""
+    """Two engines round differently: 12 of 495 differed where this was measured."""
     sweep = prepared("banking77", "10", data_dir, rows=25)
     engines = vllm_engine("bfloat16", max_model_len=2048), transformers_engine("bfloat16")
     found = compared(sweep, *engines, "bfloat16")
