@@ -72,13 +72,14 @@ def device_rate(device: str, dtype: str, seconds: float = 0.2) -> float:
     return count * 2.0 * size**3 / (time.perf_counter() - start)
 
 
-def seconds(shape: Shape, rate: float, cells: Sequence[CellPlan], rows: int) -> list[float]:
+def seconds(shape: Shape, rate: float, cells: Sequence[CellPlan]) -> list[float]:
     """Estimated seconds of each cell, given what its group has cached: ``(cells,)``."""
     result = []
     for cell in cells:
         if cell.problem:
             result.append(0.0)
             continue
+        rows = cell.queries
         own = cell.prompt_tokens - cell.prefix_tokens * rows
         extends = max(0, cell.new_tokens - own)
         work = shape.flops(extends, cell.prefix_tokens - extends / 2)

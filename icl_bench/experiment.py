@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from icl_bench.selection.bertscore import Encoder
 
 Scoring = Literal["greedy", "exact", "unconstrained"]
+Queries = Literal["test", "copied"]
 
 
 @dataclass
@@ -39,6 +40,10 @@ class Experiment:
     tokenizer: PreTrainedTokenizerBase
     seed: int = 0
     scoring: Scoring = "greedy"
+    queries: Queries = "test"
+    """``copied``: queries are demonstrations of their own prompt, not test rows."""
+    label_space: str | None = None
+    """Which part of the task's labels the data is cut to, in words; None for all."""
     _rankings: dict[str, list[Ranking]] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -181,21 +186,35 @@ class Group:
         labels = [self.experiment.data.train[i].answer for i in chosen]
         return self.order.arrange(chosen, labels, self.draw, row)
 
+    def queries(self, k: int) -> Sequence[Example]:
+        """What is asked: the test rows, or as many of the k demonstrations (all, if k is less).
+
+        The demonstrations are a random sample of the prompt's, in its order (paper 003, table 5).
+        """
+        experiment = self.experiment
+        if experiment.queries == "test":
+            return experiment.data.test
+        shown = self.demonstrations(k)
+        count = min(len(experiment.data.test), k)
+        rng = generator(experiment.seed, "copied", self.draw, k)
+        return self._examples(shown[np.sort(rng.permutation(k)[:count])])
+
     def prompts(self, shots: Sequence[int]) -> Iterator[tuple[int, PromptSet]]:
         """Prompts of each k, in rising order."""
-        data, encoder = self.experiment.data, self.experiment.encoder
-        if self.shared and self.order.nested:
+        test, encoder = self.experiment.data.test, self.experiment.encoder
+        if self.shared and self.order.nested and self.experiment.queries == "test":
             if missing := [k for k in shots if k not in self._sets]:
                 shown = self._examples(self.demonstrations(max(missing)))
-                self._sets.update(encoder.shared_prompts(shown, missing, data.test))
+                self._sets.update(encoder.shared_prompts(shown, missing, test))
             yield from ((k, self._sets[k]) for k in sorted(shots))
             return
         for k in sorted(shots):
             chosen = self.demonstrations(k)
             if self.shared:
-                yield k, encoder.shared_prompts(self._examples(chosen), [k], data.test)[k]
+                asked = self.queries(k)
+                yield k, encoder.shared_prompts(self._examples(chosen), [k], asked)[k]
             else:
-                yield k, encoder.own_prompts([self._examples(c) for c in chosen], data.test)
+                yield k, encoder.own_prompts([self._examples(c) for c in chosen], test)
 
     def _examples(self, indices: np.ndarray) -> list[Example]:
         return [self.experiment.data.train[i] for i in indices]
@@ -216,7 +235,8 @@ class Group:
     def _largest_by_sums(self, window: int) -> int:
         """As ``largest``, from the lengths of the demonstrations alone."""
         experiment = self.experiment
-        encoder, test = experiment.encoder, experiment.data.test
+        encoder, data = experiment.encoder, experiment.data
+        test = data.test if experiment.queries == "test" else data.train
         queries = [len(p) for p in encoder.own_prompts([[] for _ in test], test).suffixes]
         bare = len(encoder.own_prompts([[] for _ in test], test).prefix)
         room = window - experiment.answer_tokens - bare - np.array(queries)

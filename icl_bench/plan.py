@@ -44,6 +44,8 @@ class CellPlan:
     """Tokens of all prompts, whether shared or not."""
     new_tokens: int
     """Tokens to compute once the group's smaller cells are cached."""
+    queries: int
+    """Predictions that the cell has."""
     problem: str | None = None
     """Why the cell cannot run; None if it can."""
 
@@ -181,9 +183,11 @@ def _cells(group: Group, numbers: Sequence[int]) -> list[CellPlan]:
         new = len(prompts.prefix) - (cached if grows else 0) + prompts.own_tokens
         if problem is None:
             cached = len(prompts.prefix)
-        cells.append(CellPlan(spec(k), len(prompts.prefix), prompts.longest, answer, window,
-                              prompts.prompt_tokens, new, problem))  # fmt: skip
+        cells.append(CellPlan(
+            spec(k), len(prompts.prefix), prompts.longest, answer, window, prompts.prompt_tokens,
+            new, len(prompts.suffixes), problem,
+        ))  # fmt: skip
     for k in (k for k in numbers if k > pool):
         problem = f"k={k} is more than the pool's {pool:,} demonstrations"
-        cells.append(CellPlan(spec(k), 0, 0, answer, window, 0, 0, problem))
+        cells.append(CellPlan(spec(k), 0, 0, answer, window, 0, 0, 0, problem))
     return cells

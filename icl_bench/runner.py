@@ -71,6 +71,8 @@ def facts(experiment: Experiment, select: str, engine: Mapping[str, str]) -> dic
         "data": dict(data.files),
         "test": short_hash([row.id for row in data.test]),
         "test_rows": len(data.test),
+        **({"label_space": experiment.label_space} if experiment.label_space else {}),
+        **({"queries": experiment.queries} if experiment.queries != "test" else {}),
         "pool": short_hash([data.train[i].id for i in experiment.pool]),
         "pool_rows": len(experiment.pool),
         "fingerprint": experiment.model.fingerprint,
@@ -137,10 +139,9 @@ class Runner:
         That is those that it is computing, and where ``apart`` is set also all that follow one.
         """
         busy: list[CellPlan] = []
-        rows = len(self.plan.experiment.data.test)
         for i, cell in enumerate(cells):
             identity = self.identity(cell)
-            with self.store.claim(identity, rows) as opened:
+            with self.store.claim(identity, cell.queries) as opened:
                 if opened is None:
                     if self.store.path(identity).exists():
                         outcome.kept.append(cell.spec)
@@ -171,11 +172,11 @@ class Runner:
         self, group: PlannedGroup, cell: CellPlan, opened: OpenCell, outcome: Outcome
     ) -> None:
         experiment = self.plan.experiment
-        test = experiment.data.test
+        asked = group.group.queries(cell.spec.k)
         ((_, prompts),) = group.group.prompts([cell.spec.k])
         if prompts.longest + experiment.answer_tokens > experiment.model.context_tokens:
             raise CellError(f"needs {prompts.longest + experiment.answer_tokens:,} tokens")
-        todo = [i for i, row in enumerate(test) if row.id not in opened.done]
+        todo = [i for i, row in enumerate(asked) if row.id not in opened.done]
         maker = _PredictionMaker(experiment, group.group, cell.spec.k, prompts)
         if todo:
             self._answer(prompts, todo, group.reserve, maker, opened, outcome)
@@ -191,7 +192,8 @@ class Runner:
             "notes": list(experiment.data.notes),
             "origin": experiment.data.origin,
         }
-        opened.finish([row.id for row in test], meta, self._scores(opened))
+        names = [row.id for row in asked]
+        opened.finish(names, meta, self._scores([opened.done[name] for name in names]))
 
     def _answer(
         self,
@@ -229,14 +231,13 @@ class Runner:
             assert self._backend.identity() == dict(self.engine), "the engine is another than said"
         return self._backend
 
-    def _scores(self, opened: OpenCell) -> dict[str, Sequence[float]]:
-        """Scores of free text, per test row in evaluation order."""
+    def _scores(self, rows: Sequence[Prediction]) -> dict[str, Sequence[float]]:
+        """Scores of free text, ``(rows,)`` each."""
         data = self.plan.experiment.data
         if data.spec.is_classification:
             return {}
         from icl_bench.metrics import bertscore_f1, rouge
 
-        rows = [opened.done[row.id] for row in data.test]
         gold, said = [r.gold for r in rows], [r.prediction for r in rows]
         scores: dict[str, Sequence[float]] = {}
         if "rouge" in data.spec.metrics:
@@ -250,7 +251,7 @@ class _PredictionMaker:
     """Turns a backend's answers into predictions with all that traces them to their prompt."""
 
     def __init__(self, experiment: Experiment, group: Group, k: int, prompts: PromptSet) -> None:
-        self._test, self._labels = experiment.data.test, experiment.data.labels
+        self._asked, self._labels = group.queries(k), experiment.data.labels
         self._known = set(self._labels)
         self._prompts, self._hashes = prompts, prompts.hashes()
         train, chosen = experiment.data.train, group.demonstrations(k)
@@ -271,7 +272,7 @@ class _PredictionMaker:
 
     def make(self, answer: Answer) -> Prediction:
         """The prediction of one answer."""
-        row = self._test[answer.index]
+        row = self._asked[answer.index]
         text = self._labels[answer.label] if answer.label is not None else str(answer.text).strip()
         own = self._own_ids[answer.index] if self._own_ids is not None else None
         return Prediction(

@@ -13,10 +13,12 @@ from icl_bench.backends.base import Backend
 from icl_bench.data import load_data
 from icl_bench.engines import Engine, EngineSpec, check_engine, chosen, make_engine
 from icl_bench.errors import UserError
-from icl_bench.experiment import Experiment, Scoring
+from icl_bench.experiment import Experiment, Queries, Scoring
+from icl_bench.label_space import HalfLabels
 from icl_bench.models import Model, load_tokenizer, resolve, served
 from icl_bench.plan import Plan, check_request, make_plan
 from icl_bench.runner import Outcome, Runner, Watcher
+from icl_bench.selection import SELECTORS
 from icl_bench.shots import Shots
 from icl_bench.spec import Frozen, TaskSpec
 from icl_bench.store import Store
@@ -38,6 +40,10 @@ class RunSpec(Frozen):
     seed: int = 0
     scoring: Scoring = "greedy"
     test_size: int | None = None
+    labels: str = "all"
+    """``all`` labels of the task, or ``half:SEED``."""
+    queries: Queries = "test"
+    """``copied``: demonstrations of the prompt are asked, instead of test rows."""
     data_dir: Path | None = None
     context_tokens: int | None = None
     tokenizer: str | None = None
@@ -65,9 +71,14 @@ class Sweep:
         check(spec, task)
         say(f"reading {task.name}")
         data = load_data(task, data_dir=spec.data_dir, test_size=spec.test_size)
+        if half := HalfLabels.parse(spec.labels):
+            data = half.of(data)
         say(f"preparing {spec.model}")
         model = _model(spec)
-        experiment = Experiment(data, model, load_tokenizer(model), spec.seed, _scoring(spec))
+        experiment = Experiment(
+            data, model, load_tokenizer(model), spec.seed, _scoring(spec), spec.queries,
+            str(half) if half else None,
+        )  # fmt: skip
         say("counting tokens")
         plan = make_plan(experiment, shots, spec.select, spec.order, spec.draws)
         return cls(spec, model, experiment, plan)
@@ -91,8 +102,7 @@ class Sweep:
         rate = self.engine.rate()
         if rate is None:
             return [None] * len(self.plan.cells)
-        rows = len(self.experiment.data.test)
-        return seconds(shape_of(self.model.source), rate, self.plan.cells, rows)
+        return seconds(shape_of(self.model.source), rate, self.plan.cells)
 
     def run(self, results: Path, watcher: Watcher | None = None) -> Outcome:
         """Compute what is not in the results folder yet. Raises ``UserError``."""
@@ -116,6 +126,15 @@ def check(spec: RunSpec, task: TaskSpec) -> None:
         raise UserError(f"{option}: task {task.name} is free text, it has no labels")
     if spec.scoring == "exact" and engine != "transformers":
         raise UserError("--score exact: runs on --backend transformers")
+    if HalfLabels.parse(spec.labels) and not task.is_classification:
+        raise UserError(f"--labels {spec.labels}: task {task.name} is free text, without labels")
+    if spec.queries == "copied":
+        retrieving = [
+            name for name in spec.select if name in SELECTORS and SELECTORS[name].retrieves
+        ]
+        if retrieving:
+            raise UserError(f"--queries copied: {retrieving[0]} would only find the query itself; "
+                            "it is for --select random")  # fmt: skip
     if (engine == "openai") != (spec.tokenizer is not None):
         raise UserError(
             "--backend openai needs --tokenizer: a model name, folder or hub id whose tokenizer "

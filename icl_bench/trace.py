@@ -52,7 +52,9 @@ def find_prediction(
     path, meta = _one_cell(results, wanted)
     row = _one_row(path, test_id)
     spec = TaskSpec.model_validate(meta["task"])
-    asked = spec.model_copy(update={"test": TestRows(ids=(row["test_id"],))})
+    copied = row.get("queries") is not None  # the query is one of the demonstrations
+    rows = TestRows(size=1) if copied else TestRows(ids=(row["test_id"],))
+    asked = spec.model_copy(update={"test": rows})
     data = load_data(asked, data_dir=data_dir)
     stored = meta["facts"]["data"]  # may name a list of test ids too, which is not read here
     if any(stored.get(name) != digest for name, digest in data.files.items()):
@@ -64,7 +66,8 @@ def find_prediction(
     ids = meta["demonstration_ids"] if ids is None else list(ids)
     known = {example.id: example for example in data.train}
     shown = tuple(known[name] for name in ids)
-    text = prompt_text(spec.template, shown, data.test[0])
+    query = known[row["test_id"]] if copied else data.test[0]
+    text = prompt_text(spec.template, shown, query)
     return Shown(row, text, shown, _checked(text, row, meta, spec), path)
 
 

@@ -74,6 +74,22 @@ TestSize = Annotated[
         show_default=False,
     ),
 ]
+Labels = Annotated[
+    str,
+    typer.Option(
+        "--labels",
+        metavar="PART",
+        help="all, or half:SEED: leave out a random half of the labels, with their rows.",
+    ),
+]
+Queries = Annotated[
+    Literal["test", "copied"],
+    typer.Option(
+        "--queries",
+        metavar="WHICH",
+        help="test rows, or copied: demonstrations of the prompt itself, whose answers it shows.",
+    ),
+]
 DataDir = Annotated[
     Path | None,
     typer.Option(

@@ -14,6 +14,8 @@ def plan(
     draws: o.Draws = None,
     seed: o.Seed = 0,
     test_size: o.TestSize = None,
+    labels: o.Labels = "all",
+    queries: o.Queries = "test",
     data_dir: o.DataDir = None,
     unconstrained: o.Unconstrained = False,
     score: o.Score = "greedy",

@@ -32,6 +32,14 @@ def console(stderr: bool = False) -> Console:
     return Console(stderr=stderr, width=None if known else 120, soft_wrap=False)
 
 
+def asked(sweep: Sweep) -> str:
+    """What is asked in each cell, in words."""
+    count = len(sweep.experiment.data.test)
+    if sweep.experiment.queries == "copied":
+        return f"up to {count:,} of the prompt's own demonstrations asked"
+    return counted(count, "test example")
+
+
 class Display:
     """Says what is going on, on standard error."""
 
@@ -59,7 +67,7 @@ class Display:
         """What will run, and what a user must know about the data."""
         data, plan = sweep.experiment.data, sweep.plan
         self.note(
-            f"{data.spec.name}: {len(data.test)} test examples, pool of "
+            f"{data.spec.name}: {asked(sweep)}, pool of "
             f"{len(sweep.experiment.pool):,} ({data.origin})"
         )
         for text in (*data.notes, *pool_notes(sweep)):
@@ -119,9 +127,8 @@ class _Bar(Watcher):
 
     def __init__(self, plan: Plan, console: Console) -> None:
         cells = [cell for cell in plan.cells if cell.problem is None]
-        self._rows = len(plan.experiment.data.test)
         self._left = float(sum(cell.new_tokens for cell in cells))
-        self._predictions = len(cells) * self._rows
+        self._predictions = sum(cell.queries for cell in cells)
         self._draws = max(cell.spec.draw for cell in cells) + 1
         self._done, self._computed, self._weight = 0, 0, 0.0
         self._cell: CellPlan | None = None
@@ -161,12 +168,12 @@ class _Bar(Watcher):
         self._working_seconds += now - self._since
         self._since = now
         self._computed += computed_tokens
-        self._weight += self._cell.new_tokens * predictions / self._rows
+        self._weight += self._cell.new_tokens * predictions / self._cell.queries
         self._advance(self._cell, predictions)
 
     def cell_ended(self, cell: CellPlan, outcome: str) -> None:
         if outcome == "kept":
-            self._advance(cell, self._rows)
+            self._advance(cell, cell.queries)
 
     def waiting(self, cells: int) -> None:
         self._title.plain = f"waiting for another process, which is at work on {cells} of the cells"
@@ -178,7 +185,7 @@ class _Bar(Watcher):
         self._title.plain = f"{spec.task} · {spec.select}, {spec.order}, k={spec.k:,}{draw}"
 
     def _advance(self, cell: CellPlan, predictions: int) -> None:
-        share = cell.new_tokens * predictions / self._rows
+        share = cell.new_tokens * predictions / cell.queries
         self._done += predictions
         self._left -= share
         said = [f"{self._done:,} of {self._predictions:,} predictions"]

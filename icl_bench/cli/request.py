@@ -28,6 +28,8 @@ def make_spec(options: dict[str, Any]) -> RunSpec:
         seed=options["seed"],
         scoring="unconstrained" if options["unconstrained"] else options["score"],
         test_size=options["test_size"],
+        labels=options["labels"],
+        queries=options["queries"],
         data_dir=options["data_dir"],
         context_tokens=options["context"],
         tokenizer=options["tokenizer"],

@@ -16,6 +16,8 @@ def run(
     draws: o.Draws = None,
     seed: o.Seed = 0,
     test_size: o.TestSize = None,
+    labels: o.Labels = "all",
+    queries: o.Queries = "test",
     data_dir: o.DataDir = None,
     results: o.Results = o.DEFAULT_RESULTS,
     unconstrained: o.Unconstrained = False,

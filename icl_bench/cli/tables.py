@@ -164,7 +164,7 @@ def plan_records(sweep: Sweep, seconds: Sequence[float | None]) -> list[dict[str
 
 def print_plan(sweep: Sweep, seconds: Sequence[float | None], console: Console) -> None:
     """The plan as tables, one row a cell, one table per selector and order."""
-    from icl_bench.cli.progress import pool_notes
+    from icl_bench.cli.progress import asked, pool_notes
 
     data, model = sweep.experiment.data, sweep.model
     console.print(f"{data.spec.name} · {model.name}, tokens", style="bold", highlight=False)
@@ -178,7 +178,7 @@ def print_plan(sweep: Sweep, seconds: Sequence[float | None], console: Console) 
         *(f"note: {text}" for text in (*data.notes, *pool_notes(sweep))),
         *(f"skipped: {problem}" for problem in sweep.plan.problems),
         f"{counted(sum(cell.problem is None for cell, _ in rows), 'cell')}, "
-        f"{counted(len(data.test), 'test example')}{about}; {model.name} reads "
+        f"{asked(sweep)}{about}; {model.name} reads "
         f"{model.context_tokens:,} tokens; data: {data.origin}",
     )
 

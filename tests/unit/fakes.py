@@ -20,7 +20,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from icl_bench.backends.base import Answer, Counters, Decoding, Exact, Free
 from icl_bench.data import load_data
-from icl_bench.experiment import Experiment, Scoring
+from icl_bench.experiment import Experiment, Queries, Scoring
+from icl_bench.label_space import HalfLabels
 from icl_bench.models import Model
 from icl_bench.plan import Plan, make_plan
 from icl_bench.prompts import PromptSet
@@ -121,12 +122,16 @@ def experiment(
     seed: int = 0,
     scoring: Scoring = "greedy",
     test_size: int | None = None,
+    half: HalfLabels | None = None,
+    queries: Queries = "test",
     **task: Any,
 ) -> Experiment:
     """The task, written to a folder and read again, in the small tokenizer's ids."""
     data = load_data(load_task(write_task(folder, **task)), test_size=test_size)
+    data, part = (half.of(data), str(half)) if half else (data, None)
     tokenizer: Any = small_tokenizer()
-    return Experiment(data, model(context_tokens, fingerprint), tokenizer, seed, scoring)
+    there = model(context_tokens, fingerprint)
+    return Experiment(data, there, tokenizer, seed, scoring, queries, part)
 
 
 def plan(folder: Path, k: str = "1,2,4", draws: int | None = 2, **changes: Any) -> Plan:

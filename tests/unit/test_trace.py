@@ -169,3 +169,13 @@ def test_a_damaged_file_hides_no_other_cell(made: Plan, tmp_path: Path):
 def test_a_task_may_be_named_by_its_file(made: Plan, tmp_path: Path):
     wanted = {**CELL, "task": str(tmp_path / "task" / "cards.yaml")}
     assert find_prediction(tmp_path / "results", wanted).row["task"] == "cards"
+
+
+def test_a_query_that_is_copied_from_its_demonstrations_is_found_again(tmp_path: Path):
+    asked = plan(tmp_path / "task", "3", draws=1, queries="copied")
+    runner(asked, tmp_path / "results", FakeBackend()).run()
+    row = asked.groups[0].group.queries(3)[1]
+    shown = find_prediction(tmp_path / "results", {**CELL, "draw": 0}, row.id)
+    assert shown.prompt.count(row.fields["text"] + "\n") == 2
+    assert row.id in [example.id for example in shown.demonstrations]
+    assert "hash checked" in shown.checked
