@@ -16,6 +16,7 @@ from icl_bench.analysis.saturation import context_shares, label_spaces, saturati
 from icl_bench.analysis.selectors import retrieval_gain
 from icl_bench.analysis.sorting import sorting_penalty
 from icl_bench.analysis.summary import Summary, asked, records, summarise_stored
+from icl_bench.errors import UserError, nearest
 from icl_bench.models import REGISTRY
 from icl_bench.seeds import generator
 
@@ -101,6 +102,7 @@ def find(stored: Stored, base_model: str | None = None) -> Findings:
     """Make every table of what was read of a results folder.
 
     ``base_model`` is the one that other models are compared with, by default the first by name.
+    Raises ``UserError`` where the folder has no such model.
     """
     known = Known.of(stored)
     everything = stored.predictions
@@ -108,15 +110,21 @@ def find(stored: Stored, base_model: str | None = None) -> Findings:
     copied = everything if frame is everything else everything[everything["queries"].notna()]
     shares = context_shares(frame, known.windows)
     models = sorted(frame["model"].astype(str).unique())
+    if base_model is not None and base_model not in models:
+        raise UserError(
+            f"--base-model {base_model}: not in the results; {nearest(base_model, models)}"
+        )
+    # one shuffled order is a draw of an order, not a way to prompt
+    plain = ~frame["order"].astype(str).str.startswith("shuffled")
     return Findings(
         summary=summarise_stored(stored),
         saturation_chances=saturation_chances(frame, generator(SEED, "saturation")),
         context_shares=shares,
         label_spaces=label_spaces(_unmixed(shares), {}),
-        noise_floor=noise_floor(frame),
+        noise_floor=_noise(frame, stored.variants),
         sorting_penalty=sorting_penalty(frame),
         retrieval_gain=retrieval_gain(frame),
-        models=compare_models(frame, base_model or (models or [""])[0]),
+        models=compare_models(frame[plain], base_model or (models or [""])[0]),
         label_bias=label_bias(frame),
         label_frequencies=label_frequencies(frame),
         confusions=confusions(frame),
@@ -127,6 +135,17 @@ def find(stored: Stored, base_model: str | None = None) -> Findings:
         calibration_error=calibration_error(frame, generator(SEED, "calibration")),
         cost=cost(frame, known.seconds),
     )
+
+
+def _noise(frame: pd.DataFrame, variants: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+    """The noise floor, of variants that take the same answer from equal logits."""
+    import pandas as pd
+
+    scoring = {variant: str(facts.get("scoring")) for variant, facts in variants.items()}
+    of_row = frame["variant"].astype(object).map(scoring)
+    parts = [noise_floor(frame[of_row == way]) for way in sorted(set(scoring.values()))]
+    parts = [part for part in parts if len(part)]
+    return pd.concat(parts, ignore_index=True) if parts else noise_floor(frame.iloc[:0])
 
 
 def _unmixed(shares: pd.DataFrame) -> pd.DataFrame:

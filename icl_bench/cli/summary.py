@@ -11,26 +11,41 @@ from icl_bench.cli import options as o
 Only = Annotated[
     str | None, typer.Option(metavar="NAME", help="Only this one.", show_default=False)
 ]
+Base = Annotated[
+    str | None,
+    typer.Option(
+        "--base-model",
+        metavar="NAME",
+        help="The model that others are compared with (default: the first by name).",
+        show_default=False,
+    ),
+]
 
 
 def summary(
     results: o.Results = o.DEFAULT_RESULTS,
     task: Only = None,
     model: Only = None,
+    base: Base = None,
     json: o.Json = False,
 ) -> None:
-    """Show the results: accuracy against k.
+    """Show the results: accuracy against k, and what follows from it.
 
     A table per task and model with the means over draws, 95% intervals (draws and test examples
-    both count as samples) and macro-F1, and below it what could not be computed.
+    both count as samples) and macro-F1, and below it what could not be computed; then order, label
+    sorting, retrieval, models and more, each compared pairwise and tested, as far as there are
+    runs. --json has every number.
     """
-    from icl_bench.analysis.summary import summarise_folder
+    from icl_bench.analysis.findings import find
+    from icl_bench.analysis.summary import read_some
+    from icl_bench.cli.findings import print_findings
     from icl_bench.cli.progress import console
-    from icl_bench.cli.tables import print_json, print_summary
+    from icl_bench.cli.tables import print_json
 
     asked = {"task": task, "model": model}
-    found = summarise_folder(results, {name: value for name, value in asked.items() if value})
+    stored = read_some(results, {name: value for name, value in asked.items() if value})
+    found = find(stored, base)
     if json:
         print_json(found.as_json())
     else:
-        print_summary(found, console())
+        print_findings(found, console())

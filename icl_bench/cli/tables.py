@@ -32,12 +32,12 @@ def print_json(value: object) -> None:
     print(json.dumps(value, indent=1, ensure_ascii=False, default=str))
 
 
-def _share(value: Any) -> str:
+def share(value: Any) -> str:
     """A share of 1 as a percentage with one decimal."""
     return DASH if value is None or math.isnan(value) else f"{100 * value:.1f}"
 
 
-def _table(title: str | None = None) -> Table:
+def empty_table(title: str | None = None) -> Table:
     """An empty table, narrow enough for a terminal of 80 columns."""
     return Table(
         title=title,
@@ -49,33 +49,35 @@ def _table(title: str | None = None) -> Table:
     )
 
 
-def _lines(console: Console, *texts: str) -> None:
+def print_lines(console: Console, *texts: str) -> None:
     """Plain lines below a table, broken at words and indented."""
     for text in texts:
         console.print(Padding(Text(text), (0, 0, 0, 2)))
 
 
-def print_summary(summary: Summary, console: Console) -> None:
+def print_summary(summary: Summary, console: Console, order: bool = True) -> None:
     """One table per task and model, in percent, with what is to be said of its curves below.
 
+    That is where they saturate and, with ``order``, how much the demonstrations' order matters.
     Cells that failed come last.
     """
+    sensitivity = summary.order_sensitivity if order else summary.order_sensitivity.iloc[:0]
     for (task, model), group in summary.curves.groupby(["task", "model"], observed=True):
         settings = {v: i for i, v in enumerate(group["variant"].unique(), 1)}
         named = [summary.settings[v] for v in settings if v in summary.settings]
         if len(settings) == 1 or not named:
             settings = {}
         console.print(_curve_table(f"{task} · {model}", group, settings))
-        _lines(
+        print_lines(
             console,
             *(f"setting {i}: {text}" if settings else text for i, text in enumerate(named, 1)),
             *(_left_out(row, settings) for row in group.itertuples() if row.left_out),
             *(_saturation(row, settings) for row in _here(summary.saturation, task, model)),
-            *(_sensitivity(row, settings) for row in _here(summary.order_sensitivity, task, model)),
+            *(_sensitivity(row, settings) for row in _here(sensitivity, task, model)),
         )
     if summary.failed:
         console.print(f"{counted(len(summary.failed), 'cell')} failed:", highlight=False)
-        _lines(console, *(f"{CellSpec(**f['spec'])}: {f['reason']}" for f in summary.failed))
+        print_lines(console, *(f"{CellSpec(**f['spec'])}: {f['reason']}" for f in summary.failed))
 
 
 def counted(count: int, what: str) -> str:
@@ -106,12 +108,15 @@ def _saturation(row: Any, settings: Mapping[str, int]) -> str:
 
 def _sensitivity(row: Any, settings: Mapping[str, int]) -> str:
     name = f"{row.select}{_setting(row.variant, settings)}, k={row.k}"
-    return f"{name}: {row.changed:.1%} of the predictions change with the demonstrations' order"
+    return (
+        f"{name}: {row.changed:.1%} ({row.ci_low:.1%} to {row.ci_high:.1%}) of the predictions "
+        "change with the demonstrations' order"
+    )
 
 
 def _curve_table(title: str, group: Any, settings: Mapping[str, int]) -> Table:
     free_text = group["accuracy"].isna().all()
-    table = _table(title)
+    table = empty_table(title)
     for name in ("select", "order"):
         table.add_column(name, overflow="fold")
     for name in ("k", "draws", "test\nrows"):
@@ -131,8 +136,8 @@ def _curve_table(title: str, group: Any, settings: Mapping[str, int]) -> Table:
     for row in group.to_dict("records"):
         cells = [
             row["select"], row["order"], str(row["k"]), str(row["draws"]), str(row["test_rows"]),
-            _share(row[scores[first]]), f"{_share(row['ci_low'])} {DASH} {_share(row['ci_high'])}",
-            *(_share(row[scores[name]]) for name in others),
+            share(row[scores[first]]), f"{share(row['ci_low'])} {DASH} {share(row['ci_high'])}",
+            *(share(row[scores[name]]) for name in others),
         ]  # fmt: skip
         if settings:
             cells.append(str(settings[row["variant"]]))
@@ -173,7 +178,7 @@ def print_plan(sweep: Sweep, seconds: Sequence[float | None], console: Console) 
         console.print(_plan_table(curve, rows))
     total = sum(estimate or 0.0 for estimate in seconds)
     about = f", about {_duration(total)} on this machine" if None not in seconds else ""
-    _lines(
+    print_lines(
         console,
         *(f"note: {text}" for text in (*data.notes, *pool_notes(sweep))),
         *(f"skipped: {problem}" for problem in sweep.plan.problems),
@@ -185,7 +190,7 @@ def print_plan(sweep: Sweep, seconds: Sequence[float | None], console: Console) 
 
 def _plan_table(curve: tuple[str, str], rows: Sequence[tuple[CellPlan, float | None]]) -> Table:
     """The cells of one selector and order."""
-    table = _table(", ".join(curve))
+    table = empty_table(", ".join(curve))
     for name in ("draw", "k", "prefix", "longest\nquery", "needs", "fits", "shared", "to\ncompute",
                  "time"):  # fmt: skip
         table.add_column(name, justify="right")
@@ -215,7 +220,7 @@ def _duration(seconds: float) -> str:
 
 def print_models(records: list[dict[str, Any]], console: Console) -> None:
     """Models with what they read and need."""
-    table = _table()
+    table = empty_table()
     table.add_column("model", no_wrap=True)
     table.add_column("reads\ntokens", justify="right")
     for name in ("here", "what it is"):
@@ -224,7 +229,7 @@ def print_models(records: list[dict[str, Any]], console: Console) -> None:
         reads = f"{record['context_tokens']:,}"
         table.add_row(escape(record["name"]), reads, *_here_or_needed(record, record["needs"]))
     console.print(table)
-    _lines(console, "What is on the hub is downloaded when it is first used.")
+    print_lines(console, "What is on the hub is downloaded when it is first used.")
 
 
 def _here_or_needed(record: dict[str, Any], needs: str) -> tuple[str, str]:
@@ -257,14 +262,14 @@ def print_shown(shown: Shown, console: Console) -> None:
 
 def print_tasks(records: list[dict[str, Any]], console: Console) -> None:
     """Tasks with where their data is."""
-    table = _table()
+    table = empty_table()
     for name in ("task", "metrics", "here", "what it is"):
         table.add_column(name, no_wrap=name == "task")
     for record in records:
         metrics = ", ".join(record["metrics"])
         table.add_row(escape(record["name"]), metrics, *_here_or_needed(record, record["data"]))
     console.print(table)
-    _lines(console, "Licenses and sources: --json. A task's counts and leaks: --check NAME.")
+    print_lines(console, "Licenses and sources: --json. A task's counts and leaks: --check NAME.")
 
 
 def print_report(report: dict[str, Any], console: Console) -> None:

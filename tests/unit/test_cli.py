@@ -112,7 +112,7 @@ def test_json_is_all_that_is_printed(icl: Run, sweep: tuple[Any, ...]):
     assert {"curves", "saturation", "order_sensitivity", "failed"} <= tables.keys()
     assert [point["k"] for point in tables["curves"]] == [1, 3]
     summary = icl("summary", "--json")
-    assert json.loads(summary.out) == tables
+    assert tables.items() <= json.loads(summary.out).items()
 
 
 def test_a_plan_computes_nothing_and_says_what_does_not_fit(icl: Run, sweep: tuple[Any, ...]):

@@ -1,0 +1,123 @@
+"""Findings as ``summary`` prints them: small tables below the curves, where there is a finding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rich.markup import escape
+
+from icl_bench.cli.tables import DASH, empty_table, print_lines, print_summary, share
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Console
+    from rich.table import Table
+
+    from icl_bench.analysis.findings import Findings
+
+Row = Mapping[str, Any]
+
+
+class Column(NamedTuple):
+    """A column as it is printed."""
+
+    name: str
+    text: Callable[[Row], str]
+    right: bool = True
+
+
+def points(value: Any) -> str:
+    """A difference of shares, in points of a percentage, with its sign."""
+    return DASH if value is None or math.isnan(value) else f"{100 * value:+.1f}"
+
+
+def _of(name: str, right: bool = False) -> Column:
+    return Column(name, lambda row: str(row[name]), right)
+
+
+def _interval(of: Callable[[Any], str]) -> Column:
+    return Column("95% interval", lambda row: f"{of(row['ci_low'])} to {of(row['ci_high'])}")
+
+
+def _share(name: str, column: str) -> Column:
+    return Column(name, lambda row: share(row[column]))
+
+
+def _chance(p: Any) -> str:
+    return DASH if p is None or math.isnan(p) else "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+_K = Column("k", lambda row: f"{row['k']:,}")
+_CURVE = (_of("task"), _of("model"), _of("select"), _of("order"))
+_POINT = (_of("task"), _of("model"), _of("select"), _K)
+_DIFFERENCE = (
+    Column("difference", lambda row: points(row["difference"])),
+    _interval(points),
+    Column("p (Holm)", lambda row: _chance(row["p_holm"])),
+    Column("better", lambda row: row["advice"] if isinstance(row["advice"], str) else "no telling",
+           right=False),
+)  # fmt: skip
+
+TABLES: Mapping[str, tuple[str, Sequence[Column]]] = {
+    "order_sensitivity": (
+        "order: predictions that change when the demonstrations are reordered, %",
+        (*_POINT, _share("changed", "changed"), _interval(share)),
+    ),
+    "noise_floor": (
+        "noise: predictions that change when the same prompt is run again, %",
+        (_of("task"), _of("model"), _K, _share("changed", "changed"), _interval(share)),
+    ),
+    "sorting_penalty": (
+        "sorting: accuracy of by-label less that of drawn, points",
+        (*_POINT, *_DIFFERENCE),
+    ),
+    "retrieval_gain": (
+        "retrieval: accuracy less that of random selection, points",
+        (*_POINT, *_DIFFERENCE),
+    ),
+    "models": (
+        "models: accuracy less that of the base model, points",
+        (_of("task"), _of("model"), _of("base_model"), _of("select"), _of("order"), _K,
+         *_DIFFERENCE),
+    ),
+    "label_spaces": (
+        "half of the labels: saturation k over the largest tested k, %",
+        (*_CURVE, _share("all labels", "full"), _share("half", "half"), _of("subsets", right=True)),
+    ),
+    "copying": (
+        "copying: accuracy on queries that are among the demonstrations, %",
+        (*_CURVE, _K, _share("accuracy", "accuracy"), _interval(share)),
+    ),
+    "calibration_error": (
+        "calibration: expected calibration error, %",
+        (*_CURVE, _K, _share("error", "error"), _interval(share)),
+    ),
+}  # fmt: skip
+"""Table of ``Findings`` -> its title and columns; the others are in the JSON and the report."""
+
+
+def print_findings(findings: Findings, console: Console) -> None:
+    """The curves, then each table that has rows."""
+    print_summary(findings.summary, console, order=False)
+    tables = dict(findings.tables())
+    for name, (title, columns) in TABLES.items():
+        if len(tables[name]):
+            console.print(title, style="bold", highlight=False)
+            console.print(_printed(columns, tables[name]))
+    print_lines(
+        console,
+        "label bias, confusions, demonstrations, cost and single predictions: icl-bench report; "
+        "all numbers: --json",
+    )
+
+
+def _printed(columns: Sequence[Column], frame: pd.DataFrame) -> Table:
+    table = empty_table()
+    for column in columns:
+        table.add_column(column.name, justify="right" if column.right else "left", overflow="fold")
+    rows: Any = frame.to_dict("records")
+    for row in rows:
+        table.add_row(*(escape(column.text(row)) for column in columns))
+    return table
