@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from icl_bench.analysis.findings import read_findings
     from icl_bench.store import read_results
 
-__all__ = ["__version__", "read_results"]
+__all__ = ["__version__", "read_findings", "read_results"]
 __version__ = "0.1.0"
 
 
@@ -17,4 +18,8 @@ def __getattr__(name: str) -> object:
         from icl_bench.store import read_results
 
         return read_results
+    if name == "read_findings":
+        from icl_bench.analysis.findings import read_findings
+
+        return read_findings
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

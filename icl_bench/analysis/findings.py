@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.analysis.bias import confusions, label_bias, label_frequencies
@@ -15,7 +16,7 @@ from icl_bench.analysis.order import noise_floor
 from icl_bench.analysis.saturation import context_shares, label_spaces, saturation_chances
 from icl_bench.analysis.selectors import retrieval_gain
 from icl_bench.analysis.sorting import sorting_penalty
-from icl_bench.analysis.summary import Summary, asked, records, summarise_stored
+from icl_bench.analysis.summary import Summary, asked, read_some, records, summarise_stored
 from icl_bench.errors import UserError, nearest
 from icl_bench.models import REGISTRY
 from icl_bench.seeds import generator
@@ -66,6 +67,23 @@ class Findings:
         return known | {name: records(table) for name, table in self.tables() if name not in known}
 
 
+def read_findings(
+    results: str | Path = "results",
+    *,
+    task: str | None = None,
+    model: str | None = None,
+    base_model: str | None = None,
+) -> Findings:
+    """Make every table of a results folder, or of one task or model in it.
+
+    ``base_model`` is the one that other models are compared with, by default the first by name.
+    Raises ``UserError`` where there is no result, or no such task or model.
+    """
+    wanted = {"task": task, "model": model}
+    only = {name: value for name, value in wanted.items() if value is not None}
+    return find(read_some(Path(results), only), base_model)
+
+
 @dataclass(frozen=True)
 class Known:
     """What is known of predictions beside themselves."""
@@ -101,8 +119,7 @@ class Known:
 def find(stored: Stored, base_model: str | None = None) -> Findings:
     """Make every table of what was read of a results folder.
 
-    ``base_model`` is the one that other models are compared with, by default the first by name.
-    Raises ``UserError`` where the folder has no such model.
+    ``base_model`` is as for :func:`read_findings`. Raises ``UserError`` where there is no such.
     """
     known = Known.of(stored)
     everything = stored.predictions

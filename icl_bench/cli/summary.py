@@ -36,15 +36,12 @@ def summary(
     sorting, retrieval, models and more, each compared pairwise and tested, as far as there are
     runs. --json has every number.
     """
-    from icl_bench.analysis.findings import find
-    from icl_bench.analysis.summary import read_some
+    from icl_bench.analysis.findings import read_findings
     from icl_bench.cli.findings import print_findings
     from icl_bench.cli.progress import console
     from icl_bench.cli.tables import print_json
 
-    asked = {"task": task, "model": model}
-    stored = read_some(results, {name: value for name, value in asked.items() if value})
-    found = find(stored, base)
+    found = read_findings(results, task=task, model=model, base_model=base)
     if json:
         print_json(found.as_json())
     else:
