@@ -35,10 +35,11 @@ def pair(
     with the baseline's of its own variant; where there is none, as for another model file, with
     that of each comparable one.
 
-    Columns: those of ``PAIR``, draw, test_id, gold, ``before`` and ``now`` (what was said),
-    ``score`` (what is compared: ``correct``, or the first score of free text that all of a point's
-    predictions have; missing where there is none), ``base_value`` and ``value`` (the score),
-    and ``other_prompt``, whether the prompts' hashes are known and differ.
+    Columns: those of ``PAIR``, draw, test_id, gold, ``base_gold`` (that of the baseline's row),
+    ``before`` and ``now`` (what was said), ``score`` (what is compared: ``correct``, or the first
+    score of free text that all of a point's predictions have; missing where there is none),
+    ``base_value`` and ``value`` (the score), and ``other_prompt``, whether the prompts' hashes are
+    known and differ.
     """
     keys = _pairs(_plain(base), _plain(now), comparable)
     row = [*POINT, "draw", "test_id"]
@@ -47,17 +48,21 @@ def pair(
     both = both.merge(_plain(now), on=[*row, "variant"], suffixes=("_base", ""))
     both = both.sort_values([*PAIR, "draw"], kind="stable").reset_index(drop=True)
     both["score"], both["base_value"], both["value"] = None, np.nan, np.nan
+    point = both.groupby(PAIR).ngroup()
     for name in ("correct", *SCORES):
         values = both[[f"{name}_base", name]].astype(float)
-        whole = values.notna().all(axis=1).groupby([both[c] for c in PAIR]).transform("all")
-        chosen = whole.astype(bool) & both["score"].isna()
+        whole = values.notna().all(axis=1).groupby(point).transform("all").astype(bool)
+        chosen = whole & both["score"].isna()
         both.loc[chosen, "score"] = name
         both.loc[chosen, ["base_value", "value"]] = values[chosen].to_numpy()
-    hashes = both[["prompt_hash_base", "prompt_hash"]]
-    both["other_prompt"] = hashes.notna().all(axis=1) & hashes.nunique(axis=1).eq(2)
-    both = both.rename(columns={"prediction_base": "before", "prediction": "now"})
-    return both[[*PAIR, "draw", "test_id", "gold", "before", "now", "score", "base_value", "value",
-                 "other_prompt"]]  # fmt: skip
+    hashes = both[["prompt_hash_base", "prompt_hash"]].astype(object)
+    differ = hashes["prompt_hash_base"] != hashes["prompt_hash"]
+    both["other_prompt"] = differ & hashes.notna().all(axis=1)
+    names = {"gold_base": "base_gold", "prediction_base": "before", "prediction": "now"}
+    return both.rename(columns=names)[
+        [*PAIR, "draw", "test_id", "gold", "base_gold", "before", "now", "score", "base_value",
+         "value", "other_prompt"]
+    ]  # fmt: skip
 
 
 def _plain(frame: pd.DataFrame) -> pd.DataFrame:
@@ -100,8 +105,8 @@ def compare(pairs: pd.DataFrame, tolerance: float = 0.01, alpha: float = 0.05) -
 
     Significance is against no loss, and the tolerance is asked of the loss seen. The stricter
     question, whether a loss is shown to be larger than the tolerance, was tried and finds too
-    little: see ``docs/check.md``. So a true loss of exactly the tolerance is reported in up to half
-    of the runs; none at all in at most ``alpha``.
+    little: see ``docs/check.md``. So a true loss of the tolerance is reported in some runs, in up
+    to half of them with very many test examples; no loss in at most a share ``alpha``.
 
     Draws are fixed: both sides have the same demonstrations, and the question is whether these
     prompts are answered worse. Test examples are the sample, so that a point's datum is the mean
@@ -183,12 +188,11 @@ def decide(
     is lost if its corrected p (:func:`icl_bench.analysis.paired.holm`) is at most ``alpha`` and
     its mean is below ``-tolerance``.
 
-    In simulations of 1,000 pairs of runs that differ by chance alone, with 250 test examples, some
-    point of six was lost in 0 to 5% (five settings of 1 to 13% of predictions that flip, with one
-    or three draws, flips of an example's draws alike or independent). A loss of five points (8% of
-    predictions right before and wrong now, 3% the other way about) in one point of six was found in
-    95% with independent flips, 92% where examples differ much in how easily they flip.
-    ``docs/check.md`` has the figures and the alternatives.
+    In simulations of 1,000 pairs of runs that differ by chance alone in 1 to 13% of predictions,
+    with 250 test examples and one or three draws, some point of six was lost in 0 to 5% of trials.
+    A loss of five points (8% of predictions right before and wrong now, 3% the other way about) in
+    one point of six was found in 94% with three draws, in 91% where some examples flip far more
+    easily than others. ``docs/check.md`` has all figures and the alternatives.
     """
     p = np.array([loss_p(difference) for difference in differences], dtype=float)
     means = np.array([d.mean() if d.size else math.nan for d in differences], dtype=float)
