@@ -1,13 +1,18 @@
-"""All predictions of a results folder as one table in one file."""
+"""All predictions of a results folder as one table in one file.
+
+A Parquet file also says what decided its predictions, so that it can be a baseline: its schema's
+metadata has a JSON object of each variant's facts, and the versions of what computed them.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from icl_bench.errors import UserError
-from icl_bench.store import read_table
+from icl_bench.store import finished_cells, read_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -18,9 +23,14 @@ FIRST = (
 )  # fmt: skip
 """Columns that stand first, in this order; the others follow."""
 
+META = b"icl_bench_export"
+"""Key of what a Parquet export says of its variants."""
+
 
 def export_results(results: Path, out: Path) -> int:
     """Write Parquet or CSV by the file's ending; returns the number of predictions.
+
+    The same results make the same bytes, with the same version of pyarrow.
 
     Raises ``UserError`` for another ending, a file that cannot be written, or no results.
     """
@@ -34,7 +44,9 @@ def export_results(results: Path, out: Path) -> int:
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         if name.endswith(".parquet"):
-            pq.write_table(table, out)
+            cells = (meta for _, meta in finished_cells(results, say=lambda _: None))
+            about = json.dumps(origins(cells), sort_keys=True, ensure_ascii=False)
+            pq.write_table(table.replace_schema_metadata({META: about}), out, compression="zstd")
         else:
             frame = _as_json(table, "demonstration_ids").to_pandas()
             # where lines end in "\n" alone, csv leaves a "\r" in a cell without quotes
@@ -42,6 +54,20 @@ def export_results(results: Path, out: Path) -> int:
     except OSError as error:
         raise UserError(f"--out {out}: cannot be written ({error.strerror or error})") from None
     return len(table)
+
+
+def origins(cells: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Variant -> its ``facts``, and ``about``: each set of versions that computed cells of it.
+
+    ``cells`` are what cells say of themselves (``finished_cells``); imports say nothing.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for cell in cells:
+        origin = found.setdefault(cell["variant"], {"facts": cell["facts"], "about": []})
+        versions = dict(cell.get("about") or {})
+        if versions not in origin["about"]:
+            origin["about"].append(versions)
+    return found
 
 
 def _as_json(table: pa.Table, column: str) -> pa.Table:
