@@ -12,7 +12,18 @@ from typing import Any
 
 import typer
 
-from icl_bench.cli import export, import_, models, plan, run, show, summary, tasks
+from icl_bench.cli import (
+    check,
+    export,
+    import_,
+    leaderboard,
+    models,
+    plan,
+    run,
+    show,
+    summary,
+    tasks,
+)
 from icl_bench.errors import UserError
 
 INTERRUPTED = 130
@@ -33,6 +44,8 @@ app.command("summary")(summary.summary)
 app.command("show")(show.show)
 app.command("export")(export.export)
 app.command("import")(import_.import_)
+app.command("leaderboard")(leaderboard.leaderboard)
+app.command("check")(check.check)
 app.command("tasks")(tasks.tasks)
 app.command("models")(models.models)
 
