@@ -1,0 +1,132 @@
+"""Everything that a report says, made from a results folder before any of it is drawn."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from icl_bench.analysis.findings import Findings, find
+from icl_bench.analysis.summary import read_some
+from icl_bench.report.headlines import Headlines, headlines
+from icl_bench.report.naming import Naming, count, unshuffled
+from icl_bench.report.predictions import Sample, sample
+from icl_bench.report.sections import Missing, Section, sections
+from icl_bench.report.tables import Table, table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FEW_DRAWS = 3
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a page or a folder of figures is made of."""
+
+    overview: str
+    """What was measured, in a sentence."""
+    tasks: Sequence[str]
+    models: Sequence[str]
+    notes: Sequence[str]
+    """What a reader has to know before believing a number."""
+    headlines: Sequence[Headlines]
+    sections: Sequence[Section]
+    missing: Sequence[Missing]
+    sample: Sample
+    failed: Table | None
+    settings: Mapping[str, str]
+    """Variant -> what tells it apart, where a task and model have several."""
+
+
+def make_report(
+    results: Path, only: Mapping[str, str] | None = None, data_dir: Path | None = None
+) -> Report:
+    """Make the report of a results folder, or what of it has these values (task, model).
+
+    ``data_dir`` is where prompts are rebuilt from. Raises ``UserError`` where there is nothing.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        stored = read_some(results, only)
+    said = [str(one.message) for one in caught if issubclass(one.category, UserWarning)]
+    for text in said:
+        warnings.warn(text, stacklevel=2)
+    findings = find(stored)
+    naming = Naming.of(findings.summary)
+    there, missing = sections(findings, naming)
+    return Report(
+        _overview(stored.predictions),
+        sorted(stored.predictions["task"].astype(str).unique()),
+        sorted(stored.predictions["model"].astype(str).unique()),
+        [*_notes(findings), *said],
+        headlines(findings, naming),
+        there,
+        missing,
+        sample(stored, naming, data_dir),
+        _failed(findings),
+        naming.settings,
+    )
+
+
+def _overview(frame: pd.DataFrame) -> str:
+    if frame.empty:
+        return "No cell is finished."
+    tasks, models, cells = (frame[name].nunique() for name in ("task", "model", "cell"))
+    shots = frame["k"].min(), frame["k"].max()
+    span = f"{shots[0]:,} to {shots[1]:,} demonstrations"
+    if shots[0] == shots[1]:
+        span = count(int(shots[0]), "demonstration")
+    return (
+        f"{count(len(frame), 'prediction')} in {count(cells, 'cell')}: {count(models, 'model')}, "
+        f"{count(tasks, 'task')}, {span} in the prompt."
+    )
+
+
+def _notes(findings: Findings) -> list[str]:
+    notes = []
+    failed = len(findings.summary.failed)
+    if failed:
+        notes.append(f"{count(failed, 'cell')} could not be computed; they are listed below.")
+    curves = unshuffled(findings.summary.curves)
+    left_out = int(findings.summary.curves["left_out"].sum())
+    if left_out:
+        notes.append(
+            f"{count(left_out, 'prediction')} of incomplete draws are in no curve: a point is "
+            "taken where all its draws have all its test examples."
+        )
+    drawn = curves[curves["select"].astype(str) == "random"]
+    single = int((drawn["draws"] == 1).sum())
+    if single:
+        notes.append(
+            f"{single:,} of {count(len(drawn), 'point')} of random selection have a single draw: "
+            "their intervals count test examples only and say nothing of other demonstrations."
+        )
+    few = int(drawn["draws"].between(2, FEW_DRAWS).sum())
+    if few:
+        notes.append(
+            f"{few:,} of {count(len(drawn), 'point')} of random selection have two or three draws: "
+            "their intervals may be too narrow where draws spread widely."
+        )
+    return notes
+
+
+def _failed(findings: Findings) -> Table | None:
+    import pandas as pd
+
+    failed = findings.summary.failed
+    if not failed:
+        return None
+    rows = [{**failure["spec"], "reason": failure["reason"]} for failure in failed]
+    names = "task model select order attention k draw reason"
+    return table(pd.DataFrame(rows), "Cells that could not be computed", names)
+
+
+def tables(report: Report) -> list[tuple[Any, Table]]:
+    """Every table of the page with the section it stands in; failed cells stand in none."""
+    found: list[tuple[Any, Table]] = [(s, t) for s in report.sections for t in s.tables]
+    if report.failed:
+        found.append((None, report.failed))
+    return found

@@ -1,0 +1,335 @@
+"""Charts: a table of one panel in, an Altair chart out.
+
+A chart reads its rows from the data set ``rows`` and takes its colours from the page or figure that
+it stands in (:mod:`icl_bench.report.theme`). Its parameter ``hidden`` lists the series that are
+switched off; that of a chart of single points, ``point``, is the point to show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+
+from icl_bench.report.theme import DASHES, SHAPES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ROWS = alt.NamedData("rows")
+PERCENT, POINTS = ".1%", "+.1%"
+HEIGHT = 250
+STRIP, ROW = 48, 34
+"""Pixels that a series of a strip, and a row of bars or points, takes."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the charts of a section share, so that they can be compared."""
+
+    series: Sequence[str]
+    """All names, in the order of their colours."""
+    hidden: Sequence[str] = ()
+    """Those that are switched off at first."""
+    shots: tuple[int, int] = (1, 1)
+    """The smallest and the largest k."""
+    values: tuple[float, float] = (0.0, 1.0)
+    """Limits of the vertical axis."""
+
+
+def tip(name: str, title: str, form: str | None = None) -> alt.Tooltip:
+    """One line of what hovering shows: a name, or a number in this format."""
+    if form is None:
+        return alt.Tooltip(f"{name}:N", title=title)
+    return alt.Tooltip(f"{name}:Q", title=title, format=form)
+
+
+def _shots(look: Look, frame: pd.DataFrame) -> alt.X:
+    """Demonstrations on a logarithmic axis, the tested numbers as its ticks."""
+    low, high = look.shots
+    return alt.X(
+        "k:Q",
+        title="demonstrations k (log scale)",
+        scale=alt.Scale(type="log", domain=[low / 1.18, high * 1.18], nice=False),
+        axis=alt.Axis(
+            values=sorted({int(k) for k in frame["k"]}), labelOverlap="greedy", labelSeparation=4,
+            format=",d", grid=False,
+        ),
+    )  # fmt: skip
+
+
+def _share_axis(title: str, look: Look) -> dict[str, Any]:
+    return {
+        "title": title,
+        "scale": alt.Scale(domain=list(look.values), nice=False, clamp=True),
+        "axis": alt.Axis(format="~%", tickCount=5),
+    }
+
+
+def _color(look: Look) -> alt.Color:
+    return alt.Color("series:N", title=None, scale=alt.Scale(domain=list(look.series)))
+
+
+def _marks(look: Look) -> tuple[alt.Color, alt.Shape, alt.StrokeDash]:
+    names, count = list(look.series), len(look.series)
+    shapes = [SHAPES[i % len(SHAPES)] for i in range(count)]
+    dashes = [list(DASHES[i % len(DASHES)]) for i in range(count)]
+    return (
+        _color(look),
+        alt.Shape("series:N", title=None, scale=alt.Scale(domain=names, range=shapes)),
+        alt.StrokeDash("series:N", title=None, scale=alt.Scale(domain=names, range=dashes)),
+    )
+
+
+def _finished(
+    layers: Sequence[alt.Chart],
+    description: str,
+    height: int = HEIGHT,
+    parameter: alt.Parameter | None = None,
+) -> alt.LayerChart:
+    """The layers as one chart, as wide as what it stands in."""
+    chart: alt.LayerChart = alt.LayerChart(layer=list(layers)).properties(
+        width="container", height=height, description=description,
+        autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
+    )  # fmt: skip
+    return chart if parameter is None else chart.add_params(parameter)
+
+
+def _point(point: str) -> alt.Parameter:
+    return alt.param(name="point", value=point)
+
+
+def _hidden(look: Look) -> alt.Parameter:
+    return alt.param(name="hidden", value=list(look.hidden))
+
+
+SHOWN = "indexof(hidden, datum.series) < 0"
+
+
+def over_shots(
+    frame: pd.DataFrame, look: Look, title: str, tips: Sequence[alt.Tooltip], description: str
+) -> alt.LayerChart:
+    """Lines over k with bands; columns: series, k, value, low, high, and ``floor`` if known.
+
+    ``frame`` is what the chart is to show; where a series has a single point, or no neighbours,
+    its limits are a line.
+    """
+    color, shape, dash = _marks(look)
+    base = alt.Chart(ROWS).transform_filter(SHOWN).encode(_shots(look, frame), color)
+    y = alt.Y("value:Q", **_share_axis(title, look))
+    single = base.transform_filter("datum.alone")
+    layers = [
+        base.mark_area(opacity=0.16).encode(alt.Y("low:Q", title=title), y2="high:Q"),
+        single.mark_rule(strokeWidth=1.6).encode(alt.Y("low:Q", title=title), y2="high:Q"),
+        base.mark_line(strokeWidth=1.8).encode(y, dash),
+        base.mark_point(filled=True, size=52, opacity=1).encode(y, shape, tooltip=list(tips)),
+    ]
+    if "floor" in frame and frame["floor"].notna().any():
+        floor = base.transform_filter("isValid(datum.floor)").encode(
+            alt.Y("floor:Q", title=title), tooltip=[tip("floor", "changed by chance", PERCENT)]
+        )
+        layers.append(floor.mark_tick(orient="horizontal", thickness=2, size=16))
+    return _finished(layers, description, parameter=_hidden(look))
+
+
+def differences(
+    frame: pd.DataFrame, look: Look, title: str, tips: Sequence[alt.Tooltip], description: str
+) -> alt.LayerChart:
+    """Differences over k with their limits about a line at 0; columns as :func:`over_shots`'."""
+    color, shape, dash = _marks(look)
+    base = alt.Chart(ROWS).transform_filter(SHOWN).encode(_shots(look, frame), color)
+    axis = alt.Axis(labelExpr="datum.value ? format(100 * datum.value, '+~g') : '0'", tickCount=5)
+    y = alt.Y("value:Q", **{**_share_axis(title, look), "axis": axis})
+    zero = alt.Chart(alt.InlineData([{"zero": 0}])).mark_rule(style="reference")
+    return _finished(
+        [
+            zero.encode(alt.Y("zero:Q", title=title)),
+            base.mark_rule(strokeWidth=1.6).encode(alt.Y("low:Q", title=title), y2="high:Q"),
+            base.mark_line(strokeWidth=1.2, opacity=0.6).encode(y, dash),
+            base.mark_point(filled=True, size=60, opacity=1).encode(y, shape, tooltip=list(tips)),
+        ],
+        description,
+        parameter=_hidden(look),
+    )
+
+
+def chances(frame: pd.DataFrame, description: str) -> alt.LayerChart:
+    """A strip for each series: how probably each k is where it saturates; columns: chance."""
+    shots = sorted({int(k) for k in frame["k"]})
+    y = alt.Y("series:N", title=None, axis=None)
+    heat = (
+        alt.Chart(ROWS)
+        .mark_rect(height=alt.RelativeBandSize(band=0.52), width=alt.RelativeBandSize(band=0.94))
+        .encode(
+            alt.X("k:O", title="demonstrations k", sort=shots,
+                  axis=alt.Axis(labelAngle=0, labelOverlap="greedy", labelSeparation=4,
+                                labelExpr="format(datum.value, ',d')")),
+            y,
+            alt.Color("chance:Q", title="chance", scale=alt.Scale(domain=[0, 1]),
+                      legend=alt.Legend(format=".0%", gradientLength=150, gradientThickness=8,
+                                        tickCount=3, direction="horizontal", orient="bottom")),
+            tooltip=[tip("series", "curve"), tip("k", "k", ",d"), tip("chance", "chance", PERCENT),
+                     tip("accuracy", "accuracy", PERCENT)],
+        )
+    )  # fmt: skip
+    names = (
+        alt.Chart(ROWS)
+        .transform_aggregate(groupby=["series"])
+        .mark_text(align="left", baseline="bottom", dy=-STRIP // 4 - 2, limit=alt.expr("width"))
+        .encode(y, alt.Text("series:N"), x=alt.value(0))
+    )
+    return _finished([heat, names], description, STRIP * frame["series"].nunique())
+
+
+def mistakes(frame: pd.DataFrame, point: str, description: str) -> alt.LayerChart:
+    """The most frequent mistakes of one point; columns: point, rank, pair, note, count, share."""
+    rows = int(frame["rank"].max())
+    base = (
+        alt.Chart(ROWS)
+        .transform_filter("datum.point == point")
+        .encode(alt.Y("rank:O", axis=None, scale=alt.Scale(domain=list(range(1, rows + 1)))))
+    )
+    tips = [tip("gold", "right"), tip("prediction", "said"), tip("count", "times", ",d"),
+            tip("share", "of the right label's", PERCENT)]  # fmt: skip
+    return _finished(
+        [
+            base.mark_bar(height=7, cornerRadiusEnd=2, style="one").encode(
+                alt.X("count:Q", title="predictions",
+                      axis=alt.Axis(tickMinStep=1, tickCount=5, format=",d")),
+                tooltip=tips,
+            ),
+            base.mark_text(align="left", baseline="bottom", dy=-6, limit=alt.expr("width"))
+            .encode(alt.Text("pair:N"), x=alt.value(0), tooltip=tips),
+        ],
+        description,
+        ROW * rows,
+        _point(point),
+    )  # fmt: skip
+
+
+def against_gold(point: str, description: str) -> alt.LayerChart:
+    """How often labels are said and right; columns: point, label, gold, predicted, most of both."""
+    scale, axis = alt.Scale(nice=False, zero=True), alt.Axis(format="~%", tickCount=5)
+    base = alt.Chart(ROWS).transform_filter("datum.point == point")
+    x = alt.X("gold:Q", title="share of the right answers", scale=scale, axis=axis)
+    y = alt.Y("predicted:Q", title="share of what was said", scale=scale, axis=axis)
+    diagonal = (
+        base.transform_aggregate(groupby=["most"])
+        .transform_calculate(gold="0", predicted="0")
+        .mark_rule(style="reference")
+        .encode(x, y, x2="most:Q", y2="most:Q")
+    )
+    points = base.mark_point(filled=True, size=55, opacity=0.7, style="one").encode(
+        x, y,
+        tooltip=[tip("label", "label"), tip("gold", "right", PERCENT),
+                 tip("predicted", "said", PERCENT)],
+    )  # fmt: skip
+    return _finished([diagonal, points], description, parameter=_point(point))
+
+
+def reliability(point: str, description: str) -> alt.LayerChart:
+    """Accuracy against probability; columns: point, probability, accuracy, predictions."""
+    scale = alt.Scale(domain=[0, 1], nice=False)
+    axis = alt.Axis(format=".0%", tickCount=5)
+    x = alt.X("probability:Q", title="probability given to the answer", scale=scale, axis=axis)
+    y = alt.Y("accuracy:Q", title="accuracy", scale=scale, axis=axis)
+    base = alt.Chart(ROWS).transform_filter("datum.point == point").encode(x, y)
+    tips = [tip("probability", "probability", PERCENT), tip("accuracy", "accuracy", PERCENT),
+            tip("predictions", "predictions", ",d")]  # fmt: skip
+    return _finished(
+        [
+            alt.Chart(alt.InlineData([{"probability": 0, "accuracy": 0},
+                                      {"probability": 1, "accuracy": 1}]))
+            .mark_line(style="reference").encode(x, y),
+            base.mark_line(strokeWidth=1.2, opacity=0.6, style="one"),
+            base.mark_point(filled=True, size=60, opacity=1, style="one").encode(tooltip=tips),
+        ],
+        description,
+        parameter=_point(point),
+    )  # fmt: skip
+
+
+def by_bins(frame: pd.DataFrame, point: str, title: str, description: str) -> alt.LayerChart:
+    """Accuracy in bins of one point; columns: point, bin, at (its place), accuracy, low, high."""
+    order = frame.sort_values("at")["bin"].drop_duplicates().tolist()
+    base = (
+        alt.Chart(ROWS)
+        .transform_filter("datum.point == point")
+        .encode(alt.X("bin:N", title=title, sort=order,
+                      axis=alt.Axis(labelAngle=0, labelOverlap="greedy")))
+    )  # fmt: skip
+    whole: dict[str, Any] = {
+        "scale": alt.Scale(domain=[0, 1]),
+        "axis": alt.Axis(format=".0%", tickCount=5),
+    }
+    tips = [tip("bin", title), tip("accuracy", "accuracy", PERCENT), tip("low", "from", PERCENT),
+            tip("high", "to", PERCENT), tip("predictions", "predictions", ",d")]  # fmt: skip
+    return _finished(
+        [
+            base.mark_rule(strokeWidth=1.6, style="one").encode(
+                alt.Y("low:Q", title="accuracy", **whole), y2="high:Q"
+            ),
+            base.mark_point(filled=True, size=60, opacity=1, style="one").encode(
+                alt.Y("accuracy:Q", title="accuracy", **whole), tooltip=tips
+            ),
+        ],
+        description,
+        parameter=_point(point),
+    )
+
+
+def shares_of_context(frame: pd.DataFrame, look: Look, description: str) -> alt.LayerChart:
+    """Two shares of each row, joined; columns: row, series, value, and ``low``, ``high`` of it."""
+    color, shape, _ = _marks(look)
+    base = alt.Chart(ROWS).transform_filter(SHOWN)
+    y = alt.Y("row:N", title=None, axis=alt.Axis(labelLimit=160))
+    axis = alt.Axis(format=".0%", tickCount=5)
+    return _finished(
+        [
+            base.mark_rule(style="reference").encode(
+                alt.X("low:Q", title="share of the context until saturation", axis=axis), y,
+                x2="high:Q",
+            ),
+            base.mark_point(filled=True, size=70, opacity=1).encode(
+                alt.X("value:Q", title="share of the context until saturation", axis=axis,
+                      scale=alt.Scale(domain=[0, 1])),
+                y, color, shape,
+                tooltip=[tip("row", "curve"), tip("series", "labels"),
+                         tip("value", "share", PERCENT)],
+            ),
+        ],
+        description,
+        ROW * frame["row"].nunique(),
+        _hidden(look),
+    )  # fmt: skip
+
+
+def cost(
+    frame: pd.DataFrame, look: Look, title: str, form: str, description: str
+) -> alt.LayerChart:
+    """Accuracy against a cost of a query, k joined; columns: series, k, cost, value, low, high."""
+    color, shape, dash = _marks(look)
+    low, high = float(frame["cost"].min()), float(frame["cost"].max())
+    scale = alt.Scale(type="log", domain=[low / 1.18, high * 1.18], nice=False)
+    base = alt.Chart(ROWS).transform_filter(SHOWN).encode(
+        alt.X("cost:Q", title=f"{title} (log scale)", scale=scale,
+              axis=alt.Axis(tickCount=5, labelOverlap="greedy", format=form, grid=False)),
+        color,
+    )  # fmt: skip
+    y = alt.Y("value:Q", **_share_axis("accuracy", look))
+    tips = [tip("series", "curve"), tip("k", "k", ",d"), tip("cost", title, form),
+            tip("value", "accuracy", PERCENT), tip("low", "from", PERCENT),
+            tip("high", "to", PERCENT)]  # fmt: skip
+    return _finished(
+        [
+            base.mark_rule(strokeWidth=1.2, opacity=0.5).encode(
+                alt.Y("low:Q", title="accuracy"), y2="high:Q"
+            ),
+            base.mark_line(strokeWidth=1.6).encode(y, dash, alt.Order("k:Q")),
+            base.mark_point(filled=True, size=52, opacity=1).encode(y, shape, tooltip=tips),
+        ],
+        description,
+        parameter=_hidden(look),
+    )

@@ -1,0 +1,93 @@
+"""The report's charts as files for papers and slides: SVG, PDF and PNG."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import altair
+import vl_convert
+
+from icl_bench.errors import UserError
+from icl_bench.report.build import Report
+from icl_bench.report.sections import Panel
+from icl_bench.report.theme import FIGURE_FONT, LIGHT, config
+
+WIDTH = 420
+PNG_SCALE = 2.0
+"""Pixels of a PNG for each of the figure's."""
+
+
+def prepare(folder: Path) -> None:
+    """Make the folder. Raises ``UserError`` where it cannot be written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise UserError(f"--figures {folder}: is a file; give a folder") from None
+    except OSError as error:
+        raise UserError(f"--figures {folder}: cannot be written ({error.strerror})") from None
+
+
+def write_figures(report: Report, folder: Path) -> list[Path]:
+    """Write every chart in three formats; a chart of single points shows its first.
+
+    Raises ``UserError`` where the folder cannot be written to.
+    """
+    prepare(folder)
+    version = re.sub(r"^v?(\d+\.\d+).*", r"\1", altair.SCHEMA_VERSION)
+    written = []
+    for name, panel in _named(report):
+        spec = figure(panel)
+        svg = vl_convert.vegalite_to_svg(spec, vl_version=version)
+        parts = {
+            "svg": svg.encode(),
+            "pdf": vl_convert.vegalite_to_pdf(spec, vl_version=version),
+            "png": vl_convert.vegalite_to_png(spec, vl_version=version, scale=PNG_SCALE),
+        }
+        for kind, content in parts.items():
+            path = folder / f"{name}.{kind}"
+            try:
+                path.write_bytes(content)
+            except OSError as error:
+                raise UserError(f"{path}: cannot be written ({error.strerror})") from None
+            written.append(path)
+    return written
+
+
+def figure(panel: Panel) -> dict[str, Any]:
+    """A panel's specification with a title, a fixed width and colours for white paper."""
+    title = panel.title
+    if panel.choices:
+        title = f"{title} · {panel.spec()['params'][0]['value']}"
+    return {
+        **_with_legend(panel),
+        "title": title,
+        "width": WIDTH,
+        "autosize": {"type": "pad"},
+        "padding": 10,
+        "config": {**config(LIGHT, FIGURE_FONT), "background": "white"},
+    }
+
+
+def _with_legend(panel: Panel) -> dict[str, Any]:
+    """The specification, its legend without series that are not in the figure."""
+    spec = panel.spec()
+    hidden = {name for p in spec.get("params", ()) if p["name"] == "hidden" for name in p["value"]}
+    there = [row["series"] for row in panel.rows if row.get("series") not in (None, *hidden)]
+    for layer in spec["layer"]:
+        for channel in ("color", "shape", "strokeDash"):
+            encoding = layer["encoding"].get(channel, {})
+            if encoding.get("field") == "series":
+                encoding["legend"] = {"values": list(dict.fromkeys(there))}
+    return spec
+
+
+def _named(report: Report) -> Iterator[tuple[str, Panel]]:
+    """Panels with names that no two share, in any writing of capitals."""
+    seen: dict[str, int] = {}
+    for section in report.sections:
+        for panel in section.panels:
+            count = seen[panel.name.lower()] = seen.get(panel.name.lower(), 0) + 1
+            yield (panel.name if count == 1 else f"{panel.name}-{count}"), panel

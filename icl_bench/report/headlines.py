@@ -1,0 +1,134 @@
+"""The findings in words: numbers with intervals, and a difference only where a test holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from icl_bench.report.naming import Naming, count, unshuffled
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from icl_bench.analysis.findings import Findings
+
+
+class Sentence(NamedTuple):
+    """One finding, and what it is about in a word."""
+
+    topic: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Headlines:
+    """What can be said of one task and model."""
+
+    task: str
+    model: str
+    sentences: tuple[Sentence, ...]
+
+
+def headlines(findings: Findings, naming: Naming) -> list[Headlines]:
+    """Say of each task and model what the tables support."""
+    tables = {
+        "curves": findings.summary.curves,
+        "saturation": findings.summary.saturation,
+        "chances": findings.saturation_chances,
+        "retrieval": findings.retrieval_gain,
+        "sorting": findings.sorting_penalty,
+        "order": findings.summary.order_sensitivity,
+        "models": findings.models,
+    }
+    named = {name: naming.named(table) for name, table in tables.items()}
+    curves = named["curves"]
+    pairs = curves[["task", "model"]].drop_duplicates().sort_values(["task", "model"])
+    found = []
+    for task, model in pairs.itertuples(index=False):
+        of_pair = {
+            name: table[(table["task"] == task) & (table["model"] == model)]
+            for name, table in named.items()
+        }
+        found.append(Headlines(task, model, tuple(_sentences(of_pair))))
+    return [headline for headline in found if headline.sentences]
+
+
+def _sentences(tables: dict[str, pd.DataFrame]) -> Iterator[Sentence]:
+    yield from _best(unshuffled(tables["curves"]))
+    yield from _saturated(unshuffled(tables["saturation"]), tables["chances"])
+    yield from _gains("Retrieval", tables["retrieval"], "random selection")
+    yield from _gains("Sorting", tables["sorting"], "the same as drawn")
+    yield from _changed(tables["order"])
+    for base, rows in unshuffled(tables["models"]).groupby("base_model"):
+        yield from _gains("Model", rows, str(base))
+
+
+def _best(curves: pd.DataFrame) -> Iterator[Sentence]:
+    known = curves[curves["accuracy"].notna()]
+    if known.empty:
+        return
+    best = known.loc[known["accuracy"].idxmax()]
+    yield Sentence(
+        "Best",
+        f"{share(best['accuracy'])} accuracy ({_range(best)}) by {best['series']} at "
+        f"k = {best['k']:,}, the highest of {count(len(known), 'tested point')}.",
+    )
+
+
+def _saturated(points: pd.DataFrame, chances: pd.DataFrame) -> Iterator[Sentence]:
+    for row in points.itertuples():
+        here = chances[(chances["series"] == row.series) & (chances["k"] == row.k)]
+        sure = f" (in {share(here['chance'].iloc[0])} of resamples)" if len(here) else ""
+        tested = (chances["series"] == row.series).sum()
+        if tested < 2:
+            continue
+        if row.within_window:
+            text = f"{row.series} is saturated at k = {row.k:,}{sure}."
+        else:
+            text = f"{row.series} is not saturated within the tested k, up to {row.max_k:,}{sure}."
+        yield Sentence("Saturation", text)
+
+
+def _gains(topic: str, table: pd.DataFrame, base: str) -> Iterator[Sentence]:
+    """Of each series: where it differs from its base by the test, and where there is no telling."""
+    table = table[table["difference"].notna()]
+    for series, rows in table.sort_values("k").groupby("series"):
+        told = rows[rows["advice"].notna()]
+        parts = []
+        for word, kept in (("better", told[told["difference"] > 0]),
+                           ("worse", told[told["difference"] < 0])):  # fmt: skip
+            if len(kept):
+                ends = [kept.iloc[0], *([kept.iloc[-1]] if len(kept) > 1 else [])]
+                of = f" at {len(kept)} of {len(rows)} tested k," if len(kept) > 2 else ""
+                parts.append(f"{word}{of} by " + " and ".join(map(_difference, ends)))
+        unsure = [f"{k:,}" for k in rows.loc[rows["advice"].isna(), "k"]]
+        if unsure:
+            where = unsure[0] if len(unsure) == 1 else f"{', '.join(unsure[:-1])} and {unsure[-1]}"
+            parts.append(f"no telling apart at k = {where}")
+        yield Sentence(topic, f"{series} against {base}: {'; '.join(parts)}.")
+
+
+def _changed(table: pd.DataFrame) -> Iterator[Sentence]:
+    for series, rows in table.groupby("series"):
+        rows = rows.sort_values("k")
+        ends = [rows.iloc[0], *([rows.iloc[-1]] if len(rows) > 1 else [])]
+        said = " and ".join(
+            f"{share(row['changed'])} ({_range(row)}) at k = {row['k']:,}" for row in ends
+        )
+        yield Sentence("Order", f"{series}: another order changes {said} of the answers.")
+
+
+def _difference(row: Any) -> str:
+    low, high = sorted((abs(row["ci_low"]), abs(row["ci_high"])))
+    size = 100 * abs(row["difference"])
+    return f"{size:.1f} points ({100 * low:.1f}–{100 * high:.1f}) at k = {row['k']:,}"
+
+
+def _range(row: Any) -> str:
+    return f"{100 * row['ci_low']:.1f}–{share(row['ci_high'])}"
+
+
+def share(value: float) -> str:
+    """A share of 1 in percent."""
+    return f"{100 * value:.1f}%"

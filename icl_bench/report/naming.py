@@ -1,0 +1,74 @@
+"""What curves are called in charts and tables: short, and no two alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from icl_bench.analysis.summary import Summary
+
+USUAL_ORDERS = ("drawn", "relevance")
+"""Those that need no mention: of random selection, and of retrieval."""
+
+
+@dataclass(frozen=True)
+class Naming:
+    """What has to be said to tell a folder's curves apart."""
+
+    settings: Mapping[str, str]
+    """Variant -> its text, where a task and model have several variants."""
+    attentions: bool
+    """Whether there are several ways to read the demonstrations."""
+
+    @classmethod
+    def of(cls, summary: Summary) -> Naming:
+        """See what differs between the curves of a task and model."""
+        table = summary.curves
+        counts = table.groupby(["task", "model"], observed=True)["variant"].transform("nunique")
+        several = sorted(set(table.loc[counts > 1, "variant"].astype(str)))
+        texts = {name: summary.settings.get(name, f"variant {name}") for name in several}
+        return cls(texts, table["attention"].nunique() > 1)
+
+    def named(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """The table with plain text for names, and ``series``, what tells its curves apart.
+
+        Curves of different tasks or models may have one name.
+        """
+        frame = _plain(frame)
+        series = frame["select"] if "select" in frame else frame["model"]
+        if "order" in frame:
+            unusual = ~frame["order"].isin(USUAL_ORDERS)
+            series = series.where(~unusual, series + ", " + frame["order"])
+        if self.attentions and "attention" in frame:
+            series = series + ", " + frame["attention"] + " attention"
+        if "variant" in frame:
+            text = frame["variant"].map(dict(self.settings))
+            series = series.where(text.isna(), series + ", " + text.fillna(""))
+        return frame.assign(series=series)
+
+    def against(self, frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+        """A named table of comparisons, of which several with other bases are told apart."""
+        several = frame.duplicated([*by, "series", "k"], keep=False)
+        base = frame["base_variant"].map(dict(self.settings)).fillna(frame["base_variant"])
+        told = frame["series"] + " against " + base
+        return frame.assign(series=frame["series"].where(~several, told))
+
+
+def unshuffled(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table without random reorderings, which repeat the curve in drawn order."""
+    return frame[~frame["order"].astype(str).str.startswith("shuffled")]
+
+
+def _plain(frame: pd.DataFrame) -> pd.DataFrame:
+    """Text instead of categories, so that columns of different tables can be joined."""
+    categories = frame.select_dtypes("category").columns
+    return frame.astype(dict.fromkeys(categories, object)).reset_index(drop=True)
+
+
+def count(number: int, word: str) -> str:
+    """A number and what it counts."""
+    return f"{number:,} {word}{'' if number == 1 else 's'}"

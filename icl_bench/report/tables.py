@@ -1,0 +1,139 @@
+"""Tables as the page shows them: titles and kinds of their columns, plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from icl_bench.analysis.summary import records
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_ROWS = 2000
+COLUMNS: Mapping[str, tuple[str, str]] = {
+    "task": ("task", "text"),
+    "model": ("model", "text"),
+    "series": ("curve", "text"),
+    "k": ("k", "count"),
+    "draws": ("draws", "count"),
+    "base_draws": ("draws of the base", "count"),
+    "rows": ("test rows", "count"),
+    "test_rows": ("test rows", "count"),
+    "predictions": ("predictions", "count"),
+    "accuracy": ("accuracy", "share"),
+    "ci_low": ("95% from", "share"),
+    "ci_high": ("95% to", "share"),
+    "macro_f1": ("macro-F1", "share"),
+    "invalid": ("invalid", "share"),
+    "rouge1": ("ROUGE-1", "share"),
+    "rouge2": ("ROUGE-2", "share"),
+    "rougeL": ("ROUGE-L", "share"),
+    "bertscore": ("BERTScore", "share"),
+    "left_out": ("left out", "count"),
+    "best_k": ("best k", "count"),
+    "max_k": ("largest k", "count"),
+    "within_window": ("saturated", "flag"),
+    "share_of_tested": ("share of largest k", "share"),
+    "prompt_tokens": ("prompt tokens", "number"),
+    "cached_tokens": ("cached tokens", "number"),
+    "computed_tokens": ("computed tokens", "number"),
+    "answer_tokens": ("answer tokens", "number"),
+    "seconds": ("seconds a query", "number"),
+    "window": ("context window", "count"),
+    "share_of_window": ("share of the window", "share"),
+    "chance": ("chance", "share"),
+    "reorderings": ("reorderings", "count"),
+    "changed": ("changed", "share"),
+    "floor": ("changed by chance", "share"),
+    "difference": ("difference", "points"),
+    "p": ("p", "p"),
+    "p_holm": ("p (Holm)", "p"),
+    "mean": ("accuracy", "share"),
+    "base_mean": ("of the base", "share"),
+    "base_select": ("base", "text"),
+    "base_model": ("base", "text"),
+    "advice": ("better", "text"),
+    "significant": ("significant", "flag"),
+    "gold": ("right", "text"),
+    "prediction": ("said", "text"),
+    "label": ("label", "text"),
+    "count": ("times", "count"),
+    "share": ("of the right label's", "share"),
+    "total_variation": ("answers off", "share"),
+    "excess": ("said beyond its share", "points"),
+    "error": ("calibration error", "share"),
+    "present": ("its label is shown", "flag"),
+    "nearest": ("from", "count"),
+    "farthest": ("to", "count"),
+    "full": ("all labels", "share"),
+    "half": ("half of them", "share"),
+    "subsets": ("halves", "count"),
+    "reason": ("reason", "text"),
+    "draw": ("draw", "count"),
+    "select": ("selector", "text"),
+    "order": ("order", "text"),
+    "attention": ("attention", "text"),
+    "variant": ("variant", "text"),
+    "other_variant": ("other variant", "text"),
+}
+"""Column -> its title and what its values are; columns that are not here are not shown.
+
+``share`` is of 1 and shown in percent, ``points`` a difference of shares, ``p`` a probability.
+"""
+DIFFERENCES = frozenset({"ci_low", "ci_high"})
+OPTIONAL = frozenset({"left_out", "rouge1", "rouge2", "rougeL", "bertscore", "invalid", "macro_f1",
+                      "prompt_tokens", "cached_tokens", "computed_tokens", "answer_tokens",
+                      "seconds", "window", "share_of_window", "floor", "accuracy", "p", "p_holm",
+                      "advice"})  # fmt: skip
+"""Columns that are left out where all their values are missing or 0."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column's name in the analysis, its title, and the kind of its values."""
+
+    name: str
+    title: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the page."""
+
+    caption: str
+    columns: tuple[Column, ...]
+    rows: list[list[Any]]
+    total: int
+    """Rows there are; fewer may be shown."""
+
+    def as_json(self) -> dict[str, Any]:
+        """What the page's program reads."""
+        columns = [{"name": c.name, "title": c.title, "kind": c.kind} for c in self.columns]
+        return {"caption": self.caption, "columns": columns, "rows": self.rows, "total": self.total}
+
+
+def table(frame: pd.DataFrame, caption: str, names: str) -> Table:
+    """Make a table of some columns, ``names`` with spaces between them, in that order."""
+    shown = [name for name in names.split() if name in frame and not _empty(frame, name)]
+    signed = "difference" in shown
+    columns = tuple(
+        Column(name, *_titled(name, "points" if signed and name in DIFFERENCES else ""))
+        for name in shown
+    )
+    rows = [list(record.values()) for record in records(frame[shown].head(MOST_ROWS))]
+    return Table(caption, columns, rows, len(frame))
+
+
+def _titled(name: str, kind: str) -> tuple[str, str]:
+    title, usual = COLUMNS[name]
+    return title, kind or usual
+
+
+def _empty(frame: pd.DataFrame, name: str) -> bool:
+    if name not in OPTIONAL:
+        return False
+    values = frame[name].dropna()
+    return values.empty or (name == "left_out" and not values.any())

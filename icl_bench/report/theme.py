@@ -1,0 +1,70 @@
+"""Colours and type of the charts, on light and on dark ground."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right")
+"""One more than divides the number of colours, so that no pair of both soon comes again."""
+DASHES = ((1, 0), (6, 3), (2, 2), (8, 3, 2, 3), (10, 4))
+
+LIGHT: Mapping[str, Any] = {
+    "ink": "#1d232b",
+    "soft": "#59636e",
+    "grid": "#e6e9ed",
+    "line": "#b5bdc6",
+    "series": ["#0067a5", "#d04a02", "#00805a", "#b3408a", "#8a6800", "#3a8fb7", "#6a4fb3",
+               "#5b6470"],
+    "ramp": ["#f1f5f9", "#9cc6e4", "#2f86bf", "#003f6b"],
+}  # fmt: skip
+"""Told apart by people who see no red, no green or no blue; 3:1 or more against the ground."""
+DARK: Mapping[str, Any] = {
+    "ink": "#e8ecf1",
+    "soft": "#a3aebb",
+    "grid": "#2b323b",
+    "line": "#56616d",
+    "series": ["#55aee8", "#ff8b4d", "#35c79a", "#e78dc6", "#e2bb3d", "#9bd9f7", "#ab98f2",
+               "#aeb7c2"],
+    "ramp": ["#222a33", "#21557a", "#3d97d1", "#c2e5fb"],
+}  # fmt: skip
+PAGE_FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', sans-serif"
+FIGURE_FONT = "'Liberation Sans', Arial, Helvetica, sans-serif"
+
+
+def config(colours: Mapping[str, Any], font: str) -> dict[str, Any]:
+    """Vega-Lite's settings for a ground; the ground itself stays transparent."""
+    ink, soft, line = colours["ink"], colours["soft"], colours["line"]
+    return {
+        "background": None,
+        "font": font,
+        "range": {"category": colours["series"], "heatmap": colours["ramp"]},
+        "view": {"stroke": None},
+        "axis": {
+            "labelColor": soft,
+            "titleColor": ink,
+            "titleFontWeight": "normal",
+            "labelFontSize": 11,
+            "titleFontSize": 12,
+            "titlePadding": 8,
+            "gridColor": colours["grid"],
+            "domainColor": line,
+            "tickColor": line,
+        },
+        "legend": {
+            "labelColor": ink,
+            "titleColor": ink,
+            "titleFontWeight": "normal",
+            "labelFontSize": 11,
+            "labelLimit": 320,
+            "orient": "bottom",
+            "columns": 2,
+            "symbolOpacity": 1,
+        },
+        "title": {"color": ink, "fontSize": 13, "fontWeight": "bold", "anchor": "start"},
+        "text": {"color": ink, "fontSize": 11},
+        "style": {
+            "reference": {"color": soft, "stroke": soft, "strokeDash": [4, 3], "strokeWidth": 1.2},
+            "one": {"color": colours["series"][0]},
+        },
+    }
