@@ -19,6 +19,7 @@ from icl_bench.cli import (
     leaderboard,
     models,
     plan,
+    report,
     run,
     show,
     summary,
@@ -46,6 +47,7 @@ app.command("export")(export.export)
 app.command("import")(import_.import_)
 app.command("leaderboard")(leaderboard.leaderboard)
 app.command("check")(check.check)
+app.command("report")(report.report)
 app.command("tasks")(tasks.tasks)
 app.command("models")(models.models)
 
