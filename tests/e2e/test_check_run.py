@@ -1,0 +1,57 @@
+"""The project's own check: the real model still answers as the stored baseline says."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from installed import Run
+
+from icl_bench.engines import EngineSpec
+from icl_bench.plan import make_plan
+from icl_bench.shots import Shots
+from icl_bench.sweep import RunSpec, Sweep
+
+pytestmark = pytest.mark.slow
+BASELINE = Path(__file__).parents[2] / "results" / "baseline" / "gemma3-270m.parquet"
+ASKED = ("--model", "gemma3-270m", "--draws", 2, "--test-size", 100, "--dtype", "float32")
+
+
+def test_the_program_answers_no_worse_than_its_baseline(
+    program: Run, data_dir: Path, tmp_path: Path
+):
+    for task in ("trec", "banking77"):
+        done = program("run", "--task", task, "--k", "10,50", *ASKED, "--data-dir", data_dir,
+                       "--results", tmp_path, "--quiet")  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    done = program("check", "--baseline", BASELINE, "--results", tmp_path, "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert [(p["task"], p["k"], p["draws"], p["rows"]) for p in found["points"]] == [
+        (task, k, 2, 100) for task in ("banking77", "trec") for k in (10, 50)
+    ]
+    assert found["only_in_baseline"] == found["only_in_results"] == []
+    # floats differ between machines, prompts do not
+    assert [point["other_prompts"] for point in found["points"]] == [0] * 4
+
+
+def test_demonstrations_with_the_wrong_labels_fail_it(program: Run, data_dir: Path, tmp_path: Path):
+    spec = RunSpec(task="trec", model="gemma3-270m", k="50", draws=2, test_size=100,
+                   data_dir=data_dir, engine=EngineSpec(dtype="float32"))  # fmt: skip
+    sweep = Sweep.prepare(spec)
+    experiment = sweep.experiment
+    assert len(experiment.pool)  # decided, like every fact, before the labels are mixed up
+    train = experiment.data.train
+    mixed = np.random.default_rng(0).permutation(len(train))
+    wrong = [replace(row, answer=train[i].answer) for row, i in zip(train, mixed, strict=True)]
+    experiment.data = replace(experiment.data, train=tuple(wrong))
+    sweep.plan = make_plan(experiment, Shots.parse(spec.k), spec.select, spec.order, spec.draws)
+    assert not sweep.run(tmp_path).failed
+
+    done = program("check", "--baseline", BASELINE, "--results", tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "FAILED: 1 of 1 point" in done.stdout
+    assert "differs: the prompts' token ids, in 200 predictions of 1 point" in done.stdout
