@@ -60,6 +60,8 @@ def write_report(
             f"the report needs {error.name}, which is missing: pip install 'icl-bench[report]'"
         ) from None
     _check(out)
+    if data_dir is not None and not data_dir.is_dir():
+        raise UserError(f"the data folder {data_dir} is not there")
     if figures is not None:
         prepare(figures)
     made = make_report(results, only, data_dir)

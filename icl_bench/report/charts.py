@@ -7,6 +7,7 @@ switched off; that of a chart of single points, ``point``, is the point to show.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ROWS = alt.NamedData("rows")
+VEGA_LITE = re.sub(r"^v?(\d+\.\d+).*", r"\1", alt.SCHEMA_VERSION)
+"""The version that the charts are written for."""
 PERCENT, POINTS = ".1%", "+.1%"
 HEIGHT = 250
 STRIP, ROW = 48, 34

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import altair
 import vl_convert
 
 from icl_bench.errors import UserError
 from icl_bench.report.build import Report
+from icl_bench.report.charts import VEGA_LITE
 from icl_bench.report.sections import Panel
 from icl_bench.report.theme import FIGURE_FONT, LIGHT, config
 
@@ -36,15 +35,14 @@ def write_figures(report: Report, folder: Path) -> list[Path]:
     Raises ``UserError`` where the folder cannot be written to.
     """
     prepare(folder)
-    version = re.sub(r"^v?(\d+\.\d+).*", r"\1", altair.SCHEMA_VERSION)
     written = []
     for name, panel in _named(report):
         spec = figure(panel)
-        svg = vl_convert.vegalite_to_svg(spec, vl_version=version)
+        svg = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE)
         parts = {
             "svg": svg.encode(),
-            "pdf": vl_convert.vegalite_to_pdf(spec, vl_version=version),
-            "png": vl_convert.vegalite_to_png(spec, vl_version=version, scale=PNG_SCALE),
+            "pdf": vl_convert.vegalite_to_pdf(spec, vl_version=VEGA_LITE),
+            "png": vl_convert.vegalite_to_png(spec, vl_version=VEGA_LITE, scale=PNG_SCALE),
         }
         for kind, content in parts.items():
             path = folder / f"{name}.{kind}"

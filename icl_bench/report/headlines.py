@@ -68,7 +68,7 @@ def _best(curves: pd.DataFrame) -> Iterator[Sentence]:
     known = curves[curves["accuracy"].notna()]
     if known.empty:
         return
-    best = known.loc[known["accuracy"].idxmax()]
+    best = known.iloc[int(known["accuracy"].argmax())]
     yield Sentence(
         "Best",
         f"{share(best['accuracy'])} accuracy ({_range(best)}) by {best['series']} at "

@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from icl_bench import __version__
 from icl_bench.report.build import Report, tables
+from icl_bench.report.charts import VEGA_LITE
 from icl_bench.report.theme import DARK, DASHES, LIGHT, PAGE_FONT, SHAPES, config
 
 ESCAPED = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
@@ -28,7 +29,7 @@ def page(report: Report) -> str:
         report=report,
         version=__version__,
         css=Markup(_own("page.css")),
-        library=Markup(_harmless(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))),
+        library=Markup(_harmless(_library())),
         program=Markup(_own("page.js")),
         data=Markup(embedded(_data(report))),
         tables={id(table): number for number, (_, table) in enumerate(tables(report))},
@@ -41,6 +42,12 @@ def embedded(value: Any) -> str:
     """A value as JSON that can stand inside a script element."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.translate(ESCAPED)
+
+
+def _library() -> str:
+    """Vega, Vega-Lite and Vega-Embed."""
+    snippet = "window.vegaEmbed = vegaEmbed;"
+    return vl_convert.javascript_bundle(snippet, vl_version=VEGA_LITE)
 
 
 def _own(name: str) -> str:

@@ -83,7 +83,8 @@ def sample(
     chosen = naming.named(frame.iloc[order])
     prompts = _Prompts(stored, data_dir)
     texts, rows = Texts(), []
-    for position, record in zip(order, chosen.to_dict("records"), strict=True):
+    records: list[Any] = chosen.to_dict("records")
+    for position, record in zip(order, records, strict=True):
         row = _row(record, prompts, texts)
         if texts.bytes > most_bytes:
             break
@@ -175,8 +176,8 @@ class _Prompts:
         ids = list(meta.get("demonstration_ids") or []) if _missing(own) else list(own)
         task = self._task(meta)
         if isinstance(task, str):
-            last = [(str(name), "") for name in ids[-LISTED_DEMONSTRATIONS:]]
-            return End(listed=last, count=len(ids), why=task)
+            named = [(str(name), "") for name in ids[-LISTED_DEMONSTRATIONS:]]
+            return End(listed=named, count=len(ids), why=task)
         asked = task.train if record.get("queries") == "copied" else task.test
         try:
             query = asked[record["test_id"]]

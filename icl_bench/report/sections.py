@@ -45,7 +45,7 @@ class Panel:
 
     def spec(self) -> dict[str, Any]:
         """The Vega-Lite specification, rows and all."""
-        found: dict[str, Any] = self.chart.to_dict()
+        found: dict[str, Any] = self.chart.to_dict(validate=False)  # it takes as long as the rest
         found.pop("config", None)
         found["datasets"] = {**found.get("datasets", {}), "rows": self.rows}
         return found
@@ -107,7 +107,8 @@ def _look(frame: pd.DataFrame, *, hidden: Sequence[str] = (), room: bool = False
     names = [*dict.fromkeys(frame["series"])]
     values = (0.0, 1.0)
     if room:
-        low, high = min(float(frame["low"].min()), 0.0), max(float(frame["high"].max()), 0.0)
+        shown = frame[["low", "value", "high"]].astype(float).stack()  # limits may be missing
+        low, high = min(shown.min(), 0.0), max(shown.max(), 0.0)
         spare = 0.05 * (high - low or 0.2)
         values = (low - spare if low else low, high + spare)
     return Look(names, tuple(hidden), (int(frame["k"].min()), int(frame["k"].max())), values)
@@ -333,9 +334,11 @@ def _choices(part: pd.DataFrame) -> tuple[Choice, ...]:
     return tuple(Choice(text, text) for text in points["point"])
 
 
-def _usual(choices: Sequence[Choice]) -> str:
-    """The point that is shown first: of random selection, where there is one."""
-    return next((c.value for c in choices if c.value.startswith("random,")), choices[0].value)
+def _usual(part: pd.DataFrame, choices: Sequence[Choice]) -> str:
+    """The point that is shown first: that of random selection as drawn, where there is one."""
+    plain = part[(part["select"] == "random") & (part["order"] == "drawn")]
+    first = set(plain["point"])
+    return next((choice.value for choice in choices if choice.value in first), choices[0].value)
 
 
 def _confusions(findings: Findings, naming: Naming) -> Section | None:
@@ -352,7 +355,7 @@ def _confusions(findings: Findings, naming: Naming) -> Section | None:
         says = f"The most frequent mistakes of {model} on {task}"
         panels.append(Panel(
             _slug("confusions", task, model), f"{task} · {model}",
-            charts.mistakes(part, _usual(choices), says),
+            charts.mistakes(part, _usual(part, choices), says),
             _rows(part, "point rank pair gold prediction count share"), choices,
         ))  # fmt: skip
     return Section(
@@ -368,14 +371,14 @@ def _bias(findings: Findings, naming: Naming) -> Section | None:
     if frame.empty:
         return None
     frame["most"] = frame[["gold", "predicted"]].max(axis=1)
-    frame["most"] = frame.groupby(["task", "model", "point"])["most"].transform("max")
+    frame["most"] = frame.groupby(["task", "model", "point"])["most"].transform("max") * 1.03
     panels = []
     for (task, model), part in _panels(frame, ["task", "model"]):
         choices = _choices(part)
         says = f"How often {model} says each label of {task}, and how often it is right"
         panels.append(Panel(
             _slug("bias", task, model), f"{task} · {model}",
-            charts.against_gold(_usual(choices), says),
+            charts.against_gold(_usual(part, choices), says),
             _rows(part, "point label gold predicted most"), choices,
         ))  # fmt: skip
     bias = unshuffled(naming.named(findings.label_bias))
@@ -399,7 +402,7 @@ def _calibration(findings: Findings, naming: Naming) -> Section | None:
         says = f"Accuracy of {model} on {task} against the probability of its answers"
         panels.append(Panel(
             _slug("calibration", task, model), f"{task} · {model}",
-            charts.reliability(_usual(choices), says),
+            charts.reliability(_usual(part, choices), says),
             _rows(part, "point probability accuracy predictions"), choices,
         ))  # fmt: skip
     error = unshuffled(naming.named(findings.calibration_error))
@@ -463,7 +466,7 @@ def _distance(findings: Findings, naming: Naming) -> Section | None:
         says = f"Accuracy of {model} on {task} by the last demonstration of the right label"
         panels.append(Panel(
             _slug("distance", task, model), f"{task} · {model}",
-            charts.by_bins(part, _usual(choices), "demonstrations back to the right label", says),
+            charts.by_bins(part, _usual(part, choices), "demonstrations back to the label", says),
             _rows(part, "point bin at accuracy low high predictions"), choices,
         ))  # fmt: skip
     shown = frame.rename(columns={"low": "ci_low", "high": "ci_high"})
@@ -553,7 +556,8 @@ def _cost(findings: Findings, naming: Naming) -> Section | None:
     for (task,), part in _panels(shown, ["task"]):
         for name in known:
             title, form = COSTS[name]
-            there = part[part[name] > 0].assign(cost=part[name])
+            there = part[part[name] > 0]
+            there = there.assign(cost=there[name])
             if len(there):
                 says = f"Accuracy against {title} on {task}"
                 panels.append(Panel(
