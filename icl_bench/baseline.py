@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from icl_bench.analysis.regression import POINT, alone, compare, flips, pair
 from icl_bench.errors import UserError, one_line, plain, short
-from icl_bench.export import META, origins
+from icl_bench.export import origins
 from icl_bench.importing import SHARE
-from icl_bench.store import SCORES, prediction_schema, read_stored
+from icl_bench.store import EXPORT_META, SCORES, prediction_schema, read_stored
 from icl_bench.userfile import read_file
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def _predictions(table: pa.Table, shown: str) -> pd.DataFrame:
 
 def _origins(table: pa.Table, shown: str) -> dict[str, dict[str, Any]]:
     """What a baseline says of its variants."""
-    stored = (table.schema.metadata or {}).get(META)
+    stored = (table.schema.metadata or {}).get(EXPORT_META)
     if stored is None:
         raise UserError(
             f"{shown}: says nothing of the data and templates behind its predictions, so that "

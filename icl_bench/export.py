@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.errors import UserError
-from icl_bench.store import finished_cells, read_table
+from icl_bench.store import EXPORT_META, finished_cells, read_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,9 +22,6 @@ FIRST = (
     "correct", "prompt_tokens", "cached_tokens", "backend",
 )  # fmt: skip
 """Columns that stand first, in this order; the others follow."""
-
-META = b"icl_bench_export"
-"""Key of what a Parquet export says of its variants."""
 
 
 def export_results(results: Path, out: Path) -> int:
@@ -46,7 +43,9 @@ def export_results(results: Path, out: Path) -> int:
         if name.endswith(".parquet"):
             cells = (meta for _, meta in finished_cells(results, say=lambda _: None))
             about = json.dumps(origins(cells), sort_keys=True, ensure_ascii=False)
-            pq.write_table(table.replace_schema_metadata({META: about}), out, compression="zstd")
+            pq.write_table(
+                table.replace_schema_metadata({EXPORT_META: about}), out, compression="zstd"
+            )
         else:
             frame = _as_json(table, "demonstration_ids").to_pandas()
             # where lines end in "\n" alone, csv leaves a "\r" in a cell without quotes

@@ -44,6 +44,9 @@ IMPORTED = "imported"
 _CELL_META, _IMPORT_META = b"icl_bench", b"icl_bench_import"
 """Keys of what a file of one cell, or an import, says of itself."""
 
+EXPORT_META = b"icl_bench_export"
+"""The same of an export, which may lie in a results folder (as a baseline) but is no result."""
+
 AXES = ("task", "model", "select", "order", "attention", "k", "draw")
 """What tells cells of one setting apart."""
 
@@ -289,6 +292,10 @@ class _DamagedError(Exception):
     """What is wrong with a finished file."""
 
 
+class _ExportError(_DamagedError):
+    """The file is an export: other files hold its cells, or it is what they are checked against."""
+
+
 @dataclass(frozen=True)
 class _ResultFile:
     """A whole file: of one cell, or an import of many."""
@@ -345,6 +352,8 @@ def _read_file(path: Path, rows: int | None = None) -> _ResultFile:
             about = json.loads(stored[_IMPORT_META])
             meta = {IMPORTED: {name: about[name] for name in ("source", "sha256")}}
             rows = int(about["rows"])
+        elif EXPORT_META in stored:
+            raise _ExportError("is an export, not a result")
         else:
             meta = dict(json.loads(stored[_CELL_META]))
             meta |= {name: table[name][0].as_py() for name in ("cell", "variant")}
@@ -548,6 +557,8 @@ def _result_files(root: Path, say: Callable[[str], None]) -> Iterator[_ResultFil
     for path in sorted(paths, key=lambda path: (path.parent.name == IMPORTED, path)):
         try:
             file = _read_file(path)
+        except _ExportError:
+            continue
         except _DamagedError as problem:
             say(f"{path}: {problem}; left out")
             continue

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -18,6 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from icl_bench.cli.tables import counted
+from icl_bench.quiet import hush_libraries
 from icl_bench.runner import Watcher
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Display:
     @contextmanager
     def preparing(self) -> Iterator[Callable[[str], None]]:
         """A spinner with a word on what is being prepared."""
-        _hush_libraries()
+        hush_libraries()
         if not self._live:
             yield lambda _: None
             return
@@ -194,13 +194,3 @@ class _Bar(Watcher):
             said.append(f"{self._computed / self._working_seconds:,.0f} tokens/s")
             said.append(f"{timedelta(seconds=round(left))} left")
         self._bar.update(self._task, advance=share, said=", ".join(said))
-
-
-def _hush_libraries() -> None:
-    """Keep other libraries' bars and hints out of our output; they read this when imported."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    os.environ.setdefault("TQDM_DISABLE", "1")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    for library in ("TRANSFORMERS", "HF_HUB", "DATASETS"):
-        os.environ.setdefault(f"{library}_VERBOSITY", "error")
-    warnings.filterwarnings("ignore", module="transformers|torch|datasets|bert_score")

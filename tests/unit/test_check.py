@@ -23,12 +23,12 @@ from icl_bench.backends.base import Answer, Decoding, Free
 from icl_bench.baseline import check_results, read_baseline
 from icl_bench.cli import main
 from icl_bench.errors import UserError
-from icl_bench.export import META, export_results
+from icl_bench.export import export_results
 from icl_bench.importing import import_predictions
 from icl_bench.plan import Plan
 from icl_bench.prompts import PromptSet
 from icl_bench.runner import Runner
-from icl_bench.store import Store
+from icl_bench.store import EXPORT_META, Store
 
 ROWS = 60
 
@@ -297,9 +297,9 @@ def broken(table: pa.Table, how: str) -> pa.Table:
     if how == "score":
         place = table.schema.get_field_index("rouge1")
         return table.set_column(place, "rouge1", pa.array([1e300] * len(table)))
-    known = json.loads(meta[META])
+    known = json.loads(meta[EXPORT_META])
     facts = {"facts": b"[]", "json": b"{", "inner": json.dumps(dict.fromkeys(known, 1)).encode()}
-    return table.replace_schema_metadata({META: facts[how]})
+    return table.replace_schema_metadata({EXPORT_META: facts[how]})
 
 
 @pytest.mark.parametrize(
@@ -370,7 +370,7 @@ def test_whatever_facts_a_file_claims_it_is_read_or_refused(
     place = table.schema.get_field_index("variant")
     table = table.set_column(place, "variant", pa.array(["other"] * 2))
     path = tmp_path / "claims.parquet"
-    pq.write_table(table.replace_schema_metadata({META: json.dumps(about)}), path)
+    pq.write_table(table.replace_schema_metadata({EXPORT_META: json.dumps(about)}), path)
     with pytest.raises(UserError) as error:  # no claim makes it a baseline of this run
         check_results(path, folders / "good")
     assert "\n" not in str(error.value)

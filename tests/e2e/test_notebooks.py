@@ -1,0 +1,51 @@
+"""The notebooks run from top to bottom, and what they show is what the program says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+NAMES = ["01_first_sweep", "02_reading_a_curve", "03_order_and_sorting", "04_against_the_paper"]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_runs(name: str, tmp_path: Path, data_dir: Path, monkeypatch):
+    """Raises with the cell's own error; each has a picture or a table to look at."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    monkeypatch.setenv("ICL_BENCH_DATA", str(data_dir.resolve()))
+    copy = Path(shutil.copy(NOTEBOOKS / f"{name}.ipynb", tmp_path))
+    book = nbformat.read(copy, as_version=4)
+    nbformat.validate(book)
+    for cell in book.cells:
+        if cell.cell_type == "code":
+            cell.outputs = []
+    folder = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(book, timeout=900, kernel_name="python3", resources=folder).execute()
+    shown = [out for cell in book.cells for out in cell.get("outputs", [])]
+    assert any("text/html" in out.get("data", {}) for out in shown)
+    pictures = [out for out in shown if "image/png" in out.get("data", {})]
+    assert pictures or name == "04_against_the_paper"
+    assert not [out for out in shown if out.get("name") == "stderr"]
+
+
+def test_every_notebook_is_run_here():
+    assert sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb")) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_notebooks_hold_no_logic(name: str):
+    """What is worth a function belongs into the package."""
+    cells = json.loads((NOTEBOOKS / f"{name}.ipynb").read_text())["cells"]
+    code = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code")
+    for word in ("def ", "class ", "while ", "lambda"):
+        assert word not in code
+    assert code.count("for ") <= 1
+    assert len(code.splitlines()) <= 60
