@@ -12,8 +12,9 @@ from icl_bench.analysis.findings import Findings, find
 from icl_bench.analysis.summary import read_some
 from icl_bench.report.headlines import Headlines, headlines
 from icl_bench.report.naming import Naming, count, unshuffled
+from icl_bench.report.parts import Missing, Section
 from icl_bench.report.predictions import Sample, sample
-from icl_bench.report.sections import Missing, Section, sections
+from icl_bench.report.sections import sections
 from icl_bench.report.tables import Table, table
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import vl_convert
 from icl_bench.errors import UserError
 from icl_bench.report.build import Report
 from icl_bench.report.charts import VEGA_LITE
-from icl_bench.report.sections import Panel
+from icl_bench.report.parts import Panel, Section
 from icl_bench.report.theme import FIGURE_FONT, LIGHT, config
 
 WIDTH = 420
@@ -36,8 +36,8 @@ def write_figures(report: Report, folder: Path) -> list[Path]:
     """
     prepare(folder)
     written = []
-    for name, panel in _named(report):
-        spec = figure(panel)
+    for name, section, panel in _named(report):
+        spec = figure(panel, section.short)
         svg = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE)
         parts = {
             "svg": svg.encode(),
@@ -54,9 +54,12 @@ def write_figures(report: Report, folder: Path) -> list[Path]:
     return written
 
 
-def figure(panel: Panel) -> dict[str, Any]:
-    """A panel's specification with a title, a fixed width and colours for white paper."""
-    title = panel.title
+def figure(panel: Panel, about: str = "") -> dict[str, Any]:
+    """A panel's specification with a title, a fixed width and colours for white paper.
+
+    ``about`` is what the title begins with.
+    """
+    title = f"{about}: {panel.title}" if about else panel.title
     if panel.choices:
         title = f"{title} · {panel.spec()['params'][0]['value']}"
     return {
@@ -78,14 +81,17 @@ def _with_legend(panel: Panel) -> dict[str, Any]:
         for channel in ("color", "shape", "strokeDash"):
             encoding = layer["encoding"].get(channel, {})
             if encoding.get("field") == "series":
-                encoding["legend"] = {"values": list(dict.fromkeys(there))}
+                shown = {"values": list(dict.fromkeys(there))}
+                # a legend of dashes would be drawn as the outlines of the shapes
+                encoding["legend"] = None if channel == "strokeDash" else shown
     return spec
 
 
-def _named(report: Report) -> Iterator[tuple[str, Panel]]:
+def _named(report: Report) -> Iterator[tuple[str, Section, Panel]]:
     """Panels with names that no two share, in any writing of capitals."""
     seen: dict[str, int] = {}
     for section in report.sections:
         for panel in section.panels:
             count = seen[panel.name.lower()] = seen.get(panel.name.lower(), 0) + 1
-            yield (panel.name if count == 1 else f"{panel.name}-{count}"), panel
+            name = panel.name if count == 1 else f"{panel.name}-{count}"
+            yield name, section, panel

@@ -194,7 +194,7 @@ def test_a_difference_is_claimed_only_where_the_test_holds_it(tmp_path: Path):
 
 def test_sections_without_data_are_left_out_and_named_with_what_gives_them(parsed: Parsed):
     assert 'id="models"' not in str(parsed.tags)
-    assert "Models compared (run the same with another --model)" in parsed.text
+    assert "Models compared (run the same with another --model;" in parsed.text
     assert "Copying (run --queries copied)" in parsed.text
     assert "Calibration (" not in parsed.text
 

@@ -1,0 +1,109 @@
+"""Sections of paired comparisons: sorting, retrieval, models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from icl_bench.report import charts
+from icl_bench.report.charts import PERCENT, POINTS, Look, tip
+from icl_bench.report.naming import unshuffled
+from icl_bench.report.parts import (
+    CURVE,
+    Panel,
+    Section,
+    common_look,
+    file_name,
+    groups,
+    plain_rows,
+    with_limits,
+)
+from icl_bench.report.tables import table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from icl_bench.analysis.findings import Findings
+    from icl_bench.report.naming import Naming
+
+
+SIGNED_LIMITS = [tip("low", "95% from", POINTS), tip("high", "95% to", POINTS)]
+
+COMPARED = (f"{CURVE} k mean base_mean difference ci_low ci_high p p_holm advice rows draws "
+            "base_draws left_out")  # fmt: skip
+
+TESTED = ("The line is the 95% interval, paired by test example; p values in the table are "
+          "corrected over k (Holm).")  # fmt: skip
+
+
+def _compared(
+    frame: pd.DataFrame, kind: str, by: Sequence[str], says: str
+) -> tuple[tuple[Panel, ...], Look]:
+    """Panels of differences, one for each combination of ``by``."""
+    lined = with_limits(
+        frame[frame["difference"].notna()].sort_values(["series", "k"]), "difference"
+    )
+    look = common_look(lined, room=True)
+    tips = [tip("series", "curve"), tip("k", "k", ",d"), tip("value", "difference", POINTS),
+            *SIGNED_LIMITS, tip("mean", "accuracy", PERCENT), tip("base_mean", "base", PERCENT),
+            tip("p_holm", "p (Holm)", ".2g"), tip("rows", "test rows", ",d")]  # fmt: skip
+    panels = tuple(
+        Panel(file_name(kind, *key), " · ".join(key),
+              charts.differences(part, look, "difference in accuracy (points)", tips,
+                                 f"{says}, {' and '.join(key)}, over k"),
+              plain_rows(part, "series k value low high mean base_mean p_holm rows"))
+        for key, part in groups(lined, by)
+    )  # fmt: skip
+    return panels, look
+
+
+def sorting(findings: Findings, naming: Naming) -> Section | None:
+    """What grouping by label costs."""
+    frame = naming.named(findings.sorting_penalty)
+    if frame["difference"].notna().sum() == 0:
+        return None
+    frame = frame.assign(series=frame["model"] + ", " + frame["series"])
+    panels, look = _compared(frame, "sorting", ["task"], "What sorting by label costs")
+    return Section(
+        "sorting", "What sorting by label costs",
+        "Accuracy with the demonstrations grouped by label, less that of the same ones as drawn. "
+        f"Below 0: sorting hurts. {TESTED}",
+        "paper 003, figure 5", panels, (table(frame, "Sorted less drawn", COMPARED),), look,
+    )  # fmt: skip
+
+
+def retrieval(findings: Findings, naming: Naming) -> Section | None:
+    """What retrieval gains over random selection."""
+    frame = naming.named(findings.retrieval_gain)
+    if frame["difference"].notna().sum() == 0:
+        return None
+    frame = naming.against(frame, ["task", "model"])
+    by = ["task", "model"]
+    panels, look = _compared(frame, "retrieval", by, "What retrieval gains")
+    return Section(
+        "retrieval", "What retrieval gains",
+        "Accuracy with demonstrations chosen for each test example, less that with random ones. "
+        f"Above 0: retrieval helps. {TESTED}",
+        "paper 003, figures 2 and 12", panels, (table(frame, "Retrieved less random", COMPARED),),
+        look,
+    )  # fmt: skip
+
+
+def models(findings: Findings, naming: Naming) -> Section | None:
+    """Other models beside the base model."""
+    frame = unshuffled(naming.named(findings.models))
+    if frame["difference"].notna().sum() == 0:
+        return None
+    frame = frame.assign(way=frame["series"], series=frame["model"])
+    frame = naming.against(frame, ["task", "way"])
+    bases = sorted(set(frame["base_model"]))
+    panels, look = _compared(frame, "models", ["task", "way"], "Models compared")
+    shown = frame.assign(series=frame["way"])
+    return Section(
+        "models", "Models compared",
+        f"Accuracy less that of {', '.join(bases)} with the same demonstrations, at equal k. "
+        f"Above 0: better. {TESTED}",
+        "paper 003, figure 10", panels,
+        (table(shown, "Models at equal k", COMPARED.replace(" mean ", " base_model mean ")),),
+        look,
+    )  # fmt: skip

@@ -1,0 +1,332 @@
+"""The report's page in a real browser: a real sweep, and imported predictions that are an attack."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from installed import Run
+
+pytestmark = pytest.mark.slow
+
+EVIL = (
+    """</script><script>document.title = "attacked"</script><img src=x onerror="alert(1)"> & <!--"""
+)
+FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+         "--disable-background-networking", "--disable-component-update", "--disable-sync")  # fmt: skip
+TAB, ENTER, DOWN, END, HOME = "\ue004", "\ue007", "\ue015", "\ue010", "\ue011"
+
+
+def imported(folder: Path) -> Path:
+    """Predictions of two models, with reorderings, sorting and retrieval; every text an attack."""
+    rows = []
+    for model in ("one", "two"):
+        for select, order in (
+            ("random", "drawn"), ("random", "shuffled:1"), ("random", "by-label"), ("bm25", "pool"),
+        ):  # fmt: skip
+            for k in (1, 5, 20):
+                for draw in range(3):
+                    for test in range(12):
+                        right = (test * 7 + draw + k + len(order) + len(model)) % 4 > 0
+                        rows.append({
+                            "task": f"task {EVIL}", "model": f"{model} {EVIL}", "select": select,
+                            "order": order, "k": k, "draw": draw, "test_id": f"{test} {EVIL}",
+                            "gold": f"label {test % 3} {EVIL}",
+                            "prediction": f"label {(test if right else test + 1) % 3} {EVIL}",
+                        })  # fmt: skip
+    path = folder / "made <script>.csv"
+    pd.DataFrame(rows).to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture(scope="module")
+def page(program: Run, swept: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a real sweep and an import."""
+    folder = tmp_path_factory.mktemp("page")
+    results = folder / "results"
+    shutil.copytree(swept, results)
+    for words in (
+        ("import", imported(folder), "--results", results),
+        ("report", "--results", results, "--out", folder / "report.html"),
+    ):
+        done = program(*words)
+        assert done.returncode == 0, done.stderr
+    return folder / "report.html"
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Headless Chromium; in CI it must be there."""
+    browser, chauffeur = shutil.which("chromium"), shutil.which("chromedriver")
+    if not browser or not chauffeur:
+        reason = "needs chromium and chromedriver (apt-get install chromium chromium-driver)"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = browser
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    found = webdriver.Chrome(options, webdriver.ChromeService(chauffeur))
+    try:
+        found.set_script_timeout(120)
+        yield found
+    finally:
+        found.quit()
+
+
+Opened = Callable[..., Any]
+
+
+@pytest.fixture
+def opened(driver: Any, page: Path) -> Opened:
+    """Open the page at a width and in a colour scheme, and wait for its charts."""
+
+    def open_page(width: int = 1280, scheme: str = "light") -> Any:
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
+            "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False})  # fmt: skip
+        colours = [{"name": "prefers-color-scheme", "value": scheme}]
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": colours})
+        driver.get_log("browser")
+        driver.get_log("performance")
+        driver.get(page.as_uri())
+        drawn(driver)
+        return driver
+
+    return open_page
+
+
+def wait(driver: Any, condition: str, seconds: float = 90) -> None:
+    """Wait until an expression of the page is true."""
+    deadline = time.monotonic() + seconds
+    while not driver.execute_script(f"return {condition}"):
+        assert time.monotonic() < deadline, condition
+        time.sleep(0.05)
+
+
+def drawn(driver: Any) -> None:
+    wait(driver, "!document.querySelector('.chart:not([data-drawn])')")
+
+
+def texts(driver: Any, selector: str) -> list[str]:
+    found: list[str] = driver.execute_script(
+        "return [...document.querySelectorAll(arguments[0])].map((e) => e.textContent)", selector
+    )
+    return found
+
+
+def test_every_chart_has_marks_and_the_console_is_silent(opened: Opened):
+    driver = opened()
+    counts = driver.execute_script(
+        "return [...document.querySelectorAll('.chart')].map((c) => "
+        "c.querySelectorAll('svg .mark-symbol path, svg .mark-rect path').length)"
+    )
+    assert len(counts) >= 12
+    assert min(counts) > 0, counts
+    assert {"accuracy", "saturation", "order", "sorting", "retrieval", "confusions",
+            "bias", "presence", "cost", "reader"} <= set(
+        driver.execute_script("return [...document.querySelectorAll('section')].map((s) => s.id)")
+    )  # fmt: skip
+    assert [entry["message"] for entry in driver.get_log("browser")] == []
+
+
+def test_nothing_is_asked_of_a_network(opened: Opened, page: Path):
+    driver = opened()
+    sent = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
+    asked = {
+        event["params"]["request"]["url"]
+        for event in sent
+        if event["method"] == "Network.requestWillBeSent"
+    }
+    assert {url for url in asked if not url.startswith(("data:", "blob:"))} == {page.as_uri()}
+
+
+def test_no_text_of_the_data_runs(opened: Opened):
+    driver = opened()
+    driver.execute_script("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    wait(driver, "document.querySelector('tbody tr')")
+    assert driver.title.endswith("icl-bench")
+    assert driver.execute_script(
+        "return [document.scripts.length, document.images.length, document.title]"
+    ) == [3, 0, driver.title]
+    assert any(EVIL in text for text in texts(driver, "figcaption"))
+    assert any(EVIL in text for text in texts(driver, "tbody td"))
+    assert any(EVIL in text for text in texts(driver, "#reader .option"))
+
+
+def test_filters_choose_what_the_reader_lists(opened: Opened):
+    driver = opened()
+    before = len(texts(driver, "#reader .option"))
+    driver.execute_script(
+        "const s = document.querySelector('#reader [name=correct]'); s.value = 'wrong';"
+        "s.dispatchEvent(new Event('input', { bubbles: true }))"
+    )
+    wrong = texts(driver, "#reader .option")
+    assert 0 < len(wrong) <= before
+    assert all(text.startswith("✗") for text in wrong)
+    driver.execute_script(
+        "const s = document.querySelector('#reader [name=task]'); s.value = 'stdlib';"
+        "s.dispatchEvent(new Event('input', { bubbles: true }))"
+    )
+    assert all("stdlib" in text for text in texts(driver, "#reader .option"))
+    (shown,) = texts(driver, "#reader .shown")
+    assert "docstring:" in shown
+    assert "Wrong" in shown
+    driver.find_element("css selector", "#reader [type=search]").send_keys("no such id")
+    assert texts(driver, "#reader .option") == []
+    assert "none matches" in texts(driver, "#reader .found")[0]
+
+
+def test_a_prompts_end_is_shown_with_its_demonstrations(opened: Opened):
+    driver = opened()
+    driver.execute_script(
+        "for (const [name, value] of [['task', 'stdlib'], ['k', '10']]) {"
+        "const s = document.querySelector(`#reader [name=${name}]`); s.value = value;"
+        "s.dispatchEvent(new Event('input', { bubbles: true })) }"
+    )
+    (prompt,) = texts(driver, "#reader pre")
+    assert prompt.startswith("[8 more demonstrations before]")
+    assert prompt.count("docstring:") == 3
+    assert len(texts(driver, "#reader .plain li")) == 10
+
+
+def focus(driver: Any, condition: str, most: int = 400) -> None:
+    """Press Tab until the focused element fulfils a condition on ``e``."""
+    from selenium.webdriver import ActionChains
+
+    for _ in range(most):
+        ActionChains(driver).send_keys(TAB).perform()
+        if driver.execute_script(f"const e = document.activeElement; return {condition}"):
+            ring = driver.execute_script(
+                "return getComputedStyle(document.activeElement).outlineStyle"
+            )
+            assert ring != "none"
+            return
+    raise AssertionError(f"Tab does not lead to: {condition}")
+
+
+def press(driver: Any, *keys: str) -> None:
+    from selenium.webdriver import ActionChains
+
+    ActionChains(driver).send_keys(*keys).perform()
+
+
+def test_tables_are_opened_and_sorted_with_the_keyboard_alone(opened: Opened):
+    driver = opened()
+    focus(driver, "e.tagName === 'SUMMARY' && e.textContent.startsWith('Accuracy over k')")
+    press(driver, ENTER)
+    wait(driver, "document.querySelector('#accuracy tbody tr')")
+    focus(driver, "e.closest('th') && e.textContent.startsWith('accuracy')")
+    column = "#accuracy tbody td:nth-child({})"
+    place = 1 + [t.strip() for t in texts(driver, "#accuracy th")].index("accuracy")
+    for direction in ("ascending", "descending"):
+        press(driver, ENTER)
+        values = [float(text.rstrip("%")) for text in texts(driver, column.format(place))]
+        assert values == sorted(values, reverse=direction == "descending")
+        assert len(set(values)) > 1
+        assert driver.execute_script(
+            "return document.activeElement.closest('th').getAttribute('aria-sort')"
+        ) == direction  # fmt: skip
+
+
+def test_the_reader_is_read_with_the_keyboard_alone(opened: Opened):
+    driver = opened()
+    focus(driver, "e.getAttribute('role') === 'listbox'")
+
+    def chosen() -> str:
+        active = "document.querySelector('#reader .list').getAttribute('aria-activedescendant')"
+        found: str = driver.execute_script(f"return {active}")
+        return found
+
+    assert chosen() == "p0"
+    press(driver, DOWN, DOWN)
+    assert chosen() == "p2"
+    press(driver, END)
+    last = driver.execute_script("return document.querySelector('#reader .option:last-child').id")
+    assert chosen() == last != "p2"
+    press(driver, HOME)
+    assert chosen() == "p0"
+    focus(driver, "e.dataset.step === '1'")
+    press(driver, ENTER)
+    assert chosen() == "p1"
+
+
+def test_a_curve_is_switched_off_and_on_in_the_legend(opened: Opened):
+    driver = opened()
+    count = "document.querySelectorAll('#accuracy .mark-symbol path').length"
+    before = driver.execute_script(f"return {count}")
+    focus(driver, "e.closest('#accuracy .legend')")
+    press(driver, ENTER)
+    wait(driver, f"{count} < {before}")
+    press(driver, ENTER)
+    wait(driver, f"{count} === {before}")
+
+
+def test_another_point_is_picked(opened: Opened):
+    driver = opened()
+    select = "document.querySelector('#confusions select')"
+    bars = "document.querySelector('#confusions .chart').textContent"
+    before = driver.execute_script(f"return {bars}")
+    driver.execute_script(
+        f"{select}.selectedIndex = {select}.options.length - 1; "
+        f"{select}.dispatchEvent(new Event('change'))"
+    )
+    wait(driver, f"{bars} !== {json.dumps(before)}")
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_the_page_is_no_wider_than_its_window(opened: Opened, width: int):
+    driver = opened(width)
+    driver.execute_script("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    wait(driver, "document.querySelector('#accuracy tbody tr')")
+    size = driver.execute_script("return [document.scrollingElement.scrollWidth, innerWidth]")
+    assert size[1] == width
+    assert size[0] <= width
+    beyond = driver.execute_script(
+        "return [...document.querySelectorAll('.chart svg')].filter((s) => "
+        "s.getBoundingClientRect().right > s.closest('figure').getBoundingClientRect().right)"
+        ".length"
+    )
+    assert beyond == 0
+
+
+def test_charts_follow_the_colour_scheme(opened: Opened):
+    def colours(driver: Any) -> tuple[str, str]:
+        label = "document.querySelector('#accuracy .role-axis-label text')"
+        found: list[str] = driver.execute_script(
+            f"return [{label}.getAttribute('fill'), getComputedStyle(document.body).backgroundColor]"
+        )
+        return found[0], found[1]
+
+    light = colours(opened(scheme="light"))
+    driver = opened(scheme="dark")
+    dark = colours(driver)
+    assert light[0] != dark[0]
+    assert light[1] != dark[1]
+    plain = [{"name": "prefers-color-scheme", "value": "light"}]
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": plain})
+    label = "document.querySelector('#accuracy .role-axis-label text')"
+    wait(driver, f"{label} && {label}.getAttribute('fill') === {json.dumps(light[0])}")
+
+
+def test_charts_and_controls_have_names(opened: Opened):
+    driver = opened()
+    assert driver.execute_script(
+        "return [...document.querySelectorAll('.chart svg')].every((s) => "
+        "(s.getAttribute('aria-label') || s.closest('[aria-label]')) !== null)"
+    )
+    nameless = driver.execute_script(
+        "return [...document.querySelectorAll('button, select, input')].filter((e) => "
+        "!(e.textContent.trim() || e.getAttribute('aria-label') || e.closest('label'))).length"
+    )
+    assert nameless == 0
