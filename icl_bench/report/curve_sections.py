@@ -83,9 +83,10 @@ def saturation(findings: Findings, naming: Naming) -> Section | None:
     points = unshuffled(naming.named(findings.context_shares))
     return Section(
         "saturation", "Where more demonstrations stop paying",
-        "A curve is saturated at the smallest k that reaches 95% of its best accuracy. The darker "
-        "a k, the more of the resamples of draws and test examples had their point there; gaps "
-        "were not tested. At the last k, saturation may lie beyond what was tested.",
+        "A curve is saturated at the smallest k that reaches 95% of its best accuracy. The "
+        "stronger a k's colour, the more of the resamples of draws and test examples had their "
+        "point there; gaps were not tested. At the last k, saturation may lie beyond what was "
+        "tested.",
         "paper 003, tables 3 and 4, appendix A",
         tuple(panels),
         (table(points, "Saturation points", f"{CURVE} k best_k max_k within_window share_of_tested "

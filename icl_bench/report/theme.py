@@ -60,6 +60,7 @@ def config(colours: Mapping[str, Any], font: str) -> dict[str, Any]:
             "orient": "bottom",
             "columns": 2,
             "symbolOpacity": 1,
+            "symbolStrokeWidth": 0,  # outlines would be dashed like the lines
         },
         "title": {"color": ink, "fontSize": 13, "fontWeight": "bold", "anchor": "start"},
         "text": {"color": ink, "fontSize": 11},
