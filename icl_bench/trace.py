@@ -9,6 +9,7 @@ from typing import Any
 
 from icl_bench.data import Example, load_data
 from icl_bench.errors import UserError
+from icl_bench.methods import CLASSIFIER
 from icl_bench.prompts import PromptEncoder, PromptSet, prompt_text
 from icl_bench.spec import TaskSpec, TestRows
 from icl_bench.store import find_imported, finished_cells, read_rows
@@ -67,7 +68,8 @@ def find_prediction(
     known = {example.id: example for example in data.train}
     shown = tuple(known[name] for name in ids)
     query = known[row["test_id"]] if copied else data.test[0]
-    text = prompt_text(spec.template, shown, query)
+    trained = meta["facts"].get("scoring") == CLASSIFIER  # on these examples, none is in the prompt
+    text = prompt_text(spec.template, () if trained else shown, query)
     return Shown(row, text, shown, _checked(text, row, meta, spec), path)
 
 

@@ -16,13 +16,18 @@ POINT = [*SETTING, "k"]
 TOKENS = ["prompt_tokens", "cached_tokens", "answer_tokens"]
 
 
-def cost(frame: pd.DataFrame, seconds: Mapping[str, float]) -> pd.DataFrame:
-    """Mean tokens and seconds of a query at each point.
+def cost(
+    frame: pd.DataFrame,
+    seconds: Mapping[str, float],
+    training: Mapping[str, Mapping[str, float]] | None = None,
+) -> pd.DataFrame:
+    """Mean tokens and seconds of a query at each point, and of a training where there was one.
 
-    ``seconds`` is the engine's time for each cell. Columns: the setting, k, predictions,
-    prompt_tokens, cached_tokens (those that came from a cache, or were shared with other queries),
-    answer_tokens, computed_tokens (of the prompt, not cached), and seconds, over the cells whose
-    time is known. All but predictions are means per query, NaN where they are not known.
+    ``seconds`` is the engine's time for each cell, ``training`` the ``seconds`` and ``tokens`` of
+    its training. Columns: the setting, k, predictions, prompt_tokens, cached_tokens (those that
+    came from a cache, or were shared with other queries), answer_tokens, computed_tokens (of the
+    prompt, not cached), and seconds, over the cells whose time is known: means per query; then
+    training_seconds and training_tokens, means per cell. What is not known is NaN.
 
     A nested sweep extends the prompt of the next smaller k, so that seconds are those of the run
     as it was, not of this k alone.
@@ -39,4 +44,8 @@ def cost(frame: pd.DataFrame, seconds: Mapping[str, float]) -> pd.DataFrame:
     sums = cells.groupby(POINT, observed=True)[["seconds", "rows"]].sum(min_count=1)
     with np.errstate(invalid="ignore"):
         table["seconds"] = sums["seconds"] / sums["rows"]
+    for name in ("seconds", "tokens"):
+        of_cell = {cell: about.get(name) for cell, about in (training or {}).items()}
+        cells[name] = cells["cell"].astype(object).map(of_cell).astype(float)
+        table[f"training_{name}"] = cells.groupby(POINT, observed=True)[name].mean()
     return table.reset_index()

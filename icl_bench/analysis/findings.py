@@ -17,6 +17,7 @@ from icl_bench.analysis.saturation import context_shares, label_spaces, saturati
 from icl_bench.analysis.selectors import retrieval_gain
 from icl_bench.analysis.sorting import sorting_penalty
 from icl_bench.analysis.summary import Summary, asked, read_some, records, summarise_stored
+from icl_bench.analysis.training import prompted, training_gain
 from icl_bench.errors import UserError, nearest
 from icl_bench.models import REGISTRY
 from icl_bench.seeds import generator
@@ -42,6 +43,7 @@ class Findings:
     noise_floor: pd.DataFrame
     sorting_penalty: pd.DataFrame
     retrieval_gain: pd.DataFrame
+    training_gain: pd.DataFrame
     models: pd.DataFrame
     label_bias: pd.DataFrame
     label_frequencies: pd.DataFrame
@@ -93,7 +95,9 @@ class Known:
     labels: Mapping[str, Mapping[str, str]]
     """Variant -> id of each demonstration -> its label."""
     seconds: Mapping[str, float]
-    """Cell -> seconds that the engine took."""
+    """Cell -> seconds that the engine took to answer."""
+    training: Mapping[str, Mapping[str, float]]
+    """Cell -> ``seconds`` and ``tokens`` of its training, where there was one."""
     windows: Mapping[str, int]
     """Model -> tokens it reads."""
 
@@ -102,7 +106,7 @@ class Known:
         """Gather it from a folder's cells; windows of other models are the registry's."""
         labels: dict[str, dict[str, str]] = {}
         windows = {name: spec.context_tokens for name, spec in REGISTRY.items()}
-        shared, seconds = {}, {}
+        shared, seconds, training = {}, {}, {}
         for cell, meta in stored.cells.items():
             if meta.get("demonstration_ids") is not None:
                 shared[cell] = meta["demonstration_ids"]
@@ -111,9 +115,11 @@ class Known:
                 of_variant.update(dict.fromkeys(ids, label))
             if "seconds" in meta:
                 seconds[cell] = float(meta["seconds"])
+            if "training" in meta:
+                training[cell] = meta["training"]
             if "context_tokens" in meta:
                 windows[meta["spec"]["model"]] = meta["context_tokens"]
-        return cls(shared, labels, seconds, windows)
+        return cls(shared, labels, seconds, training, windows)
 
 
 def find(stored: Stored, base_model: str | None = None) -> Findings:
@@ -125,7 +131,8 @@ def find(stored: Stored, base_model: str | None = None) -> Findings:
     everything = stored.predictions
     frame = asked(everything)
     copied = everything if frame is everything else everything[everything["queries"].notna()]
-    shares = context_shares(frame, known.windows)
+    prompts = prompted(frame)
+    shares = context_shares(prompts, known.windows)
     models = sorted(frame["model"].astype(str).unique())
     if base_model is not None and base_model not in models:
         raise UserError(
@@ -138,19 +145,20 @@ def find(stored: Stored, base_model: str | None = None) -> Findings:
         saturation_chances=saturation_chances(frame, generator(SEED, "saturation")),
         context_shares=shares,
         label_spaces=label_spaces(_unmixed(shares), {}),
-        noise_floor=_noise(frame, stored.variants),
+        noise_floor=_noise(prompts, stored.variants),
         sorting_penalty=sorting_penalty(frame),
-        retrieval_gain=retrieval_gain(frame),
+        retrieval_gain=retrieval_gain(prompts),
+        training_gain=training_gain(frame),
         models=compare_models(frame[plain], base_model or (models or [""])[0]),
         label_bias=label_bias(frame),
         label_frequencies=label_frequencies(frame),
         confusions=confusions(frame),
         by_presence=_of_variants(frame, known, by_presence),
-        by_distance=_of_variants(frame, known, by_distance),
+        by_distance=_of_variants(prompts, known, by_distance),
         copying=copying(copied, known.shared),
         reliability=reliability(frame),
         calibration_error=calibration_error(frame, generator(SEED, "calibration")),
-        cost=cost(frame, known.seconds),
+        cost=cost(frame, known.seconds, known.training),
     )
 
 

@@ -15,6 +15,7 @@ import typer
 from icl_bench.cli import (
     check,
     export,
+    finetune,
     import_,
     leaderboard,
     models,
@@ -41,6 +42,7 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("plan")(plan.plan)
+app.command("finetune")(finetune.finetune)
 app.command("summary")(summary.summary)
 app.command("show")(show.show)
 app.command("export")(export.export)

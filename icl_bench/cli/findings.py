@@ -77,6 +77,11 @@ TABLES: Mapping[str, tuple[str, Sequence[Column]]] = {
         "retrieval: accuracy less that of random selection, points",
         (*_POINT, *_DIFFERENCE),
     ),
+    "training_gain": (
+        "training: accuracy less that of a prompt with the same examples, points",
+        (_of("task"), _of("model"), Column("method", lambda row: str(row["select"]), right=False),
+         _K, *_DIFFERENCE),
+    ),
     "models": (
         "models: accuracy less that of the base model, points",
         (_of("task"), _of("model"), _of("base_model"), _of("select"), _of("order"), _K,

@@ -22,7 +22,7 @@ from icl_bench.cli import main
 from icl_bench.errors import CellError
 from icl_bench.store import failed_cells, read_results
 
-COMMANDS = ("run", "plan", "summary", "report", "leaderboard", "check", "show", "export", "import", "tasks",
+COMMANDS = ("run", "plan", "finetune", "summary", "report", "leaderboard", "check", "show", "export", "import", "tasks",
             "models")  # fmt: skip
 
 

@@ -1,0 +1,28 @@
+"""Training beside prompting, on the same examples."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from icl_bench.analysis.paired import compare
+from icl_bench.methods import BASELINES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def training_gain(frame: pd.DataFrame, alpha: float = 0.05) -> pd.DataFrame:
+    """Compare what learns from the k examples with what is prompted with them (003, figure 3).
+
+    Fine-tuning, probe and neighbours against random selection as drawn; draws are matched, as both
+    sides have the same examples. ``difference`` is above 0 where training answers more rows right;
+    the columns are those of :func:`icl_bench.analysis.paired.compare`, ``advice`` a method.
+    """
+    select, order = frame["select"].astype(object), frame["order"].astype(object)
+    kept = frame[(select.isin(BASELINES) | (select == "random")) & (order == "drawn")]
+    return compare(kept, {"select": "random"}, alpha=alpha)
+
+
+def prompted(frame: pd.DataFrame) -> pd.DataFrame:
+    """The predictions of prompts with demonstrations, without those of trained classifiers."""
+    return frame[~frame["select"].astype(object).isin(BASELINES)]

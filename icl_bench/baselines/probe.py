@@ -1,0 +1,73 @@
+"""Logistic regression on the frozen model's states at the last token of each query."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from icl_bench.baselines.examples import Row
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+BATCH_TOKENS = 4096
+"""Tokens that the model reads at once, padding included."""
+
+
+class LastStates:
+    """The hidden state after the last layer and norm, at a query's last token."""
+
+    def __init__(self, source: str, pad: int, device: str, dtype: str) -> None:
+        import torch
+        from transformers import AutoModel
+
+        model: Any = AutoModel.from_pretrained(source, dtype=getattr(torch, dtype))
+        self.model: PreTrainedModel = model.to(device).eval()
+        self._pad = pad
+        self._known: dict[str, np.ndarray] = {}
+
+    def of(self, rows: Sequence[Row]) -> np.ndarray:
+        """States ``(rows, width)``; each row is computed once, however often it is asked for."""
+        new = [row for row in dict.fromkeys(rows) if row.id not in self._known]
+        longest = max((len(row.ids) for row in new), default=1)
+        size = max(1, BATCH_TOKENS // longest)
+        order = sorted(new, key=lambda row: -len(row.ids))
+        for start in range(0, len(order), size):
+            self._compute(order[start : start + size])
+        return np.stack([self._known[row.id] for row in rows])
+
+    def _compute(self, rows: Sequence[Row]) -> None:
+        import torch
+
+        from icl_bench.baselines.training import padded
+
+        batch = padded([row.ids for row in rows], self._pad)
+        inputs = {name: value.to(self.model.device) for name, value in batch.items()}
+        with torch.no_grad():
+            states = self.model(**inputs, use_cache=False).last_hidden_state
+        for number, row in enumerate(rows):
+            self._known[row.id] = states[number, len(row.ids) - 1].float().cpu().numpy()
+
+
+def probe(train: np.ndarray, labels: np.ndarray, test: np.ndarray, count: int) -> np.ndarray:
+    """Probabilities of each label for the test states, ``(test, count)``.
+
+    States are standardised; the rest is scikit-learn's default (L2, C=1). Labels that no example
+    has get probability 0.
+    """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+    model.fit(train, labels)
+    return spread(model.predict_proba(test), model.classes_, count)
+
+
+def spread(found: np.ndarray, classes: np.ndarray, count: int) -> np.ndarray:
+    """Probabilities of some labels as those of all, ``(rows, count)``."""
+    every = np.zeros((len(found), count))
+    every[:, classes] = found
+    return every
