@@ -22,8 +22,8 @@ from icl_bench.cli import main
 from icl_bench.errors import CellError
 from icl_bench.store import failed_cells, read_results
 
-COMMANDS = ("run", "plan", "finetune", "summary", "report", "leaderboard", "check", "show", "export", "import", "tasks",
-            "models")  # fmt: skip
+COMMANDS = ("run", "plan", "finetune", "summary", "report", "leaderboard", "check", "show",
+            "export", "import", "tasks", "models")  # fmt: skip
 
 
 class Done(NamedTuple):
