@@ -101,10 +101,9 @@ class Finetuning:
         for name in spec.method:
             if name not in METHODS:
                 raise UserError(f"--method {name}: not a method; {nearest(name, METHODS)}")
-        for package, needing in (("peft", {"lora"}), ("sklearn", {"probe", "knn"})):
-            if needing & set(spec.method) and find_spec(package) is None:
-                raise UserError(f"--method {', '.join(sorted(needing & set(spec.method)))}: {package} "
-                                "is missing; pip install 'icl-bench[finetune]'")  # fmt: skip
+        for package, methods in (("peft", {"lora"}), ("sklearn", {"probe", "knn"})):
+            if methods & set(spec.method) and find_spec(package) is None:
+                raise UserError(f"{package} is missing: pip install 'icl-bench[finetune]'")
         shots = Shots.parse(spec.k)
         if shots.largest:
             raise UserError("--k: training has no context window; give numbers, like 10,100,1000")
