@@ -60,7 +60,7 @@ class Experiment:
     def pool(self) -> np.ndarray:
         """Indices of the train rows that may become demonstrations, in file order: ``(pool,)``.
 
-        Rows longer than the ``1 - drop_longest`` quantile are left out (paper 003's code).
+        Rows longer than the ``1 - drop_longest`` quantile are left out (Bertsch et al.'s code).
         """
         share = self.data.spec.pool.drop_longest
         if not share:
@@ -189,7 +189,7 @@ class Group:
     def queries(self, k: int) -> Sequence[Example]:
         """What is asked: the test rows, or as many of the k demonstrations (all, if k is less).
 
-        The demonstrations are a random sample of the prompt's, in its order (paper 003, table 5).
+        They are a random sample of the prompt's, in its order (Bertsch et al. 2025, table 5).
         """
         experiment = self.experiment
         if experiment.queries == "test":

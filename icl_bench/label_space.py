@@ -1,4 +1,4 @@
-"""Half of a task's labels: a smaller label space in the same domain (paper 003, appendix A)."""
+"""Half of a task's labels: fewer labels in the same domain (Bertsch et al. 2025, appendix A)."""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 TRAINED = ("lora", "full")
 """Fine-tuning: the checkpoint is the one that validation rows choose."""
 UPPER = "-paper"
-"""How the name of an upper bound ends: its checkpoint was chosen on the test rows (paper 003)."""
+"""How the name of an upper bound ends: its checkpoint was chosen on the test rows, as in Bertsch
+et al. 2025."""
 METHODS = (*TRAINED, "probe", "knn")
 BASELINES = frozenset({*METHODS, *(name + UPPER for name in TRAINED)})
 CLASSIFIER = "classifier"

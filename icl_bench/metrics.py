@@ -1,6 +1,6 @@
 """Metrics: accuracy, macro-F1 and invalid share of labels; ROUGE and BERTScore of free text.
 
-The metrics of paper 003, section 2. All are shares of 1.
+The metrics of Bertsch et al. 2025, section 2. All are shares of 1.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _macro_f1(cell: Any, gold: Any, prediction: Any) -> np.ndarray:
 def rouge(gold: Sequence[str], prediction: Sequence[str]) -> dict[str, np.ndarray]:
     """Return ROUGE-1, ROUGE-2 and ROUGE-L F1 of each example, ``(test,)``, with stemming.
 
-    The package rouge-score of paper 003, section 2. An empty text scores 0.
+    The package rouge-score of Bertsch et al. 2025, section 2. An empty text scores 0.
     """
     from rouge_score.rouge_scorer import RougeScorer
 

@@ -49,7 +49,7 @@ _SPECS = (
     ModelSpec("qwen2.5", "Qwen 2.5 7B, base, 128k", 131072, "Qwen/Qwen2.5-7B"),
 )  # fmt: skip
 REGISTRY: Mapping[str, ModelSpec] = {spec.name: spec for spec in _SPECS}
-"""The models of paper 003 (appendix H.1), and one that every machine can run."""
+"""The models of Bertsch et al. 2025 (appendix H.1), and one that every machine can run."""
 
 
 @dataclass(frozen=True)

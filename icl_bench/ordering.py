@@ -22,9 +22,9 @@ class Order:
     """One order, written as in ``--order``: ``Order.parse(str(order)) == order``."""
 
     kind: Kind
-    """``drawn``: as selected; ``shuffled``: a random order (paper 003, section 4); ``by-label``:
-    sorted by label, as selected within a label; ``relevance``: the most similar last, next to the
-    query; ``relevance-reversed``: the most similar first."""
+    """``drawn``: as selected; ``shuffled``: a random order (Bertsch et al. 2025, section 4);
+    ``by-label``: sorted by label, as selected within a label; ``relevance``: the most similar last,
+    next to the query; ``relevance-reversed``: the most similar first."""
     seed: int | None = None
     """Of ``shuffled``, and of nothing else."""
 

@@ -59,7 +59,7 @@ def answer_text(template: Template, answer: str) -> str:
 
 
 def prompt_text(template: Template, demonstrations: Sequence[HasText], query: HasText) -> str:
-    """The whole prompt as text (paper 003, appendix G)."""
+    """The whole prompt as text (Bertsch et al. 2025, appendix G)."""
     pieces = [demonstration_text(template, d) + template.separator for d in demonstrations]
     return "".join([*pieces, query_text(template, query)])
 

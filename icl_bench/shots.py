@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from icl_bench.errors import UserError
 
 LADDER = (1, 5, 10, 25, 50, 75, 100, 250, 500, 750, 1000, 1250, 1500, 1750, 2000)
-"""The numbers of paper 003, for ``auto``."""
+"""The numbers of Bertsch et al. 2025, for ``auto``."""
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ class DataSpec(Frozen):
 
 
 class Template(Frozen):
-    r"""How an example becomes text (paper 003, appendix G).
+    r"""How an example becomes text (Bertsch et al. 2025, appendix G).
 
     A demonstration is ``input + "\n" + output``; demonstrations are joined by ``separator``; the
     query is the same up to the answer, with the trailing space removed.
@@ -170,7 +170,7 @@ class Pool(Frozen):
 
     drop_longest: float = Field(default=0.0, ge=0, lt=1)
     """The share of longest demonstrations (in the model's tokens) that is left out: rows longer
-    than the ``1 - drop_longest`` quantile (paper 003's code: 0.01)."""
+    than the ``1 - drop_longest`` quantile (Bertsch et al. 2025's code: 0.01)."""
 
 
 class TaskSpec(Frozen):

@@ -80,7 +80,7 @@ def _point(rows: np.ndarray, scores: Mapping[str, np.ndarray]) -> dict[str, Any]
 
 
 def saturation(curve: pd.DataFrame) -> pd.DataFrame:
-    """Where each curve is saturated (paper 003, appendix A).
+    """Where each curve is saturated (Bertsch et al. 2025, appendix A).
 
     ``k`` is the smallest tested number of demonstrations whose mean accuracy reaches 95% of the
     curve's maximum, ``best_k`` the one that has the maximum, ``max_k`` the largest tested. Where

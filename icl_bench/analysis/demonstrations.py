@@ -67,7 +67,7 @@ def by_distance(
 
 
 def copying(frame: pd.DataFrame, shared: Shared | None = None) -> pd.DataFrame:
-    """Accuracy on queries that are themselves among the demonstrations (paper 003, table 5).
+    """Accuracy on queries that are themselves among the demonstrations (Bertsch et al., table 5).
 
     That is, whose ``test_id`` is the id of one. For ``shared`` see :func:`by_presence`.
 

@@ -78,8 +78,8 @@ def read_findings(
 ) -> Findings:
     """Make every table of a results folder, or of one task or model in it.
 
-    ``base_model`` is the one that other models are compared with, by default the first by name.
-    Raises ``UserError`` where there is no result, or no such task or model.
+    ``base_model`` is the one that other models are compared with, by default each task's first by
+    name. Raises ``UserError`` where there is no result, or no such task or model.
     """
     wanted = {"task": task, "model": model}
     only = {name: value for name, value in wanted.items() if value is not None}
@@ -149,7 +149,7 @@ def find(stored: Stored, base_model: str | None = None) -> Findings:
         sorting_penalty=sorting_penalty(frame),
         retrieval_gain=retrieval_gain(prompts),
         training_gain=training_gain(frame),
-        models=compare_models(frame[plain], base_model or (models or [""])[0]),
+        models=_models(frame[plain], base_model),
         label_bias=label_bias(frame),
         label_frequencies=label_frequencies(frame),
         confusions=confusions(frame),
@@ -160,6 +160,20 @@ def find(stored: Stored, base_model: str | None = None) -> Findings:
         calibration_error=calibration_error(frame, generator(SEED, "calibration")),
         cost=cost(frame, known.seconds, known.training),
     )
+
+
+def _models(frame: pd.DataFrame, base: str | None) -> pd.DataFrame:
+    """Every task's models beside the base, or beside that task's first by name."""
+    import pandas as pd
+
+    model, task = (frame[name].astype(object) for name in ("model", "task"))
+    bases = {
+        name: base if base in found else min(found) if base is None else None
+        for name, found in model.groupby(task).unique().items()
+    }
+    parts = [compare_models(frame[task == name], of) for name, of in bases.items() if of]
+    parts = [part for part in parts if len(part)]
+    return pd.concat(parts, ignore_index=True) if parts else compare_models(frame.iloc[:0], "")
 
 
 def _noise(frame: pd.DataFrame, variants: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:

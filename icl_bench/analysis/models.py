@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def compare_models(frame: pd.DataFrame, base: str, alpha: float = 0.05) -> pd.DataFrame:
-    """Compare every other model with ``base`` on the same demonstrations (paper 003, figure 10).
+    """Compare each other model with ``base`` on equal demonstrations (Bertsch et al., figure 10).
 
     The columns of :func:`icl_bench.analysis.paired.compare`, with ``direction`` (better, worse or
     equal, as the figures stand) and ``significant`` (p_holm <= ``alpha``). ``base_variant`` is the

@@ -20,7 +20,7 @@ RUNS = ["task", "model", "attention", "variant", "other_variant", "k"]
 
 
 def order_sensitivity(frame: pd.DataFrame) -> pd.DataFrame:
-    """How many predictions change between ``drawn`` and ``shuffled`` prompts (paper 003, figure 4).
+    """How many predictions change from ``drawn`` to ``shuffled`` (Bertsch et al. 2025, figure 4).
 
     The share is over all pairs of one draw and test row in both orders, with its 95% interval,
     draws and test examples both random. One demonstration has one order: k=1 is left out.

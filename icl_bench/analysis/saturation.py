@@ -27,8 +27,9 @@ def saturation_chances(
 ) -> pd.DataFrame:
     """How often each k is the saturation point when draws and test examples are resampled.
 
-    The point itself is :func:`icl_bench.analysis.curves.saturation`'s (paper 003, appendix A). All
-    ks of a curve share the test examples that they have in common, and are resampled together.
+    The point itself is :func:`icl_bench.analysis.curves.saturation`'s (Bertsch et al. 2025,
+    appendix A). All ks of a curve share the test examples that they have in common, and are
+    resampled together.
 
     Columns: the setting, k, accuracy, chance (the share of resamples in which this k is the
     point; 1 over a curve), saturated (whether it is the point of the sample itself), rows (test
@@ -88,7 +89,7 @@ def _chances(
 
 
 def context_shares(frame: pd.DataFrame, windows: Mapping[str, int]) -> pd.DataFrame:
-    """Which share of the context a curve needs until it is saturated (paper 003, table 4).
+    """Which share of the context a curve needs until it is saturated (Bertsch et al., table 4).
 
     ``windows`` gives the tokens of each model's context window. Where the frame has a column
     ``label_space``, which part of the label space a row belongs to ("all" or missing for the
@@ -138,7 +139,7 @@ def _curve(frame: pd.DataFrame) -> pd.DataFrame:
 def label_spaces(
     shares: pd.DataFrame, halves: Mapping[str, str], measure: str = "share_of_tested"
 ) -> pd.DataFrame:
-    """Saturation with all labels, and with half of them, mean of subsets (paper 003, table 4).
+    """Saturation with all labels, and with half of them, mean of subsets (Bertsch et al., table 4).
 
     ``shares`` is :func:`context_shares`' table and ``measure`` one of its columns. A curve belongs
     to a half where ``halves`` names its task (task of the half -> task with all labels), or where

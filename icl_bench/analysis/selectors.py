@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def retrieval_gain(
     frame: pd.DataFrame, base: str = "random", order: str = "drawn", alpha: float = 0.05
 ) -> pd.DataFrame:
-    """Compare every other selector with ``base`` in its plain ``order`` (paper 003, figure 2).
+    """Compare every other selector with ``base`` in its plain ``order`` (Bertsch et al., figure 2).
 
     Draws are not matched: random selection has many, retrieval one, which it hardly needs. So the
     limits count how far random draws differ, and pair by test example. ``difference`` is the gain;

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def sorting_penalty(frame: pd.DataFrame, alpha: float = 0.05) -> pd.DataFrame:
-    """Compare ``by-label`` with ``drawn``, the same demonstrations (paper 003, figure 5).
+    """Compare ``by-label`` with ``drawn``, the same demonstrations (Bertsch et al. 2025, figure 5).
 
     ``difference`` is below 0 where sorting costs accuracy; the columns are those of
     :func:`icl_bench.analysis.paired.compare`, ``advice`` an order.

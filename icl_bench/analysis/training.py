@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def training_gain(frame: pd.DataFrame, alpha: float = 0.05) -> pd.DataFrame:
-    """Compare what learns from the k examples with what is prompted with them (003, figure 3).
+    """Compare learning from the k examples with a prompt of them (Bertsch et al. 2025, figure 3).
 
     Fine-tuning, probe and neighbours against random selection as drawn; draws are matched, as both
     sides have the same examples. ``difference`` is above 0 where training answers more rows right;

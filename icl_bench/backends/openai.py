@@ -1,6 +1,6 @@
 """The API backend: a server with OpenAI's interface, asked for free text.
 
-Its answers cannot be held to the labels; they are stripped and compared with them (paper 003,
+Its answers cannot be held to the labels; they are stripped and compared with them (Bertsch et al.,
 section 4, frontier models). The prompt's text is sent, never ids: the server has a tokenizer of its
 own. The key comes from the environment alone, and is cut out of every message.
 """

@@ -31,9 +31,9 @@ def load_classifier(
     """Load a decoder with a head over the labels at its last token.
 
     With ``tokens`` the head's rows are the language model head's rows of these tokens, so that its
-    first logits are the language model's (paper 003, section 3.3 and figure 15); without, they are
-    random. Raises ``CellError`` for a model that has no such head, or whose head has a bias or caps
-    its logits, which rows alone do not carry over.
+    first logits are the language model's (Bertsch et al. 2025, section 3.3 and figure 15); without,
+    they are random. Raises ``CellError`` for a model that has no such head, or whose head has a
+    bias or caps its logits, which rows alone do not carry over.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification

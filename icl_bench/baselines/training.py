@@ -28,7 +28,7 @@ Trainer's own default."""
 
 
 class Recipe(Frozen):
-    """How a model is fine-tuned; the defaults are the paper's (003, appendix E)."""
+    """How a model is fine-tuned; the defaults are the paper's (Bertsch et al. 2025, appendix E)."""
 
     method: Method
     head: Head = "lm"

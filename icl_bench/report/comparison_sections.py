@@ -68,7 +68,8 @@ def sorting(findings: Findings, naming: Naming) -> Section | None:
         "sorting", "What sorting by label costs",
         "Accuracy with the demonstrations grouped by label, less that of the same ones as drawn. "
         f"Below 0: sorting hurts. {TESTED}",
-        "paper 003, figure 5", panels, (table(frame, "Sorted less drawn", COMPARED),), look,
+        "Bertsch et al. 2025, figure 5", panels,
+        (table(frame, "Sorted less drawn", COMPARED),), look,
     )  # fmt: skip
 
 
@@ -84,8 +85,8 @@ def retrieval(findings: Findings, naming: Naming) -> Section | None:
         "retrieval", "What retrieval gains",
         "Accuracy with demonstrations chosen for each test example, less that with random ones. "
         f"Above 0: retrieval helps. {TESTED}",
-        "paper 003, figures 2 and 12", panels, (table(frame, "Retrieved less random", COMPARED),),
-        look,
+        "Bertsch et al. 2025, figures 2 and 12", panels,
+        (table(frame, "Retrieved less random", COMPARED),), look,
     )  # fmt: skip
 
 
@@ -103,7 +104,7 @@ def models(findings: Findings, naming: Naming) -> Section | None:
         "models", "Models compared",
         f"Accuracy less that of {', '.join(bases)} with the same demonstrations, at equal k. "
         f"Above 0: better. {TESTED}",
-        "paper 003, figure 10", panels,
+        "Bertsch et al. 2025, figure 10", panels,
         (table(shown, "Models at equal k", COMPARED.replace(" mean ", " base_model mean ")),),
         look,
     )  # fmt: skip

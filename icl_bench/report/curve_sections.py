@@ -59,7 +59,7 @@ def accuracy(findings: Findings, naming: Naming) -> Section | None:
         "accuracy", "Accuracy over the number of demonstrations",
         "Each point is a mean over draws and test examples; the band is its 95% interval. "
         f"Read to the right: more demonstrations, on a logarithmic axis.{hidden}",
-        "paper 003, figures 1, 2 and 11",
+        "Bertsch et al. 2025, figures 1, 2 and 11",
         tuple(panels),
         (table(frame, "Accuracy over k", f"{CURVE} k draws test_rows accuracy ci_low ci_high "
                "macro_f1 invalid rouge1 rouge2 rougeL bertscore left_out"),),
@@ -87,7 +87,7 @@ def saturation(findings: Findings, naming: Naming) -> Section | None:
         "stronger a k's colour, the more of the resamples of draws and test examples had their "
         "point there; gaps were not tested. At the last k, saturation may lie beyond what was "
         "tested.",
-        "paper 003, tables 3 and 4, appendix A",
+        "Bertsch et al. 2025, tables 3 and 4, appendix A",
         tuple(panels),
         (table(points, "Saturation points", f"{CURVE} k best_k max_k within_window share_of_tested "
                "prompt_tokens window share_of_window"),
@@ -131,5 +131,5 @@ def order(findings: Findings, naming: Naming) -> Section | None:
         "order", "How much the order matters",
         "The share of answers that change when the same demonstrations stand in another random "
         f"order, with its 95% interval. It need not cost accuracy.{also}",
-        "paper 003, figure 4", tuple(panels), tuple(tables), look,
+        "Bertsch et al. 2025, figure 4", tuple(panels), tuple(tables), look,
     )  # fmt: skip

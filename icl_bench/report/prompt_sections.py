@@ -82,7 +82,7 @@ def copying(findings: Findings, naming: Naming) -> Section | None:
         "copying", "Asked what the prompt already answers",
         "Accuracy on queries that stand among the demonstrations, answer and all. A model that "
         "looks things up in its prompt gets all of them right.",
-        "paper 003, table 5", panels,
+        "Bertsch et al. 2025, table 5", panels,
         (table(copied, "Copied queries", f"{CURVE} k predictions accuracy ci_low ci_high"),), look,
     )  # fmt: skip
 
@@ -109,7 +109,7 @@ def spaces(findings: Findings, naming: Naming) -> Section | None:
         "label-spaces", "Half of the labels",
         "Saturation, as a share of the largest tested k, with all labels and with half of them "
         "(mean of the halves).",
-        "paper 003, table 4", panels,
+        "Bertsch et al. 2025, table 4", panels,
         (table(frame, "Label spaces", f"{CURVE} full half subsets"),), look,
     )  # fmt: skip
 

@@ -58,7 +58,7 @@ def nearest(ranking: Ranking, k: int, rng: np.random.Generator) -> np.ndarray:
     """Choose the k most similar demonstrations, the most similar first: ``(k,)`` pool indices.
 
     Equally similar ones keep the pool's order. Where fewer than k are related, the rest is drawn
-    at random from the others (paper 003, section 3.1), none of them twice. With a generator of
+    at random from the others (Bertsch et al., section 3.1), none of them twice. With a generator of
     the same seed, the choice for k begins the choice for every larger k.
 
     Raises ValueError if k is negative or larger than the pool.

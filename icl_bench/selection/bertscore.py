@@ -48,7 +48,7 @@ class Encoder:
 
 
 ENGLISH_ENCODER = Encoder("roberta-large", "roberta-large", 17)
-"""bert-score's own default for English. Paper 003 names none."""
+"""bert-score's own default for English. Bertsch et al. 2025 names none."""
 
 
 def encoder_default() -> Encoder:

@@ -44,9 +44,9 @@ def words(text: str) -> list[str]:
 class BM25:
     """BM25 (Okapi, as in the library rank_bm25) of queries against whole demonstrations.
 
-    A demonstration is related to a query if both hold the same word, stop words aside (paper 003,
-    section 3.1, footnote 3). A word that stands in every demonstration, like the template's
-    "query:" and "intent:", tells none of them apart and counts as a stop word too.
+    A demonstration is related to a query if both hold the same word, stop words aside (Bertsch et
+    al. 2025, section 3.1, footnote 3). A word that stands in every demonstration, like the
+    template's "query:" and "intent:", tells none of them apart and counts as a stop word too.
     """
 
     _pool_size: int

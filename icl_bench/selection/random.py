@@ -10,8 +10,9 @@ from icl_bench.seeds import generator
 def draw(n_train: int, seed: int, draw: int) -> np.ndarray:
     """Return the permutation ``(n_train,)`` of all training rows that belongs to one draw.
 
-    k-shot takes its first k rows, so a smaller k's demonstrations begin a larger k's (paper 003,
-    section 3.1). It permutes the whole training set: rows that are too long for the pool are
-    skipped, so that models whose tokenizers skip different rows see the others in the same order.
+    k-shot takes its first k rows, so a smaller k's demonstrations begin a larger k's (Bertsch
+    et al. 2025, section 3.1). It permutes the whole training set: rows that are too long for the
+    pool are skipped, so that models whose tokenizers skip different rows see the others in the same
+    order.
     """
     return generator(seed, "draw", draw).permutation(n_train)

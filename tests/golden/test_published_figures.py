@@ -1,4 +1,4 @@
-"""The figures of paper 003 come out of its published predictions, to the printed digits."""
+"""The figures of Bertsch et al. 2025 come out of its published predictions, to the printed digits."""
 
 from __future__ import annotations
 

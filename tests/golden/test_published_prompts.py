@@ -1,4 +1,4 @@
-"""Ten prompts of the study of paper 003, byte for byte, from the ids of their demonstrations."""
+"""Ten prompts of the study of Bertsch et al. 2025, byte for byte, from the ids of their demonstrations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tables say of the published predictions of paper 003's study."""
+"""What the tables say of the published predictions of Bertsch et al. 2025's study."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_accuracies_are_those_of_tables_2_and_3(published: pd.DataFrame):
 
 
 def test_retrieval_gains_51_5_points_with_one_demonstration_and_4_9_with_1500(published):
-    """Paper 003, section 3.2."""
+    """Bertsch et al. 2025, section 3.2."""
     gains = retrieval_gain(published)
     one, many = (at(gains, task="banking77", model="llama2-80k", k=k) for k in (1, 1500))
     assert (one["difference"], many["difference"]) == pytest.approx((0.515, 0.049), abs=1e-3)

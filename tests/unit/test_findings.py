@@ -192,3 +192,18 @@ def test_a_folder_of_failed_cells_alone_has_nothing_to_find(tmp_path: Path, caps
     runner(plan(tmp_path / "task", "1"), tmp_path / "results", FakeBackend(fails=fail)).run()
     text = told(capsys, "summary", "--results", str(tmp_path / "results"))
     assert "2 cells failed" in text
+
+
+def test_each_task_has_a_base_model_of_its_own(tmp_path: Path):
+    from icl_bench.importing import import_predictions
+
+    tasks = {"t": "ab", "u": "bc"}
+    made = frame(*(cell("aabb", task=t, model=m) for t, models in tasks.items() for m in models))
+    made.drop(columns=["variant", "valid"]).to_csv(tmp_path / "some.csv", index=False)
+    import_predictions(tmp_path / "some.csv", tmp_path / "imported")
+    stored = read_some(tmp_path / "imported")
+    table = find(stored).models
+    assert table[["task", "base_model", "model"]].to_numpy().tolist() == [
+        ["t", "a", "b"], ["u", "b", "c"],
+    ]  # fmt: skip
+    assert find(stored, "c").models["task"].tolist() == ["u"]
