@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from icl_bench.analysis.curves import curves, saturation
 from icl_bench.analysis.order import order_sensitivity
 from icl_bench.errors import UserError
+from icl_bench.methods import kind
 from icl_bench.store import IMPORTED, Stored, read_stored, short_hash
 
 if TYPE_CHECKING:
@@ -115,7 +116,8 @@ PLAINER = {"test": "test_rows", "pool": "pool_rows"}
 def _settings(facts: Mapping[str, Mapping[str, Any]], table: pd.DataFrame) -> dict[str, str]:
     """Name the variants of a task and model by the facts in which they differ, or their origin."""
     named: dict[str, str] = {}
-    for _, group in table.groupby(["task", "model"], observed=True):
+    kinds = table["select"].astype(object).map(kind)
+    for _, group in table.groupby(["task", "model", kinds], observed=True):
         named |= _named({v: facts.get(v, {}) for v in group["variant"].unique()})
     return named
 

@@ -63,14 +63,13 @@ def print_summary(summary: Summary, console: Console, order: bool = True) -> Non
     """
     sensitivity = summary.order_sensitivity if order else summary.order_sensitivity.iloc[:0]
     for (task, model), group in summary.curves.groupby(["task", "model"], observed=True):
-        settings = {v: i for i, v in enumerate(group["variant"].unique(), 1)}
-        named = [summary.settings[v] for v in settings if v in summary.settings]
-        if len(settings) == 1 or not named:
-            settings = {}
+        variants = group["variant"].unique()
+        named = {v: summary.settings[v] for v in variants if v in summary.settings}
+        settings = {v: i for i, v in enumerate(named, 1)} if len(variants) > 1 else {}
         console.print(_curve_table(f"{task} · {model}", group, settings))
         print_lines(
             console,
-            *(f"setting {i}: {text}" if settings else text for i, text in enumerate(named, 1)),
+            *(f"setting {settings[v]}: {text}" if settings else text for v, text in named.items()),
             *(_left_out(row, settings) for row in group.itertuples() if row.left_out),
             *(_saturation(row, settings) for row in _here(summary.saturation, task, model)),
             *(_sensitivity(row, settings) for row in _here(sensitivity, task, model)),
@@ -91,7 +90,7 @@ def _here(frame: Any, task: Any, model: Any) -> Iterator[Any]:
 
 
 def _setting(variant: str, settings: Mapping[str, int]) -> str:
-    return f", setting {settings[variant]}" if settings else ""
+    return f", setting {settings[variant]}" if variant in settings else ""
 
 
 def _left_out(row: Any, settings: Mapping[str, int]) -> str:
@@ -140,7 +139,7 @@ def _curve_table(title: str, group: Any, settings: Mapping[str, int]) -> Table:
             *(share(row[scores[name]]) for name in others),
         ]  # fmt: skip
         if settings:
-            cells.append(str(settings[row["variant"]]))
+            cells.append(str(settings.get(row["variant"], "")))
         table.add_row(*map(escape, cells))
     return table
 

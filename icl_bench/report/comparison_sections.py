@@ -90,6 +90,23 @@ def retrieval(findings: Findings, naming: Naming) -> Section | None:
     )  # fmt: skip
 
 
+def training(findings: Findings, naming: Naming) -> Section | None:
+    """What learning from the examples gains over prompting with them."""
+    frame = naming.named(findings.training_gain)
+    if frame["difference"].notna().sum() == 0:
+        return None
+    frame = naming.against(frame, ["task", "model"])
+    panels, look = _compared(frame, "training", ["task", "model"], "Training beside prompting")
+    return Section(
+        "training", "Training beside prompting",
+        "Accuracy of what learns from the k examples, less that of a prompt with the same ones. "
+        "Above 0: training is better. Names that end in \"-paper\" are upper bounds: their "
+        f"checkpoint was chosen on the test rows. {TESTED}",
+        "Bertsch et al. 2025, figure 3", panels,
+        (table(frame, "Trained less prompted", COMPARED),), look,
+    )  # fmt: skip
+
+
 def models(findings: Findings, naming: Naming) -> Section | None:
     """Other models beside the base model."""
     frame = unshuffled(naming.named(findings.models))

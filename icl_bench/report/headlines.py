@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from icl_bench.methods import UPPER
 from icl_bench.report.naming import Naming, count, unshuffled
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def headlines(findings: Findings, naming: Naming) -> list[Headlines]:
         "saturation": findings.summary.saturation,
         "chances": findings.saturation_chances,
         "retrieval": findings.retrieval_gain,
+        "training": findings.training_gain,
         "sorting": findings.sorting_penalty,
         "order": findings.summary.order_sensitivity,
         "models": findings.models,
@@ -58,6 +60,7 @@ def _sentences(tables: dict[str, pd.DataFrame]) -> Iterator[Sentence]:
     yield from _best(unshuffled(tables["curves"]))
     yield from _saturated(unshuffled(tables["saturation"]), tables["chances"])
     yield from _gains("Retrieval", tables["retrieval"], "random selection")
+    yield from _gains("Training", tables["training"], "a prompt with the same examples")
     yield from _gains("Sorting", tables["sorting"], "the same as drawn")
     yield from _changed(tables["order"])
     for base, rows in unshuffled(tables["models"]).groupby("base_model"):
@@ -65,7 +68,8 @@ def _sentences(tables: dict[str, pd.DataFrame]) -> Iterator[Sentence]:
 
 
 def _best(curves: pd.DataFrame) -> Iterator[Sentence]:
-    known = curves[curves["accuracy"].notna()]
+    honest = ~curves["select"].astype(str).str.endswith(UPPER)  # an upper bound is no result
+    known = curves[honest & curves["accuracy"].notna()]
     if known.empty:
         return
     best = known.iloc[int(known["accuracy"].argmax())]

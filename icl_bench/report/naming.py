@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from icl_bench.methods import kind
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -28,7 +30,9 @@ class Naming:
     def of(cls, summary: Summary) -> Naming:
         """See what differs between the curves of a task and model."""
         table = summary.curves
-        counts = table.groupby(["task", "model"], observed=True)["variant"].transform("nunique")
+        kinds = table["select"].astype(object).map(kind)
+        alike = table.groupby(["task", "model", kinds], observed=True)
+        counts = alike["variant"].transform("nunique")
         several = sorted(set(table.loc[counts > 1, "variant"].astype(str)))
         texts = {name: summary.settings.get(name, f"variant {name}") for name in several}
         return cls(texts, table["attention"].nunique() > 1)

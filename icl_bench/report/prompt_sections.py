@@ -149,5 +149,6 @@ def cost(findings: Findings, naming: Naming) -> Section | None:
         "next smaller k.",
         "", tuple(panels),
         (table(frame, "Cost of a query", f"{CURVE} k predictions accuracy prompt_tokens "
-               "cached_tokens computed_tokens answer_tokens seconds"),), look,
+               "cached_tokens computed_tokens answer_tokens seconds training_seconds "
+               "training_tokens"),), look,
     )  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from icl_bench.report.comparison_sections import models, retrieval, sorting
+from icl_bench.report.comparison_sections import models, retrieval, sorting, training
 from icl_bench.report.curve_sections import accuracy, order, saturation
 from icl_bench.report.parts import Missing, Section
 from icl_bench.report.point_sections import bias, calibration, confusions, distance
@@ -37,6 +37,7 @@ MAKERS: tuple[tuple[str, str, Maker], ...] = (
     ("Order sensitivity", "run --order drawn,shuffled:1 with k above 1", order),
     ("Sorting penalty", "run --order drawn,by-label", sorting),
     ("Retrieval gain", "run --select random,bm25", retrieval),
+    ("Training", "icl-bench finetune, and run --select random with the same k", training),
     ("Models compared", "run the same with another --model; the first by name is the base", models),
     ("Confusion", "predictions of labels, some of them wrong", confusions),
     ("Label bias", "predictions of labels", bias),

@@ -41,6 +41,8 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "computed_tokens": ("computed tokens", "number"),
     "answer_tokens": ("answer tokens", "number"),
     "seconds": ("seconds a query", "number"),
+    "training_seconds": ("seconds of training", "number"),
+    "training_tokens": ("tokens of training", "count"),
     "window": ("context window", "count"),
     "share_of_window": ("share of the window", "share"),
     "chance": ("chance", "share"),
@@ -85,7 +87,8 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
 DIFFERENCES = frozenset({"ci_low", "ci_high"})
 OPTIONAL = frozenset({"left_out", "rouge1", "rouge2", "rougeL", "bertscore", "invalid", "macro_f1",
                       "prompt_tokens", "cached_tokens", "computed_tokens", "answer_tokens",
-                      "seconds", "window", "share_of_window", "floor", "accuracy", "p", "p_holm",
+                      "seconds", "training_seconds", "training_tokens", "window",
+                      "share_of_window", "floor", "accuracy", "p", "p_holm",
                       "advice"})  # fmt: skip
 """Columns that are left out where all their values are missing or 0."""
 

@@ -307,6 +307,29 @@ def test_findings_set_training_beside_prompting_with_the_same_examples(tmp_path:
     assert np.isnan(cost.loc["random", "training_seconds"])
 
 
+def test_training_and_prompts_are_no_settings_of_each_other(tmp_path: Path, tiny: Path):
+    """A learning rate that a prompt does not have is no difference; two of one method are."""
+    results = tmp_path / "results"
+    prepared(tmp_path, tiny).run(results)
+    prepared(tmp_path, tiny, method=("probe",)).run(results)
+    assert not find(read_some(results)).summary.settings
+    prepared(tmp_path, tiny, head="random").run(results)
+    named = find(read_some(results)).summary.settings
+    assert len(named) == 4
+    frame = read_results(results)
+    assert set(frame.loc[frame["variant"].isin(list(named)), "select"]) == {"full", "full-paper"}
+
+
+def test_an_upper_bound_is_never_called_the_best(tmp_path: Path, tiny: Path):
+    from icl_bench.report.build import make_report
+
+    prepared(tmp_path, tiny, epochs=6).run(tmp_path / "results")
+    said = [s.text for h in make_report(tmp_path / "results").headlines for s in h.sentences]
+    best = [text for text in said if "accuracy" in text]
+    assert len(best) == 1
+    assert "by full at k" in best[0]
+
+
 def test_a_trained_cells_prompt_is_the_bare_query(tmp_path: Path, tiny: Path):
     prepared(tmp_path, tiny).run(tmp_path / "results")
     wanted = {"task": "cards", "k": 12, "draw": 0, "select": "full"}
