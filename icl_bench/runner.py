@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,8 @@ class Runner:
     watcher: Watcher = field(default_factory=Watcher)
     about: Mapping[str, Any] = field(default_factory=dict)
     """Further facts to store (versions, device); they do not decide predictions."""
+    shape: Callable[[], dict[str, Any]] | None = None
+    """Tells what of the model decides its cost, where its files are here."""
     _backend: Backend | None = None
     _refusal: str | None = None
     """Why the engine did not start: it is not tried again for the next cell."""
@@ -189,6 +192,7 @@ class Runner:
             "tokenizer": experiment.model.tokenizer,
             "about": dict(self.about),
             "prefix_tokens": len(prompts.prefix),
+            "shape": self._shape,
             "notes": list(experiment.data.notes),
             "origin": experiment.data.origin,
         }
@@ -216,6 +220,10 @@ class Runner:
             computed = backend.counters.prompt_tokens - tokens
             self.watcher.predicted(len(pack), computed)
             start, tokens = backend.counters.seconds, backend.counters.prompt_tokens
+
+    @cached_property
+    def _shape(self) -> dict[str, Any] | None:
+        return self.shape() if self.shape else None
 
     def _loaded(self) -> Backend:
         if self._refusal is not None:

@@ -97,7 +97,8 @@ class Sweep:
 
     def estimates(self) -> Sequence[float | None]:
         """Estimated seconds of each cell of the plan; None where a server computes them."""
-        from icl_bench.estimate import seconds, shape_of
+        from icl_bench.estimate import seconds
+        from icl_bench.shape import shape_of
 
         rate = self.engine.rate()
         if rate is None:
@@ -106,6 +107,8 @@ class Sweep:
 
     def run(self, results: Path, watcher: Watcher | None = None) -> Outcome:
         """Compute what is not in the results folder yet. Raises ``UserError``."""
+        from icl_bench.shape import shape_of
+
         runner = Runner(
             self.plan,
             Store(results),
@@ -113,6 +116,7 @@ class Sweep:
             self.load_backend,
             watcher or Watcher(),
             about=versions(),
+            shape=None if self.spec.tokenizer else lambda: shape_of(self.model.source).as_json(),
         )
         return runner.run()
 

@@ -1,51 +1,160 @@
-"""Cost: what a query takes in tokens and seconds, beside the accuracy it buys."""
+"""Cost: tokens, seconds and operations of a query, and when training is the cheaper way."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from icl_bench.analysis.curves import SETTING
+from icl_bench.methods import BASELINES
+from icl_bench.shape import Shape
 
 if TYPE_CHECKING:
     import pandas as pd
 
 POINT = [*SETTING, "k"]
 TOKENS = ["prompt_tokens", "cached_tokens", "answer_tokens"]
+OF_CELL = ["prefix_flops", "query_flops", "whole_flops", "training_seconds", "training_tokens",
+           "training_flops"]  # fmt: skip
+EVEN = ["task", "model", "select", "k", "beside", "training_flops", "flops", "base_flops",
+        "queries", "training_seconds", "seconds", "base_seconds", "queries_by_seconds"]  # fmt: skip
 
 
-def cost(
-    frame: pd.DataFrame,
-    seconds: Mapping[str, float],
-    training: Mapping[str, Mapping[str, float]] | None = None,
-) -> pd.DataFrame:
-    """Mean tokens and seconds of a query at each point, and of a training where there was one.
+@dataclass(frozen=True)
+class CellCost:
+    """What a cell's file says of its cost; None where it does not."""
 
-    ``seconds`` is the engine's time for each cell, ``training`` the ``seconds`` and ``tokens`` of
-    its training. Columns: the setting, k, predictions, prompt_tokens, cached_tokens (those that
+    seconds: float | None = None
+    """That the engine took to answer."""
+    prefix_tokens: int = 0
+    """Tokens that all prompts share."""
+    shape: Shape | None = None
+    training: Mapping[str, Any] | None = None
+    """``seconds``, ``tokens`` and ``flops`` of a training."""
+
+    @classmethod
+    def of(cls, meta: Mapping[str, Any]) -> CellCost:
+        """Read it from what a cell's file says of itself."""
+        shape = meta.get("shape")
+        return cls(
+            meta.get("seconds"),
+            int(meta.get("prefix_tokens") or 0),
+            Shape.of(shape) if shape else None,
+            meta.get("training"),
+        )
+
+    def row(self, prompt_tokens: float, answer_tokens: float) -> dict[str, float]:
+        """The columns of ``OF_CELL``, given the mean tokens of its queries; NaN if unknown."""
+        found = dict.fromkeys(OF_CELL, np.nan)
+        if self.training:
+            for name in ("seconds", "tokens", "flops"):
+                found[f"training_{name}"] = float(self.training.get(name, np.nan))
+        if self.shape is None or np.isnan(prompt_tokens):
+            return found
+        prefix = float(self.prefix_tokens)
+        own = prompt_tokens - prefix
+        answer = self.shape.flops(0 if np.isnan(answer_tokens) else answer_tokens, prompt_tokens)
+        found["prefix_flops"] = self.shape.flops(self.prefix_tokens, prefix / 2)
+        found["query_flops"] = self.shape.flops(own, prefix + own / 2) + answer
+        found["whole_flops"] = self.shape.flops(prompt_tokens, prompt_tokens / 2) + answer
+        return found
+
+
+def cost(frame: pd.DataFrame, cells: Mapping[str, CellCost]) -> pd.DataFrame:
+    """What a query takes at each point, and a training where there was one.
+
+    Columns: the setting, k, predictions; means per query: prompt_tokens, cached_tokens (those that
     came from a cache, or were shared with other queries), answer_tokens, computed_tokens (of the
-    prompt, not cached), and seconds, over the cells whose time is known: means per query; then
-    training_seconds and training_tokens, means per cell. What is not known is NaN.
+    prompt, not cached), seconds (over the cells whose time is known); means over cells:
+    prefix_flops (operations of the shared beginning, once), query_flops (of a query whose prompt's
+    shared beginning is cached), whole_flops (of a query with nothing cached), training_seconds,
+    training_tokens and training_flops. What is not known is NaN.
 
     A nested sweep extends the prompt of the next smaller k, so that seconds are those of the run
     as it was, not of this k alone.
     """
+    import pandas as pd
+
     known = frame.reindex(columns=[*POINT, *TOKENS, "cell"])
     known = known.astype(dict.fromkeys(TOKENS, float))
     points = known.groupby(POINT, observed=True, sort=True)
     table: pd.DataFrame = points[TOKENS].mean()
     table.insert(0, "predictions", points.size())
     table["computed_tokens"] = table["prompt_tokens"] - table["cached_tokens"]
-    cells = known.groupby([*POINT, "cell"], observed=True).size().rename("rows").reset_index()
-    cells["seconds"] = cells["cell"].astype(object).map(dict(seconds)).astype(float)
-    cells["rows"] = cells["rows"].where(cells["seconds"].notna())
-    sums = cells.groupby(POINT, observed=True)[["seconds", "rows"]].sum(min_count=1)
-    with np.errstate(invalid="ignore"):
-        table["seconds"] = sums["seconds"] / sums["rows"]
-    for name in ("seconds", "tokens"):
-        of_cell = {cell: about.get(name) for cell, about in (training or {}).items()}
-        cells[name] = cells["cell"].astype(object).map(of_cell).astype(float)
-        table[f"training_{name}"] = cells.groupby(POINT, observed=True)[name].mean()
+    by_cell = known.groupby([*POINT, "cell"], observed=True)
+    means = by_cell[TOKENS].mean().assign(rows=by_cell.size()).reset_index()
+    costs = [cells.get(str(cell), CellCost()) for cell in means["cell"]]
+    means["seconds"] = [np.nan if c.seconds is None else c.seconds for c in costs]
+    means["rows"] = means["rows"].where(means["seconds"].notna())
+    sums = means.groupby(POINT, observed=True)[["seconds", "rows"]].sum(min_count=1)
+    table["seconds"] = sums["seconds"] / sums["rows"]
+    tokens = zip(costs, means["prompt_tokens"], means["answer_tokens"], strict=True)
+    rows = [c.row(prompt, answer) for c, prompt, answer in tokens]
+    means = means[POINT].join(pd.DataFrame(rows, columns=OF_CELL, dtype=float))
+    table[OF_CELL] = means.groupby(POINT, observed=True)[OF_CELL].mean()
     return table.reset_index()
+
+
+def break_even(costs: pd.DataFrame) -> pd.DataFrame:
+    """After how many queries training is cheaper than prompting with as many examples.
+
+    ``costs`` is :func:`cost`'s table. Every training is set beside prompts of the same task, model
+    and k: random ones with the demonstrations cached, the same with nothing cached, and retrieved
+    ones. It is even where ``training + n * query = prefix + n * prompt query``.
+
+    Columns: task, model, select (the method), k, ``beside`` (what it is compared with),
+    training_flops, flops and base_flops (of a query, with what was trained and with the prompt),
+    queries (the first number after which training is cheaper: 0 at once, NaN never), and the same
+    by the seconds that were measured, which no run has for prompts with nothing cached.
+    """
+    import pandas as pd
+
+    plain = costs.astype(dict.fromkeys(SETTING, object))
+    trained = plain[plain["select"].isin(BASELINES) & plain["training_flops"].notna()]
+    prompts = plain[~plain["select"].isin(BASELINES) & ~plain["order"].str.startswith("shuffled")]
+    keys = ["task", "model", "k"]
+    rows = [
+        {**{name: row[name] for name in keys}, "select": row["select"], **_even(row, *base)}
+        for _, row in trained.iterrows()
+        for _, prompt in prompts.iterrows()
+        if all(row[name] == prompt[name] for name in keys)
+        for base in _ways(prompt)
+    ]
+    return pd.DataFrame(rows, columns=EVEN)
+
+
+def _ways(prompt: Any) -> Iterator[tuple[str, float, float, float]]:
+    """Ways to serve a prompt: name, operations once and for a query, seconds of a query."""
+    name = str(prompt["select"])
+    if name != "random":
+        yield name, 0.0, prompt["whole_flops"], prompt["seconds"]
+    elif prompt["order"] == "drawn":
+        yield "random, cached", prompt["prefix_flops"], prompt["query_flops"], prompt["seconds"]
+        yield "random, not cached", 0.0, prompt["whole_flops"], np.nan
+
+
+def _even(
+    row: Any, beside: str, once: float, base: float, base_seconds: float
+) -> dict[str, float | str]:
+    flops, seconds = row["query_flops"], row["seconds"]
+    return {
+        "beside": beside,
+        "training_flops": row["training_flops"],
+        "flops": flops,
+        "base_flops": base,
+        "queries": _queries(row["training_flops"] - once, base - flops),
+        "training_seconds": row["training_seconds"],
+        "seconds": seconds,
+        "base_seconds": base_seconds,
+        "queries_by_seconds": _queries(row["training_seconds"], base_seconds - seconds),
+    }
+
+
+def _queries(training: float, saved: float) -> float:
+    """The first number of queries whose savings are more than the training took; NaN for never."""
+    if np.isnan(training) or np.isnan(saved) or (saved <= 0 and training > 0):
+        return float("nan")
+    return 0.0 if training <= 0 else float(np.floor(training / saved) + 1)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from icl_bench.analysis.bias import confusions, label_bias, label_frequencies
 from icl_bench.analysis.calibration import calibration_error, reliability
-from icl_bench.analysis.cost import cost
+from icl_bench.analysis.cost import CellCost, break_even, cost
 from icl_bench.analysis.demonstrations import by_distance, by_presence, copying
 from icl_bench.analysis.models import compare_models
 from icl_bench.analysis.order import noise_floor
@@ -54,6 +54,7 @@ class Findings:
     reliability: pd.DataFrame
     calibration_error: pd.DataFrame
     cost: pd.DataFrame
+    break_even: pd.DataFrame
 
     def tables(self) -> Iterator[tuple[str, pd.DataFrame]]:
         """Every table with its name."""
@@ -94,10 +95,8 @@ class Known:
     """Cell -> ids of the demonstrations that all its prompts have."""
     labels: Mapping[str, Mapping[str, str]]
     """Variant -> id of each demonstration -> its label."""
-    seconds: Mapping[str, float]
-    """Cell -> seconds that the engine took to answer."""
-    training: Mapping[str, Mapping[str, float]]
-    """Cell -> ``seconds`` and ``tokens`` of its training, where there was one."""
+    costs: Mapping[str, CellCost]
+    """Cell -> what it took."""
     windows: Mapping[str, int]
     """Model -> tokens it reads."""
 
@@ -106,20 +105,17 @@ class Known:
         """Gather it from a folder's cells; windows of other models are the registry's."""
         labels: dict[str, dict[str, str]] = {}
         windows = {name: spec.context_tokens for name, spec in REGISTRY.items()}
-        shared, seconds, training = {}, {}, {}
+        shared, costs = {}, {}
         for cell, meta in stored.cells.items():
             if meta.get("demonstration_ids") is not None:
                 shared[cell] = meta["demonstration_ids"]
             of_variant = labels.setdefault(meta["variant"], {})
             for label, ids in (meta.get("demonstration_labels") or {}).items():
                 of_variant.update(dict.fromkeys(ids, label))
-            if "seconds" in meta:
-                seconds[cell] = float(meta["seconds"])
-            if "training" in meta:
-                training[cell] = meta["training"]
+            costs[cell] = CellCost.of(meta)
             if "context_tokens" in meta:
                 windows[meta["spec"]["model"]] = meta["context_tokens"]
-        return cls(shared, labels, seconds, training, windows)
+        return cls(shared, labels, costs, windows)
 
 
 def find(stored: Stored, base_model: str | None = None) -> Findings:
@@ -131,7 +127,7 @@ def find(stored: Stored, base_model: str | None = None) -> Findings:
     everything = stored.predictions
     frame = asked(everything)
     copied = everything if frame is everything else everything[everything["queries"].notna()]
-    prompts = prompted(frame)
+    prompts, costs = prompted(frame), cost(frame, known.costs)
     shares = context_shares(prompts, known.windows)
     models = sorted(frame["model"].astype(str).unique())
     if base_model is not None and base_model not in models:
@@ -158,7 +154,8 @@ def find(stored: Stored, base_model: str | None = None) -> Findings:
         copying=copying(copied, known.shared),
         reliability=reliability(frame),
         calibration_error=calibration_error(frame, generator(SEED, "calibration")),
-        cost=cost(frame, known.seconds, known.training),
+        cost=costs,
+        break_even=break_even(costs),
     )
 
 

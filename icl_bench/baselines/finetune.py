@@ -28,6 +28,7 @@ from icl_bench.models import Model, load_tokenizer, resolve
 from icl_bench.plan import CellSpec
 from icl_bench.prompts import PromptSet
 from icl_bench.runner import Outcome, facts
+from icl_bench.shape import Shape, shape_of
 from icl_bench.shots import Shots
 from icl_bench.spec import Frozen
 from icl_bench.store import Identity, Prediction, Store
@@ -248,6 +249,7 @@ class Finetuning:
             "notes": list(data.notes),
             "origin": data.origin,
             "training": dict(found.about),
+            "shape": None if found.select == "knn" else self._shape.as_json(),
         })  # fmt: skip
 
     @cached_property
@@ -261,6 +263,10 @@ class Finetuning:
             except PackageNotFoundError:
                 continue
         return found
+
+    @cached_property
+    def _shape(self) -> Shape:
+        return shape_of(self.model.source)
 
     # -- methods --------------------------------------------------------------------------------
 
@@ -296,6 +302,7 @@ class Finetuning:
             "method": select,
             "seconds": round(done.training_seconds, 3),
             "tokens": done.training_tokens,
+            "flops": done.flops(self._shape, examples, recipe),
             "padded_tokens": done.padded_tokens,
             "trainable_parameters": done.trainable,
             "epoch": epoch + 1,
@@ -327,6 +334,7 @@ class Finetuning:
             "method": "probe",
             "seconds": round(time.perf_counter() - start, 3),
             "tokens": sum(len(row.ids) for row in train),
+            "flops": sum(self._shape.flops(len(row.ids), len(row.ids) / 2) for row in train),
             "labels_without_example": list(examples.missing),
         })  # fmt: skip
 

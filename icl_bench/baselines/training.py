@@ -16,6 +16,7 @@ from icl_bench.baselines.examples import Examples, Row
 from icl_bench.baselines.head import Head, first_tokens, load_classifier
 from icl_bench.errors import CellError, one_line
 from icl_bench.experiment import Experiment
+from icl_bench.shape import Shape
 from icl_bench.spec import Frozen
 
 if TYPE_CHECKING:
@@ -65,6 +66,17 @@ class Trained:
     """Of all epochs, with padding."""
     trainable: int = 0
     """Parameters that were trained."""
+
+    def flops(self, shape: Shape, examples: Examples, recipe: Recipe) -> float:
+        """Operations of the training, and of choosing the checkpoint on the validation rows.
+
+        A forward pass has two per parameter and token. Going back takes twice that where all
+        weights are trained, and as much where next to none are (LoRA).
+        """
+        passes = 3 if recipe.method == "full" else 2
+        mean = self.training_tokens / max(1, len(examples.train) * recipe.epochs)
+        chosen = sum(shape.flops(len(row.ids), len(row.ids) / 2) for row in examples.held_out)
+        return passes * shape.flops(self.training_tokens, mean / 2) + recipe.epochs * chosen
 
     @property
     def best(self) -> int:

@@ -45,6 +45,20 @@ def _share(name: str, column: str) -> Column:
     return Column(name, lambda row: share(row[column]))
 
 
+def _number(name: str, column: str, unit: float = 1.0) -> Column:
+    """A quantity with three digits, or all before the point."""
+
+    def text(row: Row) -> str:
+        value = row[column] / unit
+        return DASH if math.isnan(value) else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+    return Column(name, text)
+
+
+def _queries(name: str, column: str) -> Column:
+    return Column(name, lambda row: "never" if math.isnan(row[column]) else f"{row[column]:,.0f}")
+
+
 def _chance(p: Any) -> str:
     return DASH if p is None or math.isnan(p) else "<0.001" if p < 0.001 else f"{p:.3f}"
 
@@ -103,11 +117,30 @@ TABLES: Mapping[str, tuple[str, Sequence[Column]]] = {
 """Table of ``Findings`` -> its title and columns; the others are in the JSON and the report."""
 
 
-def print_findings(findings: Findings, console: Console) -> None:
-    """The curves, then each table that has rows."""
+COST: Mapping[str, tuple[str, Sequence[Column]]] = {
+    "cost": (
+        "cost of a query, and of a training",
+        (*_CURVE, _K, _number("prompt\ntokens", "prompt_tokens"),
+         _number("cached", "cached_tokens"), _number("seconds", "seconds"),
+         _number("GFLOP,\ncached", "query_flops", 1e9), _number("GFLOP,\nnot", "whole_flops", 1e9),
+         _number("training\nseconds", "training_seconds"),
+         _number("training\nTFLOP", "training_flops", 1e12)),
+    ),
+    "break_even": (
+        "queries until training is cheaper than a prompt of as many examples",
+        (_of("task"), _of("model"), Column("method", lambda row: str(row["select"]), right=False),
+         _K, _of("beside"), _queries("by operations", "queries"),
+         _queries("by seconds", "queries_by_seconds")),
+    ),
+}  # fmt: skip
+"""The same for ``--cost``."""
+
+
+def print_findings(findings: Findings, console: Console, cost: bool = False) -> None:
+    """The curves, then each table that has rows; with ``cost`` also what it took."""
     print_summary(findings.summary, console, order=False)
     tables = dict(findings.tables())
-    for name, (title, columns) in TABLES.items():
+    for name, (title, columns) in ({**TABLES, **COST} if cost else TABLES).items():
         if len(tables[name]):
             console.print(title, style="bold", highlight=False)
             console.print(_printed(columns, tables[name]))

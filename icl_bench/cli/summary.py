@@ -20,6 +20,13 @@ Base = Annotated[
         show_default=False,
     ),
 ]
+Cost = Annotated[
+    bool,
+    typer.Option(
+        "--cost",
+        help="Also print tokens, seconds and operations, and after how many queries training pays.",
+    ),
+]
 
 
 def summary(
@@ -27,6 +34,7 @@ def summary(
     task: Only = None,
     model: Only = None,
     base: Base = None,
+    cost: Cost = False,
     json: o.Json = False,
 ) -> None:
     """Show the results: accuracy against k, and what follows from it.
@@ -45,4 +53,4 @@ def summary(
     if json:
         print_json(found.as_json())
     else:
-        print_findings(found, console())
+        print_findings(found, console(), cost)

@@ -336,3 +336,25 @@ def cost(
         description,
         parameter=_hidden(look),
     )
+
+
+def break_even(frame: pd.DataFrame, look: Look, description: str) -> alt.LayerChart:
+    """Queries until training is cheaper, over k; columns: series, k, value (1 or more)."""
+    color, shape, dash = _marks(look)
+    base = alt.Chart(ROWS).transform_filter(SHOWN).encode(_shots(look, frame), color)
+    title = "queries until it pays"
+    y = alt.Y(
+        "value:Q",
+        title=f"{title} (log scale)",
+        scale=alt.Scale(type="log", domain=[1, 1.5 * float(frame["value"].max())], nice=False),
+        axis=alt.Axis(tickCount=5, format="~s"),
+    )
+    tips = [tip("series", "curve"), tip("k", "k", ",d"), tip("value", title, ",.0f")]
+    return _finished(
+        [
+            base.mark_line(strokeWidth=1.8).encode(y, dash),
+            base.mark_point(filled=True, size=52, opacity=1).encode(y, shape, tooltip=tips),
+        ],
+        description,
+        parameter=_hidden(look),
+    )

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from icl_bench.methods import UPPER
 from icl_bench.report import charts
 from icl_bench.report.charts import PERCENT, Look, tip
 from icl_bench.report.naming import unshuffled
@@ -151,4 +154,32 @@ def cost(findings: Findings, naming: Naming) -> Section | None:
         (table(frame, "Cost of a query", f"{CURVE} k predictions accuracy prompt_tokens "
                "cached_tokens computed_tokens answer_tokens seconds training_seconds "
                "training_tokens"),), look,
+    )  # fmt: skip
+
+
+def even(findings: Findings, naming: Naming) -> Section | None:
+    """After how many queries training is cheaper than prompting."""
+    frame = naming.named(findings.break_even.assign(order="drawn"))
+    frame = frame[frame["queries"].notna() & ~frame["select"].str.endswith(UPPER)]
+    if frame.empty:
+        return None
+    tera = {f"{name}_tera": frame[f"{name}flops"] / 1e12 for name in ("training_", "", "base_")}
+    frame = frame.assign(series=frame["select"] + " beside " + frame["beside"], **tera)
+    shown = frame.assign(value=frame["queries"].clip(lower=1), low=np.nan, high=np.nan)
+    look = common_look(shown.sort_values(["series", "k"]))
+    panels = tuple(
+        Panel(file_name("even", *key), " · ".join(key),
+              charts.break_even(part, look, f"Queries until training pays, {' and '.join(key)}"),
+              plain_rows(part, "series k value"))
+        for key, part in groups(shown, ["task", "model"])
+    )  # fmt: skip
+    return Section(
+        "even", "When training pays",
+        "After this many queries, training once and answering bare queries takes fewer "
+        "floating-point operations than prompting with the same number of demonstrations, which "
+        "are cached, read anew for each query, or retrieved. Accuracy is another matter. "
+        "What never pays has no point.",
+        "Bertsch et al. 2025, section 3.3", panels,
+        (table(frame, "Break-even", f"{CURVE} k queries queries_by_seconds training__tera _tera "
+               "base__tera training_seconds seconds base_seconds"),), look,
     )  # fmt: skip

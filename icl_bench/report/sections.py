@@ -10,7 +10,7 @@ from icl_bench.report.comparison_sections import models, retrieval, sorting, tra
 from icl_bench.report.curve_sections import accuracy, order, saturation
 from icl_bench.report.parts import Missing, Section
 from icl_bench.report.point_sections import bias, calibration, confusions, distance
-from icl_bench.report.prompt_sections import copying, cost, presence, spaces
+from icl_bench.report.prompt_sections import copying, cost, even, presence, spaces
 
 if TYPE_CHECKING:
     from icl_bench.analysis.findings import Findings
@@ -48,4 +48,5 @@ MAKERS: tuple[tuple[str, str, Maker], ...] = (
     ("Copying", "run --queries copied", copying),
     ("Label spaces", "run again with --labels half:1", spaces),
     ("Cost", "run it here: imports seldom hold token counts", cost),
+    ("Break-even", "icl-bench finetune, and run with the same k", even),
 )  # fmt: skip

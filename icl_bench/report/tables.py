@@ -41,6 +41,12 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "computed_tokens": ("computed tokens", "number"),
     "answer_tokens": ("answer tokens", "number"),
     "seconds": ("seconds a query", "number"),
+    "queries": ("queries until it pays", "count"),
+    "queries_by_seconds": ("by seconds", "count"),
+    "training__tera": ("training (TFLOP)", "number"),
+    "_tera": ("a query (TFLOP)", "number"),
+    "base__tera": ("a prompted query (TFLOP)", "number"),
+    "base_seconds": ("seconds a prompted query", "number"),
     "training_seconds": ("seconds of training", "number"),
     "training_tokens": ("tokens of training", "count"),
     "window": ("context window", "count"),
@@ -87,9 +93,9 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
 DIFFERENCES = frozenset({"ci_low", "ci_high"})
 OPTIONAL = frozenset({"left_out", "rouge1", "rouge2", "rougeL", "bertscore", "invalid", "macro_f1",
                       "prompt_tokens", "cached_tokens", "computed_tokens", "answer_tokens",
-                      "seconds", "training_seconds", "training_tokens", "window",
-                      "share_of_window", "floor", "accuracy", "p", "p_holm",
-                      "advice"})  # fmt: skip
+                      "seconds", "base_seconds", "queries_by_seconds", "training_seconds",
+                      "training_tokens", "window", "share_of_window", "floor", "accuracy", "p",
+                      "p_holm", "advice"})  # fmt: skip
 """Columns that are left out where all their values are missing or 0."""
 
 

@@ -303,6 +303,7 @@ def test_findings_set_training_beside_prompting_with_the_same_examples(tmp_path:
     assert set(found.by_distance["select"]) == {"random"}
     cost = found.cost.set_index("select")
     assert cost.loc["full", "training_seconds"] > 0
+    assert cost.loc["full", "training_flops"] > cost.loc["probe", "training_flops"] > 0
     assert cost.loc["full", "training_tokens"] > cost.loc["probe", "training_tokens"]
     assert np.isnan(cost.loc["random", "training_seconds"])
 
@@ -405,6 +406,36 @@ def test_the_command_prints_methods_beside_each_other(tmp_path, tiny, capfd, mon
     assert code == 0
     selects = [point["select"] for point in json.loads(out)["curves"]]
     assert sorted(selects) == ["lora", "lora-paper", "probe"]
+
+
+def test_prompts_and_training_of_one_model_meet_in_tables_and_report(
+    tmp_path, tiny, capfd, monkeypatch
+):
+    """The commands as a user gives them, one after the other."""
+    from icl_bench.report.build import make_report
+    from icl_bench.report.page import page
+
+    results = tmp_path / "results"
+    words = ("--task", write_task(tmp_path / "task"), "--model", tiny, "--k", "6,12", "--device",
+             "cpu", "--dtype", "float32", "--results", results, "--quiet")  # fmt: skip
+    assert run(capfd, monkeypatch, "run", *words, "--select", "random,bm25", "--draws", 1)[0] == 0
+    code, *_ = run(
+        capfd, monkeypatch, "finetune", *words, "--method", "lora,knn", "--draws", 1, "--epochs", 1
+    )
+    assert code == 0
+    found = find(read_some(results))
+    assert set(found.training_gain["select"]) == {"lora", "lora-paper", "knn"}
+    even = found.break_even[found.break_even["select"] == "lora"]
+    assert sorted(set(even["beside"])) == ["bm25", "random, cached", "random, not cached"]
+    assert even["queries"].dropna().between(0, 1e7).all()
+    assert "knn" not in set(found.break_even["select"])  # no operations of its encoder are known
+    code, out, _ = run(capfd, monkeypatch, "summary", "--results", results, "--cost")
+    assert code == 0
+    assert "training: accuracy less that of a prompt" in out
+    assert "queries until training is cheaper" in out
+    made = make_report(results)
+    assert {"training", "even"} <= {section.name for section in made.sections}
+    assert "When training pays" in page(made)
 
 
 @pytest.mark.parametrize(

@@ -7,16 +7,18 @@ import math
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from fakes import FREE_TEXT, FakeBackend, plan, runner
 from predictions import cell, frame
 
-from icl_bench.analysis.cost import cost
+from icl_bench.analysis.cost import CellCost, break_even, cost
 from icl_bench.analysis.findings import Findings, Known, find
 from icl_bench.analysis.summary import read_some
 from icl_bench.cli import main
 from icl_bench.errors import CellError, UserError
 from icl_bench.prompts import PromptSet
+from icl_bench.shape import Shape
 from icl_bench.store import finished_cells, read_results
 
 
@@ -38,7 +40,7 @@ def found(results: Path) -> Findings:
     return find(read_some(results))
 
 
-EMPTY = {"models", "label_spaces", "copying", "training_gain"}
+EMPTY = {"models", "label_spaces", "copying", "training_gain", "break_even"}
 
 
 def test_every_table_has_rows_where_there_are_runs_for_it(found: Findings):
@@ -74,7 +76,7 @@ def test_what_is_known_of_cells_is_what_their_files_say(results: Path):
     for _, meta in finished_cells(results):
         ids = meta["demonstration_ids"]
         assert known.shared.get(meta["cell"]) == ids
-        assert known.seconds[meta["cell"]] == meta["seconds"]
+        assert known.costs[meta["cell"]].seconds == meta["seconds"]
         if ids and meta["spec"]["task"] == "cards":
             assert set(ids) <= known.labels[meta["variant"]].keys()
 
@@ -139,14 +141,29 @@ def test_shuffled_orders_are_not_compared_between_models(tmp_path: Path):
 # -- cost ---------------------------------------------------------------------------------------
 
 
+SHAPE = Shape(parameters=50, heads_width=2, windows=(None, 4))
+
+
 def test_cost_is_the_mean_of_a_query():
     rows = frame(cell("aabb", cell="one"), cell("aabb", cell="two", draw=1))
     rows["prompt_tokens"] = [10, 20, 30, 40, 10, 20, 30, 40]
     rows["cached_tokens"] = 5
     rows["answer_tokens"] = 2
-    (found,) = cost(rows, {"one": 8.0}).itertuples()
+    (found,) = cost(rows, {"one": CellCost(seconds=8.0)}).itertuples()
     assert (found.predictions, found.prompt_tokens, found.computed_tokens) == (8, 25, 20)
     assert found.seconds == 2.0  # eight for the four predictions whose time is known
+    assert math.isnan(found.query_flops)  # no shape, no operations
+
+
+def test_operations_count_what_is_cached_once():
+    """Two per parameter and token, four per key that is seen and head width (8 in all here)."""
+    rows = frame(cell("aabb", cell="one"))
+    rows["prompt_tokens"], rows["answer_tokens"] = 30, 0
+    known = {"one": CellCost(prefix_tokens=20, shape=SHAPE)}
+    (found,) = cost(rows, known).itertuples()
+    assert found.prefix_flops == 20 * (100 + 8 * (10 + 4))
+    assert found.query_flops == 10 * (100 + 8 * (25 + 4))
+    assert found.whole_flops == 30 * (100 + 8 * (15 + 4))
 
 
 def test_what_was_not_counted_has_no_cost():
@@ -154,6 +171,51 @@ def test_what_was_not_counted_has_no_cost():
     assert math.isnan(found.prompt_tokens)
     assert math.isnan(found.seconds)
     assert cost(frame(cell("aabb")).iloc[:0], {}).empty
+
+
+def costed(**changes: object) -> pd.DataFrame:
+    """Costs at one point: a prompt, the same retrieved, and a training."""
+    rows = [
+        {"select": "random", "order": "drawn", "prefix_flops": 100.0, "query_flops": 7.0,
+         "whole_flops": 107.0, "seconds": 0.5},
+        {"select": "bm25", "order": "relevance", "prefix_flops": 3.0, "query_flops": 99.0,
+         "whole_flops": 102.0, "seconds": 4.0},
+        {"select": "lora", "order": "drawn", "prefix_flops": 0.0, "query_flops": 5.0,
+         "whole_flops": 5.0, "seconds": 0.25, "training_flops": 1000.0, "training_seconds": 60.0},
+    ]  # fmt: skip
+    same = {"task": "t", "model": "m", "attention": "full", "variant": "v", "k": 5}
+    table = pd.DataFrame([{**same, **row} for row in rows])
+    for name, value in changes.items():
+        table.loc[table["select"] == "lora", name] = value
+    return table
+
+
+def test_training_pays_once_its_savings_are_more_than_it_took():
+    found = break_even(costed()).set_index("beside")
+    # 1000 + 5 n < 100 + 7 n from n = 451; < 107 n from 10; < 102 n from 11
+    assert found["queries"].to_dict() == {
+        "random, cached": 451, "random, not cached": 10, "bm25": 11,
+    }  # fmt: skip
+    assert found.loc["random, cached", "queries_by_seconds"] == 241  # 60 s, a quarter saved each
+    assert found.loc["bm25", "queries_by_seconds"] == 17
+    assert math.isnan(found.loc["random, not cached", "queries_by_seconds"])
+
+
+def test_training_that_saves_nothing_never_pays():
+    found = break_even(costed(query_flops=7.0, seconds=0.5)).set_index("beside")
+    assert math.isnan(found.loc["random, cached", "queries"])
+    assert math.isnan(found.loc["random, cached", "queries_by_seconds"])
+
+
+def test_training_that_is_cheaper_than_the_prefix_pays_at_once():
+    assert break_even(costed(training_flops=90.0)).set_index("beside")["queries"].iloc[0] == 0
+
+
+def test_other_ks_tasks_and_models_are_not_compared():
+    table = costed()
+    for name, value in (("k", 9), ("task", "u"), ("model", "n")):
+        other = table.assign(**{name: table[name].where(table["select"] != "lora", value)})
+        assert break_even(other).empty
 
 
 def test_the_engines_seconds_are_those_of_its_cells(results: Path, found: Findings):
