@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.errors import UserError, plain
+from icl_bench.methods import UPPER
 from icl_bench.store import AXES, IMPORTED, Stored, _write, read_stored, short_hash
 
 if TYPE_CHECKING:
@@ -39,14 +40,20 @@ def leaderboard(results: Path) -> pd.DataFrame:
     with commas), empty for imports; ``data_hash`` is of the data files and test rows, for imports
     of the imported file.
 
+    What would not stand beside the others fairly is left out: upper bounds, whose checkpoint was
+    chosen on the test rows, and halves of a label space, which are easier tasks.
+
     Raises ``UserError`` where there is no such folder, or no finished cell in it.
     """
     from icl_bench.analysis.summary import summarise
 
     stored = read_stored(results)
-    if stored.predictions.empty:
+    frame = stored.predictions
+    upper = frame["select"].astype(str).str.endswith(UPPER)
+    frame = frame[~upper & frame["label_space"].isna()]
+    if frame.empty:
         raise UserError(f"results folder {plain(results)}: no finished cell; run something first")
-    found = summarise(stored.predictions)
+    found = summarise(frame)
     saturated = found.saturation[found.saturation["within_window"]]
     setting = [name for name in POINT if name != "k"]
     saturated = saturated[[*setting, "k"]].rename(columns={"k": "saturation_k"})

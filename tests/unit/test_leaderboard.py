@@ -25,9 +25,10 @@ from icl_bench.cli import main
 from icl_bench.errors import CellError, UserError
 from icl_bench.export import export_results
 from icl_bench.importing import import_predictions
+from icl_bench.label_space import HalfLabels
 from icl_bench.leaderboard import COLUMNS, as_csv, as_markdown, cell, leaderboard, write
 from icl_bench.prompts import PromptSet
-from icl_bench.store import finished_cells
+from icl_bench.store import finished_cells, read_results
 
 
 class Done(NamedTuple):
@@ -77,6 +78,19 @@ def test_every_point_is_there_with_the_summarys_numbers(results: Path):
     assert len(both) == len(table) == len(expected) == 6
     for name in ("draws", "test_rows", "accuracy", "ci_low", "ci_high", "macro_f1"):
         assert both[name].tolist() == pytest.approx(both[f"{name}_summary"].tolist(), abs=1e-6)
+
+
+def test_upper_bounds_and_easier_tasks_are_left_out(results: Path, tmp_path: Path):
+    before = leaderboard(results)
+    shutil.copytree(results, tmp_path / "results")
+    sweep(tmp_path / "task", tmp_path / "results", half=HalfLabels(1))
+    frame = read_results(results).query("task == 'cards' and k == 4")
+    bound = frame.assign(select="lora-paper", prediction=frame["gold"], correct=True)
+    bound[
+        ["task", "model", "select", "order", "k", "draw", "test_id", "gold", "prediction"]
+    ].to_csv(tmp_path / "bound.csv", index=False)
+    import_predictions(tmp_path / "bound.csv", tmp_path / "results")
+    pd.testing.assert_frame_equal(leaderboard(tmp_path / "results"), before)
 
 
 def test_points_are_sorted_by_task_then_best_first(results: Path):
