@@ -184,7 +184,9 @@ class Finetuning:
             if opened is None:
                 outcome.kept.append(identity.spec)
                 return
-            say(f"{where}: training")
+            unseen = len(examples.missing)
+            without = f" ({unseen} of {len(self.experiment.data.labels)} labels have no example)"
+            say(f"{where}: training{without if unseen else ''}")
             try:
                 if examples.k > len(self.experiment.pool):
                     raise CellError(

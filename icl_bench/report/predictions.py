@@ -16,6 +16,7 @@ import numpy as np
 
 from icl_bench.data import Example, TaskData, load_data
 from icl_bench.errors import UserError, one_line
+from icl_bench.methods import CLASSIFIER
 from icl_bench.prompts import demonstration_text, query_text
 from icl_bench.report.naming import Naming
 from icl_bench.seeds import generator
@@ -174,6 +175,8 @@ class _Prompts:
             return End(why=f"Imported from {source}: imported predictions carry no prompt.")
         own = record["demonstration_ids"]
         ids = list(meta.get("demonstration_ids") or []) if _missing(own) else list(own)
+        if meta["facts"].get("scoring") == CLASSIFIER:
+            ids = []  # they were learnt, and stand in no prompt
         task = self._task(meta)
         if isinstance(task, str):
             named = [(str(name), "") for name in ids[-LISTED_DEMONSTRATIONS:]]

@@ -255,6 +255,8 @@ def test_a_cell_that_cannot_be_trained_is_marked_and_the_others_run(tmp_path: Pa
     assert "one label" in reasons["full", 1]
     assert len(failed_cells(tmp_path / "results")) == 3
     assert any("failed: k=1" in text for text in said)
+    assert "full, k=1, draw 1 of 1: training (2 of 3 labels have no example)" in said
+    assert "full, k=12, draw 1 of 1: training" in said
 
 
 def test_a_loss_that_is_no_number_fails_its_cell(tmp_path: Path, tiny: Path):
@@ -414,6 +416,7 @@ def test_prompts_and_training_of_one_model_meet_in_tables_and_report(
     """The commands as a user gives them, one after the other."""
     from icl_bench.report.build import make_report
     from icl_bench.report.page import page
+    from icl_bench.report.predictions import FIELDS
 
     results = tmp_path / "results"
     words = ("--task", write_task(tmp_path / "task"), "--model", tiny, "--k", "6,12", "--device",
@@ -435,6 +438,10 @@ def test_prompts_and_training_of_one_model_meet_in_tables_and_report(
     assert "queries until training is cheaper" in out
     made = make_report(results)
     assert {"training", "even"} <= {section.name for section in made.sections}
+    fields, select = FIELDS.index("count"), FIELDS.index("select")
+    counts = {made.sample.texts[row[select]]: row[fields] for row in made.sample.rows}
+    assert (counts["lora"], counts["knn"]) == (0, 0)  # learnt, not shown
+    assert counts["random"] in (6, 12)
     assert "When training pays" in page(made)
 
 
