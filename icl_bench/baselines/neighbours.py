@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -44,10 +45,6 @@ def neighbours(
     """
     from sklearn.neighbors import KNeighborsClassifier
 
-    def fitted(number: int, places: np.ndarray) -> KNeighborsClassifier:
-        model = KNeighborsClassifier(number, weights=lambda d: 1.001 - d, metric="cosine")
-        return model.fit(train[places], labels[places])
-
     similar = train @ train.T
     np.fill_diagonal(similar, -np.inf)
     best, number = -1.0, 1
@@ -60,5 +57,9 @@ def neighbours(
         right = float((votes.argmax(axis=1) == labels).mean())
         if right > best:
             best, number = right, tried
-    model = fitted(number, np.arange(len(train)))
+    model = KNeighborsClassifier(number, weights=lambda d: 1.001 - d, metric="cosine")
+    with warnings.catch_warnings():
+        # few examples of many labels are what is asked here, not a regression
+        warnings.filterwarnings("ignore", message="The number of unique classes")
+        model.fit(train, labels)
     return spread(model.predict_proba(test), model.classes_, count), number

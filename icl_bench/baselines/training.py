@@ -16,6 +16,7 @@ from icl_bench.baselines.examples import Examples, Row
 from icl_bench.baselines.head import Head, first_tokens, load_classifier
 from icl_bench.errors import CellError, one_line
 from icl_bench.experiment import Experiment
+from icl_bench.seeds import generator
 from icl_bench.shape import Shape
 from icl_bench.spec import Frozen
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import torch
 
 Method = Literal["lora", "full"]
+JITTER = math.log(1.25)
 LEARNING_RATE = {"lora": 1e-3, "full": 5e-5}
 """LoRA's is the paper's (appendix E); for full fine-tuning, of which it names none, the
 Trainer's own default."""
@@ -123,14 +125,14 @@ def fine_tune(
             output_dir=folder, save_strategy="no", report_to="none", disable_tqdm=True,
             num_train_epochs=recipe.epochs, per_device_train_batch_size=recipe.batch,
             learning_rate=recipe.learning_rate, weight_decay=recipe.weight_decay,
-            train_sampling_strategy="group_by_length", dataloader_num_workers=0,
+            dataloader_num_workers=0,
             dataloader_pin_memory=cuda, logging_strategy="epoch", logging_nan_inf_filter=False,
             seed=seed, data_seed=seed, use_cpu=not cuda,
             bf16=cuda and dtype == "bfloat16", fp16=cuda and dtype == "float16",
             gradient_checkpointing=cuda and _is_tight(model),
         )  # fmt: skip
         watcher = _watcher(done, held_out, test, pad, recipe.batch, keep)
-        trainer = Trainer(
+        trainer = _grouping(Trainer, [len(row.ids) for row in train], recipe.batch, seed)(
             model=model,
             args=arguments,
             train_dataset=[{"input_ids": list(row.ids), "labels": row.label} for row in train],
@@ -191,6 +193,50 @@ def _printer() -> type:
     from transformers.trainer_callback import PrinterCallback
 
     return PrinterCallback
+
+
+@dataclass
+class LengthBatches:
+    """Batches of similar lengths, others in each epoch, in random order.
+
+    The Trainer's own grouping sorts within random portions of many batches; a few hundred rows are
+    one portion of less than that, and are not grouped at all. Here rows are sorted by their length
+    times a random factor of 0.8 to 1.25, so that neighbours differ from epoch to epoch.
+    """
+
+    lengths: Sequence[int]
+    size: int
+    rng: np.random.Generator
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.lengths) / self.size)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        factor = np.exp(self.rng.uniform(-JITTER, JITTER, len(self.lengths)))
+        order = np.argsort(np.asarray(self.lengths) * factor, kind="stable")
+        parts = [order[i : i + self.size].tolist() for i in range(0, len(order), self.size)]
+        for place in self.rng.permutation(len(parts)):
+            yield parts[place]
+
+
+def _grouping(trainer: Any, lengths: Sequence[int], size: int, seed: int) -> Any:
+    """The Trainer with batches of similar lengths."""
+    from torch.utils.data import DataLoader
+
+    batches_of = LengthBatches(lengths, size, generator(seed, "batches"))
+
+    class Grouping(trainer):  # type: ignore[misc]
+        def get_train_dataloader(self) -> Any:
+            return self.accelerator.prepare(
+                DataLoader(
+                    self.train_dataset,
+                    batch_sampler=batches_of,
+                    collate_fn=self.data_collator,
+                    pin_memory=self.args.dataloader_pin_memory,
+                )
+            )
+
+    return Grouping
 
 
 @dataclass

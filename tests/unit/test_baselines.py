@@ -22,7 +22,15 @@ from icl_bench.baselines.examples import VALIDATION_ROWS, Examples, Row
 from icl_bench.baselines.finetune import FinetuneSpec, Finetuning
 from icl_bench.baselines.head import first_tokens, load_classifier, sharing_rows
 from icl_bench.baselines.probe import probe
-from icl_bench.baselines.training import Recipe, Trained, accuracy, batches, padded, predict
+from icl_bench.baselines.training import (
+    LengthBatches,
+    Recipe,
+    Trained,
+    accuracy,
+    batches,
+    padded,
+    predict,
+)
 from icl_bench.cli import main
 from icl_bench.errors import CellError, UserError
 from icl_bench.store import failed_cells, finished_cells, read_results
@@ -142,6 +150,22 @@ def rows(*lengths: int) -> list[Row]:
 def test_batches_are_of_similar_lengths_and_lose_no_row():
     some = rows(3, 9, 4, 8, 5)
     assert list(batches(some, 2)) == [[1, 3], [4, 2], [0]]
+
+
+def test_every_epoch_has_each_row_once_in_other_batches_of_similar_lengths():
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(10, 60, 100)
+    batches_of = LengthBatches(lengths.tolist(), 32, np.random.default_rng(1))
+    assert len(batches_of) == 4
+    epochs = [list(batches_of) for _ in range(3)]
+    mixed = np.array_split(rng.permutation(100), [32, 64, 96])
+    padding = sum(len(b) * lengths[b].max() for b in mixed) - lengths.sum()
+    for epoch in epochs:
+        assert sorted(i for batch in epoch for i in batch) == list(range(100))
+        assert sum(len(b) * lengths[b].max() for b in epoch) - lengths.sum() < 0.7 * padding
+    assert epochs[0] != epochs[1] != epochs[2]
+    again = LengthBatches(lengths.tolist(), 32, np.random.default_rng(1))
+    assert list(again) == epochs[0]
 
 
 def test_padding_is_masked_and_on_the_right():
