@@ -55,8 +55,15 @@ def _number(name: str, column: str, unit: float = 1.0) -> Column:
     return Column(name, text)
 
 
-def _queries(name: str, column: str) -> Column:
-    return Column(name, lambda row: "never" if math.isnan(row[column]) else f"{row[column]:,.0f}")
+def _queries(name: str, column: str, known: str) -> Column:
+    """A number of queries, given the cost of one that must be known for it."""
+
+    def text(row: Row) -> str:
+        if math.isnan(row[known]):
+            return DASH
+        return "never" if math.isnan(row[column]) else f"{row[column]:,.0f}"
+
+    return Column(name, text)
 
 
 def _chance(p: Any) -> str:
@@ -129,8 +136,8 @@ COST: Mapping[str, tuple[str, Sequence[Column]]] = {
     "break_even": (
         "queries until training is cheaper than a prompt of as many examples",
         (_of("task"), _of("model"), Column("method", lambda row: str(row["select"]), right=False),
-         _K, _of("beside"), _queries("by operations", "queries"),
-         _queries("by seconds", "queries_by_seconds")),
+         _K, _of("beside"), _queries("by operations", "queries", "base_flops"),
+         _queries("by seconds", "queries_by_seconds", "base_seconds")),
     ),
 }  # fmt: skip
 """The same for ``--cost``."""
