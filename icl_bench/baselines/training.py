@@ -60,6 +60,7 @@ class Trained:
     test: list[float] = field(default_factory=list)
     """Accuracy on the test rows after each epoch."""
     training_seconds: float = 0.0
+    """Choosing the checkpoint on the validation rows included."""
     inference_seconds: float = 0.0
     """Of answering the test rows once, mean over epochs."""
     training_tokens: int = 0
@@ -150,7 +151,7 @@ def fine_tune(
         except OSError as error:
             raise CellError(f"checkpoint: {one_line(str(error))}") from None
         elapsed = time.perf_counter() - start
-    done.training_seconds = elapsed - watcher.seconds
+    done.training_seconds = elapsed - watcher.test_seconds
     done.inference_seconds = watcher.test_seconds / max(1, len(done.test))
     return done
 
@@ -310,15 +311,14 @@ def _watcher(
     from transformers import TrainerCallback
 
     class Watcher(TrainerCallback):
-        seconds = 0.0
         test_seconds = 0.0
 
         def on_epoch_end(self, *_: Any, **more: Any) -> None:
-            model, start = more["model"], time.perf_counter()
+            model = more["model"]
             chosen = accuracy(predict(model, held_out, pad, 2 * batch), held_out)
-            middle = time.perf_counter()
+            start = time.perf_counter()
             logits = predict(model, test, pad, 2 * batch)
-            self.test_seconds += time.perf_counter() - middle
+            self.test_seconds += time.perf_counter() - start
             if not np.isfinite(logits).all():
                 raise CellError(f"after epoch {len(done.test) + 1} the logits are not numbers")
             if keep is not None and chosen > max(done.validation, default=-1.0):
@@ -326,7 +326,6 @@ def _watcher(
             done.validation.append(chosen)
             done.test.append(accuracy(logits, test))
             done.logits.append(logits)
-            self.seconds += time.perf_counter() - start
 
         def on_log(self, args: Any, state: Any, control: Any, **more: Any) -> None:
             del args, control
