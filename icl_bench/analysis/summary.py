@@ -111,6 +111,10 @@ def _those(frame: pd.DataFrame, wanted: Mapping[str, str], results: Path) -> pd.
 
 PLAINER = {"test": "test_rows", "pool": "pool_rows"}
 """Facts that are hashes -> facts that say the same to a reader, where their values differ too."""
+ABSENT = {"label_space": "all", "queries": "test"}
+"""What a fact that is not there says."""
+OF_LABELS = ("labels", "pool", "pool_rows", "test", "test_rows")
+"""Facts that follow from which part of the labels there is, and need no mention beside it."""
 
 
 def _settings(facts: Mapping[str, Mapping[str, Any]], table: pd.DataFrame) -> dict[str, str]:
@@ -140,13 +144,19 @@ def _named(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 def _differing(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Of each variant the facts that are not the same in all; nothing where all are the same."""
 
-    def kinds(key: str) -> int:
-        return len({json.dumps(f.get(key), sort_keys=True) for f in facts.values()})
+    def kinds(*keys: str) -> int:
+        values = ([f.get(key) for key in keys] for f in facts.values())
+        return len({json.dumps(value, sort_keys=True) for value in values})
 
     # one selector's encoder is no difference between settings
     keys = sorted({key for f in facts.values() for key in f if key != "encoder"})
     keys = [key for key in keys if kinds(key) > 1 and kinds(PLAINER.get(key, "")) < kinds(key)]
-    return {v: {key: f.get(key) for key in keys} for v, f in facts.items()} if keys else {}
+    if "label_space" in keys:
+        whole = kinds("label_space")
+        keys = [k for k in keys if k not in OF_LABELS or kinds(k, "label_space") > whole]
+    if not keys:
+        return {}
+    return {v: {key: f.get(key, ABSENT.get(key)) for key in keys} for v, f in facts.items()}
 
 
 def _brief(value: Any) -> str:

@@ -89,7 +89,15 @@ def test_halves_are_cells_of_their_own_and_stand_beside_all_labels(tmp_path: Pat
     (row,) = found.label_spaces.itertuples()
     assert row.subsets == 2
     assert set(found.context_shares["label_space"]) == {"all", "half:1", "half:2"}
-    assert {text for text in found.summary.settings.values() if "half" in text}
+    said = sorted(found.summary.settings.values())
+    assert said == ["label_space=all", "label_space=half:1", "label_space=half:2"]
+    runner(
+        plan(tmp_path / "task", "2", half=HalfLabels(1), test_size=3), results, FakeBackend()
+    ).run()
+    said = sorted(find(read_some(results)).summary.settings.values())
+    told = [text for text in said if "half:1" in text]
+    assert [text.endswith(("test_rows=2", "test_rows=4")) for text in told] == [True, True]
+    assert len(set(told)) == 2
 
 
 # -- copied queries -----------------------------------------------------------------------------
