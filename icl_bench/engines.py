@@ -226,8 +226,7 @@ def check_engine(spec: EngineSpec) -> None:
         raise UserError(
             f"--backend {spec.backend}: not an engine; {nearest(spec.backend, ENGINES)}"
         )
-    if spec.dtype not in DTYPES:
-        raise UserError(f"--dtype {spec.dtype}: not a dtype; {nearest(spec.dtype, DTYPES)}")
+    check_dtype(spec.dtype)
     name = chosen(spec)
     if name == "vllm" and importlib.util.find_spec("vllm") is None:
         raise UserError("--backend vllm: vLLM is not installed; pip install 'icl-bench[vllm]'")
@@ -241,6 +240,12 @@ def check_engine(spec: EngineSpec) -> None:
         from icl_bench.backends.transformers import choose_device
 
         choose_device(spec.device)
+
+
+def check_dtype(name: str) -> None:
+    """Raise ``UserError`` for a dtype that is none."""
+    if name not in DTYPES:
+        raise UserError(f"--dtype {name}: not a dtype; {nearest(name, DTYPES)}")
 
 
 def _check_server(spec: EngineSpec) -> None:

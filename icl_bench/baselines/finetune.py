@@ -7,6 +7,7 @@ study), ``probe``, ``knn``. All else is as in a sweep: axes, files, summaries.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from icl_bench.baselines.examples import VALIDATION_ROWS, Examples, Validation
 from icl_bench.baselines.head import Head, first_tokens, sharing_rows
 from icl_bench.baselines.training import Recipe, Trained, fine_tune, pad_token
 from icl_bench.data import load_data
+from icl_bench.engines import check_dtype
 from icl_bench.errors import CellError, UserError, nearest
 from icl_bench.experiment import Experiment
 from icl_bench.methods import CLASSIFIER, METHODS, TRAINED, UPPER
@@ -99,6 +101,13 @@ class Finetuning:
         """Load data and tokenizer; nothing is trained yet. Raises ``UserError``."""
         from icl_bench.backends.transformers import choose_device, choose_dtype
 
+        if not spec.method:
+            raise UserError(f"--method: empty; give {', '.join(METHODS)}, several with commas")
+        check_dtype(spec.dtype)
+        if spec.learning_rate is not None and not 0 < spec.learning_rate < math.inf:
+            raise UserError(
+                f"--learning-rate {spec.learning_rate}: expected more than 0, like 1e-3"
+            )
         for name in spec.method:
             if name not in METHODS:
                 raise UserError(f"--method {name}: not a method; {nearest(name, METHODS)}")
@@ -168,6 +177,10 @@ class Finetuning:
             decided["recipe"] = self._recipe(method).model_dump()
             decided["validation"] = self.spec.validation
             decided["checkpoint"] = "test" if select.endswith(UPPER) else "validation"
+        if method == "knn":
+            from icl_bench.baselines.neighbours import NAME
+
+            decided["encoder"] = NAME
         return Identity(spec, decided)
 
     def _recipe(self, method: str) -> Recipe:
@@ -341,7 +354,7 @@ class Finetuning:
         })  # fmt: skip
 
     def _neighbours(self, examples: Examples) -> Learned:
-        from icl_bench.baselines.neighbours import NAME, embed, neighbours
+        from icl_bench.baselines.neighbours import NAME, embed, encoder, neighbours
 
         def texts(rows: Any) -> list[str]:
             names = self.experiment.data.spec.template.input_fields
@@ -349,6 +362,7 @@ class Finetuning:
 
         labels = np.array([row.label for row in examples.train])
         learnt = {row.id for row in examples.train}
+        encoder()  # loading it is no part of what is timed
         start = time.perf_counter()
         train = embed(texts(row for row in examples.shown if row.id in learnt))
         middle = time.perf_counter()

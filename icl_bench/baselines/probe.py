@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icl_bench.baselines.examples import Row
+from icl_bench.prompts import Ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -27,29 +28,31 @@ class LastStates:
         model: Any = AutoModel.from_pretrained(source, dtype=getattr(torch, dtype))
         self.model: PreTrainedModel = model.to(device).eval()
         self._pad = pad
-        self._known: dict[str, np.ndarray] = {}
+        self._known: dict[Ids, np.ndarray] = {}
 
     def of(self, rows: Sequence[Row]) -> np.ndarray:
-        """States ``(rows, width)``; each row is computed once, however often it is asked for."""
-        new = [row for row in dict.fromkeys(rows) if row.id not in self._known]
-        longest = max((len(row.ids) for row in new), default=1)
-        size = max(1, BATCH_TOKENS // longest)
-        order = sorted(new, key=lambda row: -len(row.ids))
+        """States ``(rows, width)``; equal queries are computed once, however often asked for.
+
+        Rows are told apart by their tokens: train and test files may use the same ids.
+        """
+        new = [ids for ids in dict.fromkeys(row.ids for row in rows) if ids not in self._known]
+        size = max(1, BATCH_TOKENS // max(map(len, new), default=1))
+        order = sorted(new, key=len, reverse=True)
         for start in range(0, len(order), size):
             self._compute(order[start : start + size])
-        return np.stack([self._known[row.id] for row in rows])
+        return np.stack([self._known[row.ids] for row in rows])
 
-    def _compute(self, rows: Sequence[Row]) -> None:
+    def _compute(self, queries: Sequence[Ids]) -> None:
         import torch
 
         from icl_bench.baselines.training import padded
 
-        batch = padded([row.ids for row in rows], self._pad)
+        batch = padded(queries, self._pad)
         inputs = {name: value.to(self.model.device) for name, value in batch.items()}
         with torch.no_grad():
             states = self.model(**inputs, use_cache=False).last_hidden_state
-        for number, row in enumerate(rows):
-            self._known[row.id] = states[number, len(row.ids) - 1].float().cpu().numpy()
+        for number, ids in enumerate(queries):
+            self._known[ids] = states[number, len(ids) - 1].float().cpu().numpy()
 
 
 def probe(train: np.ndarray, labels: np.ndarray, test: np.ndarray, count: int) -> np.ndarray:

@@ -33,6 +33,7 @@ from icl_bench.baselines.training import (
 )
 from icl_bench.cli import main
 from icl_bench.errors import CellError, UserError
+from icl_bench.seeds import generator
 from icl_bench.store import failed_cells, finished_cells, read_results
 from icl_bench.trace import find_prediction
 
@@ -412,6 +413,34 @@ def test_states_are_those_of_the_last_token(tmp_path: Path, tiny: Path):
     np.testing.assert_allclose(states, torch.stack(expected).numpy(), atol=1e-5)
 
 
+def test_equal_ids_of_train_and_test_rows_are_not_mixed_up(tmp_path: Path, tiny: Path):
+    from icl_bench.baselines.probe import LastStates
+
+    made = prepared(tmp_path, tiny)
+    examples = Examples(made.experiment, 0, 12)
+    shown = [replace(row, id=f"row {i}") for i, row in enumerate(examples.train)]
+    asked = [replace(row, id=f"row {i}") for i, row in enumerate(examples.test)]
+    together = LastStates(str(tiny), 0, "cpu", "float32")
+    together.of(shown)
+    alone = LastStates(str(tiny), 0, "cpu", "float32").of(asked)
+    np.testing.assert_allclose(together.of(asked), alone, atol=1e-5)
+
+
+def test_training_uses_batches_of_similar_lengths(tmp_path: Path, tiny: Path):
+    """The padding that was counted is that of these batches and of no others."""
+    made = prepared(tmp_path, tiny)
+    examples = Examples(made.experiment, 0, 30)
+    recipe = Recipe.of("full", epochs=2, batch=8)
+    done = training.fine_tune(
+        examples, recipe, source=str(tiny), device="cpu", dtype="float32", seed=5
+    )
+    lengths = [len(row.ids) for row in examples.train]
+    batches_of = LengthBatches(lengths, 8, generator(5, "batches"))
+    epochs = [batch for _ in range(2) for batch in batches_of]
+    expected = sum(len(batch) * max(lengths[i] for i in batch) for batch in epochs)
+    assert done.padded_tokens == expected
+
+
 # -- the command --------------------------------------------------------------------------------
 
 
@@ -473,6 +502,11 @@ def test_prompts_and_training_of_one_model_meet_in_tables_and_report(
     ("words", "message"),
     [
         (["--method", "loar"], "--method loar: not a method; did you mean lora?"),
+        (["--method", ","], "--method: empty; give lora, full, probe, knn"),
+        (["--dtype", "float31"], "--dtype float31: not a dtype; did you mean float32 or"),
+        (["--device", "gpu7"], "--device gpu7: not usable here"),
+        (["--learning-rate", "-1"], "--learning-rate -1.0: expected more than 0"),
+        (["--learning-rate", "nan"], "--learning-rate nan: expected more than 0"),
         (["--k", "max"], "training has no context window"),
         (["--k", "99"], "--k 99: the pool has 40 examples"),
         (["--k", "x"], "not a number of demonstrations"),

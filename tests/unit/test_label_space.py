@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,8 +61,6 @@ def test_two_labels_cannot_be_halved(data: TaskData):
 
 def test_a_half_without_test_rows_says_so(data: TaskData):
     left_out = set(data.labels) - set(HalfLabels(1).of(data).labels)
-    from dataclasses import replace
-
     others = replace(data, test=tuple(row for row in data.test if row.answer in left_out))
     with pytest.raises(UserError, match="none of the 2 test rows"):
         HalfLabels(1).of(others)
@@ -138,6 +137,15 @@ def test_copied_queries_have_a_table_of_their_own(tmp_path: Path):
     copied = frame[frame["queries"] == "copied"]
     means = copied.groupby("k")["correct"].mean()
     assert found.copying["accuracy"].tolist() == pytest.approx(means.tolist())
+
+
+def test_a_test_row_with_the_id_of_a_demonstration_is_no_copy(tmp_path: Path):
+    """A user's files may number their rows alike."""
+    runner(plan(tmp_path / "task", "4", draws=1), tmp_path / "results", FakeBackend()).run()
+    stored = read_some(tmp_path / "results")
+    (meta,) = stored.cells.values()
+    frame = stored.predictions.assign(test_id=[*meta["demonstration_ids"], "x", "y"])
+    assert find(replace(stored, predictions=frame)).copying.empty
 
 
 def test_the_largest_k_has_room_for_each_of_its_demonstrations(tmp_path: Path):
