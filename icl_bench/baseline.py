@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from icl_bench.analysis.regression import POINT, alone, compare, flips, pair
+from icl_bench.analysis.summary import PLAINER, records
 from icl_bench.errors import UserError, one_line, plain, short
 from icl_bench.export import origins
 from icl_bench.importing import SHARE
@@ -36,8 +37,6 @@ CALLED = {
     "labels": "labels (hash)",
 }
 """Facts -> what they are, where their names do not say it."""
-PLAINER = {"test": "test_rows", "pool": "pool_rows"}
-"""Facts -> those that say the same to a reader, where they differ too."""
 NEW = "make a new baseline with icl-bench export --out FILE.parquet"
 
 
@@ -75,8 +74,6 @@ class Check:
 
     def as_json(self) -> dict[str, Any]:
         """Plain values and lists of records; what is undefined is null."""
-        from icl_bench.analysis.summary import records
-
         return {
             "passed": self.passed,
             "baseline": self.baseline,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from icl_bench.errors import UserError, plain
 from icl_bench.methods import UPPER
-from icl_bench.store import AXES, IMPORTED, Stored, _write, read_stored, short_hash
+from icl_bench.store import AXES, IMPORTED, Stored, read_stored, short_hash, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -195,7 +195,7 @@ def write(table: pd.DataFrame, out: Path) -> tuple[Path, Path]:
     beside = out.with_suffix(".md")
     for path, text in ((out, as_csv(table)), (beside, as_markdown(table))):
         try:
-            _write(path, _filler(text.encode()))
+            write_whole(path, _filler(text.encode()))
         except OSError as error:
             reason = error.strerror or error
             raise UserError(f"{plain(path)}: cannot be written ({reason})") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from icl_bench.backends.base import Answer, Backend
+from icl_bench.data import Example
 from icl_bench.errors import CellError
 from icl_bench.experiment import Experiment, Group
 from icl_bench.plan import CellPlan, CellSpec, Plan, PlannedGroup
@@ -80,6 +81,28 @@ def facts(experiment: Experiment, select: str, engine: Mapping[str, str]) -> dic
         "max_answer_tokens": None if spec.is_classification else spec.max_answer_tokens,
         "encoder": encoder.name if encoder else None,
         "bertscore": judge.name if judge else None,
+    }
+
+
+def origin(
+    experiment: Experiment, shown: Iterable[Example], about: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What a cell's file says of where its predictions are from, beside the facts.
+
+    ``shown`` are the examples that it learnt from or was shown; of each label their ids are kept.
+    """
+    labelled: dict[str, list[str]] = {}
+    for example in shown:
+        labelled.setdefault(example.answer, []).append(example.id)
+    return {
+        "demonstration_labels": labelled if experiment.data.labels else None,
+        "context_tokens": experiment.model.context_tokens,
+        "task": experiment.data.spec.model_dump(mode="json"),
+        "model_source": experiment.model.asked,
+        "tokenizer": experiment.model.tokenizer,
+        "about": dict(about),
+        "notes": list(experiment.data.notes),
+        "origin": experiment.data.origin,
     }
 
 
@@ -184,17 +207,10 @@ class Runner:
         if todo:
             self._answer(prompts, todo, group.reserve, maker, opened, outcome)
         meta = {
+            **origin(experiment, maker.shown, self.about),
             "demonstration_ids": maker.shared_ids,
-            "demonstration_labels": maker.labelled_ids() if experiment.data.labels else None,
-            "context_tokens": experiment.model.context_tokens,
-            "task": experiment.data.spec.model_dump(mode="json"),
-            "model_source": experiment.model.asked,
-            "tokenizer": experiment.model.tokenizer,
-            "about": dict(self.about),
             "prefix_tokens": len(prompts.prefix),
             "shape": self._shape,
-            "notes": list(experiment.data.notes),
-            "origin": experiment.data.origin,
         }
         names = [row.id for row in asked]
         opened.finish(names, meta, self._scores([opened.done[name] for name in names]))
@@ -263,20 +279,13 @@ class _PredictionMaker:
         self._known = set(self._labels)
         self._prompts, self._hashes = prompts, prompts.hashes()
         train, chosen = experiment.data.train, group.demonstrations(k)
-        self._shown = [train[i] for i in np.unique(chosen)]
+        self.shown = [train[i] for i in np.unique(chosen)]
         self.shared_ids: list[str] | None = None
         self._own_ids: list[tuple[str, ...]] | None = None
         if group.shared:
             self.shared_ids = [train[i].id for i in chosen]
         else:
             self._own_ids = [tuple(train[i].id for i in row) for row in chosen]
-
-    def labelled_ids(self) -> dict[str, list[str]]:
-        """Label -> ids of the demonstrations that have it, over all prompts of the cell."""
-        found: dict[str, list[str]] = {}
-        for example in self._shown:
-            found.setdefault(example.answer, []).append(example.id)
-        return found
 
     def make(self, answer: Answer) -> Prediction:
         """The prediction of one answer."""

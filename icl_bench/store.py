@@ -241,7 +241,7 @@ class Store:
         about = {"source": source, "sha256": sha256, "rows": len(table), "protocol": PROTOCOL}
         table = table.replace_schema_metadata({_IMPORT_META: json.dumps(about)})
         try:
-            _write(path, lambda stream: _write_parquet(table, stream))
+            write_whole(path, lambda stream: _write_parquet(table, stream))
         except OSError as error:
             raise UserError(
                 f"results folder {self.root}: {error.strerror or error}; nothing was imported"
@@ -457,7 +457,7 @@ class OpenCell:
         path = self.store.path(self.identity)
         table = self._table([self.done[test_id] for test_id in order], meta, scores or {})
         try:
-            _write(path, lambda stream: _write_parquet(table, stream))
+            write_whole(path, lambda stream: _write_parquet(table, stream))
         except OSError as error:
             raise self.store._unwritable(error) from None
         if self._stream is not None:
@@ -480,7 +480,7 @@ class OpenCell:
         }
         text = json.dumps(failure, ensure_ascii=False, indent=1) + "\n"
         try:
-            _write(self.store.mark(self.identity), lambda stream: stream.write(text.encode()))
+            write_whole(self.store.mark(self.identity), lambda stream: stream.write(text.encode()))
         except OSError as error:
             raise self.store._unwritable(error) from None
 
@@ -524,7 +524,7 @@ def _write_parquet(table: pa.Table, stream: IO[bytes]) -> None:
     pq.write_table(table, stream, compression="zstd")
 
 
-def _write(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
+def write_whole(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
     """Write under a temporary name in the same folder, then rename."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-", suffix=path.suffix)

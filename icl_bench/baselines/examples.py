@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -56,8 +55,7 @@ class Examples:
     def train(self) -> tuple[Row, ...]:
         """What is learnt from. Raises ``CellError`` if that is not two labels at least."""
         rows = self._rows(self._parts[0])
-        labels = Counter(row.label for row in rows)
-        if len(labels) < 2:
+        if len({row.label for row in rows}) < 2:
             name = short(self.shown[0].answer) if self.shown else "none"
             raise CellError(
                 f"k={self.k}: the examples to learn from have one label, {name}; take a larger k"

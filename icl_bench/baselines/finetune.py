@@ -29,7 +29,7 @@ from icl_bench.methods import CLASSIFIER, METHODS, TRAINED, UPPER
 from icl_bench.models import Model, load_tokenizer, resolve
 from icl_bench.plan import CellSpec
 from icl_bench.prompts import PromptSet
-from icl_bench.runner import Outcome, facts
+from icl_bench.runner import Outcome, facts, origin
 from icl_bench.shape import Shape, shape_of
 from icl_bench.shots import Shots
 from icl_bench.spec import Frozen
@@ -250,34 +250,16 @@ class Finetuning:
             ))  # fmt: skip
         todo = [one for one in made if one.test_id not in opened.done]
         opened.append(todo, found.seconds)
-        labelled: dict[str, list[str]] = {}
-        for example in examples.shown:
-            labelled.setdefault(example.answer, []).append(example.id)
         opened.finish([row.id for row in data.test], {
+            **origin(self.experiment, examples.shown, self._versions),
             "demonstration_ids": [example.id for example in examples.shown],
-            "demonstration_labels": labelled,
-            "context_tokens": self.model.context_tokens,
-            "task": data.spec.model_dump(mode="json"),
-            "model_source": self.model.asked,
-            "tokenizer": self.model.tokenizer,
-            "about": self._versions,
-            "notes": list(data.notes),
-            "origin": data.origin,
             "training": dict(found.about),
             "shape": None if found.select == "knn" else self._shape.as_json(),
         })  # fmt: skip
 
     @cached_property
     def _versions(self) -> dict[str, str]:
-        from importlib.metadata import PackageNotFoundError, version
-
-        found = versions()
-        for package in ("peft", "scikit-learn", "sentence-transformers"):
-            try:
-                found[package] = version(package)
-            except PackageNotFoundError:
-                continue
-        return found
+        return versions("peft", "scikit-learn", "sentence-transformers")
 
     @cached_property
     def _shape(self) -> Shape:

@@ -30,7 +30,7 @@ class Column(NamedTuple):
 
 def points(value: Any) -> str:
     """A difference of shares, in points of a percentage, with its sign."""
-    return DASH if value is None or math.isnan(value) else f"{100 * value:+.1f}"
+    return share(value, "+")
 
 
 def _of(name: str, right: bool = False) -> Column:

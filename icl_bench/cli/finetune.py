@@ -92,10 +92,8 @@ def finetune(
     checkpoints are reported: the one that validation rows choose, and as lora-paper or full-paper
     the one that the test rows would choose, an upper bound. Finished cells are kept.
     """
-    from icl_bench.analysis.summary import summarise_folder
     from icl_bench.baselines.finetune import FinetuneSpec, Finetuning
-    from icl_bench.cli.progress import Display, console
-    from icl_bench.cli.tables import print_json, print_summary
+    from icl_bench.cli.progress import Display, show_results
 
     spec = FinetuneSpec(
         task=task, model=model, k=k, method=o.words(method) or (), draws=draws, seed=seed,
@@ -109,11 +107,8 @@ def finetune(
     for text in runs.notes():
         display.note(f"  note: {text}")
     outcome = runs.run(results, display.note)
-    only = {"task": runs.experiment.data.spec.name, "model": runs.model.name}
-    found = summarise_folder(results, only)
-    if json:
-        print_json(found.as_json())
-    elif not quiet:
-        print_summary(found, console())
+    display.outcome(outcome, results)
+    named = runs.experiment.data.spec.name, runs.model.name
+    show_results(results, *named, quiet=quiet, json=json)
     if outcome.failed:
         raise typer.Exit(1)

@@ -106,6 +106,18 @@ class Display:
         self.note(f"{counted(computed, 'cell')} computed{already}{without}. Results: {results}/")
 
 
+def show_results(results: Path, task: str, model: str, *, quiet: bool, json: bool) -> None:
+    """Print the tables of one task and model, as ``run`` and ``finetune`` end."""
+    from icl_bench.analysis.summary import summarise_folder
+    from icl_bench.cli.tables import print_json, print_summary
+
+    found = summarise_folder(results, {"task": task, "model": model})
+    if json:
+        print_json(found.as_json())
+    elif not quiet:
+        print_summary(found, console())
+
+
 def pool_notes(sweep: Sweep) -> list[str]:
     """What was left out of the pool."""
     experiment = sweep.experiment

@@ -43,9 +43,8 @@ def run(
     Finished cells are kept: run the same command again to go on after an interruption, or with
     more k. Several processes may share one results folder.
     """
-    from icl_bench.cli.progress import Display, console
+    from icl_bench.cli.progress import Display, show_results
     from icl_bench.cli.request import make_spec
-    from icl_bench.cli.tables import print_json, print_summary
     from icl_bench.sweep import Sweep
 
     spec = make_spec(locals())
@@ -56,13 +55,7 @@ def run(
     with display.running(sweep.plan) as watcher:
         outcome = sweep.run(results, watcher)
     display.outcome(outcome, results)
-    from icl_bench.analysis.summary import summarise_folder
-
-    only = {"task": sweep.experiment.data.spec.name, "model": sweep.model.name}
-    found = summarise_folder(results, only)
-    if json:
-        print_json(found.as_json())
-    elif not quiet:
-        print_summary(found, console())
+    named = sweep.experiment.data.spec.name, sweep.model.name
+    show_results(results, *named, quiet=quiet, json=json)
     if outcome.failed:
         raise typer.Exit(1)

@@ -32,9 +32,9 @@ def print_json(value: object) -> None:
     print(json.dumps(value, indent=1, ensure_ascii=False, default=str))
 
 
-def share(value: Any) -> str:
-    """A share of 1 as a percentage with one decimal."""
-    return DASH if value is None or math.isnan(value) else f"{100 * value:.1f}"
+def share(value: Any, sign: str = "") -> str:
+    """A share of 1 as a percentage with one decimal; with ``sign`` "+" a difference of shares."""
+    return DASH if value is None or math.isnan(value) else f"{100 * value + 0.0:{sign}.1f}"
 
 
 def empty_table(title: str | None = None) -> Table:

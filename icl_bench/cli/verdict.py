@@ -6,17 +6,16 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rich import box
 from rich.markup import escape
-from rich.table import Table
 
 from icl_bench.analysis.regression import PAIR
 from icl_bench.baseline import point_name
-from icl_bench.cli.tables import DASH, counted
+from icl_bench.cli.tables import DASH, counted, empty_table, share
 from icl_bench.errors import plain, short
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from icl_bench.baseline import Check
 
@@ -39,14 +38,7 @@ def _line(console: Console, text: str, style: str = "") -> None:
 
 
 def _table(title: str, group: Any) -> Table:
-    table = Table(
-        title=escape(title),
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
+    table = empty_table(escape(title))
     further = [name for name in ("attention", "score") if set(group[name]) - {"full", "correct"}]
     several = bool(group.duplicated(["select", "order", "attention", "k"]).any())
     named = ["select", "order", *further, *(["variant"] if several else [])]
@@ -61,8 +53,8 @@ def _table(title: str, group: Any) -> Table:
         table.add_row(
             *(escape(_named(row, name)) for name in named),
             str(row["k"]), str(row["draws"]), str(row["rows"]),
-            _share(row["base_mean"]), _share(row["mean"]), _share(row["difference"], "+"),
-            f"{_share(row['ci_low'], '+')} {DASH} {_share(row['ci_high'], '+')}",
+            share(row["base_mean"]), share(row["mean"]), share(row["difference"], "+"),
+            f"{share(row['ci_low'], '+')} {DASH} {share(row['ci_high'], '+')}",
             DASH if math.isnan(row["p_holm"]) else f"{row['p_holm']:.4f}",
             f"[{style}]{verdict}[/]" if style else verdict,
         )  # fmt: skip
@@ -74,11 +66,6 @@ def _named(row: Mapping[str, Any], name: str) -> str:
     if name == "score":
         return {"correct": "accuracy", None: DASH}.get(value, str(value))
     return str(value)
-
-
-def _share(value: float, sign: str = "") -> str:
-    """A share of 1 as a percentage with one decimal."""
-    return DASH if math.isnan(value) else f"{100 * value + 0.0:{sign}.1f}"
 
 
 def _changes(check: Check) -> Iterator[str]:

@@ -7,13 +7,12 @@ program works.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from icl_bench.errors import UserError
+from icl_bench.store import write_whole
 
 MODULES = {"altair", "jinja2", "markupsafe", "vl_convert"}
 
@@ -82,15 +81,7 @@ def _check(out: Path) -> None:
 
 
 def _write(out: Path, content: bytes) -> None:
-    """Write under a temporary name in the same folder, then rename."""
-    handle, name = -1, ""
     try:
-        handle, name = tempfile.mkstemp(dir=out.parent, prefix=".report-", suffix=".html")
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-        Path(name).chmod(0o644)
-        Path(name).replace(out)
+        write_whole(out, lambda stream: stream.write(content))
     except OSError as error:
-        with suppress(OSError):
-            Path(name).unlink()
         raise UserError(f"--out {out}: cannot be written ({error.strerror})") from None

@@ -57,19 +57,27 @@ def _compared(
     return panels, look
 
 
+def _section(
+    frame: pd.DataFrame, name: str, title: str, by: Sequence[str], reading: str, source: str,
+    caption: str,
+) -> Section:  # fmt: skip
+    """A section of differences from one base, with its table."""
+    panels, look = _compared(frame, name, by, title)
+    shown = (table(frame, caption, COMPARED),)
+    return Section(name, title, f"{reading} {TESTED}", source, panels, shown, look)
+
+
 def sorting(findings: Findings, naming: Naming) -> Section | None:
     """What grouping by label costs."""
     frame = naming.named(findings.sorting_penalty)
     if frame["difference"].notna().sum() == 0:
         return None
-    frame = frame.assign(series=frame["model"] + ", " + frame["series"])
-    panels, look = _compared(frame, "sorting", ["task"], "What sorting by label costs")
-    return Section(
-        "sorting", "What sorting by label costs",
+    return _section(
+        frame.assign(series=frame["model"] + ", " + frame["series"]),
+        "sorting", "What sorting by label costs", ["task"],
         "Accuracy with the demonstrations grouped by label, less that of the same ones as drawn. "
-        f"Below 0: sorting hurts. {TESTED}",
-        "Bertsch et al. 2025, figure 5", panels,
-        (table(frame, "Sorted less drawn", COMPARED),), look,
+        "Below 0: sorting hurts.",
+        "Bertsch et al. 2025, figure 5", "Sorted less drawn",
     )  # fmt: skip
 
 
@@ -78,15 +86,12 @@ def retrieval(findings: Findings, naming: Naming) -> Section | None:
     frame = naming.named(findings.retrieval_gain)
     if frame["difference"].notna().sum() == 0:
         return None
-    frame = naming.against(frame, ["task", "model"])
     by = ["task", "model"]
-    panels, look = _compared(frame, "retrieval", by, "What retrieval gains")
-    return Section(
-        "retrieval", "What retrieval gains",
+    return _section(
+        naming.against(frame, by), "retrieval", "What retrieval gains", by,
         "Accuracy with demonstrations chosen for each test example, less that with random ones. "
-        f"Above 0: retrieval helps. {TESTED}",
-        "Bertsch et al. 2025, figures 2 and 12", panels,
-        (table(frame, "Retrieved less random", COMPARED),), look,
+        "Above 0: retrieval helps.",
+        "Bertsch et al. 2025, figures 2 and 12", "Retrieved less random",
     )  # fmt: skip
 
 
@@ -95,15 +100,13 @@ def training(findings: Findings, naming: Naming) -> Section | None:
     frame = naming.named(findings.training_gain)
     if frame["difference"].notna().sum() == 0:
         return None
-    frame = naming.against(frame, ["task", "model"])
-    panels, look = _compared(frame, "training", ["task", "model"], "Training beside prompting")
-    return Section(
-        "training", "Training beside prompting",
+    by = ["task", "model"]
+    return _section(
+        naming.against(frame, by), "training", "Training beside prompting", by,
         "Accuracy of what learns from the k examples, less that of a prompt with the same ones. "
         "Above 0: training is better. Names that end in \"-paper\" are upper bounds: their "
-        f"checkpoint was chosen on the test rows. {TESTED}",
-        "Bertsch et al. 2025, figure 3", panels,
-        (table(frame, "Trained less prompted", COMPARED),), look,
+        "checkpoint was chosen on the test rows.",
+        "Bertsch et al. 2025, figure 3", "Trained less prompted",
     )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from icl_bench.report import charts
@@ -11,6 +11,7 @@ from icl_bench.report.parts import CURVE, Choice, Panel, Section, file_name, gro
 from icl_bench.report.tables import table
 
 if TYPE_CHECKING:
+    import altair as alt
     import pandas as pd
 
     from icl_bench.analysis.findings import Findings
@@ -48,6 +49,25 @@ def _usual(part: pd.DataFrame, choices: Sequence[Choice]) -> str:
     return next((choice.value for choice in choices if choice.value in first), choices[0].value)
 
 
+def _panels(
+    frame: pd.DataFrame, name: str, says: str, names: str,
+    chart: Callable[[pd.DataFrame, str, str], alt.LayerChart],
+) -> tuple[Panel, ...]:  # fmt: skip
+    """A panel for each task and model; ``chart`` is given its rows, first point and description.
+
+    ``says`` is the description with ``{model}`` and ``{task}`` in it.
+    """
+    panels = []
+    for (task, model), part in groups(frame, ["task", "model"]):
+        choices = _choices(part)
+        told = says.format(model=model, task=task)
+        panels.append(Panel(
+            file_name(name, task, model), f"{task} · {model}",
+            chart(part, _usual(part, choices), told), plain_rows(part, names), choices,
+        ))  # fmt: skip
+    return tuple(panels)
+
+
 def confusions(findings: Findings, naming: Naming) -> Section | None:
     """The most frequent mistakes."""
     frame = _pointed(naming.named(findings.confusions))
@@ -57,19 +77,14 @@ def confusions(findings: Findings, naming: Naming) -> Section | None:
     said = frame["prediction"].where(frame["prediction"] != "", "(nothing)")
     count = frame["count"].map("{:,}".format) + " × "
     frame["pair"] = count + frame["gold"] + " → " + said
-    panels = []
-    for (task, model), part in groups(frame, ["task", "model"]):
-        choices = _choices(part)
-        says = f"The most frequent mistakes of {model} on {task}"
-        panels.append(Panel(
-            file_name("confusions", task, model), f"{task} · {model}",
-            charts.mistakes(part, _usual(part, choices), says),
-            plain_rows(part, "point rank pair gold prediction count share"), choices,
-        ))  # fmt: skip
+    panels = _panels(
+        frame, "confusions", "The most frequent mistakes of {model} on {task}",
+        "point rank pair gold prediction count share", charts.mistakes,
+    )  # fmt: skip
     return Section(
         "confusions", "What is taken for what",
         "The most frequent mistakes at one point of a curve: the right label → what was said.",
-        "", tuple(panels),
+        "", panels,
         (table(frame, "Mistakes", f"{CURVE} k gold prediction count share"),),
     )  # fmt: skip
 
@@ -81,22 +96,17 @@ def bias(findings: Findings, naming: Naming) -> Section | None:
         return None
     frame["most"] = frame[["gold", "predicted"]].max(axis=1)
     frame["most"] = frame.groupby(["task", "model", "point"])["most"].transform("max") * 1.03
-    panels = []
-    for (task, model), part in groups(frame, ["task", "model"]):
-        choices = _choices(part)
-        says = f"How often {model} says each label of {task}, and how often it is right"
-        panels.append(Panel(
-            file_name("bias", task, model), f"{task} · {model}",
-            charts.against_gold(_usual(part, choices), says),
-            plain_rows(part, "point label gold predicted most"), choices,
-        ))  # fmt: skip
+    panels = _panels(
+        frame, "bias", "How often {model} says each label of {task}, and how often it is right",
+        "point label gold predicted most", lambda _, *more: charts.against_gold(*more),
+    )  # fmt: skip
     bias = unshuffled(naming.named(findings.label_bias))
     return Section(
         "bias", "Labels said too often",
         "Each point is a label. Above the diagonal it is said more often than it is right. In the "
         "table, “answers off” is the share of answers that would have to change for the labels to "
         "be as frequent as they should be; a few predictions are off by chance alone.",
-        "", tuple(panels),
+        "", panels,
         (table(bias, "Label bias over k", f"{CURVE} k total_variation label excess"),),
     )  # fmt: skip
 
@@ -106,22 +116,18 @@ def calibration(findings: Findings, naming: Naming) -> Section | None:
     frame = _pointed(naming.named(findings.reliability))
     if frame.empty:
         return None
-    panels = []
-    for (task, model), part in groups(frame, ["task", "model"]):
-        choices = _choices(part)
-        says = f"Accuracy of {model} on {task} against the probability of its answers"
-        panels.append(Panel(
-            file_name("calibration", task, model), f"{task} · {model}",
-            charts.reliability(_usual(part, choices), says),
-            plain_rows(part, "point probability accuracy predictions"), choices,
-        ))  # fmt: skip
+    panels = _panels(
+        frame, "calibration",
+        "Accuracy of {model} on {task} against the probability of its answers",
+        "point probability accuracy predictions", lambda _, *more: charts.reliability(*more),
+    )  # fmt: skip
     error = unshuffled(naming.named(findings.calibration_error))
     return Section(
         "calibration", "Whether probabilities can be believed",
         "Answers in ten bins of equal size by their probability among the labels. On the diagonal "
         "a probability is the share of right answers; below it the model is too sure. The "
         "calibration error is the mean distance from it.",
-        "Nguyen & O'Connor 2015", tuple(panels),
+        "Nguyen & O'Connor 2015", panels,
         (table(error, "Expected calibration error", f"{CURVE} k error ci_low ci_high predictions "
                "left_out"),),
     )  # fmt: skip
@@ -139,21 +145,20 @@ def distance(findings: Findings, naming: Naming) -> Section | None:
     bins = near.where(~several, near + "–" + far)
     frame["bin"] = bins.where(frame["nearest"] > 0, "none")
     frame["at"] = frame["nearest"].where(frame["nearest"] > 0, 0) * 10_000 + frame["farthest"]
-    panels = []
-    for (task, model), part in groups(frame, ["task", "model"]):
-        choices = _choices(part)
-        says = f"Accuracy of {model} on {task} by the last demonstration of the right label"
-        panels.append(Panel(
-            file_name("distance", task, model), f"{task} · {model}",
-            charts.by_bins(part, _usual(part, choices), "demonstrations back to the label", says),
-            plain_rows(part, "point bin at accuracy low high predictions"), choices,
-        ))  # fmt: skip
+    panels = _panels(
+        frame, "distance",
+        "Accuracy of {model} on {task} by the last demonstration of the right label",
+        "point bin at accuracy low high predictions",
+        lambda part, point, says: charts.by_bins(
+            part, point, "demonstrations back to the label", says
+        ),
+    )  # fmt: skip
     shown = frame.rename(columns={"low": "ci_low", "high": "ci_high"})
     return Section(
         "distance", "How far back the right label stands",
         "Accuracy by how many demonstrations back the last one of the right label stands; 1 is "
         "right before the query, “none” that there is none. Frequent labels stand nearer.",
-        "", tuple(panels),
+        "", panels,
         (table(shown, "By distance of the right label", f"{CURVE} k nearest farthest predictions "
                "accuracy ci_low ci_high"),),
     )  # fmt: skip
