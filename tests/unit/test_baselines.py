@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from fakes import FREE_TEXT, FakeBackend, experiment, plan, runner, write_task
 from helpers import llama_tokenizer, save_tiny_model, tiny_config
+from predictions import cell
 from transformers import AutoModelForCausalLM
 
 from icl_bench.analysis.findings import find
@@ -356,6 +358,17 @@ def test_an_upper_bound_is_never_called_the_best(tmp_path: Path, tiny: Path):
     best = [text for text in said if "accuracy" in text]
     assert len(best) == 1
     assert "by full at k" in best[0]
+
+
+def test_an_upper_bound_that_is_higher_is_not_called_the_best(tmp_path: Path):
+    from icl_bench.importing import import_predictions
+    from icl_bench.report.build import make_report
+
+    made = pd.concat([cell("aabb", select="lora-paper"), cell("aabx", select="lora"), cell("axxx")])
+    made.drop(columns=["variant", "valid"]).to_csv(tmp_path / "some.csv", index=False)
+    import_predictions(tmp_path / "some.csv", tmp_path / "results")
+    said = [s.text for h in make_report(tmp_path / "results").headlines for s in h.sentences]
+    assert [text.split(" (")[0] for text in said if "accuracy" in text] == ["75.0% accuracy"]
 
 
 def test_a_trained_cells_prompt_is_the_bare_query(tmp_path: Path, tiny: Path):
