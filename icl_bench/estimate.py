@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from icl_bench.plan import CellPlan
 from icl_bench.shape import Shape
+from icl_bench.work import flops, work_of
 
 EFFICIENCY = 0.6
 """Share of a plain matrix product's rate that a whole model reaches (measured: 0.5 to 0.7)."""
@@ -35,16 +36,17 @@ def device_rate(device: str, dtype: str, seconds: float = 0.2) -> float:
 
 def seconds(shape: Shape, rate: float, cells: Sequence[CellPlan]) -> list[float]:
     """Estimated seconds of each cell, given what its group has cached: ``(cells,)``."""
-    result = []
-    for cell in cells:
-        if cell.problem:
-            result.append(0.0)
-            continue
-        rows = cell.queries
-        own = cell.prompt_tokens - cell.prefix_tokens * rows
-        extends = max(0, cell.new_tokens - own)
-        work = shape.flops(extends, cell.prefix_tokens - extends / 2)
-        work += shape.flops(own, cell.prefix_tokens + own / rows / 2)
-        work += shape.flops(rows * cell.answer_tokens // 2, cell.longest_prompt)
-        result.append(work / (rate * EFFICIENCY))
-    return result
+    return [_operations(shape, cell) / (rate * EFFICIENCY) for cell in cells]
+
+
+def _operations(shape: Shape, cell: CellPlan) -> float:
+    """What is left to compute of a cell; answers take half of their longest."""
+    if cell.problem:
+        return 0.0
+    reading = cell.reading
+    work = work_of(reading, shape, cell.answer_tokens / 2, "float32")
+    total = work.prefix_flops + cell.queries * work.query_flops
+    if not reading.pattern.reuses:
+        cached = cell.prefix_tokens - (cell.new_tokens - sum(reading.own_tokens))
+        total -= flops(shape, reading.pattern, reading.layout(0), 0, max(0, cached))
+    return total

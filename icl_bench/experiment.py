@@ -16,6 +16,7 @@ import numpy as np
 from icl_bench.data import Example, TaskData
 from icl_bench.models import Model, cache_dir
 from icl_bench.ordering import Order
+from icl_bench.patterns import FULL, Block, Pattern
 from icl_bench.prompts import PromptEncoder, PromptSet, answer_text, demonstration_text
 from icl_bench.seeds import generator
 from icl_bench.selection import SELECTORS, Ranking, nearest
@@ -166,6 +167,8 @@ class Group:
     select: str
     order: Order
     draw: int
+    pattern: Pattern = FULL
+    """How the model reads the demonstrations."""
     _sets: dict[int, PromptSet] = field(default_factory=dict, repr=False)
 
     @property
@@ -178,9 +181,26 @@ class Group:
         experiment = self.experiment
         if self.shared:
             return self._arranged(experiment.drawn(self.draw)[:k], "")
+        if isinstance(self.pattern, Block) and self.pattern.reuse and self.pattern.sink:
+            return self._behind_sink(k)
         found = experiment.retrieved(self.select, self.draw, k)
         rows = zip(found, experiment.data.test, strict=True)
         return np.stack([self._arranged(chosen, row.id) for chosen, row in rows])
+
+    def _behind_sink(self, k: int) -> np.ndarray:
+        """The draw's first demonstration, then the k - 1 most similar others: ``(test, k)``.
+
+        Demonstrations that are computed once see the sink, so it is the same in every prompt.
+        """
+        experiment = self.experiment
+        sink = experiment.drawn(self.draw)[0]
+        wanted = min(k, len(experiment.pool))
+        found = experiment.retrieved(self.select, self.draw, wanted)
+        rows = [
+            self._arranged(chosen[chosen != sink][: k - 1], row.id)
+            for chosen, row in zip(found, experiment.data.test, strict=True)
+        ]
+        return np.stack([np.concatenate([[sink], row]) for row in rows])
 
     def _arranged(self, chosen: np.ndarray, row: str) -> np.ndarray:
         labels = [self.experiment.data.train[i].answer for i in chosen]
@@ -214,7 +234,8 @@ class Group:
                 asked = self.queries(k)
                 yield k, encoder.shared_prompts(self._examples(chosen), [k], asked)[k]
             else:
-                yield k, encoder.own_prompts([self._examples(c) for c in chosen], test)
+                own = [self._examples(c) for c in chosen]
+                yield k, encoder.own_prompts(own, test, self.pattern.blocks)
 
     def _examples(self, indices: np.ndarray) -> list[Example]:
         return [self.experiment.data.train[i] for i in indices]

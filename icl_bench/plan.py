@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from icl_bench.errors import UserError, nearest
 from icl_bench.experiment import Experiment, Group
 from icl_bench.ordering import Order
+from icl_bench.patterns import FULL, Pattern, parse
 from icl_bench.selection import SELECTORS
 from icl_bench.shots import Shots
 from icl_bench.spec import Frozen
+from icl_bench.work import Reading
 
 DEFAULT_DRAWS = 10
 
@@ -27,7 +29,9 @@ class CellSpec(Frozen):
     draw: int
 
     def __str__(self) -> str:
-        return f"{self.task} {self.model} {self.select} {self.order} k={self.k} draw={self.draw}"
+        read = "" if self.attention == str(FULL) else f"{self.attention} "
+        where = f"{self.task} {self.model} {self.select} {self.order} {read}"
+        return f"{where}k={self.k} draw={self.draw}"
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,8 @@ class CellPlan:
     """Tokens to compute once the group's smaller cells are cached."""
     queries: int
     """Predictions that the cell has."""
+    reading: Reading
+    """How its prompts are read: decides operations and the bytes of its cache."""
     problem: str | None = None
     """Why the cell cannot run; None if it can."""
 
@@ -53,6 +59,11 @@ class CellPlan:
     def needed_tokens(self) -> int:
         """Longest prompt and longest answer."""
         return self.longest_prompt + self.answer_tokens
+
+    @property
+    def pattern(self) -> Pattern:
+        """Its attention pattern."""
+        return self.reading.pattern
 
     @property
     def shared_tokens(self) -> int:
@@ -93,9 +104,9 @@ class Plan:
     @property
     def problems(self) -> list[str]:
         """What cannot run and why, said once for all draws: the numbers are of the longest."""
-        curves: dict[tuple[str, str, int], list[CellPlan]] = {}
+        curves: dict[tuple[str, str, str, int], list[CellPlan]] = {}
         for cell in self.cells:
-            key = (cell.spec.select, cell.spec.order, cell.spec.k)
+            key = (cell.spec.select, cell.spec.order, cell.spec.attention, cell.spec.k)
             curves.setdefault(key, []).append(cell)
         return list(dict.fromkeys(said for cells in curves.values() if (said := _problem(cells))))
 
@@ -121,9 +132,14 @@ def orders_for(select: str, asked: Sequence[str] | None, *, labelled: bool) -> l
 
 
 def check_request(
-    selects: Sequence[str], orders: Sequence[str] | None, draws: int | None, *, labelled: bool
+    selects: Sequence[str],
+    orders: Sequence[str] | None,
+    draws: int | None,
+    attention: Sequence[str] = ("full",),
+    *,
+    labelled: bool,
 ) -> None:
-    """Raise ``UserError`` for a selector or order that is not known or does not apply.
+    """Raise ``UserError`` for a selector, order or attention that is not known or does not apply.
 
     Needs no data: ``labelled`` says whether the task's answers are labels.
     """
@@ -132,7 +148,25 @@ def check_request(
     for select in selects:
         if select not in SELECTORS:
             raise UserError(f"--select {select}: not a selector; {nearest(select, SELECTORS)}")
-        orders_for(select, orders, labelled=labelled)
+        chosen = orders_for(select, orders, labelled=labelled)
+        for pattern in map(parse, attention):
+            for order in chosen:
+                _check_reading(pattern, select, order)
+
+
+def _check_reading(pattern: Pattern, select: str, order: Order) -> None:
+    if not pattern.reuses:
+        return
+    if not SELECTORS[select].retrieves:
+        raise UserError(
+            f"--attention {pattern}: reuse is for demonstrations that each query has of its own; "
+            f"{select} ones are computed once for all queries anyway"
+        )
+    if order.kind == "by-label":
+        raise UserError(
+            f"--attention {pattern}: order {order} is for neighbours that see each other, which "
+            "demonstrations that are computed once do not; write relevance or shuffled:SEED"
+        )
 
 
 def make_plan(
@@ -141,6 +175,7 @@ def make_plan(
     selects: Sequence[str] = ("random",),
     orders: Sequence[str] | None = None,
     draws: int | None = None,
+    attention: Sequence[str] = ("full",),
 ) -> Plan:
     """Lay out all cells and count their tokens.
 
@@ -148,14 +183,19 @@ def make_plan(
     fills up with. Raises ``UserError`` where not one cell can run.
     """
     labelled = experiment.data.spec.is_classification
-    check_request(selects, orders, draws, labelled=labelled)
+    check_request(selects, orders, draws, attention, labelled=labelled)
+    patterns = list(dict.fromkeys(map(parse, attention)))
     groups = []
     for select in dict.fromkeys(selects):
         count = draws or (1 if SELECTORS[select].retrieves else DEFAULT_DRAWS)
         for order in orders_for(select, orders, labelled=labelled):
-            made = [Group(experiment, select, order, draw) for draw in range(count)]
+            made = [
+                Group(experiment, select, order, draw, pattern)
+                for pattern in patterns
+                for draw in range(count)
+            ]
             # a k is compared over draws: the largest is one that fits in each of them
-            largest = min(g.largest() for g in made) if shots.largest else 0
+            largest = min(g.largest() for g in made[:count]) if shots.largest else 0
             numbers = shots.resolved(largest)
             groups += [PlannedGroup(group, _cells(group, numbers)) for group in made]
     plan = Plan(experiment, groups)
@@ -172,7 +212,7 @@ def _cells(group: Group, numbers: Sequence[int]) -> list[CellPlan]:
     def spec(k: int) -> CellSpec:
         data, model = experiment.data.spec.name, experiment.model.name
         return CellSpec(task=data, model=model, select=group.select, order=str(group.order),
-                        attention="full", k=k, draw=group.draw)  # fmt: skip
+                        attention=str(group.pattern), k=k, draw=group.draw)  # fmt: skip
 
     for k, prompts in group.prompts([k for k in numbers if k <= pool]):
         needed = prompts.longest + answer
@@ -183,11 +223,16 @@ def _cells(group: Group, numbers: Sequence[int]) -> list[CellPlan]:
         new = len(prompts.prefix) - (cached if grows else 0) + prompts.own_tokens
         if problem is None:
             cached = len(prompts.prefix)
+        reading = Reading.of(prompts, group.pattern)
+        if group.pattern.reuses:
+            queries = sum(len(prompts.ids(i)) - prompts.ends_of(i)[-1] for i in range(len(prompts)))
+            new = reading.encoded_tokens + queries
         cells.append(CellPlan(
             spec(k), len(prompts.prefix), prompts.longest, answer, window, prompts.prompt_tokens,
-            new, len(prompts.suffixes), problem,
+            new, len(prompts.suffixes), reading, problem,
         ))  # fmt: skip
     for k in (k for k in numbers if k > pool):
         problem = f"k={k} is more than the pool's {pool:,} demonstrations"
-        cells.append(CellPlan(spec(k), 0, 0, answer, window, 0, 0, 0, problem))
+        reading = Reading(group.pattern, 0, ())
+        cells.append(CellPlan(spec(k), 0, 0, answer, window, 0, 0, 0, reading, problem))
     return cells

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from icl_bench.errors import UserError
 from icl_bench.spec import Template
 
 if TYPE_CHECKING:
@@ -77,6 +78,19 @@ class PromptSet:
     """Text that all prompts begin with; it need not end where ``prefix`` ends."""
     own_texts: tuple[str, ...] = ()
     """What each prompt's text adds to it."""
+    ends: tuple[tuple[int, ...], ...] = ()
+    """Where each demonstration, its separator included, ends in a prompt, in tokens: one tuple for
+    all prompts where the demonstrations are shared, one for each where they are not and it was
+    asked for, else none."""
+    lead: int = 0
+    """Special tokens (BOS) before the first demonstration."""
+
+    def __len__(self) -> int:
+        return len(self.suffixes)
+
+    def ends_of(self, index: int) -> tuple[int, ...]:
+        """Where the demonstrations of one prompt end."""
+        return self.ends[0 if len(self.ends) == 1 else index]
 
     @property
     def longest(self) -> int:
@@ -144,6 +158,21 @@ class PromptEncoder:
         self.bos: Ids = () if bos is None else (int(bos),)
         (self._anchor,) = self._encode([template.separator])
 
+    def _ends(self, demonstrations: Sequence[HasText], text: str) -> tuple[int, ...]:
+        """Where demonstrations end in a prompt that begins with them, in tokens.
+
+        A token that spans the end of one belongs to it. Raises ``UserError`` for a tokenizer that
+        does not tell where its tokens stand.
+        """
+        if not getattr(self._tokenizer, "is_fast", False):
+            raise UserError("--attention block: this model's tokenizer does not tell where its "
+                            "tokens stand in a text; it needs a tokenizer.json")  # fmt: skip
+        found = self._tokenizer(text, add_special_tokens=False, split_special_tokens=True,
+                                return_offsets_mapping=True, verbose=False)  # fmt: skip
+        starts = [start for start, _ in found["offset_mapping"]]
+        ends = np.cumsum([len(piece) for piece in self.demonstrations(demonstrations)])
+        return tuple(len(self.bos) + int(n) for n in np.searchsorted(starts, ends))
+
     def _encode(self, texts: Sequence[str]) -> list[Ids]:
         """Ids of each text alone, no special tokens; text that looks like one stays text."""
         if not texts:
@@ -201,13 +230,22 @@ class PromptEncoder:
         return [ids[size:] if ids[:size] == anchor else None for ids in joined]
 
     def own_prompts(
-        self, demonstrations: Sequence[Sequence[HasText]], queries: Sequence[HasText]
+        self,
+        demonstrations: Sequence[Sequence[HasText]],
+        queries: Sequence[HasText],
+        ends: bool = False,
     ) -> PromptSet:
-        """Prompts in which every query has demonstrations of its own (retrieval)."""
+        """Prompts in which every query has demonstrations of its own (retrieval).
+
+        With ``ends``, it is told where each demonstration ends.
+        """
         pairs = zip(demonstrations, queries, strict=True)
         texts = [prompt_text(self.template, shown, query) for shown, query in pairs]
         found = shared_prefix([self.bos + ids for ids in self._encode(texts)])
-        return replace(found, own_texts=tuple(texts))
+        where: list[tuple[int, ...]] = []
+        if ends:
+            where = [self._ends(d, t) for d, t in zip(demonstrations, texts, strict=True)]
+        return replace(found, own_texts=tuple(texts), ends=tuple(where), lead=len(self.bos))
 
     def shared_prompts(
         self, demonstrations: Sequence[HasText], shots: Sequence[int], queries: Sequence[HasText]
@@ -234,11 +272,23 @@ class PromptEncoder:
             if joins:
                 owned = tuple(s for s in suffixes if s is not None)
                 found = PromptSet(self.bos + whole[: sizes[k]], owned)
+                where = tuple(int(n) for n in len(self.bos) + sizes[1 : k + 1])
             else:
                 prompts = [self.bos + ids for ids in self._encode([start + end for end in ends])]
                 found = shared_prefix(prompts, within=self.bos + whole)
-            result[k] = replace(found, shared_text=start, own_texts=tuple(ends))
+                where = self._clipped_ends(demonstrations[:k], start, len(found.prefix))
+            result[k] = replace(
+                found, shared_text=start, own_texts=tuple(ends), ends=(where,), lead=len(self.bos)
+            )
         return result
+
+    def _clipped_ends(
+        self, demonstrations: Sequence[HasText], text: str, prefix: int
+    ) -> tuple[int, ...]:
+        """As :meth:`_ends`, none behind the shared prefix: what is not shared is the query's."""
+        if not getattr(self._tokenizer, "is_fast", False):
+            return ()
+        return tuple(min(end, prefix) for end in self._ends(demonstrations, text))
 
     def _joins_hold(
         self,

@@ -17,7 +17,9 @@ from icl_bench.errors import CellError
 from icl_bench.experiment import Experiment, Group
 from icl_bench.plan import CellPlan, CellSpec, Plan, PlannedGroup
 from icl_bench.prompts import PromptSet
+from icl_bench.shape import Shape
 from icl_bench.store import Identity, OpenCell, Prediction, Store, short_hash
+from icl_bench.work import work_of
 
 POLL_SECONDS = 2.0
 """How often a process that has nothing left looks whether another one has finished its cells."""
@@ -119,7 +121,7 @@ class Runner:
     watcher: Watcher = field(default_factory=Watcher)
     about: Mapping[str, Any] = field(default_factory=dict)
     """Further facts to store (versions, device); they do not decide predictions."""
-    shape: Callable[[], dict[str, Any]] | None = None
+    shape: Callable[[], Shape] | None = None
     """Tells what of the model decides its cost, where its files are here."""
     _backend: Backend | None = None
     _refusal: str | None = None
@@ -204,13 +206,16 @@ class Runner:
             raise CellError(f"needs {prompts.longest + experiment.answer_tokens:,} tokens")
         todo = [i for i, row in enumerate(asked) if row.id not in opened.done]
         maker = _PredictionMaker(experiment, group.group, cell.spec.k, prompts)
+        measured = {}
         if todo:
-            self._answer(prompts, todo, group.reserve, maker, opened, outcome)
+            measured = self._answer(prompts, todo, group, cell, maker, opened, outcome)
         meta = {
             **origin(experiment, maker.shown, self.about),
             "demonstration_ids": maker.shared_ids,
             "prefix_tokens": len(prompts.prefix),
-            "shape": self._shape,
+            "shape": self._shape.as_json() if self._shape else None,
+            "work": self._work(cell, [row.answer_tokens for row in opened.done.values()]),
+            **measured,
         }
         names = [row.id for row in asked]
         opened.finish(names, meta, self._scores([opened.done[name] for name in names]))
@@ -219,14 +224,17 @@ class Runner:
         self,
         prompts: PromptSet,
         todo: Sequence[int],
-        reserve: int,
+        group: PlannedGroup,
+        cell: CellPlan,
         maker: _PredictionMaker,
         opened: OpenCell,
         outcome: Outcome,
-    ) -> None:
-        backend = self._loaded()
+    ) -> dict[str, Any]:
+        """Answer what is left; returns what was measured of it beside its seconds."""
+        backend, decoding = self._loaded(), self.plan.experiment.decoding
         start, tokens = backend.counters.seconds, backend.counters.prompt_tokens
-        for pack in backend.answer(prompts, todo, self.plan.experiment.decoding, reserve):
+        before = backend.counters.prefix_seconds
+        for pack in backend.answer(prompts, todo, decoding, group.reserve, cell.pattern):
             seconds = backend.counters.seconds - start
             made = [maker.make(answer) for answer in pack]
             opened.append(made, seconds)
@@ -236,10 +244,21 @@ class Runner:
             computed = backend.counters.prompt_tokens - tokens
             self.watcher.predicted(len(pack), computed)
             start, tokens = backend.counters.seconds, backend.counters.prompt_tokens
+        if backend.peak_prefix_bytes is None:
+            return {}
+        prefill = backend.counters.prefix_seconds - before
+        return {"prefill_seconds": prefill, "peak_cache_bytes": backend.peak_prefix_bytes}
 
     @cached_property
-    def _shape(self) -> dict[str, Any] | None:
+    def _shape(self) -> Shape | None:
         return self.shape() if self.shape else None
+
+    def _work(self, cell: CellPlan, answers: Sequence[int]) -> dict[str, float] | None:
+        """Operations and cache bytes of a cell by formula, with the answers that it has."""
+        dtype = self.engine.get("dtype")
+        if self._shape is None or dtype is None:
+            return None
+        return work_of(cell.reading, self._shape, float(np.mean(answers)), dtype).as_json()
 
     def _loaded(self) -> Backend:
         if self._refusal is not None:

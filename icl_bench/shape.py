@@ -17,11 +17,13 @@ class Shape:
     """Query heads times their width."""
     windows: tuple[int | None, ...]
     """Per layer the tokens that attention reaches back; None for all."""
+    key_width: int = 0
+    """Key heads times their width; 0 where a file of an earlier version does not say."""
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Shape:
         """Read what :meth:`as_json` gave."""
-        return cls(stored["parameters"], stored["heads_width"], tuple(stored["windows"]))
+        return cls(**{**stored, "windows": tuple(stored["windows"])})
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, to store beside predictions."""
@@ -48,7 +50,30 @@ def shape_of(source: str) -> Shape:
     embeddings = {id(model.get_input_embeddings().weight), id(model.get_output_embeddings().weight)}
     parameters = sum(p.numel() for p in model.parameters() if id(p) not in embeddings)
     width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    kinds = getattr(text, "layer_types", None) or ["full_attention"] * text.num_hidden_layers
-    window = getattr(text, "sliding_window", None)
-    windows = tuple(window if kind == "sliding_attention" else None for kind in kinds)
-    return Shape(parameters, width * text.num_attention_heads, windows)
+    key_heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    return Shape(
+        parameters, width * text.num_attention_heads, layer_windows(text), width * key_heads
+    )
+
+
+FAMILIES: Mapping[str, str] = {
+    "llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "gemma3_text": "Gemma 3",
+    "gemma3": "Gemma 3",
+}  # fmt: skip
+"""Families that attention patterns are tested for, by the name in a model's config."""
+
+
+def family_of(source: str) -> str:
+    """A model's family, as its config names it."""
+    from transformers import AutoConfig
+
+    return str(AutoConfig.from_pretrained(source).get_text_config().model_type)
+
+
+def layer_windows(config: Any) -> tuple[int | None, ...]:
+    """Each layer's own window in tokens, of a text model's config; None where it sees all."""
+    window = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None:
+        return (window,) * int(config.num_hidden_layers)
+    return tuple(window if kind == "sliding_attention" else None for kind in kinds)

@@ -16,14 +16,16 @@ from icl_bench.errors import UserError
 from icl_bench.experiment import Experiment, Queries, Scoring
 from icl_bench.label_space import HalfLabels
 from icl_bench.models import Model, load_tokenizer, resolve, served
+from icl_bench.patterns import FULL, parse
 from icl_bench.plan import Plan, check_request, make_plan
 from icl_bench.runner import Outcome, Runner, Watcher
 from icl_bench.selection import SELECTORS
-from icl_bench.shape import shape_of
+from icl_bench.shape import FAMILIES, family_of, shape_of
 from icl_bench.shots import Shots
 from icl_bench.spec import Frozen, TaskSpec
 from icl_bench.store import Store
 from icl_bench.taskfile import load_task
+from icl_bench.work import Work, work_of
 
 
 class RunSpec(Frozen):
@@ -37,6 +39,8 @@ class RunSpec(Frozen):
     select: tuple[str, ...] = ("random",)
     order: tuple[str, ...] | None = None
     """Orders of the demonstrations; by default ``drawn``, and ``relevance`` for retrieval."""
+    attention: tuple[str, ...] = ("full",)
+    """How the model reads the demonstrations: patterns of :mod:`icl_bench.patterns`."""
     draws: int | None = None
     seed: int = 0
     scoring: Scoring = "greedy"
@@ -76,18 +80,19 @@ class Sweep:
             data = half.of(data)
         say(f"preparing {spec.model}")
         model = _model(spec)
+        _check_family(spec, model)
         experiment = Experiment(
             data, model, load_tokenizer(model), spec.seed, _scoring(spec), spec.queries,
             str(half) if half else None,
         )  # fmt: skip
         say("counting tokens")
-        plan = make_plan(experiment, shots, spec.select, spec.order, spec.draws)
+        plan = make_plan(experiment, shots, spec.select, spec.order, spec.draws, spec.attention)
         return cls(spec, model, experiment, plan)
 
     @cached_property
     def engine(self) -> Engine:
         """The engine, not loaded yet."""
-        asked = self.spec.engine
+        asked = _engine(self.spec)
         if asked.dtype == "auto":
             asked = asked.model_copy(update={"dtype": self.model.dtype})
         return make_engine(asked, self.spec.model)
@@ -95,6 +100,17 @@ class Sweep:
     def load_backend(self) -> Backend:
         """Load the model, or make the connection to it."""
         return self.engine.load(self.model, self.experiment, self.plan)
+
+    def works(self) -> Sequence[Work | None]:
+        """What each cell of the plan takes by formula; None where it is not known."""
+        identity = self.engine.identity()
+        if self.spec.tokenizer or "dtype" not in identity:
+            return [None] * len(self.plan.cells)
+        shape, dtype = shape_of(self.model.source), identity["dtype"]
+        return [
+            None if cell.problem else work_of(cell.reading, shape, cell.answer_tokens / 2, dtype)
+            for cell in self.plan.cells
+        ]
 
     def estimates(self) -> Sequence[float | None]:
         """Estimated seconds of each cell of the plan; None where a server computes them."""
@@ -114,15 +130,18 @@ class Sweep:
             self.load_backend,
             watcher or Watcher(),
             about=versions(),
-            shape=None if self.spec.tokenizer else lambda: shape_of(self.model.source).as_json(),
+            shape=None if self.spec.tokenizer else lambda: shape_of(self.model.source),
         )
         return runner.run()
 
 
 def check(spec: RunSpec, task: TaskSpec) -> None:
     """Raise ``UserError`` for what can be told without data and model."""
-    check_engine(spec.engine)
-    engine = chosen(spec.engine)
+    patterns = [parse(text) for text in spec.attention]
+    check_engine(_engine(spec))
+    engine = chosen(_engine(spec))
+    if engine != "transformers" and (sparse := [p for p in patterns if p != FULL]):
+        raise UserError(f"--attention {sparse[0]}: runs on --backend transformers, not {engine}")
     if spec.scoring != "greedy" and not task.is_classification:
         option = "--unconstrained" if spec.scoring == "unconstrained" else "--score exact"
         raise UserError(f"{option}: task {task.name} is free text, it has no labels")
@@ -144,7 +163,26 @@ def check(spec: RunSpec, task: TaskSpec) -> None:
             if engine == "openai"
             else "--tokenizer: applies to --backend openai only"
         )
-    check_request(spec.select, spec.order, spec.draws, labelled=task.is_classification)
+    check_request(
+        spec.select, spec.order, spec.draws, spec.attention, labelled=task.is_classification
+    )
+
+
+def _engine(spec: RunSpec) -> EngineSpec:
+    """The engine that is asked for: where patterns of attention are, the one that has them."""
+    if spec.engine.backend == "auto" and any(parse(text) != FULL for text in spec.attention):
+        return spec.engine.model_copy(update={"backend": "transformers"})
+    return spec.engine
+
+
+def _check_family(spec: RunSpec, model: Model) -> None:
+    """Raise ``UserError`` where a model cannot be read by the patterns that were asked for."""
+    sparse = [text for text in spec.attention if parse(text) != FULL]
+    if sparse and (family := family_of(model.source)) not in FAMILIES:
+        raise UserError(
+            f"--attention {sparse[0]}: {model.name} is of the family {family}; patterns are for "
+            f"{', '.join(dict.fromkeys(FAMILIES.values()))}"
+        )
 
 
 def _model(spec: RunSpec) -> Model:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from icl_bench.labels import LabelAutomaton, LabelTrie
+from icl_bench.patterns import FULL, Pattern
 from icl_bench.prompts import PromptSet
 
 
@@ -68,6 +69,8 @@ class Counters:
     answer_tokens: int = 0
     """Answer tokens fed back to choose the next."""
     seconds: float = 0.0
+    prefix_seconds: float = 0.0
+    """Of ``seconds``, those in which shared tokens were computed."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -81,17 +84,29 @@ class Backend(Protocol):
     name: str
     counters: Counters
 
+    @property
+    def peak_prefix_bytes(self) -> int | None:
+        """Most bytes of keys and values that were kept while the last prompts were answered; None
+        where the engine does not say.
+        """
+
     def identity(self) -> dict[str, str]:
         """What of the engine decides the answers: its name, the dtype, ..."""
         ...
 
     def answer(
-        self, prompts: PromptSet, todo: Sequence[int], decoding: Decoding, reserve: int
+        self,
+        prompts: PromptSet,
+        todo: Sequence[int],
+        decoding: Decoding,
+        reserve: int,
+        pattern: Pattern = FULL,
     ) -> Iterator[list[Answer]]:
         """Answer the prompts whose indices are in ``todo``, a pack at a time, in any order.
 
         Calls whose prefixes extend one another should follow each other: the engine keeps what it
-        has computed. ``reserve`` is the longest prefix (tokens) that will follow.
+        has computed. ``reserve`` is the longest prefix (tokens) that will follow. ``pattern`` says
+        which tokens see which; an engine that has only ``full`` is not asked for another.
 
         Raises ``CellError`` where this cell cannot be computed, for example for lack of memory.
         """

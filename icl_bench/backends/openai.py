@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from icl_bench.backends.base import Answer, Counters, Decoding, Free
 from icl_bench.errors import CellError, UserError, one_line
+from icl_bench.patterns import FULL, Pattern
 from icl_bench.prompts import PromptSet
 
 KEY = "OPENAI_API_KEY"
@@ -66,6 +67,7 @@ class OpenAIBackend:
     """A model behind a server with OpenAI's completions or chat completions."""
 
     name = "openai"
+    peak_prefix_bytes = None
 
     def __init__(
         self,
@@ -108,8 +110,10 @@ class OpenAIBackend:
         todo: Sequence[int],
         decoding: Decoding,
         reserve: int,  # noqa: ARG002 - the server keeps what it likes
+        pattern: Pattern = FULL,
     ) -> Iterator[list[Answer]]:
         """See ``Backend.answer``. What has been answered when a request fails is yielded first."""
+        assert pattern == FULL, "attention patterns run on the transformers backend"
         assert isinstance(decoding, Free), "a server's answers cannot be constrained"
         start, failure = time.perf_counter(), None
         with ThreadPoolExecutor(self._concurrency) as pool:

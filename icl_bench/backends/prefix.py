@@ -5,29 +5,64 @@ queries that each see the prefix and themselves but none of the others (``Pack``
 through the model to the attention function, which asks it for every layer's result.
 
 A layer with a sliding window of W tokens keeps only the last W - 1 keys of the prefix: no later
-token sees further back.
+token sees further back. One that sees means of chunks beyond its window keeps those means, and its
+last tokens from the beginning of a chunk on. With blocks of demonstrations only the keys of those
+blocks are computed that a block sees.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from icl_bench.backends.attention import Mask, Part, attend, mask_of, merge
+from icl_bench.patterns import Layout, Sight
 
 SLIDING_BLOCK = 128
 """Queries of a sliding layer that are computed together: each block sees W - 1 + 128 keys."""
 
 
+BLOCK_RUN = 256
+"""Tokens of small blocks that are computed together, under a mask."""
+
+
 @dataclass
-class _LayerKeys:
-    """One layer's prefix: a buffer with room to grow, or the sliding window's last tokens."""
+class LayerKeys:
+    """One layer's keys and values: ``(rows, key_heads, tokens, head_dim)`` each.
+
+    Of the prefix they are a buffer with room to grow, the last tokens, or means of chunks.
+    """
 
     key: Tensor
     value: Tensor
+
+    @property
+    def tokens(self) -> int:
+        """How many keys there are, or have room."""
+        return int(self.key.shape[2])
+
+    def part(self, start: int, end: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of some of the tokens, as views."""
+        return self.key[:, :, start:end], self.value[:, :, start:end]
+
+
+@dataclass(frozen=True)
+class View:
+    """Who sees whom in each layer."""
+
+    sights: tuple[Sight, ...] | None = None
+    """Of each layer; None where the model's own windows are all there is."""
+    layout: Layout | None = None
+    """The blocks of the demonstrations."""
+
+    def sight(self, layer: int, window: int | None) -> Sight:
+        """How far a layer sees that has a window of its own, or none."""
+        return Sight(window) if self.sights is None else self.sights[layer]
 
 
 @dataclass(frozen=True)
@@ -35,7 +70,8 @@ class Mark:
     """A state of the prefix to which it can be rewound."""
 
     length: int
-    tails: dict[int, _LayerKeys]
+    tails: dict[int, LayerKeys]
+    means: dict[int, LayerKeys]
 
 
 class Prefix:
@@ -43,14 +79,15 @@ class Prefix:
 
     A full layer holds ``(1, key_heads, capacity, head_dim)`` and is written in place; a sliding
     layer holds ``(1, key_heads, <= window - 1, head_dim)`` and is replaced, so that marking a state
-    copies nothing.
+    copies nothing; so are the means of chunks.
     """
 
     def __init__(self) -> None:
         self.length = 0
         self.capacity = 0
-        self._full: dict[int, _LayerKeys] = {}
-        self._tails: dict[int, _LayerKeys] = {}
+        self._full: dict[int, LayerKeys] = {}
+        self._tails: dict[int, LayerKeys] = {}
+        self._means: dict[int, LayerKeys] = {}
 
     @property
     def layers(self) -> tuple[int, int]:
@@ -63,23 +100,28 @@ class Prefix:
 
     def mark(self) -> Mark:
         """Remember this state; later tokens may be added and dropped again by ``rewind``."""
-        return Mark(self.length, dict(self._tails))
+        return Mark(self.length, dict(self._tails), dict(self._means))
 
     def rewind(self, mark: Mark) -> None:
         """Go back to a marked state of this prefix."""
         self.length, self._tails = mark.length, dict(mark.tails)
+        self._means = dict(mark.means)
 
     def nbytes(self) -> int:
-        """Bytes held by keys and values."""
-        held = [*self._full.values(), *self._tails.values()]
-        return sum(x.nbytes for layer in held for x in (layer.key, layer.value))
+        """Bytes of keys and values, without the room that is reserved for more."""
+        parts = [held.part(0, self.length) for held in self._full.values()]
+        parts += [(h.key, h.value) for h in (*self._tails.values(), *self._means.values())]
+        return sum(x.nbytes for part in parts for x in part)
 
     def full(self, layer: int) -> tuple[Tensor, Tensor]:
         """Keys and values of a full layer's tokens so far, as views."""
-        held = self._full[layer]
-        return held.key[:, :, : self.length], held.value[:, :, : self.length]
+        return self._full[layer].part(0, self.length)
 
-    def tail(self, layer: int) -> _LayerKeys | None:
+    def whole(self, layer: int) -> LayerKeys:
+        """A full layer's buffer, with the tokens that were written behind ``length``."""
+        return self._full[layer]
+
+    def tail(self, layer: int) -> LayerKeys | None:
         """The last tokens of a sliding layer."""
         return self._tails.get(layer)
 
@@ -89,7 +131,7 @@ class Prefix:
         held = self._full.get(layer)
         if held is None or held.key.shape[2] < end:
             size = max(end, self.capacity)
-            held = _LayerKeys(
+            held = LayerKeys(
                 _grown(held.key if held else None, key, size, self.length),
                 _grown(held.value if held else None, value, size, self.length),
             )
@@ -99,7 +141,15 @@ class Prefix:
 
     def replace_tail(self, layer: int, key: Tensor, value: Tensor) -> None:
         """Set the last tokens of a sliding layer."""
-        self._tails[layer] = _LayerKeys(key, value)
+        self._tails[layer] = LayerKeys(key, value)
+
+    def means(self, layer: int) -> LayerKeys | None:
+        """Means of the chunks before a layer's tail, in their order."""
+        return self._means.get(layer)
+
+    def append_means(self, layer: int, new: LayerKeys) -> None:
+        """Add the means of further chunks."""
+        self._means[layer] = _joined(self._means.get(layer), new)
 
 
 def _grown(old: Tensor | None, new: Tensor, size: int, used: int) -> Tensor:
@@ -108,6 +158,28 @@ def _grown(old: Tensor | None, new: Tensor, size: int, used: int) -> Tensor:
     if old is not None:
         grown[:, :, :used] = old[:, :, :used]
     return grown
+
+
+def _joined(first: LayerKeys | None, then: LayerKeys) -> LayerKeys:
+    if first is None:
+        return then
+    return LayerKeys(torch.cat([first.key, then.key], 2), torch.cat([first.value, then.value], 2))
+
+
+def _chunk_means(keys: LayerKeys, chunk: int, count: int) -> LayerKeys:
+    """Means of the first ``count`` chunks of some keys and values."""
+
+    def mean(x: Tensor) -> Tensor:
+        rows, heads, _, width = x.shape
+        part = x[:, :, : count * chunk].reshape(rows, heads, count, chunk, width)
+        return part.float().mean(3).to(x.dtype)
+
+    return LayerKeys(mean(keys.key), mean(keys.value))
+
+
+def _weighed(part: Part, chunk: int) -> Part:
+    """A part over means of chunks, each of which weighs as many as it stands for."""
+    return Part(part.out, part.lse + math.log(chunk))
 
 
 def _banded(ahead: int, queries: int, keys: int, window: int) -> Tensor:
@@ -123,7 +195,8 @@ class Extend:
 
     prefix: Prefix
     tokens: int
-    _masks: dict[tuple[int, ...], Mask] = field(default_factory=dict)
+    view: View = View()
+    _masks: dict[tuple[object, ...], Mask] = field(default_factory=dict)
 
     def layer(
         self,
@@ -135,19 +208,80 @@ class Extend:
         window: int | None,
     ) -> Tensor:
         """One layer's attention: ``(1, heads, tokens, head_dim)`` for query and result."""
-        if window is not None:
-            return self._sliding(layer, query, key, value, scale, window)
+        sight, layout = self.view.sight(layer, window), self.view.layout
+        if sight.chunk is not None:
+            return self._chunked(layer, query, LayerKeys(key, value), scale, sight)
+        if sight.window is not None:
+            return self._sliding(layer, query, key, value, scale, sight.window)
+        if layout is not None:
+            self.prefix.append_full(layer, key, value)
+            return self._blocked(self.prefix.whole(layer), query, scale, layout)
         parts = [attend(query, key, value, scale, causal=True)]
         if self.prefix.length:
             parts.append(attend(query, *self.prefix.full(layer), scale))
         self.prefix.append_full(layer, key, value)
         return merge(parts)
 
+    # -- blocks of demonstrations ---------------------------------------------------------------
+
+    def _blocked(self, held: LayerKeys, query: Tensor, scale: float, layout: Layout) -> Tensor:
+        """Each block sees itself, its local blocks and the sink; nothing else is computed."""
+        outs, first = [], self.prefix.length
+        for start, end in self._runs(layout):
+            block = query[:, :, start - first : end - first]
+            lows = layout.first(np.arange(start, end))
+            low, sink = int(lows[0]), layout.sink_end if lows[0] else 0
+            if lows[0] == lows[-1]:
+                parts = [attend(block, *held.part(start, end), scale, causal=True)]
+                if low < start:
+                    parts.append(attend(block, *held.part(low, start), scale))
+            else:
+                mask = self._blocks_mask(start, end, lows, block, held)
+                parts = [attend(block, *held.part(low, end), scale, mask=mask)]
+            if sink:
+                parts.append(attend(block, *held.part(0, sink), scale))
+            outs.append(merge(parts))
+        return torch.cat(outs, 2)
+
+    def _runs(self, layout: Layout) -> Iterator[tuple[int, int]]:
+        """Ranges of new tokens that are computed together: a block, or several small ones.
+
+        A range in which some tokens see everything before them and others do not is cut there.
+        """
+        start, end = self.prefix.length, self.prefix.length + self.tokens
+        lows = layout.first(np.arange(start, end))
+        cuts = [start, *(np.flatnonzero(np.diff(lows)) + start + 1).tolist(), end]
+        begin = start
+        for cut, after in zip(cuts[1:], [*cuts[2:], None], strict=True):
+            joins = (
+                after is not None
+                and after - begin <= BLOCK_RUN
+                and (lows[begin - start] == 0) == (lows[cut - start] == 0)
+            )
+            if not joins:
+                yield begin, cut
+                begin = cut
+
+    def _blocks_mask(
+        self, start: int, end: int, lows: np.ndarray, query: Tensor, held: LayerKeys
+    ) -> Mask:
+        """Who sees whom in a run of several small blocks, from the first one's keys on."""
+        groups = query.shape[1] // held.key.shape[1]
+        name = ("blocks", start, end, groups)
+        if name not in self._masks:
+            keys = np.arange(lows[0], end)
+            seen = (keys <= np.arange(start, end)[:, None]) & (keys >= lows[:, None])
+            shown = torch.from_numpy(seen[None]).to(query.device)
+            self._masks[name] = mask_of(shown, groups, query.dtype)
+        return self._masks[name]
+
+    # -- windows --------------------------------------------------------------------------------
+
     def _sliding(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int
     ) -> Tensor:
         tail = self.prefix.tail(layer)
-        before = 0 if tail is None else tail.key.shape[2]
+        before = 0 if tail is None else tail.tokens
         if tail is not None:
             key, value = torch.cat([tail.key, key], 2), torch.cat([tail.value, value], 2)
         outs = []
@@ -156,7 +290,10 @@ class Extend:
             low = max(0, before + start - (window - 1))
             high = before + end
             block = query[:, :, start:end]
-            mask = self._mask(before + start - low, high - low, window, block, key)
+            if self.view.layout is None:
+                mask = self._mask(before + start - low, high - low, window, block, key)
+            else:
+                low, mask = self._blocks_in_window(start, end, low, before, window, block, key)
             part = attend(block, key[:, :, low:high], value[:, :, low:high], scale, mask=mask)
             outs.append(part.out)
         keep = max(0, key.shape[2] - (window - 1))
@@ -172,6 +309,83 @@ class Extend:
             self._masks[shape] = mask_of(seen, groups, query.dtype)
         return self._masks[shape]
 
+    def _blocks_in_window(
+        self, start: int, end: int, low: int, before: int, window: int, query: Tensor, key: Tensor
+    ) -> tuple[int, Mask]:
+        """What blocks leave of a window: the first key that is seen, and the mask from there on.
+
+        ``start``, ``end`` count new tokens, ``low`` and the result the held and the new ones.
+        """
+        layout = self.view.layout
+        assert layout is not None
+        offset = self.prefix.length - before  # the position of the first key that is there
+        positions = np.arange(start, end) + self.prefix.length
+        lows = layout.first(positions)
+        if layout.sink_end <= low + offset or not lows[0]:
+            low = max(low, int(lows[0]) - offset)
+        groups = query.shape[1] // key.shape[1]
+        name = ("window", start, low, window, groups)
+        if name not in self._masks:
+            keys = np.arange(low, before + end) + offset
+            near = (keys <= positions[:, None]) & (keys > positions[:, None] - window)
+            seen = near & ((keys >= lows[:, None]) | (keys < layout.sink_end))
+            shown = torch.from_numpy(seen[None]).to(query.device)
+            self._masks[name] = mask_of(shown, groups, query.dtype)
+        return low, self._masks[name]
+
+    # -- means of chunks ------------------------------------------------------------------------
+
+    def _chunked(
+        self, layer: int, query: Tensor, new: LayerKeys, scale: float, sight: Sight
+    ) -> Tensor:
+        """A window that reaches back to the beginning of a chunk, and means before it."""
+        chunk, length = sight.chunk or 1, self.prefix.length
+        keys = _joined(self.prefix.tail(layer), new)
+        base = length + self.tokens - keys.tokens  # where the first of the keys stands
+        far = sight.first(np.arange(length, length + self.tokens + 1))
+        count = (int(far[-1]) - base) // chunk
+        if count:
+            self.prefix.append_means(layer, _chunk_means(keys, chunk, count))
+        means, outs = self.prefix.means(layer), []
+        for start in range(0, self.tokens, SLIDING_BLOCK):
+            end = min(start + SLIDING_BLOCK, self.tokens)
+            block, lows = query[:, :, start:end], far[start:end]
+            low, high = int(lows[0]) - base, length + end - base
+            mask = self._chunk_mask(start, end, lows, block, keys, chunk, ("near", sight))
+            parts = [attend(block, *keys.part(low, high), scale, mask=mask)]
+            sure, some = int(lows[0]) // chunk, int(lows[-1]) // chunk
+            if means is not None and sure:
+                parts.append(_weighed(attend(block, *means.part(0, sure), scale), chunk))
+            if means is not None and some > sure:
+                mask = self._chunk_mask(start, end, lows, block, keys, chunk, ("means", sight))
+                part = attend(block, *means.part(sure, some), scale, mask=mask)
+                parts.append(_weighed(part, chunk))
+            outs.append(merge(parts))
+        keep = int(far[-1]) - base
+        self.prefix.replace_tail(
+            layer, keys.key[:, :, keep:].clone(), keys.value[:, :, keep:].clone()
+        )
+        return torch.cat(outs, 2)
+
+    def _chunk_mask(
+        self, start: int, end: int, lows: np.ndarray, query: Tensor, key: LayerKeys, chunk: int,
+        kind: tuple[str, Sight],
+    ) -> Mask:  # fmt: skip
+        """Which tokens (``near``) or means of chunks are seen, from the first token's on."""
+        groups = query.shape[1] // key.key.shape[1]
+        name = (*kind, start, groups)
+        if name not in self._masks:
+            if kind[0] == "near":
+                positions = np.arange(start, end) + self.prefix.length
+                keys = np.arange(lows[0], positions[-1] + 1)
+                seen = (keys <= positions[:, None]) & (keys >= lows[:, None])
+            else:
+                chunks = np.arange(lows[0] // chunk, lows[-1] // chunk)
+                seen = chunks < lows[:, None] // chunk
+            shown = torch.from_numpy(seen[None]).to(query.device)
+            self._masks[name] = mask_of(shown, groups, query.dtype)
+        return self._masks[name]
+
     def done(self) -> None:
         """All layers were computed: the new tokens belong to the prefix."""
         self.prefix.length += self.tokens
@@ -182,15 +396,22 @@ class PackKeys:
 
     def __init__(self, rows: int, slots: int) -> None:
         self.rows, self.slots = rows, slots
-        self._held: dict[int, _LayerKeys] = {}
+        self._held: dict[int, LayerKeys] = {}
 
-    def layer(self, layer: int, like: Tensor) -> _LayerKeys:
+    def layer(self, layer: int, like: Tensor) -> LayerKeys:
         """The layer's buffers, made on first use."""
         if layer not in self._held:
             shape = (self.rows, like.shape[1], self.slots, like.shape[3])
             # zeros: slots that no token has filled are masked, but 0 * nan would still be nan
-            self._held[layer] = _LayerKeys(like.new_zeros(shape), like.new_zeros(shape))
+            self._held[layer] = LayerKeys(like.new_zeros(shape), like.new_zeros(shape))
         return self._held[layer]
+
+    def row(self, row: int, tokens: int) -> dict[int, LayerKeys]:
+        """Copies of one row's first tokens in every layer, ``(1, key_heads, tokens, head_dim)``."""
+        return {
+            layer: LayerKeys(*(x[row : row + 1].clone() for x in held.part(0, tokens)))
+            for layer, held in self._held.items()
+        }
 
 
 class Pack:
@@ -212,8 +433,9 @@ class Pack:
         offsets: Tensor,
         visible: Tensor,
         slot_offsets: Tensor,
+        view: View = View(),
     ) -> None:
-        self.prefix, self.keys = prefix, keys
+        self.prefix, self.keys, self.view = prefix, keys, view
         self.rows, self.slots, self.offsets = rows, slots, offsets
         self.visible, self.slot_offsets = visible, slot_offsets
         self.live, place = torch.unique(rows, return_inverse=True)
@@ -238,15 +460,53 @@ class Pack:
         held = self.keys.layer(layer, key)
         held.key[self.rows, :, self.slots] = key[0].transpose(0, 1)
         held.value[self.rows, :, self.slots] = value[0].transpose(0, 1)
-        parts = [self._own(held, query, scale, window)]
-        if self.prefix.length and window is None:
+        sight = self.view.sight(layer, window)
+        if sight.chunk is not None:
+            return merge(self._chunked(layer, held, query, scale, sight))
+        parts = [self._own(held, query, scale, sight.window)]
+        if self.prefix.length and sight.window is None:
             parts.append(attend(query, *self.prefix.full(layer), scale))
-        elif self.prefix.length and (tail := self.prefix.tail(layer)) is not None:
-            mask = self._tail_mask(tail.key.shape[2], window or 0, query, key)
+        elif (tail := self.prefix.tail(layer)) is not None and tail.tokens:
+            mask = self._tail_mask(tail.tokens, sight.window or 0, query, key)
             parts.append(attend(query, tail.key, tail.value, scale, mask=mask))
         return merge(parts)
 
-    def _own(self, held: _LayerKeys, query: Tensor, scale: float, window: int | None) -> Part:
+    def _chunked(
+        self, layer: int, held: LayerKeys, query: Tensor, scale: float, sight: Sight
+    ) -> list[Part]:
+        """A query's own tokens, all of them in its window, the prefix's last ones, and means."""
+        parts = [self._own(held, query, scale, None)]
+        tail, means, chunk = self.prefix.tail(layer), self.prefix.means(layer), sight.chunk or 1
+        if tail is None or not tail.tokens:
+            return parts
+        groups = query.shape[1] // tail.key.shape[1]
+        far = self._far(sight)
+        base = self.prefix.length - tail.tokens
+        past = max(0, int(far.max()) - base) // chunk  # chunks that leave the window in this pack
+        name = ("near", sight.window, groups)
+        if name not in self._masks:
+            keys = torch.arange(base, self.prefix.length, device=far.device)
+            self._masks[name] = mask_of((keys >= far[:, None])[None], groups, query.dtype)
+            chunks = torch.arange(past, device=far.device)
+            gone = base + (chunks + 1) * chunk <= far[:, None]
+            self._masks["gone", sight.window, groups] = mask_of(gone[None], groups, query.dtype)
+        parts.append(attend(query, tail.key, tail.value, scale, mask=self._masks[name]))
+        if means is not None:
+            parts.append(_weighed(attend(query, means.key, means.value, scale), chunk))
+        if past:
+            left = _chunk_means(tail, chunk, past)
+            mask = self._masks["gone", sight.window, groups]
+            parts.append(_weighed(attend(query, left.key, left.value, scale, mask=mask), chunk))
+        return parts
+
+    def _far(self, sight: Sight) -> Tensor:
+        """The first token that each new one sees by itself: ``(tokens,)``."""
+        positions = (self.offsets + self.prefix.length).cpu().numpy()
+        far = sight.first(positions)
+        assert far.max() <= self.prefix.length, "a query's own tokens leave its window"
+        return torch.from_numpy(far).to(self.offsets.device)
+
+    def _own(self, held: LayerKeys, query: Tensor, scale: float, window: int | None) -> Part:
         """Each row's tokens and their own row's keys, as a padded batch."""
         used = self.visible.shape[1]
         heads, width = query.shape[1], query.shape[3]

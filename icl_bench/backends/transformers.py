@@ -18,14 +18,28 @@ import torch
 from torch import Tensor
 
 from icl_bench.backends.base import Answer, Counters, Decoding, Exact, Free, Greedy
-from icl_bench.backends.prefix import Extend, Pack, PackKeys, Prefix, Step, causal_rows
+from icl_bench.backends.prefix import (
+    Extend,
+    LayerKeys,
+    Pack,
+    PackKeys,
+    Prefix,
+    Step,
+    View,
+    causal_rows,
+)
+from icl_bench.backends.reuse import Kept, Turner, assembled
 from icl_bench.errors import CellError, UserError
 from icl_bench.labels import LabelTrie
+from icl_bench.patterns import FULL, Approx, Block, Pattern
 from icl_bench.prompts import Ids, PromptSet
+from icl_bench.shape import layer_windows
+from icl_bench.work import parts
 
 ATTENTION = "icl_bench"
 SMALLEST_CHUNK = 64
 _HEAD_ROWS = 128  # rows of logits over a whole vocabulary that are held at once
+_REUSING = 16  # prompts whose demonstrations are computed together before they are answered
 
 T = TypeVar("T")
 
@@ -113,7 +127,8 @@ class TransformersBackend:
         self.peak_prefix_bytes = 0
         self._long_tokens = self.chunk_tokens
         self._reserves = True
-        self._prefix, self._ids = Prefix(), tuple[int, ...]()
+        self._prefix, self._ids, self._view = Prefix(), tuple[int, ...](), View()
+        self._kept: dict[Ids, Kept] = {}
         self._model = self._load(model, revision)
         self._core = self._model.get_decoder()
         self._head = self._model.get_output_embeddings()
@@ -193,7 +208,7 @@ class TransformersBackend:
         done = 0
         while done < len(ids):
             part = ids[done : done + self.chunk_tokens]
-            step = Extend(self._prefix, len(part))
+            step = Extend(self._prefix, len(part), self._view)
             start = self._prefix.length
             tokens = torch.tensor(part, device=self.device)
             positions = torch.arange(start, start + len(part), device=self.device)
@@ -213,10 +228,11 @@ class TransformersBackend:
             self.counters.prefix_tokens += len(part)
         self.peak_prefix_bytes = max(self.peak_prefix_bytes, self._prefix.nbytes())
 
-    def _load_prefix(self, prefix: Ids, reserve: int) -> None:
+    def _load_prefix(self, prefix: Ids, reserve: int, view: View = View()) -> None:  # noqa: B008
         """Make the cache hold just this prefix, computing what it does not hold yet."""
-        if self._ids != prefix[: len(self._ids)]:
+        if self._ids != prefix[: len(self._ids)] or not self._holds(view):
             self._drop_prefix()
+        self._view = view
         if self._reserves and reserve > len(prefix):
             chunk_tokens = self.chunk_tokens
             self._prefix.reserve(reserve)
@@ -231,6 +247,13 @@ class TransformersBackend:
         self._prefix.reserve(len(prefix))
         self._extend(prefix[len(self._ids) :])
 
+    def _holds(self, view: View) -> bool:
+        """Whether what is cached was computed as this view has it."""
+        mine = self._view
+        if mine.layout is None or view.layout is None:
+            return mine == view
+        return mine.sights == view.sights and view.layout.begins(mine.layout, len(self._ids))
+
     def _drop_prefix(self) -> None:
         self._prefix, self._ids = Prefix(), ()
         _release(self.device)
@@ -238,15 +261,30 @@ class TransformersBackend:
     # -- answering ------------------------------------------------------------------------------
 
     def answer(
-        self, prompts: PromptSet, todo: Sequence[int], decoding: Decoding, reserve: int
+        self,
+        prompts: PromptSet,
+        todo: Sequence[int],
+        decoding: Decoding,
+        reserve: int,
+        pattern: Pattern = FULL,
     ) -> Iterator[list[Answer]]:
         """See ``Backend.answer``. Packs queries of similar length; a suffix that is too long for
-        one call is computed as a prefix of its own and dropped again.
+        one call, or that has demonstrations to be read by blocks, is computed as a prefix of its
+        own and dropped again.
         """
-        self._guarded(lambda: self._load_prefix(prompts.prefix, reserve), len(prompts.prefix))
+        self.peak_prefix_bytes = 0
+        if isinstance(pattern, Block) and pattern.reuse:
+            yield from self._answer_reusing(prompts, todo, decoding, pattern)
+            return
+        view = self._viewed(pattern, prompts, 0)
+        load = lambda: self._load_prefix(prompts.prefix, reserve, view)  # noqa: E731
+        start = self.counters.seconds
+        self._guarded(load, len(prompts.prefix))
+        self.counters.prefix_seconds += self.counters.seconds - start
         by_length = sorted(todo, key=lambda i: (len(prompts.suffixes[i]), i))
-        short = [i for i in by_length if len(prompts.suffixes[i]) <= self._long_tokens]
-        long = by_length[len(short) :]
+        limit = min(self._long_tokens, self._room(pattern, decoding))
+        short = [i for i in by_length if self._packs(prompts, i, pattern, limit)]
+        long = [i for i in by_length if i not in set(short)]
         while short:
             pack = self._first_pack(prompts, short, decoding)
             try:
@@ -265,8 +303,97 @@ class TransformersBackend:
             short = short[len(pack) :]
             yield [_placed(a, pack, len(prompts.prefix)) for a in answers]
         for i in long:
-            work = lambda: self._answer_long(prompts, i, decoding)  # noqa: B023, E731
+            own = self._viewed(pattern, prompts, i)
+            work = lambda: self._answer_long(prompts, i, decoding, own, limit)  # noqa: B023, E731
             yield [self._guarded(work, len(prompts.ids(i)))]
+
+    def _viewed(self, pattern: Pattern, prompts: PromptSet, index: int) -> View:
+        """Who sees whom in one prompt."""
+        if pattern == FULL:
+            return View()
+        layout = pattern.layout(prompts.ends_of(index)) if pattern.blocks else None
+        return View(pattern.sights(self._windows), layout)
+
+    @property
+    def _windows(self) -> tuple[int | None, ...]:
+        return layer_windows(self._model.config.get_text_config())
+
+    def _room(self, pattern: Pattern, decoding: Decoding) -> int:
+        """Tokens of a query that may be packed: what lies in one window with its answer."""
+        if not isinstance(pattern, Approx):
+            return self._long_tokens
+        room = pattern.window - _answer_room(decoding)
+        if room < 1:
+            raise CellError(
+                f"--attention {pattern}: WINDOW must hold an answer, here "
+                f"{_answer_room(decoding) + 1} tokens at most"
+            )
+        return room
+
+    @staticmethod
+    def _packs(prompts: PromptSet, index: int, pattern: Pattern, limit: int) -> bool:
+        """Whether a query is computed in one call with others."""
+        if len(prompts.suffixes[index]) > limit:
+            return False
+        return not pattern.blocks or prompts.ends_of(index)[-1] <= len(prompts.prefix)
+
+    def _answer_reusing(
+        self, prompts: PromptSet, todo: Sequence[int], decoding: Decoding, pattern: Block
+    ) -> Iterator[list[Answer]]:
+        """Answer prompts whose demonstrations were computed once, or are now, for all prompts."""
+        for start in range(0, len(todo), _REUSING):
+            batch = todo[start : start + _REUSING]
+            work = lambda: self._reuse(prompts, batch, decoding, pattern)  # noqa: B023, E731
+            yield self._guarded(work, max(len(prompts.ids(i)) for i in batch))
+
+    def _reuse(
+        self, prompts: PromptSet, batch: Sequence[int], decoding: Decoding, pattern: Block
+    ) -> list[Answer]:
+        lead = prompts.ends_of(batch[0])[0] if pattern.sink else prompts.lead
+        head = prompts.ids(batch[0])[:lead]
+        behind = head if pattern.sink else ()
+        view = View(pattern.sights(self._windows))
+        self._load_prefix(behind, 0, view)
+        kept = self._kept.setdefault(behind, Kept(len(behind)))
+        shown = {i: parts(prompts, i, pattern.sink) for i in batch}
+        fresh = {ids for i in batch for ids in shown[i] if ids not in kept}
+        self._encode(sorted(fresh, key=lambda ids: (len(ids), ids)), kept)
+        self._load_prefix(head, 0, view)
+        turner, alone, ids = Turner(self._core), self._prefix, self._ids
+        answers = []
+        try:
+            for i in batch:
+                prompt = prompts.ids(i)
+                assert prompt[:lead] == head, "prompts that reuse demonstrations begin alike"
+                layers = [kept.get(part) for part in shown[i]]
+                sights = pattern.sights(self._windows)
+                self._prefix = assembled(alone, layers, kept.base, sights, turner, self.device)
+                held = self._prefix.nbytes() + kept.nbytes
+                self.peak_prefix_bytes = max(self.peak_prefix_bytes, held)
+                (answer,) = self._answer_pack([prompt[self._prefix.length :]], decoding)
+                new = sum(len(part) for part in shown[i] if part in fresh)
+                fresh.difference_update(shown[i])
+                answers.append(_placed(answer, [i], self._prefix.length - new))
+        finally:
+            self._prefix, self._ids = alone, ids
+        kept.trim()
+        return answers
+
+    def _encode(self, texts: Sequence[Ids], kept: Kept) -> None:
+        """Compute demonstrations behind the loaded sink, many in one call."""
+        start = time.perf_counter()
+        while texts:
+            size = 1
+            while size < min(len(texts), self.pack_rows):
+                if len(texts[size]) * (size + 1) > self.pack_tokens:
+                    break
+                size += 1
+            pack, texts = texts[:size], texts[size:]
+            opened = _OpenPack(self, pack, 0)
+            for row, text in enumerate(pack):
+                kept.put(text, opened.keys_of(row, len(text)))
+            self.counters.prefix_tokens += sum(map(len, pack))
+        self.counters.prefix_seconds += time.perf_counter() - start
 
     def _first_pack(
         self, prompts: PromptSet, indices: Sequence[int], decoding: Decoding
@@ -284,30 +411,31 @@ class TransformersBackend:
         """Tokens that one row of a pack computes in one call."""
         return len(suffix) + (len(decoding.trie.inner) if isinstance(decoding, Exact) else 0)
 
-    def _answer_long(self, prompts: PromptSet, index: int, decoding: Decoding) -> Answer:
+    def _answer_long(
+        self, prompts: PromptSet, index: int, decoding: Decoding, view: View, limit: int
+    ) -> Answer:
         """Answer one prompt whose own part is long (retrieved demonstrations)."""
         suffix = prompts.suffixes[index]
-        own = (len(suffix) - 1) // self.chunk_tokens * self.chunk_tokens
+        step = min(self.chunk_tokens, limit)
+        own = (len(suffix) - 1) // step * step
+        if view.layout is not None:  # what comes behind the demonstrations sees all of them
+            own = min(max(0, len(view.layout.starts) - len(prompts.prefix)), len(suffix) - 1)
         mark, ids, before = self._prefix.mark(), self._ids, self.counters.prefix_tokens
+        shared, self._view = self._view, view
         try:
             self._prefix.reserve(self._prefix.length + own)
             self._extend(suffix[:own])
             (answer,) = self._answer_pack([suffix[own:]], decoding)
         finally:
             self._prefix.rewind(mark)
-            self._ids = ids
+            self._ids, self._view = ids, shared
             self.counters.own_tokens += self.counters.prefix_tokens - before
             self.counters.prefix_tokens = before
         return _placed(answer, [index], len(prompts.prefix))
 
     def _answer_pack(self, suffixes: Sequence[Ids], decoding: Decoding) -> list[Answer]:
         """Answer queries over the loaded prefix; an answer's index is its place in the pack."""
-        if isinstance(decoding, Greedy):
-            extra = max(len(text.encode()) for text in decoding.automaton.answers)
-        elif isinstance(decoding, Free):
-            extra = decoding.max_tokens
-        else:
-            extra = len(decoding.trie.inner)
+        extra = len(decoding.trie.inner) if isinstance(decoding, Exact) else _answer_room(decoding)
         pack = _OpenPack(self, suffixes, extra)
         if isinstance(decoding, Greedy):
             answers = pack.greedy(decoding)
@@ -400,9 +528,14 @@ class _OpenPack:
     ) -> Tensor:
         prefix = self._engine._prefix
         seen = self._slot_offsets[:, : visible.shape[1]]
-        step = Pack(prefix, self._keys, rows, slots, offsets, visible, seen)
+        view = self._engine._view
+        step = Pack(prefix, self._keys, rows, slots, offsets, visible, seen, view)
         flat = torch.tensor(tokens, device=self._device)
         return self._engine._forward(flat, offsets + prefix.length, step)
+
+    def keys_of(self, row: int, tokens: int) -> dict[int, LayerKeys]:
+        """Copies of one row's keys and values in every layer."""
+        return self._keys.row(row, tokens)
 
     def _next(self, rows: Sequence[int], tokens: Sequence[int], written: int) -> Tensor:
         """Feed one chosen token for each live row; hidden states ``(rows, hidden)``."""
@@ -530,6 +663,13 @@ def _scored(row: int, scores: np.ndarray) -> Answer:
     )
 
 
+def _answer_room(decoding: Decoding) -> int:
+    """Tokens that an answer takes at most (a token has at least one byte)."""
+    if isinstance(decoding, Greedy):
+        return max(len(text.encode()) for text in decoding.automaton.answers)
+    return decoding.max_tokens if isinstance(decoding, Free) else int(decoding.trie.depths.max())
+
+
 def _placed(answer: Answer, pack: Sequence[int], cached: int) -> Answer:
     """The answer with its place in the prompt set instead of the pack."""
     from dataclasses import replace
@@ -546,11 +686,8 @@ def _beyond_a_few_tokens(config: Any, layers: tuple[int, int]) -> str | None:
     ropes = [ropes, *(rope for rope in ropes.values() if isinstance(rope, dict))]
     if {"dynamic", "longrope"} & {rope.get("rope_type") for rope in ropes}:
         return "its position encoding depends on the prompt's length"
-    kinds = getattr(config, "layer_types", None)
-    if kinds is None:
-        sliding = getattr(config, "sliding_window", None) is not None
-        kinds = ["sliding_attention" if sliding else "full_attention"] * config.num_hidden_layers
-    expected = kinds.count("full_attention"), kinds.count("sliding_attention")
+    windows = layer_windows(config)
+    expected = windows.count(None), len(windows) - windows.count(None)
     if layers != expected or sum(layers) != config.num_hidden_layers:
         return (
             f"of {config.num_hidden_layers} layers, {expected[0]} are full and {expected[1]} "

@@ -20,6 +20,7 @@ from typing import IO, Any
 from icl_bench.backends.base import Answer, Counters, Decoding, Free, Greedy
 from icl_bench.errors import CellError, one_line
 from icl_bench.labels import LabelAutomaton
+from icl_bench.patterns import FULL, Pattern
 from icl_bench.prompts import Ids, PromptSet
 
 CPU_CACHE_BYTES = 4 * 2**30
@@ -30,6 +31,7 @@ class VllmBackend:
     """A decoder in vLLM's offline engine, on CUDA or the CPU."""
 
     name = "vllm"
+    peak_prefix_bytes = None
 
     def __init__(
         self,
@@ -111,8 +113,10 @@ class VllmBackend:
         todo: Sequence[int],
         decoding: Decoding,
         reserve: int,  # noqa: ARG002 - the engine's cache has the size it has
+        pattern: Pattern = FULL,
     ) -> Iterator[list[Answer]]:
         """See ``Backend.answer``: one pack, because one call answers all queries of a cell."""
+        assert pattern == FULL, "attention patterns run on the transformers backend"
         start = time.perf_counter()
         try:
             if prompts.prefix and len(todo) > 1:

@@ -63,6 +63,16 @@ Draws = Annotated[
         show_default=False,
     ),
 ]
+Attention = Annotated[
+    str,
+    typer.Option(
+        "--attention",
+        metavar="LIST",
+        help="How the model reads the demonstrations: full; block:SIZE[,sink=1,local=2] (blocks of "
+        "SIZE demonstrations that see themselves, the first and the last blocks; with ,reuse "
+        "retrieved ones are computed once); grouped:EVERY,WINDOW; approx:WINDOW,CHUNK.",
+    ),
+]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Names the random permutations.")]
 TestSize = Annotated[
     int | None,

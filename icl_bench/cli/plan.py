@@ -11,6 +11,7 @@ def plan(
     k: o.K,
     select: o.Select = "random",
     order: o.Order = None,
+    attention: o.Attention = "full",
     draws: o.Draws = None,
     seed: o.Seed = 0,
     test_size: o.TestSize = None,
@@ -47,8 +48,8 @@ def plan(
     spec = make_spec(locals())
     with Display(quiet=json).preparing() as say:
         sweep = Sweep.prepare(spec, say)
-        seconds = sweep.estimates()
+        seconds, works = sweep.estimates(), sweep.works()
     if json:
-        print_json(plan_records(sweep, seconds))
+        print_json(plan_records(sweep, seconds, works))
     else:
-        print_plan(sweep, seconds, console())
+        print_plan(sweep, seconds, works, console())

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from icl_bench.cli.options import words
 from icl_bench.errors import UserError
+from icl_bench.patterns import split
 
 if TYPE_CHECKING:
     from icl_bench.sweep import RunSpec
@@ -24,6 +25,7 @@ def make_spec(options: dict[str, Any]) -> RunSpec:
         k=options["k"],
         select=words(options["select"]) or ("random",),
         order=words(options["order"]),
+        attention=split(options["attention"]),
         draws=options["draws"],
         seed=options["seed"],
         scoring="unconstrained" if options["unconstrained"] else options["score"],

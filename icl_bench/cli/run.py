@@ -13,6 +13,7 @@ def run(
     k: o.K,
     select: o.Select = "random",
     order: o.Order = None,
+    attention: o.Attention = "full",
     draws: o.Draws = None,
     seed: o.Seed = 0,
     test_size: o.TestSize = None,

@@ -13,6 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from icl_bench.patterns import FULL
 from icl_bench.plan import CellSpec
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from icl_bench.plan import CellPlan
     from icl_bench.sweep import Sweep
     from icl_bench.trace import Shown
+    from icl_bench.work import Work
 
 
 DASH = "\N{EN DASH}"
@@ -93,20 +95,27 @@ def _setting(variant: str, settings: Mapping[str, int]) -> str:
     return f", setting {settings[variant]}" if variant in settings else ""
 
 
+def _way(row: Any) -> str:
+    """How demonstrations were chosen, ordered and, where it is not in full, read."""
+    read = "" if row.attention == str(FULL) else f", {row.attention}"
+    return f"{row.select}, {row.order}{read}"
+
+
 def _left_out(row: Any, settings: Mapping[str, int]) -> str:
-    name = f"{row.select}, {row.order}{_setting(row.variant, settings)}, k={row.k}"
+    name = f"{_way(row)}{_setting(row.variant, settings)}, k={row.k}"
     return f"{name}: {counted(row.left_out, 'prediction')} left out: not in all draws"
 
 
 def _saturation(row: Any, settings: Mapping[str, int]) -> str:
-    name = f"{row.select}, {row.order}{_setting(row.variant, settings)}"
+    name = f"{_way(row)}{_setting(row.variant, settings)}"
     if row.within_window:
         return f"{name}: saturated at k={row.k} (95% of the best, which is at k={row.best_k})"
     return f"{name}: not saturated within the tested k (the last is {row.max_k})"
 
 
 def _sensitivity(row: Any, settings: Mapping[str, int]) -> str:
-    name = f"{row.select}{_setting(row.variant, settings)}, k={row.k}"
+    read = "" if row.attention == str(FULL) else f", {row.attention}"
+    name = f"{row.select}{read}{_setting(row.variant, settings)}, k={row.k}"
     return (
         f"{name}: {row.changed:.1%} ({row.ci_low:.1%} to {row.ci_high:.1%}) of the predictions "
         "change with the demonstrations' order"
@@ -116,7 +125,8 @@ def _sensitivity(row: Any, settings: Mapping[str, int]) -> str:
 def _curve_table(title: str, group: Any, settings: Mapping[str, int]) -> Table:
     free_text = group["accuracy"].isna().all()
     table = empty_table(title)
-    for name in ("select", "order"):
+    ways = ["select", "order", *(["attention"] if set(group["attention"]) != {str(FULL)} else [])]
+    for name in ways:
         table.add_column(name, overflow="fold")
     for name in ("k", "draws", "test\nrows"):
         table.add_column(name, justify="right")
@@ -134,7 +144,7 @@ def _curve_table(title: str, group: Any, settings: Mapping[str, int]) -> Table:
         table.add_column("setting", justify="right")
     for row in group.to_dict("records"):
         cells = [
-            row["select"], row["order"], str(row["k"]), str(row["draws"]), str(row["test_rows"]),
+            *(str(row[name]) for name in (*ways, "k", "draws", "test_rows")),
             share(row[scores[first]]), f"{share(row['ci_low'])} {DASH} {share(row['ci_high'])}",
             *(share(row[scores[name]]) for name in others),
         ]  # fmt: skip
@@ -144,7 +154,9 @@ def _curve_table(title: str, group: Any, settings: Mapping[str, int]) -> Table:
     return table
 
 
-def plan_records(sweep: Sweep, seconds: Sequence[float | None]) -> list[dict[str, Any]]:
+def plan_records(
+    sweep: Sweep, seconds: Sequence[float | None], works: Sequence[Work | None]
+) -> list[dict[str, Any]]:
     """The plan's cells as plain records."""
     return [
         {
@@ -160,55 +172,75 @@ def plan_records(sweep: Sweep, seconds: Sequence[float | None]) -> list[dict[str
             "prompt_tokens": cell.prompt_tokens,
             "shared_tokens": cell.shared_tokens,
             "new_tokens": cell.new_tokens,
+            "flops": work and work.prefix_flops + cell.queries * work.query_flops,
+            "prefix_flops": work and work.prefix_flops,
+            "cache_bytes": work and work.cache_bytes,
             "seconds": None if estimate is None else round(estimate, 1),
         }
-        for cell, estimate in zip(sweep.plan.cells, seconds, strict=True)
+        for cell, estimate, work in zip(sweep.plan.cells, seconds, works, strict=True)
     ]
 
 
-def print_plan(sweep: Sweep, seconds: Sequence[float | None], console: Console) -> None:
-    """The plan as tables, one row a cell, one table per selector and order."""
+def print_plan(
+    sweep: Sweep,
+    seconds: Sequence[float | None],
+    works: Sequence[Work | None],
+    console: Console,
+) -> None:
+    """The plan as tables, one row a cell, one table per selector, order and attention."""
     from icl_bench.cli.progress import asked, pool_notes
 
     data, model = sweep.experiment.data, sweep.model
     console.print(f"{data.spec.name} · {model.name}, tokens", style="bold", highlight=False)
-    rows = list(zip(sweep.plan.cells, seconds, strict=True))
-    for curve in dict.fromkeys((cell.spec.select, cell.spec.order) for cell, _ in rows):
-        console.print(_plan_table(curve, rows))
+    rows = list(zip(sweep.plan.cells, seconds, works, strict=True))
+    for curve in dict.fromkeys(map(_curve, sweep.plan.cells)):
+        console.print(_plan_table(curve, [row for row in rows if _curve(row[0]) == curve]))
     total = sum(estimate or 0.0 for estimate in seconds)
     about = f", about {_duration(total)} on this machine" if None not in seconds else ""
     print_lines(
         console,
         *(f"note: {text}" for text in (*data.notes, *pool_notes(sweep))),
         *(f"skipped: {problem}" for problem in sweep.plan.problems),
-        f"{counted(sum(cell.problem is None for cell, _ in rows), 'cell')}, "
+        f"{counted(sum(cell.problem is None for cell, *_ in rows), 'cell')}, "
         f"{asked(sweep)}{about}; {model.name} reads "
         f"{model.context_tokens:,} tokens; data: {data.origin}",
+        *["TFLOP: a cell by itself, by formula; cache: keys and values kept of its longest prompt"]
+        * any(works),
     )
 
 
-def _plan_table(curve: tuple[str, str], rows: Sequence[tuple[CellPlan, float | None]]) -> Table:
-    """The cells of one selector and order."""
+def _curve(cell: CellPlan) -> tuple[str, str, str]:
+    return cell.spec.select, cell.spec.order, cell.spec.attention
+
+
+def _plan_table(
+    curve: tuple[str, str, str], rows: Sequence[tuple[CellPlan, float | None, Work | None]]
+) -> Table:
+    """The cells of one selector, order and attention."""
     table = empty_table(", ".join(curve))
     for name in ("draw", "k", "prefix", "longest\nquery", "needs", "fits", "shared", "to\ncompute",
-                 "time"):  # fmt: skip
+                 "TFLOP", "cache", "time"):  # fmt: skip
         table.add_column(name, justify="right")
-    for cell, estimate in rows:
+    for cell, estimate, work in rows:
         spec, fits = cell.spec, cell.problem is None
-        if (spec.select, spec.order) != curve:
-            continue
         lengths = (cell.prefix_tokens, cell.longest_prompt - cell.prefix_tokens, cell.needed_tokens)
-        work = (cell.shared_tokens, cell.new_tokens)
+        tokens = (cell.shared_tokens, cell.new_tokens)
         known = cell.longest_prompt > 0
         table.add_row(
             str(spec.draw),
             f"{spec.k:,}",
             *(f"{n:,}" if known else "" for n in lengths),
             "yes" if fits else "no",
-            *(f"{n:,}" if fits else "" for n in work),
+            *(f"{n:,}" if fits else "" for n in tokens),
+            f"{(work.prefix_flops + cell.queries * work.query_flops) / 1e12:,.1f}" if work else "",
+            _bytes(work.cache_bytes) if work else "",
             _duration(estimate) if fits and estimate is not None else "",
         )
     return table
+
+
+def _bytes(count: float) -> str:
+    return f"{count / 1e6:.0f} MB" if count < 1e9 else f"{count / 1e9:.1f} GB"
 
 
 def _duration(seconds: float) -> str:
@@ -248,6 +280,7 @@ def print_shown(shown: Shown, console: Console) -> None:
         "gold": f"{row['gold']} ({verdict})",
         "cell": f"{row['task']} {row['model']} {row['select']} {row['order']} k={row['k']} "
         f"draw={row['draw']}",
+        "attention": row["attention"],
         "test id": row["test_id"],
         "tokens": f"{row['prompt_tokens']:,} in the prompt, {row['cached_tokens']:,} cached",
         "prompt": shown.checked,

@@ -23,6 +23,7 @@ from icl_bench.data import load_data
 from icl_bench.experiment import Experiment, Queries, Scoring
 from icl_bench.label_space import HalfLabels
 from icl_bench.models import Model
+from icl_bench.patterns import FULL, Pattern
 from icl_bench.plan import Plan, make_plan
 from icl_bench.prompts import PromptSet
 from icl_bench.runner import Runner, Watcher
@@ -160,6 +161,7 @@ class FakeBackend:
         pack: int = 2,
     ) -> None:
         self.counters = Counters()
+        self.peak_prefix_bytes = None
         self.reserved: list[int] = []
         self._log, self._pause, self._fails, self._pack = log, pause, fails, pack
 
@@ -167,8 +169,10 @@ class FakeBackend:
         return ENGINE
 
     def answer(
-        self, prompts: PromptSet, todo: Sequence[int], decoding: Decoding, reserve: int
-    ) -> Iterator[list[Answer]]:
+        self, prompts: PromptSet, todo: Sequence[int], decoding: Decoding, reserve: int,
+        pattern: Pattern = FULL,
+    ) -> Iterator[list[Answer]]:  # fmt: skip
+        assert pattern == FULL
         self.reserved.append(reserve)
         self.counters.prefix_tokens += len(prompts.prefix)
         for start in range(0, len(todo), self._pack):
