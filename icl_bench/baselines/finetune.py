@@ -130,6 +130,8 @@ class Finetuning:
             raise UserError(f"--k {shots.numbers[0]:,}: the pool has {pool:,} examples")
         device = choose_device(spec.device)
         dtype = str(choose_dtype(spec.dtype, device)).removeprefix("torch.")
+        if dtype == "float16" and device.type == "cpu":
+            raise UserError("--dtype float16: a CPU trains in float32 or bfloat16")
         return cls(spec, model, experiment, shots.numbers, str(device), dtype)
 
     def notes(self) -> list[str]:

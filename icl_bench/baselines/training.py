@@ -115,7 +115,7 @@ def fine_tune(
     pad = pad_token(experiment)
     set_seed(seed)
     tokens = first_tokens(experiment) if recipe.head == "lm" else None
-    # on a GPU weights stay in float32 and products are in the dtype that was asked for
+    # weights stay in float32 and products are in the dtype that was asked for
     model = load_classifier(source, len(experiment.data.labels), tokens, pad, "float32")
     if recipe.method == "lora":
         model = _with_lora(model, recipe)
@@ -129,10 +129,10 @@ def fine_tune(
             dataloader_num_workers=0,
             dataloader_pin_memory=cuda, logging_strategy="epoch", logging_nan_inf_filter=False,
             seed=seed, data_seed=seed, use_cpu=not cuda,
-            bf16=cuda and dtype == "bfloat16", fp16=cuda and dtype == "float16",
+            bf16=dtype == "bfloat16", fp16=dtype == "float16",
             gradient_checkpointing=cuda and _is_tight(model),
         )  # fmt: skip
-        watcher = _watcher(done, held_out, test, pad, recipe.batch, keep)
+        watcher = _watcher(done, held_out, test, pad, recipe.batch, keep, dtype)
         trainer = _grouping(Trainer, [len(row.ids) for row in train], recipe.batch, seed)(
             model=model,
             args=arguments,
@@ -276,14 +276,17 @@ def batches(rows: Sequence[Row], size: int) -> Iterator[list[int]]:
         yield order[start : start + size]
 
 
-def predict(model: Any, rows: Sequence[Row], pad: int, batch: int) -> np.ndarray:
-    """Logits of each row, ``(rows, labels)``, in the rows' order."""
+def predict(
+    model: Any, rows: Sequence[Row], pad: int, batch: int, dtype: str = "float32"
+) -> np.ndarray:
+    """Logits of each row, ``(rows, labels)``, in the rows' order; products are in ``dtype``."""
     import torch
 
     was_training = model.training
     model.eval()
     found = np.empty((len(rows), int(model.config.num_labels)))
-    with torch.no_grad():
+    products = torch.autocast(model.device.type, getattr(torch, dtype), enabled=dtype != "float32")
+    with torch.no_grad(), products:
         for places in batches(rows, batch):
             inputs = padded([rows[i].ids for i in places], pad)
             logits = model(
@@ -306,6 +309,7 @@ def _watcher(
     pad: int,
     batch: int,
     keep: Path | None,
+    dtype: str,
 ) -> Any:
     """A callback of the Trainer that answers both sets of rows after each epoch."""
     from transformers import TrainerCallback
@@ -315,9 +319,9 @@ def _watcher(
 
         def on_epoch_end(self, *_: Any, **more: Any) -> None:
             model = more["model"]
-            chosen = accuracy(predict(model, held_out, pad, 2 * batch), held_out)
+            chosen = accuracy(predict(model, held_out, pad, 2 * batch, dtype), held_out)
             start = time.perf_counter()
-            logits = predict(model, test, pad, 2 * batch)
+            logits = predict(model, test, pad, 2 * batch, dtype)
             self.test_seconds += time.perf_counter() - start
             if not np.isfinite(logits).all():
                 raise CellError(f"after epoch {len(done.test) + 1} the logits are not numbers")
