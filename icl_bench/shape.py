@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from icl_bench.errors import UserError
+from icl_bench.patterns import FULL, Pattern
+
+if TYPE_CHECKING:
+    from icl_bench.models import Model
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,17 @@ def family_of(source: str) -> str:
     from transformers import AutoConfig
 
     return str(AutoConfig.from_pretrained(source).get_text_config().model_type)
+
+
+def check_family(pattern: Pattern, model: Model) -> None:
+    """Raise ``UserError`` where a model cannot be read by a pattern."""
+    if pattern == FULL:
+        return
+    if (family := family_of(model.source)) not in FAMILIES:
+        raise UserError(
+            f"--attention {pattern}: {model.name} is of the family {family}; patterns are for "
+            f"{', '.join(dict.fromkeys(FAMILIES.values()))}"
+        )
 
 
 def layer_windows(config: Any) -> tuple[int | None, ...]:

@@ -38,6 +38,8 @@ PROTOCOL = 1
 JOURNAL, FAILED = ".journal.jsonl", ".failed.json"
 """How the names of an unfinished cell's journal and of a failed one's mark end."""
 
+ASIDE = "_perplexity"
+"""Folder of results that are no predictions; no task is called so."""
 IMPORTED = "imported"
 """The folder of imports, and the fact that tells an import's variants: the file it is from."""
 
@@ -552,7 +554,11 @@ def _result_files(root: Path, say: Callable[[str], None]) -> Iterator[_ResultFil
     """
     if not root.is_dir():
         raise UserError(f"results folder {root}: not there; run something first (icl-bench run)")
-    paths = [path for path in root.rglob("*.parquet") if not path.name.startswith(".")]
+    paths = [
+        path
+        for path in root.rglob("*.parquet")
+        if not path.name.startswith(".") and ASIDE not in path.relative_to(root).parts
+    ]
     seen: dict[tuple[Any, ...], Path] = {}
     for path in sorted(paths, key=lambda path: (path.parent.name == IMPORTED, path)):
         try:

@@ -20,7 +20,7 @@ from icl_bench.patterns import FULL, parse
 from icl_bench.plan import Plan, check_request, make_plan
 from icl_bench.runner import Outcome, Runner, Watcher
 from icl_bench.selection import SELECTORS
-from icl_bench.shape import FAMILIES, family_of, shape_of
+from icl_bench.shape import check_family, shape_of
 from icl_bench.shots import Shots
 from icl_bench.spec import Frozen, TaskSpec
 from icl_bench.store import Store
@@ -80,7 +80,8 @@ class Sweep:
             data = half.of(data)
         say(f"preparing {spec.model}")
         model = _model(spec)
-        _check_family(spec, model)
+        for text in spec.attention:
+            check_family(parse(text), model)
         experiment = Experiment(
             data, model, load_tokenizer(model), spec.seed, _scoring(spec), spec.queries,
             str(half) if half else None,
@@ -173,16 +174,6 @@ def _engine(spec: RunSpec) -> EngineSpec:
     if spec.engine.backend == "auto" and any(parse(text) != FULL for text in spec.attention):
         return spec.engine.model_copy(update={"backend": "transformers"})
     return spec.engine
-
-
-def _check_family(spec: RunSpec, model: Model) -> None:
-    """Raise ``UserError`` where a model cannot be read by the patterns that were asked for."""
-    sparse = [text for text in spec.attention if parse(text) != FULL]
-    if sparse and (family := family_of(model.source)) not in FAMILIES:
-        raise UserError(
-            f"--attention {sparse[0]}: {model.name} is of the family {family}; patterns are for "
-            f"{', '.join(dict.fromkeys(FAMILIES.values()))}"
-        )
 
 
 def _model(spec: RunSpec) -> Model:

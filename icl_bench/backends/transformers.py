@@ -203,8 +203,11 @@ class TransformersBackend:
 
     # -- the prefix -----------------------------------------------------------------------------
 
-    def _extend(self, ids: Ids) -> None:
-        """Compute more tokens of the prefix, a chunk a call; smaller chunks if memory is short."""
+    def _extend(self, ids: Ids, each: Callable[[Tensor], None] = lambda _: None) -> None:
+        """Compute more tokens of the prefix, a chunk a call; smaller chunks if memory is short.
+
+        ``each`` is given the last hidden states of every chunk, ``(tokens, hidden)``.
+        """
         done = 0
         while done < len(ids):
             part = ids[done : done + self.chunk_tokens]
@@ -214,7 +217,7 @@ class TransformersBackend:
             positions = torch.arange(start, start + len(part), device=self.device)
             mark = self._prefix.mark()
             try:
-                self._forward(tokens, positions, step)
+                hidden = self._forward(tokens, positions, step)
             except BaseException as error:
                 self._prefix.rewind(mark)
                 if not _out_of_memory(error) or len(part) <= SMALLEST_CHUNK:
@@ -223,6 +226,7 @@ class TransformersBackend:
                 _release(self.device)
                 continue
             step.done()
+            each(hidden)
             done += len(part)
             self._ids += part
             self.counters.prefix_tokens += len(part)
@@ -257,6 +261,34 @@ class TransformersBackend:
     def _drop_prefix(self) -> None:
         self._prefix, self._ids = Prefix(), ()
         _release(self.device)
+
+    def losses(self, ids: Ids, pattern: Pattern = FULL) -> np.ndarray:
+        """Loss of each token but the first, in nats: ``(tokens - 1,)`` float64.
+
+        That is minus the log-probability given all tokens before it, as the pattern lets them be
+        seen. Raises ``CellError`` where memory does not suffice.
+        """
+        wanted = torch.tensor(ids[1:], device=self.device)
+        found: list[Tensor] = []
+
+        def score(hidden: Tensor) -> None:
+            for rows in hidden.split(_HEAD_ROWS):
+                start = sum(map(len, found))
+                targets = wanted[start : start + len(rows)]
+                logits = self._logits(rows[: len(targets)])
+                chosen = logits.gather(1, targets[:, None])[:, 0]
+                found.append(torch.logsumexp(logits, -1) - chosen)
+
+        def read() -> None:
+            self._drop_prefix()
+            self._view = View() if pattern == FULL else View(pattern.sights(self._windows))
+            self._prefix.reserve(len(ids) - 1)
+            self._extend(ids[:-1], score)
+
+        self.peak_prefix_bytes = 0
+        self._guarded(read, len(ids))
+        self._drop_prefix()
+        return torch.cat(found).double().cpu().numpy()
 
     # -- answering ------------------------------------------------------------------------------
 

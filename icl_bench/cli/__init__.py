@@ -19,6 +19,7 @@ from icl_bench.cli import (
     import_,
     leaderboard,
     models,
+    perplexity,
     plan,
     report,
     run,
@@ -43,6 +44,7 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("plan")(plan.plan)
 app.command("finetune")(finetune.finetune)
+app.command("perplexity")(perplexity.perplexity)
 app.command("summary")(summary.summary)
 app.command("show")(show.show)
 app.command("export")(export.export)

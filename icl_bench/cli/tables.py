@@ -249,6 +249,38 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+def print_perplexity(frame: Any, console: Console) -> None:
+    """Perplexity of each range of lengths, one table a model and dtype."""
+    for (model, dtype), group in frame.groupby(["model", "dtype"]):
+        table = empty_table(f"{model} · {dtype}, perplexity of the tokens up to each length")
+        table.add_column("attention")
+        for name in ("tokens", "perplexity", "95%\ninterval", "over full", "95%\ninterval ",
+                     "p\n(Holm)", "TFLOP", "cache"):  # fmt: skip
+            table.add_column(name, justify="right")
+        for row in group.to_dict("records"):
+            other = row["attention"] != str(FULL)
+            table.add_row(
+                escape(row["attention"]),
+                f"{row['after']:,} {DASH} {row['length']:,}",
+                f"{row['perplexity']:.2f}",
+                _limits(row["ci_low"], row["ci_high"], 2),
+                f"{row['ratio']:.3f}" if other else "",
+                _limits(row["ratio_low"], row["ratio_high"], 3) if other else "",
+                "" if math.isnan(row["p_holm"]) else f"{row['p_holm']:.3f}",
+                f"{row['prefill_flops'] / 1e12:.1f}",
+                _bytes(row["cache_bytes"]),
+            )
+        console.print(table)
+        count = group["windows"].max()
+        print_lines(console, f"{counted(count, 'window')} a length; intervals are over windows")
+
+
+def _limits(low: float, high: float, digits: int) -> str:
+    if math.isnan(low):
+        return DASH
+    return f"{low:.{digits}f} {DASH} {high:.{digits}f}"
+
+
 def print_models(records: list[dict[str, Any]], console: Console) -> None:
     """Models with what they read and need."""
     table = empty_table()

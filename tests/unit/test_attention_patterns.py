@@ -405,3 +405,21 @@ def test_full_is_the_models_own_attention(backend: TransformersBackend, model: A
         own = model(torch.tensor([prompts.ids(0)]), use_cache=False).logits[0, -1].float()
     got = last_logits(backend, prompts, FULL)[0]
     torch.testing.assert_close(got, own, atol=TOLERANCE, rtol=0)
+
+
+# -- losses -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["full", "grouped:2,20", "approx:32,4"])
+def test_losses_are_those_of_a_dense_pass(
+    backend: TransformersBackend, model: Any, text: str
+) -> None:
+    pattern, prompt = parse(text), ids(150, 5)
+    windows = layer_windows(model.config.get_text_config())
+    chunk = {i: 4 for i, w in enumerate(windows) if w is None} if text.startswith("approx") else {}
+    logits = dense_logits(model, prompt, sees(pattern, (), len(prompt), windows), chunk)
+    wanted = torch.nn.functional.cross_entropy(
+        logits[:-1].double(), torch.tensor(prompt[1:]), reduction="none"
+    )
+    got = backend.losses(prompt, pattern)
+    np.testing.assert_allclose(got, wanted.numpy(), atol=TOLERANCE)

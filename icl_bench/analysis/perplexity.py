@@ -1,0 +1,105 @@
+"""Perplexity by length, and what reading in another way than in full does to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from icl_bench.analysis.paired import holm
+from icl_bench.perplexity import META
+from icl_bench.store import ASIDE
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = ["model", "attention", "dtype", "after", "length", "windows", "tokens", "perplexity",
+           "ci_low", "ci_high", "whole", "ratio", "ratio_low", "ratio_high", "p", "p_holm",
+           "prefill_flops", "cache_bytes"]  # fmt: skip
+
+
+def perplexities(results: str | Path) -> pd.DataFrame:
+    """Perplexity of the tokens of each range of lengths, for each model and attention.
+
+    One row per model, attention, dtype and length. A range holds the tokens behind the ``after``-th
+    and up to the ``length``-th of a window (Zebra, figures 2 and 4); ``whole`` is the perplexity of
+    all tokens up to the ``length``-th (its table 4). Only windows that every attention of the model
+    has read are taken. Limits (95%) are Student's over windows, of the mean loss; ``ratio`` is the
+    perplexity over that of ``full`` on the same windows, with its limits and the p of a paired
+    t-test, Holm's over the lengths and attentions of a model. With one window limits and p are NaN.
+    Further: windows, tokens (scored), prefill_flops and cache_bytes (by formula, of a window of
+    this length). Empty where nothing was computed.
+    """
+    import pandas as pd
+
+    found = [_read(path) for path in sorted((Path(results) / ASIDE).rglob("*.parquet"))]
+    by_model: dict[tuple[str, ...], list[tuple[dict[str, Any], np.ndarray]]] = {}
+    for meta, losses in found:
+        key = (meta["model"], meta["fingerprint"], meta["dtype"], str(meta["length"]))
+        by_model.setdefault(key, []).append((meta, losses))
+    rows: list[dict[str, Any]] = []
+    for group in by_model.values():
+        rows += _of_model(group)
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _read(path: Path) -> tuple[dict[str, Any], np.ndarray]:
+    """One file: what it says of itself and its losses, ``(windows, length - 1)``."""
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path)
+    return json.loads(table.schema.metadata[META]), np.array(table["losses"].to_pylist())
+
+
+def _of_model(group: Sequence[tuple[dict[str, Any], np.ndarray]]) -> list[dict[str, Any]]:
+    attentions = sorted({meta["attention"] for meta, _ in group}, key=lambda a: (a != "full", a))
+    held = {(meta["attention"], meta["sha256"]): losses for meta, losses in group}
+    texts = sorted({sha for _, sha in held})
+    common = [t for t in texts if all((a, t) in held for a in attentions)]
+    if not common:
+        return []
+    counts = {t: min(len(held[a, t]) for a in attentions) for t in common}
+    whole = {a: np.concatenate([held[a, t][: counts[t]] for t in common]) for a in attentions}
+    metas = {meta["attention"]: meta for meta, _ in group}
+    lengths = sorted({int(n) for meta, _ in group for n in meta["by_length"]})
+    rows = []
+    for attention in attentions:
+        meta = metas[attention]
+        for after, length in zip([1, *lengths], lengths, strict=False):
+            # the loss at place p is that of the token behind p others
+            part = slice(after - 1, length - 1)
+            mine = whole[attention][:, part].mean(1)
+            base = whole["full"][:, part].mean(1) if "full" in whole else mine * np.nan
+            row = {
+                "model": meta["model"], "attention": attention, "dtype": meta["dtype"],
+                "after": after, "length": length, "windows": len(mine),
+                "tokens": len(mine) * (length - after),
+                "whole": float(np.exp(whole[attention][:, : length - 1].mean())),
+                **meta["by_length"].get(str(length), {}),
+            }  # fmt: skip
+            row["perplexity"], row["ci_low"], row["ci_high"], _ = _exponential(mine)
+            if attention != "full":
+                row["ratio"], row["ratio_low"], row["ratio_high"], row["p"] = _exponential(
+                    mine - base
+                )
+            rows.append(row)
+    tested = [row for row in rows if "p" in row]
+    for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):
+        row["p_holm"] = p
+    return rows
+
+
+def _exponential(losses: np.ndarray) -> tuple[float, float, float, float]:
+    """``exp`` of the mean, its limits, and the p of a mean of 0, by Student's t over windows."""
+    from scipy.special import stdtr, stdtrit
+
+    mean, count = float(losses.mean()), len(losses)
+    if count < 2 or np.isnan(mean):
+        return float(np.exp(mean)), np.nan, np.nan, np.nan
+    error = float(losses.std(ddof=1)) / np.sqrt(count)
+    reach = float(stdtrit(count - 1, 0.975)) * error
+    p = 2 * float(stdtr(count - 1, -abs(mean) / error)) if error else float(mean == 0)
+    return float(np.exp(mean)), float(np.exp(mean - reach)), float(np.exp(mean + reach)), p
