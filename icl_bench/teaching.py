@@ -1,0 +1,203 @@
+"""What the demonstrations teach: shown whole, in part, with other answers, or without the nearest.
+
+Beside the plain curve these tell whether a model learns the task from its demonstrations or from
+something less: from the answers' mere presence (permuted and wrong labels: Min et al. 2022, section
+4), from the inputs or the labels alone (section 5), or from the few that are most like the query.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Literal, get_args
+
+import numpy as np
+
+from icl_bench.data import Example
+from icl_bench.errors import UserError, nearest, plain
+from icl_bench.prompts import HasText, demonstration_text
+from icl_bench.seeds import generator
+from icl_bench.spec import Template
+
+Kind = Literal[
+    "plain", "labels:permuted", "labels:noise", "inputs-only", "labels-only", "nearest-removed"
+]
+KNOWN = (
+    "plain", "labels:permuted", "labels:noise=0.3", "inputs-only", "labels-only",
+    "nearest-removed:10",
+)  # fmt: skip
+Piece = Callable[[Template, HasText], str]
+"""Text of one demonstration, without the separator behind it."""
+
+
+@dataclass(frozen=True)
+class Teaching:
+    """One way, written as in ``--demonstrations``: ``Teaching.parse(str(t)) == t``."""
+
+    kind: Kind = "plain"
+    amount: float | None = None
+    """Of ``labels:noise``, the share of wrong labels, 0 to 1; of ``nearest-removed``, the percent
+    that is left out, above 0 and below 100; of nothing else."""
+
+    def __post_init__(self) -> None:
+        if (self.amount is not None) != (self.kind in ("labels:noise", "nearest-removed")):
+            raise ValueError(f"an amount belongs to noise and removal: {self.kind}, {self.amount}")
+
+    @classmethod
+    def parse(cls, text: str) -> Teaching:
+        """Read one. Raises ``UserError`` for an unknown name or an amount out of its range."""
+        shown = f"--demonstrations {plain(text[:60])}"
+        if text.startswith("labels:noise"):
+            share = _number(text.removeprefix("labels:noise"), "=")
+            if share is None or not 0 <= share <= 1:
+                raise UserError(
+                    f"{shown}: noise is a share of wrong labels from 0 to 1, like labels:noise=0.3"
+                )
+            return cls("labels:noise", share)
+        if text.startswith("nearest-removed"):
+            percent = _number(text.removeprefix("nearest-removed"), ":")
+            if percent is None or not 0 < percent < 100:
+                raise UserError(
+                    f"{shown}: says how many percent are left out, above 0 and below 100, "
+                    "like nearest-removed:10"
+                )
+            return cls("nearest-removed", percent)
+        for kind in get_args(Kind):
+            if text == kind:
+                return cls(kind)
+        raise UserError(f"{shown}: not known; {nearest(text, KNOWN)}")
+
+    def __str__(self) -> str:
+        if self.amount is None:
+            return self.kind
+        mark = "=" if self.kind == "labels:noise" else ":"
+        return f"{self.kind}{mark}{repr(self.amount).removesuffix('.0')}"
+
+    # -- what follows from it -------------------------------------------------------------------
+
+    @property
+    def shared(self) -> bool:
+        """Whether demonstrations that all queries share are still shared."""
+        return self.kind != "nearest-removed"
+
+    @property
+    def changes_answers(self) -> bool:
+        """Whether :func:`taught` gives other answers than the data."""
+        return self.kind in ("labels:permuted", "labels:noise")
+
+    def check_allowed(self, *, shared: bool, labelled: bool) -> None:
+        """Raise ``UserError`` where it does not apply.
+
+        ``shared`` says whether the selector gives all queries the same demonstrations, ``labelled``
+        whether the task's answers are labels.
+        """
+        if self.kind == "nearest-removed" and not shared:
+            raise UserError(
+                f"--demonstrations {self}: takes from demonstrations that all queries share; "
+                "use it with --select random, balanced or centroids"
+            )
+        if self.kind == "labels:noise" and not labelled:
+            raise UserError(
+                f"--demonstrations {self}: this task's answers are free text, there is no wrong "
+                "label to show; labels:permuted is for any task"
+            )
+
+    def removed_count(self, k: int) -> int:
+        """How many of k shared demonstrations are left out of a query's prompt.
+
+        ``ceil(percent / 100 * k)``, in exact arithmetic. Raises ``UserError`` where nothing would
+        be left.
+        """
+        if self.kind != "nearest-removed":
+            return 0
+        share = Fraction(repr(self.amount)) / 100
+        count = math.ceil(share * k)
+        if count >= k:
+            raise UserError(
+                f"--demonstrations {self}: of k={k} nothing would be left; "
+                f"ask for k of {math.ceil(1 / (1 - share))} or more"
+            )
+        return count
+
+    @property
+    def piece(self) -> Piece:
+        """How a demonstration is written: the whole of it, its input, or its answer's line."""
+        if self.kind == "inputs-only":
+            return input_text
+        return answer_line if self.kind == "labels-only" else demonstration_text
+
+
+def taught(
+    teaching: Teaching,
+    train: Sequence[Example],
+    labels: Sequence[str],
+    seed: int,
+    draw: int,
+) -> tuple[Example, ...]:
+    """The train rows as one draw's demonstrations show them, in the order given.
+
+    ``labels`` are the task's; wrong ones are drawn from them. What a row shows depends on the
+    seed, the draw and its id, never on k: a larger k shows the same of what a smaller one shows, so
+    that prompts stay nested, and a row that is the query's own shows what it shows as a shared one.
+
+    - ``labels:permuted``: the answers of all train rows are permuted among them. Labels keep their
+      frequencies in the train file, and so in a prompt on average, but not among the k that are
+      shown: a permutation within each k could not be nested.
+    - ``labels:noise``: each row has, independently with the probability that was asked, one of the
+      labels other than its own, all of them equally likely. With more noise, the rows that are
+      wrong at less noise are wrong too, and in the same way.
+
+    Raises ``UserError`` for noise where there are not two labels.
+    """
+    if teaching.kind == "labels:permuted":
+        order = generator(seed, "permuted labels", draw).permutation(len(train))
+        pairs = zip(train, order, strict=True)
+        return tuple(replace(row, answer=train[other].answer) for row, other in pairs)
+    if teaching.kind == "labels:noise":
+        if len(labels) < 2:
+            raise UserError(f"--demonstrations {teaching}: needs two labels, has {len(labels)}")
+        assert teaching.amount is not None
+        return tuple(_noisy(row, teaching.amount, labels, seed, draw) for row in train)
+    return tuple(train)
+
+
+def _noisy(row: Example, share: float, labels: Sequence[str], seed: int, draw: int) -> Example:
+    rng = generator(seed, "label noise", draw, row.id)
+    if rng.random() >= share:
+        return row
+    others = [label for label in labels if label != row.answer]
+    return replace(row, answer=others[int(rng.integers(len(others)))])
+
+
+def without_nearest(shown: np.ndarray, scores: np.ndarray, count: int) -> np.ndarray:
+    """Leave out the ``count`` demonstrations most similar to a query: ``(k - count,)``.
+
+    ``shown`` are the k that are shared, in the order of the prompt, which stays; ``scores`` their
+    similarities to the query, ``(k,)``. Of equally similar ones the first goes first.
+
+    Raises ValueError if there are more or fewer scores than demonstrations, or too few of them.
+    """
+    if len(scores) != len(shown) or not 0 <= count <= len(shown):
+        raise ValueError(f"{count} of {len(shown)} demonstrations by {len(scores)} scores")
+    left: np.ndarray = np.delete(shown, np.argsort(-scores, kind="stable")[:count])
+    return left
+
+
+def input_text(template: Template, example: HasText) -> str:
+    """A demonstration without its answer: ``"query: ..."``."""
+    return template.input.format_map(example.fields)
+
+
+def answer_line(template: Template, example: HasText) -> str:
+    """A demonstration without its input: ``"intent: card arrival"``."""
+    return f"{template.answer_lead}{example.answer}"
+
+
+def _number(text: str, mark: str) -> float | None:
+    """The number behind a mark; None where there is none."""
+    try:
+        return float(text[1:]) if text.startswith(mark) and text.isascii() else None
+    except ValueError:
+        return None
