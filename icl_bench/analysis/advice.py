@@ -1,0 +1,312 @@
+"""Advice: what to prompt with for a budget per query, and the test behind it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from icl_bench.analysis.cost import POINT
+from icl_bench.analysis.grid import grids
+from icl_bench.analysis.paired import compare, holm
+from icl_bench.errors import UserError
+from icl_bench.methods import BASELINES
+from icl_bench.selection.choice import Choice
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ALPHA = 0.05
+MARGIN = 0.05
+"""The loss that a cheaper point may have, as a share of 1."""
+COSTS = ["computed_tokens", "prompt_tokens", "seconds"]
+TEST = ["difference", "ci_low", "ci_high", "p", "p_holm", "rows", "draws", "base_draws",
+        "left_out"]  # fmt: skip
+ADVICE = [*POINT, "mean", *COSTS, "verdict", "advised", *TEST]
+GOOD = ("best", "as good")
+"""Verdicts of what may be advised."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a query may take: tokens that are computed, or seconds; with neither, anything."""
+
+    tokens: float | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.tokens is not None and self.seconds is not None:
+            raise UserError("--advice: give a budget in tokens or in seconds per query, not both")
+        if self.limit is not None and not 0 < self.limit < math.inf:
+            raise UserError(f"--advice: a budget of {self.limit:g}: must be above 0")
+
+    @property
+    def limit(self) -> float | None:
+        """The number, of either unit."""
+        return self.tokens if self.seconds is None else self.seconds
+
+    @property
+    def cost(self) -> str:
+        """The column that it limits."""
+        return "computed_tokens" if self.seconds is None else "seconds"
+
+    def ranks(self, table: pd.DataFrame) -> np.ndarray:
+        """Places by cost, ``(points,)``, 0 the cheapest; equally dear ones have one place.
+
+        By computed tokens that is by whole tokens, then by those of the whole prompt: prompts that
+        share all but the query differ by chance in the former.
+        """
+        if self.seconds is None:
+            keys = [table["computed_tokens"].round(), table["prompt_tokens"]]
+        else:
+            keys = [table["seconds"]]
+        _, places = np.unique(np.column_stack(keys), axis=0, return_inverse=True)
+        return places.ravel()
+
+    def __str__(self) -> str:
+        if self.limit is None:
+            return "whatever it costs"
+        return f"up to {_amount(self.limit, self.cost)}"
+
+
+def advise(
+    frame: pd.DataFrame,
+    costs: pd.DataFrame,
+    budget: Budget,
+    *,
+    value: str = "correct",
+    margin: float = MARGIN,
+    alpha: float = ALPHA,
+) -> pd.DataFrame:
+    """Compare every point that is cheaper than the best one within a budget with it.
+
+    ``frame`` has predictions, ``costs`` is :func:`icl_bench.analysis.cost.cost`'s table of them.
+    Points are those of prompts: training and its upper bounds are no candidates, nor are shuffled
+    orders. The best is the one with the highest mean of ``value`` within the budget, the cheapest
+    of equals; each mean is over the point's own test examples. Each cheaper one is tested on those
+    that both have; in common draws where both draw their demonstrations in one way, else each
+    side's draws are a sample of its own.
+
+    One row a point: the setting, k, ``mean`` (over the draws and test examples that are complete),
+    computed_tokens, prompt_tokens and seconds of a query, and ``verdict``:
+
+    - ``over budget``, ``cost unknown``, ``best``, ``not cheaper`` (than the best): not tested;
+    - ``not compared``: no test example in common with the best;
+    - ``worse``: p_holm, one-sided and corrected over the cheaper points, is at most ``alpha``;
+    - ``as good``: not worse, and the limits exclude a loss of ``margin`` or more;
+    - ``no telling``: not worse, but ``margin`` or more may be lost.
+
+    Then ``advised``, whether it is the cheapest of the best and the as good (one of each task and
+    model that has a point within the budget); ``difference`` from the best's mean, ci_low and
+    ci_high (95%, two-sided), p and p_holm; the common rows (test examples), draws and base_draws,
+    and left_out, as of :func:`icl_bench.analysis.paired.compare`.
+
+    That a point is not significantly worse is no reason to advise it: with few test examples
+    nothing is. In simulations (250 test examples, three draws) with four cheaper points that lost
+    10 to 14 of 100 points, one of them was not significantly worse in 84% of samples, and none was
+    ever called as good. Two things are not corrected for. The best is the highest of many means,
+    so that its own is somewhat too high, which makes cheaper points look worse than they are. And
+    the limits are those of single comparisons: a point that loses ``margin`` or more is called
+    ``as good`` in at most 2.5% of samples, one of several such points more often.
+
+    Raises ValueError if a test example was predicted twice in one draw of a point.
+    """
+    kept = _candidates(frame, value)
+    table = _points(kept, value, costs)
+    kept = kept.assign(point=kept.groupby(POINT, sort=True).ngroup())
+    if budget.limit is not None:
+        table.loc[table[budget.cost] > budget.limit, "verdict"] = "over budget"
+    table.loc[table[budget.cost].isna(), "verdict"] = "cost unknown"
+    within = table[table["verdict"] == "not cheaper"]
+    ranks = budget.ranks(within)
+    bests: dict[Any, Any] = {}
+    for _, part in within.assign(rank=ranks).groupby(["task", "model"]):
+        best = part.sort_values(["mean", "rank"], ascending=[False, True]).index[0]
+        bests |= dict.fromkeys(part.index[part["rank"] < part["rank"][best]], best)
+        table.loc[best, "verdict"] = "best"
+    tested = list(bests)
+    table.loc[tested, TEST] = _tests(kept, table["select"], bests, value)
+    table["p_holm"] = table.groupby(["task", "model"])["p"].transform(holm)
+    tests = table.loc[tested]
+    lost, told = tests["p_holm"] <= alpha, tests["ci_low"] > -margin
+    table.loc[tested, "verdict"] = np.select(
+        [tests["p"].isna(), lost, told], ["not compared", "worse", "as good"], "no telling"
+    )
+    good = table.loc[within.index].assign(rank=ranks)
+    good = good[good["verdict"].isin(GOOD)].sort_values("rank", kind="stable")
+    table.loc[good.groupby(["task", "model"]).head(1).index, "advised"] = True
+    return table[ADVICE].reset_index(drop=True)
+
+
+def _candidates(frame: pd.DataFrame, value: str) -> pd.DataFrame:
+    """The predictions of points that may be advised, names as plain text."""
+    names = [name for name in POINT if name != "k"]
+    kept = frame.loc[frame[value].notna(), [*POINT, "draw", "test_id", value]]
+    kept = kept.astype(dict.fromkeys(names, object))
+    no_prompt = kept["select"].isin(BASELINES)
+    shuffled = kept["order"].astype(str).str.startswith("shuffled")
+    return kept[~no_prompt & ~shuffled].reset_index(drop=True)
+
+
+def _points(kept: pd.DataFrame, value: str, costs: pd.DataFrame) -> pd.DataFrame:
+    """The points with mean and costs, not judged yet; the index is their place in order."""
+    keys, found = grids(kept, POINT)
+    values = kept[value].to_numpy(dtype=float)
+    means = [float(values[grid.whole().rows].mean()) for grid in found]
+    table = keys.assign(mean=np.array(means, dtype=float))
+    plain = costs[[*POINT, *COSTS]].astype({name: keys[name].dtype for name in POINT})
+    table = table.merge(plain, on=POINT, how="left")
+    table[TEST] = np.nan
+    return table.assign(verdict="not cheaper", advised=False)
+
+
+def _tests(
+    kept: pd.DataFrame, selects: pd.Series[Any], bests: dict[Any, Any], value: str
+) -> pd.DataFrame:
+    """The columns of ``TEST`` of each point beside its best, which ``bests`` names; one-sided."""
+    import pandas as pd
+
+    places = pd.Series(bests, dtype=int)
+    sources = selects.map(_source)
+    alike = sources[places.index].to_numpy() == sources[places].to_numpy()
+    # points differ in any part of their setting and in k: their numbers stand for all of it
+    same: dict[str, Any] = {"order": "", "attention": "", "variant": "", "k": 0}
+    parts = []
+    for matched in (True, False):
+        pairs = places[alike == matched]
+        part = kept[kept["point"].isin([*pairs.index, *pairs])]
+        names = part["point"].astype(str).mask(part["point"].isin(pairs), "best")
+        parts.append(compare(part.assign(select=names, **same), {"select": "best"}, value=value,
+                             matched=matched, alternative="less"))  # fmt: skip
+    found = pd.concat(parts)
+    return found.set_index(found["select"].astype(int))[TEST].reindex(places.index)
+
+
+def _source(select: str) -> str:
+    """What a selector's draws are of: where it is the same, equal draws have much in common."""
+    try:
+        choice = Choice.parse(select)
+    except UserError:  # an imported name
+        return select
+    return select if choice.base is None else f"{choice.base} of {choice.of}"
+
+
+# -- in words -----------------------------------------------------------------------------------
+
+
+def lines(table: pd.DataFrame, budget: Budget, margin: float = MARGIN) -> list[str]:
+    """What :func:`advise` found, in lines of text: for each task and model what to take and why."""
+    found = []
+    for (task, model), part in table.groupby(["task", "model"], sort=True):
+        found.append(f"{task} · {model}, {budget}:")
+        named = part.assign(named=_names(part))
+        found += [f"  {line}" for line in _said(named, budget, margin)]
+    return found
+
+
+def _names(part: pd.DataFrame) -> pd.Series[str]:
+    """What points are called; the variant is named where it alone tells two apart."""
+    attention = ", " + part["attention"] + " attention"
+    names = part["select"] + ", " + part["order"] + attention.where(part["attention"] != "full", "")
+    names = names + ", k=" + part["k"].map("{:,}".format)
+    named: pd.Series[str] = names.mask(
+        names.duplicated(keep=False), names + ", variant " + part["variant"]
+    )
+    return named
+
+
+def _said(part: pd.DataFrame, budget: Budget, margin: float) -> Iterator[str]:
+    unknown = int((part["verdict"] == "cost unknown").sum())
+    rows = part.to_dict("records")
+    if not part["advised"].any():
+        known = part[part[budget.cost].notna()]
+        if len(known):
+            cheapest = known.iloc[int(budget.ranks(known).argmin())].to_dict()
+            yield f"nothing is within it; the cheapest point is {_point(cheapest, budget)}"
+    else:
+        best = next(row for row in rows if row["verdict"] == "best")
+        advised = next(row for row in rows if row["advised"])
+        yield from _advice(part, best, advised, budget, margin)
+    if unknown:
+        what = "computed tokens" if budget.seconds is None else "seconds"
+        yield f"{_count(unknown, 'point')} left out: their {what} are not known"
+
+
+def _advice(
+    part: pd.DataFrame, best: dict[Any, Any], advised: dict[Any, Any], budget: Budget, margin: float
+) -> Iterator[str]:
+    tests = int(part["p"].notna().sum())
+    points = f"{100 * margin:g} points"
+    if advised["verdict"] == "best":
+        yield f"take {_point(best, budget)}: the best"
+    else:
+        yield (
+            f"take {_point(advised, budget)}: not significantly worse than the best, and less than "
+            f"{points} are lost: {_tested(advised, tests)}"
+        )
+        yield f"the best is {_point(best, budget)}"
+    known = part[part[budget.cost].notna()]
+    known = known.assign(rank=budget.ranks(known)).sort_values("rank", kind="stable")
+    cheaper = known[known["rank"] < known.loc[known["advised"], "rank"].iloc[0]]
+    unsure = cheaper[cheaper["verdict"] == "no telling"]
+    worse = cheaper[cheaper["verdict"] == "worse"]
+    if len(unsure):
+        row = unsure.sort_values("mean").iloc[-1].to_dict()
+        more = f" (nor {_others(len(unsure) - 1)})" if len(unsure) > 1 else ""
+        yield (
+            f"the data do not tell whether less would do: {_point(row, budget)} is not "
+            f"significantly worse than the best{more}, but may lose {points} or more: "
+            f"{_tested(row, tests)}"
+        )
+    elif len(worse):
+        row = worse.sort_values("mean").iloc[-1].to_dict()
+        yield (
+            "every cheaper point is significantly worse than the best; the best of them is "
+            f"{_point(row, budget)}: {_tested(row, tests)}"
+        )
+    elif not tests:
+        yield "no cheaper point could be tested"
+    cautions = {_caution(row["select"]) for row in (advised, best)}
+    yield from sorted(text for text in cautions if text)
+
+
+def _caution(select: str) -> str | None:
+    try:
+        return Choice.parse(select).caution
+    except UserError:  # an imported name
+        return None
+
+
+def _others(number: int) -> str:
+    return "is 1 other" if number == 1 else f"are {number:,} others"
+
+
+def _point(row: dict[Any, Any], budget: Budget) -> str:
+    amount = _amount(row["seconds"], "seconds")
+    if budget.seconds is None:
+        amount = f"computes {row['computed_tokens']:,.0f} of {row['prompt_tokens']:,.0f} tokens"
+    return f"{row['named']} ({100 * row['mean']:.1f}%, {amount})"
+
+
+def _tested(row: dict[Any, Any], tests: int) -> str:
+    low, high = 100 * row["ci_low"], 100 * row["ci_high"]
+    corrected = f", Holm over {tests} cheaper points" if tests > 1 else ""
+    return (
+        f"{100 * row['difference']:+.1f} points (95%: {low:+.1f} to {high:+.1f}), "
+        f"p={row['p_holm']:.2g} for a loss (one-sided, paired by test example{corrected}; "
+        f"{_count(int(row['rows']), 'test example')}, {_count(int(row['draws']), 'draw')} beside "
+        f"{int(row['base_draws'])})"
+    )
+
+
+def _amount(number: float, cost: str) -> str:
+    if cost == "seconds":
+        return f"{number:.3g} s a query"
+    return f"{number:,.0f} computed tokens a query"
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
