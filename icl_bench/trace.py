@@ -94,7 +94,7 @@ def _one_cell(results: Path, wanted: Mapping[str, Any]) -> tuple[Path, dict[str,
         names = ", ".join(path.stem for path, _ in found[:4])
         raise UserError(
             f"{len(found)} cells match {asked}: {names}{', ...' if len(found) > 4 else ''}; "
-            "say which by --model, --select, --order or --cell HASH"
+            "say which by --model, --select, --order, --attention or --cell HASH"
         )
     return found[0]
 

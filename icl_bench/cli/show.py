@@ -36,6 +36,7 @@ def show(
     model: Which = None,
     select: Which = None,
     order: Which = None,
+    attention: Which = None,
     draw: OneDraw = 0,
     cell: Cell = None,
     results: o.Results = o.DEFAULT_RESULTS,
@@ -49,9 +50,11 @@ def show(
     """
     from icl_bench.cli.progress import console
     from icl_bench.cli.tables import print_json, print_shown
+    from icl_bench.patterns import parse
     from icl_bench.trace import find_prediction
 
-    asked = {"model": model, "select": select, "order": order, "cell": cell}
+    read = str(parse(attention)) if attention else None
+    asked = {"model": model, "select": select, "order": order, "attention": read, "cell": cell}
     wanted = {name: value for name, value in asked.items() if value is not None}
     shown = find_prediction(
         results, {"task": task, "k": k, "draw": draw, **wanted}, test_id, data_dir

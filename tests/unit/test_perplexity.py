@@ -192,7 +192,7 @@ def test_the_command_prints_the_table(
         main(["perplexity", "--model", model, "--texts", str(texts), "--lengths", "16,32",
               "--attention", "full,approx:32,4", "--results", str(tmp_path), "--dtype", "float32",
               "--json"])  # fmt: skip
-    assert ended.value.code == 0
+    assert not ended.value.code
     rows = json.loads(capsys.readouterr().out)["perplexity"]
     assert [(row["attention"], row["length"]) for row in rows] == [
         ("full", 16), ("full", 32), ("approx:32,4", 16), ("approx:32,4", 32)]  # fmt: skip
