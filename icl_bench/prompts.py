@@ -167,9 +167,9 @@ class PromptEncoder:
         if not getattr(self._tokenizer, "is_fast", False):
             raise UserError("--attention block: this model's tokenizer does not tell where its "
                             "tokens stand in a text; it needs a tokenizer.json")  # fmt: skip
-        found = self._tokenizer(text, add_special_tokens=False, split_special_tokens=True,
+        found = self._tokenizer([text], add_special_tokens=False, split_special_tokens=True,
                                 return_offsets_mapping=True, verbose=False)  # fmt: skip
-        starts = [start for start, _ in found["offset_mapping"]]
+        starts = [start for start, _ in found["offset_mapping"][0]]
         ends = np.cumsum([len(piece) for piece in self.demonstrations(demonstrations)])
         return tuple(len(self.bos) + int(n) for n in np.searchsorted(starts, ends))
 

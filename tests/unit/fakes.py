@@ -40,6 +40,7 @@ WINDOW = 4096
 class SmallTokenizer:
     """Byte pairs in SentencePiece's spelling, with what a prompt and a constraint ask of one."""
 
+    is_fast = True
     bos_token_id, eos_token_id = 1, 2
     all_special_ids = (0, 1, 2)
     added_tokens_decoder: ClassVar[dict[int, Any]] = {}
@@ -58,9 +59,12 @@ class SmallTokenizer:
         text = "query: " + " ".join(WORDS) + "\nintent: card arrival lost top up\n==\n"
         self.backend_tokenizer.train_from_iterator([text] * 3, trainer)
 
-    def __call__(self, texts: list[str], **_: Any) -> dict[str, list[list[int]]]:
+    def __call__(self, texts: list[str], **_: Any) -> dict[str, list[Any]]:
         found = self.backend_tokenizer.encode_batch(texts, add_special_tokens=False)
-        return {"input_ids": [encoding.ids for encoding in found]}
+        return {
+            "input_ids": [encoding.ids for encoding in found],
+            "offset_mapping": [encoding.offsets for encoding in found],
+        }
 
     def get_vocab(self) -> dict[str, int]:
         return self.backend_tokenizer.get_vocab()
