@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icl_bench.analysis.curves import SETTING
+from icl_bench.analysis.reading import pattern_of
 from icl_bench.methods import BASELINES
+from icl_bench.patterns import FULL
 from icl_bench.shape import Shape
 
 if TYPE_CHECKING:
@@ -17,8 +19,9 @@ if TYPE_CHECKING:
 
 POINT = [*SETTING, "k"]
 TOKENS = ["prompt_tokens", "cached_tokens", "answer_tokens"]
-OF_CELL = ["prefix_flops", "query_flops", "whole_flops", "training_seconds", "training_tokens",
-           "training_flops"]  # fmt: skip
+OF_READING = ["prefix_flops", "query_flops", "whole_flops", "cache_bytes"]
+OF_CELL = [*OF_READING, "prefill_seconds", "peak_cache_bytes", "training_seconds",
+           "training_tokens", "training_flops"]  # fmt: skip
 EVEN = ["task", "model", "select", "k", "beside", "training_flops", "flops", "base_flops",
         "queries", "training_seconds", "seconds", "base_seconds", "queries_by_seconds"]  # fmt: skip
 
@@ -32,18 +35,29 @@ class CellCost:
     prefix_tokens: int = 0
     """Tokens that all prompts share."""
     shape: Shape | None = None
+    """Of the model, for cells of full attention whose file does not say their ``work``."""
     training: Mapping[str, Any] | None = None
     """``seconds``, ``tokens`` and ``flops`` of a training."""
+    work: Mapping[str, float] | None = None
+    """Operations and bytes by formula: the fields of :class:`icl_bench.work.Work`."""
+    prefill_seconds: float | None = None
+    """Measured, of what all prompts share."""
+    peak_cache_bytes: float | None = None
+    """Measured, of keys and values."""
 
     @classmethod
     def of(cls, meta: Mapping[str, Any]) -> CellCost:
         """Read it from what a cell's file says of itself."""
         shape = meta.get("shape")
+        full = meta.get("spec", {}).get("attention", str(FULL)) == str(FULL)
         return cls(
             meta.get("seconds"),
             int(meta.get("prefix_tokens") or 0),
-            Shape.of(shape) if shape else None,
+            Shape.of(shape) if shape and full else None,
             meta.get("training"),
+            meta.get("work"),
+            meta.get("prefill_seconds"),
+            meta.get("peak_cache_bytes"),
         )
 
     def row(self, prompt_tokens: float, answer_tokens: float) -> dict[str, float]:
@@ -52,6 +66,11 @@ class CellCost:
         if self.training:
             for name in ("seconds", "tokens", "flops"):
                 found[f"training_{name}"] = float(self.training.get(name, np.nan))
+        for name in ("prefill_seconds", "peak_cache_bytes"):
+            value = getattr(self, name)
+            found[name] = np.nan if value is None else float(value)
+        if self.work is not None:
+            return found | {name: float(self.work[name]) for name in OF_READING}
         if self.shape is None or np.isnan(prompt_tokens):
             return found
         prefix = float(self.prefix_tokens)
@@ -69,9 +88,13 @@ def cost(frame: pd.DataFrame, cells: Mapping[str, CellCost]) -> pd.DataFrame:
     Columns: the setting, k, predictions; means per query: prompt_tokens, cached_tokens (those that
     came from a cache, or were shared with other queries), answer_tokens, computed_tokens (of the
     prompt, not cached), seconds (over the cells whose time is known); means over cells:
-    prefix_flops (operations of the shared beginning, once), query_flops (of a query whose prompt's
-    shared beginning is cached), whole_flops (of a query with nothing cached), training_seconds,
-    training_tokens and training_flops. What is not known is NaN.
+    prefix_flops (operations of what is computed once for all queries: their prompts' shared
+    beginning or, where demonstrations are reused, each of these), query_flops (of a query on top of
+    it), whole_flops (of a query with nothing cached) and cache_bytes (of the keys and values kept
+    of the longest prompt) by formula (:mod:`icl_bench.work`; cells stored before it have those of
+    full attention by :meth:`icl_bench.shape.Shape.flops`, and no bytes); prefill_seconds and
+    peak_cache_bytes as measured; training_seconds, training_tokens and training_flops. What is not
+    known is NaN.
 
     A nested sweep extends the prompt of the next smaller k, so that seconds are those of the run
     as it was, not of this k alone.
@@ -103,7 +126,9 @@ def break_even(costs: pd.DataFrame) -> pd.DataFrame:
 
     ``costs`` is :func:`cost`'s table. Every training is set beside prompts of the same task, model
     and k: random ones with the demonstrations cached, the same with nothing cached, and retrieved
-    ones. It is even where ``training + n * query = prefix + n * prompt query``.
+    ones, each computed anew or, with reuse, once for all queries; those that are not read in full
+    are named with their attention. It is even where ``training + n * query = prefix + n * prompt
+    query``.
 
     Columns: task, model, select (the method), k, ``beside`` (what it is compared with),
     training_flops, flops and base_flops (of a query, with what was trained and with the prompt),
@@ -128,12 +153,16 @@ def break_even(costs: pd.DataFrame) -> pd.DataFrame:
 
 def _ways(prompt: Any) -> Iterator[tuple[str, float, float, float]]:
     """Ways to serve a prompt: name, operations once and for a query, seconds of a query."""
-    name = str(prompt["select"])
-    if name != "random":
-        yield name, 0.0, prompt["whole_flops"], prompt["seconds"]
+    name, pattern = str(prompt["select"]), pattern_of(prompt["attention"])
+    read = "" if pattern == FULL else f", {prompt['attention']}"
+    once, query, whole = (prompt[f"{part}_flops"] for part in ("prefix", "query", "whole"))
+    if name != "random" and pattern is not None and pattern.reuses:
+        yield name + read, once, query, prompt["seconds"]
+    elif name != "random":
+        yield name + read, 0.0, whole, prompt["seconds"]
     elif prompt["order"] == "drawn":
-        yield "random, cached", prompt["prefix_flops"], prompt["query_flops"], prompt["seconds"]
-        yield "random, not cached", 0.0, prompt["whole_flops"], np.nan
+        yield f"random, cached{read}", once, query, prompt["seconds"]
+        yield f"random, not cached{read}", 0.0, whole, np.nan
 
 
 def _even(

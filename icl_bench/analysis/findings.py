@@ -13,6 +13,7 @@ from icl_bench.analysis.cost import CellCost, break_even, cost
 from icl_bench.analysis.demonstrations import by_distance, by_presence, copying
 from icl_bench.analysis.models import compare_models
 from icl_bench.analysis.order import noise_floor
+from icl_bench.analysis.reading import attention_patterns
 from icl_bench.analysis.saturation import context_shares, label_spaces, saturation_chances
 from icl_bench.analysis.selectors import retrieval_gain
 from icl_bench.analysis.sorting import sorting_penalty
@@ -44,6 +45,7 @@ class Findings:
     sorting_penalty: pd.DataFrame
     retrieval_gain: pd.DataFrame
     training_gain: pd.DataFrame
+    attention_patterns: pd.DataFrame
     models: pd.DataFrame
     label_bias: pd.DataFrame
     label_frequencies: pd.DataFrame
@@ -136,8 +138,9 @@ def find(stored: Stored, base_model: str | None = None) -> Findings:
         )
     # one shuffled order is a draw of an order, not a way to prompt
     plain = ~frame["order"].astype(str).str.startswith("shuffled")
+    summary = summarise_stored(stored)
     return Findings(
-        summary=summarise_stored(stored),
+        summary=summary,
         saturation_chances=saturation_chances(frame, generator(SEED, "saturation")),
         context_shares=shares,
         label_spaces=label_spaces(_unmixed(shares), {}),
@@ -145,6 +148,7 @@ def find(stored: Stored, base_model: str | None = None) -> Findings:
         sorting_penalty=sorting_penalty(frame),
         retrieval_gain=retrieval_gain(prompts),
         training_gain=training_gain(frame),
+        attention_patterns=attention_patterns(prompts, summary.curves, costs),
         models=_models(frame[plain], base_model),
         label_bias=label_bias(frame),
         label_frequencies=label_frequencies(frame),

@@ -40,7 +40,7 @@ def found(results: Path) -> Findings:
     return find(read_some(results))
 
 
-EMPTY = {"models", "label_spaces", "copying", "training_gain", "break_even"}
+EMPTY = {"models", "label_spaces", "copying", "training_gain", "attention_patterns", "break_even"}
 
 
 def test_every_table_has_rows_where_there_are_runs_for_it(found: Findings):
