@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.markup import escape
 
+from icl_bench.analysis.reading import differences
 from icl_bench.cli.tables import DASH, empty_table, print_lines, print_summary, share
+from icl_bench.patterns import FULL
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,6 +72,13 @@ def _chance(p: Any) -> str:
     return DASH if p is None or math.isnan(p) else "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
+def _better(row: Row) -> str:
+    """Which attention is better: the patterns themselves are long."""
+    if not isinstance(row["advice"], str):
+        return "no telling"
+    return str(row["kind"] if row["advice"] == row["attention"] else row["advice"])
+
+
 _K = Column("k", lambda row: f"{row['k']:,}")
 _CURVE = (_of("task"), _of("model"), _of("select"), _of("order"))
 _POINT = (_of("task"), _of("model"), _of("select"), _K)
@@ -102,6 +111,11 @@ TABLES: Mapping[str, tuple[str, Sequence[Column]]] = {
         "training: accuracy less that of a prompt with the same examples, points",
         (_of("task"), _of("model"), Column("method", lambda row: str(row["select"]), right=False),
          _K, *_DIFFERENCE),
+    ),
+    "attention_patterns": (
+        "attention: accuracy less that of full attention, points; work of the prefill, % of full's",
+        (*_CURVE, _K, Column("points", lambda row: points(row["difference"])), *_DIFFERENCE[1:3],
+         Column("better", _better, right=False), _share("work\n%", "prefix_flops_of_full")),
     ),
     "models": (
         "models: accuracy less that of the base model, points",
@@ -144,13 +158,19 @@ COST: Mapping[str, tuple[str, Sequence[Column]]] = {
 
 
 def print_findings(findings: Findings, console: Console, cost: bool = False) -> None:
-    """The curves, then each table that has rows; with ``cost`` also what it took."""
+    """The curves, then each table that has rows; with ``cost`` also what it took.
+
+    Where there is other attention than full, each curve has a table of its own with its name in
+    the title: patterns are long.
+    """
     print_summary(findings.summary, console, order=False)
     tables = dict(findings.tables())
+    tables["attention_patterns"] = differences(findings.attention_patterns)
     for name, (title, columns) in ({**TABLES, **COST} if cost else TABLES).items():
         if len(tables[name]):
-            console.print(title, style="bold", highlight=False)
-            console.print(_printed(columns, tables[name]))
+            for told, shown, part in _parts(title, columns, tables[name]):
+                console.print(told, style="bold", highlight=False)
+                console.print(_printed(shown, part))
     print_lines(
         console,
         "label bias, confusions, demonstrations, cost and single predictions: icl-bench report; "
@@ -158,10 +178,30 @@ def print_findings(findings: Findings, console: Console, cost: bool = False) -> 
     )
 
 
+def _parts(
+    title: str, columns: Sequence[Column], frame: pd.DataFrame
+) -> Iterator[tuple[str, Sequence[Column], pd.DataFrame]]:
+    """The table as it is or, with other attention than full, by curve: title, columns, rows."""
+    if "attention" not in frame or set(frame["attention"]) <= {str(FULL)}:
+        yield title, columns, frame
+        return
+    at = [column.right for column in columns].index(True)
+    names = [column.name for column in columns[:at] if column.name in frame]
+    kept = [column for column in columns[:at] if column.name not in names]
+    for key, part in frame.groupby(names, observed=True):
+        told = f"{title} ({', '.join(map(str, key))})"
+        yield told, [*kept, _of("attention"), *columns[at:]], part
+
+
 def _printed(columns: Sequence[Column], frame: pd.DataFrame) -> Table:
     table = empty_table()
     for column in columns:
-        table.add_column(column.name, justify="right" if column.right else "left", overflow="fold")
+        table.add_column(
+            column.name,
+            justify="right" if column.right else "left",
+            overflow="fold",
+            no_wrap=column.name == "attention",
+        )
     rows: Any = frame.to_dict("records")
     for row in rows:
         table.add_row(*(escape(column.text(row)) for column in columns))

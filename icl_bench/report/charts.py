@@ -137,6 +137,43 @@ def over_shots(
     return _finished(layers, description, parameter=_hidden(look))
 
 
+def block_sizes(
+    frame: pd.DataFrame, look: Look, tips: Sequence[alt.Tooltip], description: str
+) -> alt.LayerChart:
+    """Accuracy against block size; columns: series, size, value, low, high.
+
+    Rows without a size are what blocks are compared with: lines over the whole width.
+    """
+    color, shape, _ = _marks(look)
+    sizes = sorted({int(size) for size in frame["size"].dropna()})
+    shown = alt.Chart(ROWS).transform_filter(SHOWN)
+    blocks = shown.transform_filter("isValid(datum.size)").encode(
+        alt.X(
+            "size:Q",
+            title="demonstrations in a block (log scale)",
+            scale=alt.Scale(type="log", domain=[sizes[0] / 1.18, sizes[-1] * 1.18], nice=False),
+            axis=alt.Axis(values=sizes, labelOverlap="greedy", labelSeparation=4, format=",d",
+                          grid=False),
+        )
+    )  # fmt: skip
+    whole = shown.transform_filter("!isValid(datum.size)").encode(color)
+    y = alt.Y("value:Q", **_share_axis("accuracy", look))
+    low = alt.Y("low:Q", title="accuracy")
+    return _finished(
+        [
+            whole.mark_rect(opacity=0.12).encode(low, y2="high:Q"),
+            whole.mark_rule(strokeWidth=1.8).encode(y, tooltip=list(tips)),
+            blocks.mark_line(style="reference").encode(y),
+            blocks.mark_rule(strokeWidth=1.6).encode(low, color, y2="high:Q"),
+            blocks.mark_point(filled=True, size=60, opacity=1).encode(
+                y, color, shape, tooltip=list(tips)
+            ),
+        ],
+        description,
+        parameter=_hidden(look),
+    )
+
+
 def differences(
     frame: pd.DataFrame, look: Look, title: str, tips: Sequence[alt.Tooltip], description: str
 ) -> alt.LayerChart:

@@ -125,8 +125,10 @@ def order(findings: Findings, naming: Naming) -> Section | None:
     tables = [table(frame, "Answers changed by reordering", f"{CURVE} k reorderings draws rows "
                     "changed ci_low ci_high floor left_out")]  # fmt: skip
     if len(floor):
-        tables.append(table(naming.named(floor), "Changed by running again", "task model variant "
-                            "other_variant k predictions changed ci_low ci_high"))  # fmt: skip
+        read = "attention " * naming.attentions
+        tables.append(table(naming.named(floor), "Changed by running again", f"task model {read}"
+                            "variant other_variant k predictions changed ci_low "
+                            "ci_high"))  # fmt: skip
     return Section(
         "order", "How much the order matters",
         "The share of answers that change when the same demonstrations stand in another random "

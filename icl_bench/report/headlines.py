@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from icl_bench.analysis.reading import differences
 from icl_bench.methods import UPPER
 from icl_bench.report.naming import Naming, count, unshuffled
 
@@ -40,6 +41,7 @@ def headlines(findings: Findings, naming: Naming) -> list[Headlines]:
         "retrieval": findings.retrieval_gain,
         "training": findings.training_gain,
         "sorting": findings.sorting_penalty,
+        "attention": differences(findings.attention_patterns),
         "order": findings.summary.order_sensitivity,
         "models": findings.models,
     }
@@ -62,6 +64,7 @@ def _sentences(tables: dict[str, pd.DataFrame]) -> Iterator[Sentence]:
     yield from _gains("Retrieval", tables["retrieval"], "random selection")
     yield from _gains("Training", tables["training"], "a prompt with the same examples")
     yield from _gains("Sorting", tables["sorting"], "the same as drawn")
+    yield from _gains("Attention", unshuffled(tables["attention"]), "full attention")
     yield from _changed(tables["order"])
     for base, rows in unshuffled(tables["models"]).groupby("base_model"):
         yield from _gains("Model", rows, str(base))

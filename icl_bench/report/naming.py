@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from icl_bench.methods import kind
+from icl_bench.analysis.reading import pattern_of
+from icl_bench.methods import BASELINES, kind
+from icl_bench.patterns import FULL
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +26,7 @@ class Naming:
     settings: Mapping[str, str]
     """Variant -> its text, where a task and model have several variants."""
     attentions: bool
-    """Whether there are several ways to read the demonstrations."""
+    """Whether demonstrations are read in another way than by full attention, or in several."""
 
     @classmethod
     def of(cls, summary: Summary) -> Naming:
@@ -35,7 +37,7 @@ class Naming:
         counts = alike["variant"].transform("nunique")
         several = sorted(set(table.loc[counts > 1, "variant"].astype(str)))
         texts = {name: summary.settings.get(name, f"variant {name}") for name in several}
-        return cls(texts, table["attention"].nunique() > 1)
+        return cls(texts, bool((table["attention"].astype(object) != str(FULL)).any()))
 
     def named(self, frame: pd.DataFrame) -> pd.DataFrame:
         """The table with plain text for names, and ``series``, what tells its curves apart.
@@ -48,7 +50,8 @@ class Naming:
             unusual = ~frame["order"].isin(USUAL_ORDERS)
             series = series.where(~unusual, series + ", " + frame["order"])
         if self.attentions and "attention" in frame:
-            series = series + ", " + frame["attention"] + " attention"
+            read = series + ", " + frame["attention"].map(reading)
+            series = series.where(series.isin(BASELINES), read)
         if "variant" in frame:
             text = frame["variant"].map(dict(self.settings))
             series = series.where(text.isna(), series + ", " + text.fillna(""))
@@ -60,6 +63,12 @@ class Naming:
         base = frame["base_variant"].map(dict(self.settings)).fillna(frame["base_variant"])
         told = frame["series"] + " against " + base
         return frame.assign(series=frame["series"].where(~several, told))
+
+
+def reading(attention: str) -> str:
+    """A way to read the demonstrations, as its pattern is written."""
+    pattern = pattern_of(attention)
+    return f"{attention} attention" if pattern in (None, FULL) else attention
 
 
 def unshuffled(frame: pd.DataFrame) -> pd.DataFrame:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from icl_bench.patterns import FULL
 from icl_bench.report import charts
 from icl_bench.report.naming import unshuffled
 from icl_bench.report.parts import CURVE, Choice, Panel, Section, file_name, groups, plain_rows
@@ -43,9 +44,10 @@ def _choices(part: pd.DataFrame) -> tuple[Choice, ...]:
 
 
 def _usual(part: pd.DataFrame, choices: Sequence[Choice]) -> str:
-    """The point that is shown first: that of random selection as drawn, where there is one."""
+    """The point that is shown first: of random selection as drawn, read in full if it was."""
     plain = part[(part["select"] == "random") & (part["order"] == "drawn")]
-    first = set(plain["point"])
+    full = plain[plain["attention"] == str(FULL)]
+    first = set((full if len(full) else plain)["point"])
     return next((choice.value for choice in choices if choice.value in first), choices[0].value)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from icl_bench.report.attention_sections import context
 from icl_bench.report.comparison_sections import models, retrieval, sorting, training
 from icl_bench.report.curve_sections import accuracy, order, saturation
 from icl_bench.report.parts import Missing, Section
@@ -38,6 +39,7 @@ MAKERS: tuple[tuple[str, str, Maker], ...] = (
     ("Sorting penalty", "run --order drawn,by-label", sorting),
     ("Retrieval gain", "run --select random,bm25", retrieval),
     ("Training", "icl-bench finetune, and run --select random with the same k", training),
+    ("Attention patterns", "run --attention full,block:50", context),
     ("Models compared", "run the same with another --model; the first by name is the base", models),
     ("Confusion", "predictions of labels, some of them wrong", confusions),
     ("Label bias", "predictions of labels", bias),

@@ -41,6 +41,17 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "computed_tokens": ("computed tokens", "number"),
     "answer_tokens": ("answer tokens", "number"),
     "seconds": ("seconds a query", "number"),
+    "size": ("block size", "count"),
+    "sink": ("sink blocks", "count"),
+    "local": ("local blocks", "count"),
+    "difference_low": ("95% from", "points"),
+    "difference_high": ("95% to", "points"),
+    "recovered": ("of full attention's accuracy", "share"),
+    "prefix_tera": ("prefill (TFLOP)", "number"),
+    "prefix_flops_of_full": ("of full attention's", "share"),
+    "query_tera": ("a query (TFLOP)", "number"),
+    "cache_mega": ("cache (MB)", "number"),
+    "prefill_seconds": ("seconds of prefill", "number"),
     "queries": ("queries until it pays", "count"),
     "queries_by_seconds": ("by seconds", "count"),
     "training__tera": ("training (TFLOP)", "number"),
@@ -91,12 +102,14 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
 ``share`` is of 1 and shown in percent, ``points`` a difference of shares, ``p`` a probability.
 """
 DIFFERENCES = frozenset({"ci_low", "ci_high"})
-OPTIONAL = frozenset({"left_out", "rouge1", "rouge2", "rougeL", "bertscore", "invalid", "macro_f1",
+OPTIONAL = frozenset({"left_out", "size", "sink", "local", "recovered", "prefix_tera",
+                      "prefix_flops_of_full", "query_tera", "cache_mega", "prefill_seconds",
+                       "rouge1", "rouge2", "rougeL", "bertscore", "invalid", "macro_f1",
                       "prompt_tokens", "cached_tokens", "computed_tokens", "answer_tokens",
                       "seconds", "base_seconds", "queries_by_seconds", "training_seconds",
                       "training_tokens", "window", "share_of_window", "floor", "accuracy", "p",
                       "p_holm", "advice"})  # fmt: skip
-"""Columns that are left out where all their values are missing or 0."""
+"""Columns that are left out where all their values are missing (``left_out``: or 0)."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +140,7 @@ class Table:
 def table(frame: pd.DataFrame, caption: str, names: str) -> Table:
     """Make a table of some columns, ``names`` with spaces between them, in that order."""
     shown = [name for name in names.split() if name in frame and not _empty(frame, name)]
-    signed = "difference" in shown
+    signed = "difference" in shown and "difference_low" not in shown
     columns = tuple(
         Column(name, *_titled(name, "points" if signed and name in DIFFERENCES else ""))
         for name in shown
