@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-NAMES = ["01_first_sweep", "02_reading_a_curve", "03_order_and_sorting", "04_against_the_paper"]
+NAMES = ["01_first_sweep", "02_reading_a_curve", "03_order_and_sorting", "04_against_the_paper",
+         "05_does_context_need_context"]  # fmt: skip
 
 pytestmark = pytest.mark.slow
 
