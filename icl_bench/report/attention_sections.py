@@ -35,11 +35,12 @@ SHOWN = (f"{CURVE} k attention size sink local accuracy ci_low ci_high differenc
          "prefill_seconds draws test_rows left_out")  # fmt: skip
 KINDS = {
     "block": "In blocks, a demonstration sees its own block, the first ones (sink) and the last "
-    "ones before it (local).",
-    "grouped": "In groups of layers, only the first layer sees far.",
-    "approx": "Approximated, what is far is seen as means of chunks.",
+    "ones before it (local); the query sees all. The nearer to full attention that comes, the less "
+    "demonstrations need each other.",
+    "grouped": "In groups of layers, only the first layer sees beyond its window.",
+    "approx": "Approximated, what is beyond a window is seen as means of chunks.",
 }
-"""What a kind of pattern leaves of what demonstrations see."""
+"""What a kind of pattern leaves of what is seen."""
 REUSED = (" Reused, each demonstration is computed once for all prompts; a sink is then the same "
           "one in all, which changes retrieved prompts by it.")  # fmt: skip
 TIPS = (tip("series", "attention"), tip("k", "k", ",d"), tip("value", "accuracy", PERCENT), *LIMITS)
@@ -68,9 +69,8 @@ def context(findings: Findings, naming: Naming) -> Section | None:
     frame = frame.assign(cache_mega=frame["cache_bytes"] / 1e6, **tera)
     return Section(
         "context", "Does context need context?",
-        f"The same demonstrations, read in several ways. {' '.join(kinds)} The query sees all of "
-        f"them.{reused} The nearer to full attention, the less demonstrations need each other. "
-        "Lines and bands are 95% intervals. Whether a pattern differs from full attention is "
+        f"The same demonstrations, read in several ways. {' '.join(kinds)}{reused} Lines and bands "
+        "are 95% intervals. Whether a pattern differs from full attention is "
         "tested in the table, paired by test example; p is corrected over patterns and k (Holm). "
         "Operations are counted by formula, seconds are those of the run as it was.",
         "Bertsch et al. 2025, figures 8 and 9 and table 6", panels,
