@@ -31,7 +31,6 @@ from icl_bench.sweep import versions
 from icl_bench.work import cache_bytes, flops
 
 META = b"icl_bench_perplexity"
-LENGTHS = "1024,2048,4096,8192,16384,32768"
 
 
 class PerplexitySpec(Frozen):
@@ -40,7 +39,8 @@ class PerplexitySpec(Frozen):
     model: str
     texts: Path
     """A folder of ``.txt`` and ``.txt.gz`` files in UTF-8."""
-    lengths: str = LENGTHS
+    lengths: str
+    """Ascending numbers of tokens; windows have the last."""
     attention: tuple[str, ...] = ("full",)
     windows: int = 1
     """Of each text, at most."""

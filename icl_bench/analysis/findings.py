@@ -13,6 +13,7 @@ from icl_bench.analysis.cost import CellCost, break_even, cost
 from icl_bench.analysis.demonstrations import by_distance, by_presence, copying
 from icl_bench.analysis.models import compare_models
 from icl_bench.analysis.order import noise_floor
+from icl_bench.analysis.perplexity import no_perplexities, perplexities
 from icl_bench.analysis.reading import attention_patterns
 from icl_bench.analysis.saturation import context_shares, label_spaces, saturation_chances
 from icl_bench.analysis.selectors import retrieval_gain
@@ -57,6 +58,7 @@ class Findings:
     calibration_error: pd.DataFrame
     cost: pd.DataFrame
     break_even: pd.DataFrame
+    perplexity: pd.DataFrame
 
     def tables(self) -> Iterator[tuple[str, pd.DataFrame]]:
         """Every table with its name."""
@@ -86,7 +88,8 @@ def read_findings(
     """
     wanted = {"task": task, "model": model}
     only = {name: value for name, value in wanted.items() if value is not None}
-    return find(read_some(Path(results), only), base_model)
+    stored = read_some(Path(results), only)
+    return find(stored, base_model, perplexity=perplexities(results, model))
 
 
 @dataclass(frozen=True)
@@ -120,10 +123,14 @@ class Known:
         return cls(shared, labels, costs, windows)
 
 
-def find(stored: Stored, base_model: str | None = None) -> Findings:
+def find(
+    stored: Stored, base_model: str | None = None, *, perplexity: pd.DataFrame | None = None
+) -> Findings:
     """Make every table of what was read of a results folder.
 
-    ``base_model`` is as for :func:`read_findings`. Raises ``UserError`` where there is no such.
+    ``base_model`` is as for :func:`read_findings`; ``perplexity`` is the table of
+    :func:`icl_bench.analysis.perplexity.perplexities`, whose files are no
+    predictions. Raises ``UserError`` where there is no such model.
     """
     known = Known.of(stored)
     everything = stored.predictions
@@ -160,6 +167,7 @@ def find(stored: Stored, base_model: str | None = None) -> Findings:
         calibration_error=calibration_error(frame, generator(SEED, "calibration")),
         cost=costs,
         break_even=break_even(costs),
+        perplexity=no_perplexities() if perplexity is None else perplexity,
     )
 
 

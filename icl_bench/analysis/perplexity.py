@@ -21,8 +21,8 @@ COLUMNS = ["model", "attention", "dtype", "after", "length", "windows", "tokens"
            "prefill_flops", "cache_bytes"]  # fmt: skip
 
 
-def perplexities(results: str | Path) -> pd.DataFrame:
-    """Perplexity of the tokens of each range of lengths, for each model and attention.
+def perplexities(results: str | Path, model: str | None = None) -> pd.DataFrame:
+    """Perplexity of the tokens of each range of lengths, for each model (or one) and attention.
 
     One row per model, attention, dtype and length. A range holds the tokens behind the ``after``-th
     and up to the ``length``-th of a window (Zebra, figures 2 and 4); ``whole`` is the perplexity of
@@ -43,7 +43,15 @@ def perplexities(results: str | Path) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for group in by_model.values():
         rows += _of_model(group)
+    rows = [row for row in rows if model in (None, row["model"])]
     return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def no_perplexities() -> pd.DataFrame:
+    """The table of :func:`perplexities` without a row."""
+    import pandas as pd
+
+    return pd.DataFrame(columns=COLUMNS)
 
 
 def _read(path: Path) -> tuple[dict[str, Any], np.ndarray]:

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from icl_bench.cli import options as o
-from icl_bench.perplexity import LENGTHS
 
+LENGTHS = "1024,2048,4096,8192,16384,32768"
 Texts = Annotated[
     Path,
     typer.Option("--texts", metavar="DIR", help="Folder of .txt or .txt.gz files.",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.analysis.findings import Findings, find
+from icl_bench.analysis.perplexity import perplexities
 from icl_bench.analysis.summary import read_some
 from icl_bench.report.headlines import Headlines, headlines
 from icl_bench.report.naming import Naming, count, unshuffled
@@ -55,7 +56,7 @@ def make_report(
     said = [str(one.message) for one in caught if issubclass(one.category, UserWarning)]
     for text in said:
         warnings.warn(text, stacklevel=2)
-    findings = find(stored)
+    findings = find(stored, perplexity=perplexities(results, (only or {}).get("model")))
     naming = Naming.of(findings.summary)
     there, missing = sections(findings, naming)
     return Report(

@@ -346,6 +346,35 @@ def shares_of_context(frame: pd.DataFrame, look: Look, description: str) -> alt.
     )  # fmt: skip
 
 
+def lengths(
+    frame: pd.DataFrame, look: Look, tips: Sequence[alt.Tooltip], description: str
+) -> alt.LayerChart:
+    """Perplexity over length, both logarithmic; columns: series, length, value, low, high."""
+    color, shape, dash = _marks(look)
+    there = sorted({int(length) for length in frame["length"]})
+    base = alt.Chart(ROWS).transform_filter(SHOWN).encode(
+        alt.X("length:Q", title="tokens up to (log scale)",
+              scale=alt.Scale(type="log", domain=[there[0] / 1.18, there[-1] * 1.18], nice=False),
+              axis=alt.Axis(values=there, labelOverlap="greedy", labelSeparation=4, format=",d",
+                            grid=False)),
+        color,
+    )  # fmt: skip
+    low, high = float(frame["value"].min()), float(frame["value"].max())
+    scale = alt.Scale(type="log", domain=[low / 1.5, high * 1.5], nice=False, clamp=True)
+    y = alt.Y("value:Q", title="perplexity (log scale)", scale=scale,
+              axis=alt.Axis(tickCount=5, labelOverlap="greedy", format="~g"))  # fmt: skip
+    band = alt.Y("low:Q", title="perplexity (log scale)", scale=scale)
+    return _finished(
+        [
+            base.mark_area(opacity=0.1).encode(band, y2="high:Q"),
+            base.mark_line(strokeWidth=1.8).encode(y, dash),
+            base.mark_point(filled=True, size=52, opacity=1).encode(y, shape, tooltip=list(tips)),
+        ],
+        description,
+        parameter=_hidden(look),
+    )
+
+
 def cost(
     frame: pd.DataFrame, look: Look, title: str, form: str, description: str
 ) -> alt.LayerChart:

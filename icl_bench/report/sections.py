@@ -10,6 +10,7 @@ from icl_bench.report.attention_sections import context
 from icl_bench.report.comparison_sections import models, retrieval, sorting, training
 from icl_bench.report.curve_sections import accuracy, order, saturation
 from icl_bench.report.parts import Missing, Section
+from icl_bench.report.perplexity_sections import perplexity
 from icl_bench.report.point_sections import bias, calibration, confusions, distance
 from icl_bench.report.prompt_sections import copying, cost, even, presence, spaces
 
@@ -40,6 +41,7 @@ MAKERS: tuple[tuple[str, str, Maker], ...] = (
     ("Retrieval gain", "run --select random,bm25", retrieval),
     ("Training", "icl-bench finetune, and run --select random with the same k", training),
     ("Attention patterns", "run --attention full,block:50", context),
+    ("Perplexity", "icl-bench perplexity --texts DIR", perplexity),
     ("Models compared", "run the same with another --model; the first by name is the base", models),
     ("Confusion", "predictions of labels, some of them wrong", confusions),
     ("Label bias", "predictions of labels", bias),

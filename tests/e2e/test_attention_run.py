@@ -1,0 +1,119 @@
+"""Attention patterns and perplexity from the command line, with the real model and real text."""
+
+from __future__ import annotations
+
+import gzip
+import inspect
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from installed import Run
+
+import icl_bench
+from icl_bench.store import read_stored
+
+pytestmark = pytest.mark.slow
+ASKED = ("--task", "stdlib", "--model", "gemma3-270m", "--draws", 1, "--test-size", 6,
+         "--dtype", "float32")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def read(program: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results of one prompt of each kind, read in several ways."""
+    results = tmp_path_factory.mktemp("read") / "results"
+    patterns = "full,block:6,block:6,sink=0,local=0,block:100,grouped:2,64,approx:128,8"
+    done = program("run", *ASKED, "--k", 24, "--attention", patterns, "--results", results)
+    assert done.returncode == 0, done.stderr
+    assert "block:6,sink=0,local=0" in done.stdout
+    own = program("run", *ASKED, "--k", 8, "--select", "bm25", "--attention",
+                  "full,block:8,block:1,reuse", "--results", results)  # fmt: skip
+    assert own.returncode == 0, own.stderr
+    return results
+
+
+def test_patterns_read_the_same_prompts(read: Path):
+    frame = icl_bench.read_results(read).query("select == 'random'")
+    assert frame["attention"].nunique() == 6
+    assert (frame.groupby("test_id", observed=True)["prompt_hash"].nunique() == 1).all()
+
+
+def test_one_block_is_full_attention_and_small_blocks_are_not(read: Path):
+    frame = icl_bench.read_results(read).query("select == 'random'")
+    answers = frame.pivot(index="test_id", columns="attention", values="prediction")
+    assert (answers["block:100,sink=1,local=2"] == answers["full"]).all()
+    assert (answers["block:6,sink=0,local=0"] != answers["full"]).any()
+
+
+def test_files_say_what_was_computed_and_held(read: Path):
+    cells = read_stored(read).cells.values()
+    of = {(c["spec"]["select"], c["spec"]["attention"]): c for c in cells}
+    full, small = of["random", "full"], of["random", "block:6,sink=0,local=0"]
+    assert small["work"]["prefix_flops"] < full["work"]["prefix_flops"]
+    grouped = of["random", "grouped:2,64"]
+    for cell in (full, small, grouped, of["random", "approx:128,8"]):
+        held, formula = cell["peak_cache_bytes"], cell["work"]["cache_bytes"]
+        assert held == pytest.approx(formula, rel=0.05)
+        assert cell["prefill_seconds"] > 0
+    assert grouped["peak_cache_bytes"] < full["peak_cache_bytes"]
+
+
+def test_retrieved_demonstrations_are_computed_once(read: Path):
+    frame = icl_bench.read_results(read).query("select == 'bm25'")
+    cached = frame.groupby("attention", observed=True)["cached_tokens"].sum()
+    assert cached["block:1,sink=1,local=0,reuse"] > cached["full"]
+
+
+def test_show_rebuilds_a_prompt_that_was_read_in_blocks(program: Run, read: Path):
+    for select, attention in (("random", "block:6"), ("bm25", "block:1,reuse")):
+        done = program("show", "--task", "stdlib", "--k", 24 if select == "random" else 8,
+                       "--select", select, "--attention", attention, "--results", read,
+                       "--json")  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert "hash checked" in json.loads(done.stdout)["checked"]
+
+
+def test_plan_counts_operations_and_cache_by_attention(program: Run):
+    done = program("plan", *ASKED, "--k", "24", "--attention", "full,block:6,grouped:2,64",
+                   "--json")  # fmt: skip
+    full, block, grouped = json.loads(done.stdout)
+    assert block["attention"] == "block:6,sink=1,local=2"
+    assert block["flops"] < full["flops"]
+    assert block["cache_bytes"] == full["cache_bytes"]
+    assert grouped["cache_bytes"] < full["cache_bytes"]
+
+
+def test_perplexity_of_real_text_grows_where_less_is_seen(program: Run, tmp_path: Path):
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    (texts / "a.txt").write_text(inspect.getsource(zipfile)[:12000])
+    (texts / "b.txt.gz").write_bytes(gzip.compress(inspect.getsource(inspect)[:12000].encode()))
+    words = ("perplexity", "--model", "gemma3-270m", "--texts", texts, "--lengths", "64,512",
+             "--attention", "full,grouped:3,16", "--results", tmp_path, "--json")  # fmt: skip
+    done = program(*words)
+    assert done.returncode == 0, done.stderr
+    rows = {(r["attention"], r["length"]): r for r in json.loads(done.stdout)["perplexity"]}
+    assert rows["full", 512]["perplexity"] < rows["full", 64]["perplexity"]
+    assert rows["grouped:3,16", 512]["ratio"] > 1
+    assert np.isfinite([r["perplexity"] for r in rows.values()]).all()
+    again = program(*words[:-1])
+    assert "0 computed, 4 already there" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--attention", "block:0"), "size 0; must be at least 1"),
+        (("--attention", "grouped:4,0"), "WINDOW 0; must be at least 1"),
+        (("--attention", "block:5,reuse", "--select", "bm25"), "has no neighbours there"),
+        (("--attention", "block:5", "--backend", "openai", "--base-url", "http://localhost:1/v1",
+          "--tokenizer", "gemma3-270m"), "runs on --backend transformers"),
+    ],
+)  # fmt: skip
+def test_mistakes_end_in_one_line_and_exit_2(program: Run, words: tuple[str, ...], said: str):
+    done = program("run", *ASKED[:4], "--k", 4, *words)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
