@@ -10,7 +10,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
-import json
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,19 +17,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from icl_bench.engines import EngineSpec, Transformers, check_engine
 from icl_bench.errors import CellError, UserError
+from icl_bench.losses import losses_folder, write_losses
 from icl_bench.models import Model, load_tokenizer, resolve
 from icl_bench.patterns import Pattern, parse
 from icl_bench.shape import check_family, shape_of
 from icl_bench.spec import Frozen
-from icl_bench.store import ASIDE, short_hash, write_whole
+from icl_bench.store import short_hash
 from icl_bench.sweep import versions
 from icl_bench.work import cache_bytes, flops
-
-META = b"icl_bench_perplexity"
 
 
 class PerplexitySpec(Frozen):
@@ -165,21 +161,17 @@ class Perplexity:
 
     def _path(self, results: Path, facts: dict[str, Any]) -> Path:
         slug = re.sub(r"[^A-Za-z0-9.-]+", "_", f"{facts['attention']}-{facts['text']}")
-        return results / ASIDE / self.model.name / f"{slug}-{short_hash(facts)}.parquet"
+        return losses_folder(results) / self.model.name / f"{slug}-{short_hash(facts)}.parquet"
 
     def _compute(
         self, backend: Any, text: Text, pattern: Pattern, facts: dict[str, Any], path: Path
     ) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        rows, seconds, peak = [], 0.0, 0
-        for number, window in enumerate(text.windows):
+        found, seconds, peak = [], 0.0, 0
+        for window in text.windows:
             start = time.perf_counter()
-            losses = backend.losses(window, pattern)
+            found.append(backend.losses(window, pattern))
             seconds += time.perf_counter() - start
             peak = max(peak, backend.peak_prefix_bytes)
-            rows.append({"window": number, "losses": losses.astype(np.float32)})
         shape = shape_of(self.model.source)
         by_length = {
             str(length): {
@@ -190,10 +182,7 @@ class Perplexity:
         }
         meta = {**facts, "seconds": seconds, "peak_cache_bytes": peak, "by_length": by_length,
                 "lengths": self.lengths, "about": versions()}  # fmt: skip
-        table = pa.Table.from_pylist(
-            rows, pa.schema([("window", pa.int32()), ("losses", pa.list_(pa.float32()))])
-        ).replace_schema_metadata({META: json.dumps(meta).encode()})
-        write_whole(path, lambda stream: pq.write_table(table, stream, compression="zstd"))
+        write_losses(path, found, meta)
 
 
 def parse_lengths(text: str) -> tuple[int, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icl_bench.analysis.paired import holm
-from icl_bench.perplexity import META
-from icl_bench.store import ASIDE
+from icl_bench.losses import read_losses
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,9 +33,8 @@ def perplexities(results: str | Path, model: str | None = None) -> pd.DataFrame:
     """
     import pandas as pd
 
-    found = [_read(path) for path in sorted((Path(results) / ASIDE).rglob("*.parquet"))]
     by_model: dict[tuple[str, ...], list[tuple[dict[str, Any], np.ndarray]]] = {}
-    for meta, losses in found:
+    for meta, losses in read_losses(Path(results)):
         key = (meta["model"], meta["fingerprint"], meta["dtype"], str(meta["length"]))
         by_model.setdefault(key, []).append((meta, losses))
     rows: list[dict[str, Any]] = []
@@ -52,14 +49,6 @@ def no_perplexities() -> pd.DataFrame:
     import pandas as pd
 
     return pd.DataFrame(columns=COLUMNS)
-
-
-def _read(path: Path) -> tuple[dict[str, Any], np.ndarray]:
-    """One file: what it says of itself and its losses, ``(windows, length - 1)``."""
-    import pyarrow.parquet as pq
-
-    table = pq.read_table(path)
-    return json.loads(table.schema.metadata[META]), np.array(table["losses"].to_pylist())
 
 
 def _of_model(group: Sequence[tuple[dict[str, Any], np.ndarray]]) -> list[dict[str, Any]]:

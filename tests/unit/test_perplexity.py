@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from helpers import qwen_tokenizer, save_tiny_model, tiny_config
 from hypothesis import given
@@ -20,8 +18,8 @@ from icl_bench import store
 from icl_bench.analysis.perplexity import perplexities
 from icl_bench.cli import main
 from icl_bench.errors import UserError
-from icl_bench.perplexity import META, Perplexity, PerplexitySpec, parse_lengths, text_files
-from icl_bench.store import ASIDE
+from icl_bench.losses import losses_folder, write_losses
+from icl_bench.perplexity import Perplexity, PerplexitySpec, parse_lengths, text_files
 
 LENGTHS = (4, 8, 16)
 
@@ -56,11 +54,8 @@ def losses_file(folder: Path, attention: str, text: str, losses: np.ndarray, **m
             "text": text, "sha256": text, "length": LENGTHS[-1], "windows": len(losses),
             "by_length": {str(n): {"prefill_flops": 1.0 * n, "cache_bytes": 2.0 * n}
                           for n in LENGTHS}, **more}  # fmt: skip
-    rows = [{"window": i, "losses": row.tolist()} for i, row in enumerate(losses)]
-    table = pa.Table.from_pylist(rows).replace_schema_metadata({META: json.dumps(meta).encode()})
-    path = folder / ASIDE / "m" / f"{attention.replace(':', '_')}-{text}.parquet"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(table, path)
+    name = f"{attention.replace(':', '_')}-{text}.parquet"
+    write_losses(losses_folder(folder) / "m" / name, list(losses), meta)
 
 
 @given(st.lists(st.integers(2, 10**8), min_size=1, max_size=6))
@@ -114,10 +109,15 @@ def test_predictions_are_read_beside_perplexities(tmp_path: Path) -> None:
     assert said == []
 
 
+def _stored(losses: np.ndarray) -> np.ndarray:
+    """As exact as files are."""
+    return losses.astype(np.float32).astype(float)
+
+
 def test_ranges_limits_and_ratios_are_those_of_the_definition(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    full = {name: rng.gamma(2, 1, (2, 15)) for name in "abc"}
-    other = {name: losses + rng.normal(0.1, 0.05, losses.shape) for name, losses in full.items()}
+    full = {name: _stored(rng.gamma(2, 1, (2, 15))) for name in "abc"}
+    other = {name: _stored(x + rng.normal(0.1, 0.05, x.shape)) for name, x in full.items()}
     for name in "abc":
         losses_file(tmp_path, "full", name, full[name])
         losses_file(tmp_path, "grouped:2,8", name, other[name])
