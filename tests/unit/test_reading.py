@@ -28,11 +28,12 @@ from icl_bench.importing import import_predictions
 from icl_bench.patterns import FULL, Pattern, parse
 from icl_bench.plan import make_plan
 from icl_bench.report.build import make_report, tables
+from icl_bench.report.curve_sections import order
 from icl_bench.report.naming import Naming
 from icl_bench.runner import Runner
 from icl_bench.shape import Shape
 from icl_bench.shots import Shots
-from icl_bench.store import Store
+from icl_bench.store import Store, Stored
 from icl_bench.work import Work
 
 SHAPE = Shape(parameters=50, heads_width=2, windows=(None, 4), key_width=2)
@@ -295,6 +296,25 @@ def test_the_report_shows_every_pattern_under_its_own_name(results: Path):
         ):  # fmt: skip
             at = columns.index("series")
             assert names == {row[at] for row in table.rows}, table.caption
+
+
+def test_a_single_point_is_first_that_of_full_attention(results: Path):
+    (section,) = [s for s in make_report(results).sections if s.name == "bias"]
+    (shown,) = [p["value"] for p in section.panels[0].spec()["params"] if p["name"] == "point"]
+    assert shown == "random, full attention, k = 8"
+
+
+def test_what_changes_when_run_again_is_told_by_attention(tmp_path: Path):
+    """Two draws of one and the same prompt are a repeat."""
+    rows = [cell("aabb", attention=a, draw=d) for a in ("full", BLOCK) for d in (0, 1)]
+    made = frame(*rows, *(cell("aabb", order="shuffled:1", attention=a) for a in ("full", BLOCK)))
+    stored = Stored(made.assign(cell="c", queries=None, prompt_hash="h"), {}, {"v": {}}, [])
+    noise = find(stored)
+    section = order(noise, Naming.of(noise.summary))
+    assert section is not None
+    (table,) = [t for t in section.tables if t.caption == "Changed by running again"]
+    at = [column.name for column in table.columns].index("attention")
+    assert [row[at] for row in table.rows] == [BLOCK, "full"]
 
 
 def test_the_sections_charts_hold_the_tables_numbers(results: Path, found: Findings):
