@@ -13,6 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from icl_bench.analysis.curves import SETTING
 from icl_bench.patterns import FULL
 from icl_bench.plan import CellSpec
 
@@ -64,6 +65,9 @@ def print_summary(summary: Summary, console: Console, order: bool = True) -> Non
     Cells that failed come last.
     """
     sensitivity = summary.order_sensitivity if order else summary.order_sensitivity.iloc[:0]
+    shots = summary.curves.groupby(SETTING, observed=True)["k"].nunique().rename("shots")
+    saturation = summary.saturation.merge(shots.reset_index(), on=SETTING)
+    saturation = saturation[saturation["shots"] > 1]  # a single k says nothing of it
     for (task, model), group in summary.curves.groupby(["task", "model"], observed=True):
         variants = group["variant"].unique()
         named = {v: summary.settings[v] for v in variants if v in summary.settings}
@@ -73,7 +77,7 @@ def print_summary(summary: Summary, console: Console, order: bool = True) -> Non
             console,
             *(f"setting {settings[v]}: {text}" if settings else text for v, text in named.items()),
             *(_left_out(row, settings) for row in group.itertuples() if row.left_out),
-            *(_saturation(row, settings) for row in _here(summary.saturation, task, model)),
+            *(_saturation(row, settings) for row in _here(saturation, task, model)),
             *(_sensitivity(row, settings) for row in _here(sensitivity, task, model)),
         )
     if summary.failed:
