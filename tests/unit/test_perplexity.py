@@ -197,3 +197,25 @@ def test_the_command_prints_the_table(
     assert [(row["attention"], row["length"]) for row in rows] == [
         ("full", 16), ("full", 32), ("approx:32,4", 16), ("approx:32,4", 32)]  # fmt: skip
     assert rows[3]["ratio"] == pytest.approx(1)  # the window is not left yet
+
+
+def test_the_report_has_a_panel_a_model_and_every_range_in_its_table(tmp_path: Path) -> None:
+    pytest.importorskip("altair")
+    from types import SimpleNamespace
+
+    from icl_bench.report.perplexity_sections import perplexity
+
+    rng = np.random.default_rng(1)
+    for attention in ("full", "grouped:2,8"):
+        losses_file(tmp_path, attention, "a", rng.gamma(2, 1, (3, 15)))
+    found: Any = SimpleNamespace(perplexity=perplexities(tmp_path))
+    section = perplexity(found, found)
+    assert section is not None
+    (panel,) = section.panels
+    assert [row["series"] for row in panel.rows] == ["full attention"] * 3 + ["grouped:2,8"] * 3
+    assert [row["length"] for row in panel.rows] == [*LENGTHS, *LENGTHS]
+    assert panel.spec()["datasets"]["rows"] == panel.rows
+    (table,) = section.tables
+    assert len(table.rows) == 6
+    nothing: Any = SimpleNamespace(perplexity=perplexities(tmp_path / "none"))
+    assert perplexity(nothing, nothing) is None
