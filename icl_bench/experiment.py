@@ -6,7 +6,6 @@ model's weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -15,12 +14,16 @@ import numpy as np
 
 from icl_bench.data import Example, TaskData
 from icl_bench.models import Model, cache_dir
-from icl_bench.ordering import Order
-from icl_bench.patterns import FULL, Block, Pattern
-from icl_bench.prompts import PromptEncoder, PromptSet, answer_text, demonstration_text
+from icl_bench.prompts import PromptEncoder, answer_text
 from icl_bench.seeds import generator
-from icl_bench.selection import SELECTORS, Ranking, nearest
+from icl_bench.selection import nearest
+from icl_bench.selection.balanced import balanced, largest
+from icl_bench.selection.centroids import nearest_to_centroids
+from icl_bench.selection.choice import By, Choice
+from icl_bench.selection.hybrid import own_part
 from icl_bench.selection.random import draw as permutation
+from icl_bench.selection.similarity import Similarity
+from icl_bench.teaching import PLAIN, Teaching, taught, without_nearest
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -45,17 +48,22 @@ class Experiment:
     """``copied``: queries are demonstrations of their own prompt, not test rows."""
     label_space: str | None = None
     """Which part of the task's labels the data is cut to, in words; None for all."""
-    _rankings: dict[str, list[Ranking]] = field(default_factory=dict, repr=False)
+    teaching: Teaching = PLAIN
+    """What prompts show of the demonstrations, and which they leave out."""
+    embedder: str | None = None
+    """The sentence encoder that is asked for; None for the packaged one."""
+    _taught: dict[int, tuple[Example, ...]] = field(default_factory=dict, repr=False)
 
     @cached_property
     def encoder(self) -> PromptEncoder:
         """Turns examples into token ids."""
-        return PromptEncoder(self.data.spec.template, self.tokenizer)
+        return PromptEncoder(self.data.spec.template, self.tokenizer, self.teaching.piece)
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """Tokens of each train row as a demonstration with its separator: ``(train,)``."""
-        return self.encoder.demonstration_lengths(self.data.train)
+        """Tokens of each train row as a whole demonstration with its separator: ``(train,)``."""
+        plain = PromptEncoder(self.data.spec.template, self.tokenizer)
+        return plain.demonstration_lengths(self.data.train)
 
     @cached_property
     def pool(self) -> np.ndarray:
@@ -85,41 +93,103 @@ class Experiment:
         inside: np.ndarray = order[np.isin(order, self.pool)]
         return inside
 
-    def retrieved(self, select: str, draw: int, k: int) -> np.ndarray:
+    def shared_part(self, choice: Choice, draw: int, k: int) -> np.ndarray:
+        """Train indices of k demonstrations that all queries share, as selected: ``(k,)``.
+
+        Raises ``UserError`` where a label has too few, or there are more centroids than examples.
+        """
+        drawn = self.drawn(draw)
+        if choice.base == "balanced":
+            return balanced(drawn, self.answers_of_train, k, self._rounds(draw))
+        if choice.base == "centroids" and k:
+            queries = self.similarity.query_embeddings if choice.sees_queries else None
+            found = nearest_to_centroids(
+                self.similarity.pool_embeddings, k, generator(self.seed, "centroids", draw, k),
+                queries=queries, cache_dir=self.similarity.cache_dir,
+            )  # fmt: skip
+            return self._rows(found)
+        return drawn[:k]
+
+    def most_shared(self, choice: Choice, draw: int) -> int:
+        """How many demonstrations all queries could share at most."""
+        if choice.base == "balanced":
+            return largest(self.drawn(draw), self.answers_of_train, self._rounds(draw))
+        return min(len(self.pool), len(self.data.test)) if choice.sees_queries else len(self.pool)
+
+    def _rounds(self, draw: int) -> np.random.Generator:
+        return generator(self.seed, "balanced", draw)
+
+    def retrieved(self, by: By, draw: int, k: int) -> np.ndarray:
         """Train indices of each test row's k demonstrations, most similar first: ``(test, k)``."""
         found = [
-            nearest(ranking, k, generator(self.seed, "fill", select, draw, row.id))
-            for ranking, row in zip(self._ranked(select), self.data.test, strict=True)
+            nearest(ranking, k, self._fill(by, draw, row))
+            for ranking, row in zip(self.similarity.ranked(by), self.data.test, strict=True)
         ]
-        chosen: np.ndarray = self.pool[np.stack(found)]
-        return chosen
+        return self._rows(np.stack(found))
 
-    def _ranked(self, select: str) -> list[Ranking]:
-        """How similar the pool is to each test row, computed once a selector."""
-        if select not in self._rankings:
-            make = SELECTORS[select].retriever
-            assert make is not None, f"{select} does not retrieve"
-            retriever = make(self.encoder_of(select), cache_dir() / "embeddings")
-            template = self.data.spec.template
-            # the whole train file, whatever a tokenizer leaves out: its embeddings are kept on disk
-            retriever.fit([demonstration_text(template, row) for row in self.data.train])
-            queries = [
-                " ".join(row.fields[name] for name in template.input_fields)
-                for row in self.data.test
-            ]
-            self._rankings[select] = [
-                Ranking(found.scores[self.pool], found.related[self.pool])
-                for found in retriever.rank(queries)
-            ]
-        return self._rankings[select]
+    def own_part(self, by: By, draw: int, shared: np.ndarray, count: int) -> np.ndarray:
+        """Train indices of those most similar to each test row that are not shared, most similar
+        last: ``(test, count)``. ``shared`` are train indices too.
+        """
+        places = np.searchsorted(self.pool, shared)
+        found = [
+            own_part(ranking, places, count, self._fill(by, draw, row))
+            for ranking, row in zip(self.similarity.ranked(by), self.data.test, strict=True)
+        ]
+        return self._rows(np.stack(found))
 
-    def encoder_of(self, select: str) -> Encoder | None:
-        """The sentence encoder that a selector ranks by, if any. Raises ``UserError``."""
-        if not SELECTORS[select].uses_encoder:
-            return None
-        from icl_bench.selection.bertscore import encoder_default
+    def _fill(self, by: By, draw: int, row: Example) -> np.random.Generator:
+        """Draws what is not related to a query, where fewer are than are wanted."""
+        return generator(self.seed, "fill", by, draw, row.id)
 
-        return encoder_default()
+    def without_nearest(self, shown: np.ndarray, count: int) -> np.ndarray:
+        """Leave the ``count`` most similar to it out of each test row's: ``(test, k - count)``.
+
+        ``shown`` are the train indices that are shared, ``(k,)``, whose order stays.
+        """
+        places = np.searchsorted(self.pool, shown)
+        rankings = self.similarity.ranked("dense")
+        return np.stack([without_nearest(shown, r.scores[places], count) for r in rankings])
+
+    def _rows(self, places: np.ndarray) -> np.ndarray:
+        """Train indices of places in the pool."""
+        found: np.ndarray = self.pool[places]
+        return found
+
+    @cached_property
+    def similarity(self) -> Similarity:
+        """How similar the pool is to the test rows."""
+        return Similarity(self.data, self.pool, cache_dir() / "embeddings", self.embedder)
+
+    def encoders(self, choice: Choice) -> dict[str, str | None]:
+        """Names of the encoders that decide what is shown, as facts. Raises ``UserError``.
+
+        ``encoder`` is BERTScore's, which every cell names; ``embeddings`` the sentence encoder.
+        """
+        by_tokens = self.similarity.encoder.name if choice.by == "bertscore" else None
+        if not (choice.embeds or self.teaching.embeds):
+            return {"encoder": by_tokens}
+        return {"encoder": by_tokens, "embeddings": self.similarity.sentence_encoder.name}
+
+    # -- what prompts show of them --------------------------------------------------------------
+
+    @cached_property
+    def answers_of_train(self) -> list[str]:
+        """The answer of each train row, as the data has it: ``(train,)``."""
+        return [row.answer for row in self.data.train]
+
+    def taught(self, draw: int) -> tuple[Example, ...]:
+        """The train rows with the answers that one draw's demonstrations show."""
+        if not self.teaching.changes_answers:
+            return self.data.train
+        if draw not in self._taught:
+            data = self.data
+            self._taught[draw] = taught(self.teaching, data.train, data.labels, self.seed, draw)
+        return self._taught[draw]
+
+    def taught_lengths(self, draw: int) -> np.ndarray:
+        """Tokens of each train row as that draw's demonstrations show it: ``(train,)``."""
+        return self.encoder.demonstration_lengths(self.taught(draw))
 
     @cached_property
     def metric_encoder(self) -> Encoder | None:
@@ -157,116 +227,3 @@ class Experiment:
         if self.scoring == "exact":
             return Exact(label_trie(self.encoder.answers(self.data.labels)))
         return Greedy(compile_labels(self.answers, self.tokenizer))
-
-
-@dataclass
-class Group:
-    """Cells of one draw that share a growing prefix, or (retrieval) share nothing."""
-
-    experiment: Experiment
-    select: str
-    order: Order
-    draw: int
-    pattern: Pattern = FULL
-    """How the model reads the demonstrations."""
-    _sets: dict[int, PromptSet] = field(default_factory=dict, repr=False)
-
-    @property
-    def shared(self) -> bool:
-        """Whether all test rows see the same demonstrations."""
-        return not SELECTORS[self.select].retrieves
-
-    def demonstrations(self, k: int) -> np.ndarray:
-        """Train indices in the order of the prompt: ``(k,)`` if shared, else ``(test, k)``."""
-        experiment = self.experiment
-        if self.shared:
-            return self._arranged(experiment.drawn(self.draw)[:k], "")
-        if isinstance(self.pattern, Block) and self.pattern.reuse and self.pattern.sink:
-            return self._behind_sink(k)
-        found = experiment.retrieved(self.select, self.draw, k)
-        rows = zip(found, experiment.data.test, strict=True)
-        return np.stack([self._arranged(chosen, row.id) for chosen, row in rows])
-
-    def _behind_sink(self, k: int) -> np.ndarray:
-        """The draw's first demonstration, then the k - 1 most similar others: ``(test, k)``.
-
-        Demonstrations that are computed once see the sink, so it is the same in every prompt.
-        """
-        experiment = self.experiment
-        sink = experiment.drawn(self.draw)[0]
-        wanted = min(k, len(experiment.pool))
-        found = experiment.retrieved(self.select, self.draw, wanted)
-        rows = [
-            self._arranged(chosen[chosen != sink][: k - 1], row.id)
-            for chosen, row in zip(found, experiment.data.test, strict=True)
-        ]
-        return np.stack([np.concatenate([[sink], row]) for row in rows])
-
-    def _arranged(self, chosen: np.ndarray, row: str) -> np.ndarray:
-        labels = [self.experiment.data.train[i].answer for i in chosen]
-        return self.order.arrange(chosen, labels, self.draw, row)
-
-    def queries(self, k: int) -> Sequence[Example]:
-        """What is asked: the test rows, or as many of the k demonstrations (all, if k is less).
-
-        They are a random sample of the prompt's, in its order (Bertsch et al. 2025, table 5).
-        """
-        experiment = self.experiment
-        if experiment.queries == "test":
-            return experiment.data.test
-        shown = self.demonstrations(k)
-        count = min(len(experiment.data.test), k)
-        rng = generator(experiment.seed, "copied", self.draw, k)
-        return self._examples(shown[np.sort(rng.permutation(k)[:count])])
-
-    def prompts(self, shots: Sequence[int]) -> Iterator[tuple[int, PromptSet]]:
-        """Prompts of each k, in rising order."""
-        test, encoder = self.experiment.data.test, self.experiment.encoder
-        if self.shared and self.order.nested and self.experiment.queries == "test":
-            if missing := [k for k in shots if k not in self._sets]:
-                shown = self._examples(self.demonstrations(max(missing)))
-                self._sets.update(encoder.shared_prompts(shown, missing, test))
-            yield from ((k, self._sets[k]) for k in sorted(shots))
-            return
-        for k in sorted(shots):
-            chosen = self.demonstrations(k)
-            if self.shared:
-                asked = self.queries(k)
-                yield k, encoder.shared_prompts(self._examples(chosen), [k], asked)[k]
-            else:
-                own = [self._examples(c) for c in chosen]
-                yield k, encoder.own_prompts(own, test, self.pattern.blocks)
-
-    def _examples(self, indices: np.ndarray) -> list[Example]:
-        return [self.experiment.data.train[i] for i in indices]
-
-    def largest(self) -> int:
-        """The largest k whose longest prompt and answer fit the context window (0 if none)."""
-        experiment = self.experiment
-        window = experiment.model.context_tokens
-        k = self._largest_by_sums(window)
-        while k:
-            ((_, prompts),) = self.prompts([k])
-            self._sets.pop(k, None)
-            if prompts.longest + experiment.answer_tokens <= window:
-                break
-            k -= 1
-        return k
-
-    def _largest_by_sums(self, window: int) -> int:
-        """As ``largest``, from the lengths of the demonstrations alone."""
-        experiment = self.experiment
-        encoder, data = experiment.encoder, experiment.data
-        test = data.test if experiment.queries == "test" else data.train
-        queries = [len(p) for p in encoder.own_prompts([[] for _ in test], test).suffixes]
-        bare = len(encoder.own_prompts([[] for _ in test], test).prefix)
-        room = window - experiment.answer_tokens - bare - np.array(queries)
-        limit = min(len(experiment.pool), int(window // max(1, experiment.lengths.min())))
-        if self.shared:
-            totals = np.cumsum(experiment.lengths[experiment.drawn(self.draw)[:limit]])
-            return int((totals <= room.min()).sum())
-        if limit == 0:
-            return 0
-        found = experiment.retrieved(self.select, self.draw, limit)
-        totals = np.cumsum(experiment.lengths[found], axis=1)
-        return int((totals <= room[:, None]).all(0).sum())

@@ -1,4 +1,7 @@
-"""Orders: how the chosen demonstrations are arranged in the prompt."""
+"""Orders: how the chosen demonstrations are arranged in the prompt.
+
+A query's own demonstrations behind shared ones have an order of their own: the most similar last.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import numpy as np
 
 from icl_bench.errors import UserError, nearest
 from icl_bench.seeds import generator
-from icl_bench.selection import SELECTORS
+from icl_bench.selection.choice import Choice
 
 Kind = Literal["drawn", "shuffled", "by-label", "relevance", "relevance-reversed"]
 _WRITTEN = ("drawn", "shuffled:SEED", "by-label", "relevance", "relevance-reversed")
@@ -59,20 +62,20 @@ class Order:
         """
         return self.kind == "drawn"
 
-    def check_allowed(self, select: str, *, labelled: bool = True) -> None:
-        """Raise UserError if demonstrations of this selector cannot be put in this order.
+    def check_allowed(self, choice: Choice, *, labelled: bool = True) -> None:
+        """Raise UserError if demonstrations that are chosen so cannot be put in this order.
 
         ``labelled`` says whether the task's answers are labels.
         """
         by_relevance = self.kind in ("relevance", "relevance-reversed")
-        if by_relevance and not SELECTORS[select].retrieves:
+        if by_relevance and not choice.retrieves:
+            why = f"{choice} demonstrations have no relevance"
+            if not choice.shared:
+                why = f"{choice} has the query's own last anyway, the most similar last"
+            raise UserError(f"order {self}: {why}; write drawn, shuffled:SEED or by-label")
+        if self.kind == "drawn" and choice.retrieves:
             raise UserError(
-                f"order {self}: {select} demonstrations have no relevance; "
-                "write drawn, shuffled:SEED or by-label"
-            )
-        if self.kind == "drawn" and SELECTORS[select].retrieves:
-            raise UserError(
-                f"order {self}: {select} demonstrations are ranked, not drawn; "
+                f"order {self}: {choice} demonstrations are ranked, not drawn; "
                 "write relevance (most similar last) or relevance-reversed (most similar first)"
             )
         if self.kind == "by-label" and not labelled:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from icl_bench.errors import UserError, nearest
-from icl_bench.experiment import Experiment, Group
+from icl_bench.errors import UserError
+from icl_bench.experiment import Experiment
+from icl_bench.group import Group
 from icl_bench.ordering import Order
 from icl_bench.patterns import FULL, Pattern, parse
-from icl_bench.selection import SELECTORS
+from icl_bench.selection.choice import Choice
 from icl_bench.shots import Shots
 from icl_bench.spec import Frozen
+from icl_bench.teaching import PLAIN, Teaching
 from icl_bench.work import Reading
 
 DEFAULT_DRAWS = 10
@@ -121,46 +123,52 @@ def _problem(draws: Sequence[CellPlan]) -> str | None:
     return f"{longest.problem}{some}"
 
 
-def orders_for(select: str, asked: Sequence[str] | None, *, labelled: bool) -> list[Order]:
+def orders_for(choice: Choice, asked: Sequence[str] | None, *, labelled: bool) -> list[Order]:
     """The orders of a selector: those asked for, or its default. Raises ``UserError``."""
     if not asked:
-        return [Order.parse("relevance" if SELECTORS[select].retrieves else "drawn")]
+        return [Order.parse("relevance" if choice.retrieves else "drawn")]
     orders = [Order.parse(text) for text in dict.fromkeys(asked)]
     for order in orders:
-        order.check_allowed(select, labelled=labelled)
+        order.check_allowed(choice, labelled=labelled)
     return orders
 
 
 def check_request(
-    selects: Sequence[str],
+    choices: Sequence[Choice],
     orders: Sequence[str] | None,
     draws: int | None,
     attention: Sequence[str] = ("full",),
+    teaching: Teaching = PLAIN,
+    shots: Sequence[int] = (),
     *,
     labelled: bool,
 ) -> None:
-    """Raise ``UserError`` for a selector, order or attention that is not known or does not apply.
+    """Raise ``UserError`` for an order, attention or k that is not known or does not apply.
 
     Needs no data: ``labelled`` says whether the task's answers are labels.
     """
     if draws is not None and draws < 1:
         raise UserError(f"--draws {draws}: must be at least 1")
-    for select in selects:
-        if select not in SELECTORS:
-            raise UserError(f"--select {select}: not a selector; {nearest(select, SELECTORS)}")
-        chosen = orders_for(select, orders, labelled=labelled)
-        for pattern in map(parse, attention):
+    patterns = list(map(parse, attention))
+    for choice in choices:
+        choice.check_allowed(labelled=labelled)
+        teaching.check_allowed(shared=choice.shared, labelled=labelled)
+        for k in shots:
+            choice.own_count(k)
+            teaching.removed_count(k)
+        chosen = orders_for(choice, orders, labelled=labelled)
+        for pattern in patterns:
             for order in chosen:
-                _check_reading(pattern, select, order)
+                _check_reading(pattern, choice, order)
 
 
-def _check_reading(pattern: Pattern, select: str, order: Order) -> None:
+def _check_reading(pattern: Pattern, choice: Choice, order: Order) -> None:
     if not pattern.reuses:
         return
-    if not SELECTORS[select].retrieves:
+    if not choice.retrieves:
         raise UserError(
-            f"--attention {pattern}: reuse is for demonstrations that each query has of its own; "
-            f"{select} ones are computed once for all queries anyway"
+            f"--attention {pattern}: reuse is for demonstrations that are all the query's own, "
+            f"like those of bm25; what queries share under {choice} is computed once anyway"
         )
     if order.kind == "by-label":
         raise UserError(
@@ -179,24 +187,26 @@ def make_plan(
 ) -> Plan:
     """Lay out all cells and count their tokens.
 
-    ``draws`` defaults to 10 for random selection and to 1 for retrieval, which draws only what it
-    fills up with. Raises ``UserError`` where not one cell can run.
+    ``draws`` defaults to 10, and to 1 for retrieval, which draws only what it fills up with.
+    Raises ``UserError`` where not one cell can run.
     """
     labelled = experiment.data.spec.is_classification
-    check_request(selects, orders, draws, attention, labelled=labelled)
+    choices = list(dict.fromkeys(map(Choice.parse, selects)))
+    asked = (orders, draws, attention, experiment.teaching, shots.numbers)
+    check_request(choices, *asked, labelled=labelled)
     patterns = list(dict.fromkeys(map(parse, attention)))
     groups = []
-    for select in dict.fromkeys(selects):
-        count = draws or (1 if SELECTORS[select].retrieves else DEFAULT_DRAWS)
-        for order in orders_for(select, orders, labelled=labelled):
+    for choice in choices:
+        count = draws or (1 if choice.retrieves else DEFAULT_DRAWS)
+        for order in orders_for(choice, orders, labelled=labelled):
             made = [
-                Group(experiment, select, order, draw, pattern)
+                Group(experiment, choice, order, draw, pattern)
                 for pattern in patterns
                 for draw in range(count)
             ]
             # a k is compared over draws: the largest is one that fits in each of them
             largest = min(g.largest() for g in made[:count]) if shots.largest else 0
-            numbers = shots.resolved(largest)
+            numbers = shots.resolved(largest, made[0].smallest)
             groups += [PlannedGroup(group, _cells(group, numbers)) for group in made]
     plan = Plan(experiment, groups)
     if not any(group.runnable for group in groups):
@@ -211,16 +221,19 @@ def _cells(group: Group, numbers: Sequence[int]) -> list[CellPlan]:
 
     def spec(k: int) -> CellSpec:
         data, model = experiment.data.spec.name, experiment.model.name
-        return CellSpec(task=data, model=model, select=group.select, order=str(group.order),
+        return CellSpec(task=data, model=model, select=str(group.choice), order=str(group.order),
                         attention=str(group.pattern), k=k, draw=group.draw)  # fmt: skip
 
-    for k, prompts in group.prompts([k for k in numbers if k <= pool]):
+    choice = group.choice
+    # too few for so many centroids, or for a balance, is the user's mistake: selection names it
+    named = choice.base in ("centroids", "balanced")
+    over = [k for k in numbers if k > pool and not (named and choice.shared_count(k) > pool)]
+    for k, prompts in group.prompts([k for k in numbers if k not in over]):
         needed = prompts.longest + answer
         problem = None
         if needed > window:
             problem = f"k={k} needs {needed:,} tokens; {experiment.model.name} reads {window:,}"
-        grows = group.shared and group.order.nested
-        new = len(prompts.prefix) - (cached if grows else 0) + prompts.own_tokens
+        new = len(prompts.prefix) - (cached if group.grows else 0) + prompts.own_tokens
         if problem is None:
             cached = len(prompts.prefix)
         reading = Reading.of(prompts, group.pattern)
@@ -231,7 +244,7 @@ def _cells(group: Group, numbers: Sequence[int]) -> list[CellPlan]:
             spec(k), len(prompts.prefix), prompts.longest, answer, window, prompts.prompt_tokens,
             new, len(prompts.suffixes), reading, problem,
         ))  # fmt: skip
-    for k in (k for k in numbers if k > pool):
+    for k in over:
         problem = f"k={k} is more than the pool's {pool:,} demonstrations"
         reading = Reading(group.pattern, 0, ())
         cells.append(CellPlan(spec(k), 0, 0, answer, window, 0, 0, 0, reading, problem))

@@ -9,10 +9,10 @@ does not hold (a token would span it), the prompt is tokenized whole instead.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -37,6 +37,10 @@ class HasText(Protocol):
         """The label as the prompt shows it, or the free text."""
 
 
+Piece = Callable[[Template, HasText], str]
+"""Text of one demonstration, without the separator behind it."""
+
+
 def demonstration_text(template: Template, example: HasText) -> str:
     """One example with its answer: ``"query: ...\\nintent: card arrival"``."""
     shown = template.input.format_map(example.fields)
@@ -59,9 +63,14 @@ def answer_text(template: Template, answer: str) -> str:
     return f"{lead[len(lead.rstrip(' ')) :]}{answer}\n"
 
 
-def prompt_text(template: Template, demonstrations: Sequence[HasText], query: HasText) -> str:
+def prompt_text(
+    template: Template,
+    demonstrations: Sequence[HasText],
+    query: HasText,
+    piece: Piece = demonstration_text,
+) -> str:
     """The whole prompt as text (Bertsch et al. 2025, appendix G)."""
-    pieces = [demonstration_text(template, d) + template.separator for d in demonstrations]
+    pieces = [piece(template, d) + template.separator for d in demonstrations]
     return "".join([*pieces, query_text(template, query)])
 
 
@@ -147,31 +156,52 @@ def shared_prefix(prompts: Sequence[Ids], within: Ids | None = None) -> PromptSe
     return PromptSet(first[:length], tuple(p[length:] for p in prompts))
 
 
-class PromptEncoder:
-    """Builds token ids for one template with one tokenizer."""
+class _Start(NamedTuple):
+    """Demonstrations that prompts begin with, tokenized as one text."""
 
-    def __init__(self, template: Template, tokenizer: PreTrainedTokenizerBase) -> None:
+    ids: Ids
+    sizes: np.ndarray | None
+    """Tokens of the first n, ``(demonstrations + 1,)``; None where a token spans two of them."""
+    behind: Sequence[Ids | None]
+    """Each as it stands behind a separator; None where a token would span the join."""
+
+
+class PromptEncoder:
+    """Builds token ids for one template with one tokenizer; ``piece`` writes a demonstration."""
+
+    def __init__(
+        self,
+        template: Template,
+        tokenizer: PreTrainedTokenizerBase,
+        piece: Piece = demonstration_text,
+    ) -> None:
         self.template = template
+        self._piece = piece
         self._tokenizer: Any = tokenizer
         self._known: dict[str, Ids | None] = {}
         bos = tokenizer.bos_token_id
         self.bos: Ids = () if bos is None else (int(bos),)
         (self._anchor,) = self._encode([template.separator])
 
-    def _ends(self, demonstrations: Sequence[HasText], text: str) -> tuple[int, ...]:
-        """Where demonstrations end in a prompt that begins with them, in tokens.
+    def _tokens_before(self, text: str, cuts: Sequence[int]) -> np.ndarray:
+        """How many tokens of a text begin before each of these places, in characters.
 
-        A token that spans the end of one belongs to it. Raises ``UserError`` for a tokenizer that
-        does not tell where its tokens stand.
+        Raises ``UserError`` for a tokenizer that does not tell where its tokens stand.
         """
         if not getattr(self._tokenizer, "is_fast", False):
             raise UserError("--attention block: this model's tokenizer does not tell where its "
                             "tokens stand in a text; it needs a tokenizer.json")  # fmt: skip
-        found = self._tokenizer([text], add_special_tokens=False, split_special_tokens=True,
+        found = self._tokenizer(text, add_special_tokens=False, split_special_tokens=True,
                                 return_offsets_mapping=True, verbose=False)  # fmt: skip
-        starts = [start for start, _ in found["offset_mapping"][0]]
-        ends = np.cumsum([len(piece) for piece in self.demonstrations(demonstrations)])
-        return tuple(len(self.bos) + int(n) for n in np.searchsorted(starts, ends))
+        return np.searchsorted([start for start, _ in found["offset_mapping"]], cuts)
+
+    def _ends(self, pieces: Sequence[str], text: str) -> tuple[int, ...]:
+        """Where demonstrations end in a prompt that begins with their pieces, in tokens.
+
+        A token that spans the end of one belongs to it. Raises ``UserError`` as above.
+        """
+        before = self._tokens_before(text, np.cumsum([len(piece) for piece in pieces]).tolist())
+        return tuple(len(self.bos) + int(n) for n in before)
 
     def _encode(self, texts: Sequence[str]) -> list[Ids]:
         """Ids of each text alone, no special tokens; text that looks like one stays text."""
@@ -199,7 +229,7 @@ class PromptEncoder:
     def demonstrations(self, examples: Sequence[HasText]) -> list[str]:
         """Text of each demonstration with the separator behind it."""
         separator = self.template.separator
-        return [demonstration_text(self.template, e) + separator for e in examples]
+        return [self._piece(self.template, e) + separator for e in examples]
 
     def demonstration_lengths(self, examples: Sequence[HasText]) -> np.ndarray:
         """Tokens of each demonstration with its separator, as it stands inside a prompt.
@@ -239,12 +269,13 @@ class PromptEncoder:
 
         With ``ends``, it is told where each demonstration ends.
         """
-        pairs = zip(demonstrations, queries, strict=True)
-        texts = [prompt_text(self.template, shown, query) for shown, query in pairs]
+        pieces = [self.demonstrations(shown) for shown in demonstrations]
+        tails = [query_text(self.template, query) for query in queries]
+        texts = ["".join([*shown, end]) for shown, end in zip(pieces, tails, strict=True)]
         found = shared_prefix([self.bos + ids for ids in self._encode(texts)])
         where: list[tuple[int, ...]] = []
         if ends:
-            where = [self._ends(d, t) for d, t in zip(demonstrations, texts, strict=True)]
+            where = [self._ends(p, text) for p, text in zip(pieces, texts, strict=True)]
         return replace(found, own_texts=tuple(texts), ends=tuple(where), lead=len(self.bos))
 
     def shared_prompts(
@@ -257,53 +288,84 @@ class PromptEncoder:
         as long as every join holds.
         """
         pieces = self.demonstrations(demonstrations[: max(shots)])
-        encoded = self._after_separator(pieces)
-        ends = [query_text(self.template, q) for q in queries]
-        suffixes = self._after_separator(ends)
-        (whole,) = self._encode(["".join(pieces)])
-        head = self._encode(pieces[:1])
-        parts = [*head, *(ids or () for ids in encoded[1:])]
-        exact = tuple(chain.from_iterable(parts)) == whole
-        sizes = np.cumsum([0, *map(len, parts)])
+        tails = [query_text(self.template, query) for query in queries]
+        start = self._start(pieces)
         result = {}
         for k in shots:
-            start = "".join(pieces[:k])
-            joins = exact and self._joins_hold(pieces[k - 1], ends, encoded[k - 1], suffixes)
-            if joins:
-                owned = tuple(s for s in suffixes if s is not None)
-                found = PromptSet(self.bos + whole[: sizes[k]], owned)
-                where = tuple(int(n) for n in len(self.bos) + sizes[1 : k + 1])
-            else:
-                prompts = [self.bos + ids for ids in self._encode([start + end for end in ends])]
-                found = shared_prefix(prompts, within=self.bos + whole)
-                where = self._clipped_ends(demonstrations[:k], start, len(found.prefix))
-            result[k] = replace(
-                found, shared_text=start, own_texts=tuple(ends), ends=(where,), lead=len(self.bos)
-            )
+            found = self._joined(pieces[:k], start, tails)
+            if not found.ends:
+                where = self._clipped_ends(pieces[:k], len(found.prefix))
+                found = replace(found, ends=(where,))
+            result[k] = found
         return result
 
-    def _clipped_ends(
-        self, demonstrations: Sequence[HasText], text: str, prefix: int
-    ) -> tuple[int, ...]:
-        """As :meth:`_ends`, none behind the shared prefix: what is not shared is the query's."""
-        if not getattr(self._tokenizer, "is_fast", False):
-            return ()
-        return tuple(min(end, prefix) for end in self._ends(demonstrations, text))
-
-    def _joins_hold(
+    def mixed_prompts(
         self,
-        piece: str,
-        ends: Sequence[str],
-        piece_ids: Ids | None,
-        suffixes: Sequence[Ids | None],
-    ) -> bool:
-        """Whether the last demonstration and each query, tokenized apart, equal the two together.
+        shared: Sequence[HasText],
+        own: Sequence[Sequence[HasText]],
+        queries: Sequence[HasText],
+        ends: bool = False,
+    ) -> PromptSet:
+        """Prompts that begin with shared demonstrations, followed by some of each query's own.
+
+        As long as every join holds, the prefix is the shared ones, tokenized once. With ``ends``,
+        it is told where each prompt's demonstrations end.
+        """
+        if not shared:
+            return self.own_prompts(own, queries, ends)
+        pieces, behind = self.demonstrations(shared), [self.demonstrations(shown) for shown in own]
+        pairs = zip(behind, queries, strict=True)
+        tails = ["".join([*shown, query_text(self.template, q)]) for shown, q in pairs]
+        found = self._joined(pieces, self._start(pieces), tails)
+        if not ends:
+            return replace(found, ends=())
+        where = [self._ends([*pieces, *shown], found.text(i)) for i, shown in enumerate(behind)]
+        return replace(found, ends=tuple(where))
+
+    def _start(self, pieces: Sequence[str]) -> _Start:
+        """Tokenize demonstrations that all prompts begin with."""
+        behind = self._after_separator(pieces)
+        (whole,) = self._encode(["".join(pieces)])
+        parts = [*self._encode(pieces[:1]), *(ids or () for ids in behind[1:])]
+        exact = tuple(chain.from_iterable(parts)) == whole
+        return _Start(whole, np.cumsum([0, *map(len, parts)]) if exact else None, behind)
+
+    def _joined(self, pieces: Sequence[str], start: _Start, tails: Sequence[str]) -> PromptSet:
+        """Prompts of the first pieces of a start, each followed by a tail of its own.
+
+        ``ends`` are those of the pieces, none where the prompts had to be tokenized whole.
+        """
+        text, count = "".join(pieces), len(pieces)
+        where: tuple[tuple[int, ...], ...] = ()
+        behind = self._tails(pieces[-1], start.behind[count - 1], tails)
+        if start.sizes is not None and behind is not None:
+            sizes = start.sizes[: count + 1]
+            found = PromptSet(self.bos + start.ids[: sizes[-1]], behind)
+            where = (tuple(int(n) for n in len(self.bos) + sizes[1:]),)
+        else:
+            prompts = [self.bos + ids for ids in self._encode([text + tail for tail in tails])]
+            found = shared_prefix(prompts, within=self.bos + start.ids)
+        return replace(
+            found, shared_text=text, own_texts=tuple(tails), ends=where, lead=len(self.bos)
+        )
+
+    def _tails(
+        self, piece: str, piece_ids: Ids | None, tails: Sequence[str]
+    ) -> tuple[Ids, ...] | None:
+        """Ids of texts as they stand behind a demonstration; None where a token would span a join.
 
         Looks one demonstration back: no tokenizer in use merges across a whole demonstration.
         """
-        if piece_ids is None or any(suffix is None for suffix in suffixes):
-            return False
-        together = self._encode([self.template.separator + piece + end for end in ends])
-        start = self._anchor + piece_ids
-        expected = (start + (suffix or ()) for suffix in suffixes)
-        return all(a == b for a, b in zip(together, expected, strict=True))
+        if piece_ids is None:
+            return None
+        before = self._anchor + piece_ids
+        together = self._encode([self.template.separator + piece + tail for tail in tails])
+        if any(ids[: len(before)] != before for ids in together):
+            return None
+        return tuple(ids[len(before) :] for ids in together)
+
+    def _clipped_ends(self, pieces: Sequence[str], prefix: int) -> tuple[int, ...]:
+        """As :meth:`_ends`, none behind the shared prefix: what is not shared is the query's."""
+        if not getattr(self._tokenizer, "is_fast", False):
+            return ()
+        return tuple(min(end, prefix) for end in self._ends(pieces, "".join(pieces)))

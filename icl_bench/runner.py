@@ -14,11 +14,14 @@ import numpy as np
 from icl_bench.backends.base import Answer, Backend
 from icl_bench.data import Example
 from icl_bench.errors import CellError
-from icl_bench.experiment import Experiment, Group
+from icl_bench.experiment import Experiment
+from icl_bench.group import Group
 from icl_bench.plan import CellPlan, CellSpec, Plan, PlannedGroup
 from icl_bench.prompts import PromptSet
+from icl_bench.selection.choice import Choice
 from icl_bench.shape import Shape
 from icl_bench.store import Identity, OpenCell, Prediction, Store, short_hash
+from icl_bench.teaching import PLAIN
 from icl_bench.work import work_of
 
 POLL_SECONDS = 2.0
@@ -62,10 +65,10 @@ class Outcome:
     answer_tokens: int = 0
 
 
-def facts(experiment: Experiment, select: str, engine: Mapping[str, str]) -> dict[str, Any]:
+def facts(experiment: Experiment, choice: Choice, engine: Mapping[str, str]) -> dict[str, Any]:
     """All that decides a cell's predictions beside its axes. Goes into its hash and its file."""
     data, spec = experiment.data, experiment.data.spec
-    encoder, judge = experiment.encoder_of(select), experiment.metric_encoder
+    judge, teaching = experiment.metric_encoder, experiment.teaching
     return {
         **engine,
         "scoring": experiment.scoring if spec.is_classification else "generate",
@@ -77,11 +80,12 @@ def facts(experiment: Experiment, select: str, engine: Mapping[str, str]) -> dic
         "test_rows": len(data.test),
         **({"label_space": experiment.label_space} if experiment.label_space else {}),
         **({"queries": experiment.queries} if experiment.queries != "test" else {}),
+        **({"teaching": str(teaching)} if teaching != PLAIN else {}),
         "pool": short_hash([data.train[i].id for i in experiment.pool]),
         "pool_rows": len(experiment.pool),
         "fingerprint": experiment.model.fingerprint,
         "max_answer_tokens": None if spec.is_classification else spec.max_answer_tokens,
-        "encoder": encoder.name if encoder else None,
+        **experiment.encoders(choice),
         "bertscore": judge.name if judge else None,
     }
 
@@ -91,7 +95,8 @@ def origin(
 ) -> dict[str, Any]:
     """What a cell's file says of where its predictions are from, beside the facts.
 
-    ``shown`` are the examples that it learnt from or was shown; of each label their ids are kept.
+    ``shown`` are the examples that it learnt from or was shown; of each label their ids are kept
+    (the data's label, also where the prompt shows another).
     """
     labelled: dict[str, list[str]] = {}
     for example in shown:
@@ -132,7 +137,8 @@ class Runner:
         """The cell with all that decides it."""
         select = cell.spec.select
         if select not in self._facts:
-            self._facts[select] = facts(self.plan.experiment, select, self.engine)
+            choice = Choice.parse(select)
+            self._facts[select] = facts(self.plan.experiment, choice, self.engine)
         return Identity(cell.spec, self._facts[select])
 
     def run(self) -> Outcome:
@@ -212,6 +218,7 @@ class Runner:
         meta = {
             **origin(experiment, maker.shown, self.about),
             "demonstration_ids": maker.shared_ids,
+            **maker.changed,
             "prefix_tokens": len(prompts.prefix),
             "shape": self._shape.as_json() if self._shape else None,
             "work": self._work(cell, [row.answer_tokens for row in opened.done.values()]),
@@ -298,7 +305,13 @@ class _PredictionMaker:
         self._known = set(self._labels)
         self._prompts, self._hashes = prompts, prompts.hashes()
         train, chosen = experiment.data.train, group.demonstrations(k)
-        self.shown = [train[i] for i in np.unique(chosen)]
+        there = np.unique(chosen)
+        self.shown = [train[i] for i in there]
+        self.changed: dict[str, Any] = {}
+        """Answers that the prompts show instead of the data's, by the demonstration's id."""
+        if experiment.teaching.changes_answers:
+            taught = experiment.taught(group.draw)
+            self.changed["shown_answers"] = {train[i].id: taught[i].answer for i in there}
         self.shared_ids: list[str] | None = None
         self._own_ids: list[tuple[str, ...]] | None = None
         if group.shared:

@@ -138,6 +138,7 @@ def prediction_schema() -> pa.Schema:
             ("demonstration_ids", pa.list_(pa.string())),
             ("label_space", words),
             ("queries", words),
+            ("teaching", words),
             ("cell", words),
             ("variant", words),
         ]
@@ -500,6 +501,7 @@ class OpenCell:
             "backend": self.identity.facts["backend"],
             "label_space": self.identity.facts.get("label_space"),
             "queries": self.identity.facts.get("queries"),
+            "teaching": self.identity.facts.get("teaching"),
             "cell": self.identity.cell,
             "variant": self.identity.variant,
         }

@@ -12,20 +12,25 @@ from pathlib import Path
 from icl_bench.backends.base import Backend
 from icl_bench.data import load_data
 from icl_bench.engines import Engine, EngineSpec, check_engine, chosen, make_engine
-from icl_bench.errors import UserError
+from icl_bench.errors import UserError, plain
 from icl_bench.experiment import Experiment, Queries, Scoring
 from icl_bench.label_space import HalfLabels
 from icl_bench.models import Model, load_tokenizer, resolve, served
 from icl_bench.patterns import FULL, parse
 from icl_bench.plan import Plan, check_request, make_plan
 from icl_bench.runner import Outcome, Runner, Watcher
-from icl_bench.selection import SELECTORS
+from icl_bench.selection.balanced import shots_per_label
+from icl_bench.selection.choice import Choice
 from icl_bench.shape import check_family, shape_of
-from icl_bench.shots import Shots
+from icl_bench.shots import Shots, per_label
 from icl_bench.spec import Frozen, TaskSpec
 from icl_bench.store import Store
 from icl_bench.taskfile import load_task
+from icl_bench.teaching import PLAIN, Teaching
 from icl_bench.work import Work, work_of
+
+EMBEDDING = ("sentence-transformers", "scikit-learn")
+"""What embeddings and clusters are computed by: its versions are stored where there are any."""
 
 
 class RunSpec(Frozen):
@@ -35,8 +40,16 @@ class RunSpec(Frozen):
     """A shipped task's name, or the path of a task file."""
     model: str
     """A registry name, a folder or a hub id; with an API, the name that the server knows."""
-    k: str
+    k: str | None = None
+    """Numbers of demonstrations, ``max`` or ``auto``; or else ``per_label``."""
+    per_label: str | None = None
+    """Numbers of demonstrations of each label, for ``balanced`` ones."""
     select: tuple[str, ...] = ("random",)
+    """Ways to choose demonstrations: :class:`icl_bench.selection.choice.Choice`."""
+    encoder: str | None = None
+    """The sentence encoder of choices that need one: name, folder, hub id; None: the packaged."""
+    demonstrations: str = "plain"
+    """What prompts show of them: :class:`icl_bench.teaching.Teaching`."""
     order: tuple[str, ...] | None = None
     """Orders of the demonstrations; by default ``drawn``, and ``relevance`` for retrieval."""
     attention: tuple[str, ...] = ("full",)
@@ -71,7 +84,6 @@ class Sweep:
 
         ``say`` is told, in a few words, what is being done. Raises ``UserError``.
         """
-        shots = Shots.parse(spec.k)
         task = load_task(spec.task)
         check(spec, task)
         say(f"reading {task.name}")
@@ -84,9 +96,10 @@ class Sweep:
             check_family(parse(text), model)
         experiment = Experiment(
             data, model, load_tokenizer(model), spec.seed, _scoring(spec), spec.queries,
-            str(half) if half else None,
+            str(half) if half else None, Teaching.parse(spec.demonstrations), spec.encoder,
         )  # fmt: skip
-        say("counting tokens")
+        say("choosing demonstrations and counting tokens")
+        shots = _shots(spec, experiment)
         plan = make_plan(experiment, shots, spec.select, spec.order, spec.draws, spec.attention)
         return cls(spec, model, experiment, plan)
 
@@ -97,6 +110,15 @@ class Sweep:
         if asked.dtype == "auto":
             asked = asked.model_copy(update={"dtype": self.model.dtype})
         return make_engine(asked, self.spec.model)
+
+    @property
+    def choices(self) -> list[Choice]:
+        """The ways in which its demonstrations are chosen."""
+        return list(dict.fromkeys(group.group.choice for group in self.plan.groups))
+
+    @property
+    def _embeds(self) -> bool:
+        return self.experiment.teaching.embeds or any(choice.embeds for choice in self.choices)
 
     def load_backend(self) -> Backend:
         """Load the model, or make the connection to it."""
@@ -130,7 +152,7 @@ class Sweep:
             self.engine.identity(),
             self.load_backend,
             watcher or Watcher(),
-            about=versions(),
+            about=versions(*(EMBEDDING if self._embeds else ())),
             shape=None if self.spec.tokenizer else lambda: shape_of(self.model.source),
         )
         return runner.run()
@@ -150,13 +172,6 @@ def check(spec: RunSpec, task: TaskSpec) -> None:
         raise UserError("--score exact: runs on --backend transformers")
     if HalfLabels.parse(spec.labels) and not task.is_classification:
         raise UserError(f"--labels {spec.labels}: task {task.name} is free text, without labels")
-    if spec.queries == "copied":
-        retrieving = [
-            name for name in spec.select if name in SELECTORS and SELECTORS[name].retrieves
-        ]
-        if retrieving:
-            raise UserError(f"--queries copied: {retrieving[0]} would only find the query itself; "
-                            "it is for --select random")  # fmt: skip
     if (engine == "openai") != (spec.tokenizer is not None):
         raise UserError(
             "--backend openai needs --tokenizer: a model name, folder or hub id whose tokenizer "
@@ -164,9 +179,48 @@ def check(spec: RunSpec, task: TaskSpec) -> None:
             if engine == "openai"
             else "--tokenizer: applies to --backend openai only"
         )
-    check_request(
-        spec.select, spec.order, spec.draws, spec.attention, labelled=task.is_classification
-    )
+    _check_demonstrations(spec, task)
+
+
+def _check_demonstrations(spec: RunSpec, task: TaskSpec) -> None:
+    """The same for what is asked of the demonstrations."""
+    choices = [Choice.parse(text) for text in spec.select]
+    teaching = Teaching.parse(spec.demonstrations)
+    asked = (spec.order, spec.draws, spec.attention, teaching, _numbers(spec, choices))
+    check_request(choices, *asked, labelled=task.is_classification)
+    if spec.queries == "copied":
+        if own := [choice for choice in choices if not choice.shared]:
+            raise UserError(f"--queries copied: {own[0]} would only find the query itself; "
+                            "it is for demonstrations that all queries share")  # fmt: skip
+        if teaching != PLAIN:
+            raise UserError("--queries copied: asks for answers that the prompt shows; "
+                            "it is for --demonstrations plain")  # fmt: skip
+    embeds = teaching.embeds or any(choice.embeds for choice in choices)
+    if spec.encoder is not None and not embeds:
+        raise UserError(f"--encoder {plain(spec.encoder)}: nothing that is asked for embeds texts; "
+                        "it is for dense, centroids and nearest-removed")  # fmt: skip
+
+
+def _numbers(spec: RunSpec, choices: Sequence[Choice]) -> tuple[int, ...]:
+    """The k that are asked for by number. Raises ``UserError`` where it is not said how many."""
+    if (spec.k is None) == (spec.per_label is None):
+        raise UserError("give --k, or else --per-label: numbers of demonstrations, like 1,10,100")
+    if spec.k is not None:
+        return Shots.parse(spec.k).numbers
+    per_label(spec.per_label or "")
+    if others := [choice for choice in choices if str(choice) != "balanced"]:
+        raise UserError(f"--per-label: is for --select balanced, not {others[0]}; give --k")
+    return ()
+
+
+def _shots(spec: RunSpec, experiment: Experiment) -> Shots:
+    """What ``--k`` or ``--per-label`` asks for. Raises ``UserError``."""
+    if spec.per_label is None:
+        assert spec.k is not None, "one of the two is there"
+        return Shots.parse(spec.k)
+    drawn, labels = experiment.drawn(0), experiment.answers_of_train
+    each = per_label(spec.per_label)
+    return Shots(tuple(shots_per_label(number, drawn, labels) for number in each))
 
 
 def _engine(spec: RunSpec) -> EngineSpec:

@@ -8,7 +8,7 @@ something less: from the answers' mere presence (permuted and wrong labels: Min 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal, get_args
@@ -17,7 +17,7 @@ import numpy as np
 
 from icl_bench.data import Example
 from icl_bench.errors import UserError, nearest, plain
-from icl_bench.prompts import HasText, demonstration_text
+from icl_bench.prompts import HasText, Piece, demonstration_text
 from icl_bench.seeds import generator
 from icl_bench.spec import Template
 
@@ -28,8 +28,6 @@ KNOWN = (
     "plain", "labels:permuted", "labels:noise=0.3", "inputs-only", "labels-only",
     "nearest-removed:10",
 )  # fmt: skip
-Piece = Callable[[Template, HasText], str]
-"""Text of one demonstration, without the separator behind it."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +81,11 @@ class Teaching:
         return self.kind != "nearest-removed"
 
     @property
+    def embeds(self) -> bool:
+        """Whether it depends on a sentence encoder: the nearest are those of ``dense``."""
+        return self.kind == "nearest-removed"
+
+    @property
     def changes_answers(self) -> bool:
         """Whether :func:`taught` gives other answers than the data."""
         return self.kind in ("labels:permuted", "labels:noise")
@@ -112,14 +115,23 @@ class Teaching:
         """
         if self.kind != "nearest-removed":
             return 0
-        share = Fraction(repr(self.amount)) / 100
-        count = math.ceil(share * k)
-        if count >= k:
+        if k < self.smallest_k:
             raise UserError(
                 f"--demonstrations {self}: of k={k} nothing would be left; "
-                f"ask for k of {math.ceil(1 / (1 - share))} or more"
+                f"ask for k of {self.smallest_k} or more"
             )
-        return count
+        return math.ceil(self._share_removed * k)
+
+    @property
+    def smallest_k(self) -> int:
+        """The smallest k of which something is left."""
+        return math.ceil(1 / (1 - self._share_removed))
+
+    @property
+    def _share_removed(self) -> Fraction:
+        if self.kind != "nearest-removed":
+            return Fraction(0)
+        return Fraction(repr(self.amount)) / 100
 
     @property
     def piece(self) -> Piece:
@@ -127,6 +139,10 @@ class Teaching:
         if self.kind == "inputs-only":
             return input_text
         return answer_line if self.kind == "labels-only" else demonstration_text
+
+
+PLAIN = Teaching()
+"""Demonstrations as the data has them."""
 
 
 def taught(

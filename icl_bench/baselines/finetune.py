@@ -30,6 +30,7 @@ from icl_bench.models import Model, load_tokenizer, resolve
 from icl_bench.plan import CellSpec
 from icl_bench.prompts import PromptSet
 from icl_bench.runner import Outcome, facts, origin
+from icl_bench.selection.choice import Choice
 from icl_bench.shape import Shape, shape_of
 from icl_bench.shots import Shots
 from icl_bench.spec import Frozen
@@ -174,7 +175,7 @@ class Finetuning:
         )  # fmt: skip
         engine = {"backend": "trainer" if method in TRAINED else method,
                   "dtype": self.dtype}  # fmt: skip
-        decided: dict[str, Any] = facts(experiment, "random", engine) | {"scoring": CLASSIFIER}
+        decided: dict[str, Any] = facts(experiment, Choice(), engine) | {"scoring": CLASSIFIER}
         if method in TRAINED:
             decided["recipe"] = self._recipe(method).model_dump()
             decided["validation"] = self.spec.validation

@@ -26,7 +26,7 @@ Model = Annotated[
     ),
 ]
 K = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--k",
         metavar="LIST",
@@ -35,13 +35,45 @@ K = Annotated[
         show_default=False,
     ),
 ]
+PerLabel = Annotated[
+    str | None,
+    typer.Option(
+        "--per-label",
+        metavar="LIST",
+        help="Instead of --k, for --select balanced: demonstrations of each label, like 1,2,5.",
+        show_default=False,
+    ),
+]
 Select = Annotated[
     str,
     typer.Option(
         "--select",
         metavar="LIST",
-        help="How demonstrations are chosen: random (the same for all test examples, cached), "
-        "bm25, bertscore (the most similar to each test example). Several with commas.",
+        help="How demonstrations are chosen. The same for all test examples, cached: random, "
+        "balanced (by label), centroids (of k-means over the pool; ,of=queries: over the test "
+        "examples). The most similar to each test example: bm25, bertscore, dense. Both: "
+        "hybrid:S[,by=bm25|bertscore|dense] ends with S of the test example's own, as does "
+        "centroids+hybrid:S. Several with commas.",
+    ),
+]
+Encoder = Annotated[
+    str | None,
+    typer.Option(
+        "--encoder",
+        metavar="NAME",
+        help="Sentence encoder of dense and centroids: a name, a folder or a hub id "
+        "(all-MiniLM-L6-v2, which is packaged).",
+        show_default=False,
+    ),
+]
+Demonstrations = Annotated[
+    str,
+    typer.Option(
+        "--demonstrations",
+        metavar="HOW",
+        help="What prompts show of them: plain; labels:permuted; labels:noise=0.3 (that share is "
+        "wrong); inputs-only; labels-only; nearest-removed:P (without the P percent most similar "
+        "to the test example).",
     ),
 ]
 Order = Annotated[
@@ -49,8 +81,9 @@ Order = Annotated[
     typer.Option(
         "--order",
         metavar="LIST",
-        help="How they are arranged: drawn (default), shuffled:SEED, by-label; after retrieval "
-        "relevance (default; most similar last), relevance-reversed. Several with commas.",
+        help="How they are arranged: drawn (default), shuffled:SEED, by-label; where all are the "
+        "test example's own, relevance (default; most similar last), relevance-reversed. Several "
+        "with commas.",
     ),
 ]
 Draws = Annotated[

@@ -8,8 +8,11 @@ from icl_bench.cli import options as o
 def plan(
     task: o.Task,
     model: o.Model,
-    k: o.K,
+    k: o.K = None,
+    per_label: o.PerLabel = None,
     select: o.Select = "random",
+    encoder: o.Encoder = None,
+    demonstrations: o.Demonstrations = "plain",
     order: o.Order = None,
     attention: o.Attention = "full",
     draws: o.Draws = None,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from icl_bench.cli.options import words
 from icl_bench.errors import UserError
 from icl_bench.patterns import split
+from icl_bench.selection import choice
 
 if TYPE_CHECKING:
     from icl_bench.sweep import RunSpec
@@ -23,7 +24,10 @@ def make_spec(options: dict[str, Any]) -> RunSpec:
         task=options["task"],
         model=options["model"],
         k=options["k"],
-        select=words(options["select"]) or ("random",),
+        per_label=options["per_label"],
+        select=tuple(choice.split(options["select"])) or ("random",),
+        encoder=options["encoder"],
+        demonstrations=options["demonstrations"],
         order=words(options["order"]),
         attention=split(options["attention"]),
         draws=options["draws"],

@@ -1,21 +1,16 @@
-"""Selectors: how demonstrations are chosen from the pool, all of them named in one dict.
+"""Selection: how demonstrations are chosen from the pool. ``choice`` says in which ways.
 
-``random`` gives one list for all test examples (see :mod:`icl_bench.selection.random`). The others
-are retrievers: they rank the whole pool for each test example, and :func:`nearest` takes the first
-k of a ranking.
+What all queries share comes from ``random``, ``centroids`` or ``balanced``; what is a query's own
+from a retriever (``bm25``, ``bertscore``, ``dense``), which ranks the whole pool for each query:
+:func:`nearest` takes the first k of a ranking, and ``hybrid`` those that are not shared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from icl_bench.selection.bertscore import Encoder
 
 
 class Ranking(NamedTuple):
@@ -28,30 +23,13 @@ class Ranking(NamedTuple):
 
 
 class Retriever(Protocol):
-    """A selector that ranks the pool for each test example."""
+    """A measure of similarity that ranks the pool for each test example."""
 
     def fit(self, demonstrations: Sequence[str]) -> None:
-        """Take in the pool: whole demonstration texts, answers included."""
+        """Take in the pool's texts."""
 
     def rank(self, queries: Sequence[str]) -> Iterator[Ranking]:
         """Rank the pool for each query (a test example's input text), in the order given."""
-
-
-@dataclass(frozen=True)
-class Selector:
-    """A selector's place in :data:`SELECTORS`."""
-
-    description: str
-    retriever: Callable[[Encoder | None, Path | None], Retriever] | None = None
-    """Makes the retriever from an encoder and a cache folder; absent where demonstrations are the
-    same for all test examples."""
-    uses_encoder: bool = False
-    """Whether the ranking depends on the encoder, whose name then belongs to the results."""
-
-    @property
-    def retrieves(self) -> bool:
-        """Whether every test example has demonstrations of its own."""
-        return self.retriever is not None
 
 
 def nearest(ranking: Ranking, k: int, rng: np.random.Generator) -> np.ndarray:
@@ -70,24 +48,3 @@ def nearest(ranking: Ranking, k: int, rng: np.random.Generator) -> np.ndarray:
     if len(chosen) < k:
         chosen = np.concatenate([chosen, rng.permutation(np.flatnonzero(~ranking.related))])
     return chosen[:k]
-
-
-def _bm25(_encoder: Encoder | None, _cache_dir: Path | None) -> Retriever:
-    from icl_bench.selection.bm25 import BM25
-
-    return BM25()
-
-
-def _bertscore(encoder: Encoder | None, cache_dir: Path | None) -> Retriever:
-    from icl_bench.selection.bertscore import BertScoreRecall
-
-    return BertScoreRecall(encoder, cache_dir)
-
-
-SELECTORS: dict[str, Selector] = {
-    "random": Selector("the first k of a random permutation of the training set"),
-    "bm25": Selector("the k that share the rarest words with the test example (BM25)", _bm25),
-    "bertscore": Selector(
-        "the k that best cover the test example's meaning (BERTScore recall)", _bertscore, True
-    ),
-}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,3 +35,17 @@ def tokenizer(request: pytest.FixtureRequest) -> Any:
     if request.param == "gemma":
         return request.getfixturevalue("gemma_tokenizer")
     return request.getfixturevalue("small_tokenizers")[request.param]
+
+
+@pytest.fixture
+def word_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A sentence encoder that counts words takes the place of the packaged one."""
+    pytest.importorskip("sentence_transformers")
+    from fakes import WordEncoder
+
+    from icl_bench.selection.sentences import SentenceEncoder
+
+    found = WordEncoder("words", str(tmp_path / "no-files"))
+    monkeypatch.setattr(SentenceEncoder, "find", lambda *_: found)
+    monkeypatch.setattr("icl_bench.experiment.cache_dir", lambda: tmp_path / "cache")
+    return found

@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from icl_bench.backends.base import Answer, Counters, Decoding, Exact, Free
@@ -27,9 +28,11 @@ from icl_bench.patterns import FULL, Pattern
 from icl_bench.plan import Plan, make_plan
 from icl_bench.prompts import PromptSet
 from icl_bench.runner import Runner, Watcher
+from icl_bench.selection.sentences import SentenceEncoder
 from icl_bench.shots import Shots
 from icl_bench.store import Store
 from icl_bench.taskfile import load_task
+from icl_bench.teaching import Teaching
 
 ENGINE = {"backend": "fake", "dtype": "float32"}
 LABELS = ("card_arrival", "card_lost", "top_up")
@@ -129,6 +132,7 @@ def experiment(
     test_size: int | None = None,
     half: HalfLabels | None = None,
     queries: Queries = "test",
+    teaching: str = "plain",
     **task: Any,
 ) -> Experiment:
     """The task, written to a folder and read again, in the small tokenizer's ids."""
@@ -136,13 +140,29 @@ def experiment(
     data, part = (half.of(data), str(half)) if half else (data, None)
     tokenizer: Any = small_tokenizer()
     there = model(context_tokens, fingerprint)
-    return Experiment(data, there, tokenizer, seed, scoring, queries, part)
+    shown = Teaching.parse(teaching)
+    return Experiment(data, there, tokenizer, seed, scoring, queries, part, shown)
 
 
 def plan(folder: Path, k: str = "1,2,4", draws: int | None = 2, **changes: Any) -> Plan:
     """A small sweep; ``changes`` are those of ``experiment`` and of ``make_plan``."""
-    own = {name: changes.pop(name) for name in ("selects", "orders") if name in changes}
+    own = {
+        name: changes.pop(name) for name in ("selects", "orders", "attention") if name in changes
+    }
     return make_plan(experiment(folder, **changes), Shots.parse(k), draws=draws, **own)
+
+
+class WordEncoder(SentenceEncoder):
+    """Embeds a text as the words that it has, and a little of its last one (its number)."""
+
+    def embed(self, texts: Sequence[str]) -> np.ndarray:
+        found = np.full((len(texts), len(WORDS) + 1), 0.01, np.float32)
+        for vector, text in zip(found, texts, strict=True):
+            *words, last = text.split()
+            for word in words:
+                vector[WORDS.index(word)] += 1
+            vector[-1] += int(last) % 7 / 10
+        return found / np.linalg.norm(found, axis=1, keepdims=True)
 
 
 # -- an engine ----------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from icl_bench.errors import UserError
 from icl_bench.ordering import Order
+from icl_bench.selection.choice import Choice
 
 WRITTEN = ["drawn", "shuffled:16", "by-label", "relevance", "relevance-reversed"]
 orders = st.sampled_from(WRITTEN).map(Order.parse) | st.integers(0, 10**12).map(
@@ -53,18 +54,18 @@ def test_only_drawn_demonstrations_share_a_growing_prefix():
 @pytest.mark.parametrize("text", ["relevance", "relevance-reversed"])
 def test_random_demonstrations_have_no_relevance(text):
     with pytest.raises(UserError, match="random demonstrations have no relevance"):
-        Order.parse(text).check_allowed("random")
+        Order.parse(text).check_allowed(Choice.parse("random"))
 
 
 @pytest.mark.parametrize("select", ["bm25", "bertscore"])
 def test_retrieved_demonstrations_are_not_drawn_and_the_user_is_told_what_to_write(select):
     with pytest.raises(UserError, match=f"{select} .* not drawn;\\s+write relevance"):
-        Order.parse("drawn").check_allowed(select)
+        Order.parse("drawn").check_allowed(Choice.parse(select))
 
 
 def test_free_text_cannot_be_sorted_by_label():
     with pytest.raises(UserError, match="free text, not labels"):
-        Order.parse("by-label").check_allowed("bm25", labelled=False)
+        Order.parse("by-label").check_allowed(Choice.parse("bm25"), labelled=False)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_free_text_cannot_be_sorted_by_label():
 )
 def test_every_other_order_is_allowed(select, allowed):
     for text in allowed:
-        Order.parse(text).check_allowed(select)
+        Order.parse(text).check_allowed(Choice.parse(select))
 
 
 @given(orders, st.lists(st.sampled_from("abc"), max_size=20), st.randoms())

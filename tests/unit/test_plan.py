@@ -10,10 +10,11 @@ import pytest
 from fakes import FREE_TEXT, experiment, plan
 
 from icl_bench.errors import UserError
-from icl_bench.experiment import Group
+from icl_bench.group import Group
 from icl_bench.ordering import Order
 from icl_bench.plan import DEFAULT_DRAWS, CellPlan, Plan, make_plan
 from icl_bench.prompts import Ids, prompt_text
+from icl_bench.selection.choice import Choice
 from icl_bench.shots import Shots
 
 KINDS = [
@@ -22,7 +23,16 @@ KINDS = [
     ("random", "by-label"),
     ("bm25", "relevance"),
     ("bm25", "relevance-reversed"),
+    ("hybrid:1", "drawn"),
+    ("hybrid:1,by=dense", "shuffled:3"),
+    ("balanced", "drawn"),
+    ("balanced+hybrid:1", "by-label"),
+    ("centroids", "drawn"),
+    ("centroids+hybrid:1", "drawn"),
+    ("dense", "relevance"),
 ]
+
+pytestmark = pytest.mark.usefixtures("word_encoder")
 
 
 def prompts_of(group: Group, k: int) -> list[Ids]:
@@ -75,8 +85,11 @@ def test_a_smaller_k_begins_a_larger_one_in_every_draw(tmp_path: Path):
             assert len(larger.prefix) > len(smaller.prefix)
 
 
-def test_a_group_computes_its_longest_prefix_once_and_the_queries_for_each_k(tmp_path: Path):
-    for planned in plan(tmp_path, "1,2,5,20").groups:
+@pytest.mark.parametrize("select", ["random", "hybrid:1", "balanced+hybrid:1"])
+def test_a_group_computes_its_longest_prefix_once_and_the_queries_for_each_k(
+    tmp_path: Path, select: str
+):
+    for planned in plan(tmp_path, "1,2,5,20", selects=[select]).groups:
         queries = sum(p.own_tokens for _, p in planned.group.prompts([1, 2, 5, 20]))
         assert sum(c.new_tokens for c in planned.cells) == planned.cells[-1].prefix_tokens + queries
         assert planned.reserve == planned.cells[-1].prefix_tokens
@@ -106,12 +119,11 @@ def test_a_selector_or_order_that_is_named_twice_is_planned_once(tmp_path: Path)
     assert [cell.spec.order for cell in made.cells] == ["by-label"]
 
 
-@pytest.mark.parametrize("select", ["random", "bm25"])
-def test_every_prompt_shows_k_different_demonstrations(tmp_path: Path, select: str):
-    found = experiment(tmp_path)
-    order = Order.parse("relevance" if select == "bm25" else "drawn")
-    shown = np.atleast_2d(Group(found, select, order, 0).demonstrations(40))
-    assert all(sorted(row) == list(found.pool) for row in shown)
+@pytest.mark.parametrize(("select", "order"), KINDS)
+def test_every_prompt_shows_k_different_demonstrations(tmp_path: Path, select: str, order: str):
+    found = experiment(tmp_path, train_rows=42)
+    group = Group(found, Choice.parse(select), Order.parse(order), 0)
+    assert all(sorted(row) == list(found.pool) for row in np.atleast_2d(group.demonstrations(42)))
 
 
 def test_the_longest_demonstrations_are_left_out_of_the_pool(tmp_path: Path):
@@ -182,7 +194,7 @@ def test_max_is_the_whole_pool_where_that_fits(tmp_path: Path):
 
 def test_max_is_the_same_in_all_draws(tmp_path: Path):
     found, drawn = experiment(tmp_path, context_tokens=250), Order.parse("drawn")
-    each = [Group(found, "random", drawn, draw).largest() for draw in range(10)]
+    each = [Group(found, Choice(), drawn, draw).largest() for draw in range(10)]
     assert len(set(each)) > 1
     made = plan(tmp_path, "max", draws=10, context_tokens=250)
     assert {cell.spec.k for cell in made.cells} == {min(each)}

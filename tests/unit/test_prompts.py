@@ -87,8 +87,28 @@ def assert_exact(
             assert prompts.suffixes[i]
         text = prompt_text(template, shown[i:], query)
         assert own.ids(i) == bos_of(tokenizer) + tokenized(tokenizer, text) == encoder.whole(text)
+    for count in range(len(shown) + 1):
+        assert_mixed_exact(tokenizer, encoder, shown[:count], shown[count:], queries)
     for smaller, larger in pairwise(sets[k].prefix for k in sorted(sets)):
         assert larger[: len(smaller)] == smaller
+
+
+def assert_mixed_exact(
+    tokenizer: Any,
+    encoder: PromptEncoder,
+    shared: Sequence[Row],
+    rest: Sequence[Row],
+    queries: Sequence[Row],
+) -> None:
+    """Each query has as many of the rest as its own, in an order of its own."""
+    own = [[*rest[i % len(rest) :], *rest[: i % len(rest)]] if rest else [] for i in
+           range(len(queries))]  # fmt: skip
+    mixed = encoder.mixed_prompts(shared, own, queries)
+    for i, query in enumerate(queries):
+        text = prompt_text(encoder.template, [*shared, *own[i]], query)
+        assert mixed.text(i) == text
+        assert mixed.ids(i) == bos_of(tokenizer) + tokenized(tokenizer, text)
+        assert mixed.suffixes[i]
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -120,6 +140,22 @@ def test_a_shipped_tasks_prefix_is_all_of_its_demonstrations(tokenizer, name):
     encoder = PromptEncoder(template, tokenizer)
     for k, prompts in encoder.shared_prompts(shown, [1, 2, 5], shown).items():
         assert prompts.prefix == encoder.whole("".join(encoder.demonstrations(shown[:k])))
+    mixed = encoder.mixed_prompts(shown[:3], [shown[3:], shown[:3:-1]], shown[:2])
+    assert mixed.prefix == encoder.whole("".join(encoder.demonstrations(shown[:3])))
+
+
+def test_a_mixed_prompt_tells_where_all_of_its_demonstrations_end(gemma_tokenizer):
+    template = TEMPLATES["banking77"]
+    shown = rows_of(template, ORDINARY)
+    encoder = PromptEncoder(template, gemma_tokenizer)
+    own = [shown[3:], shown[:3:-1]]
+    mixed = encoder.mixed_prompts(shown[:3], own, shown[:2], ends=True)
+    assert encoder.mixed_prompts(shown[:3], own, shown[:2]).ends == ()
+    for i, behind in enumerate(own):
+        pieces = encoder.demonstrations([*shown[:3], *behind])
+        starts = ["".join(pieces[: n + 1]) for n in range(len(pieces))]
+        assert mixed.ends_of(i) == tuple(len(encoder.whole(start)) for start in starts)
+    assert mixed.ends[0][:3] == encoder.shared_prompts(shown, [3], shown)[3].ends[0]
 
 
 @pytest.mark.parametrize("name", known_tasks())

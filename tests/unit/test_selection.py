@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icl_bench.errors import UserError
-from icl_bench.selection import SELECTORS, Ranking, bertscore, nearest
+from icl_bench.selection import Ranking, bertscore, nearest
 from icl_bench.selection.bm25 import BM25, STOP_WORDS, words
 from icl_bench.selection.random import draw
 
@@ -131,15 +131,15 @@ def test_bm25_has_nothing_to_say_about_a_pool_whose_words_tell_nothing(pool):
     assert ranking.related.tolist() == [False] * len(pool)
 
 
-def test_selectors_are_listed_with_what_they_do_without_loading_heavy_libraries():
-    assert list(SELECTORS) == ["random", "bm25", "bertscore"]
-    assert [s.retrieves for s in SELECTORS.values()] == [False, True, True]
+def test_ways_to_choose_are_known_without_loading_heavy_libraries():
     code = (
-        "import sys, json; from icl_bench.selection import SELECTORS; "
-        "SELECTORS['bm25'].retriever(None, None); "
+        "import sys, json; from icl_bench.selection import similarity, choice; "
+        "similarity.Similarity(None, None, None)._retriever('bm25'); "
         "import icl_bench.selection.bertscore, icl_bench.metrics, icl_bench.analysis.intervals; "
+        "import icl_bench.selection.sentences, icl_bench.selection.centroids; "
         "print(json.dumps([m for m in ('torch', 'transformers', 'bert_score', 'rank_bm25', "
-        "'rouge_score', 'pandas', 'scipy') if m in sys.modules]))"
+        "'rouge_score', 'pandas', 'scipy', 'sklearn', 'sentence_transformers') "
+        "if m in sys.modules]))"
     )
     root = Path(__file__).parents[2]
     out = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, check=True)

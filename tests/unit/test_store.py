@@ -22,6 +22,7 @@ from icl_bench import read_results
 from icl_bench.errors import UserError
 from icl_bench.plan import CellSpec
 from icl_bench.runner import facts
+from icl_bench.selection.choice import Choice
 from icl_bench.store import (
     AXES,
     Identity,
@@ -321,7 +322,7 @@ def identity_of(folder: Path, *, k: int = 2, draw: int = 0, **changes: Any) -> I
     engine = {**ENGINE, **{n: changes.pop(n) for n in ("dtype", "backend") if n in changes}}
     found = experiment(folder, **changes)
     spec = SPEC.model_copy(update={"k": k, "draw": draw, **axes})
-    return Identity(spec, facts(found, spec.select, engine))
+    return Identity(spec, facts(found, Choice.parse(spec.select), engine))
 
 
 CHANGES: dict[str, dict[str, Any]] = {
@@ -360,7 +361,7 @@ def test_one_changed_character_in_the_data_makes_another_cell(tmp_path: Path):
     from icl_bench.data import load_data
 
     changed = replace(found, data=load_data(found.data.spec))
-    assert Identity(SPEC, facts(changed, "random", ENGINE)).cell != before.cell
+    assert Identity(SPEC, facts(changed, Choice(), ENGINE)).cell != before.cell
 
 
 def test_an_answers_longest_length_makes_another_cell_of_free_text(tmp_path: Path):
