@@ -161,10 +161,10 @@ class Sweep:
 def check(spec: RunSpec, task: TaskSpec) -> None:
     """Raise ``UserError`` for what can be told without data and model."""
     patterns = [parse(text) for text in spec.attention]
-    check_engine(_engine(spec))
     engine = chosen(_engine(spec))
-    if engine != "transformers" and (sparse := [p for p in patterns if p != FULL]):
+    if engine in {"vllm", "openai"} and (sparse := [p for p in patterns if p != FULL]):
         raise UserError(f"--attention {sparse[0]}: runs on --backend transformers, not {engine}")
+    check_engine(_engine(spec))
     if spec.scoring != "greedy" and not task.is_classification:
         option = "--unconstrained" if spec.scoring == "unconstrained" else "--score exact"
         raise UserError(f"{option}: task {task.name} is free text, it has no labels")

@@ -157,7 +157,8 @@ def spec(**more: Any) -> RunSpec:
     ("asked", "said"),
     [
         ({"attention": ("block:0",)}, "size 0"),
-        ({"attention": ("block:1,reuse",)}, "reuse is for demonstrations that each query has"),
+        ({"attention": ("block:1,reuse",)},
+         "reuse is for demonstrations that are all the query's own"),
         ({"attention": ("block:1,reuse",), "select": ("bm25",), "order": ("by-label",)},
          "order by-label is for neighbours"),
         ({"attention": ("block:5",), "engine": {"backend": "openai", "base_url": "http://x/v1"},
