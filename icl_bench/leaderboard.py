@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from icl_bench.errors import UserError, plain
 from icl_bench.methods import UPPER
+from icl_bench.selection.choice import cautions
 from icl_bench.store import AXES, IMPORTED, Stored, read_stored, short_hash, write_whole
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ def leaderboard(results: Path) -> pd.DataFrame:
     of the imported file.
 
     What would not stand beside the others fairly is left out: upper bounds, whose checkpoint was
-    chosen on the test rows, and halves of a label space, which are easier tasks.
+    chosen on the test rows, halves of a label space, which are easier tasks, and demonstrations
+    that were not shown as they are.
 
     Raises ``UserError`` where there is no such folder, or no finished cell in it.
     """
@@ -50,7 +52,7 @@ def leaderboard(results: Path) -> pd.DataFrame:
     stored = read_stored(results)
     frame = stored.predictions
     upper = frame["select"].astype(str).str.endswith(UPPER)
-    frame = frame[~upper & frame["label_space"].isna()]
+    frame = frame[~upper & frame["label_space"].isna() & frame["teaching"].isna()]
     if frame.empty:
         raise UserError(f"results folder {plain(results)}: no finished cell; run something first")
     found = summarise(frame)
@@ -159,7 +161,10 @@ MARKDOWN: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 
 
 def as_markdown(table: pd.DataFrame) -> str:
-    """The table in GitHub's Markdown, in percent; columns without any value are left out."""
+    """The table in GitHub's Markdown, in percent; columns without any value are left out.
+
+    Below it stands what has to be said of selections that saw the test queries.
+    """
     rows = records(table)
     words = ["task", "model", "select", "order"]
     words += ["attention"] if any(row["attention"] != "full" for row in rows) else []
@@ -170,7 +175,9 @@ def as_markdown(table: pd.DataFrame) -> str:
             columns.append([name, "---:", *values])
     for key, name in (("version", "version"), ("data_hash", "data"), ("variant", "variant")):
         columns.append([name, "---", *(cell(row[key]) for row in rows)])
-    return "".join(f"| {' | '.join(line)} |\n" for line in zip(*columns, strict=True))
+    lines = [f"| {' | '.join(line)} |\n" for line in zip(*columns, strict=True)]
+    said = [f"\n{cell(text)}\n" for text in cautions(row["select"] for row in rows)]
+    return "".join([*lines, *said])
 
 
 def cell(value: object) -> str:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from icl_bench.data import Example, load_data
 from icl_bench.errors import UserError
 from icl_bench.methods import CLASSIFIER
-from icl_bench.prompts import PromptEncoder, PromptSet, prompt_text
+from icl_bench.prompts import Piece, PromptEncoder, PromptSet, prompt_text
 from icl_bench.spec import TaskSpec, TestRows
 from icl_bench.store import find_imported, finished_cells, read_rows
+from icl_bench.teaching import Teaching
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,9 @@ def find_prediction(
 ) -> Shown:
     """Find one prediction and rebuild its prompt from the stored ids.
 
-    ``wanted`` names the cell by its axes (task, k, draw, ...) or by its hash (``cell``). Raises
-    ``UserError`` where none or several cells match, the test id is not among its rows, or the data
-    files have changed since.
+    ``wanted`` names the cell by its axes (task, k, draw, ...), by what its prompts show of the
+    demonstrations (``teaching``) or by its hash (``cell``). Raises ``UserError`` where none or
+    several cells match, the test id is not among its rows, or the data files have changed since.
     """
     path, meta = _one_cell(results, wanted)
     row = _one_row(path, test_id)
@@ -66,15 +67,28 @@ def find_prediction(
     ids = row.pop("demonstration_ids")
     ids = meta["demonstration_ids"] if ids is None else list(ids)
     known = {example.id: example for example in data.train}
-    shown = tuple(known[name] for name in ids)
+    shown, piece = as_shown(meta, [known[name] for name in ids])
     query = known[row["test_id"]] if copied else data.test[0]
     trained = meta["facts"].get("scoring") == CLASSIFIER  # on these examples, none is in the prompt
-    text = prompt_text(spec.template, () if trained else shown, query)
+    text = prompt_text(spec.template, () if trained else shown, query, piece)
     return Shown(row, text, shown, _checked(text, row, meta, spec), path)
 
 
+def as_shown(
+    meta: Mapping[str, Any], demonstrations: Sequence[Example]
+) -> tuple[tuple[Example, ...], Piece]:
+    """Demonstrations with the answers that a cell's prompts give them, and how they are written.
+
+    ``meta`` is what the cell's file says of itself.
+    """
+    answers = meta.get("shown_answers") or {}
+    shown = tuple(replace(d, answer=answers.get(d.id, d.answer)) for d in demonstrations)
+    return shown, Teaching.parse(meta["facts"].get("teaching", "plain")).piece
+
+
 def _one_cell(results: Path, wanted: Mapping[str, Any]) -> tuple[Path, dict[str, Any]]:
-    axes = {name: value for name, value in wanted.items() if name != "cell"}
+    axes = {name: value for name, value in wanted.items() if name not in ("cell", "teaching")}
+    teaching = wanted.get("teaching")
     if str(axes["task"]).endswith((".yaml", ".yml")):
         from icl_bench.taskfile import load_task
 
@@ -84,6 +98,7 @@ def _one_cell(results: Path, wanted: Mapping[str, Any]) -> tuple[Path, dict[str,
         for path, meta in finished_cells(results)
         if all(meta["spec"].get(name) == value for name, value in axes.items())
         and meta["cell"].startswith(str(wanted.get("cell", "")))
+        and teaching in (None, meta["facts"].get("teaching", "plain"))
     ]
     asked = " ".join(f"{name}={value}" for name, value in wanted.items())
     if not found:
@@ -94,7 +109,7 @@ def _one_cell(results: Path, wanted: Mapping[str, Any]) -> tuple[Path, dict[str,
         names = ", ".join(path.stem for path, _ in found[:4])
         raise UserError(
             f"{len(found)} cells match {asked}: {names}{', ...' if len(found) > 4 else ''}; "
-            "say which by --model, --select, --order, --attention or --cell HASH"
+            "say which by --model, --select, --order, --attention, --demonstrations or --cell HASH"
         )
     return found[0]
 

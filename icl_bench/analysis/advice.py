@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icl_bench.analysis.cost import POINT
+from icl_bench.analysis.cost import POINT, CellCost, cost
 from icl_bench.analysis.grid import grids
 from icl_bench.analysis.paired import compare, holm
-from icl_bench.errors import UserError
+from icl_bench.analysis.summary import asked, read_some
+from icl_bench.errors import UserError, plain
 from icl_bench.methods import BASELINES
-from icl_bench.selection.choice import Choice
+from icl_bench.selection.choice import cautions, known
+from icl_bench.store import SCORES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,6 +46,20 @@ class Budget:
             raise UserError("--advice: give a budget in tokens or in seconds per query, not both")
         if self.limit is not None and not 0 < self.limit < math.inf:
             raise UserError(f"--advice: a budget of {self.limit:g}: must be above 0")
+
+    @classmethod
+    def parse(cls, text: str) -> Budget:
+        """Read ``tokens=2000``, ``seconds=0.5`` or ``any``. Raises ``UserError``."""
+        if text == "any":
+            return cls()
+        unit, _, number = text.partition("=")
+        if unit in ("tokens", "seconds"):
+            with suppress(ValueError):
+                return cls(**{unit: float(number)})
+        raise UserError(
+            f"--advice {plain(text[:40])}: a budget per query is written tokens=2000, seconds=0.5 "
+            "or any"
+        )
 
     @property
     def limit(self) -> float | None:
@@ -141,6 +159,25 @@ def advise(
     return table[ADVICE].reset_index(drop=True)
 
 
+def advise_folder(
+    results: Path, budget: Budget, only: Mapping[str, str] | None = None
+) -> pd.DataFrame:
+    """:func:`advise` on a results folder, or on what of it has these values (task, model).
+
+    By accuracy, or the first score of free text. Halves of a label space are easier tasks, and
+    demonstrations that were not shown as they are are no advice: both are left out. Raises
+    ``UserError`` where nothing is left.
+    """
+    stored = read_some(results, only)
+    frame = asked(stored.predictions)
+    frame = frame[frame["label_space"].isna()]
+    if frame.empty:
+        raise UserError(f"results folder {plain(results)}: no finished cell to advise on")
+    costs = cost(frame, {cell: CellCost.of(meta) for cell, meta in stored.cells.items()})
+    scores = frame[["correct", *SCORES]].astype(float).bfill(axis=1)
+    return advise(frame.assign(score=scores["correct"]), costs, budget, value="score")
+
+
 def _candidates(frame: pd.DataFrame, value: str) -> pd.DataFrame:
     """The predictions of points that may be advised, names as plain text."""
     names = [name for name in POINT if name != "k"]
@@ -187,11 +224,8 @@ def _tests(
 
 def _source(select: str) -> str:
     """What a selector's draws are of: where it is the same, equal draws have much in common."""
-    try:
-        choice = Choice.parse(select)
-    except UserError:  # an imported name
-        return select
-    return select if choice.base is None else f"{choice.base} of {choice.of}"
+    choice = known(select)
+    return f"{choice.base} of {choice.of}" if choice and choice.base else select
 
 
 # -- in words -----------------------------------------------------------------------------------
@@ -269,15 +303,7 @@ def _advice(
         )
     elif not tests:
         yield "no cheaper point could be tested"
-    cautions = {_caution(row["select"]) for row in (advised, best)}
-    yield from sorted(text for text in cautions if text)
-
-
-def _caution(select: str) -> str | None:
-    try:
-        return Choice.parse(select).caution
-    except UserError:  # an imported name
-        return None
+    yield from cautions(row["select"] for row in (advised, best))
 
 
 def _others(number: int) -> str:

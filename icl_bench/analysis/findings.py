@@ -19,6 +19,7 @@ from icl_bench.analysis.saturation import context_shares, label_spaces, saturati
 from icl_bench.analysis.selectors import retrieval_gain
 from icl_bench.analysis.sorting import sorting_penalty
 from icl_bench.analysis.summary import Summary, asked, read_some, records, summarise_stored
+from icl_bench.analysis.teaching import teaching_effect
 from icl_bench.analysis.training import prompted, training_gain
 from icl_bench.errors import UserError, nearest
 from icl_bench.models import REGISTRY
@@ -38,7 +39,8 @@ class Findings:
     """Tidy tables of one results folder. Each function's docstring describes its table."""
 
     summary: Summary
-    """Curves, saturation and order sensitivity; settings and failed cells."""
+    """Curves, saturation and order sensitivity; settings and failed cells. Every other table but
+    ``teaching`` is of plain demonstrations too."""
     saturation_chances: pd.DataFrame
     context_shares: pd.DataFrame
     label_spaces: pd.DataFrame
@@ -47,6 +49,7 @@ class Findings:
     retrieval_gain: pd.DataFrame
     training_gain: pd.DataFrame
     attention_patterns: pd.DataFrame
+    teaching: pd.DataFrame
     models: pd.DataFrame
     label_bias: pd.DataFrame
     label_frequencies: pd.DataFrame
@@ -62,7 +65,7 @@ class Findings:
 
     def tables(self) -> Iterator[tuple[str, pd.DataFrame]]:
         """Every table with its name."""
-        for name in ("curves", "saturation", "order_sensitivity"):
+        for name in ("curves", "saturation", "order_sensitivity", "taught"):
             yield name, getattr(self.summary, name)
         for field in fields(self):
             if field.name != "summary":
@@ -156,6 +159,7 @@ def find(
         retrieval_gain=retrieval_gain(prompts),
         training_gain=training_gain(frame),
         attention_patterns=attention_patterns(prompts, summary.curves, costs),
+        teaching=teaching_effect(everything[everything["queries"].isna()], stored.variants),
         models=_models(frame[plain], base_model),
         label_bias=label_bias(frame),
         label_frequencies=label_frequencies(frame),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -40,7 +40,8 @@ def compare(
 ) -> pd.DataFrame:
     """Compare whatever differs from ``base`` in its columns, and in no others, with it at each k.
 
-    ``base`` is columns of the setting and a value of each, like ``{"order": "drawn"}``. Both sides
+    ``base`` is columns of the setting, or further ones that are taken as part of it, and a value of
+    each, like ``{"order": "drawn"}``. Both sides
     are taken where both have predictions: with ``matched`` draws (the same demonstrations on both
     sides) in common draws and test examples. Otherwise, and where no draw is common, each side's
     draws are a sample of their own and test examples alone are paired. A point is compared with
@@ -58,10 +59,11 @@ def compare(
 
     Raises ValueError if a test example was predicted twice in one draw of a point.
     """
-    frame = frame.loc[frame[value].notna(), [*SETTING, "k", "draw", "test_id", value]]
+    setting = [*(name for name in base if name not in SETTING), *SETTING]
+    frame = frame.loc[frame[value].notna(), [*setting, "k", "draw", "test_id", value]]
     values = frame[value].to_numpy(dtype=float)
-    keys, found = grids(frame, [*SETTING, "k"])
-    table = _pairs(keys, base)
+    keys, found = grids(frame, [*setting, "k"])
+    table = _pairs(keys, base, setting)
     ways = list(table.columns.drop(["k", "at", "base_at"]))
     met = [
         _meet(found[at], found[base_at], matched)
@@ -82,17 +84,17 @@ def compare(
     return table[[*ways, "k", *RESULT]]
 
 
-def _pairs(keys: pd.DataFrame, base: Mapping[str, str]) -> pd.DataFrame:
+def _pairs(keys: pd.DataFrame, base: Mapping[str, str], setting: Sequence[str]) -> pd.DataFrame:
     """Which points meet: setting, ``base_`` columns, k and the places ``at`` and ``base_at``."""
-    keys = keys.astype(dict.fromkeys(SETTING, object)).assign(at=np.arange(len(keys)))
+    keys = keys.astype(dict.fromkeys(setting, object)).assign(at=np.arange(len(keys)))
     is_base = np.logical_and.reduce([keys[name] == value for name, value in base.items()])
-    own = [name for name in SETTING if name in base or name == "variant"]
-    same = [name for name in [*SETTING, "k"] if name not in own]
+    own = [name for name in setting if name in base or name == "variant"]
+    same = [name for name in [*setting, "k"] if name not in own]
     bases = keys[is_base].rename(columns={name: f"base_{name}" for name in [*own, "at"]})
     pairs: pd.DataFrame = keys[~is_base].merge(bases, on=same)
     alike = pairs["variant"] == pairs["base_variant"]
     pairs = pairs[alike | ~alike.groupby(pairs["at"]).transform("any").astype(bool)]
-    names = [*SETTING, *(f"base_{name}" for name in own), "k"]
+    names = [*setting, *(f"base_{name}" for name in own), "k"]
     return pairs.sort_values(names)[[*names, "at", "base_at"]].reset_index(drop=True)
 
 

@@ -26,6 +26,8 @@ class Summary:
     curves: pd.DataFrame
     saturation: pd.DataFrame
     order_sensitivity: pd.DataFrame
+    taught: pd.DataFrame
+    """The curves of demonstrations that were not shown as they are, by ``teaching``."""
     settings: Mapping[str, str]
     """Variant -> what tells it from the other variants of its task and model, where there are."""
     failed: Sequence[Mapping[str, Any]] = ()
@@ -37,6 +39,7 @@ class Summary:
             "curves": records(self.curves),
             "saturation": records(self.saturation),
             "order_sensitivity": records(self.order_sensitivity),
+            "taught": records(self.taught),
             "settings": dict(self.settings),
             "failed": [dict(failure) for failure in self.failed],
         }
@@ -54,16 +57,31 @@ def summarise(predictions: pd.DataFrame) -> Summary:
 
     Queries that are copied from the demonstrations are no test examples: they are left out.
     """
-    predictions = asked(predictions)
-    table = curves(predictions)
-    return Summary(table, saturation(table), order_sensitivity(predictions), {})
+    plain = asked(predictions)
+    table = curves(plain)
+    other = _taught_curves(predictions)
+    return Summary(table, saturation(table), order_sensitivity(plain), other, {})
 
 
 def asked(predictions: pd.DataFrame) -> pd.DataFrame:
-    """The predictions of test examples, without those of queries made of demonstrations."""
-    if "queries" not in predictions or predictions["queries"].isna().all():
-        return predictions
-    return predictions[predictions["queries"].isna()]
+    """The predictions of test examples whose prompts show demonstrations as they are.
+
+    That is without queries made of demonstrations, and without demonstrations that were changed.
+    """
+    for name in ("queries", "teaching"):
+        if name in predictions and predictions[name].notna().any():
+            predictions = predictions[predictions[name].isna()]
+    return predictions
+
+
+def _taught_curves(predictions: pd.DataFrame) -> pd.DataFrame:
+    """The columns of ``curves`` with ``teaching`` before them."""
+    empty = predictions.iloc[:0].assign(teaching=None)
+    changed = predictions[predictions["teaching"].notna()] if "teaching" in predictions else empty
+    table = curves(changed)
+    of_variant = changed.drop_duplicates("variant").set_index("variant")["teaching"].astype(object)
+    table.insert(0, "teaching", table["variant"].astype(object).map(of_variant))
+    return table
 
 
 def summarise_folder(results: Path, only: Mapping[str, str] | None = None) -> Summary:
@@ -78,6 +96,11 @@ def summarise_stored(stored: Stored) -> Summary:
     """Summarise what was read of a results folder."""
     tables = summarise(stored.predictions)
     settings = _settings(stored.variants, tables.curves)
+    # each is beside others of its kind: that it is another is told by its name
+    untold = {v: {n: f for n, f in facts.items() if n != "teaching"}
+              for v, facts in stored.variants.items()}  # fmt: skip
+    for _, table in tables.taught.groupby("teaching"):
+        settings |= _settings(untold, table)
     return replace(tables, settings=settings, failed=stored.failed)
 
 
@@ -111,7 +134,9 @@ def _those(frame: pd.DataFrame, wanted: Mapping[str, str], results: Path) -> pd.
 
 PLAINER = {"test": "test_rows", "pool": "pool_rows"}
 """Facts that are hashes -> facts that say the same to a reader, where their values differ too."""
-ABSENT = {"label_space": "all", "queries": "test"}
+ENCODERS = ("encoder", "embeddings")
+"""Facts of selectors that compare texts; that others have none is no difference of settings."""
+ABSENT = {"label_space": "all", "queries": "test", **dict.fromkeys(ENCODERS, "none")}
 """What a fact that is not there says."""
 OF_LABELS = ("labels", "pool", "pool_rows", "test", "test_rows")
 """Facts that follow from which part of the labels there is, and need no mention beside it."""
@@ -146,17 +171,22 @@ def _differing(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, An
 
     def kinds(*keys: str) -> int:
         values = ([f.get(key) for key in keys] for f in facts.values())
-        return len({json.dumps(value, sort_keys=True) for value in values})
+        known = (value for value in values if value != [None] or keys[0] not in ENCODERS)
+        return len({json.dumps(value, sort_keys=True) for value in known})
 
-    # one selector's encoder is no difference between settings
-    keys = sorted({key for f in facts.values() for key in f if key != "encoder"})
+    keys = sorted({key for f in facts.values() for key in f})
     keys = [key for key in keys if kinds(key) > 1 and kinds(PLAINER.get(key, "")) < kinds(key)]
     if "label_space" in keys:
         whole = kinds("label_space")
         keys = [k for k in keys if k not in OF_LABELS or kinds(k, "label_space") > whole]
     if not keys:
         return {}
-    return {v: {key: f.get(key, ABSENT.get(key)) for key in keys} for v, f in facts.items()}
+    return {v: {key: _told(f, key) for key in keys} for v, f in facts.items()}
+
+
+def _told(facts: Mapping[str, Any], key: str) -> Any:
+    value = facts.get(key)
+    return ABSENT.get(key) if value is None else value
 
 
 def _brief(value: Any) -> str:

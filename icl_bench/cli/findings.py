@@ -13,6 +13,8 @@ from icl_bench.cli.tables import DASH, empty_table, print_lines, print_summary, 
 from icl_bench.patterns import FULL
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pandas as pd
     from rich.console import Console
     from rich.table import Table
@@ -104,7 +106,7 @@ TABLES: Mapping[str, tuple[str, Sequence[Column]]] = {
         (*_POINT, *_DIFFERENCE),
     ),
     "retrieval_gain": (
-        "retrieval: accuracy less that of random selection, points",
+        "selection: accuracy less that of random selection, points",
         (*_POINT, *_DIFFERENCE),
     ),
     "training_gain": (
@@ -116,6 +118,11 @@ TABLES: Mapping[str, tuple[str, Sequence[Column]]] = {
         "attention: accuracy less that of full attention, points; work of the prefill, % of full's",
         (*_CURVE, _K, Column("points", lambda row: points(row["difference"])), *_DIFFERENCE[1:3],
          Column("better", _better, right=False), _share("work\n%", "prefix_flops_of_full")),
+    ),
+    "teaching": (
+        "demonstrations: accuracy less that of plain ones, points",
+        (_of("task"), _of("model"), Column("shown", lambda row: str(row["teaching"]), right=False),
+         _of("select"), _of("order"), _K, *_DIFFERENCE),
     ),
     "models": (
         "models: accuracy less that of the base model, points",
@@ -176,6 +183,20 @@ def print_findings(findings: Findings, console: Console, cost: bool = False) -> 
         "label bias, confusions, demonstrations, cost and single predictions: icl-bench report; "
         "all numbers: --json",
     )
+
+
+def print_advice(results: Path, asked: str, only: Mapping[str, str | None], *, json: bool) -> None:
+    """What to prompt with for a budget, with the test behind it; as JSON every point's verdict."""
+    from icl_bench.analysis.advice import Budget, advise_folder, lines
+    from icl_bench.analysis.summary import records
+    from icl_bench.cli.tables import print_json
+
+    budget = Budget.parse(asked)
+    table = advise_folder(results, budget, {n: v for n, v in only.items() if v is not None})
+    if json:
+        print_json({"budget": str(budget), "advice": records(table)})
+    else:
+        print("\n".join(lines(table, budget)))
 
 
 def _parts(

@@ -19,6 +19,7 @@ from rich.text import Text
 from icl_bench.cli.tables import counted
 from icl_bench.quiet import hush_libraries
 from icl_bench.runner import Watcher
+from icl_bench.teaching import PLAIN
 
 if TYPE_CHECKING:
     from icl_bench.plan import CellPlan, Plan
@@ -70,7 +71,7 @@ class Display:
             f"{data.spec.name}: {asked(sweep)}, pool of "
             f"{len(sweep.experiment.pool):,} ({data.origin})"
         )
-        for text in (*data.notes, *pool_notes(sweep)):
+        for text in notes(sweep):
             self.note(f"  note: {text}")
         for problem in plan.problems:
             self.note(f"  skipped: {problem}")
@@ -118,17 +119,22 @@ def show_results(results: Path, task: str, model: str, *, quiet: bool, json: boo
         print_summary(found, console())
 
 
-def pool_notes(sweep: Sweep) -> list[str]:
-    """What was left out of the pool."""
+def notes(sweep: Sweep) -> list[str]:
+    """What a user must know of the data, the pool and the choice of demonstrations."""
     experiment = sweep.experiment
-    if not experiment.dropped:
-        return []
-    share = experiment.data.spec.pool.drop_longest
-    longest = int(experiment.lengths[experiment.pool].max())
-    return [
-        f"{experiment.dropped:,} train rows longer than {longest} tokens are not in the pool "
-        f"(the longest {share:.0%}, pool.drop_longest)"
-    ]
+    found = list(experiment.data.notes)
+    if experiment.dropped:
+        share = experiment.data.spec.pool.drop_longest
+        longest = int(experiment.lengths[experiment.pool].max())
+        found.append(
+            f"{experiment.dropped:,} train rows longer than {longest} tokens are not in the pool "
+            f"(the longest {share:.0%}, pool.drop_longest)"
+        )
+    for choice in sweep.choices:
+        found += [text for text in (choice.caution, choice.sharing) if text]
+    if experiment.teaching != PLAIN:
+        found.append(f"demonstrations are not shown as they are: {experiment.teaching}")
+    return found
 
 
 class _Bar(Watcher):

@@ -37,6 +37,7 @@ def show(
     select: Which = None,
     order: Which = None,
     attention: Which = None,
+    demonstrations: Which = None,
     draw: OneDraw = 0,
     cell: Cell = None,
     results: o.Results = o.DEFAULT_RESULTS,
@@ -51,10 +52,18 @@ def show(
     from icl_bench.cli.progress import console
     from icl_bench.cli.tables import print_json, print_shown
     from icl_bench.patterns import parse
+    from icl_bench.selection.choice import known
+    from icl_bench.teaching import Teaching
     from icl_bench.trace import find_prediction
 
-    read = str(parse(attention)) if attention else None
-    asked = {"model": model, "select": select, "order": order, "attention": read, "cell": cell}
+    asked = {
+        "model": model,
+        "select": select and str(known(select) or select),
+        "order": order,
+        "attention": attention and str(parse(attention)),
+        "teaching": demonstrations and str(Teaching.parse(demonstrations)),
+        "cell": cell,
+    }
     wanted = {name: value for name, value in asked.items() if value is not None}
     shown = find_prediction(
         results, {"task": task, "k": k, "draw": draw, **wanted}, test_id, data_dir

@@ -27,6 +27,16 @@ Cost = Annotated[
         help="Also print tokens, seconds and operations, and after how many queries training pays.",
     ),
 ]
+Advice = Annotated[
+    str | None,
+    typer.Option(
+        "--advice",
+        metavar="BUDGET",
+        help="Instead of the tables: the cheapest selection and k that is as good as the best, and "
+        "the test behind it. BUDGET is per query: tokens=2000 (computed ones), seconds=0.5 or any.",
+        show_default=False,
+    ),
+]
 
 
 def summary(
@@ -35,6 +45,7 @@ def summary(
     model: Only = None,
     base: Base = None,
     cost: Cost = False,
+    advice: Advice = None,
     json: o.Json = False,
 ) -> None:
     """Show the results: accuracy against k, and what follows from it.
@@ -45,10 +56,13 @@ def summary(
     runs. --json has every number.
     """
     from icl_bench.analysis.findings import read_findings
-    from icl_bench.cli.findings import print_findings
+    from icl_bench.cli.findings import print_advice, print_findings
     from icl_bench.cli.progress import console
     from icl_bench.cli.tables import print_json
 
+    if advice is not None:
+        print_advice(results, advice, {"task": task, "model": model}, json=json)
+        return
     found = read_findings(results, task=task, model=model, base_model=base)
     if json:
         print_json(found.as_json())

@@ -16,6 +16,7 @@ from rich.text import Text
 from icl_bench.analysis.curves import SETTING
 from icl_bench.patterns import FULL
 from icl_bench.plan import CellSpec
+from icl_bench.selection.choice import cautions
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -69,20 +70,33 @@ def print_summary(summary: Summary, console: Console, order: bool = True) -> Non
     saturation = summary.saturation.merge(shots.reset_index(), on=SETTING)
     saturation = saturation[saturation["shots"] > 1]  # a single k says nothing of it
     for (task, model), group in summary.curves.groupby(["task", "model"], observed=True):
-        variants = group["variant"].unique()
-        named = {v: summary.settings[v] for v in variants if v in summary.settings}
-        settings = {v: i for i, v in enumerate(named, 1)} if len(variants) > 1 else {}
+        named, settings = _numbered(group, summary.settings)
         console.print(_curve_table(f"{task} · {model}", group, settings))
         print_lines(
             console,
-            *(f"setting {settings[v]}: {text}" if settings else text for v, text in named.items()),
+            *named,
             *(_left_out(row, settings) for row in group.itertuples() if row.left_out),
             *(_saturation(row, settings) for row in _here(saturation, task, model)),
             *(_sensitivity(row, settings) for row in _here(sensitivity, task, model)),
+            *cautions(group["select"]),
         )
+    for (task, model), group in summary.taught.groupby(["task", "model"], observed=True):
+        named, settings = _numbered(group, summary.settings)
+        title = f"{task} · {model}, demonstrations not as they are"
+        console.print(_curve_table(title, group, settings))
+        print_lines(console, *named, *cautions(group["select"]))
     if summary.failed:
         console.print(f"{counted(len(summary.failed), 'cell')} failed:", highlight=False)
         print_lines(console, *(f"{CellSpec(**f['spec'])}: {f['reason']}" for f in summary.failed))
+
+
+def _numbered(group: Any, settings: Mapping[str, str]) -> tuple[list[str], dict[str, int]]:
+    """Lines that name the settings of a table, and the number of each, where there are several."""
+    variants = group["variant"].unique()
+    named = {v: settings[v] for v in variants if v in settings}
+    numbers = {v: i for i, v in enumerate(named, 1)} if len(variants) > 1 else {}
+    lines = [f"setting {numbers[v]}: {text}" if numbers else text for v, text in named.items()]
+    return lines, numbers
 
 
 def counted(count: int, what: str) -> str:
@@ -129,9 +143,14 @@ def _sensitivity(row: Any, settings: Mapping[str, int]) -> str:
 def _curve_table(title: str, group: Any, settings: Mapping[str, int]) -> Table:
     free_text = group["accuracy"].isna().all()
     table = empty_table(title)
-    ways = ["select", "order", *(["attention"] if set(group["attention"]) != {str(FULL)} else [])]
+    ways = [
+        *(["teaching"] if "teaching" in group else []),
+        "select",
+        "order",
+        *(["attention"] if set(group["attention"]) != {str(FULL)} else []),
+    ]
     for name in ways:
-        table.add_column(name, overflow="fold")
+        table.add_column("demonstrations" if name == "teaching" else name, overflow="fold")
     for name in ("k", "draws", "test\nrows"):
         table.add_column(name, justify="right")
     scores = (
@@ -192,7 +211,7 @@ def print_plan(
     console: Console,
 ) -> None:
     """The plan as tables, one row a cell, one table per selector, order and attention."""
-    from icl_bench.cli.progress import asked, pool_notes
+    from icl_bench.cli.progress import asked, notes
 
     data, model = sweep.experiment.data, sweep.model
     console.print(f"{data.spec.name} · {model.name}, tokens", style="bold", highlight=False)
@@ -203,7 +222,7 @@ def print_plan(
     about = f", about {_duration(total)} on this machine" if None not in seconds else ""
     print_lines(
         console,
-        *(f"note: {text}" for text in (*data.notes, *pool_notes(sweep))),
+        *(f"note: {text}" for text in notes(sweep)),
         *(f"skipped: {problem}" for problem in sweep.plan.problems),
         f"{counted(sum(cell.problem is None for cell, *_ in rows), 'cell')}, "
         f"{asked(sweep)}{about}; {model.name} reads "
@@ -322,6 +341,8 @@ def print_shown(shown: Shown, console: Console) -> None:
         "prompt": shown.checked,
         "file": str(shown.file),
     }
+    if row.get("teaching"):
+        facts["shown"] = row["teaching"]
     if row.get("probability") is not None:
         facts["probability"] = f"{row['probability']:.4f}, margin {row['margin']:.4f}"
     for name, value in facts.items():

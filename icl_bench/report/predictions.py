@@ -17,11 +17,12 @@ import numpy as np
 from icl_bench.data import Example, TaskData, load_data
 from icl_bench.errors import UserError, one_line
 from icl_bench.methods import CLASSIFIER
-from icl_bench.prompts import demonstration_text, query_text
+from icl_bench.prompts import query_text
 from icl_bench.report.naming import Naming
 from icl_bench.seeds import generator
 from icl_bench.spec import TaskSpec, TestRows
 from icl_bench.store import IMPORTED
+from icl_bench.trace import as_shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -184,14 +185,14 @@ class _Prompts:
         asked = task.train if record.get("queries") == "copied" else task.test
         try:
             query = asked[record["test_id"]]
-            last = [task.train[name] for name in ids[-LISTED_DEMONSTRATIONS:]]
+            last = tuple(task.train[name] for name in ids[-LISTED_DEMONSTRATIONS:])
         except KeyError as error:
             return End(count=len(ids), why=f"The data holds no row {error.args[0]} any more.")
         template = task.spec.template
-        shown = last[-SHOWN_DEMONSTRATIONS:]
+        last, piece = as_shown(meta, last)
         return End(
             query_text(template, query),
-            [demonstration_text(template, example) for example in shown],
+            [piece(template, example) for example in last[-SHOWN_DEMONSTRATIONS:]],
             [(example.id, example.answer) for example in last],
             len(ids),
             template.separator,

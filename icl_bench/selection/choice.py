@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -125,6 +126,17 @@ class Choice:
             return None
         return f"{self}: its demonstrations were chosen with a look at the test queries' texts"
 
+    @property
+    def sharing(self) -> str | None:
+        """What a plan has to say of the prefix, where it is not shared by all queries and all k."""
+        if self.retrieves:
+            return None  # as ever: nothing is
+        between = "" if self.nested else "; between different k nothing is shared"
+        if self.own:
+            first = f"the first k - {self.own} demonstrations are shared by all queries"
+            return f"{self}: {first}, the last {self.own} are the query's own{between}"
+        return f"{self}: all queries share all demonstrations{between}" if between else None
+
     def own_count(self, k: int) -> int:
         """How many of k demonstrations are the query's own. Raises ``UserError`` if S > k."""
         if self.own is None:
@@ -144,6 +156,20 @@ class Choice:
         """Raise ``UserError`` where a task without labels is to be balanced by label."""
         if self.base == "balanced" and not labelled:
             raise UserError(f"--select {self}: this task's answers are free text, not labels")
+
+
+def known(text: str) -> Choice | None:
+    """Read a stored name; None for one that is no choice, as an imported one or a training."""
+    try:
+        return Choice.parse(text)
+    except UserError:
+        return None
+
+
+def cautions(selects: Iterable[str]) -> list[str]:
+    """What has to be said beside results of these names, each once."""
+    choices = map(known, sorted(set(map(str, selects))))
+    return [choice.caution for choice in choices if choice and choice.caution]
 
 
 def split(text: str) -> list[str]:

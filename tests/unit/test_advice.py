@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from fakes import FREE_TEXT, FakeBackend, plan, runner
 from predictions import answers, cell, frame, scored
 
-from icl_bench.analysis.advice import ADVICE, Budget, advise, lines
+from icl_bench import read_results
+from icl_bench.analysis.advice import ADVICE, Budget, advise, advise_folder, lines
 from icl_bench.analysis.contrast import contrast, judge
 from icl_bench.analysis.cost import POINT, CellCost, cost
 from icl_bench.analysis.curves import curves
 from icl_bench.analysis.paired import holm
+from icl_bench.cli import main
 from icl_bench.errors import UserError
+from icl_bench.label_space import HalfLabels
 
 ANY = Budget()
 
@@ -384,3 +390,58 @@ def test_two_settings_that_differ_in_their_variant_alone_are_told_apart():
 def test_a_choice_that_has_seen_the_queries_is_said_to_have_seen_them():
     text = said(advised(point(shares(0.3), 30, k=1, select="centroids,of=queries")))
     assert text.endswith("were chosen with a look at the test queries' texts")
+
+
+# -- on a folder --------------------------------------------------------------------------------
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main(["summary", *words])
+    assert (ended.value.code or 0) == code
+    caught = capsys.readouterr()
+    return caught.err if code else caught.out
+
+
+def test_summary_advises_from_what_was_run_and_nothing_that_is_not_plain(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    results = tmp_path / "results"
+    for changes in ({"selects": ["random", "bm25", "hybrid:2"]}, {"teaching": "inputs-only"},
+                    {"half": HalfLabels(1)}, {"queries": "copied"}):  # fmt: skip
+        runner(plan(tmp_path / "task", "2,4", **changes), results, FakeBackend()).run()
+    text = told(capsys, "--results", str(results), "--advice", "any")
+    assert text.startswith("cards · small, whatever it costs:\n  take ")
+    table = json.loads(told(capsys, "--results", str(results), "--advice", "tokens=90", "--json"))
+    assert table["budget"] == "up to 90 computed tokens a query"
+    points = {(row["select"], row["k"]) for row in table["advice"]}
+    assert points == {(s, k) for s in ("random", "bm25", "hybrid:2") for k in (2, 4)}
+    assert len(table["advice"]) == 6
+    frame = read_results(results)
+    plain = frame[frame[["teaching", "queries", "label_space"]].isna().all(axis=1)]
+    means = plain.groupby(["select", "k"], observed=True)["correct"].mean()
+    for row in table["advice"]:
+        assert row["mean"] == pytest.approx(means[row["select"], row["k"]])
+
+
+def test_free_text_is_advised_on_by_its_first_score(tmp_path: Path):
+    made = plan(tmp_path / "task", "2,4", **FREE_TEXT)
+    runner(made, tmp_path / "results", FakeBackend()).run()
+    table = advise_folder(tmp_path / "results", Budget())
+    frame = read_results(tmp_path / "results")
+    assert table["mean"].tolist() == pytest.approx(frame.groupby("k")["rouge1"].mean().tolist())
+
+
+@pytest.mark.parametrize("asked", ["", "2000", "tokens", "tokens=many", "tokens=0", "hours=1"])
+def test_a_budget_that_cannot_be_read_ends_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], asked: str
+):
+    said = told(capsys, "--results", str(tmp_path), f"--advice={asked}", code=2)
+    assert said.startswith("error: --advice")
+    assert said.count("\n") == 1
+
+
+def test_budgets_are_read_as_they_are_written():
+    assert Budget.parse("tokens=2000") == Budget(tokens=2000)
+    assert Budget.parse("seconds=0.5") == Budget(seconds=0.5)
+    assert Budget.parse("any") == Budget()

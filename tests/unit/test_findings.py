@@ -40,7 +40,10 @@ def found(results: Path) -> Findings:
     return find(read_some(results))
 
 
-EMPTY = {"models", "label_spaces", "copying", "training_gain", "attention_patterns", "break_even"}
+EMPTY = {
+    "models", "label_spaces", "copying", "training_gain", "attention_patterns", "break_even",
+    "perplexity", "taught", "teaching",
+}  # fmt: skip
 
 
 def test_every_table_has_rows_where_there_are_runs_for_it(found: Findings):
@@ -236,7 +239,7 @@ def told(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 def test_summary_prints_what_follows_from_the_curves(results: Path, capsys):
     text = told(capsys, "summary", "--results", str(results))
-    for title in ("order:", "noise:", "sorting:", "retrieval:", "calibration:"):
+    for title in ("order:", "noise:", "sorting:", "selection:", "calibration:"):
         assert title in text
     for title in ("models:", "copying:", "half of the labels:"):
         assert title not in text
