@@ -91,6 +91,14 @@ def retrieved(count: int, demonstrations: int) -> PromptSet:
     return PromptSet((7,), tuple(p[1:] for p in whole), ends=tuple(ends), lead=1)
 
 
+def mixed(count: int, demonstrations: int, own: int) -> PromptSet:
+    """Prompts that share their first demonstrations and end with some of their own."""
+    start, behind = shared(demonstrations, []), retrieved(count, own)
+    length = len(start.prefix)
+    ends = tuple((*start.ends[0], *(length - 1 + end for end in e)) for e in behind.ends)
+    return PromptSet(start.prefix, behind.suffixes, ends=ends, lead=1)
+
+
 # -- the definition, written out ----------------------------------------------------------------
 
 
@@ -423,3 +431,16 @@ def test_losses_are_those_of_a_dense_pass(
     )
     got = backend.losses(prompt, pattern)
     np.testing.assert_allclose(got, wanted.numpy(), atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("demonstrations", [2, 9])
+@pytest.mark.parametrize("text", ["full", *BLOCKS[:5], "grouped:2,20", "approx:40,8"])
+def test_own_demonstrations_behind_shared_ones_have_the_logits_of_a_dense_pass(
+    backend: TransformersBackend, model: Any, text: str, demonstrations: int
+) -> None:
+    pattern, prompts = parse(text), mixed(3, demonstrations, 4)
+    got, found = answers(backend, prompts, pattern)
+    for i in range(len(prompts)):
+        wanted = expected(model, prompts, i, pattern)
+        torch.testing.assert_close(got[i], wanted, atol=TOLERANCE, rtol=0)
+        assert found[i].cached_tokens == len(prompts.prefix)

@@ -129,6 +129,47 @@ def test_a_plan_computes_nothing_and_says_what_does_not_fit(icl: Run, sweep: tup
     assert not Path("results").exists()
 
 
+def test_a_plan_and_a_run_say_what_is_shared_and_what_saw_the_queries(
+    icl: Run, sweep: tuple[Any, ...], word_encoder: Any
+):
+    words = [*sweep[:5], "4", *sweep[6:], "--select", "random,hybrid:1,centroids,of=queries"]
+    saw = "centroids,of=queries: its demonstrations were chosen with a look at the test queries"
+    nothing = "centroids,of=queries: all queries share all demonstrations; between different k"
+    own = "hybrid:1: the first k - 1 demonstrations are shared by all queries, the last 1 are"
+    done = icl("plan", *words)
+    assert all(f"note: {text}" in done.out for text in (saw, nothing, own))
+    run = icl("run", *words)
+    assert all(f"note: {text}" in run.err for text in (saw, nothing, own))
+    assert saw in run.out
+    assert saw in icl("summary").out
+    icl("leaderboard", "--out", "board.csv")
+    assert saw in Path("board.md").read_text()
+
+
+def test_per_label_is_another_way_to_say_k(icl: Run, sweep: tuple[Any, ...]):
+    words = [*sweep[:4], *sweep[6:], "--select", "balanced"]
+    records = json.loads(icl("plan", *words, "--per-label", "4,1", "--json").out)
+    assert [(r["k"], r["select"]) for r in records][:2] == [(3, "balanced"), (12, "balanced")]
+    for more, said in [
+        (["--per-label", "14"], "--per-label 14: label 'card lost' has 13 in the pool"),
+        (["--per-label", "max"], "--per-label max: not a number of demonstrations"),
+        (["--per-label", "1", "--select", "random"], "is for --select balanced, not random"),
+        ([], "give --k, or else --per-label"),
+    ]:
+        refused(icl("plan", *words, *more), re.escape(said))
+
+
+def test_show_tells_a_changed_prompt_from_the_plain_one(icl: Run, sweep: tuple[Any, ...]):
+    for how in ("plain", "labels-only"):
+        assert icl("run", *sweep, "--demonstrations", how).code == 0
+    show = ("show", "--task", sweep[1], "--k", 3)
+    refused(icl(*show), "2 cells match .*--demonstrations")
+    done = icl(*show, "--demonstrations", "labels-only", "--select", "random")
+    assert "hash checked" in done.out
+    assert done.out.startswith("intent: ")
+    assert "shown  labels-only" in done.out
+
+
 def test_cells_that_fail_are_named_and_the_run_exits_with_1(
     icl: Run, sweep: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
 ):
@@ -224,6 +265,36 @@ BAD: dict[str, tuple[list[object], str]] = {
     "k empty": (["--k", ""], "--k: empty"),
     "k too large": (["--k", "41"], "nothing fits: k=41 is more than the pool's 40"),
     "unknown select": (["--select", "bm52"], "--select bm52.*did you mean bm25"),
+    "own > k": (["--select", "hybrid:2"], "--select hybrid:2: k=1 has no room for 2"),
+    "own of none": (["--select", "hybrid:0"], "a whole number from 1 up, like hybrid:20"),
+    "unknown similarity": (["--select", "hybrid:1,by=dens"], "by=dens: not a similarity.*dense"),
+    "too many centroids": (
+        ["--k", "41", "--select", "centroids"],
+        "--select centroids: 41 centroids are more than the pool's 40 examples",
+    ),
+    "more centroids than queries": (
+        ["--k", "7", "--select", "centroids,of=queries"], "7 centroids are more than the 6 queries",
+    ),
+    "too few of a label": (
+        ["--k", "40", "--select", "balanced"], "--select balanced: k=40 needs more than the 13",
+    ),
+    "k twice": (["--per-label", "2", "--select", "balanced"], "give --k, or else --per-label"),
+    "encoder for nothing": (["--encoder", "x"], "--encoder x: nothing that is asked for embeds"),
+    "no such encoder": (
+        ["--select", "dense", "--encoder", "./x"], r"encoder \./x: no such folder",
+    ),
+    "unknown demonstrations": (
+        ["--demonstrations", "label-only"], "--demonstrations label-only.*did you mean labels-only",
+    ),
+    "noise": (["--demonstrations", "labels:noise=1.2"], "share of wrong labels from 0 to 1"),
+    "nothing left": (["--demonstrations", "nearest-removed:10"], "of k=1 nothing would be left"),
+    "nothing to remove from": (
+        ["--k", "3", "--select", "bm25", "--demonstrations", "nearest-removed:10"],
+        "takes from demonstrations that all queries share",
+    ),
+    "copied and changed": (
+        ["--queries", "copied", "--demonstrations", "inputs-only"], "is for --demonstrations plain",
+    ),
     "unknown order": (["--order", "drwan"], "'drwan'.*did you mean drawn"),
     "order not for select": (["--order", "relevance"], "relevance.*random"),
     "draws 0": (["--draws", "0"], "--draws.*greater than or equal to 1"),

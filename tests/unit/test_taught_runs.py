@@ -182,6 +182,11 @@ def test_no_plain_table_has_anything_of_them(tmp_path: Path):
     assert leaderboard(results).equals(board)
 
 
+def test_alone_they_are_nothing_for_a_leaderboard(tmp_path: Path):
+    with pytest.raises(UserError, match="no finished cell"):
+        leaderboard(swept(tmp_path, "inputs-only"))
+
+
 def test_each_stands_beside_the_plain_prompts_of_its_own_selection(tmp_path: Path):
     results = swept(tmp_path, k="2,6")
     for select in ("balanced", "dense"):
