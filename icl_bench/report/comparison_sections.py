@@ -95,6 +95,25 @@ def retrieval(findings: Findings, naming: Naming) -> Section | None:
     )  # fmt: skip
 
 
+def teaching(findings: Findings, naming: Naming) -> Section | None:
+    """What demonstrations are worth when something of them is changed or left out."""
+    frame = naming.named(findings.teaching)
+    if frame["difference"].notna().sum() == 0:
+        return None
+    frame = frame.assign(way=frame["series"], series=frame["teaching"])
+    by = ["task", "model", "way"]
+    panels, look = _compared(frame, "teaching", by, "What demonstrations teach")
+    columns = COMPARED.replace(CURVE, "task model way series")
+    return Section(
+        "teaching", "What do demonstrations teach?",
+        "Accuracy where demonstrations show something else (labels permuted or wrong, inputs or "
+        "labels alone, the nearest to the query left out), less that of the same ones as they are. "
+        f"Far below 0: what was changed is what the model uses. {TESTED}",
+        "Min et al. 2022 and Golchin et al. 2025 ask the same", panels,
+        (table(frame, "Changed less plain", columns),), look,
+    )  # fmt: skip
+
+
 def training(findings: Findings, naming: Naming) -> Section | None:
     """What learning from the examples gains over prompting with them."""
     frame = naming.named(findings.training_gain)

@@ -7,7 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from icl_bench.report.attention_sections import context
-from icl_bench.report.comparison_sections import models, retrieval, sorting, training
+from icl_bench.report.comparison_sections import (
+    models,
+    retrieval,
+    sorting,
+    teaching,
+    training,
+)
 from icl_bench.report.curve_sections import accuracy, order, saturation
 from icl_bench.report.parts import Missing, Section
 from icl_bench.report.perplexity_sections import perplexity
@@ -39,6 +45,7 @@ MAKERS: tuple[tuple[str, str, Maker], ...] = (
     ("Order sensitivity", "run --order drawn,shuffled:1 with k above 1", order),
     ("Sorting penalty", "run --order drawn,by-label", sorting),
     ("Retrieval gain", "run --select random,bm25", retrieval),
+    ("Demonstrations changed", "run again with --demonstrations labels:permuted", teaching),
     ("Training", "icl-bench finetune, and run --select random with the same k", training),
     ("Attention patterns", "run --attention full,block:50", context),
     ("Perplexity", "icl-bench perplexity --texts DIR", perplexity),

@@ -15,6 +15,7 @@ MOST_ROWS = 2000
 COLUMNS: Mapping[str, tuple[str, str]] = {
     "task": ("task", "text"),
     "model": ("model", "text"),
+    "way": ("curve", "text"),
     "series": ("curve", "text"),
     "k": ("k", "count"),
     "draws": ("draws", "count"),
