@@ -202,6 +202,19 @@ def test_training_learns_its_examples(tmp_path: Path, tiny: Path, method: Any):
     )
 
 
+def test_products_are_computed_in_the_dtype_that_was_asked_for(tmp_path: Path, tiny: Path):
+    examples = Examples(prepared(tmp_path, tiny).experiment, 0, 12)
+    seen: dict[str, np.ndarray] = {}
+    for dtype in ("float32", "bfloat16"):
+        recipe = Recipe.of("full", epochs=1, batch=4, head="lm")
+        done = training.fine_tune(
+            examples, recipe, source=str(tiny), device="cpu", dtype=dtype, seed=0
+        )
+        seen[dtype] = done.logits[0]
+    largest = np.abs(seen["float32"]).max()
+    assert 1e-5 < np.abs(seen["float32"] - seen["bfloat16"]).max() / largest < 0.2
+
+
 def test_lora_trains_little_and_full_training_all(tmp_path: Path, tiny: Path):
     made = prepared(tmp_path, tiny)
     examples = Examples(made.experiment, 0, 12)
@@ -517,6 +530,7 @@ def test_prompts_and_training_of_one_model_meet_in_tables_and_report(
         (["--method", "loar"], "--method loar: not a method; did you mean lora?"),
         (["--method", ","], "--method: empty; give lora, full, probe, knn"),
         (["--dtype", "float31"], "--dtype float31: not a dtype; did you mean float32 or"),
+        (["--dtype", "float16"], "--dtype float16: a CPU trains in float32 or bfloat16"),
         (["--device", "gpu7"], "--device gpu7: not usable here"),
         (["--learning-rate", "-1"], "--learning-rate -1.0: expected more than 0"),
         (["--learning-rate", "nan"], "--learning-rate nan: expected more than 0"),
