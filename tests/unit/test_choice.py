@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from icl_bench.errors import UserError
 from icl_bench.selection import Ranking, nearest
-from icl_bench.selection.choice import Choice, split
+from icl_bench.selection.choice import Choice, cautions, known, split
 from icl_bench.selection.hybrid import own_part
 
 WRITTEN = [
@@ -221,3 +221,28 @@ def test_a_shared_demonstration_is_not_shown_again_however_similar_it_is():
     rng = np.random.default_rng(0)
     assert own_part(ranking, np.array([1, 0]), 2, rng).tolist() == [2, 3]
     assert own_part(ranking, np.array([], dtype=int), 2, rng).tolist() == [3, 1]
+
+
+def test_a_plan_is_told_what_is_shared_where_it_is_not_all_of_it_by_all_k():
+    said = {text: Choice.parse(text).sharing for text in WRITTEN}
+    assert [text for text, line in said.items() if line is None] == [
+        "random", "bm25", "bertscore", "dense", "balanced",
+    ]  # fmt: skip
+    for text, line in said.items():
+        if line is not None:
+            assert ("between different k nothing is shared" in line) == ("centroids" in text)
+            assert ("are the query's own" in line) == ("hybrid" in text)
+
+
+def test_what_saw_the_queries_is_said_once_and_other_names_need_no_word():
+    of_queries = [
+        "centroids,of=queries",
+        "random",
+        "lora",
+        "somebody's own",
+        "centroids,of=queries",
+    ]
+    (said,) = cautions(of_queries)
+    assert said.startswith("centroids,of=queries: ")
+    assert known("lora") is None
+    assert known("hybrid:07") == Choice.parse("hybrid:7")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from icl_bench.analysis.order import order_sensitivity
 from icl_bench.analysis.summary import summarise, summarise_folder
 from icl_bench.errors import CellError, UserError
 from icl_bench.prompts import PromptSet
+from icl_bench.selection.sentences import SentenceEncoder
 from icl_bench.store import read_results
 
 
@@ -190,6 +192,22 @@ def test_selectors_alone_are_no_variants(tmp_path: Path):
     made = plan(tmp_path / "task", "1", draws=1, selects=["random", "bm25"])
     runner(made, tmp_path / "results", FakeBackend()).run()
     assert not summarise_folder(tmp_path / "results").settings
+
+
+def test_an_encoder_is_a_setting_only_where_there_is_another(
+    tmp_path: Path, word_encoder: SentenceEncoder, monkeypatch: pytest.MonkeyPatch
+):
+    def swept(*selects: str) -> None:
+        made = plan(tmp_path / "task", "1", draws=1, selects=selects)
+        runner(made, tmp_path / "results", FakeBackend()).run()
+
+    swept("random", "dense", "centroids")
+    assert not summarise_folder(tmp_path / "results").settings
+    other = replace(word_encoder, name="other")
+    monkeypatch.setattr(SentenceEncoder, "find", lambda *_: other)
+    swept("dense")
+    named = summarise_folder(tmp_path / "results").settings
+    assert sorted(named.values()) == ["embeddings=none", "embeddings=other", "embeddings=words"]
 
 
 def test_a_summary_can_be_of_one_task_or_model_alone(tmp_path: Path):
