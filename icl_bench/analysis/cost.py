@@ -12,6 +12,7 @@ from icl_bench.analysis.curves import SETTING
 from icl_bench.analysis.reading import pattern_of
 from icl_bench.methods import BASELINES
 from icl_bench.patterns import FULL
+from icl_bench.selection.choice import known
 from icl_bench.shape import Shape
 
 if TYPE_CHECKING:
@@ -125,10 +126,10 @@ def break_even(costs: pd.DataFrame) -> pd.DataFrame:
     """After how many queries training is cheaper than prompting with as many examples.
 
     ``costs`` is :func:`cost`'s table. Every training is set beside prompts of the same task, model
-    and k: random ones with the demonstrations cached, the same with nothing cached, and retrieved
-    ones, each computed anew or, with reuse, once for all queries; those that are not read in full
-    are named with their attention. It is even where ``training + n * query = prefix + n * prompt
-    query``.
+    and k: random ones, or others that queries share, with these demonstrations cached, the same
+    with nothing cached, and retrieved ones, each computed anew or, with reuse, once for all
+    queries; those that are not read in full are named with their attention. It is even where
+    ``training + n * query = prefix + n * prompt query``.
 
     Columns: task, model, select (the method), k, ``beside`` (what it is compared with),
     training_flops, flops and base_flops (of a query, with what was trained and with the prompt),
@@ -156,13 +157,13 @@ def _ways(prompt: Any) -> Iterator[tuple[str, float, float, float]]:
     name, pattern = str(prompt["select"]), pattern_of(prompt["attention"])
     read = "" if pattern == FULL else f", {prompt['attention']}"
     once, query, whole = (prompt[f"{part}_flops"] for part in ("prefix", "query", "whole"))
-    if name != "random" and pattern is not None and pattern.reuses:
-        yield name + read, once, query, prompt["seconds"]
-    elif name != "random":
-        yield name + read, 0.0, whole, prompt["seconds"]
+    choice = known(name)
+    if choice is None or choice.retrieves:
+        reuses = pattern is not None and pattern.reuses
+        yield name + read, once if reuses else 0.0, query if reuses else whole, prompt["seconds"]
     elif prompt["order"] == "drawn":
-        yield f"random, cached{read}", once, query, prompt["seconds"]
-        yield f"random, not cached{read}", 0.0, whole, np.nan
+        yield f"{name}, cached{read}", once, query, prompt["seconds"]
+        yield f"{name}, not cached{read}", 0.0, whole, np.nan
 
 
 def _even(
