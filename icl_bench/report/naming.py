@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from icl_bench.analysis.curves import SETTING
 from icl_bench.analysis.reading import pattern_of
 from icl_bench.methods import BASELINES, kind
 from icl_bench.patterns import FULL
@@ -36,7 +37,15 @@ class Naming:
         alike = table.groupby(["task", "model", kinds], observed=True)
         counts = alike["variant"].transform("nunique")
         several = sorted(set(table.loc[counts > 1, "variant"].astype(str)))
-        texts = {name: summary.settings.get(name, f"variant {name}") for name in several}
+        curve = [name for name in SETTING if name != "variant"]
+        of_curve = table.groupby(curve, observed=True)["variant"].transform("nunique")
+        unnamed = set(table.loc[of_curve > 1, "variant"].astype(str))
+        # variants that differ only in what one of them has no use for need no name
+        texts = {
+            name: summary.settings.get(name, f"variant {name}")
+            for name in several
+            if name in summary.settings or name in unnamed
+        }
         return cls(texts, bool((table["attention"].astype(object) != str(FULL)).any()))
 
     def named(self, frame: pd.DataFrame) -> pd.DataFrame:

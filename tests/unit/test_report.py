@@ -8,6 +8,7 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -463,3 +464,17 @@ def test_missing_libraries_are_named_with_what_installs_them(tmp_path: Path):
 def test_another_error_is_not_taken_for_a_missing_library(results: Path, tmp_path: Path):
     with pytest.raises(UserError, match="nothing of model"):
         write_report(results, tmp_path / "r.html", only={"model": "none"})
+
+
+def _curves(*variants: tuple[str, str]) -> Any:
+    """A summary of one point for each selector and variant."""
+    setting = {"task": "t", "model": "m", "order": "drawn", "attention": "full", "k": 1}
+    rows = [{**setting, "select": select, "variant": variant} for select, variant in variants]
+    return SimpleNamespace(curves=pd.DataFrame(rows), settings={})
+
+
+def test_a_variant_is_named_only_where_a_curve_has_another():
+    apart = Naming.of(_curves(("random", "a"), ("dense", "b")))
+    assert apart.settings == {}
+    both = Naming.of(_curves(("random", "a"), ("random", "b"), ("dense", "b")))
+    assert both.settings == {"a": "variant a", "b": "variant b"}
