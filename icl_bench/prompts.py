@@ -191,9 +191,9 @@ class PromptEncoder:
         if not getattr(self._tokenizer, "is_fast", False):
             raise UserError("--attention block: this model's tokenizer does not tell where its "
                             "tokens stand in a text; it needs a tokenizer.json")  # fmt: skip
-        found = self._tokenizer(text, add_special_tokens=False, split_special_tokens=True,
+        found = self._tokenizer([text], add_special_tokens=False, split_special_tokens=True,
                                 return_offsets_mapping=True, verbose=False)  # fmt: skip
-        return np.searchsorted([start for start, _ in found["offset_mapping"]], cuts)
+        return np.searchsorted([start for start, _ in found["offset_mapping"][0]], cuts)
 
     def _ends(self, pieces: Sequence[str], text: str) -> tuple[int, ...]:
         """Where demonstrations end in a prompt that begins with their pieces, in tokens.
