@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,10 +33,19 @@ def write_losses(path: Path, windows: Sequence[np.ndarray], meta: Mapping[str, A
 
 
 def read_losses(results: Path) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
-    """Every file's meta and losses, ``(windows, tokens - 1)``, by name."""
+    """Every file's meta and losses, ``(windows, tokens - 1)``, by name.
+
+    A damaged file is left out with a warning, as among predictions.
+    """
     import pyarrow.parquet as pq
 
     for path in sorted(losses_folder(results).rglob("*.parquet")):
-        if not path.name.startswith("."):
+        if path.name.startswith("."):
+            continue
+        try:
             table = pq.read_table(path)
-            yield json.loads(table.schema.metadata[META]), np.array(table["losses"].to_pylist())
+            meta = json.loads((table.schema.metadata or {})[META])
+        except (OSError, ValueError, KeyError):  # pyarrow's own errors are of these kinds
+            warnings.warn(f"{path}: no file of losses, or a damaged one; left out", stacklevel=2)
+            continue
+        yield meta, np.array(table["losses"].to_pylist())

@@ -141,6 +141,16 @@ def test_ranges_limits_and_ratios_are_those_of_the_definition(tmp_path: Path) ->
     assert table.loc["full", 4]["perplexity"] == pytest.approx(np.exp(everything[:, :3].mean()))
 
 
+def test_a_damaged_file_is_left_out_with_a_warning(tmp_path: Path) -> None:
+    losses_file(tmp_path, "full", "a", np.ones((2, 15)))
+    losses_file(tmp_path, "full", "b", np.zeros((2, 15)))
+    (damaged,) = losses_folder(tmp_path).rglob("full-b.parquet")
+    damaged.write_bytes(damaged.read_bytes()[:50])
+    with pytest.warns(UserWarning, match="damaged one; left out"):
+        table = perplexities(tmp_path)
+    assert table["perplexity"].tolist() == pytest.approx([np.e] * 3)
+
+
 def test_one_window_has_no_limits(tmp_path: Path) -> None:
     losses_file(tmp_path, "full", "a", np.ones((1, 15)))
     table = perplexities(tmp_path)
