@@ -14,6 +14,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from icl_bench.errors import CellError, UserError
 from icl_bench.losses import losses_folder, write_losses
 from icl_bench.models import Model, load_tokenizer, resolve
 from icl_bench.patterns import Pattern, parse
-from icl_bench.shape import check_family, shape_of
+from icl_bench.shape import Shape, check_family, shape_of
 from icl_bench.spec import Frozen
 from icl_bench.store import short_hash
 from icl_bench.sweep import versions
@@ -137,6 +138,11 @@ class Perplexity:
                     outcome.failed[f"{text.name}, {pattern}"] = str(error)
         return outcome
 
+    @cached_property
+    def _shape(self) -> Shape:
+        """What of the model decides its cost."""
+        return shape_of(self.model.source)
+
     def _load(self) -> Any:
         from icl_bench.backends.transformers import TransformersBackend
 
@@ -172,11 +178,10 @@ class Perplexity:
             found.append(backend.losses(window, pattern))
             seconds += time.perf_counter() - start
             peak = max(peak, backend.peak_prefix_bytes)
-        shape = shape_of(self.model.source)
         by_length = {
             str(length): {
-                "prefill_flops": flops(shape, pattern, None, 0, length),
-                "cache_bytes": cache_bytes(shape, pattern, length, facts["dtype"]),
+                "prefill_flops": flops(self._shape, pattern, None, 0, length),
+                "cache_bytes": cache_bytes(self._shape, pattern, length, facts["dtype"]),
             }
             for length in self.lengths
         }

@@ -21,7 +21,7 @@ from icl_bench.plan import Plan, check_request, make_plan
 from icl_bench.runner import Outcome, Runner, Watcher
 from icl_bench.selection.balanced import shots_per_label
 from icl_bench.selection.choice import Choice
-from icl_bench.shape import check_family, shape_of
+from icl_bench.shape import Shape, check_family, shape_of
 from icl_bench.shots import Shots, per_label
 from icl_bench.spec import Frozen, TaskSpec
 from icl_bench.store import Store
@@ -129,11 +129,18 @@ class Sweep:
         identity = self.engine.identity()
         if self.spec.tokenizer or "dtype" not in identity:
             return [None] * len(self.plan.cells)
-        shape, dtype = shape_of(self.model.source), identity["dtype"]
+        dtype = identity["dtype"]
         return [
-            None if cell.problem else work_of(cell.reading, shape, cell.answer_tokens / 2, dtype)
+            None
+            if cell.problem
+            else work_of(cell.reading, self._shape, cell.answer_tokens / 2, dtype)
             for cell in self.plan.cells
         ]
+
+    @cached_property
+    def _shape(self) -> Shape:
+        """What of the model decides its cost; the model is laid out once, without weights."""
+        return shape_of(self.model.source)
 
     def estimates(self) -> Sequence[float | None]:
         """Estimated seconds of each cell of the plan; None where a server computes them."""
@@ -142,7 +149,7 @@ class Sweep:
         rate = self.engine.rate()
         if rate is None:
             return [None] * len(self.plan.cells)
-        return seconds(shape_of(self.model.source), rate, self.plan.cells)
+        return seconds(self._shape, rate, self.plan.cells)
 
     def run(self, results: Path, watcher: Watcher | None = None) -> Outcome:
         """Compute what is not in the results folder yet. Raises ``UserError``."""
@@ -153,7 +160,7 @@ class Sweep:
             self.load_backend,
             watcher or Watcher(),
             about=versions(*(EMBEDDING if self._embeds else ())),
-            shape=None if self.spec.tokenizer else lambda: shape_of(self.model.source),
+            shape=None if self.spec.tokenizer else lambda: self._shape,
         )
         return runner.run()
 

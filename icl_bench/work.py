@@ -116,9 +116,9 @@ def _each(reading: Reading, shape: Shape, answer_tokens: float) -> Sequence[tupl
     known: dict[Any, tuple[float, float]] = {}
     result = []
     for i, own in enumerate(reading.own_tokens):
-        layout, end = reading.layout(i), prefix + own
         key = own if len(reading.ends) <= 1 else (own, i)
         if key not in known:
+            layout, end = reading.layout(i), prefix + own
             kept = reading.ends[i][-1] if pattern.reuses else prefix
             before = flops(shape, pattern, layout, 0, kept)
             answer = answer_tokens * flops(shape, pattern, None, end, end + 1)

@@ -384,7 +384,8 @@ class TransformersBackend:
         lead = prompts.ends_of(batch[0])[0] if pattern.sink else prompts.lead
         head = prompts.ids(batch[0])[:lead]
         behind = head if pattern.sink else ()
-        view = View(pattern.sights(self._windows))
+        sights = pattern.sights(self._windows)
+        view = View(sights)
         self._load_prefix(behind, 0, view)
         kept = self._kept.setdefault(behind, Kept(len(behind)))
         shown = {i: parts(prompts, i, pattern.sink) for i in batch}
@@ -398,7 +399,6 @@ class TransformersBackend:
                 prompt = prompts.ids(i)
                 assert prompt[:lead] == head, "prompts that reuse demonstrations begin alike"
                 layers = [kept.get(part) for part in shown[i]]
-                sights = pattern.sights(self._windows)
                 self._prefix = assembled(alone, layers, kept.base, sights, turner, self.device)
                 held = self._prefix.nbytes() + kept.nbytes
                 self.peak_prefix_bytes = max(self.peak_prefix_bytes, held)
