@@ -17,6 +17,7 @@ from icl_bench.report.parts import Missing, Section
 from icl_bench.report.predictions import Sample, sample
 from icl_bench.report.sections import sections
 from icl_bench.report.tables import Table, table
+from icl_bench.selection.choice import cautions, known
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -99,20 +100,28 @@ def _notes(findings: Findings) -> list[str]:
             f"{count(left_out, 'prediction')} of incomplete draws are in no curve: a point is "
             "taken where all its draws have all its test examples."
         )
-    drawn = curves[curves["select"].astype(str) == "random"]
+    drawn = curves[curves["select"].astype(str).map(_is_drawn).astype(bool)]
+    points = f"of {count(len(drawn), 'point')} with demonstrations that are drawn"
     single = int((drawn["draws"] == 1).sum())
     if single:
         notes.append(
-            f"{single:,} of {count(len(drawn), 'point')} of random selection have a single draw: "
-            "their intervals count test examples only and say nothing of other demonstrations."
+            f"{single:,} {points} have a single draw: their intervals count test examples only "
+            "and say nothing of other demonstrations."
         )
     few = int(drawn["draws"].between(2, FEW_DRAWS).sum())
     if few:
         notes.append(
-            f"{few:,} of {count(len(drawn), 'point')} of random selection have two or three draws: "
-            "their intervals may be too narrow where draws spread widely."
+            f"{few:,} {points} have two or three draws: their intervals may be too narrow where "
+            "draws spread widely."
         )
-    return notes
+    everything = [*findings.summary.curves["select"], *findings.summary.taught["select"]]
+    return [*notes, *(f"{text}." for text in cautions(everything))]
+
+
+def _is_drawn(select: str) -> bool:
+    """Whether another draw shows other demonstrations."""
+    choice = known(select)
+    return choice is not None and not choice.retrieves
 
 
 def _failed(findings: Findings) -> Table | None:

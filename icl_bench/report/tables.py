@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.analysis.summary import records
+from icl_bench.selection.choice import cautions
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -143,6 +144,8 @@ class Table:
     rows: list[list[Any]]
     total: int
     """Rows there are; fewer may be shown."""
+    notes: tuple[str, ...] = ()
+    """What has to be said beside its rows."""
 
     def as_json(self) -> dict[str, Any]:
         """What the page's program reads."""
@@ -159,7 +162,8 @@ def table(frame: pd.DataFrame, caption: str, names: str) -> Table:
         for name in shown
     )
     rows = [list(record.values()) for record in records(frame[shown].head(MOST_ROWS))]
-    return Table(caption, columns, rows, len(frame))
+    said = tuple(cautions(frame["select"].unique())) if "select" in frame else ()
+    return Table(caption, columns, rows, len(frame), said)
 
 
 def _titled(name: str, kind: str) -> tuple[str, str]:

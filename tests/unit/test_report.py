@@ -201,12 +201,31 @@ def test_sections_without_data_are_left_out_and_named_with_what_gives_them(parse
 
 
 def test_few_draws_failed_cells_and_settings_are_said(parsed: Parsed):
-    assert "points of random selection have two or three draws" in parsed.text
+    assert "points with demonstrations that are drawn have two or three draws" in parsed.text
     assert "1 cell could not be computed" in parsed.text
     assert table(parsed, "Cells that could not be computed")["reason"].tolist() == [
         "out of memory <b>4 GB</b>"
     ]
     assert "scoring=exact" in parsed.text
+
+
+def test_that_a_selection_saw_the_queries_is_said_first_and_at_each_of_its_tables(tmp_path: Path):
+    saw = "centroids,of=queries: its demonstrations were chosen with a look at the test queries"
+    made = frame(
+        cell("aabb", select="centroids,of=queries"), cell("abba", model="other"),
+        cell("aaaa", select="hybrid:3", model="other"),
+    )  # fmt: skip
+    made.drop(columns="variant").to_parquet(tmp_path / "made.parquet")
+    import_predictions(tmp_path / "made.parquet", tmp_path / "results")
+    report = make_report(tmp_path / "results")
+    assert [note for note in report.notes if saw in note]
+    tables = {t.caption: t for section in report.sections for t in section.tables}
+    assert saw in str(tables["Accuracy over k"].notes)
+    assert not tables["Retrieved less random"].notes
+    assert Parsed(page(report)).text.count(saw) > 1
+    # of random and the hybrid: another draw may have other demonstrations
+    single = "3 of 3 points with demonstrations that are drawn have a single draw"
+    assert single in str(report.notes)
 
 
 def test_what_reading_warns_of_is_said_on_the_page_too(tmp_path: Path):
