@@ -13,8 +13,9 @@ blocks are computed that a block sees.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
@@ -183,10 +184,37 @@ def _weighed(part: Part, chunk: int) -> Part:
 
 
 def _banded(ahead: int, queries: int, keys: int, window: int) -> Tensor:
-    """Causal visibility in a window, the first query at key ``ahead``: ``(1, queries, keys)``."""
+    """Causal visibility in a window, the first query at key ``ahead``: ``(queries, keys)``."""
     query = torch.arange(ahead, ahead + queries)[:, None]
     key = torch.arange(keys)[None]
-    return ((key <= query) & (key > query - window))[None]
+    return (key <= query) & (key > query - window)
+
+
+class Masks:
+    """The masks of a step, each made once for all layers that need it."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[object, ...], Mask] = {}
+
+    def get(
+        self,
+        name: tuple[object, ...],
+        query: Tensor,
+        key: Tensor,
+        seen: Callable[[], Tensor | np.ndarray],
+    ) -> Mask:
+        """The mask of this name for a layer's ``query`` and ``key``.
+
+        ``seen`` says who sees whom where it was not made yet: ``(tokens, keys)`` or
+        ``(rows, tokens, keys)`` bool.
+        """
+        groups = query.shape[1] // key.shape[1]
+        name = (*name, groups)
+        if name not in self._made:
+            shown = torch.as_tensor(seen(), device=query.device)
+            shown = shown if shown.ndim == 3 else shown[None]
+            self._made[name] = mask_of(shown, groups, query.dtype)
+        return self._made[name]
 
 
 @dataclass
@@ -196,7 +224,7 @@ class Extend:
     prefix: Prefix
     tokens: int
     view: View = View()
-    _masks: dict[tuple[object, ...], Mask] = field(default_factory=dict)
+    _masks: Masks = field(default_factory=Masks)
 
     def layer(
         self,
@@ -236,7 +264,7 @@ class Extend:
                 if low < start:
                     parts.append(attend(block, *held.part(low, start), scale))
             else:
-                mask = self._blocks_mask(start, end, lows, block, held)
+                mask = self._seen_from(lows, start, end, ("blocks",), block, held.key)
                 parts = [attend(block, *held.part(low, end), scale, mask=mask)]
             if sink:
                 parts.append(attend(block, *held.part(0, sink), scale))
@@ -262,18 +290,21 @@ class Extend:
                 yield begin, cut
                 begin = cut
 
-    def _blocks_mask(
-        self, start: int, end: int, lows: np.ndarray, query: Tensor, held: LayerKeys
-    ) -> Mask:
-        """Who sees whom in a run of several small blocks, from the first one's keys on."""
-        groups = query.shape[1] // held.key.shape[1]
-        name = ("blocks", start, end, groups)
-        if name not in self._masks:
+    def _seen_from(
+        self, lows: np.ndarray, start: int, end: int, kind: tuple[object, ...], query: Tensor,
+        key: Tensor,
+    ) -> Mask:  # fmt: skip
+        """The mask of tokens ``start`` to ``end``, each of which sees from its low to itself.
+
+        Keys begin at the first one's low; all count from the prefix's beginning.
+        """
+
+        def seen() -> np.ndarray:
             keys = np.arange(lows[0], end)
-            seen = (keys <= np.arange(start, end)[:, None]) & (keys >= lows[:, None])
-            shown = torch.from_numpy(seen[None]).to(query.device)
-            self._masks[name] = mask_of(shown, groups, query.dtype)
-        return self._masks[name]
+            shown: np.ndarray = (keys <= np.arange(start, end)[:, None]) & (keys >= lows[:, None])
+            return shown
+
+        return self._masks.get((*kind, start, end), query, key, seen)
 
     # -- windows --------------------------------------------------------------------------------
 
@@ -302,12 +333,8 @@ class Extend:
 
     def _mask(self, ahead: int, keys: int, window: int, query: Tensor, key: Tensor) -> Mask:
         """The window's mask for queries whose first stands ``ahead`` keys into the keys."""
-        queries, groups = query.shape[2], query.shape[1] // key.shape[1]
-        shape = (ahead, queries, keys, window, groups)
-        if shape not in self._masks:
-            seen = _banded(ahead, queries, keys, window).to(query.device)
-            self._masks[shape] = mask_of(seen, groups, query.dtype)
-        return self._masks[shape]
+        shape = (ahead, query.shape[2], keys, window)
+        return self._masks.get(shape, query, key, lambda: _banded(*shape))
 
     def _blocks_in_window(
         self, start: int, end: int, low: int, before: int, window: int, query: Tensor, key: Tensor
@@ -323,15 +350,14 @@ class Extend:
         lows = layout.first(positions)
         if layout.sink_end <= low + offset or not lows[0]:
             low = max(low, int(lows[0]) - offset)
-        groups = query.shape[1] // key.shape[1]
-        name = ("window", start, low, window, groups)
-        if name not in self._masks:
+
+        def seen() -> np.ndarray:
             keys = np.arange(low, before + end) + offset
             near = (keys <= positions[:, None]) & (keys > positions[:, None] - window)
-            seen = near & ((keys >= lows[:, None]) | (keys < layout.sink_end))
-            shown = torch.from_numpy(seen[None]).to(query.device)
-            self._masks[name] = mask_of(shown, groups, query.dtype)
-        return low, self._masks[name]
+            shown: np.ndarray = near & ((keys >= lows[:, None]) | (keys < layout.sink_end))
+            return shown
+
+        return low, self._masks.get(("window", start, low, window), query, key, seen)
 
     # -- means of chunks ------------------------------------------------------------------------
 
@@ -351,13 +377,16 @@ class Extend:
             end = min(start + SLIDING_BLOCK, self.tokens)
             block, lows = query[:, :, start:end], far[start:end]
             low, high = int(lows[0]) - base, length + end - base
-            mask = self._chunk_mask(start, end, lows, block, keys, chunk, ("near", sight))
+            mask = self._seen_from(
+                lows, length + start, length + end, ("near", sight), block, keys.key
+            )
             parts = [attend(block, *keys.part(low, high), scale, mask=mask)]
             sure, some = int(lows[0]) // chunk, int(lows[-1]) // chunk
             if means is not None and sure:
                 parts.append(_weighed(attend(block, *means.part(0, sure), scale), chunk))
             if means is not None and some > sure:
-                mask = self._chunk_mask(start, end, lows, block, keys, chunk, ("means", sight))
+                gone = partial(np.less, np.arange(sure, some), lows[:, None] // chunk)
+                mask = self._masks.get(("means", sight, start), block, keys.key, gone)
                 part = attend(block, *means.part(sure, some), scale, mask=mask)
                 parts.append(_weighed(part, chunk))
             outs.append(merge(parts))
@@ -366,25 +395,6 @@ class Extend:
             layer, keys.key[:, :, keep:].clone(), keys.value[:, :, keep:].clone()
         )
         return torch.cat(outs, 2)
-
-    def _chunk_mask(
-        self, start: int, end: int, lows: np.ndarray, query: Tensor, key: LayerKeys, chunk: int,
-        kind: tuple[str, Sight],
-    ) -> Mask:  # fmt: skip
-        """Which tokens (``near``) or means of chunks are seen, from the first token's on."""
-        groups = query.shape[1] // key.key.shape[1]
-        name = (*kind, start, groups)
-        if name not in self._masks:
-            if kind[0] == "near":
-                positions = np.arange(start, end) + self.prefix.length
-                keys = np.arange(lows[0], positions[-1] + 1)
-                seen = (keys <= positions[:, None]) & (keys >= lows[:, None])
-            else:
-                chunks = np.arange(lows[0] // chunk, lows[-1] // chunk)
-                seen = chunks < lows[:, None] // chunk
-            shown = torch.from_numpy(seen[None]).to(query.device)
-            self._masks[name] = mask_of(shown, groups, query.dtype)
-        return self._masks[name]
 
     def done(self) -> None:
         """All layers were computed: the new tokens belong to the prefix."""
@@ -445,7 +455,7 @@ class Pack:
         first = first.scatter_reduce(0, place, index, "amin")
         self._place, self._rank = place, index - first[place]
         self._width = int(self._rank.max()) + 1
-        self._masks: dict[tuple[str, int | None, int], Mask] = {}
+        self._masks = Masks()
 
     def layer(
         self,
@@ -479,23 +489,20 @@ class Pack:
         tail, means, chunk = self.prefix.tail(layer), self.prefix.means(layer), sight.chunk or 1
         if tail is None or not tail.tokens:
             return parts
-        groups = query.shape[1] // tail.key.shape[1]
         far = self._far(sight)
         base = self.prefix.length - tail.tokens
         past = max(0, int(far.max()) - base) // chunk  # chunks that leave the window in this pack
-        name = ("near", sight.window, groups)
-        if name not in self._masks:
-            keys = torch.arange(base, self.prefix.length, device=far.device)
-            self._masks[name] = mask_of((keys >= far[:, None])[None], groups, query.dtype)
-            chunks = torch.arange(past, device=far.device)
-            gone = base + (chunks + 1) * chunk <= far[:, None]
-            self._masks["gone", sight.window, groups] = mask_of(gone[None], groups, query.dtype)
-        parts.append(attend(query, tail.key, tail.value, scale, mask=self._masks[name]))
+        keys = torch.arange(base, self.prefix.length, device=far.device)
+        name = ("near", sight.window)
+        mask = self._masks.get(name, query, tail.key, lambda: keys >= far[:, None])
+        parts.append(attend(query, tail.key, tail.value, scale, mask=mask))
         if means is not None:
             parts.append(_weighed(attend(query, means.key, means.value, scale), chunk))
         if past:
             left = _chunk_means(tail, chunk, past)
-            mask = self._masks["gone", sight.window, groups]
+            ends = base + (torch.arange(past, device=far.device) + 1) * chunk
+            name = ("gone", sight.window)
+            mask = self._masks.get(name, query, tail.key, lambda: ends <= far[:, None])
             parts.append(_weighed(attend(query, left.key, left.value, scale, mask=mask), chunk))
         return parts
 
@@ -523,26 +530,27 @@ class Pack:
 
     def _own_mask(self, window: int | None, query: Tensor, key: Tensor) -> Mask:
         """Who sees whom within a row; padding sees nothing."""
-        groups = query.shape[1] // key.shape[1]
-        if ("own", window, groups) not in self._masks:
+
+        def own() -> Tensor:
             seen = self.visible
             if window is not None:
                 distance = self.offsets[:, None] - self.slot_offsets[self.rows]
                 seen = seen & (distance < window)
             padded = seen.new_zeros(len(self.live), self._width, seen.shape[1])
             padded[self._place, self._rank] = seen
-            self._masks["own", window, groups] = mask_of(padded, groups, query.dtype)
-        return self._masks["own", window, groups]
+            return padded
+
+        return self._masks.get(("own", window), query, key, own)
 
     def _tail_mask(self, kept: int, window: int, query: Tensor, key: Tensor) -> Mask:
         """Which of the prefix's last ``kept`` tokens each token's window reaches."""
-        groups = query.shape[1] // key.shape[1]
-        if ("tail", window, groups) not in self._masks:
+
+        def near() -> Tensor:
             # the key in place j stands kept - j tokens before the first own token
             back = torch.arange(kept, 0, -1, device=self.offsets.device)
-            seen = (self.offsets[:, None] + back[None] < window)[None]
-            self._masks["tail", window, groups] = mask_of(seen, groups, query.dtype)
-        return self._masks["tail", window, groups]
+            return self.offsets[:, None] + back < window
+
+        return self._masks.get(("tail", window), query, key, near)
 
 
 Step = Extend | Pack
