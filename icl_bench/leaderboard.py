@@ -35,11 +35,11 @@ DASH = "\N{EN DASH}"
 def leaderboard(results: Path) -> pd.DataFrame:
     """One row a point of each curve, with the columns of ``COLUMNS``: by task, best first.
 
-    Best is by accuracy, or where that is missing by the first score of free text; ci_low and
-    ci_high are of the same. ``saturation_k`` is that of the point's curve, missing where it is not
-    saturated within the tested k. ``version`` is the icl-bench that made the predictions (several
-    with commas), empty for imports; ``data_hash`` is of the data files and test rows, for imports
-    of the imported file.
+    Best is by each task's own score (:func:`icl_bench.analysis.scores.scored`): accuracy or, for
+    free text, ROUGE-1. ci_low and ci_high are of the same. ``saturation_k`` is that of the point's
+    curve, missing where it is not saturated within the tested k. ``version`` is the icl-bench that
+    made the predictions (several with commas), empty for imports; ``data_hash`` is of the data
+    files and test rows, for imports of the imported file.
 
     What would not stand beside the others fairly is left out: upper bounds, whose checkpoint was
     chosen on the test rows, halves of a label space, which are easier tasks, and demonstrations
@@ -47,16 +47,17 @@ def leaderboard(results: Path) -> pd.DataFrame:
 
     Raises ``UserError`` where there is no such folder, or no finished cell in it.
     """
+    from icl_bench.analysis.scores import scored
     from icl_bench.analysis.summary import summarise
 
     stored = read_stored(results)
-    frame = stored.predictions
+    frame = scored(stored.predictions)
     upper = frame["select"].astype(str).str.endswith(UPPER)
     frame = frame[~upper & frame["label_space"].isna() & frame["teaching"].isna()]
     if frame.empty:
         raise UserError(f"results folder {plain(results)}: no finished cell; run something first")
     found = summarise(frame)
-    saturated = found.saturation[found.saturation["within_window"]]
+    saturated = found.saturation[found.saturation["within_window"].astype(bool)]
     setting = [name for name in POINT if name != "k"]
     saturated = saturated[[*setting, "k"]].rename(columns={"k": "saturation_k"})
     names = dict.fromkeys(setting, object)  # categories of two tables need not agree
@@ -67,7 +68,7 @@ def leaderboard(results: Path) -> pd.DataFrame:
     table["saturation_k"] = table["saturation_k"].astype("Int64")
     for name in SHARES:
         table[name] = table[name].astype(float).round(DIGITS)
-    best = table[["accuracy", "rouge1", "rougeL", "bertscore"]].bfill(axis=1).iloc[:, 0]
+    best = table["score"].astype(float).round(DIGITS)
     table = table.assign(best=-best).sort_values(["task", "best", *POINT], kind="stable")
     return table[list(COLUMNS)].reset_index(drop=True)
 

@@ -14,11 +14,11 @@ import numpy as np
 from icl_bench.analysis.cost import POINT, CellCost, cost
 from icl_bench.analysis.grid import grids
 from icl_bench.analysis.paired import compare, holm
+from icl_bench.analysis.scores import ACCURACY, metrics, scored, title
 from icl_bench.analysis.summary import asked, read_some
 from icl_bench.errors import UserError, plain
 from icl_bench.methods import BASELINES
 from icl_bench.selection.choice import cautions, known
-from icl_bench.store import SCORES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,7 +29,7 @@ MARGIN = 0.05
 COSTS = ["computed_tokens", "prompt_tokens", "seconds"]
 TEST = ["difference", "ci_low", "ci_high", "p", "p_holm", "rows", "draws", "base_draws",
         "left_out"]  # fmt: skip
-ADVICE = [*POINT, "mean", *COSTS, "verdict", "advised", *TEST]
+ADVICE = [*POINT, "metric", "mean", *COSTS, "verdict", "advised", *TEST]
 GOOD = ("best", "as good")
 """Verdicts of what may be advised."""
 
@@ -95,7 +95,7 @@ def advise(
     costs: pd.DataFrame,
     budget: Budget,
     *,
-    value: str = "correct",
+    value: str | None = None,
     margin: float = MARGIN,
     alpha: float = ALPHA,
 ) -> pd.DataFrame:
@@ -103,13 +103,15 @@ def advise(
 
     ``frame`` has predictions, ``costs`` is :func:`icl_bench.analysis.cost.cost`'s table of them.
     Points are those of prompts: training and its upper bounds are no candidates, nor are shuffled
-    orders. The best is the one with the highest mean of ``value`` within the budget, the cheapest
+    orders. The best is the one with the highest mean of ``value``, by default of the task's own
+    score (:func:`icl_bench.analysis.scores.scored`), within the budget, the cheapest
     of equals; each mean is over the point's own test examples. Each cheaper one is tested on those
     that both have; in common draws where both draw their demonstrations in one way, else each
     side's draws are a sample of its own.
 
-    One row a point: the setting, k, ``mean`` (over the draws and test examples that are complete),
-    computed_tokens, prompt_tokens and seconds of a query, and ``verdict``:
+    One row a point: the setting, k, ``metric`` (what is compared), ``mean`` (over the draws and
+    test examples that are complete), computed_tokens, prompt_tokens and seconds of a query, and
+    ``verdict``:
 
     - ``over budget``, ``cost unknown``, ``best``, ``not cheaper`` (than the best): not tested;
     - ``not compared``: no test example in common with the best;
@@ -132,8 +134,8 @@ def advise(
 
     Raises ValueError if a test example was predicted twice in one draw of a point.
     """
-    kept = _candidates(frame, value)
-    table = _points(kept, value, costs)
+    kept = _candidates(scored(frame, value))
+    table = _points(kept, costs)
     kept = kept.assign(point=kept.groupby(POINT, sort=True).ngroup())
     if budget.limit is not None:
         table.loc[table[budget.cost] > budget.limit, "verdict"] = "over budget"
@@ -146,7 +148,7 @@ def advise(
         bests |= dict.fromkeys(part.index[part["rank"] < part["rank"][best]], best)
         table.loc[best, "verdict"] = "best"
     tested = list(bests)
-    table.loc[tested, TEST] = _tests(kept, table["select"], bests, value)
+    table.loc[tested, TEST] = _tests(kept, table["select"], bests)
     table["p_holm"] = table.groupby(["task", "model"])["p"].transform(holm)
     tests = table.loc[tested]
     lost, told = tests["p_holm"] <= alpha, tests["ci_low"] > -margin
@@ -164,45 +166,41 @@ def advise_folder(
 ) -> pd.DataFrame:
     """:func:`advise` on a results folder, or on what of it has these values (task, model).
 
-    By accuracy, or the first score of free text. Halves of a label space are easier tasks, and
-    demonstrations that were not shown as they are are no advice: both are left out. Raises
-    ``UserError`` where nothing is left.
+    Halves of a label space are easier tasks, and demonstrations that were not shown as they are are
+    no advice: both are left out. Raises ``UserError`` where nothing is left.
     """
     stored = read_some(results, only)
-    frame = asked(stored.predictions)
+    frame = asked(scored(stored.predictions))
     frame = frame[frame["label_space"].isna()]
     if frame.empty:
         raise UserError(f"results folder {plain(results)}: no finished cell to advise on")
     costs = cost(frame, {cell: CellCost.of(meta) for cell, meta in stored.cells.items()})
-    scores = frame[["correct", *SCORES]].astype(float).bfill(axis=1)
-    return advise(frame.assign(score=scores["correct"]), costs, budget, value="score")
+    return advise(frame, costs, budget)
 
 
-def _candidates(frame: pd.DataFrame, value: str) -> pd.DataFrame:
-    """The predictions of points that may be advised, names as plain text."""
+def _candidates(frame: pd.DataFrame) -> pd.DataFrame:
+    """The scored predictions of points that may be advised, names as plain text."""
     names = [name for name in POINT if name != "k"]
-    kept = frame.loc[frame[value].notna(), [*POINT, "draw", "test_id", value]]
+    kept = frame.loc[frame["score"].notna(), [*POINT, "draw", "test_id", "score", "metric"]]
     kept = kept.astype(dict.fromkeys(names, object))
     no_prompt = kept["select"].isin(BASELINES)
     shuffled = kept["order"].astype(str).str.startswith("shuffled")
     return kept[~no_prompt & ~shuffled].reset_index(drop=True)
 
 
-def _points(kept: pd.DataFrame, value: str, costs: pd.DataFrame) -> pd.DataFrame:
+def _points(kept: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
     """The points with mean and costs, not judged yet; the index is their place in order."""
     keys, found = grids(kept, POINT)
-    values = kept[value].to_numpy(dtype=float)
+    values = kept["score"].to_numpy(dtype=float)
     means = [float(values[grid.whole().rows].mean()) for grid in found]
-    table = keys.assign(mean=np.array(means, dtype=float))
+    table = keys.assign(metric=keys["task"].map(metrics(kept)), mean=np.array(means, dtype=float))
     plain = costs[[*POINT, *COSTS]].astype({name: keys[name].dtype for name in POINT})
     table = table.merge(plain, on=POINT, how="left")
     table[TEST] = np.nan
     return table.assign(verdict="not cheaper", advised=False)
 
 
-def _tests(
-    kept: pd.DataFrame, selects: pd.Series[Any], bests: dict[Any, Any], value: str
-) -> pd.DataFrame:
+def _tests(kept: pd.DataFrame, selects: pd.Series[Any], bests: dict[Any, Any]) -> pd.DataFrame:
     """The columns of ``TEST`` of each point beside its best, which ``bests`` names; one-sided."""
     import pandas as pd
 
@@ -216,8 +214,8 @@ def _tests(
         pairs = places[alike == matched]
         part = kept[kept["point"].isin([*pairs.index, *pairs])]
         names = part["point"].astype(str).mask(part["point"].isin(pairs), "best")
-        parts.append(compare(part.assign(select=names, **same), {"select": "best"}, value=value,
-                             matched=matched, alternative="less"))  # fmt: skip
+        parts.append(compare(part.assign(select=names, **same), {"select": "best"}, matched=matched,
+                             alternative="less"))  # fmt: skip
     found = pd.concat(parts)
     return found.set_index(found["select"].astype(int))[TEST].reindex(places.index)
 
@@ -314,7 +312,8 @@ def _point(row: dict[Any, Any], budget: Budget) -> str:
     amount = _amount(row["seconds"], "seconds")
     if budget.seconds is None:
         amount = f"computes {row['computed_tokens']:,.0f} of {row['prompt_tokens']:,.0f} tokens"
-    return f"{row['named']} ({100 * row['mean']:.1f}%, {amount})"
+    of = "" if row["metric"] == ACCURACY else f" {title(row['metric'])}"
+    return f"{row['named']} ({100 * row['mean']:.1f}%{of}, {amount})"
 
 
 def _tested(row: dict[Any, Any], tests: int) -> str:

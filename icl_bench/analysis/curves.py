@@ -9,6 +9,7 @@ import numpy as np
 
 from icl_bench.analysis.grid import grids
 from icl_bench.analysis.intervals import mean_interval
+from icl_bench.analysis.scores import metrics, scored
 from icl_bench.store import SCORES
 
 if TYPE_CHECKING:
@@ -22,28 +23,30 @@ SATURATED = 0.95
 def curves(predictions: pd.DataFrame) -> pd.DataFrame:
     """Mean scores against k, one row per point of each curve.
 
-    Columns: the setting, k, draws, test_rows, accuracy with ci_low and ci_high (95%, draws and
-    test examples both random), macro_f1 (over the labels of the test rows' gold, mean of draws),
-    invalid (share of answers that are no label), and for free text the means of its scores
-    with the interval of the first of them that is there. Shares of 1. Where a draw lacks test
-    examples, a point is its largest part that is complete, and ``left_out`` the predictions
-    outside of it.
+    Columns: the setting, k, draws, test_rows; ``metric``, by which the task's points are compared
+    (:func:`icl_bench.analysis.scores.scored`), its ``score`` with ci_low and ci_high (95%, draws
+    and test examples both random); accuracy, macro_f1 (over the labels of the test rows' gold, mean
+    of draws) and invalid (share of answers that are no label), or for free text the means of its
+    scores. Shares of 1. Where a draw lacks test examples, a point is its largest part that is
+    complete, and ``left_out`` the predictions outside of it.
     """
     import pandas as pd
 
     from icl_bench.metrics import label_scores
 
     points = [*SETTING, "k"]
+    predictions = scored(predictions)
+    of_task = metrics(predictions)
     keys, found = grids(predictions, points)
     parts = [grid.whole() for grid in found]
     scores = {
         name: predictions[name].to_numpy(dtype=float)
-        for name in ("correct", "valid", *SCORES)
+        for name in ("score", "correct", "valid", *SCORES)
         if name in predictions
     }
     rows = [
-        {**dict(zip(points, key, strict=True)), **_point(part.rows, scores)}
-        for key, part in zip(keys.itertuples(index=False), parts, strict=True)
+        {**key, **_point(part.rows, scores), "metric": of_task[key["task"]]}
+        for key, part in zip(keys.to_dict("records"), parts, strict=True)
     ]
     table = pd.DataFrame(rows, columns=[*points, *_POINT])
     table["left_out"] = [g.predictions - p.rows.size for g, p in zip(found, parts, strict=True)]
@@ -57,25 +60,23 @@ def curves(predictions: pd.DataFrame) -> pd.DataFrame:
     return table[[*points, *_POINT]]
 
 
-_POINT = ["draws", "test_rows", "accuracy", "ci_low", "ci_high", "macro_f1", "invalid", *SCORES,
-          "left_out"]  # fmt: skip
+_POINT = ["draws", "test_rows", "metric", "score", "ci_low", "ci_high", "accuracy", "macro_f1",
+          "invalid", *SCORES, "left_out"]  # fmt: skip
 
 
 def _point(rows: np.ndarray, scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """One point's numbers but macro-F1, from the positions of its predictions ``(draws, test)``."""
     found: dict[str, Any] = dict.fromkeys(_POINT)
     found["draws"], found["test_rows"] = rows.shape
-    if not np.isnan(scores["correct"][rows]).any():
-        found["accuracy"], found["ci_low"], found["ci_high"] = mean_interval(
-            scores["correct"][rows]
-        )
-        found["invalid"] = float(1 - scores["valid"][rows].mean())
-        return found
-    for name in SCORES:
-        if name in scores and not np.isnan(scores[name][rows]).any():
-            found[name], low, high = mean_interval(scores[name][rows].clip(0, 1))
-            if found["ci_low"] is None:
-                found["ci_low"], found["ci_high"] = low, high
+    here = {name: values[rows] for name, values in scores.items()}
+    known = {name for name, values in here.items() if not np.isnan(values).any()}
+    if "score" in known:
+        found["score"], found["ci_low"], found["ci_high"] = mean_interval(here["score"].clip(0, 1))
+    if "correct" in known:
+        found["accuracy"] = float(here["correct"].mean())
+        found["invalid"] = float(1 - here["valid"].mean())
+    else:
+        found |= {name: float(here[name].clip(0, 1).mean()) for name in SCORES if name in known}
     return found
 
 

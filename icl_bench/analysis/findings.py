@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from icl_bench.analysis.order import noise_floor
 from icl_bench.analysis.perplexity import no_perplexities, perplexities
 from icl_bench.analysis.reading import attention_patterns
 from icl_bench.analysis.saturation import context_shares, label_spaces, saturation_chances
+from icl_bench.analysis.scores import scored
 from icl_bench.analysis.selectors import retrieval_gain
 from icl_bench.analysis.sorting import sorting_penalty
 from icl_bench.analysis.summary import Summary, asked, read_some, records, summarise_stored
@@ -136,7 +137,8 @@ def find(
     predictions. Raises ``UserError`` where there is no such model.
     """
     known = Known.of(stored)
-    everything = stored.predictions
+    everything = scored(stored.predictions)
+    stored = replace(stored, predictions=everything)
     frame = asked(everything)
     copied = everything[everything["queries"].notna()]
     prompts, costs = prompted(frame), cost(frame, known.costs)

@@ -10,12 +10,13 @@ import numpy as np
 from icl_bench.analysis.contrast import Alternative, contrast, judge
 from icl_bench.analysis.curves import SETTING
 from icl_bench.analysis.grid import Grid, complete, grids
+from icl_bench.analysis.scores import metrics, scored
 
 if TYPE_CHECKING:
     import pandas as pd
 
-RESULT = ["difference", "ci_low", "ci_high", "p", "p_holm", "mean", "base_mean", "rows", "draws",
-          "base_draws", "left_out", "advice"]  # fmt: skip
+RESULT = ["metric", "difference", "ci_low", "ci_high", "p", "p_holm", "mean", "base_mean", "rows",
+          "draws", "base_draws", "left_out", "advice"]  # fmt: skip
 
 
 class Meeting(NamedTuple):
@@ -33,7 +34,7 @@ def compare(
     frame: pd.DataFrame,
     base: Mapping[str, str],
     *,
-    value: str = "correct",
+    value: str | None = None,
     matched: bool = True,
     alternative: Alternative = "two-sided",
     alpha: float = 0.05,
@@ -46,13 +47,16 @@ def compare(
     sides) in common draws and test examples. Otherwise, and where no draw is common, each side's
     draws are a sample of their own and test examples alone are paired. A point is compared with
     the base of its own variant; where there is none, as for another model, with that of each.
+    What is compared is the column ``value``, by default each task's own score
+    (:func:`icl_bench.analysis.scores.scored`): accuracy or, for free text, ROUGE-1.
 
     Columns: the setting; k; for each column of ``base``, and variant, the base's value as
-    ``base_...``; ``difference`` of the mean of ``value``, a share of 1, from the base's, ci_low and
-    ci_high (95%); p and p_holm, corrected over the ks (:func:`holm`); mean and base_mean; the
-    number of common ``rows`` (test examples), draws and base_draws; ``left_out``, the predictions
-    of either side that have no counterpart; and ``advice``, the side that is better by p_holm <=
-    ``alpha`` (its value of the first column of ``base``), missing where there is no telling.
+    ``base_...``; ``metric``, what is compared; ``difference`` of its mean, a share of 1, from the
+    base's, ci_low and ci_high (95%); p and p_holm, corrected over the ks (:func:`holm`); mean and
+    base_mean; the number of common ``rows`` (test examples), draws and base_draws; ``left_out``,
+    the predictions of either side that have no counterpart; and ``advice``, the side that is better
+    by p_holm <= ``alpha`` (its value of the first column of ``base``), missing where there is no
+    telling.
 
     Limits and p are those of :func:`icl_bench.analysis.contrast.judge`. A single draw says nothing
     of other draws: then they speak of its demonstrations alone.
@@ -60,8 +64,10 @@ def compare(
     Raises ValueError if a test example was predicted twice in one draw of a point.
     """
     setting = [*(name for name in base if name not in SETTING), *SETTING]
-    frame = frame.loc[frame[value].notna(), [*setting, "k", "draw", "test_id", value]]
-    values = frame[value].to_numpy(dtype=float)
+    frame = scored(frame, value)
+    columns = [*setting, "k", "draw", "test_id", "score", "metric"]
+    frame = frame.loc[frame["score"].notna(), columns]
+    values = frame["score"].to_numpy(dtype=float)
     keys, found = grids(frame, [*setting, "k"])
     table = _pairs(keys, base, setting)
     ways = list(table.columns.drop(["k", "at", "base_at"]))
@@ -69,6 +75,7 @@ def compare(
         _meet(found[at], found[base_at], matched)
         for at, base_at in zip(table.pop("at"), table.pop("base_at"), strict=True)
     ]
+    table["metric"] = table["task"].map(metrics(frame))
     contrasts = [contrast(values[m.point.rows], values[m.base.rows], m.matched) for m in met]
     low, high, p = judge(contrasts, alternative)
     table["difference"] = np.array([c.difference for c in contrasts], dtype=float)

@@ -17,7 +17,7 @@ CURVE = [name for name in SETTING if name != "attention"]
 POINT = [*SETTING, "k"]
 NUMBERS = ["size", "sink", "local", "every", "window", "chunk"]
 PARTS = [*NUMBERS, "reuse"]
-SCORES = ["draws", "test_rows", "accuracy", "ci_low", "ci_high"]
+SCORES = ["draws", "test_rows", "metric", "score", "ci_low", "ci_high", "accuracy"]
 DIFFERENCE = ["difference", "difference_low", "difference_high", "p", "p_holm", "recovered",
               "rows", "left_out", "advice"]  # fmt: skip
 COSTS = ["prefix_flops", "query_flops", "cache_bytes", "prefill_seconds"]
@@ -32,16 +32,16 @@ def attention_patterns(
 
     ``frame`` holds predictions, ``curve`` and ``costs`` are the tables that
     :func:`icl_bench.analysis.curves.curves` and :func:`icl_bench.analysis.cost.cost` make of them.
-    There is a row for each point with an accuracy of a curve (task, model, select, order, variant)
-    that was read in more than one way, the points of full attention among them.
+    There is a row for each point with a score of a curve (task, model, select, order, variant) that
+    was read in more than one way, the points of full attention among them.
 
     Columns: the setting; k; the pattern's ``kind`` (full, block, grouped, approx; of an imported
     one that is none of these its own name) and its size, sink, local, reuse, every, window and
-    chunk, as far as it has them (:mod:`icl_bench.patterns`); draws, test_rows, accuracy, ci_low and
-    ci_high of the curve; then, beside full attention in common draws and test examples, as
-    :func:`icl_bench.analysis.paired.compare` has them: difference with difference_low and
-    difference_high (95%), p, p_holm (corrected over all patterns and ks of the curve), the common
-    test ``rows``, left_out and advice (the better attention where p_holm <= ``alpha``), and
+    chunk, as far as it has them (:mod:`icl_bench.patterns`); draws, test_rows, metric, score,
+    ci_low, ci_high and accuracy of the curve; then, beside full attention in common draws and test
+    examples, as :func:`icl_bench.analysis.paired.compare` has them: difference with difference_low
+    and difference_high (95%), p, p_holm (corrected over all patterns and ks of the curve), the
+    common test ``rows``, left_out and advice (the better attention where p_holm <= ``alpha``), and
     ``recovered``, the mean there over full attention's, whose uncertainty is the difference's;
     then operations, bytes and seconds of reading (prefix_flops, query_flops, cache_bytes,
     prefill_seconds), and each as a share of full attention's, ``..._of_full``; and ``shared``,
@@ -55,7 +55,7 @@ def attention_patterns(
     import pandas as pd
 
     plain = dict.fromkeys(SETTING, object)
-    table = curve.loc[curve["accuracy"].notna(), [*POINT, *SCORES]].astype(plain)
+    table = curve.loc[curve["score"].notna(), [*POINT, *SCORES]].astype(plain)
     table = table[table.groupby(CURVE)["attention"].transform("nunique") > 1]
     differences = _differences(frame if len(table) else frame.iloc[:0], alpha)
     table = table.merge(differences, on=POINT, how="left")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def sorting_penalty(frame: pd.DataFrame, alpha: float = 0.05) -> pd.DataFrame:
     """Compare ``by-label`` with ``drawn``, the same demonstrations (Bertsch et al. 2025, figure 5).
 
-    ``difference`` is below 0 where sorting costs accuracy; the columns are those of
+    ``difference`` is below 0 where sorting hurts; the columns are those of
     :func:`icl_bench.analysis.paired.compare`, ``advice`` an order.
     """
     kept = frame[frame["order"].isin(["drawn", "by-label"])]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.analysis.paired import compare
+from icl_bench.analysis.scores import scored
 from icl_bench.selection.choice import known
 from icl_bench.teaching import PLAIN
 
@@ -21,13 +22,14 @@ def teaching_effect(
     ``frame`` has predictions of test examples, plain and not; ``variants`` the facts of each. Both
     sides have one selection, order and attention, and agree in all other facts; what has no such
     plain side is left out. They are paired by test example and draw, as both have the same
-    demonstrations. ``difference`` is below 0 where the change costs accuracy; the columns are
-    those of :func:`icl_bench.analysis.paired.compare`, after ``teaching``, which ``advice`` names.
+    demonstrations. ``difference`` is below 0 where the change hurts; the columns are those of
+    :func:`icl_bench.analysis.paired.compare`, after ``teaching``, which ``advice`` names.
     """
     import pandas as pd
 
     base = {"teaching": str(PLAIN)}
     names = ["select", "variant", "teaching"]
+    frame = scored(frame)
     frame = frame.reindex(columns=frame.columns.union(["teaching"], sort=False))
     frame = frame.astype(dict.fromkeys(names, object))
     plain = frame[frame["teaching"].isna()].assign(**base)

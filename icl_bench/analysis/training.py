@@ -15,8 +15,8 @@ def training_gain(frame: pd.DataFrame, alpha: float = 0.05) -> pd.DataFrame:
     """Compare learning from the k examples with a prompt of them (Bertsch et al. 2025, figure 3).
 
     Fine-tuning, probe and neighbours against random selection as drawn; draws are matched, as both
-    sides have the same examples. ``difference`` is above 0 where training answers more rows right;
-    the columns are those of :func:`icl_bench.analysis.paired.compare`, ``advice`` a method.
+    sides have the same examples. ``difference`` is above 0 where training is better; the columns
+    are those of :func:`icl_bench.analysis.paired.compare`, ``advice`` a method.
     """
     select, order = frame["select"].astype(object), frame["order"].astype(object)
     kept = frame[(select.isin(BASELINES) | (select == "random")) & (order == "drawn")]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rich.markup import escape
 
 from icl_bench.analysis.reading import differences
+from icl_bench.analysis.scores import ACCURACY, measure, title
 from icl_bench.cli.tables import DASH, empty_table, print_lines, print_summary, share
 from icl_bench.patterns import FULL
 
@@ -82,6 +83,7 @@ def _better(row: Row) -> str:
 
 
 _K = Column("k", lambda row: f"{row['k']:,}")
+_METRIC = Column("metric", lambda row: title(row["metric"]), right=False)
 _CURVE = (_of("task"), _of("model"), _of("select"), _of("order"))
 _POINT = (_of("task"), _of("model"), _of("select"), _K)
 _DIFFERENCE = (
@@ -102,30 +104,30 @@ TABLES: Mapping[str, tuple[str, Sequence[Column]]] = {
         (_of("task"), _of("model"), _K, _share("changed", "changed"), _interval(share)),
     ),
     "sorting_penalty": (
-        "sorting: accuracy of by-label less that of drawn, points",
+        "sorting: {score} of by-label less that of drawn, points",
         (*_POINT, *_DIFFERENCE),
     ),
     "retrieval_gain": (
-        "selection: accuracy less that of random selection, points",
+        "selection: {score} less that of random selection, points",
         (*_POINT, *_DIFFERENCE),
     ),
     "training_gain": (
-        "training: accuracy less that of a prompt with the same examples, points",
+        "training: {score} less that of a prompt with the same examples, points",
         (_of("task"), _of("model"), Column("method", lambda row: str(row["select"]), right=False),
          _K, *_DIFFERENCE),
     ),
     "attention_patterns": (
-        "attention: accuracy less that of full attention, points; work of the prefill, % of full's",
+        "attention: {score} less that of full attention, points; work of the prefill, % of full's",
         (*_CURVE, _K, Column("points", lambda row: points(row["difference"])), *_DIFFERENCE[1:3],
          Column("better", _better, right=False), _share("work\n%", "prefix_flops_of_full")),
     ),
     "teaching": (
-        "demonstrations: accuracy less that of plain ones, points",
+        "demonstrations: {score} less that of plain ones, points",
         (_of("task"), _of("model"), Column("shown", lambda row: str(row["teaching"]), right=False),
          _of("select"), _of("order"), _K, *_DIFFERENCE),
     ),
     "models": (
-        "models: accuracy less that of the base model, points",
+        "models: {score} less that of the base model, points",
         (_of("task"), _of("model"), _of("base_model"), _of("select"), _of("order"), _K,
          *_DIFFERENCE),
     ),
@@ -142,7 +144,10 @@ TABLES: Mapping[str, tuple[str, Sequence[Column]]] = {
         (*_CURVE, _K, _share("error", "error"), _interval(share)),
     ),
 }  # fmt: skip
-"""Table of ``Findings`` -> its title and columns; the others are in the JSON and the report."""
+"""Table of ``Findings`` -> its title and columns; the others are in the JSON and the report.
+
+``{score}`` stands for what a table of comparisons compares.
+"""
 
 
 COST: Mapping[str, tuple[str, Sequence[Column]]] = {
@@ -173,9 +178,10 @@ def print_findings(findings: Findings, console: Console, cost: bool = False) -> 
     print_summary(findings.summary, console, order=False)
     tables = dict(findings.tables())
     tables["attention_patterns"] = differences(findings.attention_patterns)
-    for name, (title, columns) in ({**TABLES, **COST} if cost else TABLES).items():
+    for name, (text, columns) in ({**TABLES, **COST} if cost else TABLES).items():
         if len(tables[name]):
-            for told, shown, part in _parts(title, columns, tables[name]):
+            measured = _measured(text, columns, tables[name])
+            for told, shown, part in _parts(*measured, tables[name]):
                 console.print(told, style="bold", highlight=False)
                 console.print(_printed(shown, part))
     print_lines(
@@ -199,18 +205,30 @@ def print_advice(results: Path, asked: str, only: Mapping[str, str | None], *, j
         print("\n".join(lines(table, budget)))
 
 
+def _measured(
+    text: str, columns: Sequence[Column], frame: pd.DataFrame
+) -> tuple[str, Sequence[Column]]:
+    """Title and columns with what is compared; as a column only where it is not all accuracy."""
+    if "metric" not in frame:
+        return text, columns
+    if (frame["metric"] != ACCURACY).any():
+        at = columns.index(_K) + 1
+        columns = [*columns[:at], _METRIC, *columns[at:]]
+    return text.format(score=measure(frame)), columns
+
+
 def _parts(
-    title: str, columns: Sequence[Column], frame: pd.DataFrame
+    text: str, columns: Sequence[Column], frame: pd.DataFrame
 ) -> Iterator[tuple[str, Sequence[Column], pd.DataFrame]]:
     """The table as it is or, with other attention than full, by curve: title, columns, rows."""
     if "attention" not in frame or set(frame["attention"]) <= {str(FULL)}:
-        yield title, columns, frame
+        yield text, columns, frame
         return
     at = [column.right for column in columns].index(True)
     names = [column.name for column in columns[:at] if column.name in frame]
     kept = [column for column in columns[:at] if column.name not in names]
     for key, part in frame.groupby(names, observed=True):
-        told = f"{title} ({', '.join(map(str, key))})"
+        told = f"{text} ({', '.join(map(str, key))})"
         yield told, [*kept, _of("attention"), *columns[at:]], part
 
 

@@ -158,7 +158,8 @@ def _curve_table(title: str, group: Any, settings: Mapping[str, int]) -> Table:
         if free_text
         else {"accuracy\n%": "accuracy", "macro\nF1 %": "macro_f1", "invalid\n%": "invalid"}
     )
-    first, *others = scores
+    metric = group["metric"].iloc[0]  # the interval is its own
+    first, *others = sorted(scores, key=lambda title: scores[title] != metric)
     table.add_column(first, justify="right")
     table.add_column("95%\ninterval", justify="right", no_wrap=True)
     for name in others:

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from icl_bench.analysis.scores import measure
 from icl_bench.patterns import FULL
 from icl_bench.report import charts
 from icl_bench.report.charts import PERCENT, Look, tip
-from icl_bench.report.naming import reading, unshuffled
+from icl_bench.report.naming import capital, reading, unshuffled
 from icl_bench.report.parts import (
     CURVE,
     LIMITS,
@@ -24,15 +25,16 @@ from icl_bench.report.parts import (
 from icl_bench.report.tables import table
 
 if TYPE_CHECKING:
+    import altair as alt
     import pandas as pd
 
     from icl_bench.analysis.findings import Findings
     from icl_bench.report.naming import Naming
 
 WAY = ["task", "model", "way"]
-SHOWN = (f"{CURVE} k attention size sink local accuracy ci_low ci_high difference difference_low "
-         "difference_high p_holm recovered prefix_tera prefix_flops_of_full query_tera cache_mega "
-         "prefill_seconds draws test_rows left_out")  # fmt: skip
+SHOWN = (f"{CURVE} k attention size sink local metric score ci_low ci_high difference "
+         "difference_low difference_high p_holm recovered prefix_tera prefix_flops_of_full "
+         "query_tera cache_mega prefill_seconds draws test_rows left_out")  # fmt: skip
 KINDS = {
     "block": "In blocks, a demonstration sees its own block, the first ones (sink) and the last "
     "ones before it (local); the query sees all. The nearer to full attention that comes, the less "
@@ -43,7 +45,6 @@ KINDS = {
 """What a kind of pattern leaves of what is seen."""
 REUSED = (" Reused, each demonstration is computed once for all prompts; a sink is then the same "
           "one in all, which changes retrieved prompts by it.")  # fmt: skip
-TIPS = (tip("series", "attention"), tip("k", "k", ",d"), tip("value", "accuracy", PERCENT), *LIMITS)
 
 
 def context(findings: Findings, naming: Naming) -> Section | None:
@@ -53,7 +54,7 @@ def context(findings: Findings, naming: Naming) -> Section | None:
         return None
     frame = replace(naming, attentions=False).named(frame)
     shown = frame.assign(way=frame["series"], series=frame["attention"].map(reading))
-    lined = with_limits(shown, "accuracy")
+    lined = with_limits(shown, "score")
     # full attention first, then as the table has them
     other = lined["attention"] != str(FULL)
     lined = lined.assign(other=other).sort_values(
@@ -79,7 +80,7 @@ def context(findings: Findings, naming: Naming) -> Section | None:
 
 
 def _sizes(lined: pd.DataFrame, look: Look) -> Iterator[Panel]:
-    """At each k accuracy over block sizes, where several have the same sink and local."""
+    """At each k the score over block sizes, where several have the same sink and local."""
     blocks = lined[(lined["kind"] == "block") & ~lined["reuse"].eq(True)]
     mask = [*WAY, "k", "sink", "local"]
     several = blocks.groupby(mask)["size"].transform("nunique") > 1
@@ -87,47 +88,53 @@ def _sizes(lined: pd.DataFrame, look: Look) -> Iterator[Panel]:
         k = int(part["k"].iloc[0])
         beside = _beside(lined, way)
         rows = lined[lined.index.isin([*part.index, *beside.index[beside["k"] == k]])]
-        title = f"k = {k:,}, sink {sink}, local {local}"
+        title, of = f"k = {k:,}, sink {sink}, local {local}", measure(rows)
         yield Panel(
             file_name("context-sizes", *way, f"k{k}", f"sink{sink}", f"local{local}"),
             " · ".join([*way, title]),
-            charts.block_sizes(rows, look, [*TIPS, tip("size", "block size", ",d")],
-                               f"Accuracy over the size of blocks, {' '.join(way)}, {title}"),
+            charts.block_sizes(rows, look, of, [*_tips(of), tip("size", "block size", ",d")],
+                               f"{capital(of)} over the size of blocks, {' '.join(way)}, {title}"),
             plain_rows(rows, "series k size value low high"),
         )  # fmt: skip
 
 
 def _shots(lined: pd.DataFrame, look: Look) -> Iterator[Panel]:
-    """Over k accuracy with blocks of one size, or other patterns of one kind."""
+    """Over k the score with blocks of one size, or other patterns of one kind."""
     lined = lined.assign(size=lined["size"].fillna(0))
     for (*way, kind, size), part in groups(lined[lined["other"]], [*WAY, "kind", "size"]):
         if part["alone"].all():
             continue
         name = f"{kind} size {size}" if int(size) else kind
         rows = lined[lined.index.isin([*part.index, *_beside(lined, way).index])]
-        says = f"Accuracy over k with {name}, {' '.join(way)}"
+        of = measure(rows)
+        says = f"{capital(of)} over k with {name}, {' '.join(way)}"
         yield Panel(
             file_name("context-shots", *way, name), " · ".join([*way, name]),
-            charts.over_shots(rows, look, "accuracy", TIPS, says),
+            charts.over_shots(rows, look, of, _tips(of), says),
             plain_rows(rows, "series k value low high alone"),
         )  # fmt: skip
 
 
 def _work(lined: pd.DataFrame, look: Look) -> Iterator[Panel]:
-    """Accuracy against operations: of the prefill or, with demonstrations of its own, a query."""
+    """The score against operations: of the prefill or, with demonstrations of its own, a query."""
     for way, part in groups(lined, WAY):
         shared = part["shared"].all()
         name, title = ("prefix", "prefill") if shared else ("query", "a query")
         rows = part.assign(cost=part[f"{name}_flops"] / 1e12)
         rows = rows[rows["cost"] > 0]
         if len(rows):
-            title = f"TFLOP of {title}"
-            says = f"Accuracy against {title}, {' '.join(way)}"
+            title, of = f"TFLOP of {title}", measure(rows)
+            says = f"{capital(of)} against {title}, {' '.join(way)}"
             yield Panel(
                 file_name("context-work", *way), " · ".join([*way, title]),
-                charts.cost(rows, look, title, "~g", says),
+                charts.cost(rows, look, of, title, "~g", says),
                 plain_rows(rows, "series k cost value low high"),
             )  # fmt: skip
+
+
+def _tips(of: str) -> list[alt.Tooltip]:
+    """What hovering over a point shows, whose score is called so."""
+    return [tip("series", "attention"), tip("k", "k", ",d"), tip("value", of, PERCENT), *LIMITS]
 
 
 def _beside(lined: pd.DataFrame, way: Sequence[str]) -> pd.DataFrame:

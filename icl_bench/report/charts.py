@@ -138,9 +138,9 @@ def over_shots(
 
 
 def block_sizes(
-    frame: pd.DataFrame, look: Look, tips: Sequence[alt.Tooltip], description: str
+    frame: pd.DataFrame, look: Look, measure: str, tips: Sequence[alt.Tooltip], description: str
 ) -> alt.LayerChart:
-    """Accuracy against block size; columns: series, size, value, low, high.
+    """A score, called ``measure``, against block size; columns: series, size, value, low, high.
 
     Rows without a size are what blocks are compared with: lines over the whole width.
     """
@@ -157,8 +157,8 @@ def block_sizes(
         )
     )  # fmt: skip
     whole = shown.transform_filter("!isValid(datum.size)").encode(color)
-    y = alt.Y("value:Q", **_share_axis("accuracy", look))
-    low = alt.Y("low:Q", title="accuracy")
+    y = alt.Y("value:Q", **_share_axis(measure, look))
+    low = alt.Y("low:Q", title=measure)
     return _finished(
         [
             whole.mark_rect(opacity=0.12).encode(low, y2="high:Q"),
@@ -376,9 +376,12 @@ def lengths(
 
 
 def cost(
-    frame: pd.DataFrame, look: Look, title: str, form: str, description: str
+    frame: pd.DataFrame, look: Look, measure: str, title: str, form: str, description: str
 ) -> alt.LayerChart:
-    """Accuracy against a cost of a query, k joined; columns: series, k, cost, value, low, high."""
+    """A score, called ``measure``, against a cost of a query, k joined.
+
+    Columns: series, k, cost, value, low, high.
+    """
     color, shape, dash = _marks(look)
     low, high = float(frame["cost"].min()), float(frame["cost"].max())
     scale = alt.Scale(type="log", domain=[low / 1.18, high * 1.18], nice=False)
@@ -387,14 +390,14 @@ def cost(
               axis=alt.Axis(tickCount=5, labelOverlap="greedy", format=form, grid=False)),
         color,
     )  # fmt: skip
-    y = alt.Y("value:Q", **_share_axis("accuracy", look))
+    y = alt.Y("value:Q", **_share_axis(measure, look))
     tips = [tip("series", "curve"), tip("k", "k", ",d"), tip("cost", title, form),
-            tip("value", "accuracy", PERCENT), tip("low", "from", PERCENT),
+            tip("value", measure, PERCENT), tip("low", "from", PERCENT),
             tip("high", "to", PERCENT)]  # fmt: skip
     return _finished(
         [
             base.mark_rule(strokeWidth=1.2, opacity=0.5).encode(
-                alt.Y("low:Q", title="accuracy"), y2="high:Q"
+                alt.Y("low:Q", title=measure), y2="high:Q"
             ),
             base.mark_line(strokeWidth=1.6).encode(y, dash, alt.Order("k:Q")),
             base.mark_point(filled=True, size=52, opacity=1).encode(y, shape, tooltip=tips),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from icl_bench.analysis.scores import measure
 from icl_bench.report import charts
 from icl_bench.report.charts import PERCENT, POINTS, Look, tip
-from icl_bench.report.naming import unshuffled
+from icl_bench.report.naming import capital, unshuffled
 from icl_bench.report.parts import (
     CURVE,
     Panel,
@@ -21,6 +22,7 @@ from icl_bench.report.parts import (
 from icl_bench.report.tables import table
 
 if TYPE_CHECKING:
+    import altair as alt
     import pandas as pd
 
     from icl_bench.analysis.findings import Findings
@@ -29,8 +31,8 @@ if TYPE_CHECKING:
 
 SIGNED_LIMITS = [tip("low", "95% from", POINTS), tip("high", "95% to", POINTS)]
 
-COMPARED = (f"{CURVE} k mean base_mean difference ci_low ci_high p p_holm advice rows draws "
-            "base_draws left_out")  # fmt: skip
+COMPARED = (f"{CURVE} k metric mean base_mean difference ci_low ci_high p p_holm advice rows "
+            "draws base_draws left_out")  # fmt: skip
 
 TESTED = ("The line is the 95% interval, paired by test example; p values in the table are "
           "corrected over k (Holm).")  # fmt: skip
@@ -44,17 +46,23 @@ def _compared(
         frame[frame["difference"].notna()].sort_values(["series", "k"]), "difference"
     )
     look = common_look(lined, room=True)
-    tips = [tip("series", "curve"), tip("k", "k", ",d"), tip("value", "difference", POINTS),
-            *SIGNED_LIMITS, tip("mean", "accuracy", PERCENT), tip("base_mean", "base", PERCENT),
-            tip("p_holm", "p (Holm)", ".2g"), tip("rows", "test rows", ",d")]  # fmt: skip
     panels = tuple(
         Panel(file_name(kind, *key), " · ".join(key),
-              charts.differences(part, look, "difference in accuracy (points)", tips,
+              charts.differences(part, look, f"difference in {measure(part)} (points)", _tips(part),
                                  f"{says}, {' and '.join(key)}, over k"),
               plain_rows(part, "series k value low high mean base_mean p_holm rows"))
         for key, part in groups(lined, by)
     )  # fmt: skip
     return panels, look
+
+
+def _tips(part: pd.DataFrame) -> list[alt.Tooltip]:
+    """What hovering over a difference shows."""
+    return [
+        tip("series", "curve"), tip("k", "k", ",d"), tip("value", "difference", POINTS),
+        *SIGNED_LIMITS, tip("mean", measure(part), PERCENT), tip("base_mean", "base", PERCENT),
+        tip("p_holm", "p (Holm)", ".2g"), tip("rows", "test rows", ",d"),
+    ]  # fmt: skip
 
 
 def _section(
@@ -72,10 +80,11 @@ def sorting(findings: Findings, naming: Naming) -> Section | None:
     frame = naming.named(findings.sorting_penalty)
     if frame["difference"].notna().sum() == 0:
         return None
+    of = capital(measure(frame))
     return _section(
         frame.assign(series=frame["model"] + ", " + frame["series"]),
         "sorting", "What sorting by label costs", ["task"],
-        "Accuracy with the demonstrations grouped by label, less that of the same ones as drawn. "
+        f"{of} with the demonstrations grouped by label, less that of the same ones as drawn. "
         "Below 0: sorting hurts.",
         "Bertsch et al. 2025, figure 5", "Sorted less drawn",
     )  # fmt: skip
@@ -86,10 +95,11 @@ def retrieval(findings: Findings, naming: Naming) -> Section | None:
     frame = naming.named(findings.retrieval_gain)
     if frame["difference"].notna().sum() == 0:
         return None
+    of = capital(measure(frame))
     by = ["task", "model"]
     return _section(
         naming.against(frame, by), "retrieval", "What retrieval gains", by,
-        "Accuracy with demonstrations chosen for each test example, less that with random ones. "
+        f"{of} with demonstrations chosen for each test example, less that with random ones. "
         "Above 0: retrieval helps.",
         "Bertsch et al. 2025, figures 2 and 12", "Retrieved less random",
     )  # fmt: skip
@@ -100,13 +110,14 @@ def teaching(findings: Findings, naming: Naming) -> Section | None:
     frame = naming.named(findings.teaching)
     if frame["difference"].notna().sum() == 0:
         return None
+    of = capital(measure(frame))
     frame = frame.assign(way=frame["series"], series=frame["teaching"])
     by = ["task", "model", "way"]
     panels, look = _compared(frame, "teaching", by, "What demonstrations teach")
     columns = COMPARED.replace(CURVE, "task model way series")
     return Section(
         "teaching", "What do demonstrations teach?",
-        "Accuracy where demonstrations show something else (labels permuted or wrong, inputs or "
+        f"{of} where demonstrations show something else (labels permuted or wrong, inputs or "
         "labels alone, the nearest to the query left out), less that of the same ones as they are. "
         f"Far below 0: what was changed is what the model uses. {TESTED}",
         "Min et al. 2022 and Golchin et al. 2025 ask the same", panels,
@@ -119,10 +130,11 @@ def training(findings: Findings, naming: Naming) -> Section | None:
     frame = naming.named(findings.training_gain)
     if frame["difference"].notna().sum() == 0:
         return None
+    of = capital(measure(frame))
     by = ["task", "model"]
     return _section(
         naming.against(frame, by), "training", "Training beside prompting", by,
-        "Accuracy of what learns from the k examples, less that of a prompt with the same ones. "
+        f"{of} of what learns from the k examples, less that of a prompt with the same ones. "
         "Above 0: training is better. Names that end in \"-paper\" are upper bounds: their "
         "checkpoint was chosen on the test rows.",
         "Bertsch et al. 2025, figure 3", "Trained less prompted",
@@ -134,6 +146,7 @@ def models(findings: Findings, naming: Naming) -> Section | None:
     frame = unshuffled(naming.named(findings.models))
     if frame["difference"].notna().sum() == 0:
         return None
+    of = capital(measure(frame))
     frame = frame.assign(way=frame["series"], series=frame["model"])
     frame = naming.against(frame, ["task", "way"])
     bases = sorted(set(frame["base_model"]))
@@ -141,9 +154,9 @@ def models(findings: Findings, naming: Naming) -> Section | None:
     shown = frame.assign(series=frame["way"])
     return Section(
         "models", "Models compared",
-        f"Accuracy less that of {', '.join(bases)} with the same demonstrations, at equal k. "
+        f"{of} less that of {', '.join(bases)} with the same demonstrations, at equal k. "
         f"Above 0: better. {TESTED}",
         "Bertsch et al. 2025, figure 10", panels,
-        (table(shown, "Models at equal k", COMPARED.replace(" mean ", " base_model mean ")),),
+        (table(shown, "Models at equal k", COMPARED.replace(" metric ", " base_model metric ")),),
         look,
     )  # fmt: skip

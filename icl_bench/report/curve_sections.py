@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from icl_bench.analysis.scores import measure
 from icl_bench.report import charts
 from icl_bench.report.charts import PERCENT, tip
-from icl_bench.report.naming import unshuffled
+from icl_bench.report.naming import capital, unshuffled
 from icl_bench.report.parts import (
     CURVE,
     LIMITS,
@@ -19,33 +20,24 @@ from icl_bench.report.parts import (
     with_limits,
 )
 from icl_bench.report.tables import table
-from icl_bench.store import SCORES
 
 if TYPE_CHECKING:
     from icl_bench.analysis.findings import Findings
     from icl_bench.report.naming import Naming
 
 
-ROUGE = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L", "bertscore": "BERTScore"}
-
-
 def accuracy(findings: Findings, naming: Naming) -> Section | None:
-    """Accuracy, or a score of free text, against k."""
+    """Each task's score against k."""
     frame = naming.named(findings.summary.curves)
     if frame.empty:
         return None
-    frame["measure"], frame["value"] = "accuracy", frame["accuracy"]
-    for name in reversed(SCORES):
-        free = frame["accuracy"].isna() & frame[name].notna()
-        frame["measure"] = frame["measure"].where(~free, ROUGE[name])
-        frame["value"] = frame["value"].where(~free, frame[name])
-    frame["value"] = frame["value"].astype(float)
+    over_k = f"{capital(measure(frame))} over"
     shuffled = frame["order"].str.startswith("shuffled")
-    lined = with_limits(frame.assign(again=shuffled).sort_values(["again", "series", "k"]), "value")
+    lined = with_limits(frame.assign(again=shuffled).sort_values(["again", "series", "k"]), "score")
     look = common_look(lined, hidden=sorted(set(frame.loc[shuffled, "series"])))
     panels = []
     for (task, model), part in groups(lined, ["task", "model"]):
-        title = part["measure"].iloc[0]
+        title = measure(part)
         tips = [tip("series", "curve"), tip("k", "k", ",d"), tip("value", title, PERCENT), *LIMITS,
                 tip("draws", "draws", ",d"), tip("test_rows", "test rows", ",d")]  # fmt: skip
         says = f"{title} of {model} on {task} over the number of demonstrations, log axis"
@@ -56,14 +48,14 @@ def accuracy(findings: Findings, naming: Naming) -> Section | None:
         ))  # fmt: skip
     hidden = " Reshuffled prompts are switched off at first." if look.hidden else ""
     return Section(
-        "accuracy", "Accuracy over the number of demonstrations",
+        "accuracy", f"{over_k} the number of demonstrations",
         "Each point is a mean over draws and test examples; the band is its 95% interval. "
         f"Read to the right: more demonstrations, on a logarithmic axis.{hidden}",
         "Bertsch et al. 2025, figures 1, 2 and 11",
         tuple(panels),
-        (table(frame, "Accuracy over k", f"{CURVE} k draws test_rows accuracy ci_low ci_high "
+        (table(frame, f"{over_k} k", f"{CURVE} k draws test_rows metric accuracy ci_low ci_high "
                "macro_f1 invalid rouge1 rouge2 rougeL bertscore left_out"),),
-        look,
+        look, f"{over_k} k",
     )  # fmt: skip
 
 

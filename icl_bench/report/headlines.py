@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from icl_bench.analysis.reading import differences
+from icl_bench.analysis.scores import measure, title
 from icl_bench.methods import UPPER
 from icl_bench.report.naming import Naming, count, unshuffled
 
@@ -72,13 +73,13 @@ def _sentences(tables: dict[str, pd.DataFrame]) -> Iterator[Sentence]:
 
 def _best(curves: pd.DataFrame) -> Iterator[Sentence]:
     honest = ~curves["select"].astype(str).str.endswith(UPPER)  # an upper bound is no result
-    known = curves[honest & curves["accuracy"].notna()]
+    known = curves[honest & curves["score"].notna()]
     if known.empty:
         return
-    best = known.iloc[int(known["accuracy"].argmax())]
+    best = known.iloc[int(known["score"].argmax())]
     yield Sentence(
         "Best",
-        f"{share(best['accuracy'])} accuracy ({_range(best)}) by {best['series']} at "
+        f"{share(best['score'])} {title(best['metric'])} ({_range(best)}) by {best['series']} at "
         f"k = {best['k']:,}, the highest of {count(len(known), 'tested point')}.",
     )
 
@@ -100,6 +101,8 @@ def _saturated(points: pd.DataFrame, chances: pd.DataFrame) -> Iterator[Sentence
 def _gains(topic: str, table: pd.DataFrame, base: str) -> Iterator[Sentence]:
     """Of each series: where it differs from its base by the test, and where there is no telling."""
     table = table[table["difference"].notna()]
+    of = measure(table)
+    compared = "" if of == "accuracy" else f", in {of}"
     for series, rows in table.sort_values("k").groupby("series"):
         told = rows[rows["advice"].notna()]
         parts = []
@@ -113,7 +116,7 @@ def _gains(topic: str, table: pd.DataFrame, base: str) -> Iterator[Sentence]:
         if unsure:
             where = unsure[0] if len(unsure) == 1 else f"{', '.join(unsure[:-1])} and {unsure[-1]}"
             parts.append(f"no telling apart at k = {where}")
-        yield Sentence(topic, f"{series} against {base}: {'; '.join(parts)}.")
+        yield Sentence(topic, f"{series} against {base}{compared}: {'; '.join(parts)}.")
 
 
 def _changed(table: pd.DataFrame) -> Iterator[Sentence]:

@@ -91,6 +91,11 @@ def _plain(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.astype(dict.fromkeys(categories, object)).reset_index(drop=True)
 
 
+def capital(text: str) -> str:
+    """The text as a sentence begins."""
+    return text[:1].upper() + text[1:]
+
+
 def count(number: int, word: str) -> str:
     """A number and what it counts."""
     return f"{number:,} {word}{'' if number == 1 else 's'}"

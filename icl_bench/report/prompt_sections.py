@@ -141,7 +141,7 @@ def cost(findings: Findings, naming: Naming) -> Section | None:
                 says = f"Accuracy against {title} on {task}"
                 panels.append(Panel(
                     file_name("cost", name, task), f"{task} · {title}",
-                    charts.cost(there, look, title, form, says),
+                    charts.cost(there, look, "accuracy", title, form, says),
                     plain_rows(there, "series k cost value low high"),
                 ))  # fmt: skip
     return Section(

@@ -35,7 +35,7 @@ def sections(findings: Findings, naming: Naming) -> tuple[list[Section], list[Mi
         if section is None:
             missing.append(Missing(title, needs))
         else:
-            there.append(replace(section, short=title))
+            there.append(replace(section, short=section.short or title))
     return there, missing
 
 

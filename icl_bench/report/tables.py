@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from icl_bench.analysis.scores import measure, title
 from icl_bench.analysis.summary import records
 from icl_bench.selection.choice import cautions
 
@@ -24,6 +25,8 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "rows": ("test rows", "count"),
     "test_rows": ("test rows", "count"),
     "predictions": ("predictions", "count"),
+    "metric": ("metric", "text"),
+    "score": ("{score}", "share"),
     "accuracy": ("accuracy", "share"),
     "ci_low": ("95% from", "share"),
     "ci_high": ("95% to", "share"),
@@ -48,7 +51,7 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "local": ("local blocks", "count"),
     "difference_low": ("95% from", "points"),
     "difference_high": ("95% to", "points"),
-    "recovered": ("of full attention's accuracy", "share"),
+    "recovered": ("of full attention's {score}", "share"),
     "prefix_tera": ("prefill (TFLOP)", "number"),
     "prefix_flops_of_full": ("of full attention's", "share"),
     "query_tera": ("a query (TFLOP)", "number"),
@@ -83,7 +86,7 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "difference": ("difference", "points"),
     "p": ("p", "p"),
     "p_holm": ("p (Holm)", "p"),
-    "mean": ("accuracy", "share"),
+    "mean": ("{score}", "share"),
     "base_mean": ("of the base", "share"),
     "base_select": ("base", "text"),
     "base_model": ("base", "text"),
@@ -114,6 +117,7 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
 """Column -> its title and what its values are; columns that are not here are not shown.
 
 ``share`` is of 1 and shown in percent, ``points`` a difference of shares, ``p`` a probability.
+``{score}`` is what the table's metric is called.
 """
 DIFFERENCES = frozenset({"ci_low", "ci_high"})
 OPTIONAL = frozenset({"left_out", "size", "sink", "local", "recovered", "prefix_tera",
@@ -123,7 +127,8 @@ OPTIONAL = frozenset({"left_out", "size", "sink", "local", "recovered", "prefix_
                       "seconds", "base_seconds", "queries_by_seconds", "training_seconds",
                       "training_tokens", "window", "share_of_window", "floor", "accuracy", "p",
                       "p_holm", "advice"})  # fmt: skip
-"""Columns that are left out where all their values are missing (``left_out``: or 0)."""
+"""Columns that are left out where all their values are missing (``left_out``: or 0), as ``metric``
+is where it is accuracy in all rows."""
 
 
 @dataclass(frozen=True)
@@ -155,10 +160,13 @@ class Table:
 
 def table(frame: pd.DataFrame, caption: str, names: str) -> Table:
     """Make a table of some columns, ``names`` with spaces between them, in that order."""
+    of = measure(frame) if "metric" in frame else "accuracy"
+    if "metric" in frame:
+        frame = frame.assign(metric=frame["metric"].map(title))
     shown = [name for name in names.split() if name in frame and not _empty(frame, name)]
     signed = "difference" in shown and "difference_low" not in shown
     columns = tuple(
-        Column(name, *_titled(name, "points" if signed and name in DIFFERENCES else ""))
+        Column(name, *_titled(name, of, "points" if signed and name in DIFFERENCES else ""))
         for name in shown
     )
     rows = [list(record.values()) for record in records(frame[shown].head(MOST_ROWS))]
@@ -166,12 +174,14 @@ def table(frame: pd.DataFrame, caption: str, names: str) -> Table:
     return Table(caption, columns, rows, len(frame), said)
 
 
-def _titled(name: str, kind: str) -> tuple[str, str]:
-    title, usual = COLUMNS[name]
-    return title, kind or usual
+def _titled(name: str, score: str, kind: str) -> tuple[str, str]:
+    text, usual = COLUMNS[name]
+    return text.format(score=score), kind or usual
 
 
 def _empty(frame: pd.DataFrame, name: str) -> bool:
+    if name == "metric":
+        return bool((frame[name] == "accuracy").all())
     if name not in OPTIONAL:
         return False
     values = frame[name].dropna()

@@ -42,6 +42,15 @@ def scored(correct: np.ndarray, **changes: Any) -> pd.DataFrame:
     return found.assign(prediction=np.where(found["correct"], found["gold"], "b"))
 
 
+def texts(rouge: np.ndarray, **changes: Any) -> pd.DataFrame:
+    """The predictions of a point of free text, from the ROUGE-1 of each: ``(draws, test)``.
+
+    ROUGE-L goes the other way, so that it cannot be taken for it.
+    """
+    scores = {"rouge1": rouge.ravel(), "rouge2": 0.1, "rougeL": 1 - rouge.ravel()}
+    return scored(np.zeros_like(rouge), **changes).assign(correct=None, **scores)
+
+
 def answers(
     rng: np.random.Generator,
     shape: tuple[int, int, int],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -236,10 +237,12 @@ def test_points_without_a_common_test_example_are_not_compared_and_not_advised()
 
 def test_free_text_is_judged_by_its_scores():
     rows = frame(point(shares(0.7), 30, k=1), point(shares(0.7), 60, k=5)).assign(correct=None)
-    rows["rougeL"] = np.random.default_rng(0).random(len(rows)) + (rows["k"] == 5)
-    assert advise(rows, cost(rows, {}), ANY).empty
-    table = advise(rows, cost(rows, {}), ANY, value="rougeL")
+    rows["rougeL"] = np.random.default_rng(0).random(len(rows)) / 2 + (rows["k"] == 5) / 2
+    table = advise(rows, cost(rows, {}), ANY)
+    pd.testing.assert_frame_equal(advise(rows, cost(rows, {}), ANY, value="rougeL"), table)
     assert verdicts(table) == {("random", 1): "worse", ("random", 5): "best"}
+    assert set(table["metric"]) == {"rougeL"}
+    assert re.search(r"take random, drawn, k=5 \(7\d\.\d% ROUGE-L, computes 60 of", said(table))
 
 
 def test_frames_with_categories_and_other_orders_give_the_same():

@@ -92,13 +92,14 @@ def test_what_differs_in_other_columns_than_the_bases_is_not_compared():
     assert len(compare(rows, {"select": "random", **DRAWN})) == 1
 
 
-def test_free_text_is_compared_by_its_scores():
-    rows = two(order="by-label").assign(correct=None)
+def test_any_column_of_scores_can_be_compared():
+    rows = two(order="by-label")
     rows["rougeL"] = np.random.default_rng(0).random(len(rows))
-    assert compare(rows, DRAWN).empty
     (found,) = compare(rows, DRAWN, value="rougeL").itertuples()
     means = rows.groupby("order")["rougeL"].mean()
+    assert found.metric == "rougeL"
     assert found.difference == pytest.approx(means["by-label"] - means["drawn"])
+    pd.testing.assert_frame_equal(compare(rows, DRAWN, value="correct"), compare(rows, DRAWN))
 
 
 def test_limits_of_a_difference_of_shares_stay_between_minus_1_and_1():

@@ -122,7 +122,7 @@ def table(parsed: Parsed, caption: str) -> pd.DataFrame:
 def test_the_pages_tables_hold_the_analysis_numbers(results: Path, parsed: Parsed):
     found = find(read_some(results))
     for caption, expected, names in (
-        ("Accuracy over k", found.summary.curves, ["k", "accuracy", "ci_low", "ci_high", "draws"]),
+        ("Score over k", found.summary.curves, ["k", "accuracy", "ci_low", "ci_high", "draws"]),
         ("Answers changed by reordering", found.summary.order_sensitivity, ["k", "changed"]),
         ("Sorted less drawn", found.sorting_penalty, ["k", "difference", "p_holm"]),
         ("Retrieved less random", found.retrieval_gain, ["k", "difference", "ci_low"]),
@@ -168,7 +168,7 @@ def test_every_chart_is_a_valid_specification(results: Path):
 
 
 def test_curves_of_one_panel_have_names_of_their_own(results: Path, parsed: Parsed):
-    shown = table(parsed, "Accuracy over k")
+    shown = table(parsed, "Score over k")
     assert not shown.duplicated(["task", "model", "series", "k"]).any()
     assert {"random, scoring=exact", "random, scoring=greedy", "bm25, scoring=greedy"} <= set(
         shown["series"]
@@ -439,7 +439,7 @@ def test_the_command_writes_the_page_of_one_task(results: Path, tmp_path: Path, 
     said = capsys.readouterr().out
     assert re.search(r"page\.html \(\d\.\d MB\)", said)
     found = Parsed(out.read_text(encoding="utf-8"))
-    assert set(table(found, "Accuracy over k")["task"]) == {"texts"}
+    assert set(table(found, "ROUGE-1 over k")["task"]) == {"texts"}
 
 
 @pytest.mark.parametrize(
