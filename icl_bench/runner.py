@@ -32,7 +32,7 @@ class Watcher:
     """Is told what happens, for a progress display. This one says nothing."""
 
     def cell_started(self, cell: CellPlan, already: int) -> None:
-        """A cell begins; so many of its predictions were in the journal."""
+        """A cell begins; so many of its predictions were in the journal and are kept."""
 
     def engine_loading(self) -> None:
         """The engine is being loaded, which takes a while."""
@@ -191,7 +191,6 @@ class Runner:
     def _run_cell(
         self, group: PlannedGroup, cell: CellPlan, opened: OpenCell, outcome: Outcome
     ) -> None:
-        self.watcher.cell_started(cell, len(opened.done))
         try:
             self._compute(group, cell, opened, outcome)
         except CellError as error:
@@ -210,8 +209,10 @@ class Runner:
         ((_, prompts),) = group.group.prompts([cell.spec.k])
         if prompts.longest + experiment.answer_tokens > experiment.model.context_tokens:
             raise CellError(f"needs {prompts.longest + experiment.answer_tokens:,} tokens")
-        todo = [i for i, row in enumerate(asked) if row.id not in opened.done]
         maker = _PredictionMaker(experiment, group.group, cell.spec.k, prompts)
+        opened.keep(maker.hashes)
+        self.watcher.cell_started(cell, len(opened.done))
+        todo = [i for i, row in enumerate(asked) if row.id not in opened.done]
         measured = {}
         if todo:
             measured = self._answer(prompts, todo, group, cell, maker, opened, outcome)
@@ -318,6 +319,11 @@ class _PredictionMaker:
             self.shared_ids = [train[i].id for i in chosen]
         else:
             self._own_ids = [tuple(train[i].id for i in row) for row in chosen]
+
+    @property
+    def hashes(self) -> dict[str, str]:
+        """The hash of each query's prompt, by its test id."""
+        return {row.id: name for row, name in zip(self._asked, self._hashes, strict=True)}
 
     def make(self, answer: Answer) -> Prediction:
         """The prediction of one answer."""

@@ -2,12 +2,12 @@
 
 A file's name ends in a hash of everything that decides the cell's predictions, so that a changed
 template, label set, data file or model is another cell and never mixes with the old. A journal has
-one JSON line per prediction; it is flushed to the disk after every pack, and a last line that was
-torn by a kill is dropped on resume. Finished files are written under a temporary name and renamed.
-A cell that could not be computed is marked with its reason, in a file of its own. Predictions that
-were made elsewhere lie in ``imported/``, one file an import, with all its cells.
-Processes that share a folder take turns by a lock per cell (flock, released by the system when a
-process dies). The store knows nothing of engines.
+one JSON line per prediction; it is flushed to the disk after every pack. A last line that was torn
+by a kill is dropped on resume, and so are predictions whose prompts have changed since. Finished
+files are written under a temporary name and renamed. A cell that could not be computed is marked
+with its reason, in a file of its own. Predictions that were made elsewhere lie in ``imported/``,
+one file an import, with all its cells. Processes that share a folder take turns by a lock per cell
+(flock, released by the system when a process dies). The store knows nothing of engines.
 """
 
 from __future__ import annotations
@@ -381,9 +381,14 @@ class OpenCell:
     identity: Identity
     done: dict[str, Prediction] = field(default_factory=dict)
     """Predictions so far, by test id."""
-    seconds: float = 0.0
-    """Engine time so far, earlier, interrupted runs of this cell included."""
+    _seconds: dict[str, float] = field(default_factory=dict)
+    """Each one's part of the engine time."""
     _stream: IO[bytes] | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Engine time of the predictions so far, those of interrupted runs included."""
+        return sum(self._seconds.values())
 
     @classmethod
     def resume(cls, store: Store, identity: Identity) -> OpenCell:
@@ -412,9 +417,27 @@ class OpenCell:
             except (ValueError, TypeError, UnicodeDecodeError):
                 break
             self.done[prediction.test_id] = prediction
-            self.seconds += seconds
+            self._seconds[prediction.test_id] = seconds
             whole += len(line)
         return whole
+
+    def keep(self, hashes: Mapping[str, str]) -> None:
+        """Drop predictions whose prompt is another than the present one, with a warning.
+
+        ``hashes`` are those of the present prompts, by test id. The journal keeps its lines: of
+        two with one id the later counts.
+        """
+        others = [name for name, row in self.done.items() if hashes.get(name) != row.prompt_hash]
+        for name in others:
+            del self.done[name], self._seconds[name]
+        if others:
+            count, had = f"{len(others):,} predictions", "other prompts"
+            if len(others) == 1:
+                count, had = "1 prediction", "another prompt"
+            _warn(
+                f"{self.store.path(self.identity)}: {count} of an interrupted run had {had} "
+                "(another library or machine chose other demonstrations?); computed again"
+            )
 
     def __enter__(self) -> OpenCell:
         return self
@@ -431,11 +454,10 @@ class OpenCell:
         """
         assert self._stream is not None
         lines = []
-        for i, prediction in enumerate(predictions):
+        for prediction in predictions:
             record = {k: v for k, v in prediction.__dict__.items() if v is not None}
             record["correct"] = prediction.correct
-            if i == 0:
-                record["seconds"] = round(seconds, 4)
+            record["seconds"] = round(seconds / len(predictions), 6)
             lines.append(json.dumps(record, ensure_ascii=False) + "\n")
         try:
             self._stream.write("".join(lines).encode())
@@ -444,7 +466,7 @@ class OpenCell:
         except OSError as error:
             raise self.store._unwritable(error) from None
         self.done.update((p.test_id, p) for p in predictions)
-        self.seconds += seconds
+        self._seconds.update((p.test_id, seconds / len(predictions)) for p in predictions)
 
     def finish(
         self,

@@ -21,6 +21,7 @@ from fakes import FREE_TEXT, FakeBackend, plan, runner
 from icl_bench import read_results
 from icl_bench import runner as module
 from icl_bench.errors import CellError, UserError
+from icl_bench.group import Group
 from icl_bench.plan import CellPlan, Plan
 from icl_bench.prompts import PromptSet
 from icl_bench.runner import Outcome, Watcher
@@ -110,6 +111,32 @@ def test_a_stopped_run_goes_on_with_what_is_missing_and_ends_as_if_never_stopped
     runner(made, tmp_path / "results", FakeBackend(log)).run()
     assert set(asked(log).values()) == {1}
     pd.testing.assert_frame_equal(sorted_results(tmp_path / "results"), whole)
+
+
+@pytest.mark.parametrize(("select", "dropped"), [("random", 4), ("bm25", 1)])
+def test_a_stopped_cell_whose_demonstrations_changed_has_one_prompt_a_row_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, select: str, dropped: int
+):
+    made = plan(tmp_path / "task", "4", draws=1, selects=[select])
+    with pytest.raises(StoppedError):
+        runner(made, tmp_path / "results", FakeBackend(fails=stops_after(2))).run()
+    before = Group.demonstrations
+
+    def other(group: Group, k: int) -> np.ndarray:
+        found = before(group, k).copy()
+        rows = found if found.ndim == 1 else found[1]
+        rows[:2] = rows[1::-1]
+        return found
+
+    monkeypatch.setattr(Group, "demonstrations", other)
+    again, notes = plan(tmp_path / "task", "4", draws=1, selects=[select]), Notes()
+    with pytest.warns(UserWarning, match=f"{dropped} prediction"):
+        runner(again, tmp_path / "results", FakeBackend(), notes).run()
+    ((_, prompts),) = again.groups[0].group.prompts([4])
+    frame = read_results(tmp_path / "results")
+    assert frame["prompt_hash"].tolist() == prompts.hashes()
+    assert notes.said[0] == f"start k=4 already={4 - dropped}"
+    assert notes.predictions == 2 + dropped
 
 
 def test_the_engine_time_of_all_parts_of_a_cell_is_added_up(tmp_path: Path):

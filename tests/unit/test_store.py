@@ -80,6 +80,28 @@ def test_a_journal_is_read_back_whole(store: Store, identity: Identity):
         assert cell.seconds == 1.75
 
 
+def test_predictions_of_other_prompts_are_dropped_with_their_seconds_and_it_is_said(
+    store: Store, identity: Identity
+):
+    with opened(store, identity) as cell:
+        cell.append(predictions("a", "b"), 1.0)
+        cell.append(predictions("c"), 0.25)
+    changed = [replace(one, prompt_hash="new") for one in predictions("b", "c")]
+    present = {"a": "h-a", "b": "new", "c": "new", "d": "h-d"}
+    said = "2 predictions of an interrupted run had other prompts .*computed again"
+    with opened(store, identity) as cell:
+        with pytest.warns(UserWarning, match=said):
+            cell.keep(present)
+        assert (list(cell.done), cell.seconds) == (["a"], 0.5)
+        cell.append(changed[:1], 2.0)
+    said = "1 prediction of an interrupted run had another prompt .*computed again"
+    with opened(store, identity) as cell:
+        with pytest.warns(UserWarning, match=said):
+            cell.keep(present)
+        assert ([*cell.done.values()], cell.seconds) == ([*predictions("a"), changed[0]], 2.5)
+        cell.keep(present)  # says nothing
+
+
 @pytest.mark.parametrize("cut", range(1, 40, 6))
 def test_a_torn_journal_line_is_dropped_on_resume(store: Store, identity: Identity, cut: int):
     with opened(store, identity) as cell:
