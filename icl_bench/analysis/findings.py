@@ -13,6 +13,7 @@ from icl_bench.analysis.cost import CellCost, break_even, cost
 from icl_bench.analysis.demonstrations import by_distance, by_presence, copying
 from icl_bench.analysis.models import compare_models
 from icl_bench.analysis.order import noise_floor
+from icl_bench.analysis.paired import Facts
 from icl_bench.analysis.perplexity import no_perplexities, perplexities
 from icl_bench.analysis.reading import attention_patterns
 from icl_bench.analysis.saturation import context_shares, label_spaces, saturation_chances
@@ -136,7 +137,7 @@ def find(
     :func:`icl_bench.analysis.perplexity.perplexities`, whose files are no
     predictions. Raises ``UserError`` where there is no such model.
     """
-    known = Known.of(stored)
+    known, facts = Known.of(stored), stored.variants
     everything = scored(stored.predictions)
     stored = replace(stored, predictions=everything)
     frame = asked(everything)
@@ -157,12 +158,12 @@ def find(
         context_shares=shares,
         label_spaces=label_spaces(_unmixed(shares), {}),
         noise_floor=_noise(prompts, stored.variants),
-        sorting_penalty=sorting_penalty(frame),
-        retrieval_gain=retrieval_gain(prompts),
-        training_gain=training_gain(frame),
+        sorting_penalty=sorting_penalty(frame, facts=facts),
+        retrieval_gain=retrieval_gain(prompts, facts=facts),
+        training_gain=training_gain(frame, facts=facts),
         attention_patterns=attention_patterns(prompts, summary.curves, costs),
-        teaching=teaching_effect(everything[everything["queries"].isna()], stored.variants),
-        models=_models(frame[plain], base_model),
+        teaching=teaching_effect(everything[everything["queries"].isna()], facts),
+        models=_models(frame[plain], base_model, facts),
         label_bias=label_bias(frame),
         label_frequencies=label_frequencies(frame),
         confusions=confusions(frame),
@@ -177,14 +178,16 @@ def find(
     )
 
 
-def _models(frame: pd.DataFrame, base: str | None) -> pd.DataFrame:
+def _models(frame: pd.DataFrame, base: str | None, facts: Facts) -> pd.DataFrame:
     """Every task's models beside the base, or beside that task's first by name."""
     model, task = (frame[name].astype(object) for name in ("model", "task"))
     bases = {
         name: base if base in found else min(found) if base is None else None
         for name, found in model.groupby(task).unique().items()
     }
-    parts = [compare_models(frame[task == name], of) for name, of in bases.items() if of]
+    parts = [
+        compare_models(frame[task == name], of, facts=facts) for name, of in bases.items() if of
+    ]
     return _joined(parts, compare_models(frame.iloc[:0], ""))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,11 @@ from icl_bench.analysis.scores import metrics, scored
 if TYPE_CHECKING:
     import pandas as pd
 
+Facts = Mapping[str, Mapping[str, Any]]
+"""Variant -> its facts."""
+NO_FACTS: Facts = {}
+TESTS = ("test", "test_rows")
+"""Facts that may differ in every comparison: sides are paired on what both have."""
 RESULT = ["metric", "difference", "ci_low", "ci_high", "p", "p_holm", "mean", "base_mean", "rows",
           "draws", "base_draws", "left_out", "advice"]  # fmt: skip
 
@@ -38,6 +43,8 @@ def compare(
     matched: bool = True,
     alternative: Alternative = "two-sided",
     alpha: float = 0.05,
+    facts: Facts = NO_FACTS,
+    apart: Collection[str] = (),
 ) -> pd.DataFrame:
     """Compare whatever differs from ``base`` in its columns, and in no others, with it at each k.
 
@@ -45,8 +52,12 @@ def compare(
     each, like ``{"order": "drawn"}``. Both sides
     are taken where both have predictions: with ``matched`` draws (the same demonstrations on both
     sides) in common draws and test examples. Otherwise, and where no draw is common, each side's
-    draws are a sample of their own and test examples alone are paired. A point is compared with
-    the base of its own variant; where there is none, as for another model, with that of each.
+    draws are a sample of their own and test examples alone are paired.
+
+    A point is compared with the base of its own variant. Where there is none, as for another model,
+    it is compared with those of other variants that agree in all ``facts`` that both have but those
+    ``apart`` and of the test set, of these with those that agree in most. Without any it has no
+    row.
     What is compared is the column ``value``, by default each task's own score
     (:func:`icl_bench.analysis.scores.scored`): accuracy or, for free text, ROUGE-1.
 
@@ -70,6 +81,7 @@ def compare(
     values = frame["score"].to_numpy(dtype=float)
     keys, found = grids(frame, [*setting, "k"])
     table = _pairs(keys, base, setting)
+    table = _alike(table, facts, apart)
     ways = list(table.columns.drop(["k", "at", "base_at"]))
     met = [
         _meet(found[at], found[base_at], matched)
@@ -103,6 +115,25 @@ def _pairs(keys: pd.DataFrame, base: Mapping[str, str], setting: Sequence[str]) 
     pairs = pairs[alike | ~alike.groupby(pairs["at"]).transform("any").astype(bool)]
     names = [*setting, *(f"base_{name}" for name in own), "k"]
     return pairs.sort_values(names)[[*names, "at", "base_at"]].reset_index(drop=True)
+
+
+def _alike(pairs: pd.DataFrame, facts: Facts, apart: Collection[str]) -> pd.DataFrame:
+    """The pairs of one variant, and of the others those that have most in common."""
+    free = {*TESTS, *apart}
+
+    def common(variant: str, base: str) -> int:
+        mine, others = facts.get(variant, {}), facts.get(base, {})
+        equal = {name: fact == others[name] for name, fact in mine.items()
+                 if fact is not None and others.get(name) is not None}  # fmt: skip
+        if variant != base and not all(equal[name] for name in equal.keys() - free):
+            return -1
+        return sum(equal.get(name, False) for name in free)
+
+    names = pairs[["variant", "base_variant"]]
+    found = pairs.assign(common=[common(*both) for both in names.itertuples(index=False)])
+    best = found.groupby("at")["common"].transform("max")
+    kept = (found["common"] >= 0) & (found["common"] == best)
+    return pairs[kept].reset_index(drop=True)
 
 
 def _meet(point: Grid, base: Grid, matched: bool) -> Meeting:

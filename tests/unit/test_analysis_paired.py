@@ -14,6 +14,7 @@ from icl_bench.analysis.models import compare_models
 from icl_bench.analysis.paired import compare, holm
 from icl_bench.analysis.selectors import retrieval_gain
 from icl_bench.analysis.sorting import sorting_penalty
+from icl_bench.analysis.training import training_gain
 
 DRAWN = {"order": "drawn"}
 
@@ -218,6 +219,63 @@ def test_a_selectors_draws_are_not_matched_with_random_draws_of_the_same_number(
     ]
     assert found.p == judge([contrast(*sides, False)])[2][0]
     assert found.p != judge([contrast(*sides, True)])[2][0]
+
+
+def test_a_hybrids_draws_are_matched_with_those_of_random_whose_demonstrations_it_begins_with():
+    rows = frame(two(select="hybrid:2"), two(select="balanced+hybrid:2").iloc[300:])
+    found = retrieval_gain(rows).set_index("select")
+    sides = [
+        rows.loc[rows["select"] == s, "correct"].to_numpy(dtype=float).reshape(3, 100)
+        for s in ("hybrid:2", "random")
+    ]
+    assert found.loc["hybrid:2", "p"] == judge([contrast(*sides, True)])[2][0]
+    assert found.loc["balanced+hybrid:2", "p"] == judge([contrast(*sides, False)])[2][0]
+    assert found.loc["hybrid:2", "p"] != found.loc["balanced+hybrid:2", "p"]
+
+
+FACTS = {
+    "greedy": {"scoring": "greedy", "seed": 0, "test": "a", "encoder": None},
+    "exact": {"scoring": "exact", "seed": 0, "test": "a", "encoder": None},
+    "other seed": {"scoring": "greedy", "seed": 1, "test": "a", "encoder": None},
+    "fewer rows": {"scoring": "greedy", "seed": 0, "test": "b", "encoder": None},
+    "dense": {"scoring": "greedy", "seed": 0, "test": "a", "embeddings": "MiniLM", "encoder": "x"},
+    "of few": {"scoring": "greedy", "seed": 0, "test": "c", "embeddings": "MiniLM"},
+}
+
+
+def bases(*there: str, select: str = "dense", of: str = "dense") -> list[str]:
+    """The variants of random selection that one of another selector is compared with."""
+    rows = frame(*(cell("aabb", variant=name) for name in there),
+                 cell("abbb", select=select, order="relevance", variant=of))  # fmt: skip
+    return retrieval_gain(rows, facts=FACTS)["base_variant"].tolist()
+
+
+def test_a_selector_with_an_encoder_is_compared_with_what_was_asked_as_it_was():
+    assert bases("greedy", "exact", "other seed") == ["greedy"]
+    assert bases("exact", "other seed") == []
+
+
+def test_of_bases_with_other_test_sets_the_one_with_the_same_is_preferred():
+    assert bases("greedy", "fewer rows") == ["greedy"]
+    assert bases("fewer rows") == ["fewer rows"]
+    assert bases("greedy", "fewer rows", of="of few") == ["fewer rows", "greedy"]
+
+
+def test_without_facts_every_base_is_compared_with():
+    rows = frame(cell("aabb", variant="greedy"), cell("aabb", variant="exact"),
+                 cell("abbb", select="dense", order="relevance", variant="dense"))  # fmt: skip
+    assert retrieval_gain(rows)["base_variant"].tolist() == ["exact", "greedy"]
+
+
+def test_training_is_compared_with_the_prompts_of_its_own_precision_where_there_are():
+    facts = {name: {"dtype": dtype, "seed": 0, "backend": "transformers"}
+             for name, dtype in (("v16", "bfloat16"), ("v32", "float32"))}  # fmt: skip
+    facts["trained"] = {"dtype": "float32", "seed": 0, "backend": "trainer", "recipe": {"lr": 1}}
+    prompts = [cell("aabb", variant="v16"), cell("abab", variant="v32")]
+    trained = cell("abbb", select="lora", variant="trained")
+    for there, expected in ((prompts, "v32"), (prompts[:1], "v16")):
+        found = training_gain(frame(*there, trained), facts=facts)
+        assert found["base_variant"].tolist() == [expected]
 
 
 def test_sorting_by_label_is_compared_with_the_same_draws_as_drawn():
