@@ -14,7 +14,7 @@ import numpy as np
 
 from icl_bench.data import Example, TaskData
 from icl_bench.models import Model, cache_dir
-from icl_bench.prompts import PromptEncoder, answer_text
+from icl_bench.prompts import PromptEncoder, answer_text, demonstration_text
 from icl_bench.seeds import generator
 from icl_bench.selection import nearest
 from icl_bench.selection.balanced import balanced, largest
@@ -112,9 +112,14 @@ class Experiment:
 
     def most_shared(self, choice: Choice, draw: int) -> int:
         """How many demonstrations all queries could share at most."""
+        most = len(self.pool)
         if choice.base == "balanced":
-            return largest(self.drawn(draw), self.answers_of_train, self._rounds(draw))
-        return min(len(self.pool), len(self.data.test)) if choice.sees_queries else len(self.pool)
+            most = largest(self.drawn(draw), self.answers_of_train, self._rounds(draw))
+        elif choice.sees_queries:
+            most = min(most, len(self.data.test))
+        if choice.own:  # the query's own are like none of them
+            most = min(most, int(self.alike.max()) + 1 - choice.own)
+        return most
 
     def _rounds(self, draw: int) -> np.random.Generator:
         return generator(self.seed, "balanced", draw)
@@ -128,15 +133,25 @@ class Experiment:
         return self._rows(np.stack(found))
 
     def own_part(self, by: By, draw: int, shared: np.ndarray, count: int) -> np.ndarray:
-        """Train indices of those most similar to each test row that are not shared, most similar
-        last: ``(test, count)``. ``shared`` are train indices too.
+        """Train indices of those most similar to each test row that are like none of the shared,
+        most similar last: ``(test, count)``. ``shared`` are train indices too.
+
+        Raises ``UserError`` where the pool has too few different ones.
         """
         places = np.searchsorted(self.pool, shared)
         found = [
-            own_part(ranking, places, count, self._fill(by, draw, row))
+            own_part(ranking, self.alike, places, count, self._fill(by, draw, row))
             for ranking, row in zip(self.similarity.ranked(by), self.data.test, strict=True)
         ]
         return self._rows(np.stack(found))
+
+    @cached_property
+    def alike(self) -> np.ndarray:
+        """The pool's demonstrations numbered, those of one text and label alike: ``(pool,)``."""
+        template, train = self.data.spec.template, self.data.train
+        numbers: dict[str, int] = {}
+        texts = (demonstration_text(template, train[i]) for i in self.pool)
+        return np.array([numbers.setdefault(text, len(numbers)) for text in texts], dtype=int)
 
     def _fill(self, by: By, draw: int, row: Example) -> np.random.Generator:
         """Draws what is not related to a query, where fewer are than are wanted."""

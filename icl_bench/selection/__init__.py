@@ -2,7 +2,7 @@
 
 What all queries share comes from ``random``, ``centroids`` or ``balanced``; what is a query's own
 from a retriever (``bm25``, ``bertscore``, ``dense``), which ranks the whole pool for each query:
-:func:`nearest` takes the first k of a ranking, and ``hybrid`` those that are not shared.
+:func:`nearest` takes the first k of a ranking, and ``hybrid`` those that are not shown already.
 """
 
 from __future__ import annotations

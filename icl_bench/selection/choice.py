@@ -23,8 +23,8 @@ class Choice:
     """One way to choose, written as in ``--select``: ``Choice.parse(str(choice)) == choice``.
 
     A prompt of k demonstrations begins with ``k - S`` that all queries share and ends with S of the
-    query's own, the most similar last (the hybrid of Golchin et al. 2025). Either part
-    may be empty: ``random`` has S = 0, retrieval S = k.
+    query's own, the most similar last (the hybrid of Golchin et al. 2025), of which none repeats a
+    text and label. Either part may be empty: ``random`` has S = 0, retrieval S = k.
     """
 
     base: Base | None = "random"

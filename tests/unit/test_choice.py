@@ -195,32 +195,42 @@ def test_free_text_cannot_be_balanced():
 pools = st.integers(1, 30).flatmap(
     lambda size: st.tuples(
         st.lists(
-            st.tuples(st.sampled_from([0.0, 0.5, 1.0]), st.booleans()), min_size=size, max_size=size
+            st.tuples(st.sampled_from([0.0, 0.5, 1.0]), st.booleans(), st.integers(0, size)),
+            min_size=size, max_size=size,
         ),
         st.permutations(range(size)),
         st.integers(0, size),
     )
-)
+)  # fmt: skip
+"""Of each of the pool its score, whether it is related and which it is like; a draw; a k."""
 
 
 @given(pools, st.data())
-def test_the_querys_own_are_the_most_similar_that_are_not_shared_the_most_similar_last(pool, data):
+def test_the_querys_own_are_the_most_similar_unlike_any_shown_the_most_similar_last(pool, data):
     rows, drawn, k = pool
-    ranking = Ranking(*(np.array(column) for column in zip(*rows, strict=True)))
+    *ranked, like = (np.array(column) for column in zip(*rows, strict=True))
+    ranking, alike = Ranking(*ranked), np.unique(like, return_inverse=True)[1]
     count = data.draw(st.integers(0, k))
     shared = np.array(drawn[: k - count], dtype=np.int64)
-    own = own_part(ranking, shared, count, np.random.default_rng(3)).tolist()
-    assert len(set(own)) == len(own) == count
-    assert not set(own) & set(shared.tolist())
-    whole = nearest(ranking, len(rows), np.random.default_rng(3)).tolist()
-    assert own[::-1] == [i for i in whole if i not in set(shared.tolist())][:count]
+    shown, expected = {*alike[shared].tolist()}, []
+    for i in nearest(ranking, len(rows), np.random.default_rng(3)).tolist():
+        if alike[i] not in shown:
+            shown.add(alike[i])
+            expected.append(i)
+    rng = np.random.default_rng(3)
+    if len(expected) >= count:
+        own = own_part(ranking, alike, shared, count, rng).tolist()
+        assert own[::-1] == expected[:count]
+    else:
+        with pytest.raises(UserError, match=f"hybrid:{count}: .* ask for at most {len({*alike})}"):
+            own_part(ranking, alike, shared, count, rng)
 
 
 def test_a_shared_demonstration_is_not_shown_again_however_similar_it_is():
     ranking = Ranking(np.array([0.1, 0.9, 0.5, 0.8]), np.ones(4, bool))
-    rng = np.random.default_rng(0)
-    assert own_part(ranking, np.array([1, 0]), 2, rng).tolist() == [2, 3]
-    assert own_part(ranking, np.array([], dtype=int), 2, rng).tolist() == [3, 1]
+    rng, unlike = np.random.default_rng(0), np.arange(4)
+    assert own_part(ranking, unlike, np.array([1, 0]), 2, rng).tolist() == [2, 3]
+    assert own_part(ranking, unlike, np.array([], dtype=int), 2, rng).tolist() == [3, 1]
 
 
 def test_a_plan_is_told_what_is_shared_where_it_is_not_all_of_it_by_all_k():

@@ -12,7 +12,9 @@ import pytest
 from fakes import ENGINE, FREE_TEXT, FakeBackend, experiment, plan, runner, small_tokenizer
 
 from icl_bench import models, read_results
+from icl_bench.data import load_data
 from icl_bench.errors import UserError
+from icl_bench.experiment import Experiment
 from icl_bench.group import Group
 from icl_bench.ordering import Order
 from icl_bench.plan import DEFAULT_DRAWS
@@ -20,6 +22,7 @@ from icl_bench.runner import facts
 from icl_bench.selection import bertscore
 from icl_bench.selection.choice import Choice
 from icl_bench.store import Identity, finished_cells
+from icl_bench.taskfile import load_task
 from icl_bench.trace import find_prediction
 
 SHARED = ["random", "balanced", "centroids"]
@@ -110,6 +113,48 @@ def test_a_hybrid_of_its_own_alone_shares_nothing_but_begins_no_worse(tmp_path: 
     found = group(tmp_path, "hybrid:3")
     reversed_ = found.experiment.retrieved("bm25", 0, 3)[:, ::-1]
     assert (found.demonstrations(3) == reversed_).all()
+
+
+def repeating(folder: Path, select: str, test: int = 3) -> Group:
+    """A choice from 40 rows of which the last 20 are the first 20 again, two of another label."""
+    path = fakes.write_task(folder, test_rows=test)
+    rows = [fakes.row(i) for i in range(20)] * 2
+    rows[38:] = [{**again, "label": "top_up"} for again in rows[38:]]
+    fakes.write_rows(folder / "train.jsonl", rows)
+    data, tokenizer = load_data(load_task(path)), small_tokenizer()
+    made = Experiment(data, fakes.model(), tokenizer)  # type: ignore[arg-type]
+    return Group(made, Choice.parse(select), DRAWN, 0)
+
+
+@pytest.mark.parametrize("select", HYBRID)
+def test_the_own_part_of_a_hybrid_repeats_no_text_and_label(tmp_path: Path, select: str):
+    found = repeating(tmp_path, select)
+    train = found.experiment.data.train
+    for k in (3, 6, 12):
+        shown = found.demonstrations(k)
+        assert {len({*row}) for row in shown} == {k}
+        for ids in shown:
+            texts = [(*train[i].fields.values(), train[i].answer) for i in ids]
+            assert len({*texts[-3:]} - {*texts[:-3]}) == 3
+    shared = found.experiment.shared_part(found.choice, 0, 9)
+    assert (found.demonstrations(12)[:, :9] == shared).all()
+
+
+def test_a_text_of_two_labels_is_two_demonstrations_and_retrieval_repeats_rows(tmp_path: Path):
+    train = (hybrid := repeating(tmp_path / "a", "hybrid:21")).experiment.data.train
+    texts = [[train[i].fields["text"] for i in ids] for ids in hybrid.demonstrations(21)]
+    assert {len({*row}) for row in texts} <= {19, 20}
+    alone = repeating(tmp_path / "b", "dense").demonstrations(4)
+    assert {len({train[i].fields["text"] for i in ids}) for ids in alone} == {2}
+
+
+def test_a_hybrid_ends_where_the_pool_has_no_more_that_are_different(tmp_path: Path):
+    found = repeating(tmp_path, "hybrid:15")
+    different = len({(*row.fields.values(), row.answer) for row in found.experiment.data.train})
+    assert found.largest() == different < 40
+    with pytest.raises(UserError, match=r"hybrid:15: at k=39 the pool has [0-9] demonstrations "
+                       rf"that are not shown already.*ask for at most {different}$"):  # fmt: skip
+        found.demonstrations(39)
 
 
 # -- what an engine gets ------------------------------------------------------------------------
