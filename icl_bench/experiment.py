@@ -198,8 +198,10 @@ class Experiment:
         if not self.teaching.changes_answers:
             return self.data.train
         if draw not in self._taught:
-            data = self.data
-            self._taught[draw] = taught(self.teaching, data.train, data.labels, self.seed, draw)
+            data, drawn = self.data, self.drawn(draw)
+            self._taught[draw] = taught(
+                self.teaching, data.train, data.labels, self.seed, draw, drawn
+            )
         return self._taught[draw]
 
     def taught_lengths(self, draw: int) -> np.ndarray:

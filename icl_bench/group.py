@@ -83,7 +83,7 @@ class Group:
         ])  # fmt: skip
 
     def _arranged(self, chosen: np.ndarray, row: str) -> np.ndarray:
-        labels = [self.experiment.data.train[i].answer for i in chosen]
+        labels = [row.answer for row in self._examples(chosen)]
         return self.order.arrange(chosen, labels, self.draw, row)
 
     # -- prompts --------------------------------------------------------------------------------

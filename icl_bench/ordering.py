@@ -26,8 +26,8 @@ class Order:
 
     kind: Kind
     """``drawn``: as selected; ``shuffled``: a random order (Bertsch et al. 2025, section 4);
-    ``by-label``: sorted by label, as selected within a label; ``relevance``: the most similar last,
-    next to the query; ``relevance-reversed``: the most similar first."""
+    ``by-label``: sorted by the label that is shown, as selected within a label; ``relevance``: the
+    most similar last, next to the query; ``relevance-reversed``: the most similar first."""
     seed: int | None = None
     """Of ``shuffled``, and of nothing else."""
 

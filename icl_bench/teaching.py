@@ -53,7 +53,7 @@ class Teaching:
                 raise UserError(
                     f"{shown}: noise is a share of wrong labels from 0 to 1, like labels:noise=0.3"
                 )
-            return cls("labels:noise", share)
+            return cls("labels:noise", abs(share))  # -0 is 0
         if text.startswith("nearest-removed"):
             percent = _number(text.removeprefix("nearest-removed"), ":")
             if percent is None or not 0 < percent < 100:
@@ -151,19 +151,22 @@ def taught(
     labels: Sequence[str],
     seed: int,
     draw: int,
+    drawn: np.ndarray,
 ) -> tuple[Example, ...]:
     """The train rows as one draw's demonstrations show them, in the order given.
 
-    ``labels`` are the task's; wrong ones are drawn from them. What a row shows depends on the
-    seed, the draw and its id, never on k: a larger k shows the same of what a smaller one shows, so
-    that prompts stay nested, and a row that is the query's own shows what it shows as a shared one.
+    ``labels`` are the task's; wrong ones are drawn from them. ``drawn`` are the train indices of
+    the pool in the draw's order, ``(pool,)``. What a row shows does not depend on k: a larger k
+    shows the same of what a smaller one shows, so that prompts stay nested, and a row that is the
+    query's own shows what it shows as a shared one.
 
     - ``labels:permuted``: the answers of all train rows are permuted among them. Labels keep their
       frequencies in the train file, and so in a prompt on average, but not among the k that are
       shown: a permutation within each k could not be nested.
-    - ``labels:noise``: each row has, independently with the probability that was asked, one of the
-      labels other than its own, all of them equally likely. With more noise, the rows that are
-      wrong at less noise are wrong too, and in the same way.
+    - ``labels:noise``: that share of the first k of the draw has a wrong label, exact to less than
+      one row for every k (Min et al. 2022, section 4.2); of k that are chosen otherwise, about that
+      share. It is any of the other labels, equally likely. Another share has other rows wrong; one
+      that is wrong at both is wrong in the same way.
 
     Raises ``UserError`` for noise where there are not two labels.
     """
@@ -175,14 +178,25 @@ def taught(
         if len(labels) < 2:
             raise UserError(f"--demonstrations {teaching}: needs two labels, has {len(labels)}")
         assert teaching.amount is not None
-        return tuple(_noisy(row, teaching.amount, labels, seed, draw) for row in train)
+        shown = list(train)
+        start = generator(seed, "label noise", draw).random()
+        for i in drawn[_systematic(teaching.amount, len(drawn), start)]:
+            shown[i] = _wrong(train[i], labels, generator(seed, "label noise", draw, train[i].id))
+        return tuple(shown)
     return tuple(train)
 
 
-def _noisy(row: Example, share: float, labels: Sequence[str], seed: int, draw: int) -> Example:
-    rng = generator(seed, "label noise", draw, row.id)
-    if rng.random() >= share:
-        return row
+def _systematic(share: float, count: int, start: float) -> np.ndarray:
+    """Systematic sampling: of every first k places, k times the share are true: ``(count,)``.
+
+    Exact to less than one. Place i is true where ``floor((i + 1) share + start)`` is more than
+    ``floor(i share + start)``, with a random start, 0 to 1.
+    """
+    true: np.ndarray = np.diff(np.floor(np.arange(count + 1) * share + start)) > 0
+    return true
+
+
+def _wrong(row: Example, labels: Sequence[str], rng: np.random.Generator) -> Example:
     others = [label for label in labels if label != row.answer]
     return replace(row, answer=others[int(rng.integers(len(others)))])
 

@@ -71,9 +71,10 @@ Demonstrations = Annotated[
     typer.Option(
         "--demonstrations",
         metavar="HOW",
-        help="What prompts show of them: plain; labels:permuted; labels:noise=0.3 (that share is "
-        "wrong); inputs-only; labels-only; nearest-removed:P (without the P percent most similar "
-        "to the test example).",
+        help="What prompts show of them: plain; labels:permuted (over the whole train file); "
+        "labels:noise=0.3 (that share is wrong: exactly with random, about with others); "
+        "inputs-only; labels-only; nearest-removed:P (without the P percent most similar to the "
+        "test example, so fewer than k).",
     ),
 ]
 Order = Annotated[

@@ -121,6 +121,28 @@ def test_what_a_prompt_shows_changes_neither_pool_nor_draw(tmp_path: Path):
         assert (other.retrieved("bm25", 0, 5) == plain.retrieved("bm25", 0, 5)).all()
 
 
+def test_every_k_at_random_has_the_share_of_wrong_labels_though_rows_are_not_in_the_pool(
+    tmp_path: Path,
+):
+    found = experiment(tmp_path, pool={"drop_longest": 0.3}, teaching="labels:noise=0.3")
+    assert found.dropped
+    for draw in range(5):
+        drawn, shown = found.drawn(draw), found.taught(draw)
+        wrong = np.cumsum([shown[i] != found.data.train[i] for i in drawn])
+        assert (np.abs(wrong - 0.3 * np.arange(1, len(drawn) + 1)) < 1).all()
+
+
+@pytest.mark.parametrize("teaching", ["plain", "labels:permuted", "labels:noise=0.5"])
+@pytest.mark.parametrize("select", ["random", "bm25"])
+def test_by_label_sorts_by_the_labels_that_are_shown(tmp_path: Path, teaching: str, select: str):
+    made = plan(tmp_path, "12", draws=1, selects=[select], orders=["by-label"], teaching=teaching)
+    (group,) = made.groups
+    shown = made.experiment.taught(0)
+    for row in np.atleast_2d(group.group.demonstrations(12)):
+        labels = [shown[i].answer for i in row]
+        assert labels == sorted(labels)
+
+
 @pytest.mark.parametrize("teaching", TEACHINGS)
 def test_max_is_the_largest_k_that_fits_as_it_is_shown(tmp_path: Path, teaching: str):
     made = plan(tmp_path, "max", draws=1, teaching=teaching, context_tokens=250)

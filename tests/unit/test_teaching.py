@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icl_bench.data import Example, load_data
@@ -23,6 +23,8 @@ TRAIN = tuple(
     Example(f"row {i}", {"text": f"text {i}"}, LABELS[min(i % 7, 3)]) for i in range(2000)
 )
 """Labels of unequal frequency."""
+ORDER = np.random.default_rng(5).permutation(len(TRAIN))
+"""A draw's order of the pool, which is all of it."""
 ways = st.sampled_from(["plain", "labels:permuted", "inputs-only", "labels-only"]).map(Teaching)
 shares = st.floats(0, 1).map(lambda share: Teaching("labels:noise", share))
 percents = st.floats(0, 100, exclude_min=True, exclude_max=True).map(
@@ -35,7 +37,7 @@ def noise(share: float) -> Teaching:
 
 
 def answers(teaching: Teaching, seed: int = 0, draw: int = 0) -> list[str]:
-    shown = taught(teaching, TRAIN, LABELS, seed, draw)
+    shown = taught(teaching, TRAIN, LABELS, seed, draw, ORDER)
     assert [(row.id, row.fields) for row in shown] == [(row.id, row.fields) for row in TRAIN]
     return [row.answer for row in shown]
 
@@ -64,6 +66,18 @@ def test_a_way_to_teach_reads_back_what_it_writes(teaching):
 )  # fmt: skip
 def test_it_is_written_as_the_user_writes_it(text):
     assert str(Teaching.parse(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("labels:noise=-0", "labels:noise=0"), ("labels:noise=0.30", "labels:noise=0.3"),
+        ("labels:noise=3e-1", "labels:noise=0.3"), ("labels:noise=1.0", "labels:noise=1"),
+        ("nearest-removed:10.0", "nearest-removed:10"),
+    ],
+)  # fmt: skip
+def test_one_amount_has_one_name_however_it_is_written(text, written):
+    assert str(Teaching.parse(text)) == written
 
 
 @pytest.mark.parametrize(
@@ -150,12 +164,26 @@ def test_permuted_answers_have_nothing_to_do_with_the_inputs():
         assert (of_label == "top up").mean() == pytest.approx(4 / 7, abs=0.08)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 1.0])
-def test_a_share_of_rows_has_a_wrong_label(share):
-    said = wrong(answers(noise(share)))
-    assert said.mean() == pytest.approx(share, abs=0.04)
+@given(st.floats(0, 1), st.integers(0, 20))
+@settings(max_examples=15)
+def test_of_the_first_k_of_a_draw_that_share_has_a_wrong_label_exactly(share, draw):
+    said = np.cumsum(wrong(answers(noise(share), draw=draw))[ORDER])
+    exact = share * np.arange(1, len(TRAIN) + 1)
+    assert (np.abs(said - exact) < 1 + 1e-9).all()
     if share in (0, 1):
-        assert said.mean() == share
+        assert (said == exact).all()
+
+
+def test_a_first_demonstration_is_wrong_in_that_share_of_the_draws():
+    few, order = TRAIN[:5], np.array([3, 0, 2, 4, 1])
+    first = [taught(noise(0.3), few, LABELS, 0, draw, order)[3] != few[3] for draw in range(300)]
+    assert np.mean(first) == pytest.approx(0.3, abs=0.08)
+
+
+def test_rows_that_are_not_in_the_pool_keep_their_answers():
+    shown = taught(noise(1.0), TRAIN, LABELS, 0, 0, ORDER[:500])
+    said = wrong([row.answer for row in shown])
+    assert sorted(np.flatnonzero(said)) == sorted(ORDER[:500])
 
 
 def test_every_other_label_is_equally_likely_and_the_right_one_is_never_drawn():
@@ -165,11 +193,11 @@ def test_every_other_label_is_equally_likely_and_the_right_one_is_never_drawn():
     assert max(pins.values()) / min(pins.values()) < 1.3
 
 
-def test_what_is_wrong_at_less_noise_is_wrong_in_the_same_way_at_more():
-    less, more = answers(noise(0.2)), answers(noise(0.6))
-    changed = wrong(less)
-    assert [more[i] for i in np.flatnonzero(changed)] == [less[i] for i in np.flatnonzero(changed)]
-    assert wrong(more).sum() > changed.sum()
+def test_what_is_wrong_at_two_shares_is_wrong_in_the_same_way():
+    less, more = answers(noise(0.35)), answers(noise(0.6))
+    both = np.flatnonzero(wrong(less) & wrong(more))
+    assert len(both) > 100
+    assert [more[i] for i in both] == [less[i] for i in both]
 
 
 @pytest.mark.parametrize("teaching", [PERMUTED, noise(0.5)], ids=str)
@@ -179,15 +207,15 @@ def test_other_answers_depend_on_seed_and_draw_and_nothing_else(teaching):
     assert answers(teaching, 0, 1) != answers(teaching, 1, 1)
 
 
-def test_a_rows_noise_does_not_depend_on_the_rows_around_it():
-    shown = {row.id: row.answer for row in taught(noise(0.5), TRAIN, LABELS, 0, 0)}
-    for row in taught(noise(0.5), TRAIN[::-1][:50], LABELS, 0, 0):
-        assert row.answer == shown[row.id]
+def test_a_smaller_pools_first_rows_are_wrong_in_the_same_places():
+    shown = taught(noise(0.5), TRAIN, LABELS, 0, 0, ORDER)
+    fewer = taught(noise(0.5), TRAIN, LABELS, 0, 0, ORDER[:50])
+    assert [shown[i] for i in ORDER[:50]] == [fewer[i] for i in ORDER[:50]]
 
 
 def test_noise_needs_two_labels():
     with pytest.raises(UserError, match=r"labels:noise=0\.5: needs two labels, has 1"):
-        taught(noise(0.5), TRAIN[:3], ["pin"], 0, 0)
+        taught(noise(0.5), TRAIN[:3], ["pin"], 0, 0, np.arange(3))
 
 
 # -- parts of a demonstration -------------------------------------------------------------------
