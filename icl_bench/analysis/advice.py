@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,10 +16,11 @@ from icl_bench.analysis.cost import POINT, CellCost, cost
 from icl_bench.analysis.grid import grids
 from icl_bench.analysis.paired import compare, holm
 from icl_bench.analysis.scores import ACCURACY, metrics, scored, title
+from icl_bench.analysis.selectors import source
 from icl_bench.analysis.summary import asked, read_some
 from icl_bench.errors import UserError, plain
 from icl_bench.methods import BASELINES
-from icl_bench.selection.choice import cautions, known
+from icl_bench.selection.choice import cautions
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,6 +32,7 @@ COSTS = ["computed_tokens", "prompt_tokens", "seconds"]
 TEST = ["difference", "ci_low", "ci_high", "p", "p_holm", "rows", "draws", "base_draws",
         "left_out"]  # fmt: skip
 ADVICE = [*POINT, "metric", "mean", *COSTS, "verdict", "advised", *TEST]
+OTHERS = "other test examples"
 GOOD = ("best", "as good")
 """Verdicts of what may be advised."""
 
@@ -105,14 +108,15 @@ def advise(
     Points are those of prompts: training and its upper bounds are no candidates, nor are shuffled
     orders. The best is the one with the highest mean of ``value``, by default of the task's own
     score (:func:`icl_bench.analysis.scores.scored`), within the budget, the cheapest
-    of equals; each mean is over the point's own test examples. Each cheaper one is tested on those
-    that both have; in common draws where both draw their demonstrations in one way, else each
-    side's draws are a sample of its own.
+    of equals. All means and tests are on the test examples that most points of the task and model
+    were asked (of equals, the larger set). Each cheaper one is tested in common draws where both
+    draw their demonstrations in one way, else each side's draws are a sample of its own.
 
     One row a point: the setting, k, ``metric`` (what is compared), ``mean`` (over the draws and
     test examples that are complete), computed_tokens, prompt_tokens and seconds of a query, and
     ``verdict``:
 
+    - ``other test examples``: some of those that most were asked are missing; no candidate;
     - ``over budget``, ``cost unknown``, ``best``, ``not cheaper`` (than the best): not tested;
     - ``not compared``: no test example in common with the best;
     - ``worse``: p_holm, one-sided and corrected over the cheaper points, is at most ``alpha``;
@@ -134,12 +138,14 @@ def advise(
 
     Raises ValueError if a test example was predicted twice in one draw of a point.
     """
-    kept = _candidates(scored(frame, value))
+    kept, others = _asked_alike(_candidates(scored(frame, value)))
     table = _points(kept, costs)
+    table.loc[others, "verdict"] = OTHERS
     kept = kept.assign(point=kept.groupby(POINT, sort=True).ngroup())
+    alike = table["verdict"] != OTHERS
     if budget.limit is not None:
-        table.loc[table[budget.cost] > budget.limit, "verdict"] = "over budget"
-    table.loc[table[budget.cost].isna(), "verdict"] = "cost unknown"
+        table.loc[alike & (table[budget.cost] > budget.limit), "verdict"] = "over budget"
+    table.loc[alike & table[budget.cost].isna(), "verdict"] = "cost unknown"
     within = table[table["verdict"] == "not cheaper"]
     ranks = budget.ranks(within)
     bests: dict[Any, Any] = {}
@@ -188,6 +194,24 @@ def _candidates(frame: pd.DataFrame) -> pd.DataFrame:
     return kept[~no_prompt & ~shuffled].reset_index(drop=True)
 
 
+def _asked_alike(kept: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray]:
+    """What of the predictions is on the test examples that most points have, for each task and
+    model, and which points lack some of them: ``(points,)`` bool. Those keep all of theirs.
+    """
+    keys, found = grids(kept, POINT)
+    sets = [frozenset(grid.whole().tests.tolist()) for grid in found]
+    others, parts = np.zeros(len(found), dtype=bool), []
+    for places in keys.groupby(["task", "model"]).indices.values():
+        counts = Counter(sets[place] for place in places)
+        most = max(counts, key=lambda tests: (counts[tests], len(tests)))
+        for place in places:
+            rows, tests = found[place].rows, found[place].tests
+            others[place] = not most <= sets[place]
+            parts.append(rows if others[place] else rows[:, np.isin(tests, list(most))])
+    rows = np.concatenate([part.ravel() for part in parts]) if parts else np.arange(0)
+    return kept.iloc[np.sort(rows[rows >= 0])].reset_index(drop=True), others
+
+
 def _points(kept: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
     """The points with mean and costs, not judged yet; the index is their place in order."""
     keys, found = grids(kept, POINT)
@@ -205,7 +229,7 @@ def _tests(kept: pd.DataFrame, selects: pd.Series[Any], bests: dict[Any, Any]) -
     import pandas as pd
 
     places = pd.Series(bests, dtype=int)
-    sources = selects.map(_source)
+    sources = selects.map(source)
     alike = sources[places.index].to_numpy() == sources[places].to_numpy()
     # points differ in any part of their setting and in k: their numbers stand for all of it
     same: dict[str, Any] = {"order": "", "attention": "", "variant": "", "k": 0}
@@ -218,12 +242,6 @@ def _tests(kept: pd.DataFrame, selects: pd.Series[Any], bests: dict[Any, Any]) -
                              alternative="less"))  # fmt: skip
     found = pd.concat(parts)
     return found.set_index(found["select"].astype(int))[TEST].reindex(places.index)
-
-
-def _source(select: str) -> str:
-    """What a selector's draws are of: where it is the same, equal draws have much in common."""
-    choice = known(select)
-    return f"{choice.base} of {choice.of}" if choice and choice.base else select
 
 
 # -- in words -----------------------------------------------------------------------------------
@@ -254,7 +272,7 @@ def _said(part: pd.DataFrame, budget: Budget, margin: float) -> Iterator[str]:
     unknown = int((part["verdict"] == "cost unknown").sum())
     rows = part.to_dict("records")
     if not part["advised"].any():
-        known = part[part[budget.cost].notna()]
+        known = part[part[budget.cost].notna() & (part["verdict"] != OTHERS)]
         if len(known):
             cheapest = known.iloc[int(budget.ranks(known).argmin())].to_dict()
             yield f"nothing is within it; the cheapest point is {_point(cheapest, budget)}"
@@ -262,6 +280,12 @@ def _said(part: pd.DataFrame, budget: Budget, margin: float) -> Iterator[str]:
         best = next(row for row in rows if row["verdict"] == "best")
         advised = next(row for row in rows if row["advised"])
         yield from _advice(part, best, advised, budget, margin)
+    other = int((part["verdict"] == OTHERS).sum())
+    if other:
+        yield (
+            f"{_count(other, 'point')} left out: not asked all of the test examples that most "
+            "points were"
+        )
     if unknown:
         what = "computed tokens" if budget.seconds is None else "seconds"
         yield f"{_count(unknown, 'point')} left out: their {what} are not known"
@@ -280,7 +304,7 @@ def _advice(
             f"{points} are lost: {_tested(advised, tests)}"
         )
         yield f"the best is {_point(best, budget)}"
-    known = part[part[budget.cost].notna()]
+    known = part[part[budget.cost].notna() & (part["verdict"] != OTHERS)]
     known = known.assign(rank=budget.ranks(known)).sort_values("rank", kind="stable")
     cheaper = known[known["rank"] < known.loc[known["advised"], "rank"].iloc[0]]
     unsure = cheaper[cheaper["verdict"] == "no telling"]

@@ -226,13 +226,36 @@ def test_a_retrieval_of_one_draw_is_tested_against_all_draws_of_random():
     assert (row["draws"], row["base_draws"], row["rows"]) == (5, 1, 100)
 
 
-def test_points_without_a_common_test_example_are_not_compared_and_not_advised():
+def test_points_on_other_test_examples_are_no_candidates():
     here = point(shares(0.7, test=40), 30, k=1)
     other = here.assign(test_id="other " + here["test_id"], k=5, cached_tokens=4000)
     other["correct"] = True
     table = advised(here, other)
-    assert verdicts(table) == {("random", 1): "not compared", ("random", 5): "best"}
-    assert taken(table) == [("random", 5)]
+    assert verdicts(table) == {("random", 1): "best", ("random", 5): "other test examples"}
+    assert taken(table) == [("random", 1)]
+    said = lines(table, ANY)
+    assert said[-1].endswith(
+        "1 point left out: not asked all of the test examples that most points were"
+    )
+
+
+def test_few_easy_test_examples_are_not_the_best():
+    """All of a cheap point's first 80 examples are right, and of a dear one's, asked 80 alone."""
+    right = np.zeros((3, 800))
+    right[:, :560] = 1
+    cheap, dear = point(right, 30, k=100), point(right[:1, :80], 9000, k=500, select="bm25")
+    table = advised(cheap, dear)
+    assert verdicts(table) == {("random", 100): "best", ("bm25", 500): "other test examples"}
+    assert taken(table) == [("random", 100)]
+
+
+def test_all_means_are_on_the_test_examples_that_most_points_were_asked():
+    right = np.zeros((3, 800))
+    right[:, :80] = 1
+    few = [point(right[:, :100], tokens, k=k) for tokens, k in ((30, 1), (40, 5))]
+    table = advised(*few, point(right, 90, k=9)).set_index("k")
+    assert table["mean"].tolist() == [0.8, 0.8, 0.8]
+    assert table["verdict"].tolist() == ["best", "not cheaper", "not cheaper"]
 
 
 def test_free_text_is_judged_by_its_scores():
@@ -347,14 +370,14 @@ def test_it_is_said_when_the_data_do_not_tell():
     points = (
         point(shares(0.69, 1, 100), 10, k=1),
         point(shares(0.68, 1, 100), 15, k=2),
-        point(shares(0.70, 9), 20, k=3),
-        point(shares(0.705, 9), 30, k=4),
+        point(shares(0.70, 20, 100), 20, k=3),
+        point(shares(0.71, 20, 100), 30, k=4),
     )
     table = advised(*points)
     assert list(verdicts(table).values()) == ["no telling", "no telling", "as good", "best"]
     text = said(table)
     assert "take random, drawn, k=3 (70.0%, computes 20 of 5,000 tokens): not signif" in text
-    assert "the best is random, drawn, k=4 (70.5%, computes 30 of" in text
+    assert "the best is random, drawn, k=4 (71.0%, computes 30 of" in text
     assert (
         "the data do not tell whether less would do: random, drawn, k=1 (69.0%, computes 10 of "
         "5,000 tokens) is not significantly worse than the best (nor is 1 other), but may lose 5 points "
