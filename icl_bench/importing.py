@@ -37,6 +37,8 @@ NEEDED = ("task", "model", "select", "order", "k", "draw", "test_id", "gold", "p
 """Columns that a file must have."""
 TEXTS = ("gold", "prediction")
 """Columns in which an empty text is a value; elsewhere it is a missing one."""
+USUAL = {"teaching": "plain", "queries": "test", "label_space": "all"}
+"""What columns may say of the usual, for which the store has a missing value."""
 LEAST = {"k": 1}
 """The smallest whole number a column may hold, where that is not 0."""
 LARGEST = 2**31 - 1
@@ -200,6 +202,8 @@ def _known_columns(table: pa.Table, shown: str, variant: str) -> dict[str, pa.Ch
     }
     for name in NEEDED:
         _check_missing(columns[name], f"{shown}: column {name}")
+    for name, usual in USUAL.items():
+        columns[name] = pc.if_else(pc.equal(columns[name], usual), None, columns[name])
     columns["attention"] = columns["attention"].fill_null("full")
     columns["backend"] = columns["backend"].fill_null("imported")
     columns["variant"] = columns["variant"].fill_null(variant)
