@@ -26,9 +26,11 @@ def balanced(
     order, scarce = _rounds(draw, labels, rng)
     if k > len(order):
         there = sum(labels[i] == scarce for i in draw)
+        most = there * len(set(labels))  # of a remainder, another draw may have less
         raise UserError(
             f"--select balanced: k={k:,} needs more than the {there:,} examples that the pool has "
-            f"of label {short(scarce)}; ask for k of at most {len(order):,}"
+            f"of label {short(scarce)}; "
+            + (f"ask for k of at most {most:,}" if most else "it cannot be balanced")
         )
     return order[:k]
 

@@ -98,11 +98,22 @@ def test_a_label_that_runs_out_is_named_with_its_number_and_the_largest_k():
     text = str(refused.value)
     assert text.startswith("--select balanced: k=6 needs more than the 2 examples")
     assert "label 'card lost'" in text
-    assert text.endswith(("ask for k of at most 4", "ask for k of at most 5"))
+    assert text.endswith("ask for k of at most 4")
+
+
+@given(labelled)
+def test_the_k_that_is_suggested_can_be_had_in_every_draw(case):
+    labels, draw, seed = case
+    with pytest.raises(UserError) as refused:
+        choose(draw, labels, len(draw) + 1, seed)
+    most = str(refused.value).partition("at most ")[2]
+    assert most or "cannot be balanced" in str(refused.value)
+    for other in range(9):
+        assert len(choose(draw[::-1], labels, int(most or 0), other)) == int(most or 0)
 
 
 def test_a_label_that_the_pool_lacks_is_a_label_too():
-    with pytest.raises(UserError, match=r"more than the 0 examples .* label 'c'; .* at most [01]"):
+    with pytest.raises(UserError, match=r"the 0 examples .* label 'c'; it cannot be balanced$"):
         choose([0, 1], ["a", "b", "c"], 3)
 
 
