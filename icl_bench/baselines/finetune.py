@@ -251,8 +251,7 @@ class Finetuning:
                 answer_tokens=0, prompt_hash=hashes[i], probability=float(chance[first]),
                 margin=float(chance[first] - chance[second]), label_mass=1.0,
             ))  # fmt: skip
-        todo = [one for one in made if one.test_id not in opened.done]
-        opened.append(todo, found.seconds)
+        opened.append(made, found.seconds)
         opened.finish([row.id for row in data.test], {
             **origin(self.experiment, examples.shown, self._versions),
             "demonstration_ids": [example.id for example in examples.shown],

@@ -36,7 +36,7 @@ from icl_bench.baselines.training import (
 from icl_bench.cli import main
 from icl_bench.errors import CellError, UserError
 from icl_bench.seeds import generator
-from icl_bench.store import failed_cells, finished_cells, read_results
+from icl_bench.store import Prediction, Store, failed_cells, finished_cells, read_results
 from icl_bench.trace import find_prediction
 
 
@@ -284,6 +284,24 @@ def test_finished_cells_are_kept(tmp_path: Path, tiny: Path, monkeypatch):
     again = prepared(tmp_path, tiny, method=("full", "probe")).run(tmp_path / "results")
     assert not again.computed
     assert len(again.kept) == 2
+
+
+def test_a_cells_answers_are_all_of_one_training(tmp_path: Path, tiny: Path):
+    made = prepared(tmp_path, tiny, method=("probe",))
+    identity = made.identity("probe", Examples(made.experiment, 0, 12))
+    made.run(tmp_path / "results")
+    ((path, _),) = finished_cells(tmp_path / "results")
+    whole = read_results(tmp_path / "results")
+    path.unlink()
+    store = Store(tmp_path / "results")
+    with store.claim(identity, 6) as interrupted:
+        row = whole.iloc[0]
+        interrupted.append([Prediction(row.test_id, row.gold, "of before", False, True, 1, 0, 0,
+                                       row.prompt_hash)], 500.0)  # fmt: skip
+    made.run(tmp_path / "results")
+    ((_, meta),) = finished_cells(tmp_path / "results")
+    assert read_results(tmp_path / "results")["prediction"].tolist() == whole["prediction"].tolist()
+    assert meta["seconds"] < 500
 
 
 def test_a_cell_that_cannot_be_trained_is_marked_and_the_others_run(tmp_path: Path, tiny: Path):
