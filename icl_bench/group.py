@@ -40,6 +40,24 @@ class Group:
         return self.choice.nested and self.order.nested and self.experiment.teaching.shared
 
     @property
+    def sharing(self) -> str | None:
+        """What a plan has to say of the prefix, where it is not shared by all queries and all k."""
+        choice, order, teaching = self.choice, self.order, self.experiment.teaching
+        if choice.retrieves:
+            return None  # as ever: nothing is
+        if not teaching.shared:
+            each = f"each query has what {teaching} leaves it"
+            return f"{choice}: {each}, and nothing is shared but by chance"
+        if self.grows and self.shared:
+            return None
+        name = f"{choice}, {order.kind}" if choice.nested and not order.nested else str(choice)
+        between = "" if self.grows else "; between different k nothing is shared"
+        if own := choice.own:
+            first = f"the first k - {own} demonstrations are shared by all queries"
+            return f"{name}: {first}, the last {own} are the query's own{between}"
+        return f"{name}: all queries share all demonstrations{between}"
+
+    @property
     def smallest(self) -> int:
         """The smallest k that leaves something to show."""
         return max(self.experiment.teaching.smallest_k, self.choice.own or 1)

@@ -130,8 +130,9 @@ def notes(sweep: Sweep) -> list[str]:
             f"{experiment.dropped:,} train rows longer than {longest} tokens are not in the pool "
             f"(the longest {share:.0%}, pool.drop_longest)"
         )
-    for choice in sweep.choices:
-        found += [text for text in (choice.caution, choice.sharing) if text]
+    found += [choice.caution for choice in sweep.choices if choice.caution]
+    sharing = (planned.group.sharing for planned in sweep.plan.groups)
+    found += dict.fromkeys(text for text in sharing if text)
     if experiment.teaching != PLAIN:
         found.append(f"demonstrations are not shown as they are: {experiment.teaching}")
     return found

@@ -126,17 +126,6 @@ class Choice:
             return None
         return f"{self}: its demonstrations were chosen with a look at the test queries' texts"
 
-    @property
-    def sharing(self) -> str | None:
-        """What a plan has to say of the prefix, where it is not shared by all queries and all k."""
-        if self.retrieves:
-            return None  # as ever: nothing is
-        between = "" if self.nested else "; between different k nothing is shared"
-        if self.own:
-            first = f"the first k - {self.own} demonstrations are shared by all queries"
-            return f"{self}: {first}, the last {self.own} are the query's own{between}"
-        return f"{self}: all queries share all demonstrations{between}" if between else None
-
     def own_count(self, k: int) -> int:
         """How many of k demonstrations are the query's own. Raises ``UserError`` if S > k."""
         if self.own is None:

@@ -233,17 +233,6 @@ def test_a_shared_demonstration_is_not_shown_again_however_similar_it_is():
     assert own_part(ranking, unlike, np.array([], dtype=int), 2, rng).tolist() == [3, 1]
 
 
-def test_a_plan_is_told_what_is_shared_where_it_is_not_all_of_it_by_all_k():
-    said = {text: Choice.parse(text).sharing for text in WRITTEN}
-    assert [text for text, line in said.items() if line is None] == [
-        "random", "bm25", "bertscore", "dense", "balanced",
-    ]  # fmt: skip
-    for text, line in said.items():
-        if line is not None:
-            assert ("between different k nothing is shared" in line) == ("centroids" in text)
-            assert ("are the query's own" in line) == ("hybrid" in text)
-
-
 def test_what_saw_the_queries_is_said_once_and_other_names_need_no_word():
     of_queries = [
         "centroids,of=queries",

@@ -200,6 +200,34 @@ def test_random_parts_are_drawn_ten_times_by_default(tmp_path: Path):
     assert [of.count(name) for name in dict.fromkeys(of)] == [*[DEFAULT_DRAWS] * 3, 1]
 
 
+@pytest.mark.parametrize(
+    ("select", "order", "teaching", "said"),
+    [
+        ("random", "drawn", "plain", None),
+        ("balanced", "drawn", "labels-only", None),
+        ("bm25", "relevance", "plain", None),
+        ("centroids", "drawn", "plain", "centroids: all queries share all demonstrations; between"),
+        ("random", "shuffled:1", "plain", "random, shuffled: all queries share all demonstrations; "
+            "between different k nothing is shared"),
+        ("hybrid:3", "drawn", "plain", "hybrid:3: the first k - 3 demonstrations are shared by all "
+            "queries, the last 3 are the query's own"),
+        ("centroids+hybrid:3", "by-label", "plain", "the query's own; between different k nothing"),
+        ("random", "drawn", "nearest-removed:10", "random: each query has what nearest-removed:10 "
+            "leaves it, and nothing is shared but by chance"),
+        ("centroids", "drawn", "nearest-removed:10", "centroids: each query has what nearest-rem"),
+    ],
+)  # fmt: skip
+def test_a_plan_is_told_what_is_shared_where_it_is_not_all_of_it_by_all_k(
+    tmp_path: Path, select: str, order: str, teaching: str, said: str | None
+):
+    found = group(tmp_path, select, order=Order.parse(order), teaching=teaching)
+    assert (found.sharing is None) if said is None else (said in str(found.sharing))
+    smaller, larger = (prompts.prefix for _, prompts in found.prompts([5, 9]))
+    nested = len(smaller) < len(larger) and larger[: len(smaller)] == smaller
+    if teaching != "nearest-removed:10":  # by chance, queries can begin alike
+        assert nested == (select != "bm25" and "nothing is shared" not in str(found.sharing))
+
+
 # -- what it is called --------------------------------------------------------------------------
 
 
