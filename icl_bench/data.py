@@ -11,7 +11,7 @@ import json
 import math
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -347,15 +347,20 @@ def _paper_ids(raw: bytes, shown: str) -> list[str]:
 # -- a look at the data -------------------------------------------------------------------------
 
 
+def leaking(test: Iterable[Example], train: Iterable[Example]) -> tuple[str, ...]:
+    """Ids of the test rows whose input also stands in train; texts are compared exactly."""
+    seen = set(map(_input, train))
+    return tuple(example.id for example in test if _input(example) in seen)
+
+
+def _input(example: Example) -> tuple[str, ...]:
+    return tuple(example.fields.values())
+
+
 def check(data: TaskData) -> DataReport:
     """Count labels, duplicates and test rows that leak into train; texts are compared exactly."""
-    seen: set[tuple[str, ...]] = set()
-    duplicates = 0
-    for example in data.train:
-        key = tuple(example.fields.values())
-        duplicates += key in seen
-        seen.add(key)
-    leaks = tuple(e.id for e in data.test_pool if tuple(e.fields.values()) in seen)
+    duplicates = len(data.train) - len(set(map(_input, data.train)))
+    leaks = leaking(data.test_pool, data.train)
     chosen = {e.id for e in data.test}
     classes = data.spec.is_classification
     train = Counter(e.answer for e in data.train) if classes else Counter[str]()

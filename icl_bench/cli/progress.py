@@ -17,11 +17,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from icl_bench.cli.tables import counted
+from icl_bench.data import leaking
 from icl_bench.quiet import hush_libraries
 from icl_bench.runner import Watcher
 from icl_bench.teaching import PLAIN
 
 if TYPE_CHECKING:
+    from icl_bench.experiment import Experiment
     from icl_bench.plan import CellPlan, Plan
     from icl_bench.runner import Outcome
     from icl_bench.sweep import Sweep
@@ -133,9 +135,19 @@ def notes(sweep: Sweep) -> list[str]:
     found += [choice.caution for choice in sweep.choices if choice.caution]
     sharing = (planned.group.sharing for planned in sweep.plan.groups)
     found += dict.fromkeys(text for text in sharing if text)
+    if not all(choice.shared for choice in sweep.choices):
+        found += _leaks(experiment)
     if experiment.teaching != PLAIN:
         found.append(f"demonstrations are not shown as they are: {experiment.teaching}")
     return found
+
+
+def _leaks(experiment: Experiment) -> list[str]:
+    """What is to be said where retrieval can find the very test examples."""
+    test, train = experiment.data.test, experiment.data.train
+    count = len(leaking(test, [train[i] for i in experiment.pool]))
+    found = "with the same text in the pool: retrieval shows it, answer included"
+    return [f"{count:,} of the {counted(len(test), 'test example')} {found}"] if count else []
 
 
 class _Bar(Watcher):

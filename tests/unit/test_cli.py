@@ -11,9 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import fakes
 import pytest
 from api_server import Reply, completion, serving
-from fakes import FREE_TEXT, write_task
+from fakes import FREE_TEXT, write_rows, write_task
 from helpers import llama_tokenizer, save_tiny_model, tiny_config
 from transformers.utils import logging
 
@@ -144,6 +145,17 @@ def test_a_plan_and_a_run_say_what_is_shared_and_what_saw_the_queries(
     assert saw in icl("summary").out
     icl("leaderboard", "--out", "board.csv")
     assert saw in Path("board.md").read_text()
+
+
+@pytest.mark.parametrize("select", ["bm25", "hybrid:1", "random"])
+def test_test_examples_that_retrieval_would_find_are_counted(
+    icl: Run, task: Path, sweep: tuple[Any, ...], select: str
+):
+    write_rows(task.parent / "train.jsonl", [fakes.row(i) for i in (*range(38), 1003, 1005)])
+    words = [*sweep[:5], "2", *sweep[6:], "--draws", 1, "--select", select]
+    said = "note: 2 of the 6 test examples with the same text in the pool: retrieval shows it"
+    assert (said in icl("plan", *words).out) == (select != "random")
+    assert (said in icl("run", *words).err) == (select != "random")
 
 
 def test_per_label_is_another_way_to_say_k(icl: Run, sweep: tuple[Any, ...]):
