@@ -1,4 +1,4 @@
-"""Sections of paired comparisons: sorting, retrieval, models."""
+"""Sections of paired comparisons: sorting, selection, models."""
 
 from __future__ import annotations
 
@@ -90,18 +90,18 @@ def sorting(findings: Findings, naming: Naming) -> Section | None:
     )  # fmt: skip
 
 
-def retrieval(findings: Findings, naming: Naming) -> Section | None:
-    """What retrieval gains over random selection."""
+def selection(findings: Findings, naming: Naming) -> Section | None:
+    """What another selection gains over random demonstrations."""
     frame = naming.named(findings.retrieval_gain)
     if frame["difference"].notna().sum() == 0:
         return None
     of = capital(measure(frame))
     by = ["task", "model"]
     return _section(
-        naming.against(frame, by), "retrieval", "What retrieval gains", by,
-        f"{of} with demonstrations chosen for each test example, less that with random ones. "
-        "Above 0: retrieval helps.",
-        "Bertsch et al. 2025, figures 2 and 12", "Retrieved less random",
+        naming.against(frame, by), "retrieval", "What selection gains", by,
+        f"{of} with demonstrations chosen in another way, less that with random ones. "
+        "Above 0: choosing helps.",
+        "Bertsch et al. 2025, figures 2 and 12", "Chosen less random",
     )  # fmt: skip
 
 

@@ -39,7 +39,7 @@ def headlines(findings: Findings, naming: Naming) -> list[Headlines]:
         "curves": findings.summary.curves,
         "saturation": findings.summary.saturation,
         "chances": findings.saturation_chances,
-        "retrieval": findings.retrieval_gain,
+        "selection": findings.retrieval_gain,
         "training": findings.training_gain,
         "sorting": findings.sorting_penalty,
         "attention": differences(findings.attention_patterns),
@@ -62,7 +62,7 @@ def headlines(findings: Findings, naming: Naming) -> list[Headlines]:
 def _sentences(tables: dict[str, pd.DataFrame]) -> Iterator[Sentence]:
     yield from _best(unshuffled(tables["curves"]))
     yield from _saturated(unshuffled(tables["saturation"]), tables["chances"])
-    yield from _gains("Retrieval", tables["retrieval"], "random selection")
+    yield from _gains("Selection", tables["selection"], "random selection")
     yield from _gains("Training", tables["training"], "a prompt with the same examples")
     yield from _gains("Sorting", tables["sorting"], "the same as drawn")
     yield from _gains("Attention", unshuffled(tables["attention"]), "full attention")

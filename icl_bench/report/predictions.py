@@ -37,7 +37,7 @@ SHOWN_DEMONSTRATIONS = 2
 """Demonstrations of the prompt's end."""
 LISTED_DEMONSTRATIONS = 40
 STRATA = ("task", "model", "select", "order", "attention", "variant", "k", "correct")
-FIELDS = ("task", "model", "series", "select", "order", "k", "draw", "test_id", "gold",
+FIELDS = ("task", "model", "series", "select", "order", "teaching", "k", "draw", "test_id", "gold",
           "prediction", "correct", "valid", "prompt_tokens", "cached_tokens", "probability",
           "margin", "label_mass", *("rouge1", "rouge2", "rougeL", "bertscore"),
           "cell", "query", "shown", "listed", "count", "separator", "why")  # fmt: skip
@@ -110,9 +110,10 @@ def _turns(frame: pd.DataFrame) -> np.ndarray:
 def _row(record: Mapping[str, Any], prompts: _Prompts, texts: Texts) -> list[Any]:
     found = prompts.end(record)
     values: dict[str, Any] = {**record, "why": texts.number(found.why) if found.why else None}
-    for name in ("task", "model", "series", "select", "order", "test_id", "gold", "prediction",
-                 "cell"):  # fmt: skip
-        values[name] = texts.number("" if _missing(record[name]) else str(record[name]))
+    for name in ("task", "model", "series", "select", "order", "teaching", "test_id", "gold",
+                 "prediction", "cell"):  # fmt: skip
+        value = record.get(name)
+        values[name] = texts.number("" if _missing(value) else str(value))
     values["query"] = None if found.query is None else texts.number(found.query)
     values["separator"] = texts.number(found.separator)
     values["shown"] = [texts.number(text) for text in found.shown]

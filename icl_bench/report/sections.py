@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from icl_bench.report.attention_sections import context
 from icl_bench.report.comparison_sections import (
     models,
-    retrieval,
+    selection,
     sorting,
     teaching,
     training,
@@ -44,7 +44,7 @@ MAKERS: tuple[tuple[str, str, Maker], ...] = (
     ("Saturation", "run --k with two or more numbers", saturation),
     ("Order sensitivity", "run --order drawn,shuffled:1 with k above 1", order),
     ("Sorting penalty", "run --order drawn,by-label", sorting),
-    ("Retrieval gain", "run --select random,bm25", retrieval),
+    ("Selection gain", "run --select random,bm25", selection),
     ("Demonstrations changed", "run again with --demonstrations labels:permuted", teaching),
     ("Training", "icl-bench finetune, and run --select random with the same k", training),
     ("Attention patterns", "run --attention full,block:50", context),

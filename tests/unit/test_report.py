@@ -125,7 +125,7 @@ def test_the_pages_tables_hold_the_analysis_numbers(results: Path, parsed: Parse
         ("Score over k", found.summary.curves, ["k", "accuracy", "ci_low", "ci_high", "draws"]),
         ("Answers changed by reordering", found.summary.order_sensitivity, ["k", "changed"]),
         ("Sorted less drawn", found.sorting_penalty, ["k", "difference", "p_holm"]),
-        ("Retrieved less random", found.retrieval_gain, ["k", "difference", "ci_low"]),
+        ("Chosen less random", found.retrieval_gain, ["k", "difference", "ci_low"]),
         ("Cost of a query", found.cost, ["prompt_tokens", "computed_tokens", "seconds"]),
     ):
         shown = table(parsed, caption)
@@ -190,6 +190,17 @@ def test_a_difference_is_claimed_only_where_the_test_holds_it(tmp_path: Path):
     )
 
 
+def test_a_selection_that_retrieves_nothing_is_not_called_retrieval(tmp_path: Path):
+    made = frame(cell("aabb"), cell("abba", select="balanced"))
+    made.drop(columns="variant").to_parquet(tmp_path / "made.parquet")
+    import_predictions(tmp_path / "made.parquet", tmp_path / "results")
+    found = Parsed(page(make_report(tmp_path / "results")))
+    assert "Selection balanced against random selection: " in " ".join(found.text.split())
+    assert "Accuracy with demonstrations chosen in another way, less that with random" in found.text
+    assert len(table(found, "Chosen less random")) == 1
+    assert not re.search("retriev", found.text.partition("Method")[0], re.IGNORECASE)
+
+
 # -- what is there, and what is not -------------------------------------------------------------
 
 
@@ -221,7 +232,7 @@ def test_that_a_selection_saw_the_queries_is_said_first_and_at_each_of_its_table
     assert [note for note in report.notes if saw in note]
     tables = {t.caption: t for section in report.sections for t in section.tables}
     assert saw in str(tables["Accuracy over k"].notes)
-    assert not tables["Retrieved less random"].notes
+    assert not tables["Chosen less random"].notes
     assert Parsed(page(report)).text.count(saw) > 1
     # of random and the hybrid: another draw may have other demonstrations
     single = "3 of 3 points with demonstrations that are drawn have a single draw"
@@ -313,6 +324,19 @@ def test_a_sample_says_so_and_has_every_stratum(tmp_path: Path):
     assert len(kinds) == 12
     assert few == sample(stored, Naming({}, False), most=24)
     assert sorted(_turns(made)) == list(range(12_000))
+
+
+def test_the_reader_names_demonstrations_that_were_changed_and_has_some_of_each(tmp_path: Path):
+    ways = ["labels:permuted", "labels:noise=0.5"]
+    for teaching in ("plain", *ways):
+        sweep(tmp_path / "cards", tmp_path / "results", "2,6", teaching=teaching)
+    stored = read_some(tmp_path / "results")
+    few = sample(stored, Naming({}, False), most=12)
+    place = FIELDS.index("teaching")
+    assert {few.texts[row[place]] for row in few.rows} == {"", *ways}
+    whole = sample(stored, Naming({}, False))
+    told = [whole.texts[row[place]] for row in whole.rows]
+    assert told == stored.predictions["teaching"].astype(object).fillna("").tolist()
 
 
 def test_a_sample_keeps_to_its_size(tmp_path: Path):
