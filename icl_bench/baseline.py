@@ -54,7 +54,10 @@ class Side:
 
 @dataclass(frozen=True)
 class Check:
-    """A comparison with a baseline. ``icl_bench.analysis.regression`` describes the tables."""
+    """A comparison with a baseline. ``icl_bench.analysis.regression`` describes the tables.
+
+    Each has ``teaching`` beside: how demonstrations were shown, missing where as they are.
+    """
 
     baseline: str
     results: str
@@ -108,17 +111,28 @@ def check_results(
     if pairs.empty:
         raise UserError(f"{now.shown} and {base.shown}: no draw and test row is in both; {NEW}")
     _refuse_other_gold(base, now, pairs)
+    taught = _taught(base) | _taught(now)
+
+    def told(table: pd.DataFrame) -> pd.DataFrame:
+        return table.assign(teaching=table["variant"].map(taught))
+
     return Check(
         base.shown,
         now.shown,
         tolerance,
         alpha,
-        compare(pairs, tolerance, alpha),
-        flips(pairs),
-        alone(base.predictions, pairs, "base_variant"),
-        alone(now.predictions, pairs),
+        told(compare(pairs, tolerance, alpha)),
+        told(flips(pairs)),
+        told(alone(base.predictions, pairs, "base_variant")),
+        told(alone(now.predictions, pairs)),
         list(_changes(base, now, pairs)),
     )
+
+
+def _taught(side: Side) -> dict[str, str]:
+    """Variant -> how its demonstrations were shown, of those that were not shown as they are."""
+    facts = {variant: origin["facts"] for variant, origin in side.origins.items()}
+    return {v: str(found["teaching"]) for v, found in facts.items() if found.get("teaching")}
 
 
 # -- reading ------------------------------------------------------------------------------------
@@ -298,7 +312,8 @@ def point_name(row: Mapping[Any, Any] | pd.Series) -> str:
     """A point as messages name it: ``trec gemma3-270m random drawn k=50``."""
     named = [plain(row[name]) for name in ("task", "model", "select", "order")]
     attention = [] if row["attention"] == "full" else [plain(row["attention"])]
-    return " ".join([*named, *attention, f"k={row['k']}"])
+    taught = [plain(row["teaching"])] if isinstance(row.get("teaching"), str) else []
+    return " ".join([*named, *attention, *taught, f"k={row['k']}"])
 
 
 def _changes(base: Side, now: Side, pairs: pd.DataFrame) -> Iterator[dict[str, Any]]:

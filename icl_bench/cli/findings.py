@@ -12,6 +12,7 @@ from icl_bench.analysis.reading import differences
 from icl_bench.analysis.scores import ACCURACY, measure, title
 from icl_bench.cli.tables import DASH, empty_table, print_lines, print_summary, share
 from icl_bench.patterns import FULL
+from icl_bench.report.tables import said
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -184,6 +185,7 @@ def print_findings(findings: Findings, console: Console, cost: bool = False) -> 
             for told, shown, part in _parts(*measured, tables[name]):
                 console.print(told, style="bold", highlight=False)
                 console.print(_printed(shown, part))
+            print_lines(console, *said(tables[name]))
     print_lines(
         console,
         "label bias, confusions, demonstrations, cost and single predictions: icl-bench report; "

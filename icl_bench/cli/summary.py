@@ -52,19 +52,21 @@ def summary(
 
     A table per task and model with the means over draws, 95% intervals (draws and test examples
     both count as samples) and macro-F1, and below it what could not be computed; then order, label
-    sorting, retrieval, models and more, each compared pairwise and tested, as far as there are
+    sorting, selection, models and more, each compared pairwise and tested, as far as there are
     runs. --json has every number.
     """
     from icl_bench.analysis.findings import read_findings
     from icl_bench.cli.findings import print_advice, print_findings
     from icl_bench.cli.progress import console
     from icl_bench.cli.tables import print_json
+    from icl_bench.selection.choice import cautions
 
     if advice is not None:
         print_advice(results, advice, {"task": task, "model": model}, json=json)
         return
     found = read_findings(results, task=task, model=model, base_model=base)
     if json:
-        print_json(found.as_json())
+        selects = [*found.summary.curves["select"], *found.summary.taught["select"]]
+        print_json({**found.as_json(), "cautions": cautions(selects)})
     else:
         print_findings(found, console(), cost)

@@ -10,8 +10,10 @@ from rich.markup import escape
 
 from icl_bench.analysis.regression import PAIR
 from icl_bench.baseline import point_name
-from icl_bench.cli.tables import DASH, counted, empty_table, share
+from icl_bench.cli.tables import DASH, counted, empty_table, print_lines, share
 from icl_bench.errors import plain, short
+from icl_bench.selection.choice import cautions
+from icl_bench.teaching import PLAIN
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,6 +30,7 @@ def print_check(check: Check, console: Console) -> None:
     """The compared points, what they have in common or not, what flipped, and the verdict."""
     for (task, model), group in check.points.groupby(["task", "model"], observed=True):
         console.print(_table(f"{task} · {model}", group))
+        print_lines(console, *cautions(group["select"]))
     for text in (*_changes(check), *_prompts(check), *_alone(check), *_flips(check)):
         _line(console, text)
     _line(console, _verdict(check), style="" if check.passed else "bold red")
@@ -40,10 +43,11 @@ def _line(console: Console, text: str, style: str = "") -> None:
 def _table(title: str, group: Any) -> Table:
     table = empty_table(escape(title))
     further = [name for name in ("attention", "score") if set(group[name]) - {"full", "correct"}]
-    several = bool(group.duplicated(["select", "order", "attention", "k"]).any())
-    named = ["select", "order", *further, *(["variant"] if several else [])]
+    several = bool(group.duplicated(["teaching", "select", "order", "attention", "k"]).any())
+    taught = ["teaching"] if group["teaching"].notna().any() else []
+    named = [*taught, "select", "order", *further, *(["variant"] if several else [])]
     for name in named:
-        table.add_column(name, overflow="fold")
+        table.add_column("shown" if name == "teaching" else name, overflow="fold")
     for name in ("k", "draws", "test\nrows", "baseline\n%", "now\n%", "differ-\nence",
                  "95%\ninterval", "p\n(Holm)"):  # fmt: skip
         table.add_column(name, justify="right", no_wrap=name.startswith("95"))
@@ -65,7 +69,7 @@ def _named(row: Mapping[str, Any], name: str) -> str:
     value = row[name]
     if name == "score":
         return {"correct": "accuracy", None: DASH}.get(value, str(value))
-    return str(value)
+    return str(value if isinstance(value, str) or name != "teaching" else PLAIN)
 
 
 def _changes(check: Check) -> Iterator[str]:

@@ -170,8 +170,13 @@ def table(frame: pd.DataFrame, caption: str, names: str) -> Table:
         for name in shown
     )
     rows = [list(record.values()) for record in records(frame[shown].head(MOST_ROWS))]
-    said = tuple(cautions(frame["select"].unique())) if "select" in frame else ()
-    return Table(caption, columns, rows, len(frame), said)
+    return Table(caption, columns, rows, len(frame), tuple(said(frame)))
+
+
+def said(frame: pd.DataFrame) -> list[str]:
+    """What has to be said of a table's selections, and of those that a training stands beside."""
+    beside = (text.split(", ")[0] for text in frame.get("beside", ()))
+    return cautions([*frame.get("select", ()), *beside])
 
 
 def _titled(name: str, score: str, kind: str) -> tuple[str, str]:

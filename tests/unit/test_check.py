@@ -215,6 +215,41 @@ def test_variants_of_one_point_are_compared_each_with_its_own(check: Check, tmp_
     assert "variant" in done.out
 
 
+def test_demonstrations_that_were_changed_are_named(check: Check, folders: Path, tmp_path: Path):
+    for teaching in ("plain", "labels:permuted"):
+        run(tmp_path / "base", 0.8, teaching=teaching)
+    run(tmp_path / "now", 0.8)
+    run(tmp_path / "now", 0.4, k="2,4", teaching="labels:permuted")
+    done = check(tmp_path / "base", tmp_path / "now")
+    assert done.code == 1
+    assert "variant" not in done.out
+    lines = [line.split() for line in done.out.splitlines()]
+    assert [line[:3] for line in lines if "select" in line] == [["shown", "select", "order"]]
+    assert sorted(line[:4] for line in lines if line[1:3] == ["random", "drawn"]) == [
+        ["labels:permuted", "random", "drawn", "2"],
+        ["plain", "random", "drawn", "1"], ["plain", "random", "drawn", "2"],
+    ]  # fmt: skip
+    assert "cards small random drawn labels:permuted k=2: " in done.out
+    assert "only in the baseline: cards small random drawn labels:permuted k=1\n" in done.out
+    assert "only now: cards small random drawn labels:permuted k=4\n" in done.out
+    found = json.loads(check(tmp_path / "base", tmp_path / "now", "--json").out)
+    assert sorted((p["teaching"] or "", p["k"]) for p in found["points"]) == [
+        ("", 1), ("", 2), ("labels:permuted", 2),
+    ]  # fmt: skip
+    for name in ("flips", "only_in_baseline", "only_in_results"):
+        assert {row["teaching"] for row in found[name]} == {"labels:permuted"}
+    assert "shown" not in check(folders / "good", folders / "good").out
+
+
+def test_that_a_selection_saw_the_queries_is_said_below_its_table(
+    check: Check, folders: Path, tmp_path: Path, word_encoder: None
+):
+    saw = "centroids,of=queries: its demonstrations were chosen with a look at the test queries"
+    run(tmp_path / "saw", 0.8, selects=["random", "centroids,of=queries"])
+    assert check(tmp_path / "saw", tmp_path / "saw").out.count(saw) == 1
+    assert saw not in check(folders / "good", folders / "good").out
+
+
 def test_free_text_is_compared_by_a_score(check: Check, tmp_path: Path):
     for name, share in (("base", 0.8), ("now", 0.3)):
         run(tmp_path / name, share, **FREE_TEXT)

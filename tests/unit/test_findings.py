@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from icl_bench.analysis.summary import read_some
 from icl_bench.cli import main
 from icl_bench.errors import CellError, UserError
 from icl_bench.prompts import PromptSet
+from icl_bench.report.tables import said
 from icl_bench.shape import Shape
 from icl_bench.store import finished_cells, read_results
 
@@ -247,7 +249,45 @@ def test_summary_prints_what_follows_from_the_curves(results: Path, capsys):
 
 def test_summary_json_is_that_of_the_findings(results: Path, found: Findings, capsys):
     text = told(capsys, "summary", "--results", str(results), "--json")
-    assert json.loads(text) == json.loads(json.dumps(found.as_json()))
+    assert json.loads(text) == json.loads(json.dumps({**found.as_json(), "cautions": []}))
+
+
+def test_that_a_selection_saw_the_queries_is_said_below_each_table_that_has_it(
+    tmp_path: Path, capsys, monkeypatch
+):
+    from icl_bench.importing import import_predictions
+
+    monkeypatch.setenv("COLUMNS", "200")
+    made = frame(*(
+        cell("aabb", select=select, order=order, attention=attention)
+        for select in ("random", "centroids,of=queries") for order in ("drawn", "by-label")
+        for attention in ("full", "block:1", "block:2") if order == "drawn" or select == "random"
+    ))  # fmt: skip
+    made.drop(columns=["variant", "valid"]).to_csv(tmp_path / "some.csv", index=False)
+    import_predictions(tmp_path / "some.csv", tmp_path / "imported")
+    words = ("summary", "--results", str(tmp_path / "imported"))
+    saw = "centroids,of=queries: its demonstrations were chosen with a look at the test queries"
+    text = told(capsys, *words, "--cost")
+    parts = re.split(r"^(?=sorting:|selection:|attention:|cost of)", text, flags=re.MULTILINE)
+    tables: dict[str, str] = {}
+    for part in parts:  # parts of one table begin alike
+        name = part.split(":")[0].split(" ")[0]
+        tables[name] = tables.get(name, "") + part
+    assert {name: part.count(saw) for name, part in tables.items()} == {
+        "t": 1, "sorting": 0, "selection": 1, "attention": 1, "cost": 1,
+    }  # fmt: skip
+    (caution,) = json.loads(told(capsys, *words, "--json"))["cautions"]
+    assert caution.startswith(saw)
+
+
+def test_a_training_beside_a_selection_that_saw_the_queries_says_so():
+    selects = ["random", "centroids,of=queries"]
+    beside = break_even(pd.concat([costed(), *(
+        costed().query("select == 'random'").assign(select=select) for select in selects
+    )]))  # fmt: skip
+    assert "centroids,of=queries, cached" in set(beside["beside"])
+    assert len(said(beside)) == 1
+    assert said(break_even(costed())) == []
 
 
 def test_a_folder_of_failed_cells_alone_has_nothing_to_find(tmp_path: Path, capsys):
