@@ -117,7 +117,8 @@ class Sweep:
         return list(dict.fromkeys(group.group.choice for group in self.plan.groups))
 
     @property
-    def _embeds(self) -> bool:
+    def embeds(self) -> bool:
+        """Whether its demonstrations depend on a sentence encoder."""
         return self.experiment.teaching.embeds or any(choice.embeds for choice in self.choices)
 
     def load_backend(self) -> Backend:
@@ -159,7 +160,7 @@ class Sweep:
             self.engine.identity(),
             self.load_backend,
             watcher or Watcher(),
-            about=versions(*(EMBEDDING if self._embeds else ())),
+            about=versions(*(EMBEDDING if self.embeds else ())),
             shape=None if self.spec.tokenizer else lambda: self._shape,
         )
         return runner.run()

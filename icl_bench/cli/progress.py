@@ -137,6 +137,8 @@ def notes(sweep: Sweep) -> list[str]:
     found += dict.fromkeys(text for text in sharing if text)
     if not all(choice.shared for choice in sweep.choices):
         found += _leaks(experiment)
+    if sweep.embeds:
+        found += _cut(experiment)
     if experiment.teaching != PLAIN:
         found.append(f"demonstrations are not shown as they are: {experiment.teaching}")
     return found
@@ -148,6 +150,14 @@ def _leaks(experiment: Experiment) -> list[str]:
     count = len(leaking(test, [train[i] for i in experiment.pool]))
     found = "with the same text in the pool: retrieval shows it, answer included"
     return [f"{count:,} of the {counted(len(test), 'test example')} {found}"] if count else []
+
+
+def _cut(experiment: Experiment) -> list[str]:
+    """What is to be said where the sentence encoder does not read all of a text."""
+    count, window = experiment.similarity.cut
+    encoder = experiment.similarity.sentence_encoder.name
+    read = f"the first {window:,} tokens of {counted(count, 'text')}"
+    return [f"{encoder} embeds {read}, not the rest"] if count else []
 
 
 class _Bar(Watcher):

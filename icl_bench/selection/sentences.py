@@ -1,7 +1,8 @@
 """Sentence embeddings: one vector for a whole text, by sentence-transformers.
 
 They are computed on the CPU: a GPU rounds otherwise, and what is chosen by them would depend on the
-machine.
+machine. Texts are embedded as they are: a model that is made for prompts like ``query:`` gets none
+but its own default.
 """
 
 from __future__ import annotations
@@ -76,6 +77,19 @@ class SentenceEncoder:
         )
         return found
 
+    def cut(self, texts: Sequence[str]) -> tuple[int, int]:
+        """How many texts are longer than the model's window, and the window in tokens.
+
+        (0, 0) where none is. Raises ``UserError`` where the model cannot be loaded.
+        """
+        model = self.load()
+        window, tokenizer = model.max_seq_length, model.tokenizer
+        if not texts or window is None or not callable(tokenizer):
+            return 0, 0  # models that are no transformers read all of a text
+        found = tokenizer(list(texts), verbose=False)["input_ids"]
+        count = sum(len(ids) > window for ids in found)
+        return (count, window) if count else (0, 0)
+
 
 def embed_cached(
     texts: Sequence[str], encoder: SentenceEncoder, cache_dir: Path | None
@@ -93,6 +107,14 @@ def embed_cached(
         entry = cache_dir / f"sentences-{key_of([fingerprint(encoder.source), *unique])}"
         found = kept(entry, lambda: encoder.embed(list(unique)))
     return found[[unique[text] for text in texts]]
+
+
+def cut_cached(texts: Sequence[str], encoder: SentenceEncoder, cache_dir: Path) -> tuple[int, int]:
+    """:meth:`SentenceEncoder.cut` of the different texts, from the cache where it is there."""
+    unique = list(dict.fromkeys(texts))
+    entry = cache_dir / f"cut-{key_of([fingerprint(encoder.source), *unique])}"
+    count, window = kept(entry, lambda: np.array(encoder.cut(unique)))
+    return int(count), int(window)
 
 
 @cache

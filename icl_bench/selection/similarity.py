@@ -77,6 +77,16 @@ class Similarity:
         """Sentence embeddings of the test rows' inputs, ``(test, width)``. Raises ``UserError``."""
         return self._embedded(self.data.test)
 
+    @cached_property
+    def cut(self) -> tuple[int, int]:
+        """How many different inputs the sentence encoder reads only the beginning of, and how many
+        tokens that is; (0, 0) where it reads all. Raises ``UserError``.
+        """
+        from icl_bench.selection.sentences import cut_cached
+
+        texts = self._inputs([*self.data.train, *self.data.test])
+        return cut_cached(texts, self.sentence_encoder, self.cache_dir)
+
     def _embedded(self, examples: Sequence[Example]) -> np.ndarray:
         from icl_bench.selection.sentences import embed_cached
 

@@ -155,6 +155,9 @@ def plan(folder: Path, k: str = "1,2,4", draws: int | None = 2, **changes: Any) 
 class WordEncoder(SentenceEncoder):
     """Embeds a text as the words that it has, and a little of its last one (its number)."""
 
+    window: ClassVar[int] = 99
+    """Words, of which it says that it reads no more."""
+
     def embed(self, texts: Sequence[str]) -> np.ndarray:
         found = np.full((len(texts), len(WORDS) + 1), 0.01, np.float32)
         for vector, text in zip(found, texts, strict=True):
@@ -163,6 +166,9 @@ class WordEncoder(SentenceEncoder):
                 vector[WORDS.index(word)] += 1
             vector[-1] += int(last) % 7 / 10
         return found / np.linalg.norm(found, axis=1, keepdims=True)
+
+    def cut(self, texts: Sequence[str]) -> tuple[int, int]:
+        return sum(len(text.split()) > self.window for text in texts), self.window
 
 
 # -- an engine ----------------------------------------------------------------------------------

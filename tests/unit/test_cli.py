@@ -158,6 +158,19 @@ def test_test_examples_that_retrieval_would_find_are_counted(
     assert (said in icl("run", *words).err) == (select != "random")
 
 
+@pytest.mark.parametrize(
+    ("select", "window"), [("dense", 5), ("centroids", 5), ("dense", 6), ("random", 5)]
+)
+def test_texts_that_an_encoder_does_not_read_to_their_end_are_counted(
+    icl: Run, sweep: tuple[Any, ...], select: str, window: int, word_encoder: Any, monkeypatch: Any
+):
+    monkeypatch.setattr(fakes.WordEncoder, "window", window)  # the longest texts have 6 words
+    words = [*sweep[:5], "2", *sweep[6:], "--draws", 1, "--select", select]
+    said = "note: words embeds the first 5 tokens of 9 texts, not the rest"
+    cut = select != "random" and window == 5
+    assert [said in icl("plan", *words).out, said in icl("run", *words).err] == [cut, cut]
+
+
 def test_per_label_is_another_way_to_say_k(icl: Run, sweep: tuple[Any, ...]):
     words = [*sweep[:4], *sweep[6:], "--select", "balanced"]
     records = json.loads(icl("plan", *words, "--per-label", "4,1", "--json").out)

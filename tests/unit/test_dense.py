@@ -14,7 +14,7 @@ from icl_bench.errors import UserError
 from icl_bench.selection import nearest, sentences
 from icl_bench.selection.cache import draft, kept, key_of, load
 from icl_bench.selection.dense import Dense
-from icl_bench.selection.sentences import SentenceEncoder, embed_cached
+from icl_bench.selection.sentences import SentenceEncoder, cut_cached, embed_cached
 
 POOL = [
     "query: How do I change my PIN?\nintent: change pin",
@@ -340,3 +340,25 @@ def test_pickled_weights_are_not_loaded(encoder, tmp_path):
 def test_an_embedding_of_nothing_has_the_width_of_the_others(encoder, tmp_path):
     assert encoder.embed([]).shape == (0, 384)
     assert embed_cached([], encoder, tmp_path).shape == (0, 384)
+
+
+def test_texts_longer_than_the_window_are_counted_once_and_then_found(
+    encoder, tmp_path, monkeypatch
+):
+    long = " ".join(["card"] * 254)  # 256 tokens with the model's own two
+    texts = [*POOL, long, f"{long} lost", f"{long} lost", f"{long} found"]
+    assert (encoder.embed([long]) == encoder.embed([f"{long} lost"])).all()
+    assert cut_cached(texts, encoder, tmp_path) == (2, 256)
+    monkeypatch.setattr(SentenceEncoder, "load", None)
+    assert cut_cached(texts, encoder, tmp_path) == (2, 256)
+
+
+def test_short_texts_are_not_cut(encoder):
+    assert encoder.cut(POOL) == encoder.cut([]) == (0, 0)
+
+
+def test_a_model_without_a_window_cuts_nothing(encoder, monkeypatch):
+    from sentence_transformers import SentenceTransformer
+
+    monkeypatch.setattr(SentenceTransformer, "max_seq_length", None)
+    assert encoder.cut(["card " * 300]) == (0, 0)
