@@ -10,7 +10,14 @@ from rich.markup import escape
 
 from icl_bench.analysis.reading import differences
 from icl_bench.analysis.scores import ACCURACY, measure, title
-from icl_bench.cli.tables import DASH, empty_table, print_lines, print_summary, share
+from icl_bench.cli.tables import (
+    DASH,
+    empty_table,
+    print_lines,
+    print_summary,
+    setting_numbers,
+    share,
+)
 from icl_bench.patterns import FULL
 from icl_bench.report.tables import said
 
@@ -177,14 +184,16 @@ def print_findings(findings: Findings, console: Console, cost: bool = False) -> 
     the title: patterns are long.
     """
     print_summary(findings.summary, console, order=False)
+    numbers = setting_numbers(findings.summary)
     tables = dict(findings.tables())
     tables["attention_patterns"] = differences(findings.attention_patterns)
     for name, (text, columns) in ({**TABLES, **COST} if cost else TABLES).items():
         if len(tables[name]):
-            measured = _measured(text, columns, tables[name])
-            for told, shown, part in _parts(*measured, tables[name]):
-                console.print(told, style="bold", highlight=False)
-                console.print(_printed(shown, part))
+            told, shown = _measured(text, columns, tables[name])
+            numbered = _numbered(shown, tables[name], numbers)
+            for named, kept, part in _parts(told, numbered, tables[name]):
+                console.print(named, style="bold", highlight=False)
+                console.print(_printed(kept, part))
             print_lines(console, *said(tables[name]))
     print_lines(
         console,
@@ -217,6 +226,17 @@ def _measured(
         at = columns.index(_K) + 1
         columns = [*columns[:at], _METRIC, *columns[at:]]
     return text.format(score=measure(frame)), columns
+
+
+def _numbered(
+    columns: Sequence[Column], frame: pd.DataFrame, numbers: Mapping[str, int]
+) -> Sequence[Column]:
+    """The columns with the setting before the first number, where rows are of several."""
+    if "variant" not in frame or not set(frame["variant"]) & numbers.keys():
+        return columns
+    at = [column.right for column in columns].index(True)
+    setting = Column("setting", lambda row: str(numbers.get(row["variant"], DASH)), right=False)
+    return [*columns[:at], setting, *columns[at:]]
 
 
 def _parts(

@@ -92,11 +92,22 @@ def print_summary(summary: Summary, console: Console, order: bool = True) -> Non
 
 def _numbered(group: Any, settings: Mapping[str, str]) -> tuple[list[str], dict[str, int]]:
     """Lines that name the settings of a table, and the number of each, where there are several."""
-    variants = group["variant"].unique()
-    named = {v: settings[v] for v in variants if v in settings}
-    numbers = {v: i for i, v in enumerate(named, 1)} if len(variants) > 1 else {}
-    lines = [f"setting {numbers[v]}: {text}" if numbers else text for v, text in named.items()]
-    return lines, numbers
+    texts = {v: settings.get(v, "") for v in group["variant"].unique()}
+    named = list(dict.fromkeys(text for text in texts.values() if text))
+    if len(set(texts.values())) == 1:
+        return named, {}
+    # variants that differ only in what one of them has no use for are one setting
+    numbers = {v: named.index(text) + 1 for v, text in texts.items() if text}
+    return [f"setting {number}: {text}" for number, text in enumerate(named, 1)], numbers
+
+
+def setting_numbers(summary: Summary) -> dict[str, int]:
+    """Variant -> its number in the printed curves, where a task and model have several."""
+    numbers: dict[str, int] = {}
+    for table in (summary.taught, summary.curves):
+        for _, group in table.groupby(["task", "model"], observed=True):
+            numbers |= _numbered(group, summary.settings)[1]
+    return numbers
 
 
 def counted(count: int, what: str) -> str:

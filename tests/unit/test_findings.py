@@ -6,6 +6,7 @@ import json
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -245,6 +246,24 @@ def test_summary_prints_what_follows_from_the_curves(results: Path, capsys):
         assert title in text
     for title in ("models:", "copying:", "half of the labels:"):
         assert title not in text
+
+
+def test_rows_of_several_settings_name_theirs_by_the_numbers_of_the_curves(
+    tmp_path: Path, word_encoder: Any, capsys
+):
+    for scoring in ("greedy", "exact"):
+        for select in ("random", "bm25", "dense"):
+            made = plan(tmp_path / "cards", "4", draws=1, selects=[select], scoring=scoring)
+            runner(made, tmp_path / "results", FakeBackend()).run()
+    text = told(capsys, "summary", "--results", str(tmp_path / "results"))
+    curves, gains = text.split("selection: accuracy")
+    # an encoder alone, which random selection has no use for, makes no other setting
+    assert re.findall(r"setting (\d): (scoring=\w+)", curves) == [
+        ("1", "scoring=greedy"), ("2", "scoring=exact"),
+    ]  # fmt: skip
+    assert sorted(re.findall(r"small +(bm25|dense) +(\d) +4", gains)) == [
+        ("bm25", "1"), ("bm25", "2"), ("dense", "1"), ("dense", "2"),
+    ]  # fmt: skip
 
 
 def test_summary_json_is_that_of_the_findings(results: Path, found: Findings, capsys):
