@@ -23,9 +23,9 @@ NEAR_TIE = {"float32": 0.01, "bfloat16": 0.5}
 """Logits. bfloat16 has steps of 0.06 to 0.13 where Gemma's logits lie, and layers add up."""
 
 
-def prepared(task: str, k: str, data_dir: Path, rows: int = ROWS) -> Sweep:
-    spec = RunSpec(task=task, model="gemma3-270m", k=k, draws=1, test_size=rows, data_dir=data_dir,
-                   engine=EngineSpec(backend="transformers", device="cpu"))  # fmt: skip
+def prepared(task: str, k: str, data_dir: Path, rows: int = ROWS, select: str = "random") -> Sweep:
+    spec = RunSpec(task=task, model="gemma3-270m", k=k, draws=1, test_size=rows, select=(select,),
+                   data_dir=data_dir, engine=EngineSpec(backend="transformers", device="cpu"))  # fmt: skip
     return Sweep.prepare(spec)
 
 
@@ -151,6 +151,27 @@ def test_a_sweep_computes_its_prefix_once_and_each_query_a_block_more_at_most(
     print(f"computed {computed}, longest prefix {longest}, own {own}; cached {shares[-1]:.3f}")
     assert computed <= longest + own + BLOCK * (3 * 12 + 3)
     assert shares[-1] >= 0.97
+
+
+def test_queries_with_demonstrations_of_their_own_keep_what_they_share_once(
+    data_dir: Path, vllm: Any, transformers: Any
+):
+    sweep = prepared("banking77", "40,100", data_dir, rows=12, select="hybrid:10")
+    found = compared(sweep, vllm, transformers, "float32")
+    assert found.differing <= 1
+    vllm.llm.reset_prefix_cache()
+    engines = {"vllm": (vllm, BLOCK), "transformers": (transformers, 0)}
+    for name, (engine, block) in engines.items():
+        before, own, longest = engine.counters.prompt_tokens, 0, 0
+        for _, prompts in sweep.plan.groups[0].group.prompts([40, 100]):
+            assert len(prompts.prefix) > longest
+            longest = len(prompts.prefix)
+            for answer in answered(engine, sweep, prompts):
+                assert longest - block <= answer.cached_tokens <= longest + 2 * block
+                own += len(prompts.ids(answer.index)) - longest
+        computed = engine.counters.prompt_tokens - before
+        print(f"{name}: computed {computed}, longest prefix {longest}, own {own}")
+        assert longest + own <= computed <= longest + own + block * (2 * 12 + 2)
 
 
 def test_free_text_ends_at_the_stop_and_is_that_of_the_other_backend(
