@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 ALPHA = 0.05
 MARGIN = 0.05
 """The loss that a cheaper point may have, as a share of 1."""
+SAME = 0.02
+"""The share by which computed tokens of a query differ by chance; one token is none either."""
 COSTS = ["computed_tokens", "prompt_tokens", "seconds"]
 TEST = ["difference", "ci_low", "ci_high", "p", "p_holm", "rows", "draws", "base_draws",
         "left_out"]  # fmt: skip
@@ -35,6 +37,16 @@ ADVICE = [*POINT, "metric", "mean", *COSTS, "verdict", "advised", *TEST]
 OTHERS = "other test examples"
 GOOD = ("best", "as good")
 """Verdicts of what may be advised."""
+
+
+def _steps(amounts: np.ndarray) -> np.ndarray:
+    """Numbers of groups of nearly equal amounts, ascending: ``(amounts,)``."""
+    steps, first, step = np.zeros(len(amounts), dtype=int), math.inf, -1
+    for place in np.argsort(amounts, kind="stable"):
+        if step < 0 or amounts[place] > max(first * (1 + SAME), first + 1):
+            first, step = amounts[place], step + 1
+        steps[place] = step
+    return steps
 
 
 @dataclass(frozen=True)
@@ -77,13 +89,14 @@ class Budget:
     def ranks(self, table: pd.DataFrame) -> np.ndarray:
         """Places by cost, ``(points,)``, 0 the cheapest; equally dear ones have one place.
 
-        By computed tokens that is by whole tokens, then by those of the whole prompt: prompts that
-        share all but the query differ by chance in the former.
+        Computed tokens within ``SAME`` of fewer ones are as many, and then those of the whole
+        prompt count: what queries have of their own differs by chance between prompts.
         """
         if self.seconds is None:
-            keys = [table["computed_tokens"].round(), table["prompt_tokens"]]
+            computed = _steps(table["computed_tokens"].to_numpy(dtype=float))
+            keys = [computed, table["prompt_tokens"].to_numpy(dtype=float)]
         else:
-            keys = [table["seconds"]]
+            keys = [table["seconds"].to_numpy(dtype=float)]
         _, places = np.unique(np.column_stack(keys), axis=0, return_inverse=True)
         return places.ravel()
 

@@ -115,6 +115,17 @@ def test_the_best_is_advised_where_everything_cheaper_is_worse_or_nothing_is_che
     assert verdicts(table) == {("random", 1): "not cheaper", ("random", 5): "best"}
 
 
+def test_a_few_tokens_fewer_do_not_make_a_far_longer_prompt_the_cheaper_one():
+    """Hybrids at other k: own demonstrations of nearly as many tokens behind more shared ones."""
+    table = advised(
+        point(shares(0.70), 255.2, 489, k=20, select="hybrid:10"),
+        point(shares(0.70), 253.9, 12_459, k=500, select="hybrid:10"),
+        point(shares(0.70), 300, 400, k=20, select="hybrid:11"),
+    )
+    assert taken(table) == [("hybrid:10", 20)]
+    assert verdicts(table)["hybrid:11", 20] == "not cheaper"
+
+
 def test_a_point_that_is_only_not_significantly_worse_is_not_advised():
     rng = np.random.default_rng(1)
     cheap, middle, best = (answers(rng, (1, 1, 40), share)[0] for share in (0.6, 0.7, 0.7))
