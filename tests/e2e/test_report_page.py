@@ -21,6 +21,8 @@ EVIL = (
 )
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
          "--disable-background-networking", "--disable-component-update", "--disable-sync")  # fmt: skip
+TAUGHT = ("run", "--task", "stdlib", "--model", "gemma3-270m", "--k", "1", "--draws", "1",
+          "--test-size", "24", "--demonstrations", "labels:permuted")  # fmt: skip
 TAB, ENTER, DOWN, END, HOME = "\ue004", "\ue007", "\ue015", "\ue010", "\ue011"
 
 
@@ -48,11 +50,12 @@ def imported(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def page(program: Run, swept: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of a real sweep and an import."""
+    """The page of a real sweep, a smaller one with changed demonstrations, and an import."""
     folder = tmp_path_factory.mktemp("page")
     results = folder / "results"
     shutil.copytree(swept, results)
     for words in (
+        (*TAUGHT, "--results", results),
         ("import", imported(folder), "--results", results),
         ("report", "--results", results, "--out", folder / "report.html"),
     ):
@@ -185,6 +188,20 @@ def test_filters_choose_what_the_reader_lists(opened: Opened):
     driver.find_element("css selector", "#reader [type=search]").send_keys("no such id")
     assert texts(driver, "#reader .option") == []
     assert "none matches" in texts(driver, "#reader .found")[0]
+
+
+def test_the_reader_names_demonstrations_that_were_changed(opened: Opened):
+    driver = opened()
+    for way in ("labels:permuted", "plain"):
+        driver.execute_script(
+            "const s = document.querySelector('#reader [name=teaching]'); s.value = arguments[0];"
+            "s.dispatchEvent(new Event('input', { bubbles: true }))", way,
+        )  # fmt: skip
+        listed = texts(driver, "#reader .option")
+        assert listed
+        assert all(("· labels:permuted ·" in text) == (way != "plain") for text in listed)
+        (shown,) = texts(driver, "#reader .shown .pairs")
+        assert ("Demonstrationslabels:permuted" in shown) == (way != "plain")
 
 
 def test_a_prompts_end_is_shown_with_its_demonstrations(opened: Opened):
