@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from icl_bench.analysis.scores import measure
@@ -11,6 +12,7 @@ from icl_bench.report.charts import PERCENT, POINTS, Look, tip
 from icl_bench.report.naming import capital, unshuffled
 from icl_bench.report.parts import (
     CURVE,
+    LIMITS,
     Panel,
     Section,
     common_look,
@@ -20,6 +22,7 @@ from icl_bench.report.parts import (
     with_limits,
 )
 from icl_bench.report.tables import table
+from icl_bench.teaching import PLAIN
 
 if TYPE_CHECKING:
     import altair as alt
@@ -39,13 +42,17 @@ TESTED = ("The line is the 95% interval, paired by test example; p values in the
 
 
 def _compared(
-    frame: pd.DataFrame, kind: str, by: Sequence[str], says: str
+    frame: pd.DataFrame, kind: str, by: Sequence[str], says: str, base: Sequence[str] = ()
 ) -> tuple[tuple[Panel, ...], Look]:
-    """Panels of differences, one for each combination of ``by``."""
+    """Panels of differences, one for each combination of ``by``.
+
+    ``base`` are series that other panels of the section have before these.
+    """
     lined = with_limits(
         frame[frame["difference"].notna()].sort_values(["series", "k"]), "difference"
     )
     look = common_look(lined, room=True)
+    look = replace(look, series=[*base, *look.series])
     panels = tuple(
         Panel(file_name(kind, *key), " · ".join(key),
               charts.differences(part, look, f"difference in {measure(part)} (points)", _tips(part),
@@ -113,16 +120,49 @@ def teaching(findings: Findings, naming: Naming) -> Section | None:
     of = capital(measure(frame))
     frame = frame.assign(way=frame["series"], series=frame["teaching"])
     by = ["task", "model", "way"]
-    panels, look = _compared(frame, "teaching", by, "What demonstrations teach")
-    columns = COMPARED.replace(CURVE, "task model way series")
+    compared, look = _compared(frame, "teaching", by, "What demonstrations teach", [str(PLAIN)])
+    beside = _taught_curves(findings, naming, frame)
+    curves = _curves(beside, replace(look, values=(0.0, 1.0)), by)
+    panels = [panel for both in zip(curves, compared, strict=True) for panel in both]
+    columns = COMPARED.replace(CURVE, "task model way teaching")
     return Section(
         "teaching", "What do demonstrations teach?",
         f"{of} where demonstrations show something else (labels permuted or wrong, inputs or "
-        "labels alone, the nearest to the query left out), less that of the same ones as they are. "
-        f"Far below 0: what was changed is what the model uses. {TESTED}",
-        "Min et al. 2022 and Golchin et al. 2025 ask the same", panels,
+        "labels alone, the nearest to the query left out) beside that of the same ones as they "
+        "are, and the difference. Far below 0: what was changed is what the model uses. " + TESTED,
+        "Min et al. 2022, figures 3 and 4", tuple(panels),
         (table(frame, "Changed less plain", columns),), look,
     )  # fmt: skip
+
+
+def _taught_curves(findings: Findings, naming: Naming, compared: pd.DataFrame) -> pd.DataFrame:
+    """The curves of both sides: ``way`` is the comparison's, ``series`` what is shown."""
+    import pandas as pd
+
+    setting = ["task", "model", "select", "order", "attention"]
+    ways = compared.drop_duplicates([*setting, "variant"])
+    plain, taught = naming.named(findings.summary.curves), naming.named(findings.summary.taught)
+    bases = ways[[*setting, "base_variant", "way"]].rename(columns={"base_variant": "variant"})
+    plain = plain.merge(bases, on=[*setting, "variant"]).assign(series=str(PLAIN))
+    taught = taught.merge(ways[[*setting, "variant", "way"]], on=[*setting, "variant"])
+    return pd.concat([plain, taught.assign(series=taught["teaching"])])
+
+
+def _curves(frame: pd.DataFrame, look: Look, by: Sequence[str]) -> list[Panel]:
+    """Panels of curves over k, one for each combination of ``by``."""
+    found = []
+    for key, part in groups(frame, by):
+        what = measure(part)
+        tips = [tip("series", "curve"), tip("k", "k", ",d"), tip("value", what, PERCENT), *LIMITS,
+                tip("draws", "draws", ",d"), tip("test_rows", "test rows", ",d")]  # fmt: skip
+        lined = with_limits(part.drop_duplicates(["series", "k"]).sort_values("k"), "score")
+        says = f"{what} over k, demonstrations as they are and not, {' and '.join(key)}"
+        found.append(Panel(
+            file_name("teaching-curves", *key), " · ".join(key),
+            charts.over_shots(lined, look, what, tips, says),
+            plain_rows(lined, "series k value low high draws test_rows alone"),
+        ))  # fmt: skip
+    return found
 
 
 def training(findings: Findings, naming: Naming) -> Section | None:

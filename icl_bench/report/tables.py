@@ -110,6 +110,7 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "draw": ("draw", "count"),
     "select": ("selector", "text"),
     "order": ("order", "text"),
+    "teaching": ("demonstrations", "text"),
     "attention": ("attention", "text"),
     "variant": ("variant", "text"),
     "other_variant": ("other variant", "text"),

@@ -239,6 +239,27 @@ def test_that_a_selection_saw_the_queries_is_said_first_and_at_each_of_its_table
     assert single in str(report.notes)
 
 
+def test_changed_demonstrations_stand_beside_the_plain_curve(tmp_path: Path):
+    for teaching in ("plain", "labels:permuted", "inputs-only"):
+        sweep(tmp_path / "cards", tmp_path / "results", "2,6", teaching=teaching)
+    sweep(tmp_path / "cards", tmp_path / "results", "2,6", selects=["balanced"])
+    summary = find(read_some(tmp_path / "results")).summary
+    report = make_report(tmp_path / "results")
+    (section,) = [section for section in report.sections if section.name == "teaching"]
+    curves, differences = section.panels
+    shown = {(row["series"], row["k"]): row["value"] for row in curves.rows}
+    assert len(shown) == len(curves.rows) == 6
+    plain = summary.curves[summary.curves["select"].astype(str) == "random"]
+    for point in plain.itertuples():
+        assert shown["plain", point.k] == pytest.approx(point.accuracy)
+    for point in summary.taught.itertuples():
+        assert shown[point.teaching, point.k] == pytest.approx(point.accuracy)
+    for found in differences.rows:
+        difference = shown[found["series"], found["k"]] - shown["plain", found["k"]]
+        assert found["value"] == pytest.approx(difference)
+    assert list(section.look.series) == ["plain", "inputs-only", "labels:permuted"]
+
+
 def test_what_reading_warns_of_is_said_on_the_page_too(tmp_path: Path):
     sweep(tmp_path / "cards", tmp_path / "results", "1", draws=1)
     (tmp_path / "results" / "torn.parquet").write_bytes(b"PAR1")
