@@ -21,8 +21,9 @@ demo: $(READY)
 	@echo "      icl-bench run --help                                         (your own task and model)"
 	@echo "The program is $(BIN)/icl-bench; '. $(BIN)/activate' puts it on the path."
 
+# files side by side, one thread each: two threads beside other work wait for each other
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 test-vllm: $(VLLM_READY)
 	$(VLLM_VENV)/bin/python -m pytest tests/on_vllm
