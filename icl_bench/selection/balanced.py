@@ -28,9 +28,9 @@ def balanced(
         there = sum(labels[i] == scarce for i in draw)
         most = there * len(set(labels))  # of a remainder, another draw may have less
         raise UserError(
-            f"--select balanced: k={k:,} needs more than the {there:,} examples that the pool has "
-            f"of label {short(scarce)}; "
-            + (f"ask for k of at most {most:,}" if most else "it cannot be balanced")
+            f"--select balanced: {k:,} demonstrations need more than the {there:,} examples in the "
+            f"pool of label {short(scarce)}; "
+            + (f"at most {most:,} can be balanced" if most else "it cannot be balanced")
         )
     return order[:k]
 

@@ -301,7 +301,7 @@ BAD: dict[str, tuple[list[object], str]] = {
         ["--k", "7", "--select", "centroids,of=queries"], "7 centroids are more than the 6 queries",
     ),
     "too few of a label": (
-        ["--k", "40", "--select", "balanced"], "--select balanced: k=40 needs more than the 13",
+        ["--k", "40", "--select", "balanced"], "--select balanced: 40 demonstrations need more than the 13",
     ),
     "k twice": (["--per-label", "2", "--select", "balanced"], "give --k, or else --per-label"),
     "encoder for nothing": (["--encoder", "x"], "--encoder x: nothing that is asked for embeds"),
