@@ -282,7 +282,11 @@ def test_a_choice_is_the_same_however_it_is_written(tmp_path: Path):
         ("hybrid:7", "6,auto", r"k=6 has no room"),
         ("centroids", "41", r"--select centroids: 41 centroids are more than the pool's 40"),
         ("centroids,of=queries", "7", r"7 centroids are more than the 6 queries"),
-        ("balanced", "40", r"40 demonstrations need more than the 13 examples in the pool of label"),
+        (
+            "balanced",
+            "40",
+            r"40 demonstrations need more than the 13 examples in the pool of label",
+        ),
         ("balanced", "99", r"99 demonstrations need more"),
         ("hybrid:3,by=cosine", "6", r"by=cosine: not a similarity"),
         ("hybrid:3", "50", r"nothing fits: k=50 is more than the pool's 40"),
