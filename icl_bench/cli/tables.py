@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 
 DASH = "\N{EN DASH}"
+TAUGHT = ["task", "model", "teaching"]
+"""What tells tables of changed demonstrations apart."""
 
 
 def print_json(value: object) -> None:
@@ -80,9 +82,9 @@ def print_summary(summary: Summary, console: Console, order: bool = True) -> Non
             *(_sensitivity(row, settings) for row in _here(sensitivity, task, model)),
             *cautions(group["select"]),
         )
-    for (task, model), group in summary.taught.groupby(["task", "model"], observed=True):
+    for (task, model, teaching), group in summary.taught.groupby(TAUGHT, observed=True):
         named, settings = _numbered(group, summary.settings)
-        title = f"{task} · {model}, demonstrations not as they are"
+        title = f"{task} · {model}, demonstrations {teaching}"
         console.print(_curve_table(title, group, settings))
         print_lines(console, *named, *cautions(group["select"]))
     if summary.failed:
@@ -104,8 +106,8 @@ def _numbered(group: Any, settings: Mapping[str, str]) -> tuple[list[str], dict[
 def setting_numbers(summary: Summary) -> dict[str, int]:
     """Variant -> its number in the printed curves, where a task and model have several."""
     numbers: dict[str, int] = {}
-    for table in (summary.taught, summary.curves):
-        for _, group in table.groupby(["task", "model"], observed=True):
+    for table, by in ((summary.taught, TAUGHT), (summary.curves, TAUGHT[:2])):
+        for _, group in table.groupby(by, observed=True):
             numbers |= _numbered(group, summary.settings)[1]
     return numbers
 
@@ -154,14 +156,11 @@ def _sensitivity(row: Any, settings: Mapping[str, int]) -> str:
 def _curve_table(title: str, group: Any, settings: Mapping[str, int]) -> Table:
     free_text = group["accuracy"].isna().all()
     table = empty_table(title)
-    ways = [
-        *(["teaching"] if "teaching" in group else []),
-        "select",
-        "order",
-        *(["attention"] if set(group["attention"]) != {str(FULL)} else []),
-    ]
+    ways = ["select", "order"]
+    if set(group["attention"]) != {str(FULL)}:
+        ways.append("attention")
     for name in ways:
-        table.add_column("demonstrations" if name == "teaching" else name, overflow="fold")
+        table.add_column(name, overflow="fold")
     for name in ("k", "draws", "test\nrows"):
         table.add_column(name, justify="right")
     scores = (
