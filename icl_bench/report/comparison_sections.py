@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from icl_bench.analysis.scores import measure
 from icl_bench.report import charts
 from icl_bench.report.charts import PERCENT, POINTS, Look, tip
+from icl_bench.report.curve_sections import curve_panel
 from icl_bench.report.naming import capital, unshuffled
 from icl_bench.report.parts import (
     CURVE,
-    LIMITS,
     Panel,
     Section,
     common_look,
@@ -152,16 +152,10 @@ def _curves(frame: pd.DataFrame, look: Look, by: Sequence[str]) -> list[Panel]:
     """Panels of curves over k, one for each combination of ``by``."""
     found = []
     for key, part in groups(frame, by):
-        what = measure(part)
-        tips = [tip("series", "curve"), tip("k", "k", ",d"), tip("value", what, PERCENT), *LIMITS,
-                tip("draws", "draws", ",d"), tip("test_rows", "test rows", ",d")]  # fmt: skip
         lined = with_limits(part.drop_duplicates(["series", "k"]).sort_values("k"), "score")
-        says = f"{what} over k, demonstrations as they are and not, {' and '.join(key)}"
-        found.append(Panel(
-            file_name("teaching-curves", *key), " · ".join(key),
-            charts.over_shots(lined, look, what, tips, says),
-            plain_rows(lined, "series k value low high draws test_rows alone"),
-        ))  # fmt: skip
+        says = f"{measure(part)} over k, demonstrations as they are and not, {' and '.join(key)}"
+        name = file_name("teaching-curves", *key)
+        found.append(curve_panel(lined, name, " · ".join(key), look, says))
     return found
 
 

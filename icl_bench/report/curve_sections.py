@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from icl_bench.analysis.scores import measure
 from icl_bench.report import charts
-from icl_bench.report.charts import PERCENT, tip
+from icl_bench.report.charts import PERCENT, Look, tip
 from icl_bench.report.naming import capital, unshuffled
 from icl_bench.report.parts import (
     CURVE,
@@ -22,6 +22,8 @@ from icl_bench.report.parts import (
 from icl_bench.report.tables import table
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from icl_bench.analysis.findings import Findings
     from icl_bench.report.naming import Naming
 
@@ -35,17 +37,12 @@ def accuracy(findings: Findings, naming: Naming) -> Section | None:
     shuffled = frame["order"].str.startswith("shuffled")
     lined = with_limits(frame.assign(again=shuffled).sort_values(["again", "series", "k"]), "score")
     look = common_look(lined, hidden=sorted(set(frame.loc[shuffled, "series"])))
-    panels = []
-    for (task, model), part in groups(lined, ["task", "model"]):
-        title = measure(part)
-        tips = [tip("series", "curve"), tip("k", "k", ",d"), tip("value", title, PERCENT), *LIMITS,
-                tip("draws", "draws", ",d"), tip("test_rows", "test rows", ",d")]  # fmt: skip
-        says = f"{title} of {model} on {task} over the number of demonstrations, log axis"
-        panels.append(Panel(
-            file_name("accuracy", task, model), f"{task} · {model}",
-            charts.over_shots(part, look, title, tips, says),
-            plain_rows(part, "series k value low high draws test_rows alone"),
-        ))  # fmt: skip
+    panels = [
+        curve_panel(part, file_name("accuracy", task, model), f"{task} · {model}", look,
+                    f"{measure(part)} of {model} on {task} over the number of demonstrations, "
+                    "log axis")
+        for (task, model), part in groups(lined, ["task", "model"])
+    ]  # fmt: skip
     hidden = " Reshuffled prompts are switched off at first." if look.hidden else ""
     return Section(
         "accuracy", f"{over_k} the number of demonstrations",
@@ -57,6 +54,16 @@ def accuracy(findings: Findings, naming: Naming) -> Section | None:
                "macro_f1 invalid rouge1 rouge2 rougeL bertscore left_out"),),
         look, f"{over_k} k",
     )  # fmt: skip
+
+
+def curve_panel(part: pd.DataFrame, name: str, title: str, look: Look, says: str) -> Panel:
+    """A panel of curves over k, of points with limits (:func:`with_limits`)."""
+    what = measure(part)
+    tips = [tip("series", "curve"), tip("k", "k", ",d"), tip("value", what, PERCENT), *LIMITS,
+            tip("draws", "draws", ",d"), tip("test_rows", "test rows", ",d")]  # fmt: skip
+    chart = charts.over_shots(part, look, what, tips, says)
+    rows = plain_rows(part, "series k value low high draws test_rows alone")
+    return Panel(name, title, chart, rows)
 
 
 def saturation(findings: Findings, naming: Naming) -> Section | None:
