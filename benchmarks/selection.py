@@ -1,7 +1,7 @@
 """What ways to choose demonstrations cost and bring: accuracy and seconds of a query.
 
     python benchmarks/selection.py --data DIR --results DIR [--task banking77] [--k 500]
-        [--draws 3] [--rows 250] [--select random,hybrid:10,hybrid:20,centroids,balanced,bm25,dense]
+        [--draws 3] [--rows 250] [--select random,hybrid:10,hybrid:20,by=dense,...]
 
 Each selection is a run of its own with a freshly loaded model, so that none finds another's
 demonstrations in the cache. Seconds are the engine's, the shared demonstrations' included; with
@@ -24,7 +24,7 @@ from icl_bench.quiet import hush_libraries
 from icl_bench.selection.choice import Choice, split
 from icl_bench.sweep import RunSpec, Sweep
 
-SELECT = "random,hybrid:10,hybrid:20,centroids,balanced,bm25,dense"
+SELECT = "random,hybrid:10,hybrid:10,by=dense,hybrid:20,centroids,balanced,bm25,dense"
 POINT = ["select", "k"]
 
 
