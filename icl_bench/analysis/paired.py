@@ -11,6 +11,7 @@ from icl_bench.analysis.contrast import Alternative, contrast, judge
 from icl_bench.analysis.curves import SETTING
 from icl_bench.analysis.grid import Grid, complete, grids
 from icl_bench.analysis.scores import metrics, scored
+from icl_bench.store import IMPORTED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,8 +57,8 @@ def compare(
 
     A point is compared with the base of its own variant. Where there is none, as for another model,
     it is compared with those of other variants that agree in all ``facts`` that both have but those
-    ``apart`` and of the test set, of these with those that agree in most. Without any it has no
-    row.
+    ``apart``, of the test set and of the imported file, of these with those that agree in most.
+    Without any it has no row.
     What is compared is the column ``value``, by default each task's own score
     (:func:`icl_bench.analysis.scores.scored`): accuracy or, for free text, ROUGE-1.
 
@@ -80,8 +81,7 @@ def compare(
     frame = frame.loc[frame["score"].notna(), columns]
     values = frame["score"].to_numpy(dtype=float)
     keys, found = grids(frame, [*setting, "k"])
-    table = _pairs(keys, base, setting)
-    table = _alike(table, facts, apart)
+    table = _nearest(_pairs(keys, base, setting), facts, apart)
     ways = list(table.columns.drop(["k", "at", "base_at"]))
     met = [
         _meet(found[at], found[base_at], matched)
@@ -111,21 +111,21 @@ def _pairs(keys: pd.DataFrame, base: Mapping[str, str], setting: Sequence[str]) 
     same = [name for name in [*setting, "k"] if name not in own]
     bases = keys[is_base].rename(columns={name: f"base_{name}" for name in [*own, "at"]})
     pairs: pd.DataFrame = keys[~is_base].merge(bases, on=same)
-    alike = pairs["variant"] == pairs["base_variant"]
-    pairs = pairs[alike | ~alike.groupby(pairs["at"]).transform("any").astype(bool)]
     names = [*setting, *(f"base_{name}" for name in own), "k"]
     return pairs.sort_values(names)[[*names, "at", "base_at"]].reset_index(drop=True)
 
 
-def _alike(pairs: pd.DataFrame, facts: Facts, apart: Collection[str]) -> pd.DataFrame:
-    """The pairs of one variant, and of the others those that have most in common."""
-    free = {*TESTS, *apart}
+def _nearest(pairs: pd.DataFrame, facts: Facts, apart: Collection[str]) -> pd.DataFrame:
+    """Of each point's pairs the one of its own variant, or those that have most in common."""
+    free = {IMPORTED, *TESTS, *apart}
 
     def common(variant: str, base: str) -> int:
+        if variant == base:
+            return len(free) + 1
         mine, others = facts.get(variant, {}), facts.get(base, {})
         equal = {name: fact == others[name] for name, fact in mine.items()
                  if fact is not None and others.get(name) is not None}  # fmt: skip
-        if variant != base and not all(equal[name] for name in equal.keys() - free):
+        if not all(equal[name] for name in equal.keys() - free):
             return -1
         return sum(equal.get(name, False) for name in free)
 

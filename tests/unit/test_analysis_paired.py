@@ -261,6 +261,15 @@ def test_of_bases_with_other_test_sets_the_one_with_the_same_is_preferred():
     assert bases("greedy", "fewer rows", of="of few") == ["fewer rows", "greedy"]
 
 
+def test_imports_of_several_files_are_compared_where_one_file_has_no_base():
+    facts = {name: {"imported": f"{name}.csv"} for name in ("here", "there", "other")}
+    rows = frame(cell("aabb", variant="here"), cell("abab", variant="there"))
+    for variant, expected in (("other", ["here", "there"]), ("here", ["here"])):
+        chosen = cell("abbb", select="bm25", order="relevance", variant=variant)
+        found = retrieval_gain(frame(rows, chosen), facts=facts)
+        assert found["base_variant"].tolist() == expected
+
+
 def test_without_facts_every_base_is_compared_with():
     rows = frame(cell("aabb", variant="greedy"), cell("aabb", variant="exact"),
                  cell("abbb", select="dense", order="relevance", variant="dense"))  # fmt: skip
