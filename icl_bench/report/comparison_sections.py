@@ -46,13 +46,13 @@ def _compared(
 ) -> tuple[tuple[Panel, ...], Look]:
     """Panels of differences, one for each combination of ``by``.
 
-    ``base`` are series that other panels of the section have before these.
+    ``base`` are series that other panels of the section have, before these.
     """
     lined = with_limits(
         frame[frame["difference"].notna()].sort_values(["series", "k"]), "difference"
     )
     look = common_look(lined, room=True)
-    look = replace(look, series=[*base, *look.series])
+    look = replace(look, series=[*dict.fromkeys([*base, *look.series])])
     panels = tuple(
         Panel(file_name(kind, *key), " · ".join(key),
               charts.differences(part, look, f"difference in {measure(part)} (points)", _tips(part),
@@ -115,13 +115,15 @@ def selection(findings: Findings, naming: Naming) -> Section | None:
 def teaching(findings: Findings, naming: Naming) -> Section | None:
     """What demonstrations are worth when something of them is changed or left out."""
     frame = naming.named(findings.teaching)
-    if frame["difference"].notna().sum() == 0:
+    frame = frame[frame["difference"].notna()]
+    if frame.empty:
         return None
     of = capital(measure(frame))
-    frame = frame.assign(way=frame["series"], series=frame["teaching"])
     by = ["task", "model", "way"]
-    compared, look = _compared(frame, "teaching", by, "What demonstrations teach", [str(PLAIN)])
+    frame = naming.against(frame.assign(way=frame["series"], series=frame["teaching"]), by)
     beside = _taught_curves(findings, naming, frame)
+    shown = [*dict.fromkeys(beside["series"])]
+    compared, look = _compared(frame, "teaching", by, "What demonstrations teach", shown)
     curves = _curves(beside, replace(look, values=(0.0, 1.0)), by)
     panels = [panel for both in zip(curves, compared, strict=True) for panel in both]
     columns = COMPARED.replace(CURVE, "task model way teaching")
@@ -139,20 +141,24 @@ def _taught_curves(findings: Findings, naming: Naming, compared: pd.DataFrame) -
     """The curves of both sides: ``way`` is the comparison's, ``series`` what is shown."""
     import pandas as pd
 
-    setting = ["task", "model", "select", "order", "attention"]
-    ways = compared.drop_duplicates([*setting, "variant"])
+    setting = ["task", "model", "select", "order", "attention", "variant"]
     plain, taught = naming.named(findings.summary.curves), naming.named(findings.summary.taught)
-    bases = ways[[*setting, "base_variant", "way"]].rename(columns={"base_variant": "variant"})
-    plain = plain.merge(bases, on=[*setting, "variant"]).assign(series=str(PLAIN))
-    taught = taught.merge(ways[[*setting, "variant", "way"]], on=[*setting, "variant"])
-    return pd.concat([plain, taught.assign(series=taught["teaching"])])
+    bases = compared.assign(variant=compared["base_variant"])[[*setting, "way"]].drop_duplicates()
+    several = bases.duplicated([*setting[:-1], "way"], keep=False)
+    text = bases["variant"].map(dict(naming.settings)).fillna(bases["variant"])
+    bases = bases.assign(shown=(str(PLAIN) + ", " + text).where(several, str(PLAIN)))
+    plain = plain.merge(bases, on=setting)
+    taught = taught.merge(compared[[*setting, "way"]].drop_duplicates(), on=setting)
+    return pd.concat([
+        plain.assign(series=plain["shown"]), taught.assign(series=taught["teaching"])
+    ])  # fmt: skip
 
 
 def _curves(frame: pd.DataFrame, look: Look, by: Sequence[str]) -> list[Panel]:
     """Panels of curves over k, one for each combination of ``by``."""
     found = []
     for key, part in groups(frame, by):
-        lined = with_limits(part.drop_duplicates(["series", "k"]).sort_values("k"), "score")
+        lined = with_limits(part.sort_values("k"), "score")
         says = f"{measure(part)} over k, demonstrations as they are and not, {' and '.join(key)}"
         name = file_name("teaching-curves", *key)
         found.append(curve_panel(lined, name, " · ".join(key), look, says))

@@ -260,6 +260,21 @@ def test_changed_demonstrations_stand_beside_the_plain_curve(tmp_path: Path):
     assert list(section.look.series) == ["plain", "inputs-only", "labels:permuted"]
 
 
+def test_changed_demonstrations_without_a_test_example_of_the_plain_ones_are_left_out(
+    tmp_path: Path,
+):
+    changed = cell("abbb", teaching="labels:permuted")
+    elsewhere = changed.assign(select="balanced", test_id="other " + changed["test_id"])
+    files = {"plain": frame(cell("aabb"), cell("aabb", select="balanced")),
+             "changed": frame(changed, elsewhere)}  # fmt: skip
+    for name, made in files.items():
+        made.drop(columns="variant").to_parquet(tmp_path / f"{name}.parquet")
+        import_predictions(tmp_path / f"{name}.parquet", tmp_path / "results")
+    report = make_report(tmp_path / "results")
+    (section,) = [section for section in report.sections if section.name == "teaching"]
+    assert [panel.title.split(" · ")[2].split(",")[0] for panel in section.panels] == ["random"] * 2
+
+
 def test_what_reading_warns_of_is_said_on_the_page_too(tmp_path: Path):
     sweep(tmp_path / "cards", tmp_path / "results", "1", draws=1)
     (tmp_path / "results" / "torn.parquet").write_bytes(b"PAR1")
