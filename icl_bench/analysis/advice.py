@@ -285,7 +285,7 @@ def _said(part: pd.DataFrame, budget: Budget, margin: float) -> Iterator[str]:
     unknown = int((part["verdict"] == "cost unknown").sum())
     rows = part.to_dict("records")
     if not part["advised"].any():
-        known = part[part[budget.cost].notna() & (part["verdict"] != OTHERS)]
+        known = _priced(part, budget)
         if len(known):
             cheapest = known.iloc[int(budget.ranks(known).argmin())].to_dict()
             yield f"nothing is within it; the cheapest point is {_point(cheapest, budget)}"
@@ -317,7 +317,7 @@ def _advice(
             f"{points} are lost: {_tested(advised, tests)}"
         )
         yield f"the best is {_point(best, budget)}"
-    known = part[part[budget.cost].notna() & (part["verdict"] != OTHERS)]
+    known = _priced(part, budget)
     known = known.assign(rank=budget.ranks(known)).sort_values("rank", kind="stable")
     cheaper = known[known["rank"] < known.loc[known["advised"], "rank"].iloc[0]]
     unsure = cheaper[cheaper["verdict"] == "no telling"]
@@ -339,6 +339,11 @@ def _advice(
     elif not tests:
         yield "no cheaper point could be tested"
     yield from cautions(row["select"] for row in (advised, best))
+
+
+def _priced(part: pd.DataFrame, budget: Budget) -> pd.DataFrame:
+    """The candidates whose cost is known."""
+    return part[part[budget.cost].notna() & (part["verdict"] != OTHERS)]
 
 
 def _others(number: int) -> str:

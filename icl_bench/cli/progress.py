@@ -67,7 +67,9 @@ class Display:
             yield lambda text: status.update(text)
 
     def plan(self, sweep: Sweep) -> None:
-        """What will run, and what a user must know about the data."""
+        """What will run, and what a user must know about the data, unless quiet."""
+        if self._quiet:
+            return  # some of it takes an encoder to find out
         data, plan = sweep.experiment.data, sweep.plan
         self.note(
             f"{data.spec.name}: {asked(sweep)}, pool of "

@@ -20,6 +20,7 @@ from transformers.utils import logging
 
 from icl_bench.backends.transformers import TransformersBackend
 from icl_bench.cli import main
+from icl_bench.cli.progress import Display
 from icl_bench.errors import CellError
 from icl_bench.store import failed_cells, read_results
 
@@ -546,3 +547,10 @@ def test_help_starts_at_once_and_imports_no_heavy_library():
     seconds, *modules = done.stderr.split()
     assert not {"torch", "transformers", "pandas", "pyarrow", "numpy", "datasets"} & set(modules)
     assert float(seconds) < 0.5
+
+
+def test_a_quiet_run_does_not_work_out_what_it_would_not_say():
+    nothing: Any = None
+    Display(quiet=True).plan(nothing)
+    with pytest.raises(AttributeError):
+        Display(quiet=False).plan(nothing)
