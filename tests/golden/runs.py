@@ -1,0 +1,125 @@
+"""A fixed set of small runs over every selector, order, attention pattern, perturbation and method.
+
+``python tests/golden/runs.py FOLDER`` carries them out with the real model in float32 and writes
+one CSV file a run: what is stored under ``predictions/`` was made so, and later versions are held
+to it (``test_predictions.py``). Each run has a results folder of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # for the server of the API's unit tests
+
+HERE = Path(__file__).parent
+PORT = 18437
+"""Of the run against a server: its address is a part of its cells' names."""
+COMMON = ("--model", "gemma3-270m", "--dtype", "float32", "--device", "cpu")
+
+RUNS: Mapping[str, Sequence[str]] = {
+    "selectors": ("run", "--task", "trec", "--k", "6,12", "--draws", "2", "--test-size", "12",
+                  "--select", "random,balanced,centroids,centroids,of=queries,bm25,bertscore,dense,"
+                  "hybrid:4,hybrid:4,by=dense,balanced+hybrid:4,centroids+hybrid:4,by=bertscore"),
+    "orders": ("run", "--task", "trec", "--k", "6", "--draws", "2", "--test-size", "8",
+               "--order", "drawn,shuffled:1,by-label"),
+    "orders-of-retrieval": ("run", "--task", "trec", "--k", "6", "--test-size", "8", "--select",
+                            "bm25", "--order", "relevance,relevance-reversed,shuffled:2,by-label"),
+    "attention": ("run", "--task", "trec", "--k", "12,24", "--draws", "1", "--test-size", "8",
+                  "--attention", "full,block:4,sink=1,local=1,block:6,sink=0,local=0,grouped:2,64,"
+                  "approx:64,8"),
+    "reuse": ("run", "--task", "trec", "--k", "6", "--select", "bm25", "--test-size", "8",
+              "--attention", "block:1,reuse,block:1,sink=0,local=0,reuse,block:2"),
+    "permuted": ("run", "--task", "trec", "--k", "8", "--draws", "2", "--test-size", "8",
+                 "--demonstrations", "labels:permuted"),
+    "noise": ("run", "--task", "trec", "--k", "8", "--draws", "2", "--test-size", "8",
+              "--select", "random,bm25", "--demonstrations", "labels:noise=0.3"),
+    "inputs-only": ("run", "--task", "trec", "--k", "8", "--draws", "1", "--test-size", "8",
+                    "--demonstrations", "inputs-only"),
+    "labels-only": ("run", "--task", "trec", "--k", "8", "--draws", "1", "--test-size", "8",
+                    "--demonstrations", "labels-only"),
+    "nearest-removed": ("run", "--task", "trec", "--k", "8", "--draws", "1", "--test-size", "8",
+                        "--demonstrations", "nearest-removed:25"),
+    "half-of-the-labels": ("run", "--task", "trec", "--k", "8", "--draws", "1", "--test-size",
+                           "30", "--labels", "half:1"),
+    "copied": ("run", "--task", "trec", "--k", "8", "--draws", "1", "--test-size", "8",
+               "--queries", "copied"),
+    "unconstrained": ("run", "--task", "trec", "--k", "8", "--draws", "1", "--test-size", "8",
+                      "--unconstrained"),
+    "exact": ("run", "--task", "trec", "--k", "8", "--draws", "1", "--test-size", "8",
+              "--score", "exact"),
+    "per-label": ("run", "--task", "trec", "--per-label", "2", "--draws", "1", "--test-size", "8",
+                  "--select", "balanced"),
+    "seed": ("run", "--task", "banking77", "--k", "20", "--draws", "1", "--test-size", "8",
+             "--seed", "5"),
+    "free-text": ("run", "--task", str(HERE / "free_text.yaml"), "--k", "2,4", "--draws", "1",
+                  "--test-size", "4"),
+    "simple-methods": ("finetune", "--task", "trec", "--k", "12", "--draws", "2", "--test-size",
+                       "8", "--method", "probe,knn"),
+    "training": ("finetune", "--task", "trec", "--k", "12", "--draws", "1", "--test-size", "8",
+                 "--method", "lora,full", "--epochs", "1", "--validation", "examples"),
+    "server": ("run", "--task", "trec", "--k", "4", "--draws", "1", "--test-size", "6", "--backend",
+               "openai", "--base-url", f"http://127.0.0.1:{PORT}/v1", "--tokenizer", "gemma3-270m",
+               "--model", "m"),
+}  # fmt: skip
+"""By name: the command's words but for those that all have."""
+
+VLLM = ("run", "--backend", "vllm", "--task", "trec", "--model", "gemma3-270m", "--dtype",
+        "float32", "--k", "6,12", "--draws", "1", "--test-size", "8", "--select",
+        "random,bm25,hybrid:4")  # fmt: skip
+"""The run of the vLLM backend, which has an environment of its own."""
+
+
+def carry_out(name: str, folder: Path) -> bytes:
+    """Carry out one run in this process and return its export as CSV."""
+    words = [*(VLLM if name == "vllm" else RUNS[name])]
+    if name not in ("server", "vllm"):
+        words += COMMON
+    results, out = folder / "results", folder / f"{name}.csv"
+    with _server() if name == "server" else contextlib.nullcontext():
+        _call([*words, "--results", str(results), "--quiet"])
+    _call(["export", "--results", str(results), "--out", str(out)])
+    return out.read_bytes()
+
+
+def _call(words: Sequence[str]) -> None:
+    from icl_bench.cli import main
+
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said):
+            main(words)
+    except SystemExit as ended:
+        if ended.code:
+            raise RuntimeError(f"{' '.join(words)}: exit {ended.code}: {said.getvalue()}") from None
+
+
+@contextlib.contextmanager
+def _server() -> Iterator[None]:
+    """A server whose answer depends on the prompt alone."""
+    from api_server import completion, serving
+
+    os.environ["OPENAI_API_KEY"] = "none"
+    labels = ("entity", "human being", "location", "no label")
+
+    def answer(request: dict[str, Any]) -> Any:
+        return completion(f" {labels[len(request['prompt']) % 4]}")
+
+    reply: Callable[[dict[str, Any]], Any] = answer
+    with serving(reply, PORT):
+        yield
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1])
+    target.mkdir(parents=True, exist_ok=True)
+    for run in sys.argv[2:] or RUNS:
+        with tempfile.TemporaryDirectory() as work:
+            (target / f"{run}.csv").write_bytes(carry_out(run, Path(work)))
+        print(run, flush=True)
