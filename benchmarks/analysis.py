@@ -16,15 +16,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from icl_bench.analysis.bias import confusions, label_bias, label_frequencies
 from icl_bench.analysis.calibration import calibration_error, reliability
+from icl_bench.analysis.comparisons import compare_models, retrieval_gain, sorting_penalty
 from icl_bench.analysis.curves import curves
 from icl_bench.analysis.demonstrations import by_distance, by_presence, copying
-from icl_bench.analysis.models import compare_models
+from icl_bench.analysis.label_bias import confusions, label_bias, label_frequencies
 from icl_bench.analysis.order import noise_floor, order_sensitivity
 from icl_bench.analysis.saturation import context_shares, saturation_chances
-from icl_bench.analysis.selectors import retrieval_gain
-from icl_bench.analysis.sorting import sorting_penalty
 
 SHOTS = np.array([1, 5, 10, 25, 50, 100, 250, 500, 1000, 2000])
 DRAWS, TEST, LABELS = 10, 250, 77

@@ -45,9 +45,9 @@ def measure(
 ) -> None:  # fmt: skip
     """Prefill under each pattern and print a table."""
     from icl_bench.backends.transformers import TransformersBackend
-    from icl_bench.patterns import parse
-    from icl_bench.shape import shape_of
-    from icl_bench.work import Reading, cache_bytes, work_of
+    from icl_bench.models.architecture import shape_of
+    from icl_bench.models.attention_patterns import parse
+    from icl_bench.sweep.compute_cost import PromptLayout, cache_bytes, work_of
 
     backend, shape = TransformersBackend(source, tokenizer, dtype=dtype), shape_of(str(source))
     tokens = len(prompts.prefix)
@@ -66,7 +66,7 @@ def measure(
     print(f"{name}, {tokens:,} tokens, {dtype}")
     columns = ("seconds", "of full", "formula", "ratio", "cache MB", "formula")
     print(f"{'':26}" + "".join(f"{name:>10}" for name in columns))
-    works = {t: work_of(Reading.of(prompts, parse(t)), shape, 0, dtype) for t in patterns}
+    works = {t: work_of(PromptLayout.of(prompts, parse(t)), shape, 0, dtype) for t in patterns}
     for text in patterns:
         share = seconds[text] / seconds[patterns[0]]
         formula = works[text].prefix_flops / works[patterns[0]].prefix_flops
@@ -85,7 +85,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32")
     arguments = parser.parse_args()
 
-    from icl_bench.sweep import RunSpec, Sweep
+    from icl_bench.sweep.sweep import RunSpec, Sweep
 
     spec = RunSpec(task="banking77", model=arguments.model, k=str(arguments.k), draws=1,
                    test_size=1, data_dir=arguments.data)  # fmt: skip

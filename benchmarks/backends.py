@@ -22,8 +22,8 @@ BACKENDS = ("transformers", "vllm")
 
 def side(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Sweep with one backend."""
-    from icl_bench.store import finished_cells, read_results
-    from icl_bench.sweep import EngineSpec, RunSpec, Sweep
+    from icl_bench.results.reading import finished_cells, read_results
+    from icl_bench.sweep.sweep import EngineSpec, RunSpec, Sweep
 
     spec = RunSpec(
         task=arguments.task,

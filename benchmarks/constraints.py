@@ -27,10 +27,10 @@ def cells(text: str) -> list[tuple[str, int]]:
 
 
 def sweep(task: str, k: int, data: Path, rows: int, backend: str) -> Any:
-    from icl_bench.engines import EngineSpec
-    from icl_bench.sweep import RunSpec, Sweep
+    from icl_bench.backends.registry import BackendSpec
+    from icl_bench.sweep.sweep import RunSpec, Sweep
 
-    engine = EngineSpec(backend=backend)
+    engine = BackendSpec(backend=backend)
     return Sweep.prepare(RunSpec(task=task, model="gemma3-270m", k=str(k), draws=1, seed=0,
                                  test_size=rows, data_dir=data, engine=engine))  # fmt: skip
 
@@ -90,7 +90,7 @@ def vllm(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _engine(backend: Any, prompts: Any, automaton: Any) -> tuple[list[int], int]:
-    from icl_bench.backends.base import Greedy
+    from icl_bench.backends.interface import Greedy
 
     done = backend.generate(prompts, backend.sampling(Greedy(automaton)))
     tokens = [output.outputs[0].token_ids for output in done]

@@ -41,7 +41,7 @@ def main() -> None:
 
     from transformers import AutoModelForCausalLM
 
-    from icl_bench.sweep import RunSpec, Sweep
+    from icl_bench.sweep.sweep import RunSpec, Sweep
 
     spec = RunSpec(
         task="banking77",

@@ -18,11 +18,12 @@ from typing import Any
 
 from icl_bench.analysis.cost import CellCost, cost
 from icl_bench.analysis.curves import curves
-from icl_bench.analysis.summary import asked, read_some
+from icl_bench.analysis.summary import asked
+from icl_bench.demonstrations.selector_spec import SelectorSpec, split
 from icl_bench.errors import UserError
-from icl_bench.quiet import hush_libraries
-from icl_bench.selection.choice import Choice, split
-from icl_bench.sweep import RunSpec, Sweep
+from icl_bench.quiet_libraries import hush_libraries
+from icl_bench.results.reading import read_some
+from icl_bench.sweep.sweep import RunSpec, Sweep
 
 SELECT = "random,hybrid:10,hybrid:10,by=dense,hybrid:20,centroids,balanced,bm25,dense"
 POINT = ["select", "k"]
@@ -32,7 +33,7 @@ def run(arguments: argparse.Namespace, select: str) -> None:
     """Run what is missing of one selection; says how long the plan took, choosing included."""
     spec = RunSpec(
         task=arguments.task, model=arguments.model, k=arguments.k, select=(select,),
-        draws=None if Choice.parse(select).retrieves else arguments.draws,
+        draws=None if SelectorSpec.parse(select).retrieves else arguments.draws,
         test_size=arguments.rows, data_dir=arguments.data,
     )  # fmt: skip
     start = time.perf_counter()

@@ -25,8 +25,8 @@ SHOTS = (1, 10, 50, 100, 250, 400, 1000)
 
 def ours(data: Path, dtype: str, rows: int, results: Path | None) -> dict[str, Any]:
     """Sweep Banking-77 with this program; seconds, accuracy, counts, peak memory."""
-    from icl_bench.store import read_results
-    from icl_bench.sweep import RunSpec, Sweep
+    from icl_bench.results.reading import read_results
+    from icl_bench.sweep.sweep import RunSpec, Sweep
 
     spec = RunSpec(
         task="banking77",
@@ -63,7 +63,7 @@ def ours(data: Path, dtype: str, rows: int, results: Path | None) -> dict[str, A
 
 def reference(script: Path, data: Path, rows: int) -> dict[str, Any]:
     """Run the reference script as it is and read what it prints."""
-    from icl_bench.models import resolve
+    from icl_bench.models.registry import resolve
 
     folder = resolve("gemma3-270m").source
     command = [sys.executable, str(script), folder, str(data / "banking77"), str(rows)]

@@ -12,29 +12,45 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from icl_bench.analysis.comparisons import source
 from icl_bench.analysis.cost import POINT, CellCost, cost
-from icl_bench.analysis.grid import grids
-from icl_bench.analysis.paired import compare, holm
-from icl_bench.analysis.scores import ACCURACY, metrics, scored, title
-from icl_bench.analysis.selectors import source
-from icl_bench.analysis.summary import asked, read_some
-from icl_bench.errors import UserError, plain
-from icl_bench.methods import BASELINES
-from icl_bench.selection.choice import cautions
+from icl_bench.analysis.statistics.grid import grids
+from icl_bench.analysis.statistics.paired import compare, holm
+from icl_bench.analysis.summary import asked
+from icl_bench.demonstrations.selector_spec import cautions
+from icl_bench.errors import UserError
+from icl_bench.metrics import ACCURACY, metrics, scored, title
+from icl_bench.results.reading import read_some
+from icl_bench.results.trained_methods import BASELINES
+from icl_bench.wording import plain
 
 if TYPE_CHECKING:
     import pandas as pd
 
 ALPHA = 0.05
+
+
 MARGIN = 0.05
 """The loss that a cheaper point may have, as a share of 1."""
+
+
 SAME = 0.02
 """The share by which computed tokens of a query differ by chance; one token is none either."""
+
+
 COSTS = ["computed_tokens", "prompt_tokens", "seconds"]
+
+
 TEST = ["difference", "ci_low", "ci_high", "p", "p_holm", "rows", "draws", "base_draws",
         "left_out"]  # fmt: skip
+
+
 ADVICE = [*POINT, "metric", "mean", *COSTS, "verdict", "advised", *TEST]
+
+
 OTHERS = "other test examples"
+
+
 GOOD = ("best", "as good")
 """Verdicts of what may be advised."""
 
@@ -120,7 +136,7 @@ def advise(
     ``frame`` has predictions, ``costs`` is :func:`icl_bench.analysis.cost.cost`'s table of them.
     Points are those of prompts: training and its upper bounds are no candidates, nor are shuffled
     orders. The best is the one with the highest mean of ``value``, by default of the task's own
-    score (:func:`icl_bench.analysis.scores.scored`), within the budget, the cheapest
+    score (:func:`icl_bench.metrics.scored`), within the budget, the cheapest
     of equals. All means and tests are on the test examples that most points of the task and model
     were asked (of equals, the larger set). Each cheaper one is tested in common draws where both
     draw their demonstrations in one way, else each side's draws are a sample of its own.
@@ -139,7 +155,7 @@ def advise(
     Then ``advised``, whether it is the cheapest of the best and the as good (one of each task and
     model that has a point within the budget); ``difference`` from the best's mean, ci_low and
     ci_high (95%, two-sided), p and p_holm; the common rows (test examples), draws and base_draws,
-    and left_out, as of :func:`icl_bench.analysis.paired.compare`.
+    and left_out, as of :func:`icl_bench.analysis.statistics.paired.compare`.
 
     That a point is not significantly worse is no reason to advise it: with few test examples
     nothing is. In simulations (250 test examples, three draws) with four cheaper points that lost

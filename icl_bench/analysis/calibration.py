@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from icl_bench.analysis.bootstrap import Counts, means, resample
-from icl_bench.analysis.curves import SETTING
-from icl_bench.analysis.grid import grids
+from icl_bench.analysis.statistics.bootstrap import Counts, means, resample
+from icl_bench.analysis.statistics.grid import grids
+from icl_bench.results.cells import SETTING
 
 if TYPE_CHECKING:
     import pandas as pd
 
 POINT = [*SETTING, "k"]
+
+
 BINS = 10
 
 

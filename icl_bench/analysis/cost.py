@@ -8,21 +8,29 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icl_bench.analysis.curves import SETTING
-from icl_bench.analysis.reading import pattern_of
-from icl_bench.methods import BASELINES
-from icl_bench.patterns import FULL
-from icl_bench.selection.choice import known
-from icl_bench.shape import Shape
+from icl_bench.analysis.attention import pattern_of
+from icl_bench.demonstrations.selector_spec import known
+from icl_bench.models.architecture import Architecture
+from icl_bench.models.attention_patterns import FULL
+from icl_bench.results.cells import SETTING
+from icl_bench.results.trained_methods import BASELINES
 
 if TYPE_CHECKING:
     import pandas as pd
 
 POINT = [*SETTING, "k"]
+
+
 TOKENS = ["prompt_tokens", "cached_tokens", "answer_tokens"]
+
+
 OF_READING = ["prefix_flops", "query_flops", "whole_flops", "cache_bytes"]
+
+
 OF_CELL = [*OF_READING, "prefill_seconds", "peak_cache_bytes", "training_seconds",
            "training_tokens", "training_flops"]  # fmt: skip
+
+
 EVEN = ["task", "model", "select", "k", "beside", "training_flops", "flops", "base_flops",
         "queries", "training_seconds", "seconds", "base_seconds", "queries_by_seconds"]  # fmt: skip
 
@@ -35,12 +43,12 @@ class CellCost:
     """That the engine took to answer."""
     prefix_tokens: int = 0
     """Tokens that all prompts share."""
-    shape: Shape | None = None
+    shape: Architecture | None = None
     """Of the model, for cells of full attention whose file does not say their ``work``."""
     training: Mapping[str, Any] | None = None
     """``seconds``, ``tokens`` and ``flops`` of a training."""
     work: Mapping[str, float] | None = None
-    """Operations and bytes by formula: the fields of :class:`icl_bench.work.Work`."""
+    """Operations and bytes by formula: the fields of :class:`icl_bench.sweep.compute_cost.ComputeCost`."""
     prefill_seconds: float | None = None
     """Measured, of what all prompts share."""
     peak_cache_bytes: float | None = None
@@ -54,7 +62,7 @@ class CellCost:
         return cls(
             meta.get("seconds"),
             int(meta.get("prefix_tokens") or 0),
-            Shape.of(shape) if shape and full else None,
+            Architecture.of(shape) if shape and full else None,
             meta.get("training"),
             meta.get("work"),
             meta.get("prefill_seconds"),
@@ -92,8 +100,8 @@ def cost(frame: pd.DataFrame, cells: Mapping[str, CellCost]) -> pd.DataFrame:
     prefix_flops (operations of what is computed once for all queries: their prompts' shared
     beginning or, where demonstrations are reused, each of these), query_flops (of a query on top of
     it), whole_flops (of a query with nothing cached) and cache_bytes (of the keys and values kept
-    of the longest prompt) by formula (:mod:`icl_bench.work`; cells stored before it have those of
-    full attention by :meth:`icl_bench.shape.Shape.flops`, and no bytes); prefill_seconds and
+    of the longest prompt) by formula (:mod:`icl_bench.sweep.compute_cost`; cells stored before it have those of
+    full attention by :meth:`icl_bench.models.architecture.Architecture.flops`, and no bytes); prefill_seconds and
     peak_cache_bytes as measured; training_seconds, training_tokens and training_flops. What is not
     known is NaN.
 

@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icl_bench.analysis.grid import grids
-from icl_bench.analysis.intervals import mean_interval
-from icl_bench.analysis.scores import metrics, scored
-from icl_bench.store import SCORES
+from icl_bench.analysis.statistics.grid import grids
+from icl_bench.analysis.statistics.intervals import mean_interval
+from icl_bench.metrics import SCORES, metrics, scored
+from icl_bench.results.cells import SETTING
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SETTING = ["task", "model", "select", "order", "attention", "variant"]
-"""Columns that are the same along one curve."""
 SATURATED = 0.95
 
 
@@ -24,7 +22,7 @@ def curves(predictions: pd.DataFrame) -> pd.DataFrame:
     """Mean scores against k, one row per point of each curve.
 
     Columns: the setting, k, draws, test_rows; ``metric``, by which the task's points are compared
-    (:func:`icl_bench.analysis.scores.scored`), its ``score`` with ci_low and ci_high (95%, draws
+    (:func:`icl_bench.metrics.scored`), its ``score`` with ci_low and ci_high (95%, draws
     and test examples both random); accuracy, macro_f1 (over the labels of the test rows' gold, mean
     of draws) and invalid (share of answers that are no label), or for free text the means of its
     scores. Shares of 1. Where a draw lacks test examples, a point is its largest part that is
@@ -48,7 +46,7 @@ def curves(predictions: pd.DataFrame) -> pd.DataFrame:
         {**key, **_point(part.rows, scores), "metric": of_task[key["task"]]}
         for key, part in zip(keys.to_dict("records"), parts, strict=True)
     ]
-    table = pd.DataFrame(rows, columns=[*points, *_POINT])
+    table = pd.DataFrame(rows, columns=[*points, *SCORED])
     table["left_out"] = [g.predictions - p.rows.size for g, p in zip(found, parts, strict=True)]
     if table["left_out"].any():
         predictions = predictions.iloc[np.sort(np.hstack([part.rows.ravel() for part in parts]))]
@@ -57,16 +55,16 @@ def curves(predictions: pd.DataFrame) -> pd.DataFrame:
         of_draws = label_scores(labelled, [*points, "draw"])
         means = of_draws.groupby(points, observed=True)[["macro_f1"]].mean()
         table = table.drop(columns="macro_f1").merge(means, on=points, how="left")
-    return table[[*points, *_POINT]]
+    return table[[*points, *SCORED]]
 
 
-_POINT = ["draws", "test_rows", "metric", "score", "ci_low", "ci_high", "accuracy", "macro_f1",
+SCORED = ["draws", "test_rows", "metric", "score", "ci_low", "ci_high", "accuracy", "macro_f1",
           "invalid", *SCORES, "left_out"]  # fmt: skip
 
 
 def _point(rows: np.ndarray, scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """One point's numbers but macro-F1, from the positions of its predictions ``(draws, test)``."""
-    found: dict[str, Any] = dict.fromkeys(_POINT)
+    found: dict[str, Any] = dict.fromkeys(SCORED)
     found["draws"], found["test_rows"] = rows.shape
     here = {name: values[rows] for name, values in scores.items()}
     known = {name for name, values in here.items() if not np.isnan(values).any()}

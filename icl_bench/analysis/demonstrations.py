@@ -8,20 +8,30 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from icl_bench.analysis.curves import SETTING
-from icl_bench.analysis.grid import partition
-from icl_bench.analysis.shares import shares
+from icl_bench.analysis.statistics.grid import partition
+from icl_bench.analysis.statistics.shares import shares
+from icl_bench.results.cells import SETTING
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Shared = Mapping[str, Sequence[str]]
 """Cell -> ids of the demonstrations that all its prompts have, first to last."""
+
+
 BINS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+
+
 POINT = [*SETTING, "k"]
+
+
 UNKNOWN = -2
+
+
 CHUNK = 10_000
 """Rows with demonstrations of their own that are taken up at once: their ids are many."""
+
+
 BEYOND = np.iinfo(np.int64).max
 
 

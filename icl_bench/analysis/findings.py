@@ -7,30 +7,35 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from icl_bench.analysis.bias import confusions, label_bias, label_frequencies
+from icl_bench.analysis.attention import attention_patterns
 from icl_bench.analysis.calibration import calibration_error, reliability
+from icl_bench.analysis.comparisons import (
+    compare_models,
+    prompted,
+    retrieval_gain,
+    sorting_penalty,
+    teaching_effect,
+    training_gain,
+)
 from icl_bench.analysis.cost import CellCost, break_even, cost
 from icl_bench.analysis.demonstrations import by_distance, by_presence, copying
-from icl_bench.analysis.models import compare_models
+from icl_bench.analysis.label_bias import confusions, label_bias, label_frequencies
 from icl_bench.analysis.order import noise_floor
-from icl_bench.analysis.paired import Facts
 from icl_bench.analysis.perplexity import no_perplexities, perplexities
-from icl_bench.analysis.reading import attention_patterns
 from icl_bench.analysis.saturation import context_shares, label_spaces, saturation_chances
-from icl_bench.analysis.scores import scored
-from icl_bench.analysis.selectors import retrieval_gain
-from icl_bench.analysis.sorting import sorting_penalty
-from icl_bench.analysis.summary import Summary, asked, read_some, records, summarise_stored
-from icl_bench.analysis.teaching import teaching_effect
-from icl_bench.analysis.training import prompted, training_gain
-from icl_bench.errors import UserError, nearest
-from icl_bench.models import REGISTRY
+from icl_bench.analysis.statistics.paired import Facts
+from icl_bench.analysis.summary import Summary, asked, records, summarise_stored
+from icl_bench.errors import UserError
+from icl_bench.metrics import scored
+from icl_bench.models.registry import REGISTRY
+from icl_bench.results.reading import read_some
 from icl_bench.seeds import generator
+from icl_bench.wording import nearest
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from icl_bench.store import Stored
+    from icl_bench.results.reading import Stored
 
 SEED = 0
 """Of the resampling: the same folder gives the same numbers."""
@@ -98,7 +103,7 @@ def read_findings(
 
 
 @dataclass(frozen=True)
-class Known:
+class CellFacts:
     """What is known of predictions beside themselves."""
 
     shared: Mapping[str, Sequence[str]]
@@ -111,7 +116,7 @@ class Known:
     """Model -> tokens it reads."""
 
     @classmethod
-    def of(cls, stored: Stored) -> Known:
+    def of(cls, stored: Stored) -> CellFacts:
         """Gather it from a folder's cells; windows of other models are the registry's."""
         labels: dict[str, dict[str, str]] = {}
         windows = {name: spec.context_tokens for name, spec in REGISTRY.items()}
@@ -137,7 +142,7 @@ def find(
     :func:`icl_bench.analysis.perplexity.perplexities`, whose files are no
     predictions. Raises ``UserError`` where there is no such model.
     """
-    known, facts = Known.of(stored), stored.variants
+    known, facts = CellFacts.of(stored), stored.variants
     everything = scored(stored.predictions)
     stored = replace(stored, predictions=everything)
     frame = asked(everything)
@@ -215,7 +220,7 @@ def _unmixed(shares: pd.DataFrame) -> pd.DataFrame:
 
 
 def _of_variants(
-    frame: pd.DataFrame, known: Known, table: Callable[..., pd.DataFrame]
+    frame: pd.DataFrame, known: CellFacts, table: Callable[..., pd.DataFrame]
 ) -> pd.DataFrame:
     """One table of all variants whose demonstrations' labels are known.
 

@@ -6,16 +6,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icl_bench.analysis.curves import SETTING
-from icl_bench.analysis.grid import Grid, grids, partition
-from icl_bench.analysis.shares import share_interval, shares
+from icl_bench.analysis.statistics.grid import Grid, grids, partition
+from icl_bench.analysis.statistics.shares import share_interval, shares
+from icl_bench.results.cells import SETTING
 
 if TYPE_CHECKING:
     import pandas as pd
 
 POINT = [*(name for name in SETTING if name != "order"), "k"]
+
+
 CHANGES = [*POINT, "reorderings", "draws", "rows", "changed", "ci_low", "ci_high", "left_out"]
+
+
 PROMPT = ["task", "model", "attention", "k", "test_id", "prompt_hash"]
+
+
 RUNS = ["task", "model", "attention", "variant", "other_variant", "k"]
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icl_bench.analysis.paired import holm
-from icl_bench.losses import read_losses
+from icl_bench.analysis.statistics.paired import holm
+from icl_bench.results.perplexity_losses import read_losses
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,19 +9,26 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from icl_bench.analysis.contrast import contrast, judge
-from icl_bench.analysis.grid import grids
-from icl_bench.analysis.paired import holm
-from icl_bench.store import AXES, SCORES
+from icl_bench.analysis.statistics.contrast import contrast, judge
+from icl_bench.analysis.statistics.grid import grids
+from icl_bench.analysis.statistics.paired import holm
+from icl_bench.metrics import SCORES
+from icl_bench.results.cells import AXES
 
 if TYPE_CHECKING:
     import pandas as pd
 
 POINT = [axis for axis in AXES if axis != "draw"]
+
+
 PAIR = [*POINT, "base_variant", "variant"]
 """A point of a run and the baseline's that it is compared with."""
+
+
 RESULT = ["score", "draws", "rows", "left_out", "base_mean", "mean", "difference", "ci_low",
           "ci_high", "p", "p_holm", "lost", "gained", "other_prompts", "verdict"]  # fmt: skip
+
+
 UNITS = 100
 """Steps of a score in the test of a loss, so that sums of scores are whole numbers."""
 
@@ -111,7 +118,7 @@ def compare(pairs: pd.DataFrame, tolerance: float = 0.01, alpha: float = 0.05) -
     Draws are fixed: both sides have the same demonstrations, and the question is whether these
     prompts are answered worse. Test examples are the sample, so that a point's datum is the mean
     difference over draws of each. Limits are Student's over these with Bonett & Price's correction
-    (:func:`icl_bench.analysis.contrast.contrast`).
+    (:func:`icl_bench.analysis.statistics.contrast.contrast`).
 
     Raises ValueError if a side predicted a test example twice in one draw of a point.
     """
@@ -185,7 +192,7 @@ def decide(
     """Return p, p corrected over the points, and whether the point is lost, ``(points,)`` each.
 
     ``differences`` are the scores of each point minus the baseline's, ``(draws, test)``. A point
-    is lost if its corrected p (:func:`icl_bench.analysis.paired.holm`) is at most ``alpha`` and
+    is lost if its corrected p (:func:`icl_bench.analysis.statistics.paired.holm`) is at most ``alpha`` and
     its mean is below ``-tolerance``.
 
     In simulations of 1,000 pairs of runs that differ by chance alone in 1 to 13% of predictions,

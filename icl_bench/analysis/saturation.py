@@ -8,16 +8,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from icl_bench.analysis.bootstrap import means, resample
-from icl_bench.analysis.curves import SATURATED, SETTING, saturation
-from icl_bench.analysis.grid import Grid, grids, partition
+from icl_bench.analysis.curves import SATURATED, saturation
+from icl_bench.analysis.statistics.bootstrap import means, resample
+from icl_bench.analysis.statistics.grid import Grid, grids, partition
+from icl_bench.results.cells import SETTING
 
 if TYPE_CHECKING:
     import pandas as pd
 
 CHANCES = [*SETTING, "k", "accuracy", "chance", "saturated", "rows", "left_out"]
+
+
 SHARES = ["k", "best_k", "max_k", "within_window", "share_of_tested", "prompt_tokens", "window",
           "share_of_window"]  # fmt: skip
+
+
 ALL_LABELS = "all"
 """What the column ``label_space`` says where no label is left out."""
 

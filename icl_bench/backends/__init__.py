@@ -1,1 +1,3 @@
 """Engines that turn prompts (token ids) into answers."""
+
+from __future__ import annotations

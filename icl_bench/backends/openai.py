@@ -15,15 +15,22 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from icl_bench.backends.base import Answer, Counters, Decoding, Free
-from icl_bench.errors import CellError, UserError, one_line
-from icl_bench.patterns import FULL, Pattern
-from icl_bench.prompts import PromptSet
+from icl_bench.backends.interface import Answer, Counters, Decoding, Free
+from icl_bench.errors import CellError, UserError
+from icl_bench.models.attention_patterns import FULL, Pattern
+from icl_bench.prompts.encoding import PromptSet
+from icl_bench.wording import one_line
 
 KEY = "OPENAI_API_KEY"
+
+
 PATIENCE_SECONDS = 600.0
 """How long a server that is away, overloaded or failing is asked again."""
+
+
 _PAUSE_SECONDS = 5.0  # between attempts, each of which the library itself repeats with back-off
+
+
 _TIMEOUT_SECONDS = 600.0
 
 

@@ -17,29 +17,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from icl_bench.backends.base import Answer, Counters, Decoding, Exact, Free, Greedy
-from icl_bench.backends.prefix import (
-    Extend,
-    LayerKeys,
-    Pack,
-    PackKeys,
-    Prefix,
-    Step,
-    View,
-    causal_rows,
-)
-from icl_bench.backends.reuse import Kept, Turner, assembled
+from icl_bench.backends.attention_steps import Extend, Step, View
+from icl_bench.backends.demonstration_cache import DemonstrationCache, RotaryShift, assembled
+from icl_bench.backends.device import choose_device, choose_dtype
+from icl_bench.backends.interface import Answer, Counters, Decoding, Exact, Greedy
+from icl_bench.backends.kv_cache import Prefix
+from icl_bench.backends.packed_decoding import HEAD_ROWS, OpenPack, answer_room
 from icl_bench.errors import CellError, UserError
-from icl_bench.labels import LabelTrie
-from icl_bench.patterns import FULL, Approx, Block, Pattern
-from icl_bench.prompts import Ids, PromptSet
-from icl_bench.shape import layer_windows
-from icl_bench.work import parts
+from icl_bench.models.architecture import layer_windows
+from icl_bench.models.attention_patterns import FULL, Approx, Block, Pattern
+from icl_bench.prompts.encoding import Ids, PromptSet, parts
 
 ATTENTION = "icl_bench"
+
+
 SMALLEST_CHUNK = 64
-_HEAD_ROWS = 128  # rows of logits over a whole vocabulary that are held at once
+
+
 _REUSING = 16  # prompts whose demonstrations are computed together before they are answered
+
 
 T = TypeVar("T")
 
@@ -64,36 +60,6 @@ def _attention(
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     out = step.layer(module.layer_idx, query, key, value, scale, sliding_window)
     return out.transpose(1, 2), None
-
-
-def choose_device(asked: str | None) -> torch.device:
-    """The device that was asked for, else CUDA where there is one, else the CPU."""
-    if asked is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(asked)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"--device {asked}: not usable here ({reason})") from None
-    return device
-
-
-def choose_dtype(asked: str, device: torch.device) -> torch.dtype:
-    """``auto`` is bfloat16, but float32 on a CPU that has no bfloat16 arithmetic.
-
-    There bfloat16 products are emulated and take several times as long.
-    """
-    if asked != "auto":
-        return {
-            "float32": torch.float32,
-            "bfloat16": torch.bfloat16,
-            "float16": torch.float16,
-        }[asked]
-    if device.type != "cpu":
-        return torch.bfloat16
-    native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    return torch.bfloat16 if native else torch.float32
 
 
 class TransformersBackend:
@@ -128,7 +94,7 @@ class TransformersBackend:
         self._long_tokens = self.chunk_tokens
         self._reserves = True
         self._prefix, self._ids, self._view = Prefix(), tuple[int, ...](), View()
-        self._kept: dict[Ids, Kept] = {}
+        self._kept: dict[Ids, DemonstrationCache] = {}
         self._model = self._load(model, revision)
         self._core = self._model.get_decoder()
         self._head = self._model.get_output_embeddings()
@@ -272,7 +238,7 @@ class TransformersBackend:
         found: list[Tensor] = []
 
         def score(hidden: Tensor) -> None:
-            for rows in hidden.split(_HEAD_ROWS):
+            for rows in hidden.split(HEAD_ROWS):
                 start = sum(map(len, found))
                 targets = wanted[start : start + len(rows)]
                 logits = self._logits(rows[: len(targets)])
@@ -354,11 +320,11 @@ class TransformersBackend:
         """Tokens of a query that may be packed: what lies in one window with its answer."""
         if not isinstance(pattern, Approx):
             return self._long_tokens
-        room = pattern.window - _answer_room(decoding)
+        room = pattern.window - answer_room(decoding)
         if room < 1:
             raise CellError(
                 f"--attention {pattern}: WINDOW must hold an answer, here "
-                f"{_answer_room(decoding) + 1} tokens at most"
+                f"{answer_room(decoding) + 1} tokens at most"
             )
         return room
 
@@ -387,12 +353,12 @@ class TransformersBackend:
         sights = pattern.sights(self._windows)
         view = View(sights)
         self._load_prefix(behind, 0, view)
-        kept = self._kept.setdefault(behind, Kept(len(behind)))
+        kept = self._kept.setdefault(behind, DemonstrationCache(len(behind)))
         shown = {i: parts(prompts, i, pattern.sink) for i in batch}
         fresh = {ids for i in batch for ids in shown[i] if ids not in kept}
         self._encode(sorted(fresh, key=lambda ids: (len(ids), ids)), kept)
         self._load_prefix(head, 0, view)
-        turner, alone, ids = Turner(self._core), self._prefix, self._ids
+        turner, alone, ids = RotaryShift(self._core), self._prefix, self._ids
         answers = []
         try:
             for i in batch:
@@ -411,7 +377,7 @@ class TransformersBackend:
         kept.trim()
         return answers
 
-    def _encode(self, texts: Sequence[Ids], kept: Kept) -> None:
+    def _encode(self, texts: Sequence[Ids], kept: DemonstrationCache) -> None:
         """Compute demonstrations behind the loaded sink, many in one call."""
         start = time.perf_counter()
         while texts:
@@ -421,7 +387,7 @@ class TransformersBackend:
                     break
                 size += 1
             pack, texts = texts[:size], texts[size:]
-            opened = _OpenPack(self, pack, 0)
+            opened = OpenPack(self, pack, 0)
             for row, text in enumerate(pack):
                 kept.put(text, opened.keys_of(row, len(text)))
             self.counters.prefix_tokens += sum(map(len, pack))
@@ -467,8 +433,8 @@ class TransformersBackend:
 
     def _answer_pack(self, suffixes: Sequence[Ids], decoding: Decoding) -> list[Answer]:
         """Answer queries over the loaded prefix; an answer's index is its place in the pack."""
-        extra = len(decoding.trie.inner) if isinstance(decoding, Exact) else _answer_room(decoding)
-        pack = _OpenPack(self, suffixes, extra)
+        extra = len(decoding.trie.inner) if isinstance(decoding, Exact) else answer_room(decoding)
+        pack = OpenPack(self, suffixes, extra)
         if isinstance(decoding, Greedy):
             answers = pack.greedy(decoding)
         elif isinstance(decoding, Exact):
@@ -513,7 +479,7 @@ class TransformersBackend:
             self._model.set_attn_implementation(ATTENTION)
             self._extend(ids[:4])
             self._extend(ids[4:9])
-            pack = _OpenPack(self, [ids[9:], ids[9:14]], 0)
+            pack = OpenPack(self, [ids[9:], ids[9:14]], 0)
             got = self._logits(pack.ends)
             layers = self._prefix.layers
         except (TypeError, AttributeError, ValueError, IndexError, RuntimeError) as error:
@@ -532,174 +498,6 @@ class TransformersBackend:
                 f"{type(self._model).__name__}: its attention is of a kind that this backend does "
                 f"not compute ({reason}); use --backend vllm"
             )
-
-
-class _OpenPack:
-    """A pack of queries while their answers are being written."""
-
-    def __init__(self, engine: TransformersBackend, suffixes: Sequence[Ids], extra: int) -> None:
-        self._engine, self._device = engine, engine.device
-        lengths = [len(s) for s in suffixes]
-        self.lengths = torch.tensor(lengths, device=self._device)
-        self._keys = PackKeys(len(suffixes), max(lengths) + extra)
-        arange = torch.arange(max(lengths) + extra, device=self._device)
-        self._slot_offsets = arange.repeat(len(suffixes), 1)
-        rows, slots = causal_rows(lengths, self._device)
-        used = int(slots.max()) + 1
-        hidden = self._call(
-            [token for suffix in suffixes for token in suffix],
-            rows,
-            slots,
-            slots,
-            arange[:used] <= slots[:, None],
-        )
-        self.ends = hidden[torch.cumsum(self.lengths, 0) - 1]
-
-    def _call(
-        self, tokens: Sequence[int], rows: Tensor, slots: Tensor, offsets: Tensor, visible: Tensor
-    ) -> Tensor:
-        prefix = self._engine._prefix
-        seen = self._slot_offsets[:, : visible.shape[1]]
-        view = self._engine._view
-        step = Pack(prefix, self._keys, rows, slots, offsets, visible, seen, view)
-        flat = torch.tensor(tokens, device=self._device)
-        return self._engine._forward(flat, offsets + prefix.length, step)
-
-    def keys_of(self, row: int, tokens: int) -> dict[int, LayerKeys]:
-        """Copies of one row's keys and values in every layer."""
-        return self._keys.row(row, tokens)
-
-    def _next(self, rows: Sequence[int], tokens: Sequence[int], written: int) -> Tensor:
-        """Feed one chosen token for each live row; hidden states ``(rows, hidden)``."""
-        live = torch.tensor(rows, device=self._device)
-        slots = self.lengths[live] + written
-        used = int(slots.max()) + 1
-        visible = torch.arange(used, device=self._device) <= slots[:, None]
-        self._engine.counters.answer_tokens += len(rows)
-        return self._call(tokens, live, slots, slots, visible)
-
-    def greedy(self, decoding: Greedy) -> list[Answer]:
-        """Walk the automaton, all rows a token at a time, until each has one label left."""
-        automaton = decoding.automaton
-        states = [0] * len(self.lengths)
-        answers: dict[int, Answer] = {}
-        rows, hidden, written = list(range(len(states))), self.ends, 0
-        while rows:
-            logits = self._engine._some_logits(hidden, automaton.vocabulary)
-            tokens = []
-            for place, row in enumerate(rows):
-                token, states[row] = automaton.choose(states[row], logits[place])
-                tokens.append(token)
-            written += 1
-            for row in rows:
-                if (label := int(automaton.decided[states[row]])) >= 0:
-                    answers[row] = Answer(row, 0, written, label=label)
-            going = [place for place, row in enumerate(rows) if row not in answers]
-            rows, tokens = [rows[p] for p in going], [tokens[p] for p in going]
-            if rows:
-                hidden = self._next(rows, tokens, written - 1)
-        return [answers[row] for row in range(len(states))]
-
-    def free(self, decoding: Free) -> list[Answer]:
-        """Generate without constraint until the stop text, the end token or the limit."""
-        engine = self._engine
-        ends = _end_tokens(engine._model, engine.tokenizer)
-        written: list[list[int]] = [[] for _ in self.lengths]
-        answers: dict[int, Answer] = {}
-        rows, hidden = list(range(len(written))), self.ends
-        for step in range(decoding.max_tokens):
-            blocks = hidden.split(_HEAD_ROWS)
-            tokens = torch.cat([engine._logits(h).argmax(-1) for h in blocks]).tolist()
-            for row, token in zip(rows, tokens, strict=True):
-                text = None
-                if token in ends:
-                    text = engine.tokenizer.decode(written[row])
-                else:
-                    written[row].append(token)
-                    so_far = engine.tokenizer.decode(written[row])
-                    if decoding.stop in so_far or step + 1 == decoding.max_tokens:
-                        text = so_far.split(decoding.stop)[0]
-                if text is not None:
-                    answers[row] = Answer(row, 0, step + 1, text=text)
-            going = [place for place, row in enumerate(rows) if row not in answers]
-            rows, tokens = [rows[p] for p in going], [tokens[p] for p in going]
-            if not rows:
-                break
-            hidden = self._next(rows, tokens, step)
-        return [answers[row] for row in range(len(written))]
-
-    def exact(self, decoding: Exact) -> list[Answer]:
-        """Log-probability of every label, all of them as branches of one tree behind the query."""
-        trie, count = decoding.trie, len(self.lengths)
-        inner = trie.inner
-        below = inner[1:]  # the root's hidden state is the query's end
-        hidden = self.ends[:, None]
-        if len(below):
-            hidden = torch.cat([hidden, self._tree(trie.tokens[below], trie, below)], 1)
-        step = self._branches(hidden.flatten(0, 1), trie).reshape(count, len(inner), -1)
-        logs = np.zeros((count, len(trie.tokens)))
-        place = np.searchsorted(inner, trie.parents[1:])
-        logs[:, 1:] = step[:, place, trie.ranks[1:]]
-        total = logs @ trie.ancestors.T  # sums along each path from the root
-        return [_scored(row, scores) for row, scores in enumerate(total[:, trie.ends])]
-
-    def _branches(self, hidden: Tensor, trie: LabelTrie) -> np.ndarray:
-        """Log-probabilities of each inner node's children, in the order of their ranks.
-
-        ``hidden`` is ``(rows * inner nodes, hidden)``; the result ``(..., most children)``, 0
-        where a node has fewer.
-        """
-        children = np.zeros((len(trie.inner), int(trie.ranks.max()) + 1), dtype=np.int64)
-        children[np.searchsorted(trie.inner, trie.parents[1:]), trie.ranks[1:]] = trie.tokens[1:]
-        wanted = torch.from_numpy(children).to(self._device)
-        found = []
-        for start in range(0, len(hidden), _HEAD_ROWS):
-            logits = self._engine._logits(hidden[start : start + _HEAD_ROWS])
-            nodes = torch.arange(start, start + len(logits), device=self._device) % len(wanted)
-            chosen = logits.gather(1, wanted[nodes])
-            found.append(chosen - torch.logsumexp(logits, -1, keepdim=True))
-        return torch.cat(found).cpu().numpy()
-
-    def _tree(self, tokens: np.ndarray, trie: LabelTrie, nodes: np.ndarray) -> Tensor:
-        """Hidden states of tree nodes behind every query: ``(rows, nodes, hidden)``."""
-        count, size, device = len(self.lengths), len(nodes), self._device
-        rows = torch.arange(count, device=device).repeat_interleave(size)
-        order = torch.arange(size, device=device).repeat(count)
-        depths = torch.from_numpy(trie.depths[nodes] - 1).to(device)
-        paths = torch.from_numpy(trie.ancestors[np.ix_(nodes, nodes)]).to(device)
-        starts = self.lengths[rows]
-        used = int(self.lengths.max()) + size
-        slot = torch.arange(used, device=device)
-        visible = slot[None] < starts[:, None]
-        visible[torch.arange(len(rows), device=device)[:, None], starts[:, None] + slot[:size]] = (
-            paths[order]
-        )
-        every = torch.arange(count, device=device)[:, None]
-        self._slot_offsets[every, self.lengths[:, None] + slot[:size]] = (
-            self.lengths[:, None] + depths[None]
-        )
-        self._engine.counters.answer_tokens += len(rows)
-        flat = np.tile(tokens, count).tolist()
-        hidden = self._call(flat, rows, starts + order, starts + depths[order], visible)
-        return hidden.reshape(count, size, -1)
-
-
-def _scored(row: int, scores: np.ndarray) -> Answer:
-    """The best label of ``(labels,)`` log-probabilities, with its probability and margin."""
-    chances = np.exp(scores)
-    best = int(scores.argmax())
-    second = float(np.delete(chances, best).max(initial=0.0))
-    top = float(chances[best])
-    return Answer(
-        row, 0, 0, label=best, probability=top, margin=top - second, label_mass=float(chances.sum())
-    )
-
-
-def _answer_room(decoding: Decoding) -> int:
-    """Tokens that an answer takes at most (a token has at least one byte)."""
-    if isinstance(decoding, Greedy):
-        return max(len(text.encode()) for text in decoding.automaton.answers)
-    return decoding.max_tokens if isinstance(decoding, Free) else int(decoding.trie.depths.max())
 
 
 def _placed(answer: Answer, pack: Sequence[int], cached: int) -> Answer:
@@ -726,13 +524,6 @@ def _beyond_a_few_tokens(config: Any, layers: tuple[int, int]) -> str | None:
             f"sliding, but {layers[0]} and {layers[1]} work so"
         )
     return None
-
-
-def _end_tokens(model: Any, tokenizer: Any) -> set[int]:
-    """Tokens after which a model is done."""
-    ids = getattr(model.generation_config, "eos_token_id", None)
-    ids = ids if isinstance(ids, list) else [ids]
-    return {int(i) for i in [*ids, tokenizer.eos_token_id] if i is not None}
 
 
 def _out_of_memory(error: BaseException) -> bool:

@@ -17,11 +17,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from icl_bench.backends.base import Answer, Counters, Decoding, Free, Greedy
-from icl_bench.errors import CellError, one_line
-from icl_bench.labels import LabelAutomaton
-from icl_bench.patterns import FULL, Pattern
-from icl_bench.prompts import Ids, PromptSet
+from icl_bench.backends.interface import Answer, Counters, Decoding, Free, Greedy
+from icl_bench.backends.label_constraint import LabelAutomaton
+from icl_bench.errors import CellError
+from icl_bench.models.attention_patterns import FULL, Pattern
+from icl_bench.prompts.encoding import Ids, PromptSet
+from icl_bench.wording import one_line
 
 CPU_CACHE_BYTES = 4 * 2**30
 """Room for keys and values on a CPU, unless VLLM_CPU_KVCACHE_SPACE (GiB) says otherwise."""
@@ -79,7 +80,9 @@ class VllmBackend:
             # logits rounded to bfloat16 tie in several percent of the answers
             engine = {"hf_overrides": {"head_dtype": "float32"}, **engine}
         if self.constraint == "processor":
-            engine["logits_processors"] = ["icl_bench.backends.vllm_labels:LabelProcessor"]
+            engine["logits_processors"] = [
+                "icl_bench.backends.vllm_logits_processor:LabelProcessor"
+            ]
         # what the engine's processes write, for as long as they live
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
         try:
@@ -176,7 +179,7 @@ class VllmBackend:
 
     def _saved(self, automaton: LabelAutomaton) -> tuple[str, int]:
         """The file that holds an automaton for the engine, and the token that ends its answers."""
-        from icl_bench.backends.vllm_labels import write_automaton
+        from icl_bench.backends.vllm_logits_processor import write_automaton
 
         known = set(automaton.vocabulary.tolist())
         ends = (self.tokenizer.eos_token_id, *range(len(known) + 1))
@@ -238,6 +241,8 @@ def _errors_into(file: IO[bytes]) -> Iterator[None]:
 
 
 _ERROR = re.compile(r"\b((?:[A-Za-z_]+\.)*[A-Za-z]*(?:Error|Exception)): +(\S.*)$")
+
+
 _WRAPPED = ("See root cause above", "Engine core initialization failed", "EngineCore encountered")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from icl_bench.cli import (
+from icl_bench.cli.commands import (
     check,
     export,
     finetune,
@@ -32,6 +32,7 @@ from icl_bench.errors import UserError
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells have it."""
 
+
 app = typer.Typer(
     name="icl-bench",
     help="Measure what many demonstrations in a language model's prompt are worth.\n\n"
@@ -41,18 +42,44 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
 app.command("run")(run.run)
+
+
 app.command("plan")(plan.plan)
+
+
 app.command("finetune")(finetune.finetune)
+
+
 app.command("perplexity")(perplexity.perplexity)
+
+
 app.command("summary")(summary.summary)
+
+
 app.command("show")(show.show)
+
+
 app.command("export")(export.export)
+
+
 app.command("import")(import_.import_)
+
+
 app.command("leaderboard")(leaderboard.leaderboard)
+
+
 app.command("check")(check.check)
+
+
 app.command("report")(report.report)
+
+
 app.command("tasks")(tasks.tasks)
+
+
 app.command("models")(models.models)
 
 

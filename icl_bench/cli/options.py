@@ -16,6 +16,8 @@ Task = Annotated[
         show_default=False,
     ),
 ]
+
+
 Model = Annotated[
     str,
     typer.Option(
@@ -25,6 +27,8 @@ Model = Annotated[
         show_default=False,
     ),
 ]
+
+
 K = Annotated[
     str | None,
     typer.Option(
@@ -35,6 +39,8 @@ K = Annotated[
         show_default=False,
     ),
 ]
+
+
 PerLabel = Annotated[
     str | None,
     typer.Option(
@@ -44,6 +50,8 @@ PerLabel = Annotated[
         show_default=False,
     ),
 ]
+
+
 Select = Annotated[
     str,
     typer.Option(
@@ -56,6 +64,8 @@ Select = Annotated[
         "centroids+hybrid:S. Several with commas.",
     ),
 ]
+
+
 Encoder = Annotated[
     str | None,
     typer.Option(
@@ -66,6 +76,8 @@ Encoder = Annotated[
         show_default=False,
     ),
 ]
+
+
 Demonstrations = Annotated[
     str,
     typer.Option(
@@ -77,6 +89,8 @@ Demonstrations = Annotated[
         "test example, so fewer than k).",
     ),
 ]
+
+
 Order = Annotated[
     str | None,
     typer.Option(
@@ -87,6 +101,8 @@ Order = Annotated[
         "with commas.",
     ),
 ]
+
+
 Draws = Annotated[
     int | None,
     typer.Option(
@@ -97,6 +113,8 @@ Draws = Annotated[
         show_default=False,
     ),
 ]
+
+
 Attention = Annotated[
     str,
     typer.Option(
@@ -107,7 +125,11 @@ Attention = Annotated[
         "retrieved ones are computed once); grouped:EVERY,WINDOW; approx:WINDOW,CHUNK.",
     ),
 ]
+
+
 Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Names the random permutations.")]
+
+
 TestSize = Annotated[
     int | None,
     typer.Option(
@@ -118,6 +140,8 @@ TestSize = Annotated[
         show_default=False,
     ),
 ]
+
+
 Labels = Annotated[
     str,
     typer.Option(
@@ -126,6 +150,8 @@ Labels = Annotated[
         help="all, or half:SEED: leave out a random half of the labels, with their rows.",
     ),
 ]
+
+
 Queries = Annotated[
     Literal["test", "copied"],
     typer.Option(
@@ -134,6 +160,8 @@ Queries = Annotated[
         help="test rows, or copied: demonstrations of the prompt itself, whose answers it shows.",
     ),
 ]
+
+
 DataDir = Annotated[
     Path | None,
     typer.Option(
@@ -144,12 +172,16 @@ DataDir = Annotated[
         "comes from the Hugging Face hub.",
     ),
 ]
+
+
 Results = Annotated[
     Path,
     typer.Option(
         "--results", metavar="DIR", help="Folder that predictions are written to and read from."
     ),
 ]
+
+
 Context = Annotated[
     int | None,
     typer.Option(
@@ -160,6 +192,8 @@ Context = Annotated[
         show_default=False,
     ),
 ]
+
+
 Unconstrained = Annotated[
     bool,
     typer.Option(
@@ -167,6 +201,8 @@ Unconstrained = Annotated[
         help="Let the model write anything; what is no label counts as wrong and as invalid.",
     ),
 ]
+
+
 Score = Annotated[
     Literal["greedy", "exact"],
     typer.Option(
@@ -176,6 +212,8 @@ Score = Annotated[
         "label, stored with its margin (many times slower).",
     ),
 ]
+
+
 Backend = Annotated[
     str,
     typer.Option(
@@ -185,6 +223,8 @@ Backend = Annotated[
         "where it and a GPU are present, else transformers.",
     ),
 ]
+
+
 Dtype = Annotated[
     str,
     typer.Option(
@@ -195,6 +235,7 @@ Dtype = Annotated[
     ),
 ]
 
+
 Device = Annotated[
     str | None,
     typer.Option(
@@ -203,6 +244,8 @@ Device = Annotated[
         help="transformers: cpu, cuda, cuda:1, ... (default: cuda if there is one).",
     ),
 ]
+
+
 Pack = Annotated[
     int | None,
     typer.Option(
@@ -213,6 +256,8 @@ Pack = Annotated[
         show_default=False,
     ),
 ]
+
+
 TensorParallel = Annotated[
     int | None,
     typer.Option(
@@ -223,6 +268,8 @@ TensorParallel = Annotated[
         show_default=False,
     ),
 ]
+
+
 MaxModelLen = Annotated[
     int | None,
     typer.Option(
@@ -233,6 +280,8 @@ MaxModelLen = Annotated[
         show_default=False,
     ),
 ]
+
+
 GpuMemory = Annotated[
     float | None,
     typer.Option(
@@ -244,6 +293,8 @@ GpuMemory = Annotated[
         show_default=False,
     ),
 ]
+
+
 Quantization = Annotated[
     str | None,
     typer.Option(
@@ -252,6 +303,8 @@ Quantization = Annotated[
         help="vllm: awq, gptq, fp8, ...: one that vLLM knows.",
     ),
 ]
+
+
 BaseUrl = Annotated[
     str | None,
     typer.Option(
@@ -261,6 +314,8 @@ BaseUrl = Annotated[
         show_default=False,
     ),
 ]
+
+
 Tokenizer = Annotated[
     str | None,
     typer.Option(
@@ -270,6 +325,8 @@ Tokenizer = Annotated[
         show_default=False,
     ),
 ]
+
+
 Chat = Annotated[
     bool,
     typer.Option(
@@ -277,6 +334,8 @@ Chat = Annotated[
         help="openai: ask chat completions, the prompt as one user message.",
     ),
 ]
+
+
 Concurrency = Annotated[
     int | None,
     typer.Option(
@@ -287,8 +346,13 @@ Concurrency = Annotated[
         show_default=False,
     ),
 ]
+
+
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
 
 DEFAULT_RESULTS = Path("results")
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.cli.options import words
+from icl_bench.demonstrations import selector_spec as choice
 from icl_bench.errors import UserError
-from icl_bench.patterns import split
-from icl_bench.selection import choice
+from icl_bench.models.attention_patterns import split
 
 if TYPE_CHECKING:
-    from icl_bench.sweep import RunSpec
+    from icl_bench.sweep.sweep import RunSpec
 
 
 def make_spec(options: dict[str, Any]) -> RunSpec:
     """Take the options that ``run`` and ``plan`` share. Raises ``UserError``."""
-    from icl_bench.engines import EngineSpec
-    from icl_bench.sweep import RunSpec
+    from icl_bench.backends.registry import BackendSpec
+    from icl_bench.sweep.sweep import RunSpec
 
     if options["unconstrained"] and options["score"] == "exact":
         raise UserError("--unconstrained and --score exact exclude each other")
@@ -39,7 +39,7 @@ def make_spec(options: dict[str, Any]) -> RunSpec:
         data_dir=options["data_dir"],
         context_tokens=options["context"],
         tokenizer=options["tokenizer"],
-        engine=EngineSpec(
+        engine=BackendSpec(
             backend=options["backend"],
             dtype=options["dtype"],
             device=options["device"],

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from icl_bench.errors import UserError
-from icl_bench.store import write_whole
+from icl_bench.results.store import write_whole
 
 MODULES = {"altair", "jinja2", "markupsafe", "vl_convert"}
 

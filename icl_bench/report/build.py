@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from icl_bench.analysis.findings import Findings, find
 from icl_bench.analysis.perplexity import perplexities
-from icl_bench.analysis.summary import read_some
+from icl_bench.demonstrations.selector_spec import cautions, known
 from icl_bench.report.headlines import Headlines, headlines
 from icl_bench.report.naming import Naming, count, unshuffled
-from icl_bench.report.parts import Missing, Section
-from icl_bench.report.predictions import Sample, sample
-from icl_bench.report.sections import sections
+from icl_bench.report.prediction_sample import Sample, sample
+from icl_bench.report.sections.index import sections
+from icl_bench.report.sections.panels import Missing, Section
 from icl_bench.report.tables import Table, table
-from icl_bench.selection.choice import cautions, known
+from icl_bench.results.reading import read_some
 
 if TYPE_CHECKING:
     import pandas as pd

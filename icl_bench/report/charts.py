@@ -20,10 +20,18 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ROWS = alt.NamedData("rows")
+
+
 VEGA_LITE = re.sub(r"^v?(\d+\.\d+).*", r"\1", alt.SCHEMA_VERSION)
 """The version that the charts are written for."""
+
+
 PERCENT, POINTS = ".1%", "+.1%"
+
+
 HEIGHT = 250
+
+
 STRIP, ROW = 48, 34
 """Pixels that a series of a strip, and a row of bars or points, takes."""
 

@@ -11,10 +11,12 @@ import vl_convert
 from icl_bench.errors import UserError
 from icl_bench.report.build import Report
 from icl_bench.report.charts import VEGA_LITE
-from icl_bench.report.parts import Panel, Section
+from icl_bench.report.sections.panels import Panel, Section
 from icl_bench.report.theme import FIGURE_FONT, LIGHT, config
 
 WIDTH = 420
+
+
 PNG_SCALE = 2.0
 """Pixels of a PNG for each of the figure's."""
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from icl_bench.analysis.reading import differences
-from icl_bench.analysis.scores import measure, title
-from icl_bench.methods import UPPER
+from icl_bench.analysis.attention import differences
+from icl_bench.metrics import measure, title
 from icl_bench.report.naming import Naming, count, unshuffled
+from icl_bench.results.trained_methods import UPPER
 
 if TYPE_CHECKING:
     import pandas as pd

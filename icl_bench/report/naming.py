@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from icl_bench.analysis.curves import SETTING
-from icl_bench.analysis.reading import pattern_of
-from icl_bench.methods import BASELINES, kind
-from icl_bench.patterns import FULL
+from icl_bench.analysis.attention import pattern_of
+from icl_bench.models.attention_patterns import FULL
+from icl_bench.results.cells import SETTING
+from icl_bench.results.trained_methods import BASELINES, kind
 
 if TYPE_CHECKING:
     import pandas as pd

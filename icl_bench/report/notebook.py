@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from icl_bench.analysis.findings import Findings
-from icl_bench.errors import UserError, nearest
+from icl_bench.errors import UserError
 from icl_bench.report.figures import PNG_SCALE, figure
 from icl_bench.report.naming import Naming
-from icl_bench.report.sections import sections
+from icl_bench.report.sections.index import sections
+from icl_bench.wording import nearest
 
 
 def show(findings: Findings, section: str, *words: str) -> None:

@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from icl_bench.analysis.scores import measure, title
 from icl_bench.analysis.summary import records
-from icl_bench.selection.choice import cautions
+from icl_bench.demonstrations.selector_spec import cautions
+from icl_bench.metrics import measure, title
 
 if TYPE_CHECKING:
     import pandas as pd
 
 MOST_ROWS = 2000
+
+
 COLUMNS: Mapping[str, tuple[str, str]] = {
     "task": ("task", "text"),
     "model": ("model", "text"),
@@ -120,7 +122,11 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
 ``share`` is of 1 and shown in percent, ``points`` a difference of shares, ``p`` a probability.
 ``{score}`` is what the table's metric is called.
 """
+
+
 DIFFERENCES = frozenset({"ci_low", "ci_high"})
+
+
 OPTIONAL = frozenset({"left_out", "size", "sink", "local", "recovered", "prefix_tera",
                       "prefix_flops_of_full", "query_tera", "cache_mega", "prefill_seconds",
                        "rouge1", "rouge2", "rougeL", "bertscore", "invalid", "macro_f1",

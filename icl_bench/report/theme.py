@@ -7,7 +7,10 @@ from typing import Any
 
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right")
 """One more than divides the number of colours, so that no pair of both soon comes again."""
+
+
 DASHES = ((1, 0), (6, 3), (2, 2), (8, 3, 2, 3), (10, 4))
+
 
 LIGHT: Mapping[str, Any] = {
     "ink": "#1d232b",
@@ -19,6 +22,8 @@ LIGHT: Mapping[str, Any] = {
     "ramp": ["#f1f5f9", "#9cc6e4", "#2f86bf", "#003f6b"],
 }  # fmt: skip
 """Told apart by people who see no red, no green or no blue; 3:1 or more against the ground."""
+
+
 DARK: Mapping[str, Any] = {
     "ink": "#e8ecf1",
     "soft": "#a3aebb",
@@ -28,7 +33,11 @@ DARK: Mapping[str, Any] = {
                "#aeb7c2"],
     "ramp": ["#222a33", "#21557a", "#3d97d1", "#c2e5fb"],
 }  # fmt: skip
+
+
 PAGE_FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', sans-serif"
+
+
 FIGURE_FONT = "'Liberation Sans', Arial, Helvetica, sans-serif"
 
 

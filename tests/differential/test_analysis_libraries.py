@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from icl_bench.analysis.bias import confusions, label_frequencies
-from icl_bench.analysis.bootstrap import interval
 from icl_bench.analysis.calibration import reliability
-from icl_bench.analysis.contrast import Contrast, judge
-from icl_bench.analysis.shares import share_interval
+from icl_bench.analysis.label_bias import confusions, label_frequencies
+from icl_bench.analysis.statistics.bootstrap import interval
+from icl_bench.analysis.statistics.contrast import Contrast, judge
+from icl_bench.analysis.statistics.shares import share_interval
 
 SETTING = ["task", "model", "select", "order", "attention", "variant"]
 

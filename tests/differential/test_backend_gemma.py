@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import plain_logits, plain_model
+from support.models import plain_logits, plain_model
 
-from icl_bench.backends.base import Answer, Greedy
-from icl_bench.backends.transformers import TransformersBackend, _OpenPack
-from icl_bench.data import TaskData, load_data
-from icl_bench.labels import compile_labels
-from icl_bench.models import Model, load_tokenizer, resolve
-from icl_bench.prompts import PromptEncoder, PromptSet, answer_text
-from icl_bench.taskfile import load_task
+from icl_bench.backends.interface import Answer, Greedy
+from icl_bench.backends.label_constraint import compile_labels
+from icl_bench.backends.packed_decoding import OpenPack
+from icl_bench.backends.transformers import TransformersBackend
+from icl_bench.models.registry import Model, load_tokenizer, resolve
+from icl_bench.prompts.encoding import PromptEncoder, PromptSet
+from icl_bench.prompts.rendering import answer_text
+from icl_bench.tasks.examples import TaskData, load_data
+from icl_bench.tasks.task_files import load_task
 
 pytestmark = pytest.mark.slow
 
@@ -77,7 +79,7 @@ def test_packed_logits_are_those_of_a_plain_forward_pass(model, single, prompts)
     single._load_prefix(prompts[62].prefix, 0)
     assert 1_300 < len(prompts[62].prefix) < 1_700
     assert single.counters.prefix_tokens == len(prompts[62].prefix)
-    pack = _OpenPack(single, [prompts[62].suffixes[i] for i in asked], 0)
+    pack = OpenPack(single, [prompts[62].suffixes[i] for i in asked], 0)
     for i, found in zip(asked, single._logits(pack.ends), strict=True):
         expected = plain_logits(reference, prompts[62].ids(i), last=1)[-1]
         torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)

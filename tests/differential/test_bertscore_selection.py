@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from icl_bench.selection import bertscore
-from icl_bench.selection.bertscore import BertScoreRecall, Encoder
+from icl_bench.demonstrations import bertscore
+from icl_bench.demonstrations.bertscore import BertScoreRecall
+from icl_bench.models.text_encoders import Encoder
 
 QUERIES = [
     "How do I compute the median of a sample?",

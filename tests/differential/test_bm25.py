@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from rank_bm25 import BM25Okapi
 
-from icl_bench.selection.bm25 import BM25, words
+from icl_bench.demonstrations.bm25 import BM25, words
 
 
 def paragraphs() -> list[str]:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icl_bench.metrics import bertscore_f1, macro_f1, rouge
-from icl_bench.selection.bertscore import Encoder
+from icl_bench.models.text_encoders import Encoder
 
 GOLD = [
     "John will buy the goat cheese Tracy liked, milk, a couple of grainy rolls, and tissues.",

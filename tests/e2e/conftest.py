@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from installed import PROGRAM, SWEEP, Run
+from support.program import PROGRAM, SWEEP, Run
 
 
 @pytest.fixture(scope="session")

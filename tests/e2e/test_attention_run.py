@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from installed import Run
+from support.program import Run
 
 import icl_bench
-from icl_bench.store import read_stored
+from icl_bench.results.reading import read_stored
 
 pytestmark = pytest.mark.slow
 ASKED = ("--task", "stdlib", "--model", "gemma3-270m", "--draws", 1, "--test-size", 6,

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from icl_bench.baselines.examples import Examples
-from icl_bench.baselines.finetune import FinetuneSpec, Finetuning
-from icl_bench.baselines.head import first_tokens, load_classifier, sharing_rows
-from icl_bench.baselines.training import Recipe, fine_tune, pad_token, predict
+from icl_bench.training.classification_head import first_tokens, load_classifier, sharing_rows
+from icl_bench.training.examples import Examples
+from icl_bench.training.finetune import FinetuneSpec, Finetuning
+from icl_bench.training.trainer import Recipe, fine_tune, pad_token, predict
 
 pytestmark = pytest.mark.slow
 
@@ -78,7 +78,7 @@ def test_a_probe_and_neighbours_answer_real_queries(four: Path, tmp_path: Path):
     made = prepared(four, method=("probe", "knn"))
     outcome = made.run(tmp_path / "results")
     assert len(outcome.computed) == 2
-    from icl_bench.store import read_results
+    from icl_bench.results.reading import read_results
 
     right = read_results(tmp_path / "results").groupby("select", observed=True)["correct"].mean()
     assert right["probe"] > 0.7

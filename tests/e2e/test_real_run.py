@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from installed import PROGRAM, SWEEP, Run
+from support.program import PROGRAM, SWEEP, Run
 
 import icl_bench
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from installed import Run
+from support.program import Run
 
 pytestmark = pytest.mark.slow
 

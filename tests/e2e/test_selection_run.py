@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from installed import Run
+from support.program import Run
 
 import icl_bench
 

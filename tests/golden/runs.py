@@ -103,7 +103,7 @@ def _call(words: Sequence[str]) -> None:
 @contextlib.contextmanager
 def _server() -> Iterator[None]:
     """A server whose answer depends on the prompt alone."""
-    from api_server import completion, serving
+    from support.api_server import completion, serving
 
     os.environ["OPENAI_API_KEY"] = "none"
     labels = ("entity", "human being", "location", "no label")

@@ -15,7 +15,7 @@ import pytest
 
 from icl_bench.analysis.summary import Summary, summarise, summarise_folder
 from icl_bench.cli import main
-from icl_bench.store import read_results
+from icl_bench.results.reading import read_results
 
 
 class Curve(NamedTuple):

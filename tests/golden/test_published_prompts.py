@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from icl_bench.data import TaskData, load_data
-from icl_bench.prompts import prompt_text
-from icl_bench.taskfile import load_task
+from icl_bench.prompts.rendering import prompt_text
+from icl_bench.tasks.examples import TaskData, load_data
+from icl_bench.tasks.task_files import load_task
 
 TASKS = ("banking77", "clinic150", "nlu", "trec", "trec_fine")
 

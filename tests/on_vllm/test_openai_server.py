@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_server import Reply, serving
+from support.api_server import Reply, serving
 
 import icl_bench
 
@@ -42,7 +42,7 @@ class VllmServer:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        from icl_bench.models import resolve
+        from icl_bench.models.registry import resolve
 
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server",
                    "--model", resolve("gemma3-270m").source, "--served-model-name", "gemma",

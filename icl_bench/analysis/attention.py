@@ -1,0 +1,139 @@
+"""How demonstrations are read: every attention pattern beside full attention."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from icl_bench.analysis.statistics.paired import compare, holm
+from icl_bench.errors import UserError
+from icl_bench.models.attention_patterns import FULL, Pattern, parse
+from icl_bench.results.cells import SETTING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CURVE = [name for name in SETTING if name != "attention"]
+"""What is the same where only the attention differs."""
+
+
+POINT = [*SETTING, "k"]
+
+
+NUMBERS = ["size", "sink", "local", "every", "window", "chunk"]
+
+
+PARTS = [*NUMBERS, "reuse"]
+
+
+SCORES = ["draws", "test_rows", "metric", "score", "ci_low", "ci_high", "accuracy"]
+
+
+DIFFERENCE = ["difference", "difference_low", "difference_high", "p", "p_holm", "recovered",
+              "rows", "left_out", "advice"]  # fmt: skip
+
+
+COSTS = ["prefix_flops", "query_flops", "cache_bytes", "prefill_seconds"]
+
+
+OF_FULL = [f"{name}_of_full" for name in COSTS]
+
+
+OF_PREFIX = ["prefix_flops_of_full", "prefill_seconds_of_full"]
+
+
+def attention_patterns(
+    frame: pd.DataFrame, curve: pd.DataFrame, costs: pd.DataFrame, alpha: float = 0.05
+) -> pd.DataFrame:
+    """Compare the ways to read the same demonstrations (Bertsch et al. 2025, section 5, table 6).
+
+    ``frame`` holds predictions, ``curve`` and ``costs`` are the tables that
+    :func:`icl_bench.analysis.curves.curves` and :func:`icl_bench.analysis.cost.cost` make of them.
+    There is a row for each point with a score of a curve (task, model, select, order, variant) that
+    was read in more than one way, the points of full attention among them.
+
+    Columns: the setting; k; the pattern's ``kind`` (full, block, grouped, approx; of an imported
+    one that is none of these its own name) and its size, sink, local, reuse, every, window and
+    chunk, as far as it has them (:mod:`icl_bench.models.attention_patterns`); draws, test_rows, metric, score,
+    ci_low, ci_high and accuracy of the curve; then, beside full attention in common draws and test
+    examples, as :func:`icl_bench.analysis.statistics.paired.compare` has them: difference with difference_low
+    and difference_high (95%), p, p_holm (corrected over all patterns and ks of the curve), the
+    common test ``rows``, left_out and advice (the better attention where p_holm <= ``alpha``), and
+    ``recovered``, the mean there over full attention's, whose uncertainty is the difference's;
+    then operations, bytes and seconds of reading (prefix_flops, query_flops, cache_bytes,
+    prefill_seconds), and each as a share of full attention's, ``..._of_full``; and ``shared``,
+    whether all queries have the same demonstrations. Where they do not, full attention computes
+    none of them once, and there is no share of its prefix and prefill.
+
+    What is not known is missing; all of the comparison is for full attention itself, and where
+    there is none at this k. With reuse and retrieval the prompts differ in their first
+    demonstration, the sink that all share: test examples are still the same.
+    """
+    import pandas as pd
+
+    plain = dict.fromkeys(SETTING, object)
+    table = curve.loc[curve["score"].notna(), [*POINT, *SCORES]].astype(plain)
+    table = table[table.groupby(CURVE)["attention"].transform("nunique") > 1]
+    differences = _differences(frame if len(table) else frame.iloc[:0], alpha)
+    table = table.merge(differences, on=POINT, how="left")
+    table = table.merge(costs[[*POINT, *COSTS]].astype(plain), on=POINT, how="left")
+    table = table.assign(other=table["attention"] != str(FULL))
+    named = dict(zip(COSTS, OF_FULL, strict=True))
+    full = table.loc[~table["other"], [*CURVE, "k", *COSTS]].rename(columns=named)
+    table = table.merge(full, on=[*CURVE, "k"], how="left")
+    for name, share in named.items():
+        table[share] = _ratio(table[name], table[share])
+    own = frame.reindex(columns=[*POINT, "demonstration_ids"]).dropna()[POINT].drop_duplicates()
+    table = table.merge(own.astype(plain), on=POINT, how="left", indicator="shared")
+    table = table.assign(shared=table["shared"] == "left_only")
+    table[OF_PREFIX] = table[OF_PREFIX].where(table["shared"])
+    parts = pd.DataFrame([_parts(one) for one in table["attention"]], columns=["kind", *PARTS])
+    table = pd.concat([table, parts.astype(dict.fromkeys(NUMBERS, "Int64"))], axis=1)
+    table = table.sort_values([*CURVE, "k", "other", "kind", *NUMBERS, "attention"])
+    columns = [*POINT, "kind", *PARTS, *SCORES, *DIFFERENCE, "shared", *COSTS, *OF_FULL]
+    return table[columns].reset_index(drop=True)
+
+
+def differences(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of :func:`attention_patterns` that were compared with full attention.
+
+    ``ci_low`` and ``ci_high`` are the difference's limits, as in every table of comparisons.
+    """
+    limits = {"difference_low": "ci_low", "difference_high": "ci_high"}
+    found = table[table["difference"].notna()]
+    return found.drop(columns=["ci_low", "ci_high"]).rename(columns=limits)
+
+
+def _differences(frame: pd.DataFrame, alpha: float) -> pd.DataFrame:
+    """Every attention beside full attention: the setting, k and the columns of ``DIFFERENCE``."""
+    found = compare(frame, {"attention": str(FULL)})
+    found = found[found["variant"] == found["base_variant"]]
+    p_holm = found.groupby(CURVE)["p"].transform(holm)
+    better = found["attention"].where(found["difference"] > 0, str(FULL))
+    found = found.assign(
+        p_holm=p_holm,
+        advice=better.where(p_holm <= alpha),
+        recovered=_ratio(found["mean"], found["base_mean"]),
+    )
+    found = found.rename(columns={"ci_low": "difference_low", "ci_high": "difference_high"})
+    return found[[*POINT, *DIFFERENCE]]
+
+
+def _ratio(value: pd.Series[float], base: pd.Series[float]) -> pd.Series[float]:
+    """One over the other, NaN where there is nothing to divide by."""
+    return value / base.where(base != 0)
+
+
+def pattern_of(attention: str) -> Pattern | None:
+    """The pattern that this is the text of; None for the name of some other attention."""
+    try:
+        return parse(str(attention))
+    except UserError:
+        return None
+
+
+def _parts(attention: str) -> dict[str, Any]:
+    """Kind and parameters of a pattern, those that it has."""
+    pattern = pattern_of(attention)
+    if pattern is None:
+        return {"kind": attention}
+    return {"kind": pattern.name, **vars(pattern)}

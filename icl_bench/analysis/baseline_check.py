@@ -1,0 +1,346 @@
+"""A results folder against a stored baseline: what may be compared, and what came of it.
+
+A baseline is a Parquet file of ``icl-bench export``, or another results folder. Predictions are
+compared only where both sides were asked the same: data, template, labels, test rows, pool, seed
+and scoring are facts of each variant and must be equal. What computed the answers (model file,
+dtype, engine, versions) is what is being checked: it may differ, and is said.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from icl_bench.analysis.regression import POINT, alone, compare, flips, pair
+from icl_bench.analysis.settings import PLAINER
+from icl_bench.analysis.summary import records
+from icl_bench.errors import UserError
+from icl_bench.metrics import SCORES
+from icl_bench.results.cells import prediction_schema
+from icl_bench.results.exporting import origins
+from icl_bench.results.importing import SHARE
+from icl_bench.results.reading import EXPORT_META, read_stored
+from icl_bench.text_files import read_file
+from icl_bench.wording import one_line, plain, short
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+CHECKED = ("fingerprint", "backend", "dtype", "quantization", "server", "endpoint")
+"""Facts of what computes the answers. They may differ; all others must not."""
+
+
+CALLED = {
+    "test": "test rows (hash)",
+    "test_rows": "number of test rows",
+    "pool": "pool (hash)",
+    "pool_rows": "number of pool rows",
+    "labels": "labels (hash)",
+}
+"""Facts -> what they are, where their names do not say it."""
+
+
+NEW = "make a new baseline with icl-bench export --out FILE.parquet"
+
+
+@dataclass(frozen=True)
+class Side:
+    """Predictions, and what is known of the variants they belong to."""
+
+    shown: str
+    """The file or folder, as messages name it."""
+    predictions: pd.DataFrame
+    origins: Mapping[str, Mapping[str, Any]]
+    """Variant -> ``facts`` and ``about`` (see ``icl_bench.results.exporting.origins``); imports are not in it.
+    """
+
+
+@dataclass(frozen=True)
+class Check:
+    """A comparison with a baseline. ``icl_bench.analysis.regression`` describes the tables.
+
+    Each has ``teaching`` beside: how demonstrations were shown, missing where as they are.
+    """
+
+    baseline: str
+    results: str
+    tolerance: float
+    alpha: float
+    points: pd.DataFrame
+    flips: pd.DataFrame
+    only_baseline: pd.DataFrame
+    only_results: pd.DataFrame
+    changes: Sequence[Mapping[str, Any]]
+    """What differs of that which computed the answers: base_variant, variant, fact, before, now."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether no point is lost."""
+        return not (self.points["verdict"] == "loss").any()
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values and lists of records; what is undefined is null."""
+        return {
+            "passed": self.passed,
+            "baseline": self.baseline,
+            "results": self.results,
+            "tolerance": self.tolerance,
+            "alpha": self.alpha,
+            "points": records(self.points),
+            "flips": records(self.flips),
+            "only_in_baseline": records(self.only_baseline),
+            "only_in_results": records(self.only_results),
+            "changes": [dict(change) for change in self.changes],
+        }
+
+
+def check_results(
+    baseline: Path, results: Path, tolerance: float = 0.01, alpha: float = 0.05
+) -> Check:
+    """Compare a results folder with a baseline, a file or another folder.
+
+    Raises ``UserError`` where either cannot be read, nothing is common, or a common point was not
+    asked the same on both sides.
+    """
+    if not 0 <= tolerance < 1:
+        raise UserError(f"--tolerance {tolerance}: expected a share from 0 to 1, like 0.01")
+    if not 0 < alpha < 1:
+        raise UserError(f"--alpha {alpha}: expected a probability between 0 and 1, like 0.05")
+    base = read_folder(baseline) if baseline.is_dir() else read_baseline(baseline)
+    now = read_folder(results)
+    comparable = _comparable(base, now)
+    _refuse_unlike(base, now, comparable)
+    pairs = pair(base.predictions, now.predictions, comparable)
+    if pairs.empty:
+        raise UserError(f"{now.shown} and {base.shown}: no draw and test row is in both; {NEW}")
+    _refuse_other_gold(base, now, pairs)
+    taught = _taught(base) | _taught(now)
+
+    def told(table: pd.DataFrame) -> pd.DataFrame:
+        return table.assign(teaching=table["variant"].map(taught))
+
+    return Check(
+        base.shown,
+        now.shown,
+        tolerance,
+        alpha,
+        told(compare(pairs, tolerance, alpha)),
+        told(flips(pairs)),
+        told(alone(base.predictions, pairs, "base_variant")),
+        told(alone(now.predictions, pairs)),
+        list(_changes(base, now, pairs)),
+    )
+
+
+def _taught(side: Side) -> dict[str, str]:
+    """Variant -> how its demonstrations were shown, of those that were not shown as they are."""
+    facts = {variant: origin["facts"] for variant, origin in side.origins.items()}
+    return {v: str(found["teaching"]) for v, found in facts.items() if found.get("teaching")}
+
+
+# -- reading ------------------------------------------------------------------------------------
+
+
+def read_folder(path: Path) -> Side:
+    """Read a results folder. Raises ``UserError``."""
+    stored = read_stored(path)
+    if stored.predictions.empty:
+        raise UserError(f"results folder {plain(path)}: no finished cell; run something first")
+    return Side(plain(path), stored.predictions, origins(stored.cells.values()))
+
+
+def read_baseline(path: Path) -> Side:
+    """Read an exported Parquet file with its facts. Raises ``UserError``."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    shown = plain(path)
+    if path.name.lower().endswith((".csv", ".csv.gz")):
+        raise UserError(f"{shown}: CSV holds no facts; a baseline is a Parquet file: {NEW}")
+    raw = read_file(path)
+    try:
+        with pq.ParquetFile(io.BytesIO(raw)) as file:
+            table = file.read()
+        table.validate(full=True)
+        return Side(shown, _predictions(table, shown), _origins(table, shown))
+    except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, OverflowError) as error:
+        raise UserError(one_line(f"{shown}: not a whole baseline: {error}; {NEW}")) from None
+
+
+def _predictions(table: pa.Table, shown: str) -> pd.DataFrame:
+    """The columns of a results file in their types, checked for what a comparison relies on."""
+    import pyarrow as pa
+
+    schema = prediction_schema()
+    needed = [*POINT, "draw", "test_id", "gold", "prediction", "correct", "variant"]
+    if lacking := [name for name in needed if name not in table.column_names]:
+        raise UserError(f"{shown}: no baseline, it lacks the column {lacking[0]}; {NEW}")
+    if not len(table):
+        raise UserError(f"{shown}: has no predictions; {NEW}")
+    columns = {f.name: table[f.name].cast(f.type) for f in schema if f.name in table.column_names}
+    for name in needed:
+        if name != "correct" and columns[name].null_count:
+            raise UserError(f"{shown}: column {name} has missing values; {NEW}")
+    frame: pd.DataFrame = pa.table(columns).to_pandas()
+    for name in (score for score in SCORES if score in columns):
+        if not frame[name].dropna().between(-SHARE, SHARE).all():
+            raise UserError(f"{shown}: column {name} is no share of 1; {NEW}")
+    if frame.duplicated([*POINT, "variant", "draw", "test_id"]).any():
+        raise UserError(f"{shown}: a test row stands twice in a draw of a point; {NEW}")
+    return frame
+
+
+def _origins(table: pa.Table, shown: str) -> dict[str, dict[str, Any]]:
+    """What a baseline says of its variants."""
+    stored = (table.schema.metadata or {}).get(EXPORT_META)
+    if stored is None:
+        raise UserError(
+            f"{shown}: says nothing of the data and templates behind its predictions, so that "
+            f"nothing can be compared; {NEW}"
+        )
+    try:
+        found = json.loads(stored)
+        return {
+            str(variant): {
+                "facts": dict(known["facts"]),
+                "about": [{str(k): str(v) for k, v in dict(a).items()} for a in known["about"]],
+            }
+            for variant, known in found.items()
+        }
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise UserError(f"{shown}: the facts of its variants cannot be read; {NEW}") from None
+
+
+# -- what may be compared -----------------------------------------------------------------------
+
+
+def _comparable(base: Side, now: Side) -> set[tuple[str, str]]:
+    """Pairs of variants that were asked the same, the baseline's first."""
+    return {
+        (before, after)
+        for before in base.predictions["variant"].unique()
+        for after in now.predictions["variant"].unique()
+        if not _obstacle(base, now, before, after)
+    }
+
+
+def _obstacle(base: Side, now: Side, before: str, after: str) -> str:
+    """Why two variants cannot be compared; empty where they can."""
+    if before == after:
+        return ""  # a hash of all facts; of an import, of its content
+    for side, variant in ((base, before), (now, after)):
+        if variant not in side.origins:
+            return f"nothing is known of the data behind the predictions imported in {side.shown}"
+    differing = _differing(base.origins[before]["facts"], now.origins[after]["facts"])
+    return "; ".join(
+        f"{CALLED.get(name, name)}: {_shown(value)}, in the baseline {_shown(other)}"
+        for name, (other, value) in differing.items()
+    )
+
+
+def _differing(base: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Facts of the question that are not equal: name -> the baseline's value and the other."""
+    names = [name for name in sorted({*base, *now}) if name not in CHECKED]
+    unlike = [name for name in names if base.get(name) != now.get(name)]
+    found: dict[str, tuple[Any, Any]] = {}
+    for name in unlike:
+        if PLAINER.get(name) in unlike:
+            continue
+        first, second = base.get(name), now.get(name)
+        if isinstance(first, dict) and isinstance(second, dict):
+            inner = sorted({*first, *second})
+            parts = {f"{name} {part}": (first.get(part), second.get(part)) for part in inner}
+            found |= {part: pair for part, pair in parts.items() if pair[0] != pair[1]}
+        else:
+            found[name] = (first, second)
+    return found
+
+
+def _shown(value: Any) -> str:
+    """A fact's value, short; of a hash its end."""
+    if isinstance(value, str) and len(value) > 40 and value.isalnum():
+        return f"…{value[-8:]}"
+    return "absent" if value is None else short(value)
+
+
+def _refuse_unlike(base: Side, now: Side, comparable: Collection[tuple[str, str]]) -> None:
+    """Refuse points that both sides have, but no comparable variants of. Raises ``UserError``."""
+    points = [*POINT, "variant"]
+    first = base.predictions[points].drop_duplicates().astype(dict.fromkeys(points, object))
+    second = now.predictions[points].drop_duplicates().astype(dict.fromkeys(points, object))
+    both = first.merge(second, on=POINT, suffixes=("_base", ""))
+    if both.empty:
+        _refuse_apart(base, now, first, second)
+    sides = zip(both["variant_base"], both["variant"], strict=True)
+    both["fits"] = [side in comparable for side in sides]
+    unlike = both[~both.groupby(POINT)["fits"].transform("any")]
+    if unlike.empty:
+        return
+    row = unlike.iloc[0]
+    why = _obstacle(base, now, row["variant_base"], row["variant"])
+    more = len(unlike[POINT].drop_duplicates()) - 1
+    others = f" (and {more:,} more point{'' if more == 1 else 's'})" if more else ""
+    raise UserError(
+        one_line(
+            f"{now.shown}: {point_name(row)}{others} cannot be compared with {base.shown}: {why}; "
+            f"run as the baseline was run, or {NEW}"
+        )
+    )
+
+
+def _refuse_apart(base: Side, now: Side, first: pd.DataFrame, second: pd.DataFrame) -> NoReturn:
+    one, other = (point_name(side.iloc[0]) for side in (first, second))
+    raise UserError(
+        one_line(
+            f"{now.shown} and {base.shown} have no point in common: the one has {other} ..., the "
+            f"baseline {one} ...; run what the baseline has, or {NEW}"
+        )
+    )
+
+
+def _refuse_other_gold(base: Side, now: Side, pairs: pd.DataFrame) -> None:
+    unlike = pairs[pairs["gold"] != pairs["base_gold"]]
+    if len(unlike):
+        row = unlike.iloc[0]
+        raise UserError(
+            one_line(
+                f"{now.shown}: {point_name(row)}: the right answer of test row "
+                f"{short(row['test_id'])} is {short(row['gold'])}, in {base.shown} "
+                f"{short(row['base_gold'])}; {NEW}"
+            )
+        )
+
+
+def point_name(row: Mapping[Any, Any] | pd.Series) -> str:
+    """A point as messages name it: ``trec gemma3-270m random drawn k=50``."""
+    named = [plain(row[name]) for name in ("task", "model", "select", "order")]
+    attention = [] if row["attention"] == "full" else [plain(row["attention"])]
+    taught = [plain(row["teaching"])] if isinstance(row.get("teaching"), str) else []
+    return " ".join([*named, *attention, *taught, f"k={row['k']}"])
+
+
+def _changes(base: Side, now: Side, pairs: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    """What differs between compared variants of that which computed the answers."""
+    variants = ["base_variant", "variant"]
+    for before, after in pairs[variants].drop_duplicates().sort_values(variants).to_numpy():
+        sides = base.origins.get(before, {}), now.origins.get(after, {})
+        known = [{**s.get("facts", {}), **_versions(s.get("about", []))} for s in sides]
+        for name in [*CHECKED, *sorted({*known[0], *known[1]} - {*CHECKED})]:
+            one, other = (k.get(name) for k in known)
+            if one != other:
+                yield {"base_variant": before, "variant": after, "fact": name, "before": one,
+                       "now": other}  # fmt: skip
+
+
+def _versions(about: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Versions by package, several of one joined."""
+    names = sorted({name for versions in about for name in versions})
+    return {
+        name: ", ".join(sorted({versions[name] for versions in about if name in versions}))
+        for name in names
+    }

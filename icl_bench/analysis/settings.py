@@ -1,0 +1,82 @@
+"""Names for the settings of a task and model, by the facts in which they differ."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from icl_bench.results.cells import short_hash
+from icl_bench.results.reading import IMPORTED
+from icl_bench.results.trained_methods import kind
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PLAINER = {"test": "test_rows", "pool": "pool_rows"}
+"""Facts that are hashes -> facts that say the same to a reader, where their values differ too."""
+
+
+ENCODERS = ("encoder", "embeddings")
+"""Facts of selectors that compare texts; that others have none is no difference of settings."""
+
+
+ABSENT = {"label_space": "all", "queries": "test", **dict.fromkeys(ENCODERS, "none")}
+"""What a fact that is not there says."""
+
+
+OF_LABELS = ("labels", "pool", "pool_rows", "test", "test_rows")
+"""Facts that follow from which part of the labels there is, and need no mention beside it."""
+
+
+def name_settings(facts: Mapping[str, Mapping[str, Any]], table: pd.DataFrame) -> dict[str, str]:
+    """Name the variants of a task and model by the facts in which they differ, or their origin."""
+    named: dict[str, str] = {}
+    kinds = table["select"].astype(object).map(kind)
+    for _, group in table.groupby(["task", "model", kinds], observed=True):
+        named |= _named({v: facts.get(v, {}) for v in group["variant"].unique()})
+    return named
+
+
+def _named(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Name the variants of one task and model; none where all are alike and run here."""
+    run_here = {v: f for v, f in facts.items() if IMPORTED not in f}
+    named = {
+        v: ", ".join(f"{key}={_brief(value)}" for key, value in differing.items())
+        for v, differing in _differing(run_here).items()
+    }
+    if len(run_here) == len(facts):
+        return named
+    named = dict.fromkeys(run_here, "run here") | named
+    named |= {v: f"imported from {f[IMPORTED]}" for v, f in facts.items() if IMPORTED in f}
+    several = {text for text, count in Counter(named.values()).items() if count > 1}
+    return {v: f"{text}, variant {v}" if text in several else text for v, text in named.items()}
+
+
+def _differing(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Of each variant the facts that are not the same in all; nothing where all are the same."""
+
+    def kinds(*keys: str) -> int:
+        values = ([f.get(key) for key in keys] for f in facts.values())
+        known = (value for value in values if value != [None] or keys[0] not in ENCODERS)
+        return len({json.dumps(value, sort_keys=True) for value in known})
+
+    keys = sorted({key for f in facts.values() for key in f})
+    keys = [key for key in keys if kinds(key) > 1 and kinds(PLAINER.get(key, "")) < kinds(key)]
+    if "label_space" in keys:
+        whole = kinds("label_space")
+        keys = [k for k in keys if k not in OF_LABELS or kinds(k, "label_space") > whole]
+    if not keys:
+        return {}
+    return {v: {key: _told(f, key) for key in keys} for v, f in facts.items()}
+
+
+def _told(facts: Mapping[str, Any], key: str) -> Any:
+    value = facts.get(key)
+    return ABSENT.get(key) if value is None else value
+
+
+def _brief(value: Any) -> str:
+    text = short_hash(value) if isinstance(value, dict | list) else str(value)
+    return text if len(text) < 16 else f"…{text[-8:]}"

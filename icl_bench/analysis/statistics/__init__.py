@@ -1,0 +1,1 @@
+"""Statistics: grids of predictions, intervals, tests and resampling."""

@@ -1,0 +1,154 @@
+"""The difference of two means over draws and test examples: limits and tests that hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+Alternative = Literal["two-sided", "greater", "less"]
+
+
+POINTS = 128
+"""Of the numerical integrals: p is then off by a thousandth of it, by up to a twentieth where
+both sides have draws of their own."""
+
+
+class Contrast(NamedTuple):
+    """Two sides compared on common test examples, and how far chance may have moved each part."""
+
+    mean: float
+    """Of the first side."""
+    difference: float
+    """From the second side's."""
+    centre: float
+    """The difference with two more test examples, one for each side: the middle of the limits."""
+    of_test: float
+    """Variance of the difference by test examples."""
+    examples: int
+    of_draws: tuple[tuple[float, float, int], ...]
+    """Of each sample of draws: mean square by draws and residual, both over the number of scores,
+    and degrees of freedom. None where there is a single draw."""
+
+
+def contrast(first: np.ndarray, second: np.ndarray, matched: bool) -> Contrast:
+    """Compare scores ``(draws, test)`` of two sides on the same test examples; NaN for no scores.
+
+    ``matched`` says that row d of both is one draw; then their numbers of draws are equal.
+
+    The difference of an example, mean over its draws, is the t-test's usual datum. As Bonett &
+    Price (2012, J. Educ. Behav. Stat. 37:479) do for shares of one sample, one example more is
+    counted in favour of either side, by as much as those that differ do on average: sides that
+    agree on all examples seen may differ on others.
+    """
+    if not first.size:
+        return Contrast(math.nan, math.nan, math.nan, math.nan, 2, ())
+    by_test = first.mean(axis=0) - second.mean(axis=0)
+    squares, differing = float((by_test**2).sum()), np.count_nonzero(by_test)
+    extra = squares / differing if differing else 1.0
+    count = len(by_test) + 2
+    centre = float(by_test.sum()) / count
+    of_test = (squares + 2 * extra - count * centre**2) / (count - 1) / count
+    samples = (first - second,) if matched else (first, second)
+    parts = tuple(_of_draws(scores) for scores in samples if len(scores) > 1)
+    return Contrast(float(first.mean()), float(by_test.mean()), centre, of_test, count, parts)
+
+
+def _of_draws(scores: np.ndarray) -> tuple[float, float, int]:
+    """Mean squares of a two-way layout ``(draws, test)``, by draws and residual."""
+    draws, test = scores.shape
+    by_draw = scores.mean(axis=1)
+    residual = scores - by_draw[:, None] - scores.mean(axis=0) + by_draw.mean()
+    ms_draw = test * by_draw.var(ddof=1)
+    ms_residual = (residual**2).sum() / ((draws - 1) * max(test - 1, 1))
+    return float(ms_draw / scores.size), float(ms_residual / scores.size), draws - 1
+
+
+def judge(
+    contrasts: Sequence[Contrast], alternative: Alternative = "two-sided", level: float = 0.95
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return lower limits, upper limits and p values of the true differences, ``(contrasts,)``.
+
+    Draws and test examples are crossed random effects. Few draws say little of how far draws
+    differ, so that the variance itself is uncertain: by draws it is
+    ``max(MS_draw (draws - 1) / W - MS_residual, 0) / (draws test)`` with W a chi-square of
+    draws - 1 degrees of freedom (generalized pivotal quantity; Weerahandi 1993, J. Am. Stat. Assoc.
+    88:899), by test examples the usual one with Student's t. The p value is the mean over W: a
+    t-test over test examples where draws do not matter, and over draws where only they do.
+
+    p is two-sided, or for the first side being ``greater`` or ``less``; limits are two-sided, and
+    leave out 0 where the two-sided p is below ``1 - level``.
+
+    In simulations without a difference, with 250 test examples, p was 0.05 or less in 4.5 to 5.3%
+    of samples with one draw, 0.3 to 3.5% with two, 0.7 to 4.1% with three and 2.4 to 4.8% with
+    ten, more where draws matter more; 95% limits held the difference in the others. So tests hold
+    their level, but with two or three draws limits are too wide (up to 99.7%) where draws hardly
+    matter: so few cannot show that. Joining two t quantiles as in ``intervals.mean_interval`` is
+    right for three draws and 0.05 (93 to 98%), but p of 0.01 came up in up to 4% of samples,
+    and with two draws 0.05 in 11%: that is no level for a test that is corrected for many ks.
+    """
+    from scipy.special import stdtr
+
+    centre = np.array([c.centre for c in contrasts])[:, None]
+    freedom = np.array([c.examples - 1 for c in contrasts])[:, None]
+    deviation, weight = _deviations(contrasts)
+    ratio = centre / deviation
+    if alternative == "two-sided":
+        p = 2 * stdtr(freedom, -abs(ratio))
+    else:
+        p = stdtr(freedom, -ratio if alternative == "greater" else ratio)
+    half = _half_width(deviation, weight, freedom, level)
+    middle = centre[:, 0]
+    return middle - half, middle + half, (p * weight).sum(axis=1)
+
+
+def _deviations(contrasts: Sequence[Contrast]) -> tuple[np.ndarray, np.ndarray]:
+    """Standard deviations of differences, ``(contrasts, points)``, and weights of the points."""
+    variance = np.empty((len(contrasts), POINTS))
+    weight = np.empty((len(contrasts), POINTS))
+    for number, found in enumerate(contrasts):
+        variance[number], weight[number] = found.of_test, 1.0
+        for sample, (by_draw, residual, freedom) in enumerate(found.of_draws):
+            quantiles, dense = _chi_square(freedom, sample)
+            variance[number] += np.maximum(by_draw * freedom / quantiles - residual, 0)
+            weight[number] *= dense
+    return np.sqrt(variance), weight / weight.sum(axis=1, keepdims=True)
+
+
+@cache
+def _chi_square(freedom: int, sample: int) -> tuple[np.ndarray, np.ndarray]:
+    """Quantiles of a chi-square, dense near 0 where p is decided, and the weight of each.
+
+    Those of a second sample come in another order: together they are a lattice in the unit square.
+    """
+    from scipy.special import gammaincinv
+
+    place = (np.arange(POINTS) + 0.5) / POINTS
+    if sample:
+        place = (place * POINTS * 0.6180339887498949) % 1
+    return 2 * gammaincinv(freedom / 2, place**3), place**2
+
+
+def _half_width(
+    deviation: np.ndarray, weight: np.ndarray, freedom: np.ndarray, level: float
+) -> np.ndarray:
+    """Where the two-sided p would be ``1 - level``, ``(contrasts,)``.
+
+    Newton's method from the smallest deviation: p is convex there, so that no step goes too far.
+    """
+    from scipy.special import gammaln, stdtr, stdtrit
+
+    half = deviation.min(axis=1, keepdims=True) * stdtrit(freedom, (1 + level) / 2)
+    scale = np.exp(gammaln((freedom + 1) / 2) - gammaln(freedom / 2)) / np.sqrt(np.pi * freedom)
+    for _ in range(100):
+        ratio = half / deviation
+        above = (2 * stdtr(freedom, -ratio) * weight).sum(axis=1, keepdims=True) - (1 - level)
+        density = scale * (1 + ratio**2 / freedom) ** (-(freedom + 1) / 2)
+        step = above / (2 * density / deviation * weight).sum(axis=1, keepdims=True)
+        half = half + step
+        if not (abs(step) > 1e-9 * half).any():
+            break
+    return np.asarray(half[:, 0])

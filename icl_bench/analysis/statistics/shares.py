@@ -1,0 +1,68 @@
+"""Shares of predictions, with intervals, where not every pair of draw and test example counts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from icl_bench.analysis.statistics.grid import partition
+from icl_bench.analysis.statistics.intervals import Interval, variance_of_mean, wilson
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def share_interval(hits: np.ndarray, tries: np.ndarray, level: float = 0.95) -> Interval:
+    """Return ``hits.sum() / tries.sum()`` and its confidence limits; NaN where nothing was tried.
+
+    ``hits`` and ``tries`` are numbers of each draw and test example, ``(draws, test)``, 0 where a
+    pair does not count. The share is a ratio of two means, so that its variance is that of the
+    mean of ``(hits - share * tries) / mean tries`` (Cochran 1977, Sampling Techniques, section
+    6.3). The rest is :func:`icl_bench.analysis.statistics.intervals.mean_interval`'s, which this is equal to
+    where every pair was tried once.
+    """
+    from scipy.special import ndtri, stdtrit
+
+    if not tries.sum():
+        return Interval(math.nan, math.nan, math.nan)
+    share, upper = float(hits.sum() / tries.sum()), (1 + level) / 2
+    error = (hits - share * tries) / tries.mean()
+    normal = float(ndtri(upper))
+    if share in (0.0, 1.0) or np.ptp(error) == 0:
+        return wilson(share, int(np.count_nonzero(tries.any(axis=0))), normal)
+    if min(hits.shape) == 1:
+        return wilson(share, share * (1 - share) / (error.var() / error.size), normal)
+    of_draws, of_test = variance_of_mean(error)
+    t_draws, t_test = (float(stdtrit(size - 1, upper)) for size in hits.shape)
+    variance = of_draws + of_test
+    quantile = math.sqrt((t_draws**2 * of_draws + t_test**2 * of_test) / variance)
+    return wilson(share, share * (1 - share) / variance, quantile)
+
+
+def shares(frame: pd.DataFrame, by: Sequence[str], hit: str, name: str) -> pd.DataFrame:
+    """Return the share of rows with a true ``hit`` for each combination of the columns ``by``.
+
+    ``frame`` has ``draw`` and ``test_id``, a pair of them any number of times. Columns: ``by``,
+    predictions (rows), the share as ``name``, ci_low and ci_high (95%).
+    """
+    import pandas as pd
+
+    keys, parts = partition(frame, by)
+    draws, tests = frame["draw"].to_numpy(), pd.factorize(frame["test_id"])[0]
+    hits = frame[hit].to_numpy(dtype=float)
+    found = [_share(draws[part], tests[part], hits[part]) for part in parts]
+    table = pd.DataFrame(found, columns=[name, "ci_low", "ci_high"], dtype=float)
+    counts = np.array([len(part) for part in parts], dtype=np.int64)
+    return pd.concat([keys.assign(predictions=counts), table], axis=1)
+
+
+def _share(draw: np.ndarray, test: np.ndarray, hit: np.ndarray) -> Interval:
+    draws, row = np.unique(draw, return_inverse=True)
+    tests, column = np.unique(test, return_inverse=True)
+    shape = len(draws), len(tests)
+    place, size = row * shape[1] + column, shape[0] * shape[1]
+    hits = np.bincount(place, weights=hit, minlength=size).reshape(shape)
+    return share_interval(hits, np.bincount(place, minlength=size).reshape(shape))

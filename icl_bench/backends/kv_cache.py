@@ -1,0 +1,163 @@
+"""Keys and values of the shared prefix and of a pack of queries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class LayerKeys:
+    """One layer's keys and values: ``(rows, key_heads, tokens, head_dim)`` each.
+
+    Of the prefix they are a buffer with room to grow, the last tokens, or means of chunks.
+    """
+
+    key: Tensor
+    value: Tensor
+
+    @property
+    def tokens(self) -> int:
+        """How many keys there are, or have room."""
+        return int(self.key.shape[2])
+
+    def part(self, start: int, end: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of some of the tokens, as views."""
+        return self.key[:, :, start:end], self.value[:, :, start:end]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A state of the prefix to which it can be rewound."""
+
+    length: int
+    tails: dict[int, LayerKeys]
+    means: dict[int, LayerKeys]
+
+
+class Prefix:
+    """Keys and values of the tokens that all queries share.
+
+    A full layer holds ``(1, key_heads, capacity, head_dim)`` and is written in place; a sliding
+    layer holds ``(1, key_heads, <= window - 1, head_dim)`` and is replaced, so that marking a state
+    copies nothing; so are the means of chunks.
+    """
+
+    def __init__(self) -> None:
+        self.length = 0
+        self.capacity = 0
+        self._full: dict[int, LayerKeys] = {}
+        self._tails: dict[int, LayerKeys] = {}
+        self._means: dict[int, LayerKeys] = {}
+
+    @property
+    def layers(self) -> tuple[int, int]:
+        """How many full and how many sliding layers have keys here."""
+        return len(self._full), len(self._tails)
+
+    def reserve(self, tokens: int) -> None:
+        """Make room for so many tokens, so that extending does not copy."""
+        self.capacity = max(self.capacity, tokens)
+
+    def mark(self) -> Mark:
+        """Remember this state; later tokens may be added and dropped again by ``rewind``."""
+        return Mark(self.length, dict(self._tails), dict(self._means))
+
+    def rewind(self, mark: Mark) -> None:
+        """Go back to a marked state of this prefix."""
+        self.length, self._tails = mark.length, dict(mark.tails)
+        self._means = dict(mark.means)
+
+    def nbytes(self) -> int:
+        """Bytes of keys and values, without the room that is reserved for more."""
+        parts = [held.part(0, self.length) for held in self._full.values()]
+        parts += [(h.key, h.value) for h in (*self._tails.values(), *self._means.values())]
+        return sum(x.nbytes for part in parts for x in part)
+
+    def full(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of a full layer's tokens so far, as views."""
+        return self._full[layer].part(0, self.length)
+
+    def whole(self, layer: int) -> LayerKeys:
+        """A full layer's buffer, with the tokens that were written behind ``length``."""
+        return self._full[layer]
+
+    def tail(self, layer: int) -> LayerKeys | None:
+        """The last tokens of a sliding layer."""
+        return self._tails.get(layer)
+
+    def append_full(self, layer: int, key: Tensor, value: Tensor) -> None:
+        """Write new tokens behind a full layer's; ``length`` moves when the step is over."""
+        end = self.length + key.shape[2]
+        held = self._full.get(layer)
+        if held is None or held.key.shape[2] < end:
+            size = max(end, self.capacity)
+            held = LayerKeys(
+                grown(held.key if held else None, key, size, self.length),
+                grown(held.value if held else None, value, size, self.length),
+            )
+            self._full[layer] = held
+        held.key[:, :, self.length : end] = key
+        held.value[:, :, self.length : end] = value
+
+    def replace_tail(self, layer: int, key: Tensor, value: Tensor) -> None:
+        """Set the last tokens of a sliding layer."""
+        self._tails[layer] = LayerKeys(key, value)
+
+    def means(self, layer: int) -> LayerKeys | None:
+        """Means of the chunks before a layer's tail, in their order."""
+        return self._means.get(layer)
+
+    def append_means(self, layer: int, new: LayerKeys) -> None:
+        """Add the means of further chunks."""
+        self._means[layer] = joined(self._means.get(layer), new)
+
+
+def grown(old: Tensor | None, new: Tensor, size: int, used: int) -> Tensor:
+    batch, heads, _, width = new.shape
+    grown = new.new_empty(batch, heads, size, width)
+    if old is not None:
+        grown[:, :, :used] = old[:, :, :used]
+    return grown
+
+
+def joined(first: LayerKeys | None, then: LayerKeys) -> LayerKeys:
+    if first is None:
+        return then
+    return LayerKeys(torch.cat([first.key, then.key], 2), torch.cat([first.value, then.value], 2))
+
+
+def chunk_means(keys: LayerKeys, chunk: int, count: int) -> LayerKeys:
+    """Means of the first ``count`` chunks of some keys and values."""
+
+    def mean(x: Tensor) -> Tensor:
+        rows, heads, _, width = x.shape
+        part = x[:, :, : count * chunk].reshape(rows, heads, count, chunk, width)
+        return part.float().mean(3).to(x.dtype)
+
+    return LayerKeys(mean(keys.key), mean(keys.value))
+
+
+class PackKeys:
+    """Keys and values of a pack's own tokens: ``(rows, key_heads, slots, head_dim)`` a layer."""
+
+    def __init__(self, rows: int, slots: int) -> None:
+        self.rows, self.slots = rows, slots
+        self._held: dict[int, LayerKeys] = {}
+
+    def layer(self, layer: int, like: Tensor) -> LayerKeys:
+        """The layer's buffers, made on first use."""
+        if layer not in self._held:
+            shape = (self.rows, like.shape[1], self.slots, like.shape[3])
+            # zeros: slots that no token has filled are masked, but 0 * nan would still be nan
+            self._held[layer] = LayerKeys(like.new_zeros(shape), like.new_zeros(shape))
+        return self._held[layer]
+
+    def row(self, row: int, tokens: int) -> dict[int, LayerKeys]:
+        """Copies of one row's first tokens in every layer, ``(1, key_heads, tokens, head_dim)``."""
+        return {
+            layer: LayerKeys(*(x[row : row + 1].clone() for x in held.part(0, tokens)))
+            for layer, held in self._held.items()
+        }

@@ -1,0 +1,26 @@
+"""``icl-bench export``: predictions as one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from icl_bench.cli import options as o
+
+Out = Annotated[
+    Path,
+    typer.Option(
+        "--out", metavar="FILE", help="FILE.parquet, FILE.csv or FILE.csv.gz.", show_default=False
+    ),
+]
+
+
+def export(out: Out, results: o.Results = o.DEFAULT_RESULTS, quiet: o.Quiet = False) -> None:
+    """Write all predictions into one Parquet or CSV file."""
+    from icl_bench.results.exporting import export_results
+
+    rows = export_results(results, out)
+    if not quiet:
+        typer.echo(f"{rows:,} predictions in {out}")

@@ -1,0 +1,130 @@
+"""``icl-bench finetune``: the same examples, learnt instead of prompted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from icl_bench.cli import options as o
+
+Shots = Annotated[
+    str,
+    typer.Option(
+        "--k", metavar="LIST", help="Numbers of examples: 10,100,1000.", show_default=False
+    ),
+]
+
+
+Methods = Annotated[
+    str,
+    typer.Option(
+        "--method",
+        metavar="LIST",
+        help="lora, full (fine-tuning), probe (logistic regression on the frozen model's states), "
+        "knn (nearest neighbours by sentence embeddings). Several with commas.",
+    ),
+]
+
+
+Draws = Annotated[
+    int, typer.Option("--draws", metavar="N", min=1, help="Random permutations of the pool.")
+]
+
+
+HeadOption = Annotated[
+    Literal["lm", "random"],
+    typer.Option(
+        "--head",
+        metavar="HOW",
+        help="lm: the head begins with the language-model head's rows of the labels' first "
+        "tokens; random.",
+    ),
+]
+
+
+ValidationOption = Annotated[
+    Literal["pool", "examples"],
+    typer.Option(
+        "--validation",
+        metavar="FROM",
+        help="What chooses the checkpoint: rows of the pool that follow the k examples, or a "
+        "fifth of the examples themselves.",
+    ),
+]
+
+
+Epochs = Annotated[int, typer.Option("--epochs", metavar="N", min=1, help="Passes over the k.")]
+
+
+Batch = Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Rows per step.")]
+
+
+Rate = Annotated[
+    float | None,
+    typer.Option(
+        "--learning-rate", metavar="RATE", help="Default: 1e-3 for lora, 5e-5 for full.",
+        show_default=False,
+    ),
+]  # fmt: skip
+
+
+Keep = Annotated[
+    Path | None,
+    typer.Option(
+        "--keep-checkpoints",
+        metavar="DIR",
+        help="Keep the weights of each chosen epoch there; else no weights are written.",
+        show_default=False,
+    ),
+]
+
+
+def finetune(
+    task: o.Task,
+    model: o.Model,
+    k: Shots,
+    method: Methods = "lora",
+    draws: Draws = 3,
+    seed: o.Seed = 0,
+    test_size: o.TestSize = None,
+    data_dir: o.DataDir = None,
+    results: o.Results = o.DEFAULT_RESULTS,
+    head: HeadOption = "lm",
+    validation: ValidationOption = "pool",
+    epochs: Epochs = 30,
+    batch: Batch = 32,
+    learning_rate: Rate = None,
+    dtype: o.Dtype = "auto",
+    device: o.Device = None,
+    keep_checkpoints: Keep = None,
+    quiet: o.Quiet = False,
+    json: o.Json = False,
+) -> None:
+    """Train on the examples that in-context learning would put into the prompt.
+
+    Each draw's first k examples, the same test rows; results land beside those of run. Two
+    checkpoints are reported: the one that validation rows choose, and as lora-paper or full-paper
+    the one that the test rows would choose, an upper bound. Finished cells are kept.
+    """
+    from icl_bench.cli.output.progress import Display, show_results
+    from icl_bench.training.finetune import FinetuneSpec, Finetuning
+
+    spec = FinetuneSpec(
+        task=task, model=model, k=k, method=o.words(method) or (), draws=draws, seed=seed,
+        test_size=test_size, data_dir=data_dir, head=head, validation=validation, epochs=epochs,
+        batch=batch, learning_rate=learning_rate, device=device, dtype=dtype,
+        keep=keep_checkpoints,
+    )  # fmt: skip
+    display = Display(quiet=quiet or json)
+    with display.preparing() as say:
+        runs = Finetuning.prepare(spec, say)
+    for text in runs.notes():
+        display.note(f"  note: {text}")
+    outcome = runs.run(results, display.note)
+    display.outcome(outcome, results)
+    named = runs.experiment.data.spec.name, runs.model.name
+    show_results(results, *named, quiet=quiet, json=json)
+    if outcome.failed:
+        raise typer.Exit(1)

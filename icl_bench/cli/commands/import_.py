@@ -1,0 +1,38 @@
+"""``icl-bench import``: predictions that were made elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from icl_bench.cli import options as o
+
+File = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE", help="FILE.parquet, FILE.csv or FILE.csv.gz.", show_default=False
+    ),
+]
+
+
+def import_(file: File, results: o.Results = o.DEFAULT_RESULTS, quiet: o.Quiet = False) -> None:
+    """Take predictions that were made elsewhere into the results.
+
+    The file has the columns task, model, select, order, k, draw, test_id, gold and prediction, one
+    row a prediction. Others that an export has are taken too, and any further ones are kept. The
+    same file is imported once.
+    """
+    from icl_bench.results.importing import import_predictions
+    from icl_bench.wording import one_line, plain
+
+    done = import_predictions(file, results)
+    if quiet:
+        return
+    if done.before:
+        typer.echo(f"{plain(file)} was imported before, nothing to do: {done.path}")
+        return
+    typer.echo(f"{done.rows:,} predictions imported: {done.path}")
+    if done.further:
+        typer.echo(f"further columns, kept: {one_line(', '.join(map(plain, done.further)))}")

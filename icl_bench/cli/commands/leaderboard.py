@@ -1,0 +1,45 @@
+"""``icl-bench leaderboard``: every point in one table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from icl_bench.cli import options as o
+
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="FILE.csv",
+        help="Where to write it (leaderboard.csv in the results folder).",
+        show_default=False,
+    ),
+]
+
+
+def leaderboard(
+    results: o.Results = o.DEFAULT_RESULTS,
+    out: Out = None,
+    quiet: o.Quiet = False,
+    json: o.Json = False,
+) -> None:
+    """Write all results as one table, best first: CSV, and Markdown beside it.
+
+    One row a point: task, model, how demonstrations were chosen, k, accuracy with its 95% interval,
+    macro-F1, where its curve is saturated, and what it was made with and from. The same results
+    make the same files.
+    """
+    from icl_bench.cli.output.tables import print_json
+    from icl_bench.report.leaderboard import as_markdown, leaderboard, records, write
+    from icl_bench.wording import plain
+
+    table = leaderboard(results)
+    written = write(table, out or results / "leaderboard.csv")
+    if json:
+        print_json(records(table))
+    elif not quiet:
+        typer.echo(as_markdown(table), nl=False)
+        typer.echo(f"written: {' and '.join(map(plain, written))}", err=True)

@@ -1,0 +1,35 @@
+"""``icl-bench models``: what is there, what is installed, what each needs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from icl_bench.cli import options as o
+
+Prepare = Annotated[
+    str | None,
+    typer.Option(
+        "--prepare", metavar="NAME", help="Fetch or convert this model now.", show_default=False
+    ),
+]
+
+
+def models(prepare: Prepare = None, json: o.Json = False) -> None:
+    """List the models that are known by name.
+
+    Any folder that holds a model, and any hub id, works as --model too.
+    """
+    from icl_bench.cli.output.lists import print_models
+    from icl_bench.cli.output.progress import console
+    from icl_bench.cli.output.tables import print_json
+    from icl_bench.models.registry import listing, resolve
+
+    if prepare is not None:
+        resolve(prepare)
+    records = listing()
+    if json:
+        print_json(records)
+    else:
+        print_models(records, console())

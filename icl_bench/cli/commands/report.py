@@ -1,0 +1,50 @@
+"""``icl-bench report``: one HTML page of all findings, and its charts as figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from icl_bench.cli import options as o
+
+Out = Annotated[Path, typer.Option("--out", metavar="FILE", help="The page to write.")]
+
+
+Figures = Annotated[
+    Path | None,
+    typer.Option(
+        "--figures",
+        metavar="DIR",
+        help="Write the charts here too, as SVG, PDF and PNG.",
+        show_default=False,
+    ),
+]
+
+
+Only = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Only this one.", show_default=False)
+]
+
+
+def report(
+    results: o.Results = o.DEFAULT_RESULTS,
+    out: Out = Path("report.html"),
+    task: Only = None,
+    model: Only = None,
+    figures: Figures = None,
+    data_dir: o.DataDir = None,
+) -> None:
+    """Write one HTML page of all findings; it opens in any browser and needs no network.
+
+    Charts with intervals, sortable tables and a reader for single predictions. Prompts are rebuilt
+    from the data folder, where it is at hand.
+    """
+    from icl_bench.cli.output.progress import console
+    from icl_bench.report import write_report
+
+    asked = {"task": task, "model": model}
+    only = {name: value for name, value in asked.items() if value}
+    written = write_report(results, out, only=only, figures=figures, data_dir=data_dir)
+    console().print(written.in_words(), markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,83 @@
+"""``icl-bench show``: one prediction and the exact prompt behind it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from icl_bench.cli import options as o
+
+OneK = Annotated[
+    int, typer.Option("--k", metavar="N", help="Number of demonstrations.", show_default=False)
+]
+
+
+TestId = Annotated[
+    str | None,
+    typer.Option("--test-id", metavar="ID", help="The test example (default: the cell's first).",
+                 show_default=False),
+]  # fmt: skip
+
+
+OneDraw = Annotated[int, typer.Option("--draw", metavar="N", help="Which draw, from 0.")]
+
+
+Cell = Annotated[
+    str | None,
+    typer.Option(
+        "--cell", metavar="HASH", help="The cell's hash, where several match.", show_default=False
+    ),
+]
+
+
+Which = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Which one, where several match.", show_default=False),
+]
+
+
+def show(
+    task: o.Task,
+    k: OneK,
+    test_id: TestId = None,
+    model: Which = None,
+    select: Which = None,
+    order: Which = None,
+    attention: Which = None,
+    demonstrations: Which = None,
+    draw: OneDraw = 0,
+    cell: Cell = None,
+    results: o.Results = o.DEFAULT_RESULTS,
+    data_dir: o.DataDir = None,
+    json: o.Json = False,
+) -> None:
+    """Show one prediction and the exact prompt behind it.
+
+    The prompt is rebuilt from the stored ids and checked against the hash stored beside the
+    prediction.
+    """
+    from icl_bench.cli.output.lists import print_shown
+    from icl_bench.cli.output.progress import console
+    from icl_bench.cli.output.tables import print_json
+    from icl_bench.demonstrations.perturbations import Perturbation
+    from icl_bench.demonstrations.selector_spec import known
+    from icl_bench.models.attention_patterns import parse
+    from icl_bench.report.prompt_trace import find_prediction
+
+    asked = {
+        "model": model,
+        "select": select and str(known(select) or select),
+        "order": order,
+        "attention": attention and str(parse(attention)),
+        "teaching": demonstrations and str(Perturbation.parse(demonstrations)),
+        "cell": cell,
+    }
+    wanted = {name: value for name, value in asked.items() if value is not None}
+    shown = find_prediction(
+        results, {"task": task, "k": k, "draw": draw, **wanted}, test_id, data_dir
+    )
+    if json:
+        print_json(shown.as_json())
+    else:
+        print_shown(shown, console())

@@ -1,0 +1,78 @@
+"""``icl-bench summary``: the table of results."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from icl_bench.cli import options as o
+
+Only = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Only this one.", show_default=False)
+]
+
+
+Base = Annotated[
+    str | None,
+    typer.Option(
+        "--base-model",
+        metavar="NAME",
+        help="The model that others are compared with (default: the first by name).",
+        show_default=False,
+    ),
+]
+
+
+Cost = Annotated[
+    bool,
+    typer.Option(
+        "--cost",
+        help="Also print tokens, seconds and operations, and after how many queries training pays.",
+    ),
+]
+
+
+Advice = Annotated[
+    str | None,
+    typer.Option(
+        "--advice",
+        metavar="BUDGET",
+        help="Instead of the tables: the cheapest selection and k that is as good as the best, and "
+        "the test behind it. BUDGET is per query: tokens=2000 (computed ones), seconds=0.5 or any.",
+        show_default=False,
+    ),
+]
+
+
+def summary(
+    results: o.Results = o.DEFAULT_RESULTS,
+    task: Only = None,
+    model: Only = None,
+    base: Base = None,
+    cost: Cost = False,
+    advice: Advice = None,
+    json: o.Json = False,
+) -> None:
+    """Show the results: accuracy against k, and what follows from it.
+
+    A table per task and model with the means over draws, 95% intervals (draws and test examples
+    both count as samples) and macro-F1, and below it what could not be computed; then order, label
+    sorting, selection, models and more, each compared pairwise and tested, as far as there are
+    runs. --json has every number.
+    """
+    from icl_bench.analysis.findings import read_findings
+    from icl_bench.cli.output.findings import print_advice, print_findings
+    from icl_bench.cli.output.progress import console
+    from icl_bench.cli.output.tables import print_json
+    from icl_bench.demonstrations.selector_spec import cautions
+
+    if advice is not None:
+        print_advice(results, advice, {"task": task, "model": model}, json=json)
+        return
+    found = read_findings(results, task=task, model=model, base_model=base)
+    if json:
+        selects = [*found.summary.curves["select"], *found.summary.taught["select"]]
+        print_json({**found.as_json(), "cautions": cautions(selects)})
+    else:
+        print_findings(found, console(), cost)

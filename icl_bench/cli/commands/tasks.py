@@ -1,0 +1,60 @@
+"""``icl-bench tasks``: what there is, and a close look at one."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from icl_bench.cli import options as o
+
+Check = Annotated[
+    str | None,
+    typer.Option(
+        "--check",
+        metavar="NAME",
+        help="Look closely at one task: counts, labels, duplicates, leaks.",
+        show_default=False,
+    ),
+]
+
+
+WithModel = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="NAME",
+        help="With --check: token lengths for this model.",
+        show_default=False,
+    ),
+]
+
+
+def tasks(
+    check: Check = None,
+    model: WithModel = None,
+    data_dir: o.DataDir = None,
+    test_size: o.TestSize = None,
+    json: o.Json = False,
+) -> None:
+    """List the tasks, or check one task's data."""
+    from icl_bench.cli.output.lists import print_report, print_tasks
+    from icl_bench.cli.output.progress import Display, console
+    from icl_bench.cli.output.tables import print_json
+    from icl_bench.sweep.task_check import check_task
+    from icl_bench.tasks.catalogue import task_records
+
+    if check is not None:
+        with Display(quiet=json).preparing() as say:
+            say(f"reading {check}")
+            report = check_task(check, model=model, data_dir=data_dir, test_size=test_size)
+        if json:
+            print_json(report)
+        else:
+            print_report(report, console())
+        return
+    records = task_records(data_dir)
+    if json:
+        print_json(records)
+    else:
+        print_tasks(records, console())

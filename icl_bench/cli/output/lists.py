@@ -1,0 +1,140 @@
+"""Lists of tasks and models, a task's data, one prediction, perplexities."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+
+from icl_bench.cli.output.plan import in_bytes
+from icl_bench.cli.output.tables import DASH, empty_table, print_lines
+from icl_bench.models.attention_patterns import FULL
+from icl_bench.wording import counted
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from icl_bench.report.prompt_trace import Shown
+
+
+def print_perplexity(frame: Any, console: Console) -> None:
+    """Perplexity of each range of lengths, one table a model and dtype."""
+    for (model, dtype), group in frame.groupby(["model", "dtype"]):
+        table = empty_table(f"{model} · {dtype}, perplexity of the tokens up to each length")
+        table.add_column("attention")
+        for name in ("tokens", "perplexity", "95%\ninterval", "over full", "95%\ninterval ",
+                     "p\n(Holm)", "TFLOP", "cache"):  # fmt: skip
+            table.add_column(name, justify="right")
+        for row in group.to_dict("records"):
+            other = row["attention"] != str(FULL)
+            table.add_row(
+                escape(row["attention"]),
+                f"{row['after']:,} {DASH} {row['length']:,}",
+                f"{row['perplexity']:.2f}",
+                _limits(row["ci_low"], row["ci_high"], 2),
+                f"{row['ratio']:.3f}" if other else "",
+                _limits(row["ratio_low"], row["ratio_high"], 3) if other else "",
+                "" if math.isnan(row["p_holm"]) else f"{row['p_holm']:.3f}",
+                f"{row['prefill_flops'] / 1e12:.1f}",
+                in_bytes(row["cache_bytes"]),
+            )
+        console.print(table)
+        count = group["windows"].max()
+        print_lines(console, f"{counted(count, 'window')} a length; intervals are over windows")
+
+
+def _limits(low: float, high: float, digits: int) -> str:
+    if math.isnan(low):
+        return DASH
+    return f"{low:.{digits}f} {DASH} {high:.{digits}f}"
+
+
+def print_models(records: list[dict[str, Any]], console: Console) -> None:
+    """Models with what they read and need."""
+    table = empty_table()
+    table.add_column("model", no_wrap=True)
+    table.add_column("reads\ntokens", justify="right")
+    for name in ("here", "what it is"):
+        table.add_column(name)
+    for record in records:
+        reads = f"{record['context_tokens']:,}"
+        table.add_row(escape(record["name"]), reads, *_here_or_needed(record, record["needs"]))
+    console.print(table)
+    print_lines(console, "What is on the hub is downloaded when it is first used.")
+
+
+def _here_or_needed(record: dict[str, Any], needs: str) -> tuple[str, str]:
+    """Whether something is on this machine; what it is, and what it needs where it is not."""
+    here = record["installed"]
+    return "yes" if here else "no", escape(record["description"] + ("" if here else f"\n{needs}"))
+
+
+def print_shown(shown: Shown, console: Console) -> None:
+    """One prediction, its prompt first."""
+    row = shown.row
+    print(shown.prompt)
+    console.rule()
+    verdict = {True: "right", False: "wrong", None: "free text"}[row["correct"]]
+    facts = {
+        "answer": row["prediction"],
+        "gold": f"{row['gold']} ({verdict})",
+        "cell": f"{row['task']} {row['model']} {row['select']} {row['order']} k={row['k']} "
+        f"draw={row['draw']}",
+        "attention": row["attention"],
+        "test id": row["test_id"],
+        "tokens": f"{row['prompt_tokens']:,} in the prompt, {row['cached_tokens']:,} cached",
+        "prompt": shown.checked,
+        "file": str(shown.file),
+    }
+    if row.get("teaching"):
+        facts["shown"] = row["teaching"]
+    if row.get("probability") is not None:
+        facts["probability"] = f"{row['probability']:.4f}, margin {row['margin']:.4f}"
+    for name, value in facts.items():
+        console.print(f"{name:>12}  {value}", markup=False, highlight=False, soft_wrap=True)
+
+
+def print_tasks(records: list[dict[str, Any]], console: Console) -> None:
+    """Tasks with where their data is."""
+    table = empty_table()
+    for name in ("task", "metrics", "here", "what it is"):
+        table.add_column(name, no_wrap=name == "task")
+    for record in records:
+        metrics = ", ".join(record["metrics"])
+        table.add_row(escape(record["name"]), metrics, *_here_or_needed(record, record["data"]))
+    console.print(table)
+    print_lines(console, "Licenses and sources: --json. A task's counts and leaks: --check NAME.")
+
+
+def print_report(report: dict[str, Any], console: Console) -> None:
+    """A task's data in numbers."""
+
+    def line(name: str, value: str) -> None:
+        console.print(f"{name:>22}  {value}", markup=False, highlight=False, soft_wrap=True)
+
+    line("task", report["task"])
+    line("data", report["origin"])
+    line("train rows", f"{report['train_rows']:,}")
+    line("test rows", f"{report['test_rows']:,}, of which {report['chosen_rows']:,} are asked")
+    if report["labels"]:
+        trained = sum(label["train"] > 0 for label in report["labels"])
+        spread = f"{report['fewest']:,} to {report['most']:,} train rows each"
+        line("labels", f"{trained} ({spread}, median {report['median']:,.0f})")
+    for label, count in report["unseen_labels"].items():
+        line("only in test", f"{label!r}: {count}")
+    line("duplicates in train", f"{report['duplicates']:,}")
+    leaks = f"{len(report['leaks']):,} test rows also stand in train"
+    line("leaks", f"{leaks}, {len(report['chosen_leaks']):,} of those that are asked")
+    for note in report["notes"]:
+        line("note", note)
+    if tokens := report.get("tokens"):
+        for name in ("demonstration", "query"):
+            t = tokens[name]
+            line(
+                f"tokens per {name}",
+                f"mean {t['mean']:.1f}, median {t['median']:.0f}, "
+                f"{t['shortest']:,} to {t['longest']:,} ({tokens['model']})",
+            )
+        line("longest answer", f"{tokens['answer_longest']} tokens")
+        line("too long for the pool", f"{tokens['dropped_from_pool']:,} train rows")

@@ -1,0 +1,113 @@
+"""A plan as a table and as records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from icl_bench.cli.output.tables import empty_table, print_lines
+from icl_bench.wording import counted
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from icl_bench.sweep.compute_cost import ComputeCost
+    from icl_bench.sweep.plan import CellPlan
+    from icl_bench.sweep.sweep import Sweep
+
+
+def plan_records(
+    sweep: Sweep, seconds: Sequence[float | None], works: Sequence[ComputeCost | None]
+) -> list[dict[str, Any]]:
+    """The plan's cells as plain records."""
+    return [
+        {
+            **cell.spec.model_dump(),
+            "fits": cell.problem is None,
+            "problem": cell.problem,
+            "prefix_tokens": cell.prefix_tokens,
+            "longest_query_tokens": max(0, cell.longest_prompt - cell.prefix_tokens),
+            "longest_prompt_tokens": cell.longest_prompt,
+            "answer_tokens": cell.answer_tokens,
+            "needed_tokens": cell.needed_tokens,
+            "context_tokens": cell.context_tokens,
+            "prompt_tokens": cell.prompt_tokens,
+            "shared_tokens": cell.shared_tokens,
+            "new_tokens": cell.new_tokens,
+            "flops": work and work.prefix_flops + cell.queries * work.query_flops,
+            "prefix_flops": work and work.prefix_flops,
+            "cache_bytes": work and work.cache_bytes,
+            "seconds": None if estimate is None else round(estimate, 1),
+        }
+        for cell, estimate, work in zip(sweep.plan.cells, seconds, works, strict=True)
+    ]
+
+
+def print_plan(
+    sweep: Sweep,
+    seconds: Sequence[float | None],
+    works: Sequence[ComputeCost | None],
+    console: Console,
+) -> None:
+    """The plan as tables, one row a cell, one table per selector, order and attention."""
+    from icl_bench.sweep.notes import asked, notes
+
+    data, model = sweep.experiment.data, sweep.model
+    console.print(f"{data.spec.name} · {model.name}, tokens", style="bold", highlight=False)
+    rows = list(zip(sweep.plan.cells, seconds, works, strict=True))
+    for curve in dict.fromkeys(map(_curve, sweep.plan.cells)):
+        console.print(_plan_table(curve, [row for row in rows if _curve(row[0]) == curve]))
+    total = sum(estimate or 0.0 for estimate in seconds)
+    about = f", about {duration(total)} on this machine" if None not in seconds else ""
+    print_lines(
+        console,
+        *(f"note: {text}" for text in notes(sweep)),
+        *(f"skipped: {problem}" for problem in sweep.plan.problems),
+        f"{counted(sum(cell.problem is None for cell, *_ in rows), 'cell')}, "
+        f"{asked(sweep)}{about}; {model.name} reads "
+        f"{model.context_tokens:,} tokens; data: {data.origin}",
+        *["TFLOP: a cell by itself, by formula; cache: keys and values kept of its longest prompt"]
+        * any(works),
+    )
+
+
+def _curve(cell: CellPlan) -> tuple[str, str, str]:
+    return cell.spec.select, cell.spec.order, cell.spec.attention
+
+
+def _plan_table(
+    curve: tuple[str, str, str], rows: Sequence[tuple[CellPlan, float | None, ComputeCost | None]]
+) -> Table:
+    """The cells of one selector, order and attention."""
+    table = empty_table(", ".join(curve))
+    for name in ("draw", "k", "prefix", "longest\nquery", "needs", "fits", "shared", "to\ncompute",
+                 "TFLOP", "cache", "time"):  # fmt: skip
+        table.add_column(name, justify="right")
+    for cell, estimate, work in rows:
+        spec, fits = cell.spec, cell.problem is None
+        lengths = (cell.prefix_tokens, cell.longest_prompt - cell.prefix_tokens, cell.needed_tokens)
+        tokens = (cell.shared_tokens, cell.new_tokens)
+        known = cell.longest_prompt > 0
+        table.add_row(
+            str(spec.draw),
+            f"{spec.k:,}",
+            *(f"{n:,}" if known else "" for n in lengths),
+            "yes" if fits else "no",
+            *(f"{n:,}" if fits else "" for n in tokens),
+            f"{(work.prefix_flops + cell.queries * work.query_flops) / 1e12:,.1f}" if work else "",
+            in_bytes(work.cache_bytes) if work else "",
+            duration(estimate) if fits and estimate is not None else "",
+        )
+    return table
+
+
+def in_bytes(count: float) -> str:
+    return f"{count / 1e6:.0f} MB" if count < 1e9 else f"{count / 1e9:.1f} GB"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

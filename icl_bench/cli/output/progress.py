@@ -1,0 +1,191 @@
+"""What a run shows while it works: bars on a terminal, nothing elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from icl_bench.quiet_libraries import hush_libraries
+from icl_bench.sweep.notes import asked, notes
+from icl_bench.sweep.runner import Watcher
+from icl_bench.wording import counted
+
+if TYPE_CHECKING:
+    from icl_bench.sweep.plan import CellPlan, Plan
+    from icl_bench.sweep.runner import Outcome
+    from icl_bench.sweep.sweep import Sweep
+
+
+def console(stderr: bool = False) -> Console:
+    """The terminal; wide enough for tables where the output goes into a file."""
+    known = (sys.stderr if stderr else sys.stdout).isatty() or "COLUMNS" in os.environ
+    return Console(stderr=stderr, width=None if known else 120, soft_wrap=False)
+
+
+class Display:
+    """Says what is going on, on standard error."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+        self._console = console(stderr=True)
+        self._live = self._console.is_terminal and not quiet
+
+    def note(self, text: str) -> None:
+        """One line, unless quiet."""
+        if not self._quiet:
+            self._console.print(text, highlight=False, markup=False)
+
+    @contextmanager
+    def preparing(self) -> Iterator[Callable[[str], None]]:
+        """A spinner with a word on what is being prepared."""
+        hush_libraries()
+        if not self._live:
+            yield lambda _: None
+            return
+        with self._console.status("starting") as status:
+            yield lambda text: status.update(text)
+
+    def plan(self, sweep: Sweep) -> None:
+        """What will run, and what a user must know about the data, unless quiet."""
+        if self._quiet:
+            return  # some of it takes an encoder to find out
+        data, plan = sweep.experiment.data, sweep.plan
+        self.note(
+            f"{data.spec.name}: {asked(sweep)}, pool of "
+            f"{len(sweep.experiment.pool):,} ({data.origin})"
+        )
+        for text in notes(sweep):
+            self.note(f"  note: {text}")
+        for problem in plan.problems:
+            self.note(f"  skipped: {problem}")
+
+    @contextmanager
+    def running(self, plan: Plan) -> Iterator[Watcher]:
+        """Bars while cells are computed."""
+        if not self._live:
+            yield Watcher()
+            return
+        with _Bar(plan, self._console) as bar:
+            yield bar
+
+    def outcome(self, outcome: Outcome, results: Path) -> None:
+        """How it ended."""
+        reasons: dict[str, list[str]] = {}
+        for spec, reason in outcome.failed.items():
+            reasons.setdefault(reason, []).append(str(spec))
+        for reason, specs in reasons.items():
+            if len(specs) == 1:
+                print(f"failed: {specs[0]}: {reason}", file=sys.stderr)
+                continue
+            print(f"failed: {len(specs)} cells: {reason}", *specs, sep="\n  ", file=sys.stderr)
+        if outcome.prompt_tokens:
+            self.note(
+                f"{outcome.prompt_tokens:,} prompt tokens, "
+                f"{outcome.cached_tokens / outcome.prompt_tokens:.1%} of them cached; "
+                f"{outcome.answer_tokens:,} answer tokens"
+            )
+        computed, kept, failed = map(len, (outcome.computed, outcome.kept, outcome.failed))
+        already = f", {kept:,} already there" if kept else ""
+        without = f", {failed:,} failed" if failed else ""
+        self.note(f"{counted(computed, 'cell')} computed{already}{without}. Results: {results}/")
+
+
+def show_results(results: Path, task: str, model: str, *, quiet: bool, json: bool) -> None:
+    """Print the tables of one task and model, as ``run`` and ``finetune`` end."""
+    from icl_bench.analysis.summary import summarise_folder
+    from icl_bench.cli.output.summary import print_summary
+    from icl_bench.cli.output.tables import print_json
+
+    found = summarise_folder(results, {"task": task, "model": model})
+    if json:
+        print_json(found.as_json())
+    elif not quiet:
+        print_summary(found, console())
+
+
+class _Bar(Watcher):
+    """Two lines: the cell at hand; a bar over the whole run, predictions, speed, time left.
+
+    The bar and the time left are weighted by the tokens that each cell has to compute.
+    """
+
+    def __init__(self, plan: Plan, console: Console) -> None:
+        cells = [cell for cell in plan.cells if cell.problem is None]
+        self._left = float(sum(cell.new_tokens for cell in cells))
+        self._predictions = sum(cell.queries for cell in cells)
+        self._draws = max(cell.spec.draw for cell in cells) + 1
+        self._done, self._computed, self._weight = 0, 0, 0.0
+        self._cell: CellPlan | None = None
+        self._working_seconds, self._since = 0.0, time.monotonic()
+        self._title = Text("looking for what is there already")
+        self._bar = Progress(
+            TimeElapsedColumn(),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[said]}"),
+            console=console,
+        )
+        self._task = self._bar.add_task("", total=self._left, said="")
+        self._live = Live(Group(self._title, self._bar), console=console, transient=True)
+
+    def __enter__(self) -> _Bar:
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._live.__exit__(*error)
+
+    def cell_started(self, cell: CellPlan, already: int) -> None:
+        self._cell, self._since = cell, time.monotonic()
+        self._name_cell()
+        self._advance(cell, already)
+
+    def engine_loading(self) -> None:
+        self._title.plain = "loading the model"
+
+    def engine_ready(self) -> None:
+        self._since = time.monotonic()
+        self._name_cell()
+
+    def predicted(self, predictions: int, computed_tokens: int) -> None:
+        assert self._cell is not None
+        now = time.monotonic()
+        self._working_seconds += now - self._since
+        self._since = now
+        self._computed += computed_tokens
+        self._weight += self._cell.new_tokens * predictions / self._cell.queries
+        self._advance(self._cell, predictions)
+
+    def cell_ended(self, cell: CellPlan, outcome: str) -> None:
+        if outcome == "kept":
+            self._advance(cell, cell.queries)
+
+    def waiting(self, cells: int) -> None:
+        self._title.plain = f"waiting for another process, which is at work on {cells} of the cells"
+
+    def _name_cell(self) -> None:
+        assert self._cell is not None
+        spec = self._cell.spec
+        draw = f", draw {spec.draw + 1} of {self._draws}" if self._draws > 1 else ""
+        self._title.plain = f"{spec.task} · {spec.select}, {spec.order}, k={spec.k:,}{draw}"
+
+    def _advance(self, cell: CellPlan, predictions: int) -> None:
+        share = cell.new_tokens * predictions / cell.queries
+        self._done += predictions
+        self._left -= share
+        said = [f"{self._done:,} of {self._predictions:,} predictions"]
+        if self._weight and self._working_seconds:
+            left = self._left * self._working_seconds / self._weight
+            said.append(f"{self._computed / self._working_seconds:,.0f} tokens/s")
+            said.append(f"{timedelta(seconds=round(left))} left")
+        self._bar.update(self._task, advance=share, said=", ".join(said))

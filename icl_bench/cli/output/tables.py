@@ -1,0 +1,45 @@
+"""Tables and JSON as commands print them."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+DASH = "\N{EN DASH}"
+
+
+def print_json(value: object) -> None:
+    """Print indented JSON on standard output."""
+    print(json.dumps(value, indent=1, ensure_ascii=False, default=str))
+
+
+def share(value: Any, sign: str = "") -> str:
+    """A share of 1 as a percentage with one decimal; with ``sign`` "+" a difference of shares."""
+    return DASH if value is None or math.isnan(value) else f"{100 * value + 0.0:{sign}.1f}"
+
+
+def empty_table(title: str | None = None) -> Table:
+    """An empty table, narrow enough for a terminal of 80 columns."""
+    return Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+
+
+def print_lines(console: Console, *texts: str) -> None:
+    """Plain lines below a table, broken at words and indented."""
+    for text in texts:
+        console.print(Padding(Text(text), (0, 0, 0, 2)))

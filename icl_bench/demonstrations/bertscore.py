@@ -1,0 +1,210 @@
+"""BERTScore selection: demonstrations whose tokens cover the meaning of the test example's tokens.
+
+Recall R = mean over the query's tokens of the largest cosine similarity to any token of the
+demonstration (Zhang et al. 2020, section 3; chosen for retrieval by Gupta et al. 2023, section 3):
+the query is BERTScore's reference, the demonstration its candidate.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from importlib.metadata import version
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from icl_bench.demonstrations.ranking import Ranking
+from icl_bench.models.array_cache import draft, key_of, load, sha256_of
+from icl_bench.models.text_encoders import Encoder, encoder_default
+
+if TYPE_CHECKING:
+    import torch
+
+_BATCH_TOKENS = 8192
+"""Tokens, padding included, that the encoder reads at once."""
+
+
+_SIMILARITIES = 2**25
+"""Token pairs that are compared at once: 128 MiB of float32."""
+
+
+class Packed(NamedTuple):
+    """The token vectors of many texts, shortest text first, one text's tokens after another's."""
+
+    tokens: np.ndarray
+    """``(tokens, width)`` float16, of length 1. Rounding moves a recall by some 1e-5."""
+    lengths: np.ndarray
+    """``(rows,)`` tokens of each row, ascending; 0 for an empty text."""
+    rows: np.ndarray
+    """``(texts,)`` the row that holds each text; equal texts share one."""
+
+
+class BertScoreRecall:
+    """BERTScore recall of queries against whole demonstrations, equal to bert-score's own.
+
+    As in bert-score's default, all tokens weigh the same, except that the query's special tokens
+    weigh nothing; an empty text scores 0; what lies beyond the encoder's window is not compared.
+    Equal to bert-score one pair at a time, that is: in a batch it counts padding as a token of
+    similarity 0, so that a token like no other scores 0 or less depending on its neighbours.
+
+    The pool's vectors are computed once and kept in ``cache_dir``, where given.
+    """
+
+    def __init__(self, encoder: Encoder | None = None, cache_dir: Path | None = None) -> None:
+        self.encoder = encoder or encoder_default()
+        self._cache_dir = cache_dir
+        self._pool: Packed
+
+    @cached_property
+    def _model(self) -> _Model:
+        return _Model(self.encoder)
+
+    def fit(self, demonstrations: Sequence[str]) -> None:
+        """Encode the pool, or find its vectors in the cache."""
+        if self._cache_dir is None:
+            self._pool = self._model.pack(demonstrations)
+        else:
+            self._pool = _cached(self._model, demonstrations, self._cache_dir)
+
+    def rank(self, queries: Sequence[str]) -> Iterator[Ranking]:
+        """Score the pool for each query; every demonstration is related."""
+        for batch in _batches(map(self._model.tokenize, queries)):
+            for scores in self._recall(batch)[:, self._pool.rows]:
+                yield Ranking(scores.astype(np.float64), np.ones(len(scores), dtype=bool))
+
+    def _recall(self, queries: Sequence[list[int]]) -> np.ndarray:
+        """Return float32 ``(queries, rows)``: how the pool's rows recall tokenized queries."""
+        import torch
+
+        recall = np.zeros((len(queries), len(self._pool.lengths)), dtype=np.float32)
+        owner = np.repeat(np.arange(len(queries)), [len(ids) for ids in queries])
+        weighs = ~np.isin([token for ids in queries for token in ids], self._model.special)
+        if not weighs.any():
+            return recall
+        vectors = self._model.encode([ids for ids in queries if ids])[torch.from_numpy(weighs)]
+        share = torch.zeros(len(vectors), len(queries))  # each query's mean over its own tokens
+        share[torch.arange(len(vectors)), torch.from_numpy(owner[weighs])] = 1
+        share = (share / share.sum(0).clamp(min=1)).to(vectors.device)
+        for rows, places, length in _blocks(self._pool.lengths, len(vectors)):
+            tokens = torch.from_numpy(np.array(self._pool.tokens[places]))
+            similar = tokens.to(vectors.device).float() @ vectors.T
+            best = similar.view(-1, length, len(vectors)).amax(1)
+            recall[:, rows] = (best @ share).T.cpu().numpy()
+        return recall
+
+
+def _batches(tokenized: Iterable[list[int]]) -> Iterator[list[list[int]]]:
+    """Group tokenized texts, in order, so that a padded batch has at most ``_BATCH_TOKENS``."""
+    batch: list[list[int]] = []
+    longest = 0
+    for ids in tokenized:
+        longest = max(longest, len(ids))
+        if batch and (len(batch) + 1) * longest > _BATCH_TOKENS:
+            yield batch
+            batch, longest = [], len(ids)
+        batch.append(ids)
+    if batch:
+        yield batch
+
+
+def _blocks(lengths: np.ndarray, query_tokens: int) -> Iterator[tuple[slice, slice, int]]:
+    """Cut packed rows into runs of equal length, small enough to be compared at once.
+
+    Yields the rows, the places of their tokens, and the length. Empty rows are left out.
+    """
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    edges = np.flatnonzero(np.diff(lengths, prepend=0, append=-1)).tolist()
+    for begin, end in pairwise(edges):
+        length = int(lengths[begin])
+        step = max(1, _SIMILARITIES // (length * query_tokens))
+        for first in range(begin, end, step):
+            last = min(first + step, end)
+            yield slice(first, last), slice(starts[first], starts[last]), length
+
+
+class _Model:
+    """bert-score's tokenizer and encoder, and the vectors they give."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        import torch
+        from bert_score.utils import get_model, get_tokenizer
+
+        self.encoder = encoder
+        self._device = "cuda" if torch.cuda.is_available() else "cpu"
+        self._tokenizer: Any = get_tokenizer(encoder.model)
+        self._network: Any = get_model(encoder.model, encoder.layers).to(self._device)
+        self.special = (self._tokenizer.cls_token_id, self._tokenizer.sep_token_id)
+
+    def tokenize(self, text: str) -> list[int]:
+        """Return a text's token ids, special ones included; none for an empty text."""
+        from bert_score.utils import sent_encode
+
+        ids: list[int] = sent_encode(self._tokenizer, text) if text.strip() else []
+        return ids if len(ids) > 2 else []  # two are the special ones
+
+    def encode(self, batch: Sequence[list[int]]) -> torch.Tensor:
+        """Return unit vectors ``(tokens, width)`` of tokenized texts, one text after another."""
+        import torch
+        from bert_score.utils import bert_encode, padding
+
+        ids, _, mask = padding(batch, self._tokenizer.pad_token_id)
+        ids, mask = ids.to(self._device), mask.to(self._device)
+        hidden = bert_encode(self._network, ids, mask)[mask.bool()]
+        return torch.nn.functional.normalize(hidden.float(), dim=-1)
+
+    def pack(self, texts: Sequence[str], file: Path | None = None) -> Packed:
+        """Encode texts, equal ones once; the vectors go to ``file`` where given, else to memory."""
+        unique = list(dict.fromkeys(texts))
+        tokenized = sorted(((self.tokenize(text), text) for text in unique), key=_length)
+        lengths = np.array([len(ids) for ids, _ in tokenized], dtype=np.int64)
+        row = {text: place for place, (_, text) in enumerate(tokenized)}
+        shape = (int(lengths.sum()), int(self._network.config.hidden_size))
+        if file is None or shape[0] == 0:
+            tokens = np.empty(shape, np.float16)
+        else:
+            tokens = np.lib.format.open_memmap(file, "w+", np.float16, shape)
+        done = 0
+        for batch in _batches(ids for ids, _ in tokenized if ids):
+            vectors = self.encode(batch).cpu().numpy()
+            tokens[done : done + len(vectors)] = vectors
+            done += len(vectors)
+        return Packed(tokens, lengths, np.array([row[text] for text in texts], dtype=np.int64))
+
+    def fingerprint(self) -> str:
+        """Return a hash of the model's files and of the libraries that read them."""
+        from huggingface_hub import hf_hub_download
+
+        model = self.encoder.model
+        config = Path(model) / "config.json"
+        if not config.is_file():
+            config = Path(hf_hub_download(model, "config.json", local_files_only=True))
+        parts = [str(self.encoder.layers), version("bert-score"), version("transformers")]
+        for file in sorted(config.parent.iterdir()):
+            if file.suffix in {".json", ".txt", ".model", ".safetensors", ".bin"}:
+                parts += [file.name, sha256_of(file)]
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _length(row: tuple[list[int], str]) -> int:
+    return len(row[0])
+
+
+def _cached(model: _Model, texts: Sequence[str], cache_dir: Path) -> Packed:
+    """Return the vectors of texts from the cache; compute and store them where they are missing.
+
+    The entry's name holds a hash of the texts and of the model, so neither can go stale.
+    """
+    entry = cache_dir / f"bertscore-{key_of([model.fingerprint(), *texts])}"
+    if (found := load(entry, Packed._fields)) is not None:
+        return Packed(*found)
+    with draft(entry) as folder:
+        packed = model.pack(texts, folder / "tokens.npy")
+        if isinstance(packed.tokens, np.memmap):
+            packed.tokens.flush()
+            np.save(folder / "lengths.npy", packed.lengths)
+            np.save(folder / "rows.npy", packed.rows)
+    return packed

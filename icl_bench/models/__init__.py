@@ -1,0 +1,1 @@
+"""Models: where they come from, their architecture, attention patterns, text encoders."""

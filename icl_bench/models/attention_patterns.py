@@ -1,0 +1,303 @@
+"""Attention patterns: how a model reads the demonstrations, and what that leaves to compute.
+
+A pattern says, for every layer, which earlier tokens a token sees. The query always sees every
+demonstration that its layer keeps. Nothing here touches a model: the same rules count the keys for
+a plan and draw the masks of a backend.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from icl_bench.errors import UserError
+from icl_bench.wording import nearest
+
+WRITTEN = ("full", "block:SIZE[,sink=1,local=2][,reuse]", "grouped:EVERY,WINDOW",
+           "approx:WINDOW,CHUNK")  # fmt: skip
+
+
+NAMES = tuple(text.partition(":")[0] for text in WRITTEN)
+
+
+@dataclass(frozen=True)
+class ReceptiveSpan:
+    """How far back one layer sees, blocks aside."""
+
+    window: int | None = None
+    """Tokens, the token itself included; None for all."""
+    chunk: int | None = None
+    """Tokens beyond the window are seen as means of so many; None: not at all."""
+
+    def first(self, positions: np.ndarray) -> np.ndarray:
+        """The first token that each of the positions sees by itself: ``(positions,)``.
+
+        With chunks a window reaches back to the beginning of one, so that no token is in neither.
+        """
+        if self.window is None:
+            return np.zeros_like(positions)
+        first: np.ndarray = np.maximum(positions - self.window + 1, 0)
+        return first // self.chunk * self.chunk if self.chunk else first
+
+    def kept(self, tokens: int) -> int:
+        """Keys that are kept of so many tokens: all that a later token may see."""
+        if self.window is None:
+            return tokens
+        first = int(self.first(np.array([tokens]))[0])
+        return tokens - first + (first // self.chunk if self.chunk else 0)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which tokens of one prompt's demonstrations see which blocks.
+
+    A token sees the keys ``[0, sink_end)`` and from ``starts`` on up to itself. ``starts`` is
+    ``(tokens,)``, never falling, 0 or at least ``sink_end``; tokens behind it (the query) see all.
+    """
+
+    starts: np.ndarray
+    sink_end: int
+
+    def first(self, positions: np.ndarray) -> np.ndarray:
+        """The first token of the local blocks that each position sees: ``(positions,)``."""
+        inside = positions < len(self.starts)
+        found = np.zeros_like(positions)
+        found[inside] = self.starts[positions[inside]]
+        return found
+
+    def begins(self, other: Layout | None, tokens: int) -> bool:
+        """Whether another layout is the same for so many first tokens."""
+        mine = self.starts[:tokens]
+        if other is None or not np.array_equal(mine, other.starts[:tokens]):
+            return False
+        return self.sink_end == other.sink_end or not mine.any()
+
+
+def keys_seen(sight: ReceptiveSpan, layout: Layout | None, first: int, last: int) -> int:
+    """Pairs of a token of ``[first, last)`` and a key that it sees in a layer (chunks: one key)."""
+    tokens = np.arange(first, last)
+    far = sight.first(tokens)
+    low = far if layout is None else np.maximum(far, layout.first(tokens))
+    seen = tokens - low + 1
+    if layout is not None:
+        seen += np.maximum(np.minimum(layout.sink_end, low) - far, 0)
+    if sight.chunk:
+        seen += far // sight.chunk
+    return int(seen.sum())
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """Base of all patterns; by itself ``full``: every token sees every earlier one."""
+
+    name: ClassVar[str] = "full"
+
+    def __str__(self) -> str:
+        return self.name
+
+    def sights(self, windows: Sequence[int | None]) -> tuple[ReceptiveSpan, ...]:
+        """How far each layer sees, given the model's own windows."""
+        return tuple(map(ReceptiveSpan, windows))
+
+    def layout(self, ends: Sequence[int]) -> Layout | None:  # noqa: ARG002
+        """Which blocks the demonstrations of a prompt see; None where there are no blocks.
+
+        ``ends`` is where each demonstration ends, in tokens of the prompt.
+        """
+        return None
+
+    @property
+    def blocks(self) -> bool:
+        """Whether the demonstrations' ends matter."""
+        return False
+
+    @property
+    def reuses(self) -> bool:
+        """Whether each demonstration is computed once and put into prompts as it is."""
+        return False
+
+
+FULL = Pattern()
+
+
+@dataclass(frozen=True)
+class Block(Pattern):
+    """Blocks of demonstrations that see themselves, the first and the last before them.
+
+    Bertsch et al. 2025, section 5 and appendix F, figures 7 and 17. Positions are unchanged, and
+    what stands before the first demonstration (BOS) belongs to the first block.
+    """
+
+    size: int
+    """Demonstrations in a block."""
+    sink: int = 1
+    """First blocks that all see (the attention sink)."""
+    local: int = 2
+    """Blocks that each sees before itself."""
+    reuse: bool = False
+    """Each demonstration is computed once, behind the sink, and turned to its place."""
+    name: ClassVar[str] = "block"
+
+    def __post_init__(self) -> None:
+        _at_least(1, self, size=self.size)
+        _at_least(0, self, sink=self.sink, local=self.local)
+        if self.reuse and (self.size, self.local) != (1, 0):
+            raise UserError(
+                f"--attention {self}: a demonstration that is computed once for all prompts has no "
+                "neighbours there; write block:1,reuse or block:1,sink=0,local=0,reuse"
+            )
+        if self.reuse and self.sink > 1:
+            raise UserError(f"--attention {self}: with reuse the sink is one demonstration, or 0")
+
+    def __str__(self) -> str:
+        reuse = ",reuse" if self.reuse else ""
+        return f"block:{self.size},sink={self.sink},local={self.local}{reuse}"
+
+    def layout(self, ends: Sequence[int]) -> Layout:
+        """See :meth:`Pattern.layout`."""
+        bounds = np.array([0, *ends[self.size - 1 :: self.size]], dtype=np.int64)
+        total = int(ends[-1]) if len(ends) else 0
+        if bounds[-1] < total:
+            bounds = np.append(bounds, total)
+        count = len(bounds) - 1
+        sink_end = int(bounds[min(self.sink, count)])
+        first = bounds[np.maximum(np.arange(count) - self.local, 0)]
+        first[first <= sink_end] = 0
+        return Layout(np.repeat(first, np.diff(bounds)), sink_end)
+
+    @property
+    def blocks(self) -> bool:
+        """See :attr:`Pattern.blocks`."""
+        return True
+
+    @property
+    def reuses(self) -> bool:
+        """See :attr:`Pattern.reuses`."""
+        return self.reuse
+
+
+@dataclass(frozen=True)
+class Grouped(Pattern):
+    """Groups of layers of which the first sees all and the others a window.
+
+    Zebra (Song et al. 2023), section 2.1.1, equation 10. Layers that have a window of their own
+    keep it; groups are counted over the others.
+    """
+
+    every: int
+    """Layers in a group."""
+    window: int
+    """Tokens that a layer with a window sees, the token itself included."""
+    name: ClassVar[str] = "grouped"
+
+    def __post_init__(self) -> None:
+        _at_least(1, self, EVERY=self.every, WINDOW=self.window)
+
+    def __str__(self) -> str:
+        return f"grouped:{self.every},{self.window}"
+
+    def sights(self, windows: Sequence[int | None]) -> tuple[ReceptiveSpan, ...]:
+        """See :meth:`Pattern.sights`."""
+        found, place = [], 0
+        for window in windows:
+            if window is None:
+                found.append(ReceptiveSpan(self.window if place % self.every else None))
+                place += 1
+            else:
+                found.append(ReceptiveSpan(window))
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class Approx(Pattern):
+    """A window, and beyond it means of chunks of keys and values.
+
+    Zebra, section 2.1.1, equations 8 and 9: ``ln(CHUNK)`` is added to the score of a mean, so that
+    it weighs as many as it stands for. A window reaches back to the beginning of a chunk. Layers
+    that have a window of their own keep it.
+    """
+
+    window: int
+    chunk: int
+    name: ClassVar[str] = "approx"
+
+    def __post_init__(self) -> None:
+        _at_least(1, self, WINDOW=self.window, CHUNK=self.chunk)
+
+    def __str__(self) -> str:
+        return f"approx:{self.window},{self.chunk}"
+
+    def sights(self, windows: Sequence[int | None]) -> tuple[ReceptiveSpan, ...]:
+        """See :meth:`Pattern.sights`."""
+        return tuple(
+            ReceptiveSpan(w) if w else ReceptiveSpan(self.window, self.chunk) for w in windows
+        )
+
+
+def _at_least(least: int, pattern: Pattern, **values: int) -> None:
+    for name, value in values.items():
+        if value < least:
+            raise UserError(f"--attention {pattern}: {name} {value}; must be at least {least}")
+
+
+def split(text: str) -> tuple[str, ...]:
+    """Split a list of patterns at the commas before a pattern's name."""
+    parts = re.split(rf",\s*(?=(?:{'|'.join(NAMES)})\b)", text.strip())
+    return tuple(part.strip() for part in parts)
+
+
+def parse(text: str) -> Pattern:
+    """Read one pattern: ``parse(str(pattern)) == pattern``. Raises ``UserError``."""
+    name, _, rest = text.strip().partition(":")
+    if name not in NAMES:
+        raise UserError(f"--attention {text}: not a pattern; {nearest(name, WRITTEN)}")
+    words = [word.strip() for word in rest.split(",")] if rest else []
+    try:
+        return _MAKERS[name](words)
+    except ValueError:
+        written = WRITTEN[NAMES.index(name)]
+        raise UserError(f"--attention {text}: is written {written}, with whole numbers") from None
+
+
+def _full(words: Sequence[str]) -> Pattern:
+    if words:
+        raise ValueError
+    return FULL
+
+
+def _block(words: Sequence[str]) -> Block:
+    size, *options = words or [""]
+    named: dict[str, int] = {}
+    reuse = "reuse" in options
+    for option in options:
+        name, _, value = option.partition("=")
+        if option == "reuse" and options.count("reuse") == 1:
+            continue
+        if name not in ("sink", "local") or name in named:
+            raise ValueError
+        named[name] = _number(value)
+    local = named.get("local", 0 if reuse else 2)
+    return Block(_number(size), named.get("sink", 1), local, reuse)
+
+
+def _grouped(words: Sequence[str]) -> Grouped:
+    every, window = words
+    return Grouped(_number(every), _number(window))
+
+
+def _approx(words: Sequence[str]) -> Approx:
+    window, chunk = words
+    return Approx(_number(window), _number(chunk))
+
+
+_MAKERS = {"full": _full, "block": _block, "grouped": _grouped, "approx": _approx}
+
+
+def _number(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}", text):
+        raise ValueError
+    return int(text)

@@ -1,0 +1,225 @@
+"""The leaderboard: every point of a results folder in one table, best first, as CSV and Markdown.
+
+The same folder makes the same bytes: no dates, no paths, shares rounded.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from icl_bench.demonstrations.selector_spec import cautions
+from icl_bench.errors import UserError
+from icl_bench.results.cells import AXES, short_hash
+from icl_bench.results.reading import IMPORTED, Stored, read_stored
+from icl_bench.results.store import write_whole
+from icl_bench.results.trained_methods import UPPER
+from icl_bench.wording import plain
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+POINT = [*(axis for axis in AXES if axis != "draw"), "variant"]
+
+
+SHARES = ("accuracy", "ci_low", "ci_high", "macro_f1", "rouge1", "rougeL", "bertscore")
+
+
+COLUMNS = (
+    "task", "model", "select", "order", "attention", "k", "draws", "test_rows", *SHARES,
+    "saturation_k", "version", "data_hash", "variant",
+)  # fmt: skip
+"""Columns of the CSV file, in this order."""
+
+
+DIGITS = 6
+
+
+DASH = "\N{EN DASH}"
+
+
+def leaderboard(results: Path) -> pd.DataFrame:
+    """One row a point of each curve, with the columns of ``COLUMNS``: by task, best first.
+
+    Best is by each task's own score (:func:`icl_bench.metrics.scored`): accuracy or, for
+    free text, ROUGE-1. ci_low and ci_high are of the same. ``saturation_k`` is that of the point's
+    curve, missing where it is not saturated within the tested k. ``version`` is the icl-bench that
+    made the predictions (several with commas), empty for imports; ``data_hash`` is of the data
+    files and test rows, for imports of the imported file.
+
+    What would not stand beside the others fairly is left out: upper bounds, whose checkpoint was
+    chosen on the test rows, halves of a label space, which are easier tasks, and demonstrations
+    that were not shown as they are.
+
+    Raises ``UserError`` where there is no such folder, or no finished cell in it.
+    """
+    from icl_bench.analysis.summary import summarise
+    from icl_bench.metrics import scored
+
+    stored = read_stored(results)
+    frame = scored(stored.predictions)
+    upper = frame["select"].astype(str).str.endswith(UPPER)
+    frame = frame[~upper & frame["label_space"].isna() & frame["teaching"].isna()]
+    if frame.empty:
+        raise UserError(f"results folder {plain(results)}: no finished cell; run something first")
+    found = summarise(frame)
+    saturated = found.saturation[found.saturation["within_window"].astype(bool)]
+    setting = [name for name in POINT if name != "k"]
+    saturated = saturated[[*setting, "k"]].rename(columns={"k": "saturation_k"})
+    names = dict.fromkeys(setting, object)  # categories of two tables need not agree
+    table = found.curves.astype(names).merge(saturated.astype(names), on=setting, how="left")
+    versions, data = _versions(stored), _data_hashes(stored, results)
+    table["version"] = [versions.get(key, "") for key in _keys(table)]
+    table["data_hash"] = [data.get(variant, "") for variant in table["variant"]]
+    table["saturation_k"] = table["saturation_k"].astype("Int64")
+    for name in SHARES:
+        table[name] = table[name].astype(float).round(DIGITS)
+    best = table["score"].astype(float).round(DIGITS)
+    table = table.assign(best=-best).sort_values(["task", "best", *POINT], kind="stable")
+    return table[list(COLUMNS)].reset_index(drop=True)
+
+
+def _keys(table: pd.DataFrame) -> list[tuple[Any, ...]]:
+    return list(table[POINT].itertuples(index=False, name=None))
+
+
+def _versions(stored: Stored) -> dict[tuple[Any, ...], str]:
+    """Versions of this program that made a point's predictions, several joined."""
+    found: dict[tuple[Any, ...], set[str]] = {}
+    for cell in stored.cells.values():
+        named = {**cell["spec"], "variant": cell["variant"]}
+        version = (cell.get("about") or {}).get("icl-bench")
+        if version is not None:
+            found.setdefault(tuple(named[name] for name in POINT), set()).add(version)
+    return {key: ", ".join(sorted(versions)) for key, versions in found.items()}
+
+
+def _data_hashes(stored: Stored, results: Path) -> dict[str, str]:
+    """Variant -> hash of the data files and test rows behind it, or of the imported file."""
+    return _imported_hashes(results) | {
+        variant: short_hash({name: facts.get(name) for name in ("data", "test")})
+        for variant, facts in stored.variants.items()
+        if IMPORTED not in facts
+    }
+
+
+def _imported_hashes(results: Path) -> dict[str, str]:
+    """The hashes that end the names of imports, by the variants in them."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    found: dict[str, set[str]] = {}
+    for path in sorted(results.rglob(f"{IMPORTED}/*.parquet")):
+        try:
+            with pq.ParquetFile(path) as file:
+                variants = file.read(["variant"])["variant"].unique().to_pylist()
+        except (pa.ArrowException, OSError, KeyError):
+            continue  # damaged: no prediction is read from it either
+        for variant in variants:
+            found.setdefault(variant, set()).add(path.stem.rpartition("-")[2])
+    return {variant: ", ".join(sorted(hashes)) for variant, hashes in found.items()}
+
+
+# -- as text ------------------------------------------------------------------------------------
+
+
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Plain values, one mapping a row; what is missing is None."""
+    rows = table.astype(object).where(table.notna(), None).to_dict("records")
+    return [{str(name): value for name, value in row.items()} for row in rows]
+
+
+def as_csv(table: pd.DataFrame) -> str:
+    """CSV with a header; what is missing is empty. Names that are not printable are quoted."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in records(table):
+        writer.writerow("" if row[name] in (None, "") else plain(row[name]) for name in COLUMNS)
+    return text.getvalue()
+
+
+def _percent(value: Any) -> str:
+    return f"{100 * value:.1f}" if _there(value) else DASH
+
+
+def _interval(row: Mapping[str, Any]) -> str:
+    low, high = row["ci_low"], row["ci_high"]
+    return f"{100 * low:.1f} {DASH} {100 * high:.1f}" if _there(low) else DASH
+
+
+def _there(value: Any) -> bool:
+    return value not in (None, "") and not (isinstance(value, float) and math.isnan(value))
+
+
+MARKDOWN: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "k": lambda row: f"{row['k']}",
+    "draws": lambda row: f"{row['draws']}",
+    "test rows": lambda row: f"{row['test_rows']}",
+    "accuracy %": lambda row: _percent(row["accuracy"]),
+    "95% interval": _interval,
+    "macro-F1 %": lambda row: _percent(row["macro_f1"]),
+    "ROUGE-1": lambda row: _percent(row["rouge1"]),
+    "ROUGE-L": lambda row: _percent(row["rougeL"]),
+    "BERTScore": lambda row: _percent(row["bertscore"]),
+    "saturated at k": lambda row: f"{row['saturation_k']}" if row["saturation_k"] else DASH,
+}
+"""Columns of numbers -> what stands in them."""
+
+
+def as_markdown(table: pd.DataFrame) -> str:
+    """The table in GitHub's Markdown, in percent; columns without any value are left out.
+
+    Below it stands what has to be said of selections that saw the test queries.
+    """
+    rows = records(table)
+    words = ["task", "model", "select", "order"]
+    words += ["attention"] if any(row["attention"] != "full" for row in rows) else []
+    columns: list[list[str]] = [[name, "---", *(cell(row[name]) for row in rows)] for name in words]
+    for name, shown in MARKDOWN.items():
+        values = [shown(row) for row in rows]
+        if name == "saturated at k" or set(values) != {DASH}:
+            columns.append([name, "---:", *values])
+    for key, name in (("version", "version"), ("data_hash", "data"), ("variant", "variant")):
+        columns.append([name, "---", *(cell(row[key]) for row in rows)])
+    lines = [f"| {' | '.join(line)} |\n" for line in zip(*columns, strict=True)]
+    said = [f"\n{cell(text)}\n" for text in cautions(row["select"] for row in rows)]
+    return "".join([*lines, *said])
+
+
+def cell(value: object) -> str:
+    """A value as a cell of a Markdown table: on one line, and nothing in it is markup."""
+    if not _there(value):
+        return DASH
+    text = " ".join(plain(value).split())
+    for sign, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
+        text = text.replace(sign, entity)
+    text = re.sub(r"([\\`*\[\]|~$])", r"\\\1", text)
+    # between letters or digits, as in trec_fine, an underscore is no markup
+    return re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", text)
+
+
+def write(table: pd.DataFrame, out: Path) -> tuple[Path, Path]:
+    """Write the CSV file and the Markdown beside it, each whole or not at all.
+
+    Raises ``UserError`` for another ending than ``.csv``, or where they cannot be written.
+    """
+    if out.suffix.lower() != ".csv":
+        raise UserError(f"--out {plain(out)}: must end in .csv")
+    beside = out.with_suffix(".md")
+    for path, text in ((out, as_csv(table)), (beside, as_markdown(table))):
+        try:
+            write_whole(path, _filler(text.encode()))
+        except OSError as error:
+            reason = error.strerror or error
+            raise UserError(f"{plain(path)}: cannot be written ({reason})") from None
+    return out, beside
+
+
+def _filler(data: bytes) -> Callable[[Any], object]:
+    return lambda stream: stream.write(data)

@@ -1,0 +1,153 @@
+"""From a stored prediction back to the exact prompt that it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from icl_bench.demonstrations.perturbations import Perturbation
+from icl_bench.errors import UserError
+from icl_bench.prompts.encoding import PromptEncoder, PromptSet
+from icl_bench.prompts.rendering import Piece, prompt_text
+from icl_bench.results.reading import find_imported, finished_cells, read_rows
+from icl_bench.results.trained_methods import CLASSIFIER
+from icl_bench.tasks.examples import Example, load_data
+from icl_bench.tasks.spec import TaskSpec, TestRows
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One prediction with all that led to it."""
+
+    row: Mapping[str, Any]
+    """The stored prediction."""
+    prompt: str
+    demonstrations: tuple[Example, ...]
+    checked: str
+    """Whether the rebuilt prompt is the one that was run, in words."""
+    file: Path
+
+    def as_json(self) -> dict[str, Any]:
+        """The prediction's columns, the prompt and the demonstrations."""
+        return {
+            **self.row,
+            "demonstration_ids": [d.id for d in self.demonstrations],
+            "prompt": self.prompt,
+            "checked": self.checked,
+            "file": str(self.file),
+        }
+
+
+def find_prediction(
+    results: Path,
+    wanted: Mapping[str, Any],
+    test_id: str | None = None,
+    data_dir: Path | None = None,
+) -> Shown:
+    """Find one prediction and rebuild its prompt from the stored ids.
+
+    ``wanted`` names the cell by its axes (task, k, draw, ...), by what its prompts show of the
+    demonstrations (``teaching``) or by its hash (``cell``). Raises ``UserError`` where none or
+    several cells match, the test id is not among its rows, or the data files have changed since.
+    """
+    path, meta = _one_cell(results, wanted)
+    row = _one_row(path, test_id)
+    spec = TaskSpec.model_validate(meta["task"])
+    copied = row.get("queries") is not None  # the query is one of the demonstrations
+    rows = TestRows(size=1) if copied else TestRows(ids=(row["test_id"],))
+    asked = spec.model_copy(update={"test": rows})
+    data = load_data(asked, data_dir=data_dir)
+    stored = meta["facts"]["data"]  # may name a list of test ids too, which is not read here
+    if any(stored.get(name) != digest for name, digest in data.files.items()):
+        raise UserError(
+            f"{path}: the data has changed since the run ({data.origin}); "
+            "its prompts cannot be rebuilt"
+        )
+    ids = row.pop("demonstration_ids")
+    ids = meta["demonstration_ids"] if ids is None else list(ids)
+    known = {example.id: example for example in data.train}
+    shown, piece = as_shown(meta, [known[name] for name in ids])
+    query = known[row["test_id"]] if copied else data.test[0]
+    trained = meta["facts"].get("scoring") == CLASSIFIER  # on these examples, none is in the prompt
+    text = prompt_text(spec.template, () if trained else shown, query, piece)
+    return Shown(row, text, shown, _checked(text, row, meta, spec), path)
+
+
+def as_shown(
+    meta: Mapping[str, Any], demonstrations: Sequence[Example]
+) -> tuple[tuple[Example, ...], Piece]:
+    """Demonstrations with the answers that a cell's prompts give them, and how they are written.
+
+    ``meta`` is what the cell's file says of itself.
+    """
+    answers = meta.get("shown_answers") or {}
+    shown = tuple(replace(d, answer=answers.get(d.id, d.answer)) for d in demonstrations)
+    return shown, Perturbation.parse(meta["facts"].get("teaching", "plain")).piece
+
+
+def _one_cell(results: Path, wanted: Mapping[str, Any]) -> tuple[Path, dict[str, Any]]:
+    axes = {name: value for name, value in wanted.items() if name not in ("cell", "teaching")}
+    teaching = wanted.get("teaching")
+    if str(axes["task"]).endswith((".yaml", ".yml")):
+        from icl_bench.tasks.task_files import load_task
+
+        axes["task"] = load_task(str(axes["task"])).name
+    found = [
+        (path, meta)
+        for path, meta in finished_cells(results)
+        if all(meta["spec"].get(name) == value for name, value in axes.items())
+        and meta["cell"].startswith(str(wanted.get("cell", "")))
+        and teaching in (None, meta["facts"].get("teaching", "plain"))
+    ]
+    asked = " ".join(f"{name}={value}" for name, value in wanted.items())
+    if not found:
+        if path := find_imported(results, axes, str(wanted.get("cell", ""))):
+            raise UserError(f"{path}: imported predictions carry no prompt to show ({asked})")
+        raise UserError(f"results folder {results}: no finished cell with {asked}")
+    if len(found) > 1:
+        names = ", ".join(path.stem for path, _ in found[:4])
+        raise UserError(
+            f"{len(found)} cells match {asked}: {names}{', ...' if len(found) > 4 else ''}; "
+            "say which by --model, --select, --order, --attention, --demonstrations or --cell HASH"
+        )
+    return found[0]
+
+
+def _one_row(path: Path, test_id: str | None) -> dict[str, Any]:
+    rows = read_rows(path).to_pylist()
+    if test_id is None:
+        first: dict[str, Any] = rows[0]
+        return first
+    for row in rows:
+        if row["test_id"] == test_id:
+            match: dict[str, Any] = row
+            return match
+    raise UserError(
+        f"--test-id {test_id}: not among the {len(rows)} test examples of {path.name} "
+        f"(the first is {rows[0]['test_id']})"
+    )
+
+
+def _checked(text: str, row: Mapping[str, Any], meta: Mapping[str, Any], spec: TaskSpec) -> str:
+    """Compare the rebuilt prompt's ids with the stored hash, where the tokenizer is at hand."""
+    from icl_bench.models.registry import load_tokenizer, resolve, served
+
+    try:
+        if counted := meta.get("tokenizer"):
+            model = served(str(meta["model_source"]), str(counted), 1)
+        else:
+            model = resolve(str(meta["model_source"]), prepare=False)
+        if model.fingerprint != meta["facts"]["fingerprint"]:
+            return "not checked: the model's files have changed since"
+        encoder = PromptEncoder(spec.template, load_tokenizer(model))
+    except UserError as error:
+        return f"not checked: {error}"
+    if _hash(encoder.whole(text)) != row["prompt_hash"]:
+        raise UserError("the rebuilt prompt is not the one that was run (its hash differs)")
+    return "the very token ids that were run (hash checked)"
+
+
+def _hash(ids: Sequence[int]) -> str:
+    return PromptSet((), (tuple(ids),)).hashes()[0]

@@ -1,0 +1,1 @@
+"""The report's sections: charts and tables of one finding each."""

@@ -1,0 +1,108 @@
+"""What the report is made of: sections, panels with a chart each, and how panels are cut."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from icl_bench.analysis.summary import records
+from icl_bench.report.charts import PERCENT, Look, tip
+from icl_bench.report.tables import Table
+
+if TYPE_CHECKING:
+    import altair as alt
+    import pandas as pd
+
+CURVE = "task model series"
+
+
+LIMITS = [tip("low", "95% from", PERCENT), tip("high", "95% to", PERCENT)]
+
+
+class Choice(NamedTuple):
+    """A point that a chart can show, and what it is called."""
+
+    value: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One chart with its rows."""
+
+    name: str
+    """For files: letters, digits, dots and dashes."""
+    title: str
+    chart: alt.LayerChart
+    rows: list[dict[str, Any]]
+    choices: tuple[Choice, ...] = ()
+
+    def spec(self) -> dict[str, Any]:
+        """The Vega-Lite specification, rows and all."""
+        found: dict[str, Any] = self.chart.to_dict(validate=False)  # it takes as long as the rest
+        found.pop("config", None)
+        found["datasets"] = {**found.get("datasets", {}), "rows": self.rows}
+        return found
+
+
+@dataclass(frozen=True)
+class Section:
+    """One finding."""
+
+    name: str
+    title: str
+    reading: str
+    """How to read the charts, in a sentence or two."""
+    source: str
+    """The figure or table of the paper that it is modelled on."""
+    panels: tuple[Panel, ...] = ()
+    tables: tuple[Table, ...] = ()
+    look: Look = field(default_factory=lambda: Look(()))
+    short: str = ""
+    """The title where there is little room."""
+
+
+class Missing(NamedTuple):
+    """A section without data, and what gives it."""
+
+    title: str
+    needs: str
+
+
+def file_name(*words: str) -> str:
+    """The words as a part of a file's name; different words may give the same."""
+    return "-".join(re.sub(r"[^A-Za-z0-9._]+", "-", word).strip("-.")[:40] or "x" for word in words)
+
+
+def groups(frame: pd.DataFrame, by: Sequence[str]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Each combination of the columns ``by``, as text, with its rows."""
+    for key, part in frame.groupby(list(by), sort=True):
+        yield tuple(map(str, key if isinstance(key, tuple) else (key,))), part
+
+
+def common_look(frame: pd.DataFrame, *, hidden: Sequence[str] = (), room: bool = False) -> Look:
+    """Common limits; ``room`` fits the vertical axis to differences, 0 among them."""
+    names = [*dict.fromkeys(frame["series"])]
+    values = (0.0, 1.0)
+    if room:
+        shown = frame[["low", "value", "high"]].to_numpy(dtype=float)  # limits may be missing
+        low, high = float(np.nanmin(shown, initial=0)), float(np.nanmax(shown, initial=0))
+        spare = 0.05 * (high - low or 0.2)
+        values = (low - spare if low else low, high + spare)
+    return Look(names, tuple(hidden), (int(frame["k"].min()), int(frame["k"].max())), values)
+
+
+def with_limits(frame: pd.DataFrame, value: str) -> pd.DataFrame:
+    """A table with value, low and high for charts; ``alone`` where a series has one point."""
+    frame = frame.rename(columns={value: "value", "ci_low": "low", "ci_high": "high"})
+    size = frame.groupby([n for n in ("task", "model", "series") if n in frame])["k"]
+    return frame.assign(alone=size.transform("size") == 1)
+
+
+def plain_rows(frame: pd.DataFrame, names: str) -> list[dict[str, Any]]:
+    """A chart's rows: those of the named columns, spaces between, that are there."""
+    return records(frame[[name for name in names.split() if name in frame]])

@@ -1,0 +1,173 @@
+"""Sections whose charts show one point of a curve at a time, which the reader picks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from icl_bench.models.attention_patterns import FULL
+from icl_bench.report import charts
+from icl_bench.report.naming import unshuffled
+from icl_bench.report.sections.panels import (
+    CURVE,
+    Choice,
+    Panel,
+    Section,
+    file_name,
+    groups,
+    plain_rows,
+)
+from icl_bench.report.tables import table
+
+if TYPE_CHECKING:
+    import altair as alt
+    import pandas as pd
+
+    from icl_bench.analysis.findings import Findings
+    from icl_bench.report.naming import Naming
+
+POINT_ROWS = 6000
+
+
+def _pointed(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows of unshuffled curves with ``point``, a name for curve and k within task and model.
+
+    Where rows are very many, only those of each curve's largest k.
+    """
+    frame = unshuffled(frame)
+    if len(frame) > POINT_ROWS:
+        frame = frame[frame["k"] == frame.groupby(CURVE.split())["k"].transform("max")]
+    return frame.assign(point=frame["series"] + ", k = " + frame["k"].map("{:,}".format))
+
+
+def _choices(part: pd.DataFrame) -> tuple[Choice, ...]:
+    """The points of a panel, the largest k of each curve first."""
+    points = part.drop_duplicates("point")
+    largest = points["k"] == points.groupby("series")["k"].transform("max")
+    points = points.assign(rest=~largest).sort_values(
+        ["rest", "series", "k"], ascending=[True, True, False], kind="stable"
+    )
+    return tuple(Choice(text, text) for text in points["point"])
+
+
+def _usual(part: pd.DataFrame, choices: Sequence[Choice]) -> str:
+    """The point that is shown first: of random selection as drawn, read in full if it was."""
+    plain = part[(part["select"] == "random") & (part["order"] == "drawn")]
+    full = plain[plain["attention"] == str(FULL)]
+    first = set((full if len(full) else plain)["point"])
+    return next((choice.value for choice in choices if choice.value in first), choices[0].value)
+
+
+def _panels(
+    frame: pd.DataFrame, name: str, says: str, names: str,
+    chart: Callable[[pd.DataFrame, str, str], alt.LayerChart],
+) -> tuple[Panel, ...]:  # fmt: skip
+    """A panel for each task and model; ``chart`` is given its rows, first point and description.
+
+    ``says`` is the description with ``{model}`` and ``{task}`` in it.
+    """
+    panels = []
+    for (task, model), part in groups(frame, ["task", "model"]):
+        choices = _choices(part)
+        told = says.format(model=model, task=task)
+        panels.append(Panel(
+            file_name(name, task, model), f"{task} · {model}",
+            chart(part, _usual(part, choices), told), plain_rows(part, names), choices,
+        ))  # fmt: skip
+    return tuple(panels)
+
+
+def confusions(findings: Findings, naming: Naming) -> Section | None:
+    """The most frequent mistakes."""
+    frame = _pointed(naming.named(findings.confusions))
+    if frame.empty:
+        return None
+    frame["rank"] = frame.groupby([*CURVE.split(), "k"]).cumcount() + 1
+    said = frame["prediction"].where(frame["prediction"] != "", "(nothing)")
+    count = frame["count"].map("{:,}".format) + " × "
+    frame["pair"] = count + frame["gold"] + " → " + said
+    panels = _panels(
+        frame, "confusions", "The most frequent mistakes of {model} on {task}",
+        "point rank pair gold prediction count share", charts.mistakes,
+    )  # fmt: skip
+    return Section(
+        "confusions", "What is taken for what",
+        "The most frequent mistakes at one point of a curve: the right label → what was said.",
+        "", panels,
+        (table(frame, "Mistakes", f"{CURVE} k gold prediction count share"),),
+    )  # fmt: skip
+
+
+def bias(findings: Findings, naming: Naming) -> Section | None:
+    """How often each label is said and right."""
+    frame = _pointed(naming.named(findings.label_frequencies))
+    if frame.empty:
+        return None
+    frame["most"] = frame[["gold", "predicted"]].max(axis=1)
+    frame["most"] = frame.groupby(["task", "model", "point"])["most"].transform("max") * 1.03
+    panels = _panels(
+        frame, "bias", "How often {model} says each label of {task}, and how often it is right",
+        "point label gold predicted most", lambda _, *more: charts.against_gold(*more),
+    )  # fmt: skip
+    bias = unshuffled(naming.named(findings.label_bias))
+    return Section(
+        "bias", "Labels said too often",
+        "Each point is a label. Above the diagonal it is said more often than it is right. In the "
+        "table, “answers off” is the share of answers that would have to change for the labels to "
+        "be as frequent as they should be; a few predictions are off by chance alone.",
+        "", panels,
+        (table(bias, "Label bias over k", f"{CURVE} k total_variation label excess"),),
+    )  # fmt: skip
+
+
+def calibration(findings: Findings, naming: Naming) -> Section | None:
+    """Accuracy against probability."""
+    frame = _pointed(naming.named(findings.reliability))
+    if frame.empty:
+        return None
+    panels = _panels(
+        frame, "calibration",
+        "Accuracy of {model} on {task} against the probability of its answers",
+        "point probability accuracy predictions", lambda _, *more: charts.reliability(*more),
+    )  # fmt: skip
+    error = unshuffled(naming.named(findings.calibration_error))
+    return Section(
+        "calibration", "Whether probabilities can be believed",
+        "Answers in ten bins of equal size by their probability among the labels. On the diagonal "
+        "a probability is the share of right answers; below it the model is too sure. The "
+        "calibration error is the mean distance from it.",
+        "Nguyen & O'Connor 2015", panels,
+        (table(error, "Expected calibration error", f"{CURVE} k error ci_low ci_high predictions "
+               "left_out"),),
+    )  # fmt: skip
+
+
+def distance(findings: Findings, naming: Naming) -> Section | None:
+    """Accuracy by how far back the right label stands."""
+    frame = naming.named(findings.by_distance)
+    frame = _pointed(frame.rename(columns={"ci_low": "low", "ci_high": "high"}))
+    frame = frame[frame["k"] > 1]
+    if frame.empty:
+        return None
+    near, far = frame["nearest"].map("{:,}".format), frame["farthest"].map("{:,}".format)
+    several = frame["farthest"] > frame["nearest"]
+    bins = near.where(~several, near + "–" + far)
+    frame["bin"] = bins.where(frame["nearest"] > 0, "none")
+    frame["at"] = frame["nearest"].where(frame["nearest"] > 0, 0) * 10_000 + frame["farthest"]
+    panels = _panels(
+        frame, "distance",
+        "Accuracy of {model} on {task} by the last demonstration of the right label",
+        "point bin at accuracy low high predictions",
+        lambda part, point, says: charts.by_bins(
+            part, point, "demonstrations back to the label", says
+        ),
+    )  # fmt: skip
+    shown = frame.rename(columns={"low": "ci_low", "high": "ci_high"})
+    return Section(
+        "distance", "How far back the right label stands",
+        "Accuracy by how many demonstrations back the last one of the right label stands; 1 is "
+        "right before the query, “none” that there is none. Frequent labels stand nearer.",
+        "", panels,
+        (table(shown, "By distance of the right label", f"{CURVE} k nearest farthest predictions "
+               "accuracy ci_low ci_high"),),
+    )  # fmt: skip

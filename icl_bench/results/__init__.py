@@ -1,0 +1,1 @@
+"""Results: cells on disk, written, read, exported and imported."""

@@ -1,0 +1,136 @@
+"""What a cell is, what decides its predictions, and the columns of its file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from icl_bench.frozen import Frozen
+from icl_bench.metrics import SCORES
+from icl_bench.models.attention_patterns import FULL
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PROTOCOL = 1
+"""Raised when the program changes in a way that changes predictions."""
+
+
+JOURNAL, FAILED = ".journal.jsonl", ".failed.json"
+"""How the names of an unfinished cell's journal and of a failed one's mark end."""
+
+
+AXES = ("task", "model", "select", "order", "attention", "k", "draw")
+"""What tells cells of one setting apart."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A cell and all that decides its predictions."""
+
+    spec: CellSpec
+    facts: Mapping[str, Any]
+    """Template, labels, hashes of data and model, dtype, seed, ...: whatever is not an axis."""
+
+    @property
+    def variant(self) -> str:
+        """Hash (8 hex digits) of the facts: cells of one variant differ by their axes only."""
+        return digest(self.facts)[:8]
+
+    @property
+    def cell(self) -> str:
+        """Hash (12 hex digits) that names the cell's file."""
+        return digest({"spec": self.spec.model_dump(), "facts": self.facts})[:12]
+
+
+def digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(f"{PROTOCOL}\n{text}".encode()).hexdigest()
+
+
+def short_hash(value: Any) -> str:
+    """SHA-256 (16 hex digits) of a JSON value, for long facts like lists of ids."""
+    return digest(value)[:16]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One test example's outcome in one cell."""
+
+    test_id: str
+    gold: str
+    prediction: str
+    correct: bool | None
+    """None for free text, which is scored by the columns of ``scores``."""
+    valid: bool
+    """Whether the answer is one of the labels (always, under a constraint)."""
+    prompt_tokens: int
+    cached_tokens: int
+    answer_tokens: int
+    prompt_hash: str
+    probability: float | None = None
+    margin: float | None = None
+    label_mass: float | None = None
+    demonstration_ids: tuple[str, ...] | None = None
+    """Only where each test example has demonstrations of its own."""
+
+
+def cell_hash(axes: Mapping[str, Any], variant: str) -> str:
+    """Hash (12 hex digits) of a cell that was computed elsewhere, by its axes and its variant."""
+    return digest({"spec": dict(axes), "variant": variant})[:12]
+
+
+def prediction_schema() -> pa.Schema:
+    """The columns that every results file has."""
+    import pyarrow as pa
+
+    words = pa.dictionary(pa.int32(), pa.string())
+    return pa.schema(
+        [
+            *((name, pa.int32() if name in ("k", "draw") else words) for name in AXES),
+            ("test_id", pa.string()),
+            ("gold", pa.string()),
+            ("prediction", pa.string()),
+            ("correct", pa.bool_()),
+            ("valid", pa.bool_()),
+            ("prompt_tokens", pa.int32()),
+            ("cached_tokens", pa.int32()),
+            ("answer_tokens", pa.int32()),
+            ("backend", words),
+            ("probability", pa.float64()),
+            ("margin", pa.float64()),
+            ("label_mass", pa.float64()),
+            *((name, pa.float64()) for name in SCORES),
+            ("prompt_hash", pa.string()),
+            ("demonstration_ids", pa.list_(pa.string())),
+            ("label_space", words),
+            ("queries", words),
+            ("teaching", words),
+            ("cell", words),
+            ("variant", words),
+        ]
+    )
+
+
+class CellSpec(Frozen):
+    """One point of a sweep."""
+
+    task: str
+    model: str
+    select: str
+    order: str
+    attention: str
+    k: int
+    draw: int
+
+    def __str__(self) -> str:
+        read = "" if self.attention == str(FULL) else f"{self.attention} "
+        where = f"{self.task} {self.model} {self.select} {self.order} {read}"
+        return f"{where}k={self.k} draw={self.draw}"
+
+
+SETTING = ["task", "model", "select", "order", "attention", "variant"]
+"""Columns that are the same along one curve."""

@@ -1,0 +1,79 @@
+"""All predictions of a results folder as one table in one file.
+
+A Parquet file also says what decided its predictions, so that it can be a baseline: its schema's
+metadata has a JSON object of each variant's facts, and the versions of what computed them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from icl_bench.errors import UserError
+from icl_bench.results.reading import EXPORT_META, finished_cells, read_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FIRST = (
+    "task", "model", "select", "order", "attention", "k", "draw", "test_id", "gold", "prediction",
+    "correct", "prompt_tokens", "cached_tokens", "backend",
+)  # fmt: skip
+"""Columns that stand first, in this order; the others follow."""
+
+
+def export_results(results: Path, out: Path) -> int:
+    """Write Parquet or CSV by the file's ending; returns the number of predictions.
+
+    The same results make the same bytes, with the same version of pyarrow.
+
+    Raises ``UserError`` for another ending, a file that cannot be written, or no results.
+    """
+    name = out.name.lower()
+    if not name.endswith((".parquet", ".csv", ".csv.gz")):
+        raise UserError(f"--out {out}: must end in .parquet, .csv or .csv.gz")
+    import pyarrow.parquet as pq
+
+    table = read_table(results)
+    table = table.select([*FIRST, *(c for c in table.column_names if c not in FIRST)])
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        if name.endswith(".parquet"):
+            cells = (meta for _, meta in finished_cells(results, say=lambda _: None))
+            about = json.dumps(origins(cells), sort_keys=True, ensure_ascii=False)
+            pq.write_table(
+                table.replace_schema_metadata({EXPORT_META: about}), out, compression="zstd"
+            )
+        else:
+            frame = _as_json(table, "demonstration_ids").to_pandas()
+            # where lines end in "\n" alone, csv leaves a "\r" in a cell without quotes
+            frame.to_csv(out, index=False, lineterminator="\r\n")
+    except OSError as error:
+        raise UserError(f"--out {out}: cannot be written ({error.strerror or error})") from None
+    return len(table)
+
+
+def origins(cells: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Variant -> its ``facts``, and ``about``: each set of versions that computed cells of it.
+
+    ``cells`` are what cells say of themselves (``finished_cells``); imports say nothing.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for cell in cells:
+        origin = found.setdefault(cell["variant"], {"facts": cell["facts"], "about": []})
+        versions = dict(cell.get("about") or {})
+        if versions not in origin["about"]:
+            origin["about"].append(versions)
+    return found
+
+
+def _as_json(table: pa.Table, column: str) -> pa.Table:
+    """The table with the lists of one column as JSON, which CSV has no other form for."""
+    import pyarrow as pa
+
+    lists = table[column].to_pylist()
+    texts = [None if ids is None else json.dumps(ids, ensure_ascii=False) for ids in lists]
+    place = table.schema.get_field_index(column)
+    return table.set_column(place, column, pa.array(texts, pa.string()))

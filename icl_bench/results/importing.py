@@ -1,0 +1,451 @@
+"""Takes predictions that were made elsewhere into a results folder.
+
+A file is read and checked whole before anything is stored. Cells are taken as they stand; what the
+analysis could not count honestly (repeated rows, percentages for shares) is refused. Draws that
+lack test rows are taken in: tables compare them on their common rows and say what is left out.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import io
+import json
+import math
+import sys
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+
+from icl_bench.errors import UserError
+from icl_bench.metrics import SCORES
+from icl_bench.results.cells import AXES, cell_hash, prediction_schema
+from icl_bench.results.store import Store
+from icl_bench.text_files import decode, read_file
+from icl_bench.wording import one_line, plain, short
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+NEEDED = ("task", "model", "select", "order", "k", "draw", "test_id", "gold", "prediction")
+"""Columns that a file must have."""
+
+
+TEXTS = ("gold", "prediction")
+"""Columns in which an empty text is a value; elsewhere it is a missing one."""
+
+
+USUAL = {"teaching": "plain", "queries": "test", "label_space": "all"}
+"""What columns may say of the usual, for which the store has a missing value."""
+
+
+LEAST = {"k": 1}
+"""The smallest whole number a column may hold, where that is not 0."""
+
+
+LARGEST = 2**31 - 1
+
+
+SHARE = 1.001
+"""The largest score: they are shares of 1, but for what rounding adds."""
+
+
+ENDINGS = (".parquet", ".csv", ".csv.gz")
+
+
+BATCH_ROWS = 50_000
+
+
+@dataclass(frozen=True)
+class Import:
+    """A file that is in a results folder now."""
+
+    path: Path
+    rows: int
+    further: tuple[str, ...] = ()
+    """Its columns that this program does not know; they are kept."""
+    before: bool = False
+    """Whether it had been imported before: nothing was written."""
+
+
+def import_predictions(file: Path, results: Path) -> Import:
+    """Store a file of predictions in a results folder, once.
+
+    Raises ``UserError`` where the file cannot be read, lacks columns or values, has rows that
+    repeat, or the folder cannot be written.
+    """
+    ending = next((e for e in reversed(ENDINGS) if file.name.lower().endswith(e)), None)
+    shown = plain(file)
+    if ending is None:
+        raise UserError(f"{shown}: must end in .parquet, .csv or .csv.gz")
+    raw = read_file(file)
+    sha256 = hashlib.sha256(raw).hexdigest()
+    store = Store(results)
+    if there := store.find_import(sha256):
+        return Import(*there, before=True)
+    table = _read(raw, shown, ending)
+    known = _known_columns(table, shown, variant=sha256[:8])
+    further = {
+        name: _kept(table[name], f"{shown}: column {plain(name)}")
+        for name in table.column_names
+        if name not in known
+    }
+    import pyarrow as pa
+
+    name = file.name[: -len(ending)]
+    path = store.add_import(pa.table({**known, **further}), name, file.name, sha256)
+    return Import(path, len(table), tuple(further))
+
+
+# -- reading ------------------------------------------------------------------------------------
+
+
+def _read(raw: bytes, shown: str, ending: str) -> pa.Table:
+    """The columns as they stand in the file, every name once."""
+    if ending == ".csv.gz":
+        try:
+            raw = gzip.decompress(raw)
+        except (OSError, EOFError, zlib.error) as error:
+            raise UserError(one_line(f"{shown}: not a whole gzip file: {error}")) from None
+    table = _parquet(raw, shown) if ending == ".parquet" else _csv(decode(raw, shown), shown)
+    if not len(table):
+        raise UserError(f"{shown}: has no rows")
+    return table
+
+
+def _parquet(raw: bytes, shown: str) -> pa.Table:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(io.BytesIO(raw)) as file:
+            table = file.read()
+        table.validate(full=True)
+        _check_names(table.column_names, shown)
+        return pa.table({name: _decoded(table[name]) for name in table.column_names})
+    except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, OverflowError) as error:
+        raise UserError(one_line(f"{shown}: not a whole Parquet file: {error}")) from None
+
+
+def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column without its categories or another library's type around it."""
+    import pyarrow as pa
+
+    kind = column.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return _decoded(column.cast(kind.storage_type))
+    return column.cast(kind.value_type) if pa.types.is_dictionary(kind) else column
+
+
+def _csv(text: str, shown: str) -> pa.Table:
+    """All cells as text; an empty one is a missing value, but an empty prediction is one."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    with _cells_of_any_length():
+        rows = _csv_rows(text, shown)
+        header = next(rows, [])
+        _check_names(header, shown)
+        chunks: list[list[pa.Array]] = [[] for _ in header]
+        while batch := list(islice(rows, BATCH_ROWS)):
+            for chunk, cells in zip(chunks, zip(*batch, strict=True), strict=True):
+                chunk.append(pa.array(cells, pa.string()))
+    columns = {}
+    for name, chunk in zip(header, chunks, strict=True):
+        column = pa.chunked_array(chunk, pa.string())
+        empty = pc.equal(column, "")
+        columns[name] = column if name == "prediction" else pc.if_else(empty, None, column)
+    return pa.table(columns)
+
+
+@contextmanager
+def _cells_of_any_length() -> Iterator[None]:
+    """Let ``csv`` read cells above its limit of 131,072 characters: whole prompts."""
+    before = csv.field_size_limit(sys.maxsize)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
+def _csv_rows(text: str, shown: str) -> Iterator[list[str]]:
+    """The header and the rows, as many cells in each."""
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    width = 0
+    try:
+        for cells in reader:
+            width = width or len(cells)
+            if len(cells) == width:
+                yield cells
+            elif cells:
+                where = f"{shown}:{reader.line_num}"
+                raise UserError(f"{where}: {len(cells)} cells, but the header has {width}")
+    except csv.Error as error:
+        raise UserError(one_line(f"{shown}:{reader.line_num}: not CSV: {error}")) from None
+
+
+def _check_names(names: Sequence[str], shown: str) -> None:
+    there = one_line(", ".join(map(plain, names))) or "none"
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise UserError(one_line(f"{shown}: column {plain(twice[0])} stands there twice"))
+    if lacking := [name for name in NEEDED if name not in names]:
+        columns = f"column{'' if len(lacking) == 1 else 's'} {', '.join(lacking)}"
+        raise UserError(f"{shown}: lacks the {columns}; it has: {there}")
+
+
+# -- columns ------------------------------------------------------------------------------------
+
+
+def _known_columns(table: pa.Table, shown: str, variant: str) -> dict[str, pa.ChunkedArray]:
+    """The columns of a results file: each in its type, what is not given filled, and checked."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    schema = prediction_schema()
+    columns = {
+        field.name: _typed(table[field.name], field, f"{shown}: column {field.name}")
+        if field.name in table.column_names
+        else pa.chunked_array([pa.nulls(len(table), _plain_type(field))])
+        for field in schema
+    }
+    for name in NEEDED:
+        _check_missing(columns[name], f"{shown}: column {name}")
+    for name, usual in USUAL.items():
+        columns[name] = pc.if_else(pc.equal(columns[name], usual), None, columns[name])
+    columns["attention"] = columns["attention"].fill_null("full")
+    columns["backend"] = columns["backend"].fill_null("imported")
+    columns["variant"] = columns["variant"].fill_null(variant)
+    columns["valid"] = columns["valid"].fill_null(True)
+    if columns["correct"].null_count == len(table):
+        right = pc.equal(columns["gold"], columns["prediction"])
+        scored = np.any([columns[name].is_valid() for name in SCORES], axis=0)
+        columns["correct"] = pc.if_else(scored, None, right)  # free text is not right or wrong
+    columns["cell"] = _cells(columns, shown)
+    return {field.name: columns[field.name].cast(field.type) for field in schema}
+
+
+def _plain_type(field: pa.Field) -> pa.DataType:
+    import pyarrow as pa
+
+    return field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+
+
+def _typed(column: pa.ChunkedArray, field: pa.Field, where: str) -> pa.ChunkedArray:
+    """A given column in the type that the store has for it. Raises ``UserError``."""
+    from pyarrow import types
+
+    kind = _plain_type(field)
+    if types.is_integer(kind):
+        return _whole(column, where, LEAST.get(field.name, 0))
+    if types.is_floating(kind):
+        return _fractions(column, where, share=field.name in SCORES)
+    if types.is_boolean(kind):
+        return _booleans(column, where)
+    if types.is_list(kind):
+        return _id_lists(column, where)
+    return _text(column, where, empty=field.name in TEXTS)
+
+
+def _text(column: pa.ChunkedArray, where: str, *, empty: bool) -> pa.ChunkedArray:
+    """Text, or whole numbers as their digits."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = column.type
+    if not (_is_text(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)):
+        _refuse_type(column, where, "text")
+    text = column.cast(pa.string())
+    return text if empty else pc.if_else(pc.equal(text, ""), None, text)
+
+
+def _whole(column: pa.ChunkedArray, where: str, least: int) -> pa.ChunkedArray:
+    import pyarrow as pa
+
+    expected = f"a whole number from {least} to {LARGEST:,}"
+    values = _numbers(column, where, expected)
+    good = (values >= least) & (values <= LARGEST) & (values == np.floor(values))
+    _check(good | np.isnan(values), column, where, expected)
+    return pa.chunked_array([pa.array(values, from_pandas=True).cast(pa.int32())])
+
+
+def _fractions(column: pa.ChunkedArray, where: str, *, share: bool) -> pa.ChunkedArray:
+    import pyarrow as pa
+
+    expected = "a share of 1, no percentage" if share else "a number"
+    values = _numbers(column, where, expected)
+    most = SHARE if share else np.finfo(float).max
+    _check((np.abs(values) <= most) | np.isnan(values), column, where, expected)
+    return pa.chunked_array([pa.array(values, from_pandas=True)])
+
+
+def _numbers(column: pa.ChunkedArray, where: str, expected: str) -> np.ndarray:
+    """Numbers ``(rows,)``: NaN where there is none, infinite where something else stands there."""
+    import pyarrow as pa
+    from pyarrow import types
+
+    kind = column.type
+    if _is_text(kind):
+        column = column.cast(pa.string())
+        try:
+            column = column.cast(pa.float64())
+        except pa.ArrowInvalid:
+            known = {text: _number(text) for text in column.unique().to_pylist()}
+            return np.array([known[text] for text in column.to_pylist()])
+    elif not any(is_kind(kind) for is_kind in (
+        types.is_integer, types.is_floating, types.is_decimal, types.is_null,
+    )):  # fmt: skip
+        _refuse_type(column, where, expected)
+    return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(), dtype=float)
+
+
+def _number(text: str | None) -> float:
+    import pyarrow as pa
+
+    if text is None:
+        return math.nan
+    try:
+        return float(pa.scalar(text).cast(pa.float64()).as_py())
+    except pa.ArrowInvalid:
+        return math.inf
+
+
+def _booleans(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
+    """True and false, however they are spelled: 1, 0, TRUE, False."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyarrow import types
+
+    kind, expected = column.type, "true or false"
+    if types.is_boolean(kind):
+        return column
+    if not any(is_kind(kind) for is_kind in (
+        _is_text, types.is_integer, types.is_floating, types.is_null,
+    )):  # fmt: skip
+        _refuse_type(column, where, expected)
+    said = pc.utf8_lower(column.cast(pa.string()))
+    yes, no, nothing = (
+        pc.is_in(said, value_set=pa.array(words))
+        for words in (["true", "1", "1.0"], ["false", "0", "0.0"], ["", "nan", None])
+    )
+    _check(np.any([yes, no, nothing], axis=0), column, where, expected)
+    return pc.if_else(nothing, None, yes)
+
+
+def _id_lists(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
+    """Lists of ids; in a file of text as JSON."""
+    import pyarrow as pa
+
+    kind = pa.list_(pa.string())
+    if not _is_text(column.type):
+        try:
+            return column.cast(kind)
+        except pa.ArrowException:
+            _refuse_type(column, where, "lists of ids")
+    lists = [_ids(text) for text in column.to_pylist()]
+    _check(np.array([ids != [] for ids in lists]), column, where, 'a JSON list like ["12", "7"]')
+    return pa.chunked_array([pa.array(lists, kind)])
+
+
+def _ids(text: str | None) -> list[str] | None:
+    """The ids in one cell; an empty list where something else stands there."""
+    if not text:
+        return None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    return found if isinstance(found, list) and all(isinstance(i, str) for i in found) else []
+
+
+def _kept(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
+    """A column that is kept as it is. Raises ``UserError`` if it could not be read again."""
+    import pyarrow as pa
+
+    try:
+        column.to_pandas()
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        _refuse_type(column, where, "plainer values, or no such column")
+    return column
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+# -- checks -------------------------------------------------------------------------------------
+
+
+def _refuse_type(column: pa.ChunkedArray, where: str, expected: str) -> NoReturn:
+    raise UserError(one_line(f"{where}: holds values of type {column.type}; expected {expected}"))
+
+
+def _check(good: np.ndarray, column: pa.ChunkedArray, where: str, expected: str) -> None:
+    """Refuse a column some of whose values are not ``good``; the first is named."""
+    if not good.all():
+        row = int(good.argmin())
+        value = short(column[row].as_py())
+        raise UserError(f"{where}: {value} in row {row + 1:,}; expected {expected}")
+
+
+def _check_missing(column: pa.ChunkedArray, where: str) -> None:
+    if column.null_count:
+        row = int(np.asarray(column.is_valid()).argmin())
+        values = f"{column.null_count:,} value{'' if column.null_count == 1 else 's'} missing"
+        raise UserError(f"{where}: {values}, the first in row {row + 1:,}")
+
+
+def _cells(columns: Mapping[str, pa.ChunkedArray], shown: str) -> pa.ChunkedArray:
+    """The cell of each row: as given, else a hash of its axes and its variant.
+
+    Raises ``UserError`` where rows repeat, or given names do not name one cell each.
+    """
+    import pandas as pd
+    import pyarrow as pa
+
+    keys = (*AXES, "variant")
+    codes = pd.DataFrame({name: _codes(columns[name]) for name in (*keys, "test_id")})
+    codes["cell"] = cell = codes.groupby(list(keys), sort=False).ngroup()
+    _check_repeats(codes, shown)
+    given = columns["cell"]
+    if given.null_count < len(given):
+        _check_missing(given, f"{shown}: column cell")
+        names = pd.DataFrame({"cell": cell, "name": _codes(given)}).drop_duplicates()
+        if not names["cell"].is_unique or not names["name"].is_unique:
+            raise UserError(
+                f"{shown}: column cell: must name each cell by a hash of its own (rows that agree "
+                f"in {', '.join(keys)} are a cell); leave the column out to have it computed"
+            )
+        return given
+    first = np.flatnonzero(~cell.duplicated())
+    cells = pa.table({name: columns[name] for name in keys}).take(first).to_pylist()
+    hashes = [cell_hash(axes, axes.pop("variant")) for axes in cells]
+    indices = pa.array(cell.to_numpy(), pa.int32())
+    return pa.chunked_array([pa.DictionaryArray.from_arrays(indices, hashes)])
+
+
+def _codes(column: pa.ChunkedArray) -> np.ndarray:
+    """A number for each value, ``(rows,)``: the same for the same."""
+    return np.asarray(column.dictionary_encode().combine_chunks().indices)
+
+
+def _check_repeats(codes: pd.DataFrame, shown: str) -> None:
+    again = codes.duplicated(["cell", "test_id"]).to_numpy()
+    if again.any():
+        count = (
+            f"{again.sum():,} row{' repeats' if again.sum() == 1 else 's repeat'} an earlier one"
+        )
+        raise UserError(
+            f"{shown}: {count} in {', '.join((*AXES, 'test_id'))}; "
+            f"the first is row {int(again.argmax()) + 1:,}"
+        )

@@ -1,0 +1,373 @@
+"""Reads a results folder: whole files of cells and of imports, marks of failed cells."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from icl_bench.errors import UserError
+from icl_bench.results.cells import AXES, FAILED, prediction_schema
+from icl_bench.wording import plain
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+ASIDE = "_perplexity"
+"""Folder of results that are no predictions; no task is called so."""
+
+
+IMPORTED = "imported"
+"""The folder of imports, and the fact that tells an import's variants: the file it is from."""
+
+
+CELL_META, IMPORT_META = b"icl_bench", b"icl_bench_import"
+"""Keys of what a file of one cell, or an import, says of itself."""
+
+
+EXPORT_META = b"icl_bench_export"
+"""The same of an export, which may lie in a results folder (as a baseline) but is no result."""
+
+
+def warn(message: str) -> None:
+    import warnings
+
+    warnings.warn(message, stacklevel=3)
+
+
+class DamagedError(Exception):
+    """What is wrong with a finished file."""
+
+
+class ExportError(DamagedError):
+    """The file is an export: other files hold its cells, or it is what they are checked against."""
+
+
+@dataclass(frozen=True)
+class ResultFile:
+    """A whole file: of one cell, or an import of many."""
+
+    path: Path
+    meta: Mapping[str, Any]
+    """What it says of itself."""
+    table: pa.Table
+
+    @property
+    def imported(self) -> Mapping[str, Any] | None:
+        """Where an import is from: source and sha256."""
+        found: Mapping[str, Any] | None = self.meta.get(IMPORTED)
+        return found
+
+    def cells(self) -> list[dict[str, Any]]:
+        """Axes, cell and variant of each cell, as they follow each other."""
+        import numpy as np
+
+        first: Any = [0]
+        if self.imported:
+            first = np.sort(np.unique(self._cell_numbers(), return_index=True)[1])
+        cells: list[dict[str, Any]]
+        cells = self.table.select([*AXES, "cell", "variant"]).take(first).to_pylist()
+        return cells
+
+    def without(self, cells: Collection[str]) -> ResultFile:
+        """The file without some cells, which are named by their hashes."""
+        import numpy as np
+
+        named = self.table["cell"].combine_chunks().dictionary.to_pylist()
+        dropped = [number for number, cell in enumerate(named) if cell in cells]
+        keep = ~np.isin(self._cell_numbers(), dropped)
+        return replace(self, table=self.table.filter(keep))
+
+    def _cell_numbers(self) -> Any:
+        return self.table["cell"].combine_chunks().indices.to_numpy()
+
+
+def read_whole(path: Path, rows: int | None = None) -> ResultFile:
+    """Read a whole file. Raises ``DamagedError``.
+
+    ``rows`` is the number of predictions that it should have, where that is known.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            table = file.read()
+        table.validate(full=True)
+        stored = table.schema.metadata or {}
+        if IMPORT_META in stored:
+            about = json.loads(stored[IMPORT_META])
+            meta = {IMPORTED: {name: about[name] for name in ("source", "sha256")}}
+            rows = int(about["rows"])
+        elif EXPORT_META in stored:
+            raise ExportError("is an export, not a result")
+        else:
+            meta = dict(json.loads(stored[CELL_META]))
+            meta |= {name: table[name][0].as_py() for name in ("cell", "variant")}
+        table = _conformed(table, further=IMPORT_META in stored)
+        if table["cell"].null_count:
+            raise ValueError("rows that are of no cell")
+    except KeyError:
+        raise DamagedError("is not a results file of this program") from None
+    except (pa.ArrowException, OSError, ValueError, TypeError, IndexError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DamagedError(f"cannot be read ({reason[:120]})") from None
+    if rows is not None and len(table) != rows:
+        raise DamagedError(f"has {len(table)} predictions instead of {rows}")
+    return ResultFile(path, meta, table)
+
+
+def result_files(root: Path, say: Callable[[str], None]) -> Iterator[ResultFile]:
+    """Whole files, those of one cell first, then imports without the cells that went before.
+
+    ``say`` is told what is left out. Raises ``UserError`` where there is no such folder.
+    """
+    if not root.is_dir():
+        raise UserError(f"results folder {root}: not there; run something first (icl-bench run)")
+    paths = [
+        path
+        for path in root.rglob("*.parquet")
+        if not path.name.startswith(".") and ASIDE not in path.relative_to(root).parts
+    ]
+    seen: dict[tuple[Any, ...], Path] = {}
+    for path in sorted(paths, key=lambda path: (path.parent.name == IMPORTED, path)):
+        try:
+            file = read_whole(path)
+        except ExportError:
+            continue
+        except DamagedError as problem:
+            say(f"{path}: {problem}; left out")
+            continue
+        cells = {cell["cell"]: _same(cell) for cell in file.cells()}
+        copies = [cell for cell, key in cells.items() if key in seen]
+        if copies:
+            first = seen[cells[copies[0]]]
+            if len(copies) == len(cells) == 1:
+                say(f"{path}: holds the same cell as {first}; left out")
+            else:
+                count = f"{len(copies):,} of its {len(cells):,} cells"
+                say(f"{path}: {count} are in other files too ({first}); left out")
+            if len(copies) == len(cells):
+                continue
+            file = file.without(set(copies))
+        seen.update((key, path) for key in cells.values() if key not in seen)
+        yield file
+
+
+def _same(cell: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What cells have in common that must not be counted twice."""
+    return tuple(cell[name] for name in (*AXES, "variant"))
+
+
+def finished_cells(
+    root: Path, say: Callable[[str], None] = warn
+) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The files of finished cells, by name, with what they say of themselves.
+
+    That is spec, facts, cell, variant, seconds, demonstration_ids where they are shared, task, ...
+    Imports say nothing of the kind and are passed over. Damaged files, and further copies of a
+    cell, are left out; ``say`` is told which. Raises ``UserError`` where there is no such folder.
+    """
+    for file in result_files(root, say):
+        if file.imported is None:
+            yield file.path, dict(file.meta)
+
+
+def find_imported(root: Path, axes: Mapping[str, Any], cell: str = "") -> Path | None:
+    """The import that holds a cell with these axes and a hash that begins so, if there is one."""
+    for file in result_files(root, say=lambda _: None):
+        if file.imported and any(
+            axes.items() <= known.items() and known["cell"].startswith(cell)
+            for known in file.cells()
+        ):
+            return file.path
+    return None
+
+
+def read_rows(path: Path) -> pa.Table:
+    """The predictions in one file, and nothing that the names of its folders might add."""
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        return file.read()
+
+
+def failed_cells(root: Path) -> list[dict[str, Any]]:
+    """Cells that could not be computed: spec, reason, cell and variant of each."""
+    found = []
+    for path in sorted(root.rglob(f"*{FAILED}")):
+        if path.with_name(path.name.removesuffix(FAILED) + ".parquet").exists():
+            continue  # finished after all, by a process that was killed before it cleared the mark
+        try:
+            found.append(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            warn(f"{path}: cannot be read ({error}); left out")
+    return found
+
+
+def read_results(root: str | Path = "results") -> pd.DataFrame:
+    """Read a results folder into one tidy frame, one row a prediction.
+
+    Columns are the axes (task, model, select, order, attention, k, draw), test_id, gold,
+    prediction, correct, valid, token counts, backend, scores, ``cell`` and ``variant``: cells of
+    different variants (another test set, template, dtype, ...) must not be averaged together.
+    Further columns of imported files follow, null in rows that lack them. Damaged files and further
+    copies of a cell are left out with a warning that names them.
+
+    Raises ``UserError`` where there is no such folder or no result in it.
+    """
+    frame: pd.DataFrame = read_table(Path(root)).to_pandas()
+    return frame
+
+
+def read_table(root: Path) -> pa.Table:
+    """The same as ``read_results``, as a table in Arrow's types."""
+    files = list(result_files(root, warn))
+    if not files:
+        raise UserError(f"results folder {root}: no results yet; run something first")
+    return _joined(files)
+
+
+def _joined(files: Sequence[ResultFile]) -> pa.Table:
+    import pyarrow as pa
+
+    tables = [file.table.replace_schema_metadata() for file in files]
+    return pa.concat_tables(_agreed(tables), promote_options="default").unify_dictionaries()
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A results folder, read once."""
+
+    predictions: pd.DataFrame
+    """The frame of ``read_results``; without a row where no cell is finished."""
+    cells: Mapping[str, Mapping[str, Any]]
+    """Cell -> what its file says of itself (``finished_cells``). Imports say nothing of the kind.
+    """
+    variants: Mapping[str, Mapping[str, Any]]
+    """Variant -> its facts; of an import's only ``imported``, the name of the file it is from."""
+    failed: Sequence[Mapping[str, Any]]
+    """The marks of ``failed_cells``."""
+
+
+def read_stored(root: Path) -> Stored:
+    """Read all that a results folder holds.
+
+    Damaged files and further copies of a cell are left out with a warning that names them. Raises
+    ``UserError`` where there is no such folder, or neither a finished nor a failed cell in it.
+    """
+    files, failed = list(result_files(root, warn)), failed_cells(root)
+    if not files and not failed:
+        raise UserError(f"results folder {root}: no results yet; run something first")
+    cells = {file.meta["cell"]: file.meta for file in files if file.imported is None}
+    frame: pd.DataFrame = _joined(files).to_pandas() if files else no_results()
+    return Stored(frame, cells, _variants(files), failed)
+
+
+def no_results() -> pd.DataFrame:
+    """The frame of ``read_results`` without a row."""
+    frame: pd.DataFrame = prediction_schema().empty_table().to_pandas()
+    return frame
+
+
+def _conformed(table: pa.Table, *, further: bool) -> pa.Table:
+    """Columns of an older or newer file in today's order, absent ones empty.
+
+    Behind them, if asked for, the ``further`` columns that are none of this program's.
+    """
+    import pyarrow as pa
+
+    schema, there = prediction_schema(), table.schema.names
+    if table.schema.equals(schema):
+        return table
+    columns = {
+        f.name: table[f.name].cast(f.type) if f.name in there else pa.nulls(len(table), f.type)
+        for f in schema
+    }
+    if further:
+        columns |= {name: table[name] for name in there if name not in columns}
+    return pa.table(columns)
+
+
+def _agreed(tables: Sequence[pa.Table]) -> list[pa.Table]:
+    """Tables whose further columns are of one type in all: the wider one, else text."""
+    agreed = list(tables)
+    names = {name for table in tables for name in table.schema.names}
+    for name in names - set(prediction_schema().names):
+        having = [i for i, table in enumerate(agreed) if name in table.schema.names]
+        columns = _of_one_type([agreed[i][name] for i in having])
+        for i, column in zip(having, columns, strict=True):
+            place = agreed[i].schema.get_field_index(name)
+            agreed[i] = agreed[i].set_column(place, name, column)
+    return agreed
+
+
+def _of_one_type(columns: Sequence[pa.ChunkedArray]) -> list[pa.ChunkedArray]:
+    import pyarrow as pa
+
+    schemas = [pa.schema([("", column.type)]) for column in columns]
+    try:
+        wide = pa.unify_schemas(schemas, promote_options="permissive").types[0]
+        return [column.cast(wide) for column in columns]
+    except pa.ArrowException:
+        return [_as_text(column) for column in columns]
+
+
+def _as_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    import pyarrow as pa
+
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowException:  # lists and other nested values
+        values = (None if value is None else str(value) for value in column.to_pylist())
+        return pa.chunked_array([pa.array(values, pa.string())])
+
+
+def read_variants(root: Path) -> dict[str, dict[str, Any]]:
+    """The facts of each variant in a results folder.
+
+    Of an import's variant only one is known, ``imported``: the name of the file it is from.
+    """
+    return _variants(result_files(root, say=lambda _: None))
+
+
+def _variants(files: Iterable[ResultFile]) -> dict[str, dict[str, Any]]:
+    facts: dict[str, dict[str, Any]] = {}
+    for file in files:
+        if file.imported is None:
+            facts[file.meta["variant"]] = file.meta["facts"]
+            continue
+        for variant in file.table["variant"].unique().to_pylist():
+            facts.setdefault(variant, {IMPORTED: plain(file.imported["source"])})
+    return facts
+
+
+def read_some(results: Path, only: Mapping[str, str] | None = None) -> Stored:
+    """Read a results folder, or what of it has these values (task, model).
+
+    Raises ``UserError`` where there is neither a finished nor a failed cell left.
+    """
+    wanted, stored = dict(only or {}), read_stored(results)
+    failed = [f for f in stored.failed if wanted.items() <= f["spec"].items()]
+    try:
+        frame = _those(stored.predictions, wanted, results)
+    except UserError:
+        if not failed:
+            raise
+        frame = stored.predictions.iloc[:0]
+    return replace(stored, predictions=frame, failed=failed)
+
+
+def _those(frame: pd.DataFrame, wanted: Mapping[str, str], results: Path) -> pd.DataFrame:
+    for name, value in wanted.items():
+        kept = frame[frame[name] == value]
+        if kept.empty:
+            there = ", ".join(sorted(frame[name].astype(str).unique()))
+            raise UserError(f"results folder {results}: nothing of {name} {value!r} (has: {there})")
+        frame = kept
+    for name in frame.select_dtypes("category").columns:
+        frame = frame.assign(**{name: frame[name].cat.remove_unused_categories()})
+    return frame

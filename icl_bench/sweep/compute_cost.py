@@ -1,0 +1,127 @@
+"""What reading prompts takes: operations and bytes of keys and values, by attention pattern.
+
+The formulas are those of Zebra (Song et al. 2023), table 9, taken by layer and with exact numbers
+of keys: a token of a layer that sees n keys takes ``4 * heads_width * n`` operations for scores and
+values, beside two for each parameter.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from icl_bench.models.architecture import Architecture
+from icl_bench.models.attention_patterns import Block, Layout, Pattern, keys_seen
+from icl_bench.prompts.encoding import parts
+
+if TYPE_CHECKING:
+    from icl_bench.prompts.encoding import PromptSet
+
+ITEM_BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True)
+class PromptLayout:
+    """How a cell's prompts are read: their tokens, where demonstrations end, and the pattern."""
+
+    pattern: Pattern
+    prefix_tokens: int
+    own_tokens: tuple[int, ...]
+    """Of each prompt, behind the prefix."""
+    ends: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
+    """Where each demonstration of a prompt ends; one for all prompts where they share them, none
+    where it does not matter."""
+    encoded_tokens: int = 0
+    """With reuse: tokens of all demonstrations that are computed once for all prompts."""
+
+    @classmethod
+    def of(cls, prompts: PromptSet, pattern: Pattern) -> PromptLayout:
+        """Take from prompts what decides their cost."""
+        encoded = 0
+        if pattern.reuses:
+            sink = pattern.sink if isinstance(pattern, Block) else 0
+            shown = {ids for i in range(len(prompts)) for ids in parts(prompts, i, sink)}
+            encoded = sum(map(len, shown))
+        own = tuple(map(len, prompts.suffixes))
+        ends = prompts.ends if pattern.blocks else ()
+        return cls(pattern, len(prompts.prefix), own, ends, encoded)
+
+    def layout(self, index: int) -> Layout | None:
+        """The blocks of one prompt."""
+        if not self.ends:
+            return None
+        return self.pattern.layout(self.ends[0 if len(self.ends) == 1 else index])
+
+
+@dataclass(frozen=True)
+class ComputeCost:
+    """What a cell's prompts take. ``flops`` are floating-point operations."""
+
+    prefix_flops: float
+    """Of what is computed once for all queries."""
+    query_flops: float
+    """Of a query on top of it, answer included (mean)."""
+    whole_flops: float
+    """Of a query with nothing computed before (mean)."""
+    cache_bytes: float
+    """Of the keys and values that are kept of the longest prompt."""
+
+    def as_json(self) -> dict[str, float]:
+        """Plain values, to store beside predictions."""
+        return asdict(self)
+
+
+def flops(
+    shape: Architecture, pattern: Pattern, layout: Layout | None, first: int, last: int
+) -> float:
+    """Operations for the tokens ``[first, last)`` of one prompt."""
+    layers = Counter(pattern.sights(shape.windows))
+    seen = sum(count * keys_seen(s, layout, first, last) for s, count in layers.items())
+    return 2.0 * shape.parameters * (last - first) + 4.0 * shape.heads_width * seen
+
+
+def cache_bytes(shape: Architecture, pattern: Pattern, tokens: int, dtype: str) -> float:
+    """Bytes of the keys and values that are kept of so many tokens."""
+    kept = sum(sight.kept(tokens) for sight in pattern.sights(shape.windows))
+    return 2.0 * shape.key_width * ITEM_BYTES[dtype] * kept
+
+
+def work_of(
+    reading: PromptLayout, shape: Architecture, answer_tokens: float, dtype: str
+) -> ComputeCost:
+    """Count what a cell's prompts take, with so many answer tokens a query."""
+    prefix, pattern = reading.prefix_tokens, reading.pattern
+    longest = prefix + max(reading.own_tokens, default=0)
+    held = cache_bytes(shape, pattern, longest, dtype)
+    queries = _each(reading, shape, answer_tokens)
+    if pattern.reuses:
+        shown = sum(ends[-1] for ends in reading.ends)
+        once = sum(whole - query for whole, query in queries) * reading.encoded_tokens / shown
+    else:
+        once = flops(shape, pattern, reading.layout(0), 0, prefix)
+    whole, query = np.mean(queries, axis=0) if queries else (0.0, 0.0)
+    return ComputeCost(once, float(query), float(whole), held)
+
+
+def _each(
+    reading: PromptLayout, shape: Architecture, answer_tokens: float
+) -> Sequence[tuple[float, float]]:
+    """Operations of each query: with nothing computed before, and on top of what is kept."""
+    pattern, prefix = reading.pattern, reading.prefix_tokens
+    known: dict[Any, tuple[float, float]] = {}
+    result = []
+    for i, own in enumerate(reading.own_tokens):
+        key = own if len(reading.ends) <= 1 else (own, i)
+        if key not in known:
+            layout, end = reading.layout(i), prefix + own
+            kept = reading.ends[i][-1] if pattern.reuses else prefix
+            before = flops(shape, pattern, layout, 0, kept)
+            answer = answer_tokens * flops(shape, pattern, None, end, end + 1)
+            query = flops(shape, pattern, layout, kept, end) + answer
+            known[key] = before + query, query
+        result.append(known[key])
+    return result

@@ -1,0 +1,63 @@
+"""The numbers of demonstrations that a user asks for: ``1,10,100``, ``max``, ``auto``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from icl_bench.errors import UserError
+from icl_bench.wording import plain
+
+LADDER = (1, 5, 10, 25, 50, 75, 100, 250, 500, 750, 1000, 1250, 1500, 1750, 2000)
+"""The numbers of Bertsch et al. 2025, for ``auto``."""
+
+
+@dataclass(frozen=True)
+class KValues:
+    """What ``--k`` says."""
+
+    numbers: tuple[int, ...] = ()
+    ladder: bool = False
+    largest: bool = False
+    """Also the largest k that fits the context window and the pool."""
+
+    @classmethod
+    def parse(cls, text: str) -> KValues:
+        """Read a comma-separated list of numbers, ``max`` and ``auto``. Raises ``UserError``."""
+        words = [word.strip() for word in text.split(",") if word.strip()]
+        if not words:
+            raise UserError("--k: empty; give numbers like 1,10,100, or max, or auto")
+        named = [word for word in words if word not in ("max", "auto")]
+        numbers = {_number(word, "--k", "1,10,100, or max, or auto") for word in named}
+        auto = "auto" in words
+        return cls(tuple(sorted(numbers)), auto, auto or "max" in words)
+
+    def resolved(self, largest: int, smallest: int = 1) -> tuple[int, ...]:
+        """The numbers to run, given the largest that fits and the smallest there is, rising.
+
+        Numbers that were asked for by name stay, whether they fit or not, so that the plan can say
+        why they do not; the ladder's stop where it no longer fits.
+        """
+        found = set(self.numbers)
+        if self.ladder:
+            found.update(k for k in LADDER if smallest <= k <= largest)
+        if self.largest and largest >= 1:
+            found.add(largest)
+        return tuple(sorted(found))
+
+
+def per_label(text: str) -> tuple[int, ...]:
+    """Read ``--per-label``: numbers of demonstrations of each label. Raises ``UserError``."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words:
+        raise UserError("--per-label: empty; give whole numbers, like 1,2,5")
+    return tuple(sorted({_number(word, "--per-label", "1,2,5") for word in words}))
+
+
+def _number(word: str, option: str, like: str) -> int:
+    if not re.fullmatch(r"0*[1-9][0-9]{0,8}", word, re.ASCII):
+        raise UserError(
+            f"{option} {plain(word[:20])}: not a number of demonstrations; "
+            f"give whole numbers from 1 up, like {like}"
+        )
+    return int(word)

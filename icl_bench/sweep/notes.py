@@ -1,0 +1,60 @@
+"""What a user must know of the data, the pool and the selection before a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from icl_bench.demonstrations.perturbations import PLAIN
+from icl_bench.tasks.data_report import leaking
+from icl_bench.wording import counted
+
+if TYPE_CHECKING:
+    from icl_bench.sweep.experiment import TokenizedTask
+    from icl_bench.sweep.sweep import Sweep
+
+
+def asked(sweep: Sweep) -> str:
+    """What is asked in each cell, in words."""
+    count = len(sweep.experiment.data.test)
+    if sweep.experiment.queries == "copied":
+        return f"up to {count:,} of the prompt's own demonstrations asked"
+    return counted(count, "test example")
+
+
+def notes(sweep: Sweep) -> list[str]:
+    """What a user must know of the data, the pool and the choice of demonstrations."""
+    experiment = sweep.experiment
+    found = list(experiment.data.notes)
+    if experiment.dropped:
+        share = experiment.data.spec.pool.drop_longest
+        longest = int(experiment.lengths[experiment.pool].max())
+        found.append(
+            f"{experiment.dropped:,} train rows longer than {longest} tokens are not in the pool "
+            f"(the longest {share:.0%}, pool.drop_longest)"
+        )
+    found += [choice.caution for choice in sweep.choices if choice.caution]
+    sharing = (planned.group.sharing for planned in sweep.plan.groups)
+    found += dict.fromkeys(text for text in sharing if text)
+    if not all(choice.shared for choice in sweep.choices):
+        found += _leaks(experiment)
+    if sweep.embeds:
+        found += _cut(experiment)
+    if experiment.teaching != PLAIN:
+        found.append(f"demonstrations are not shown as they are: {experiment.teaching}")
+    return found
+
+
+def _leaks(experiment: TokenizedTask) -> list[str]:
+    """What is to be said where retrieval can find the very test examples."""
+    test, train = experiment.data.test, experiment.data.train
+    count = len(leaking(test, [train[i] for i in experiment.pool]))
+    found = "with the same text in the pool: retrieval shows it, answer included"
+    return [f"{count:,} of the {counted(len(test), 'test example')} {found}"] if count else []
+
+
+def _cut(experiment: TokenizedTask) -> list[str]:
+    """What is to be said where the sentence encoder does not read all of a text."""
+    count, window = experiment.similarity.cut
+    encoder = experiment.similarity.sentence_encoder.name
+    read = f"the first {window:,} tokens of {counted(count, 'text')}"
+    return [f"{encoder} embeds {read}, not the rest"] if count else []

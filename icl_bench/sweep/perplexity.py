@@ -1,0 +1,242 @@
+"""Perplexity by length: how well a model predicts long texts, for each way to read them.
+
+Windows of the longest length, each behind BOS, are read once; every token's loss is kept with its
+place, so that one pass serves all lengths (Zebra, Song et al. 2023, figures 2 and 4, tables 2 and
+4). All patterns read the very same tokens.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from icl_bench.backends.registry import BackendSpec, TransformersLoader, check_backend
+from icl_bench.errors import CellError, UserError
+from icl_bench.frozen import Frozen
+from icl_bench.models.architecture import Architecture, check_family, shape_of
+from icl_bench.models.attention_patterns import Pattern, parse
+from icl_bench.models.registry import Model, load_tokenizer, resolve
+from icl_bench.results.cells import short_hash
+from icl_bench.results.perplexity_losses import losses_folder, write_losses
+from icl_bench.sweep.compute_cost import cache_bytes, flops
+from icl_bench.sweep.facts import versions
+
+
+class PerplexitySpec(Frozen):
+    """What a user asks for."""
+
+    model: str
+    texts: Path
+    """A folder of ``.txt`` and ``.txt.gz`` files in UTF-8."""
+    lengths: str
+    """Ascending numbers of tokens; windows have the last."""
+    attention: tuple[str, ...] = ("full",)
+    windows: int = 1
+    """Of each text, at most."""
+    dtype: str = "auto"
+    device: str | None = None
+
+
+@dataclass(frozen=True)
+class Text:
+    """One text in one model's tokens, cut into windows."""
+
+    name: str
+    sha256: str
+    windows: tuple[tuple[int, ...], ...]
+    """BOS and ``length - 1`` tokens each, one behind the other."""
+
+
+@dataclass
+class Outcome:
+    """How it ended."""
+
+    computed: int = 0
+    kept: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+    """What could not be computed, and why."""
+
+
+@dataclass
+class Perplexity:
+    """Texts that are ready to be read."""
+
+    spec: PerplexitySpec
+    model: Model
+    tokenizer: Any
+    lengths: tuple[int, ...]
+    patterns: tuple[Pattern, ...]
+    texts: tuple[Text, ...]
+    notes: tuple[str, ...]
+
+    @classmethod
+    def prepare(
+        cls, spec: PerplexitySpec, say: Callable[[str], None] = lambda _: None
+    ) -> Perplexity:
+        """Read and cut the texts; nothing is computed yet. Raises ``UserError``."""
+        lengths = parse_lengths(spec.lengths)
+        patterns = tuple(dict.fromkeys(map(parse, spec.attention)))
+        if blocks := [pattern for pattern in patterns if pattern.blocks]:
+            raise UserError(f"--attention {blocks[0]}: counts demonstrations, and a text has none; "
+                            "take full, grouped or approx")  # fmt: skip
+        check_backend(BackendSpec(backend="transformers", dtype=spec.dtype, device=spec.device))
+        files = text_files(spec.texts)
+        say(f"preparing {spec.model}")
+        model = resolve(spec.model)
+        for pattern in patterns:
+            check_family(pattern, model)
+        if lengths[-1] > model.context_tokens:
+            raise UserError(
+                f"--lengths {lengths[-1]}: {model.name} reads {model.context_tokens:,} tokens"
+            )
+        tokenizer = load_tokenizer(model)
+        say("counting tokens")
+        texts, notes = [], []
+        for file in files:
+            text, count = _cut(file, tokenizer, lengths[-1], spec.windows)
+            if text.windows:
+                texts.append(text)
+            else:
+                notes.append(
+                    f"{file.name}: {count:,} tokens are less than {lengths[-1]:,}; left out"
+                )
+        if not texts:
+            raise UserError(f"--texts {spec.texts}: no text has {lengths[-1]:,} tokens")
+        return cls(spec, model, tokenizer, lengths, patterns, tuple(texts), tuple(notes))
+
+    @property
+    def engine(self) -> TransformersLoader:
+        """The engine, not loaded yet."""
+        dtype = self.model.dtype if self.spec.dtype == "auto" else self.spec.dtype
+        return TransformersLoader(BackendSpec(dtype=dtype, device=self.spec.device))
+
+    def run(self, results: Path, say: Callable[[str], None] = lambda _: None) -> Outcome:
+        """Compute what is not in the results folder yet; one file a text and pattern."""
+        outcome, backend = Outcome(), None
+        for text in self.texts:
+            for pattern in self.patterns:
+                facts = self._facts(text, pattern)
+                path = self._path(results, facts)
+                if path.exists():
+                    outcome.kept += 1
+                    continue
+                if backend is None:
+                    backend = self._load()
+                say(f"{text.name}, {pattern}")
+                try:
+                    self._compute(backend, text, pattern, facts, path)
+                    outcome.computed += 1
+                except CellError as error:
+                    outcome.failed[f"{text.name}, {pattern}"] = str(error)
+        return outcome
+
+    @cached_property
+    def _shape(self) -> Architecture:
+        """What of the model decides its cost."""
+        return shape_of(self.model.source)
+
+    def _load(self) -> Any:
+        from icl_bench.backends.transformers import TransformersBackend
+
+        spec = self.engine.spec
+        return TransformersBackend(
+            self.model.source, self.tokenizer, revision=self.model.revision, dtype=spec.dtype,
+            device=spec.device,
+        )  # fmt: skip
+
+    def _facts(self, text: Text, pattern: Pattern) -> dict[str, Any]:
+        """All that decides a file's numbers."""
+        return {
+            **self.engine.identity(),
+            "model": self.model.name,
+            "fingerprint": self.model.fingerprint,
+            "attention": str(pattern),
+            "text": text.name,
+            "sha256": text.sha256,
+            "length": self.lengths[-1],
+            "windows": len(text.windows),
+        }
+
+    def _path(self, results: Path, facts: dict[str, Any]) -> Path:
+        slug = re.sub(r"[^A-Za-z0-9.-]+", "_", f"{facts['attention']}-{facts['text']}")
+        return losses_folder(results) / self.model.name / f"{slug}-{short_hash(facts)}.parquet"
+
+    def _compute(
+        self, backend: Any, text: Text, pattern: Pattern, facts: dict[str, Any], path: Path
+    ) -> None:
+        found, seconds, peak = [], 0.0, 0
+        for window in text.windows:
+            start = time.perf_counter()
+            found.append(backend.losses(window, pattern))
+            seconds += time.perf_counter() - start
+            peak = max(peak, backend.peak_prefix_bytes)
+        by_length = {
+            str(length): {
+                "prefill_flops": flops(self._shape, pattern, None, 0, length),
+                "cache_bytes": cache_bytes(self._shape, pattern, length, facts["dtype"]),
+            }
+            for length in self.lengths
+        }
+        meta = {**facts, "seconds": seconds, "peak_cache_bytes": peak, "by_length": by_length,
+                "lengths": self.lengths, "about": versions()}  # fmt: skip
+        write_losses(path, found, meta)
+
+
+def parse_lengths(text: str) -> tuple[int, ...]:
+    """Read ascending numbers of tokens. Raises ``UserError``."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    for word in words:
+        if not re.fullmatch(r"[0-9]{1,9}", word) or int(word) < 2:
+            raise UserError(f"--lengths {word}: give numbers of tokens from 2 up, like 1024,2048")
+    if not words:
+        raise UserError("--lengths: empty; give numbers of tokens like 1024,2048")
+    return tuple(sorted({int(word) for word in words}))
+
+
+def text_files(folder: Path) -> list[Path]:
+    """The texts of a folder, by name. Raises ``UserError`` where there is none."""
+    if not folder.is_dir():
+        raise UserError(f"--texts {folder}: there is no such folder")
+    found = sorted(p for p in folder.iterdir() if p.name.endswith((".txt", ".txt.gz")))
+    if not found:
+        raise UserError(f"--texts {folder}: holds no .txt or .txt.gz file")
+    return found
+
+
+def _read(file: Path) -> bytes:
+    try:
+        raw = file.read_bytes()
+        return gzip.decompress(raw) if file.suffix == ".gz" else raw
+    except (OSError, EOFError) as error:
+        raise UserError(f"{file}: cannot be read ({error})") from None
+
+
+def _cut(file: Path, tokenizer: Any, length: int, windows: int) -> tuple[Text, int]:
+    """A text's windows, and how many tokens it has."""
+    raw = _read(file)
+    try:
+        content = io.TextIOWrapper(io.BytesIO(raw), encoding="utf-8-sig").read()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file}: not UTF-8 (byte {error.start:,})") from None
+    ids = tokenizer([content], add_special_tokens=False, split_special_tokens=True,
+                    return_attention_mask=False, verbose=False)["input_ids"][0]  # fmt: skip
+    lead = () if tokenizer.bos_token_id is None else (int(tokenizer.bos_token_id),)
+    size = length - len(lead)
+    cut = tuple(lead + tuple(part) for part in _windows(ids, size, windows))
+    name = file.name.removesuffix(".gz").removesuffix(".txt")
+    return Text(name, hashlib.sha256(raw).hexdigest(), cut), len(ids)
+
+
+def _windows(ids: Sequence[int], size: int, count: int) -> Iterator[Sequence[int]]:
+    for start in range(0, len(ids) - size + 1, size):
+        if start // size == count:
+            return
+        yield ids[start : start + size]

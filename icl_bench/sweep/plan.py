@@ -1,0 +1,244 @@
+"""What a run would do: its cells, grouped by shared prefix, with exact token counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from icl_bench.demonstrations.ordering import Order
+from icl_bench.demonstrations.perturbations import PLAIN, Perturbation
+from icl_bench.demonstrations.selector_spec import SelectorSpec
+from icl_bench.errors import UserError
+from icl_bench.models.attention_patterns import Pattern, parse
+from icl_bench.results.cells import CellSpec
+from icl_bench.sweep.compute_cost import PromptLayout
+from icl_bench.sweep.experiment import TokenizedTask
+from icl_bench.sweep.k_values import KValues
+from icl_bench.sweep.prompt_group import PromptGroup
+
+VLLM_ROUNDING = 256
+"""vLLM's ``max_model_len`` is a multiple of this many tokens."""
+
+
+def room_for(plan: Plan, window: int) -> int:
+    """Tokens of the largest cell that will run and an end token, rounded up, within the window."""
+    needed = max(c.needed_tokens for group in plan.groups for c in group.runnable) + 1
+    return min(-(-needed // VLLM_ROUNDING) * VLLM_ROUNDING, max(window, needed))
+
+
+DEFAULT_DRAWS = 10
+
+
+@dataclass(frozen=True)
+class CellPlan:
+    """A cell and what it costs, known before anything is computed."""
+
+    spec: CellSpec
+    prefix_tokens: int
+    """Tokens that all queries of the cell share."""
+    longest_prompt: int
+    answer_tokens: int
+    context_tokens: int
+    prompt_tokens: int
+    """Tokens of all prompts, whether shared or not."""
+    new_tokens: int
+    """Tokens to compute once the group's smaller cells are cached."""
+    queries: int
+    """Predictions that the cell has."""
+    reading: PromptLayout
+    """How its prompts are read: decides operations and the bytes of its cache."""
+    problem: str | None = None
+    """Why the cell cannot run; None if it can."""
+
+    @property
+    def needed_tokens(self) -> int:
+        """Longest prompt and longest answer."""
+        return self.longest_prompt + self.answer_tokens
+
+    @property
+    def pattern(self) -> Pattern:
+        """Its attention pattern."""
+        return self.reading.pattern
+
+    @property
+    def shared_tokens(self) -> int:
+        """Prompt tokens that need not be computed again."""
+        return self.prompt_tokens - self.new_tokens
+
+
+@dataclass
+class PlannedGroup:
+    """A group of cells, smallest k first."""
+
+    group: PromptGroup
+    cells: list[CellPlan]
+
+    @property
+    def runnable(self) -> list[CellPlan]:
+        """The cells that fit."""
+        return [cell for cell in self.cells if cell.problem is None]
+
+    @property
+    def reserve(self) -> int:
+        """Tokens of the longest shared prefix that will be computed."""
+        return max((cell.prefix_tokens for cell in self.runnable), default=0)
+
+
+@dataclass
+class Plan:
+    """All cells of one task and model."""
+
+    experiment: TokenizedTask
+    groups: list[PlannedGroup]
+
+    @property
+    def cells(self) -> list[CellPlan]:
+        """Every cell, also those that cannot run."""
+        return [cell for group in self.groups for cell in group.cells]
+
+    @property
+    def problems(self) -> list[str]:
+        """What cannot run and why, said once for all draws: the numbers are of the longest."""
+        curves: dict[tuple[str, str, str, int], list[CellPlan]] = {}
+        for cell in self.cells:
+            key = (cell.spec.select, cell.spec.order, cell.spec.attention, cell.spec.k)
+            curves.setdefault(key, []).append(cell)
+        return list(dict.fromkeys(said for cells in curves.values() if (said := _problem(cells))))
+
+
+def _problem(draws: Sequence[CellPlan]) -> str | None:
+    """Why some draws of one k cannot run."""
+    failing = [cell for cell in draws if cell.problem]
+    if not failing:
+        return None
+    longest = max(failing, key=lambda cell: cell.needed_tokens)
+    some = f" (in {len(failing)} of {len(draws)} draws)" if len(failing) < len(draws) else ""
+    return f"{longest.problem}{some}"
+
+
+def orders_for(choice: SelectorSpec, asked: Sequence[str] | None, *, labelled: bool) -> list[Order]:
+    """The orders of a selector: those asked for, or its default. Raises ``UserError``."""
+    if not asked:
+        return [Order.parse("relevance" if choice.retrieves else "drawn")]
+    orders = [Order.parse(text) for text in dict.fromkeys(asked)]
+    for order in orders:
+        order.check_allowed(choice, labelled=labelled)
+    return orders
+
+
+def check_request(
+    choices: Sequence[SelectorSpec],
+    orders: Sequence[str] | None,
+    draws: int | None,
+    attention: Sequence[str] = ("full",),
+    teaching: Perturbation = PLAIN,
+    shots: Sequence[int] = (),
+    *,
+    labelled: bool,
+) -> None:
+    """Raise ``UserError`` for an order, attention or k that is not known or does not apply.
+
+    Needs no data: ``labelled`` says whether the task's answers are labels.
+    """
+    if draws is not None and draws < 1:
+        raise UserError(f"--draws {draws}: must be at least 1")
+    patterns = list(map(parse, attention))
+    for choice in choices:
+        choice.check_allowed(labelled=labelled)
+        teaching.check_allowed(shared=choice.shared, labelled=labelled)
+        for k in shots:
+            choice.own_count(k)
+            teaching.removed_count(k)
+        chosen = orders_for(choice, orders, labelled=labelled)
+        for pattern in patterns:
+            for order in chosen:
+                _check_reading(pattern, choice, order)
+
+
+def _check_reading(pattern: Pattern, choice: SelectorSpec, order: Order) -> None:
+    if not pattern.reuses:
+        return
+    if not choice.retrieves:
+        raise UserError(
+            f"--attention {pattern}: reuse is for demonstrations that are all the query's own, "
+            f"like those of bm25; what queries share under {choice} is computed once anyway"
+        )
+    if order.kind == "by-label":
+        raise UserError(
+            f"--attention {pattern}: order {order} is for neighbours that see each other, which "
+            "demonstrations that are computed once do not; write relevance or shuffled:SEED"
+        )
+
+
+def make_plan(
+    experiment: TokenizedTask,
+    shots: KValues,
+    selects: Sequence[str] = ("random",),
+    orders: Sequence[str] | None = None,
+    draws: int | None = None,
+    attention: Sequence[str] = ("full",),
+) -> Plan:
+    """Lay out all cells and count their tokens.
+
+    ``draws`` defaults to 10, and to 1 for retrieval, which draws only what it fills up with.
+    Raises ``UserError`` where not one cell can run.
+    """
+    labelled = experiment.data.spec.is_classification
+    choices = list(dict.fromkeys(map(SelectorSpec.parse, selects)))
+    asked = (orders, draws, attention, experiment.teaching, shots.numbers)
+    check_request(choices, *asked, labelled=labelled)
+    patterns = list(dict.fromkeys(map(parse, attention)))
+    groups = []
+    for choice in choices:
+        count = draws or (1 if choice.retrieves else DEFAULT_DRAWS)
+        for order in orders_for(choice, orders, labelled=labelled):
+            made = [
+                PromptGroup(experiment, choice, order, draw, pattern)
+                for pattern in patterns
+                for draw in range(count)
+            ]
+            # a k is compared over draws: the largest is one that fits in each of them
+            largest = min(g.largest() for g in made[:count]) if shots.largest else 0
+            numbers = shots.resolved(largest, made[0].smallest)
+            groups += [PlannedGroup(group, _cells(group, numbers)) for group in made]
+    plan = Plan(experiment, groups)
+    if not any(group.runnable for group in groups):
+        raise UserError("nothing fits: " + "; ".join(plan.problems or ["no k fits the window"]))
+    return plan
+
+
+def _cells(group: PromptGroup, numbers: Sequence[int]) -> list[CellPlan]:
+    experiment = group.experiment
+    window, answer = experiment.model.context_tokens, experiment.answer_tokens
+    pool, cells, cached = len(experiment.pool), [], 0
+
+    def spec(k: int) -> CellSpec:
+        data, model = experiment.data.spec.name, experiment.model.name
+        return CellSpec(task=data, model=model, select=str(group.choice), order=str(group.order),
+                        attention=str(group.pattern), k=k, draw=group.draw)  # fmt: skip
+
+    choice = group.choice
+    # too few for so many centroids, or for a balance, is the user's mistake: selection names it
+    named = choice.base in ("centroids", "balanced")
+    over = [k for k in numbers if k > pool and not (named and choice.shared_count(k) > pool)]
+    for k, prompts in group.prompts([k for k in numbers if k not in over]):
+        needed = prompts.longest + answer
+        problem = None
+        if needed > window:
+            problem = f"k={k} needs {needed:,} tokens; {experiment.model.name} reads {window:,}"
+        new = len(prompts.prefix) - (cached if group.grows else 0) + prompts.own_tokens
+        if problem is None:
+            cached = len(prompts.prefix)
+        reading = PromptLayout.of(prompts, group.pattern)
+        if group.pattern.reuses:
+            queries = sum(len(prompts.ids(i)) - prompts.ends_of(i)[-1] for i in range(len(prompts)))
+            new = reading.encoded_tokens + queries
+        cells.append(CellPlan(
+            spec(k), len(prompts.prefix), prompts.longest, answer, window, prompts.prompt_tokens,
+            new, len(prompts.suffixes), reading, problem,
+        ))  # fmt: skip
+    for k in over:
+        problem = f"k={k} is more than the pool's {pool:,} demonstrations"
+        reading = PromptLayout(group.pattern, 0, ())
+        cells.append(CellPlan(spec(k), 0, 0, answer, window, 0, 0, 0, reading, problem))
+    return cells

@@ -1,0 +1,197 @@
+"""Cells of one draw that share what can be shared: their demonstrations and their prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from icl_bench.demonstrations.ordering import Order
+from icl_bench.demonstrations.selector_spec import SelectorSpec
+from icl_bench.models.attention_patterns import FULL, Block, Pattern
+from icl_bench.prompts.encoding import PromptSet
+from icl_bench.seeds import generator
+from icl_bench.sweep.experiment import TokenizedTask
+from icl_bench.tasks.examples import Example
+
+
+@dataclass
+class PromptGroup:
+    """Cells that differ in k alone."""
+
+    experiment: TokenizedTask
+    choice: SelectorSpec
+    order: Order
+    draw: int
+    pattern: Pattern = FULL
+    """How the model reads the demonstrations."""
+    _sets: dict[int, PromptSet] = field(default_factory=dict, repr=False)
+    _shown: dict[int, np.ndarray] = field(default_factory=dict, repr=False)
+
+    @property
+    def shared(self) -> bool:
+        """Whether all test rows see the same demonstrations."""
+        return self.choice.shared and self.experiment.teaching.shared
+
+    @property
+    def grows(self) -> bool:
+        """Whether the prefix for k begins that for a larger k."""
+        return self.choice.nested and self.order.nested and self.experiment.teaching.shared
+
+    @property
+    def sharing(self) -> str | None:
+        """What a plan has to say of the prefix, where it is not shared by all queries and all k."""
+        choice, order, teaching = self.choice, self.order, self.experiment.teaching
+        if choice.retrieves:
+            return None  # as ever: nothing is
+        if not teaching.shared:
+            each = f"each query has what {teaching} leaves it"
+            return f"{choice}: {each}, and nothing is shared but by chance"
+        if self.grows and self.shared:
+            return None
+        name = f"{choice}, {order.kind}" if choice.nested and not order.nested else str(choice)
+        between = "" if self.grows else "; between different k nothing is shared"
+        if own := choice.own:
+            first = f"the first k - {own} demonstrations are shared by all queries"
+            return f"{name}: {first}, the last {own} are the query's own{between}"
+        return f"{name}: all queries share all demonstrations{between}"
+
+    @property
+    def smallest(self) -> int:
+        """The smallest k that leaves something to show."""
+        return max(self.experiment.teaching.smallest_k, self.choice.own or 1)
+
+    # -- demonstrations -------------------------------------------------------------------------
+
+    def demonstrations(self, k: int) -> np.ndarray:
+        """Train indices in the order of the prompt: ``(k,)`` if shared, else ``(test, k)``.
+
+        Raises ``UserError`` where there are not enough for this choice.
+        """
+        if k not in self._shown:
+            self._shown[k] = self._retrieved(k) if self.choice.retrieves else self._chosen(k)
+        return self._shown[k]
+
+    def _chosen(self, k: int) -> np.ndarray:
+        experiment, choice = self.experiment, self.choice
+        shared = experiment.shared_part(choice, self.draw, choice.shared_count(k))
+        shown = self._arranged(shared, "")
+        if choice.by is not None:
+            own = experiment.own_part(choice.by, self.draw, shared, choice.own_count(k))
+            return np.hstack([np.tile(shown, (len(own), 1)), own])
+        if not experiment.teaching.shared:
+            return experiment.without_nearest(shown, experiment.teaching.removed_count(k))
+        return shown
+
+    def _retrieved(self, k: int) -> np.ndarray:
+        experiment, by = self.experiment, self.choice.by
+        assert by is not None, f"{self.choice} does not retrieve"
+        if isinstance(self.pattern, Block) and self.pattern.reuse and self.pattern.sink:
+            # demonstrations that are computed once see the sink, so it is the same in every prompt
+            sink = experiment.drawn(self.draw)[:1]
+            found = experiment.retrieved(by, self.draw, min(k, len(experiment.pool)))
+            others = [chosen[chosen != sink[0]][: k - 1] for chosen in found]
+        else:
+            sink = experiment.pool[:0]
+            others = list(experiment.retrieved(by, self.draw, k))
+        rows = zip(others, experiment.data.test, strict=True)
+        return np.stack([
+            np.concatenate([sink, self._arranged(chosen, row.id)]) for chosen, row in rows
+        ])  # fmt: skip
+
+    def _arranged(self, chosen: np.ndarray, row: str) -> np.ndarray:
+        labels = [row.answer for row in self._examples(chosen)]
+        return self.order.arrange(chosen, labels, self.draw, row)
+
+    # -- prompts --------------------------------------------------------------------------------
+
+    def queries(self, k: int) -> Sequence[Example]:
+        """What is asked: the test rows, or as many of the k demonstrations (all, if k is less).
+
+        They are a random sample of the prompt's, in its order (Bertsch et al. 2025, table 5).
+        """
+        experiment = self.experiment
+        if experiment.queries == "test":
+            return experiment.data.test
+        shown = self.demonstrations(k)
+        count = min(len(experiment.data.test), k)
+        rng = generator(experiment.seed, "copied", self.draw, k)
+        return self._examples(shown[np.sort(rng.permutation(k)[:count])])
+
+    def prompts(self, shots: Sequence[int]) -> Iterator[tuple[int, PromptSet]]:
+        """Prompts of each k, in rising order."""
+        if self.shared and self.grows and self.experiment.queries == "test":
+            if missing := [k for k in shots if k not in self._sets]:
+                shown = self._examples(self.demonstrations(max(missing)))
+                encoder, test = self.experiment.encoder, self.experiment.data.test
+                self._sets.update(encoder.shared_prompts(shown, missing, test))
+            yield from ((k, self._sets[k]) for k in sorted(shots))
+            return
+        for k in sorted(shots):
+            yield k, self._prompts(k)
+
+    def _prompts(self, k: int) -> PromptSet:
+        experiment, encoder = self.experiment, self.experiment.encoder
+        chosen, asked = self.demonstrations(k), self.queries(k)
+        if self.shared:
+            return encoder.shared_prompts(self._examples(chosen), [k], asked)[k]
+        same = self.choice.shared_count(k) if experiment.teaching.shared else 0
+        own = [self._examples(row[same:]) for row in chosen]
+        shown = self._examples(chosen[0, :same])
+        return encoder.mixed_prompts(shown, own, asked, self.pattern.blocks)
+
+    def _examples(self, indices: np.ndarray) -> list[Example]:
+        """Train rows as this draw's prompts show them."""
+        taught = self.experiment.taught(self.draw)
+        return [taught[i] for i in indices]
+
+    # -- the largest k --------------------------------------------------------------------------
+
+    def largest(self) -> int:
+        """The largest k whose longest prompt and answer fit the context window (0 if none)."""
+        window, answer = self.experiment.model.context_tokens, self.experiment.answer_tokens
+        for k in range(self._largest_by_sums(), self.smallest - 1, -1):
+            ((_, prompts),) = self.prompts([k])
+            self._sets.pop(k, None)
+            if prompts.longest + answer <= window:
+                return k
+        return 0
+
+    def _largest_by_sums(self) -> int:
+        """As ``largest``, from the lengths of the demonstrations alone."""
+        experiment = self.experiment
+        lengths, room = experiment.taught_lengths(self.draw), self._room()
+        shortest = np.cumsum(np.sort(lengths[experiment.pool]))
+        limit = int((shortest <= room.min()).sum())  # no choice has room for more
+        if self.grows and self.shared:
+            limit = min(limit, experiment.most_shared(self.choice, self.draw))
+            shown = experiment.shared_part(self.choice, self.draw, limit)
+            return int((np.cumsum(lengths[shown]) <= room.min()).sum())
+        if self.choice.retrieves and limit and self.choice.by is not None:
+            found = experiment.retrieved(self.choice.by, self.draw, limit)
+            totals = np.cumsum(lengths[found], axis=1)
+            return int((totals <= room[:, None]).all(0).sum())
+        return self._bisected(lengths, room, limit)
+
+    def _bisected(self, lengths: np.ndarray, room: np.ndarray, limit: int) -> int:
+        """The same where each k has demonstrations of its own."""
+        experiment = self.experiment
+        if not experiment.teaching.shared:
+            limit = len(experiment.pool)  # of k, some are not shown
+        most = experiment.most_shared(self.choice, self.draw) + (self.choice.own or 0)
+        low, high = self.smallest - 1, min(limit, most, len(experiment.pool))
+        while low < high:
+            k = (low + high + 1) // 2
+            fits = (lengths[self.demonstrations(k)].sum(axis=-1) <= room).all()
+            self._shown.pop(k)
+            low, high = (k, high) if fits else (low, k - 1)
+        return low
+
+    def _room(self) -> np.ndarray:
+        """Tokens that the window leaves for the demonstrations of each query: ``(queries,)``."""
+        experiment, data = self.experiment, self.experiment.data
+        asked = data.test if experiment.queries == "test" else data.train
+        bare = experiment.encoder.own_prompts([[] for _ in asked], asked)
+        own = np.array(list(map(len, bare.suffixes))) + len(bare.prefix)
+        return experiment.model.context_tokens - experiment.answer_tokens - own

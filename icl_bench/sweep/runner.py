@@ -1,0 +1,301 @@
+"""Carries out a plan: takes cells one after another, resumes them, and writes what comes back."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from icl_bench.backends.interface import Answer, Backend
+from icl_bench.demonstrations.selector_spec import SelectorSpec
+from icl_bench.errors import CellError
+from icl_bench.models.architecture import Architecture
+from icl_bench.prompts.encoding import PromptSet
+from icl_bench.results.cells import CellSpec, Identity, Prediction
+from icl_bench.results.store import OpenCell, Store
+from icl_bench.sweep.compute_cost import work_of
+from icl_bench.sweep.experiment import TokenizedTask
+from icl_bench.sweep.facts import facts, origin
+from icl_bench.sweep.plan import CellPlan, Plan, PlannedGroup
+from icl_bench.sweep.prompt_group import PromptGroup
+
+POLL_SECONDS = 2.0
+"""How often a process that has nothing left looks whether another one has finished its cells."""
+
+
+class Watcher:
+    """Is told what happens, for a progress display. This one says nothing."""
+
+    def cell_started(self, cell: CellPlan, already: int) -> None:
+        """A cell begins; so many of its predictions were in the journal and are kept."""
+
+    def engine_loading(self) -> None:
+        """The engine is being loaded, which takes a while."""
+
+    def engine_ready(self) -> None:
+        """The engine begins to compute."""
+
+    def predicted(self, predictions: int, computed_tokens: int) -> None:
+        """A pack was answered, and so many tokens of prompts were computed for it."""
+
+    def cell_ended(self, cell: CellPlan, outcome: str) -> None:
+        """A cell is over: ``done``, ``kept`` (was there already) or why it failed."""
+
+    def waiting(self, cells: int) -> None:
+        """Nothing is left but cells that other processes are computing."""
+
+
+@dataclass
+class Outcome:
+    """How a run ended."""
+
+    computed: list[CellSpec] = field(default_factory=list)
+    kept: list[CellSpec] = field(default_factory=list)
+    """Cells that were finished before, or by another process."""
+    failed: dict[CellSpec, str] = field(default_factory=dict)
+    prompt_tokens: int = 0
+    """Prompt tokens of the predictions that this run made."""
+    cached_tokens: int = 0
+    """How many of them came from a cache or were shared."""
+    answer_tokens: int = 0
+
+
+@dataclass
+class Runner:
+    """Computes the cells of one plan with one engine."""
+
+    plan: Plan
+    store: Store
+    engine: Mapping[str, str]
+    """The engine's identity, known before it is loaded."""
+    load: Callable[[], Backend]
+    """Loads the engine, when the first cell needs it."""
+    watcher: Watcher = field(default_factory=Watcher)
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """Further facts to store (versions, device); they do not decide predictions."""
+    shape: Callable[[], Architecture] | None = None
+    """Tells what of the model decides its cost, where its files are here."""
+    _backend: Backend | None = None
+    _refusal: str | None = None
+    """Why the engine did not start: it is not tried again for the next cell."""
+    _facts: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def identity(self, cell: CellPlan) -> Identity:
+        """The cell with all that decides it."""
+        select = cell.spec.select
+        if select not in self._facts:
+            choice = SelectorSpec.parse(select)
+            self._facts[select] = facts(self.plan.experiment, choice, self.engine)
+        return Identity(cell.spec, self._facts[select])
+
+    def run(self) -> Outcome:
+        """Compute every cell that is not done, sharing the work with other processes.
+
+        A process prefers groups in which no other is at work, so that prefixes are computed once;
+        where there is none left it helps with the others, and when only cells that others have
+        begun are left it waits, and takes over those whose process died.
+        """
+        self.store.prepare()
+        outcome = Outcome()
+        open_groups = [(group, list(group.runnable)) for group in self.plan.groups]
+        mine_first = os.getpid() % 7919  # where to begin differs between processes
+        apart = True
+        while open_groups := [(g, cells) for g, cells in open_groups if cells]:
+            before = sum(len(cells) for _, cells in open_groups)
+            start = mine_first % len(open_groups) if self.store.others_at_work() else 0
+            for group, cells in open_groups[start:] + open_groups[:start]:
+                cells[:] = self._run_group(group, cells, outcome, apart)
+            left = sum(len(cells) for _, cells in open_groups)
+            apart, stuck = left < before, left == before and not apart
+            if left and stuck:
+                self.watcher.waiting(left)
+                time.sleep(POLL_SECONDS)
+        return outcome
+
+    def _run_group(
+        self, group: PlannedGroup, cells: Sequence[CellPlan], outcome: Outcome, apart: bool
+    ) -> list[CellPlan]:
+        """Run the cells of one group; returns those that are left for another process.
+
+        That is those that it is computing, and where ``apart`` is set also all that follow one.
+        """
+        busy: list[CellPlan] = []
+        for i, cell in enumerate(cells):
+            identity = self.identity(cell)
+            with self.store.claim(identity, cell.queries) as opened:
+                if opened is None:
+                    if self.store.path(identity).exists():
+                        outcome.kept.append(cell.spec)
+                        self.watcher.cell_ended(cell, "kept")
+                    elif apart:
+                        return list(cells[i:])
+                    else:
+                        busy.append(cell)
+                    continue
+                self._run_cell(group, cell, opened, outcome)
+        return busy
+
+    def _run_cell(
+        self, group: PlannedGroup, cell: CellPlan, opened: OpenCell, outcome: Outcome
+    ) -> None:
+        try:
+            self._compute(group, cell, opened, outcome)
+        except CellError as error:
+            opened.fail(str(error))
+            outcome.failed[cell.spec] = str(error)
+            self.watcher.cell_ended(cell, str(error))
+        else:
+            outcome.computed.append(cell.spec)
+            self.watcher.cell_ended(cell, "done")
+
+    def _compute(
+        self, group: PlannedGroup, cell: CellPlan, opened: OpenCell, outcome: Outcome
+    ) -> None:
+        experiment = self.plan.experiment
+        asked = group.group.queries(cell.spec.k)
+        ((_, prompts),) = group.group.prompts([cell.spec.k])
+        if prompts.longest + experiment.answer_tokens > experiment.model.context_tokens:
+            raise CellError(f"needs {prompts.longest + experiment.answer_tokens:,} tokens")
+        maker = _PredictionMaker(experiment, group.group, cell.spec.k, prompts)
+        opened.keep(maker.hashes)
+        self.watcher.cell_started(cell, len(opened.done))
+        todo = [i for i, row in enumerate(asked) if row.id not in opened.done]
+        measured = {}
+        if todo:
+            measured = self._answer(prompts, todo, group, cell, maker, opened, outcome)
+        meta = {
+            **origin(experiment, maker.shown, self.about),
+            "demonstration_ids": maker.shared_ids,
+            **maker.changed,
+            "prefix_tokens": len(prompts.prefix),
+            "shape": self._shape.as_json() if self._shape else None,
+            "work": self._work(cell, [row.answer_tokens for row in opened.done.values()]),
+            **measured,
+        }
+        names = [row.id for row in asked]
+        opened.finish(names, meta, self._scores([opened.done[name] for name in names]))
+
+    def _answer(
+        self,
+        prompts: PromptSet,
+        todo: Sequence[int],
+        group: PlannedGroup,
+        cell: CellPlan,
+        maker: _PredictionMaker,
+        opened: OpenCell,
+        outcome: Outcome,
+    ) -> dict[str, Any]:
+        """Answer what is left; returns what was measured of it beside its seconds."""
+        backend, decoding = self._loaded(), self.plan.experiment.decoding
+        start, tokens = backend.counters.seconds, backend.counters.prompt_tokens
+        before = backend.counters.prefix_seconds
+        for pack in backend.answer(prompts, todo, decoding, group.reserve, cell.pattern):
+            seconds = backend.counters.seconds - start
+            made = [maker.make(answer) for answer in pack]
+            opened.append(made, seconds)
+            outcome.prompt_tokens += sum(p.prompt_tokens for p in made)
+            outcome.cached_tokens += sum(p.cached_tokens for p in made)
+            outcome.answer_tokens += sum(p.answer_tokens for p in made)
+            computed = backend.counters.prompt_tokens - tokens
+            self.watcher.predicted(len(pack), computed)
+            start, tokens = backend.counters.seconds, backend.counters.prompt_tokens
+        if backend.peak_prefix_bytes is None:
+            return {}
+        prefill = backend.counters.prefix_seconds - before
+        return {"prefill_seconds": prefill, "peak_cache_bytes": backend.peak_prefix_bytes}
+
+    @cached_property
+    def _shape(self) -> Architecture | None:
+        return self.shape() if self.shape else None
+
+    def _work(self, cell: CellPlan, answers: Sequence[int]) -> dict[str, float] | None:
+        """Operations and cache bytes of a cell by formula, with the answers that it has."""
+        dtype = self.engine.get("dtype")
+        if self._shape is None or dtype is None:
+            return None
+        return work_of(cell.reading, self._shape, float(np.mean(answers)), dtype).as_json()
+
+    def _loaded(self) -> Backend:
+        if self._refusal is not None:
+            raise CellError(self._refusal)
+        if self._backend is None:
+            self.watcher.engine_loading()
+            try:
+                self._backend = self.load()
+            except CellError as error:
+                self._refusal = str(error)
+                raise
+            self.watcher.engine_ready()
+            assert self._backend.identity() == dict(self.engine), "the engine is another than said"
+        return self._backend
+
+    def _scores(self, rows: Sequence[Prediction]) -> dict[str, Sequence[float]]:
+        """Scores of free text, ``(rows,)`` each."""
+        data = self.plan.experiment.data
+        if data.spec.is_classification:
+            return {}
+        from icl_bench.metrics import bertscore_f1, rouge
+
+        gold, said = [r.gold for r in rows], [r.prediction for r in rows]
+        scores: dict[str, Sequence[float]] = {}
+        if "rouge" in data.spec.metrics:
+            scores.update({kind: values.tolist() for kind, values in rouge(gold, said).items()})
+        if encoder := self.plan.experiment.metric_encoder:
+            scores["bertscore"] = bertscore_f1(gold, said, encoder).tolist()
+        return scores
+
+
+class _PredictionMaker:
+    """Turns a backend's answers into predictions with all that traces them to their prompt."""
+
+    def __init__(
+        self, experiment: TokenizedTask, group: PromptGroup, k: int, prompts: PromptSet
+    ) -> None:
+        self._asked, self._labels = group.queries(k), experiment.data.labels
+        self._known = set(self._labels)
+        self._prompts, self._hashes = prompts, prompts.hashes()
+        train, chosen = experiment.data.train, group.demonstrations(k)
+        there = np.unique(chosen)
+        self.shown = [train[i] for i in there]
+        self.changed: dict[str, Any] = {}
+        """Answers that the prompts show instead of the data's, by the demonstration's id."""
+        if experiment.teaching.changes_answers:
+            taught = experiment.taught(group.draw)
+            self.changed["shown_answers"] = {train[i].id: taught[i].answer for i in there}
+        self.shared_ids: list[str] | None = None
+        self._own_ids: list[tuple[str, ...]] | None = None
+        if group.shared:
+            self.shared_ids = [train[i].id for i in chosen]
+        else:
+            self._own_ids = [tuple(train[i].id for i in row) for row in chosen]
+
+    @property
+    def hashes(self) -> dict[str, str]:
+        """The hash of each query's prompt, by its test id."""
+        return {row.id: name for row, name in zip(self._asked, self._hashes, strict=True)}
+
+    def make(self, answer: Answer) -> Prediction:
+        """The prediction of one answer."""
+        row = self._asked[answer.index]
+        text = self._labels[answer.label] if answer.label is not None else str(answer.text).strip()
+        own = self._own_ids[answer.index] if self._own_ids is not None else None
+        return Prediction(
+            test_id=row.id,
+            gold=row.answer,
+            prediction=text,
+            correct=text == row.answer if self._labels else None,
+            valid=text in self._known if self._labels else True,
+            prompt_tokens=len(self._prompts.prefix) + len(self._prompts.suffixes[answer.index]),
+            cached_tokens=answer.cached_tokens,
+            answer_tokens=answer.answer_tokens,
+            prompt_hash=self._hashes[answer.index],
+            probability=answer.probability,
+            margin=answer.margin,
+            label_mass=answer.label_mass,
+            demonstration_ids=own,
+        )

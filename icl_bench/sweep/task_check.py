@@ -1,0 +1,52 @@
+"""A close look at tasks: what is there, and what is in a task's data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from icl_bench.tasks.data_report import check
+from icl_bench.tasks.examples import load_data
+from icl_bench.tasks.task_files import load_task
+
+
+def check_task(
+    name: str, *, model: str | None, data_dir: Path | None, test_size: int | None
+) -> dict[str, Any]:
+    """Counts, labels, duplicates and leaks of a task's data; with a model, token lengths.
+
+    Raises ``UserError``.
+    """
+    spec = load_task(name)
+    data = load_data(spec, data_dir=data_dir, test_size=test_size)
+    report = asdict(check(data))
+    if model is not None:
+        from icl_bench.models.registry import load_tokenizer, resolve
+        from icl_bench.sweep.experiment import TokenizedTask
+
+        found = resolve(model)
+        experiment = TokenizedTask(data, found, load_tokenizer(found))
+        bare = experiment.encoder.own_prompts([[] for _ in data.test], data.test)
+        queries = np.array([len(bare.prefix) + len(own) for own in bare.suffixes])
+        report["tokens"] = {
+            "model": found.name,
+            "demonstration": _spread(experiment.lengths),
+            "query": _spread(queries),
+            "answer_longest": experiment.answer_tokens,
+            "dropped_from_pool": experiment.dropped,
+            "context_tokens": found.context_tokens,
+        }
+    return report
+
+
+def _spread(lengths: np.ndarray) -> dict[str, float]:
+    """Mean, median and extremes of token counts."""
+    return {
+        "mean": round(float(lengths.mean()), 2),
+        "median": float(np.median(lengths)),
+        "shortest": int(lengths.min()),
+        "longest": int(lengths.max()),
+    }

@@ -1,0 +1,1 @@
+"""Tasks: specifications, where their rows come from, and their examples."""

@@ -1,0 +1,39 @@
+"""The shipped tasks, and whether their data is on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from icl_bench.tasks.spec import TaskSpec
+from icl_bench.tasks.task_files import known_tasks, load_task
+
+
+def task_records(data_dir: Path | None) -> list[dict[str, Any]]:
+    """The shipped tasks: name, description, where their data would come from, license."""
+    records = []
+    for name in known_tasks():
+        spec = load_task(name)
+        here = _here(spec, data_dir)
+        hub = spec.data.hub
+        needs = "" if here or hub is None else f"the hub: {hub.path}, or --data-dir"
+        records.append(
+            {
+                "name": name,
+                "description": spec.description,
+                "metrics": list(spec.metrics),
+                "installed": here is not None,
+                "data": here or needs,
+                "license": spec.license,
+                "source": spec.source,
+            }
+        )
+    return records
+
+
+def _here(spec: TaskSpec, data_dir: Path | None) -> str | None:
+    """Where the task's rows are on this machine, if they are."""
+    if spec.data.embedded:
+        return "embedded"
+    folder = data_dir / (spec.data.folder or spec.name) if data_dir else None
+    return str(folder) if folder and folder.is_dir() else None

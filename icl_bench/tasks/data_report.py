@@ -1,0 +1,88 @@
+"""Counts a task's labels, duplicates and test rows that leak into train."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from icl_bench.tasks.examples import Example, TaskData
+
+
+@dataclass(frozen=True, slots=True)
+class LabelCount:
+    """How often one label stands in the usable rows of the train and of the whole test file."""
+
+    label: str
+    train: int
+    test: int
+
+
+@dataclass(frozen=True)
+class DataReport:
+    """What a look at a task's data tells, before any model is involved."""
+
+    task: str
+    origin: str
+    train_rows: int
+    """Usable rows."""
+    test_rows: int
+    """Usable rows of the whole test file."""
+    chosen_rows: int
+    """Test rows that are asked."""
+    left_out: Mapping[str, int]
+    """``train`` and ``test`` -> rows that lack an input field."""
+    labels: tuple[LabelCount, ...]
+    """Every label of either split, sorted; empty for free text."""
+    fewest: int
+    """Train rows of the rarest train label (0 for free text, like the next two)."""
+    median: float
+    most: int
+    unseen_labels: Mapping[str, int]
+    """Labels that only the test file has -> its rows with them."""
+    duplicates: int
+    """Train rows whose input stands in an earlier train row."""
+    leaks: tuple[str, ...]
+    """Ids of rows of the test file whose input also stands in train."""
+    chosen_leaks: tuple[str, ...]
+    """The same, of the chosen test rows."""
+    notes: tuple[str, ...]
+
+
+def leaking(test: Iterable[Example], train: Iterable[Example]) -> tuple[str, ...]:
+    """Ids of the test rows whose input also stands in train; texts are compared exactly."""
+    seen = set(map(inputs_of, train))
+    return tuple(example.id for example in test if inputs_of(example) in seen)
+
+
+def inputs_of(example: Example) -> tuple[str, ...]:
+    return tuple(example.fields.values())
+
+
+def check(data: TaskData) -> DataReport:
+    """Count labels, duplicates and test rows that leak into train; texts are compared exactly."""
+    duplicates = len(data.train) - len(set(map(inputs_of, data.train)))
+    leaks = leaking(data.test_pool, data.train)
+    chosen = {e.id for e in data.test}
+    classes = data.spec.is_classification
+    train = Counter(e.answer for e in data.train) if classes else Counter[str]()
+    test = Counter(e.answer for e in data.test_pool) if classes else Counter[str]()
+    sizes = list(train.values()) or [0]
+    return DataReport(
+        task=data.spec.name,
+        origin=data.origin,
+        train_rows=len(data.train),
+        test_rows=len(data.test_pool),
+        chosen_rows=len(data.test),
+        left_out=data.left_out,
+        labels=tuple(LabelCount(name, train[name], test[name]) for name in sorted(train | test)),
+        fewest=min(sizes),
+        median=statistics.median(sizes),
+        most=max(sizes),
+        unseen_labels={label: n for label, n in sorted(test.items()) if label not in train},
+        duplicates=duplicates,
+        leaks=leaks,
+        chosen_leaks=tuple(name for name in leaks if name in chosen),
+        notes=data.notes,
+    )

@@ -1,0 +1,305 @@
+"""Turns a task's stored rows into its examples, and chooses the test rows that are asked.
+
+Nothing is repaired on the way: a row that cannot be used is either an error that names its line or
+is left out, counted and noted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from icl_bench.errors import UserError
+from icl_bench.seeds import generator
+from icl_bench.tasks.sources import data_folder, find_source
+from icl_bench.tasks.spec import TaskSpec
+from icl_bench.tasks.splits import Row, Split
+from icl_bench.text_files import decode, read_file
+from icl_bench.wording import one_line, plain, short
+
+PAPER_IDS = "paper_test_ids.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One row of a data set, in the names that the task's template uses."""
+
+    id: str
+    fields: Mapping[str, str]
+    """Values of the template's input fields, exactly as in the source."""
+    answer: str
+    """The label as the prompt shows it (``spec.labels.written``), or the free text."""
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """A task with its examples."""
+
+    spec: TaskSpec
+    train: tuple[Example, ...]
+    """Every usable train row, in file order."""
+    test: tuple[Example, ...]
+    """The chosen test rows, in evaluation order."""
+    test_pool: tuple[Example, ...]
+    """Every usable test row, in file order."""
+    labels: tuple[str, ...]
+    """The labels of ``train``, sorted; empty for free text."""
+    origin: str
+    """Where the rows are from, in one line: ``folder ../data/banking77``."""
+    files: Mapping[str, str]
+    """Name of each file read -> SHA-256, in hex, of its bytes as stored (of the rows, where there
+    is no file)."""
+    left_out: Mapping[str, int]
+    """``train`` and ``test`` -> rows of the file that lack an input field."""
+    notes: tuple[str, ...]
+    """What a user should know, one sentence each."""
+
+
+# -- rows to examples ---------------------------------------------------------------------------
+
+
+@dataclass
+class _ExampleReader:
+    """Turns stored rows into examples; remembers how labels are written, across both splits."""
+
+    spec: TaskSpec
+    columns: Mapping[str, str]
+    sources: dict[str, str] = field(default_factory=dict)
+    """Written label -> label of the source."""
+
+    def read(self, split: Split) -> tuple[tuple[Example, ...], dict[str, str]]:
+        """The usable rows, and the ids of the others with the field that they lack."""
+        examples, lacking = [], {}
+        places: dict[str, str] = {}
+        for number, row in enumerate(split.rows):
+            name = self._id(row, split.name, number)
+            if name in places:
+                raise UserError(f"{row.where}: id {name!r} stands already at {places[name]}")
+            places[name] = row.where
+            inputs = {f: _text(row, self.columns[f]) for f in self.spec.template.input_fields}
+            filled = {f: text for f, text in inputs.items() if text and not text.isspace()}
+            if len(filled) < len(inputs):
+                lacking[name] = next(f for f in inputs if f not in filled)
+            else:
+                examples.append(Example(name, filled, self._answer(row)))
+        if not examples:
+            raise UserError(f"{split.file}: no row has {{{next(iter(lacking.values()))}}}")
+        return tuple(examples), lacking
+
+    def _id(self, row: Row, split: str, number: int) -> str:
+        if "id" not in row.cells:
+            return f"{self.spec.data.folder or self.spec.name}-{split}-{number}"
+        value = row.cells["id"]
+        if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+            raise UserError(f"{row.where}: id must be text or a whole number, not {short(value)}")
+        return _encodable(str(value), row, "id")
+
+    def _answer(self, row: Row) -> str:
+        column = self.columns[self.spec.template.answer_field]
+        value = row.cell(column)
+        if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
+            value = json.dumps(value)
+        answer = _text(Row(row.where, {column: value}), column)
+        if not answer or answer.isspace():
+            raise UserError(f"{row.where}: {plain(column)} is empty")
+        return answer if self.spec.labels is None else self._label(answer, row)
+
+    def _label(self, source: str, row: Row) -> str:
+        assert self.spec.labels is not None
+        label = self.spec.labels.written(source)
+        if not label or label.isspace():
+            raise UserError(f"{row.where}: the label {short(source)} is written as nothing")
+        if label.splitlines() != [label]:
+            raise UserError(f"{row.where}: the label {short(label)} holds a line break")
+        if label != label.strip():
+            raise UserError(f"{row.where}: the label {short(label)} begins or ends with a space")
+        other = self.sources.setdefault(label, source)
+        if other != source:
+            raise UserError(
+                f"{row.where}: labels {short(other)} and {short(source)} are duplicated after "
+                f"formatting: both are written {short(label)}. Tell them apart in labels.names"
+            )
+        return label
+
+
+def _text(row: Row, column: str) -> str | None:
+    value = row.cell(column)
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise UserError(f"{row.where}: {plain(column)} must be text, not {short(value)}")
+    return _encodable(value, row, column)
+
+
+def _encodable(text: str, row: Row, column: str) -> str:
+    """JSON can escape half of a surrogate pair, which no file or tokenizer can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(text[error.start]):04x}"
+        raise UserError(f"{row.where}: {plain(column)} holds {half}, half a character") from None
+    return text
+
+
+# -- the data of a task -------------------------------------------------------------------------
+
+
+def load_data(
+    spec: TaskSpec, *, data_dir: Path | None = None, test_size: int | None = None
+) -> TaskData:
+    """Read a task's rows and choose its test rows.
+
+    ``data_dir`` is the data folder (else the environment variable ``ICL_BENCH_DATA``); what it does
+    not have comes from the hub. ``test_size`` overrides the number of test rows: the first so many
+    in evaluation order.
+
+    Raises UserError with file and line for rows that cannot be used, and where there is no data.
+    """
+    data_dir = data_folder(spec, data_dir)
+    source = find_source(spec, data_dir)
+    reader = _ExampleReader(spec, source.columns)
+    train, train_lacking = reader.read(source.train)
+    pool, test_lacking = reader.read(source.test)
+    labels = tuple(sorted({e.answer for e in train})) if spec.is_classification else ()
+    if spec.is_classification and len(labels) < 2:
+        raise UserError(f"{spec.name}: train has one label, {short(labels[0])}; expected several")
+    chosen = _choose(spec, data_dir, pool, test_lacking, test_size)
+    splits = (source.train, source.test)
+    same_name = source.train.file == source.test.file
+    files = {f"{s.name}/{s.file}" if same_name else s.file: s.sha256 for s in splits}
+    notes = [
+        *source.notes,
+        *_lacking_notes("train", train_lacking),
+        *_lacking_notes("test", test_lacking),
+        *chosen.notes,
+        *(["train and test are the same rows"] if len({s.sha256 for s in splits}) == 1 else []),
+        *_unseen_notes(chosen.rows, labels),
+    ]
+    return TaskData(
+        spec=spec,
+        train=train,
+        test=chosen.rows,
+        test_pool=pool,
+        labels=labels,
+        origin=source.origin,
+        files={**files, **chosen.files},
+        left_out={"train": len(train_lacking), "test": len(test_lacking)},
+        notes=tuple(notes),
+    )
+
+
+def _lacking_notes(split: str, lacking: Mapping[str, str]) -> list[str]:
+    return [
+        f"{_rows(count, split)} {'has' if count == 1 else 'have'} no {name} and "
+        f"{'was' if count == 1 else 'were'} left out"
+        for name, count in Counter(lacking.values()).items()
+    ]
+
+
+def _unseen_notes(test: Sequence[Example], labels: Sequence[str]) -> list[str]:
+    unseen = Counter(e.answer for e in test if e.answer not in set(labels)) if labels else Counter()
+    if not unseen:
+        return []
+    shown = ", ".join(f"{label!r}: {count}" for label, count in unseen.most_common(5))
+    more = f" and {len(unseen) - 5} more" if len(unseen) > 5 else ""
+    total = unseen.total()
+    verb = "has" if total == 1 else "have"
+    return [f"{_rows(total, 'test')} {verb} a label that no train row has ({shown}{more})"]
+
+
+def _rows(count: int, split: str) -> str:
+    return f"{count:,} {split} row{'' if count == 1 else 's'}"
+
+
+# -- the chosen test rows -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    rows: tuple[Example, ...]
+    notes: tuple[str, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+def _choose(
+    spec: TaskSpec,
+    data_dir: Path | None,
+    pool: tuple[Example, ...],
+    lacking: Mapping[str, str],
+    test_size: int | None,
+) -> _Chosen:
+    """The test rows that are asked, in evaluation order."""
+    if test_size is not None and test_size < 1:
+        raise UserError(f"a test size of {test_size}: expected 1 or more")
+    rows = spec.test
+    if isinstance(rows.ids, tuple):
+        return _by_ids(rows.ids, f"{spec.name}: test.ids", pool, lacking, test_size)
+    path = _paper_ids_file(spec, data_dir) if rows.ids == "paper" else None
+    if path is not None:
+        raw = read_file(path)
+        chosen = _by_ids(_paper_ids(raw, str(path)), str(path), pool, lacking, test_size)
+        return _Chosen(chosen.rows, chosen.notes, {path.name: hashlib.sha256(raw).hexdigest()})
+    size = rows.size if test_size is None else test_size
+    notes = []
+    if size > len(pool):
+        if test_size is not None:
+            _refuse_size(size, len(pool), "the test file has")
+        fewer = f"fewer than the {size:,} of the task file: all are used"
+        notes.append(f"the test file has {_rows(len(pool), 'usable')}, {fewer}")
+    if rows.ids == "paper":
+        count = min(size, len(pool))
+        notes.append(f"the paper's test rows were not found; {count:,} rows by seed {rows.seed}")
+    order = generator(rows.seed, "test").permutation(len(pool))[:size]
+    return _Chosen(tuple(pool[i] for i in order), tuple(notes))
+
+
+def _by_ids(
+    ids: Sequence[str],
+    shown: str,
+    pool: Sequence[Example],
+    lacking: Mapping[str, str],
+    test_size: int | None,
+) -> _Chosen:
+    known = {example.id: example for example in pool}
+    unknown = [name for name in ids if name not in known and name not in lacking]
+    if unknown:
+        first = ", ".join(short(name) for name in unknown[:3])
+        raise UserError(f"{shown}: {_rows(len(unknown), 'chosen')} not in the test file: {first}")
+    if len(set(ids)) < len(ids):
+        twice = Counter(ids).most_common(1)[0][0]
+        raise UserError(f"{shown}: {short(twice)} is chosen twice")
+    rows = tuple(known[name] for name in ids if name in known)
+    out = [name for name in ids if name in lacking]
+    notes = tuple(f"chosen test row {n} has no {lacking[n]} and was left out" for n in out)
+    if not rows:
+        raise UserError(f"{shown}: none of the chosen rows can be used")
+    if test_size is not None and test_size > len(rows):
+        _refuse_size(test_size, len(rows), f"{shown} lists")
+    return _Chosen(rows[:test_size], notes)
+
+
+def _refuse_size(asked: int, there: int, whose: str) -> None:
+    raise UserError(f"{asked:,} test rows are asked for; {whose} {there:,}: ask for at most those")
+
+
+def _paper_ids_file(spec: TaskSpec, data_dir: Path | None) -> Path | None:
+    if data_dir is None:
+        return None
+    folders = dict.fromkeys((spec.name, spec.data.folder or spec.name))
+    return next((p for f in folders if (p := data_dir / f / PAPER_IDS).is_file()), None)
+
+
+def _paper_ids(raw: bytes, shown: str) -> list[str]:
+    try:
+        content = json.loads(decode(raw, shown))
+    except (ValueError, RecursionError) as error:
+        raise UserError(one_line(f"{shown}: not JSON: {error}")) from None
+    ids = content.get("row_ids") if isinstance(content, dict) else None
+    if not isinstance(ids, list) or not ids or not all(isinstance(name, str) for name in ids):
+        raise UserError(f"{shown}: expected an object with row_ids, a list of row ids")
+    return ids

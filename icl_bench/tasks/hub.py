@@ -1,0 +1,118 @@
+"""Reads rows of a data set on the Hugging Face hub."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import numpy as np
+
+from icl_bench.errors import UserError
+from icl_bench.tasks.file_readers import rows_digest, wanted_columns
+from icl_bench.tasks.spec import HubSource
+from icl_bench.tasks.splits import Row, Source, Split
+from icl_bench.wording import one_line
+
+HUB_SECONDS = 5.0
+"""How long the hub has for its first answer."""
+
+
+class HubError(Exception):
+    """The hub did not give a data set; the message says why, in one line."""
+
+
+def hub_name(hub: HubSource) -> str:
+    return f"{hub.path}@{hub.revision}"
+
+
+def from_hub(task: str, hub: HubSource, columns: Mapping[str, str]) -> Source:
+    """Read a set of the Hugging Face hub; where it has no test split, cut one from train."""
+    unreachable = None if Path(hub.path).is_dir() else _hub_unreachable(hub.path)
+    cells = {"train": _hub_rows(hub, hub.train, columns, unreachable)}
+    if hub.holdout is None:
+        cells["test"] = _hub_rows(hub, hub.test, columns, unreachable)
+    else:
+        rows, share = cells["train"], hub.holdout.share
+        order = np.random.default_rng(hub.holdout.seed).permutation(len(rows))
+        cut = math.ceil(share * len(rows))
+        cells = {"train": [rows[i] for i in order[cut:]], "test": [rows[i] for i in order[:cut]]}
+    splits = {}
+    for split, rows in cells.items():
+        if not rows:
+            raise UserError(f"{task}: {hub_name(hub)} has no {split} rows")
+        named = [Row(f"{hub_name(hub)} {split} row {n}", row) for n, row in enumerate(rows)]
+        splits[split] = Split(split, f"{hub_name(hub)}:{split}", rows_digest(rows), named)
+    return Source(f"hub {hub_name(hub)}", splits["train"], splits["test"], columns)
+
+
+def _hub_unreachable(path: str) -> str | None:
+    """Why no answer comes from the hub, if none does; a refusal is an answer.
+
+    One short request first, because ``datasets`` tries for half a minute. It is made in a thread:
+    where packets are dropped, the request's own timeout counts anew for each address of the host.
+    """
+    from datasets import config
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if config.HF_HUB_OFFLINE:
+        return None  # nobody is asked, and datasets itself keeps to its cache
+    reason: str | None = f"no answer in {HUB_SECONDS:g} s"
+
+    def ask() -> None:
+        nonlocal reason
+        try:
+            HfApi().dataset_info(path, expand=["sha"], timeout=HUB_SECONDS)
+        except (HfHubHTTPError, ValueError):
+            reason = None
+        except Exception as error:  # whatever the library and its transports raise
+            reason = f"{type(error).__name__}: {error}"
+        else:
+            reason = None
+
+    thread = Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(HUB_SECONDS)
+    return reason
+
+
+def _hub_rows(
+    hub: HubSource, split: str, columns: Mapping[str, str], unreachable: str | None
+) -> list[dict[str, Any]]:
+    """The needed columns of one split, class numbers replaced by the classes' names."""
+    try:
+        with _cache_only() if unreachable else nullcontext():
+            import datasets
+
+            table = datasets.load_dataset(hub.path, hub.name, revision=hub.revision, split=split)
+    except Exception as error:  # whatever the library, its transports and its parsers raise
+        lines = str(error).strip().splitlines() or [""]
+        if unreachable and isinstance(error, ConnectionError):
+            lines = [f"Couldn't reach {hub.path!r} on the Hub ({unreachable})"]
+        raise HubError(one_line(f"{type(error).__name__}: {lines[0]}"[:200])) from error
+    wanted = wanted_columns(columns, table.column_names, hub_name(hub))
+    table = table.select_columns(wanted)
+    rows: list[dict[str, Any]] = table.to_list()
+    for column in wanted:
+        if names := getattr(table.features[column], "names", None):
+            for row in rows:
+                number = row[column]
+                row[column] = None if number is None or number < 0 else names[number]
+    return rows
+
+
+@contextmanager
+def _cache_only() -> Iterator[None]:
+    """Let ``datasets`` look into its cache only, as ``HF_HUB_OFFLINE=1`` does."""
+    from datasets import config
+
+    before = config.HF_HUB_OFFLINE
+    config.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        config.HF_HUB_OFFLINE = before

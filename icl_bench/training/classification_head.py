@@ -1,0 +1,61 @@
+"""A classification head on a language model, begun from the language model's own head."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from icl_bench.errors import CellError
+from icl_bench.sweep.experiment import TokenizedTask
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Head = Literal["lm", "random"]
+
+
+def first_tokens(experiment: TokenizedTask) -> list[int]:
+    """The token by which each label's answer begins, ``(labels,)``."""
+    return [ids[0] for ids in experiment.encoder.answers(experiment.data.labels)]
+
+
+def sharing_rows(tokens: Sequence[int]) -> int:
+    """How many labels begin by the same token as another one: they start from the same row."""
+    return sum(count for count in Counter(tokens).values() if count > 1)
+
+
+def load_classifier(
+    source: str, labels: int, tokens: Sequence[int] | None, pad_token: int, dtype: str
+) -> PreTrainedModel:
+    """Load a decoder with a head over the labels at its last token.
+
+    With ``tokens`` the head's rows are the language model head's rows of these tokens, so that its
+    first logits are the language model's (Bertsch et al. 2025, section 3.3 and figure 15); without,
+    they are random. Raises ``CellError`` for a model that has no such head, or whose head has a
+    bias or caps its logits, which rows alone do not carry over.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+    kind = getattr(torch, dtype)
+    try:
+        model: Any = AutoModelForSequenceClassification.from_pretrained(
+            source, num_labels=labels, dtype=kind
+        )
+    except ValueError as error:
+        raise CellError(f"{source}: has no classification head in transformers ({error})") from None
+    text = model.config.get_text_config()
+    model.config.pad_token_id = text.pad_token_id = pad_token
+    model.config.problem_type = "single_label_classification"
+    if tokens is None:
+        return model  # type: ignore[no-any-return]
+    language: Any = AutoModelForCausalLM.from_pretrained(source, dtype=kind)
+    output = language.get_output_embeddings()
+    if output is None or getattr(output, "bias", None) is not None:
+        raise CellError(f"{source}: its language-model head has no plain rows; use --head random")
+    if getattr(text, "final_logit_softcapping", None):
+        raise CellError(f"{source}: its language-model head caps its logits; use --head random")
+    with torch.no_grad():
+        model.score.weight.copy_(output.weight[torch.tensor(list(tokens))])
+    return model  # type: ignore[no-any-return]

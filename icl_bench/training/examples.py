@@ -1,0 +1,98 @@
+"""What a method learns from and is asked: the same rows that in-context learning has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from icl_bench.errors import CellError
+from icl_bench.prompts.encoding import Ids
+from icl_bench.sweep.experiment import TokenizedTask
+from icl_bench.tasks.examples import Example
+from icl_bench.wording import short
+
+Validation = Literal["pool", "examples"]
+
+
+VALIDATION_ROWS = 100
+"""Rows of the pool that follow the k examples and choose the checkpoint."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A query, as it stands at the end of a prompt, and the number of its label."""
+
+    id: str
+    ids: Ids
+    label: int
+    """-1 for a label that no train row of the task has."""
+
+
+@dataclass(frozen=True)
+class Examples:
+    """The rows of one training run: k examples of a draw, validation rows, test rows."""
+
+    experiment: TokenizedTask
+    draw: int
+    k: int
+    validation: Validation = "pool"
+
+    @cached_property
+    def shown(self) -> tuple[Example, ...]:
+        """The first k examples of the draw: those of the prompt with as many demonstrations."""
+        experiment = self.experiment
+        return tuple(experiment.data.train[i] for i in experiment.drawn(self.draw)[: self.k])
+
+    @cached_property
+    def _parts(self) -> tuple[Sequence[Example], Sequence[Example]]:
+        if self.validation == "examples":
+            held = max(1, self.k // 5)
+            return self.shown[:-held], self.shown[-held:]
+        experiment = self.experiment
+        after = experiment.drawn(self.draw)[self.k : self.k + VALIDATION_ROWS]
+        return self.shown, tuple(experiment.data.train[i] for i in after)
+
+    @cached_property
+    def train(self) -> tuple[Row, ...]:
+        """What is learnt from. Raises ``CellError`` if that is not two labels at least."""
+        rows = self._rows(self._parts[0])
+        if len({row.label for row in rows}) < 2:
+            name = short(self.shown[0].answer) if self.shown else "none"
+            raise CellError(
+                f"k={self.k}: the examples to learn from have one label, {name}; take a larger k"
+            )
+        return rows
+
+    @cached_property
+    def held_out(self) -> tuple[Row, ...]:
+        """What chooses the checkpoint. Raises ``CellError`` where the pool has no row left."""
+        rows = self._rows(self._parts[1])
+        if not rows:
+            raise CellError(
+                f"k={self.k} is the whole pool: no row is left to choose a checkpoint by; "
+                "take a smaller k, or --validation examples"
+            )
+        return rows
+
+    @cached_property
+    def test(self) -> tuple[Row, ...]:
+        """The test rows that are asked."""
+        return self._rows(self.experiment.data.test)
+
+    @cached_property
+    def missing(self) -> tuple[str, ...]:
+        """Labels of the task without an example to learn from."""
+        there = {example.answer for example in self._parts[0]}
+        return tuple(label for label in self.experiment.data.labels if label not in there)
+
+    def _rows(self, examples: Sequence[Example]) -> tuple[Row, ...]:
+        if not examples:
+            return ()
+        numbers = {label: i for i, label in enumerate(self.experiment.data.labels)}
+        prompts = self.experiment.encoder.own_prompts([[] for _ in examples], examples)
+        return tuple(
+            Row(example.id, prompts.ids(i), numbers.get(example.answer, -1))
+            for i, example in enumerate(examples)
+        )

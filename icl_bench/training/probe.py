@@ -1,0 +1,80 @@
+"""Logistic regression on the frozen model's states at the last token of each query."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from icl_bench.prompts.encoding import Ids
+from icl_bench.training.examples import Row
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+BATCH_TOKENS = 4096
+"""Tokens that the model reads at once, padding included."""
+
+
+class LastStates:
+    """The hidden state after the last layer and norm, at a query's last token."""
+
+    def __init__(self, source: str, pad: int, device: str, dtype: str) -> None:
+        import torch
+        from transformers import AutoModel
+
+        model: Any = AutoModel.from_pretrained(source, dtype=getattr(torch, dtype))
+        self.model: PreTrainedModel = model.to(device).eval()
+        self._pad = pad
+        self._known: dict[Ids, np.ndarray] = {}
+
+    def of(self, rows: Sequence[Row]) -> np.ndarray:
+        """States ``(rows, width)``; equal queries are computed once, however often asked for.
+
+        Rows are told apart by their tokens: train and test files may use the same ids.
+        """
+        new = [ids for ids in dict.fromkeys(row.ids for row in rows) if ids not in self._known]
+        size = max(1, BATCH_TOKENS // max(map(len, new), default=1))
+        order = sorted(new, key=len, reverse=True)
+        for start in range(0, len(order), size):
+            self._compute(order[start : start + size])
+        return np.stack([self._known[row.ids] for row in rows])
+
+    def _compute(self, queries: Sequence[Ids]) -> None:
+        import torch
+
+        from icl_bench.training.trainer import padded
+
+        batch = padded(queries, self._pad)
+        inputs = {name: value.to(self.model.device) for name, value in batch.items()}
+        with torch.no_grad():
+            states = self.model(**inputs, use_cache=False).last_hidden_state
+        for number, ids in enumerate(queries):
+            self._known[ids] = states[number, len(ids) - 1].float().cpu().numpy()
+
+
+def probe(train: np.ndarray, labels: np.ndarray, test: np.ndarray, count: int) -> np.ndarray:
+    """Probabilities of each label for the test states, ``(test, count)``.
+
+    States are standardised; the rest is scikit-learn's default (L2, C=1). Labels that no example
+    has get probability 0.
+    """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+    with warnings.catch_warnings():
+        # few examples of many labels are what is asked here, not a regression
+        warnings.filterwarnings("ignore", message="The number of unique classes")
+        model.fit(train, labels)
+    return spread(model.predict_proba(test), model.classes_, count)
+
+
+def spread(found: np.ndarray, classes: np.ndarray, count: int) -> np.ndarray:
+    """Probabilities of some labels as those of all, ``(rows, count)``."""
+    every = np.zeros((len(found), count))
+    every[:, classes] = found
+    return every

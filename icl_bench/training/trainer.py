@@ -1,0 +1,348 @@
+"""Fine-tuning a decoder with a classification head, by ``transformers.Trainer`` and ``peft``."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from icl_bench.errors import CellError
+from icl_bench.frozen import Frozen
+from icl_bench.models.architecture import Architecture
+from icl_bench.seeds import generator
+from icl_bench.sweep.experiment import TokenizedTask
+from icl_bench.training.classification_head import Head, first_tokens, load_classifier
+from icl_bench.training.examples import Examples, Row
+from icl_bench.wording import one_line
+
+if TYPE_CHECKING:
+    import torch
+
+Method = Literal["lora", "full"]
+
+
+JITTER = math.log(1.25)
+
+
+LEARNING_RATE = {"lora": 1e-3, "full": 5e-5}
+"""LoRA's is the paper's (appendix E); for full fine-tuning, of which it names none, the
+Trainer's own default."""
+
+
+class Recipe(Frozen):
+    """How a model is fine-tuned; the defaults are the paper's (Bertsch et al. 2025, appendix E)."""
+
+    method: Method
+    head: Head = "lm"
+    epochs: int = 30
+    batch: int = 32
+    learning_rate: float
+    weight_decay: float = 0.01
+    lora_rank: int = 8
+    lora_alpha: int = 32
+    lora_dropout: float = 0.1
+
+    @classmethod
+    def of(cls, method: Method, **changes: Any) -> Recipe:
+        """The paper's recipe with changes."""
+        return cls(method=method, **{"learning_rate": LEARNING_RATE[method], **changes})
+
+
+@dataclass
+class Trained:
+    """A finished training run."""
+
+    logits: list[np.ndarray] = field(default_factory=list)
+    """Of the test rows after each epoch: ``(test, labels)``."""
+    validation: list[float] = field(default_factory=list)
+    """Accuracy on the validation rows after each epoch."""
+    test: list[float] = field(default_factory=list)
+    """Accuracy on the test rows after each epoch."""
+    training_seconds: float = 0.0
+    """Choosing the checkpoint on the validation rows included."""
+    inference_seconds: float = 0.0
+    """Of answering the test rows once, mean over epochs."""
+    training_tokens: int = 0
+    """Of all epochs, without padding."""
+    padded_tokens: int = 0
+    """Of all epochs, with padding."""
+    trainable: int = 0
+    """Parameters that were trained."""
+
+    def flops(self, shape: Architecture, examples: Examples, recipe: Recipe) -> float:
+        """Operations of the training, and of choosing the checkpoint on the validation rows.
+
+        A forward pass has two per parameter and token. Going back takes twice that where all
+        weights are trained, and as much where next to none are (LoRA).
+        """
+        passes = 3 if recipe.method == "full" else 2
+        mean = self.training_tokens / max(1, len(examples.train) * recipe.epochs)
+        chosen = sum(shape.flops(len(row.ids), len(row.ids) / 2) for row in examples.held_out)
+        return passes * shape.flops(self.training_tokens, mean / 2) + recipe.epochs * chosen
+
+    @property
+    def best(self) -> int:
+        """The epoch that the validation rows choose: the first of the best."""
+        return int(np.argmax(self.validation))
+
+    @property
+    def best_on_test(self) -> int:
+        """The epoch that the test rows would choose: an upper bound, as in the paper."""
+        return int(np.argmax(self.test))
+
+
+def fine_tune(
+    examples: Examples,
+    recipe: Recipe,
+    *,
+    source: str,
+    device: str,
+    dtype: str,
+    seed: int,
+    keep: Path | None = None,
+) -> Trained:
+    """Train on the examples; answer validation and test rows after every epoch.
+
+    ``keep`` is a folder for the weights of the epoch that validation chooses. The same seed gives
+    the same predictions on the same machine. Raises ``CellError`` where training cannot go on.
+    """
+    import torch
+    from transformers import Trainer, TrainingArguments, set_seed
+
+    train, held_out, test = examples.train, examples.held_out, examples.test
+    experiment = examples.experiment
+    pad = pad_token(experiment)
+    set_seed(seed)
+    tokens = first_tokens(experiment) if recipe.head == "lm" else None
+    # weights stay in float32 and products are in the dtype that was asked for
+    model = load_classifier(source, len(experiment.data.labels), tokens, pad, "float32")
+    if recipe.method == "lora":
+        model = _with_lora(model, recipe)
+    done = Trained(trainable=sum(p.numel() for p in model.parameters() if p.requires_grad))
+    cuda = device.startswith("cuda")
+    with tempfile.TemporaryDirectory(prefix="icl-bench-") as folder:
+        arguments = TrainingArguments(
+            output_dir=folder, save_strategy="no", report_to="none", disable_tqdm=True,
+            num_train_epochs=recipe.epochs, per_device_train_batch_size=recipe.batch,
+            learning_rate=recipe.learning_rate, weight_decay=recipe.weight_decay,
+            dataloader_num_workers=0,
+            dataloader_pin_memory=cuda, logging_strategy="epoch", logging_nan_inf_filter=False,
+            seed=seed, data_seed=seed, use_cpu=not cuda,
+            bf16=dtype == "bfloat16", fp16=dtype == "float16",
+            gradient_checkpointing=cuda and _is_tight(model),
+        )  # fmt: skip
+        watcher = _watcher(done, held_out, test, pad, recipe.batch, keep, dtype)
+        trainer = _grouping(Trainer, [len(row.ids) for row in train], recipe.batch, seed)(
+            model=model,
+            args=arguments,
+            train_dataset=[{"input_ids": list(row.ids), "labels": row.label} for row in train],
+            data_collator=_Padding(pad, done),
+            callbacks=[watcher],
+        )
+        trainer.remove_callback(_printer())
+        start = time.perf_counter()
+        try:
+            trainer.train()
+        except torch.OutOfMemoryError:
+            raise CellError(
+                f"out of memory on {device} while training ({recipe.method}, batch {recipe.batch})"
+            ) from None
+        except OSError as error:
+            raise CellError(f"checkpoint: {one_line(str(error))}") from None
+        elapsed = time.perf_counter() - start
+    done.training_seconds = elapsed - watcher.test_seconds
+    done.inference_seconds = watcher.test_seconds / max(1, len(done.test))
+    return done
+
+
+def pad_token(experiment: TokenizedTask) -> int:
+    """A token that stands in no query: the tokenizer's own for padding, else its end of text."""
+    tokenizer: Any = experiment.tokenizer
+    for name in ("pad_token_id", "eos_token_id", "unk_token_id"):
+        token = getattr(tokenizer, name, None)
+        if token is not None:
+            return int(token)
+    raise CellError("the tokenizer has no token to pad with")
+
+
+def _with_lora(model: Any, recipe: Recipe) -> Any:
+    from peft import LoraConfig, TaskType, get_peft_model
+
+    settings = LoraConfig(
+        task_type=TaskType.SEQ_CLS,
+        r=recipe.lora_rank,
+        lora_alpha=recipe.lora_alpha,
+        lora_dropout=recipe.lora_dropout,
+    )
+    try:
+        return get_peft_model(model, settings)
+    except ValueError as error:  # peft does not know which layers of this model to adapt
+        raise CellError(f"LoRA: {one_line(str(error))}") from None
+
+
+def _is_tight(model: Any) -> bool:
+    """Whether weights, gradients and Adam's state leave less than half of the card free."""
+    import torch
+
+    held = sum(p.numel() * (16 if p.requires_grad else 4) for p in model.parameters())
+    return bool(held > 0.5 * torch.cuda.mem_get_info()[0])
+
+
+def _printer() -> type:
+    """What prints logs on standard output, which is for results."""
+    from transformers.trainer_callback import PrinterCallback
+
+    return PrinterCallback
+
+
+@dataclass
+class LengthBatches:
+    """Batches of similar lengths, others in each epoch, in random order.
+
+    The Trainer's own grouping sorts within random portions of many batches; a few hundred rows are
+    one portion of less than that, and are not grouped at all. Here rows are sorted by their length
+    times a random factor of 0.8 to 1.25, so that neighbours differ from epoch to epoch.
+    """
+
+    lengths: Sequence[int]
+    size: int
+    rng: np.random.Generator
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.lengths) / self.size)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        factor = np.exp(self.rng.uniform(-JITTER, JITTER, len(self.lengths)))
+        order = np.argsort(np.asarray(self.lengths) * factor, kind="stable")
+        parts = [order[i : i + self.size].tolist() for i in range(0, len(order), self.size)]
+        for place in self.rng.permutation(len(parts)):
+            yield parts[place]
+
+
+def _grouping(trainer: Any, lengths: Sequence[int], size: int, seed: int) -> Any:
+    """The Trainer with batches of similar lengths."""
+    from torch.utils.data import DataLoader
+
+    batches_of = LengthBatches(lengths, size, generator(seed, "batches"))
+
+    class Grouping(trainer):  # type: ignore[misc]
+        def get_train_dataloader(self) -> Any:
+            return self.accelerator.prepare(
+                DataLoader(
+                    self.train_dataset,
+                    batch_sampler=batches_of,
+                    collate_fn=self.data_collator,
+                    pin_memory=self.args.dataloader_pin_memory,
+                )
+            )
+
+    return Grouping
+
+
+@dataclass
+class _Padding:
+    """Joins rows to a batch, padded on the right, and counts what that adds."""
+
+    pad: int
+    done: Trained
+
+    def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        import torch
+
+        batch = padded([row["input_ids"] for row in rows], self.pad)
+        self.done.training_tokens += sum(len(row["input_ids"]) for row in rows)
+        self.done.padded_tokens += batch["input_ids"].numel()
+        return batch | {"labels": torch.tensor([row["labels"] for row in rows])}
+
+
+def padded(ids: Sequence[Sequence[int]], pad: int) -> dict[str, torch.Tensor]:
+    """A batch padded on the right: ids and mask, ``(rows, longest)``."""
+    import torch
+
+    longest = max(map(len, ids))
+    tokens = torch.full((len(ids), longest), pad)
+    mask = torch.zeros((len(ids), longest), dtype=torch.long)
+    for number, row in enumerate(ids):
+        tokens[number, : len(row)] = torch.tensor(list(row))
+        mask[number, : len(row)] = 1
+    return {"input_ids": tokens, "attention_mask": mask}
+
+
+def batches(rows: Sequence[Row], size: int) -> Iterator[list[int]]:
+    """Numbers of the rows in batches of similar lengths, longest first."""
+    order = sorted(range(len(rows)), key=lambda i: -len(rows[i].ids))
+    for start in range(0, len(order), size):
+        yield order[start : start + size]
+
+
+def predict(
+    model: Any, rows: Sequence[Row], pad: int, batch: int, dtype: str = "float32"
+) -> np.ndarray:
+    """Logits of each row, ``(rows, labels)``, in the rows' order; products are in ``dtype``."""
+    import torch
+
+    was_training = model.training
+    model.eval()
+    found = np.empty((len(rows), int(model.config.num_labels)))
+    products = torch.autocast(model.device.type, getattr(torch, dtype), enabled=dtype != "float32")
+    with torch.no_grad(), products:
+        for places in batches(rows, batch):
+            inputs = padded([rows[i].ids for i in places], pad)
+            logits = model(
+                **{name: value.to(model.device) for name, value in inputs.items()}
+            ).logits
+            found[places] = logits.float().cpu().numpy()
+    model.train(was_training)
+    return found
+
+
+def accuracy(logits: np.ndarray, rows: Sequence[Row]) -> float:
+    """The share of rows whose largest logit is their label's."""
+    return float((logits.argmax(axis=1) == np.array([row.label for row in rows])).mean())
+
+
+def _watcher(
+    done: Trained,
+    held_out: Sequence[Row],
+    test: Sequence[Row],
+    pad: int,
+    batch: int,
+    keep: Path | None,
+    dtype: str,
+) -> Any:
+    """A callback of the Trainer that answers both sets of rows after each epoch."""
+    from transformers import TrainerCallback
+
+    class Watcher(TrainerCallback):
+        test_seconds = 0.0
+
+        def on_epoch_end(self, *_: Any, **more: Any) -> None:
+            model = more["model"]
+            chosen = accuracy(predict(model, held_out, pad, 2 * batch, dtype), held_out)
+            start = time.perf_counter()
+            logits = predict(model, test, pad, 2 * batch, dtype)
+            self.test_seconds += time.perf_counter() - start
+            if not np.isfinite(logits).all():
+                raise CellError(f"after epoch {len(done.test) + 1} the logits are not numbers")
+            if keep is not None and chosen > max(done.validation, default=-1.0):
+                model.save_pretrained(keep)
+            done.validation.append(chosen)
+            done.test.append(accuracy(logits, test))
+            done.logits.append(logits)
+
+        def on_log(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+            del args, control
+            loss = (more.get("logs") or {}).get("loss")
+            if loss is not None and not math.isfinite(float(loss)):
+                raise CellError(
+                    f"the loss is not a number after epoch {state.epoch:.0f}; "
+                    "take a smaller --learning-rate"
+                )
+
+    return Watcher()

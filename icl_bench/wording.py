@@ -1,0 +1,46 @@
+"""How messages show names, numbers and values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def counted(count: int, what: str) -> str:
+    """``1 cell``, ``2 cells``."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Say which known names are nearest to a mistyped one, or list them all.
+
+    >>> nearest("bankng77", ["banking77", "trec"])
+    'did you mean banking77?'
+    """
+    known = sorted(known)
+    close = get_close_matches(name, known, n=3, cutoff=0.5)
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    return f"known: {', '.join(known)}"
+
+
+def plain(text: object) -> str:
+    """A name as it is, or quoted where it would not show as one."""
+    name = str(text)
+    return name if name.isprintable() and name.strip() else repr(name)
+
+
+def short(value: object) -> str:
+    """A value as an error message shows it: short, on one line."""
+    if isinstance(value, int) and value.bit_length() > 200:
+        return "a huge number"
+    if isinstance(value, str | int | float | None):
+        shown = repr(value)
+        return shown if len(shown) <= 60 else f"{shown[:60]}…"
+    return "a mapping" if isinstance(value, dict) else f"a {type(value).__name__}"
+
+
+def one_line(message: str) -> str:
+    """A message on one line, cut where it is very long."""
+    line = " ".join(message.split())
+    return line if len(line) <= 400 else f"{line[:400]}…"

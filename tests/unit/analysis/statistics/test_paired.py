@@ -1,0 +1,316 @@
+"""Comparisons at each k are paired, corrected, and say what they left out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.predictions import answers, cell, frame, scored
+
+from icl_bench.analysis.comparisons import (
+    compare_models,
+    retrieval_gain,
+    sorting_penalty,
+    training_gain,
+)
+from icl_bench.analysis.statistics.contrast import contrast, judge
+from icl_bench.analysis.statistics.paired import compare, holm
+
+DRAWN = {"order": "drawn"}
+
+
+def two(
+    k: int = 5, *, draws: int = 3, gain: float = 0.2, seed: int = 0, **other: str
+) -> pd.DataFrame:
+    """A base and another side of 100 test examples that is right more often."""
+    rng = np.random.default_rng([seed, k])
+    base, better = (answers(rng, (1, draws, 100), a)[0] for a in (0.5, 0.5 + gain))
+    return frame(scored(base, k=k), scored(better, k=k, **other))
+
+
+# -- two sides ----------------------------------------------------------------------------------
+
+
+def test_a_difference_is_that_of_the_means_over_common_draws_and_test_examples():
+    rows = frame(
+        cell("aabb"), cell("abab", draw=1),
+        cell("bbbb", order="by-label"), cell("abbb", draw=1, order="by-label"),
+    )  # fmt: skip
+    (found,) = compare(rows, DRAWN).itertuples()
+    assert (found.order, found.base_order, found.k) == ("by-label", "drawn", 5)
+    assert (found.mean, found.base_mean) == (5 / 8, 6 / 8)
+    assert found.difference == -1 / 8
+    assert (found.rows, found.draws, found.base_draws, found.left_out) == (4, 2, 2, 0)
+    first = np.array([[0, 0, 1, 1], [1, 0, 1, 1]], dtype=float)
+    second = np.array([[1, 1, 1, 1], [1, 0, 0, 1]], dtype=float)
+    low, high, p = judge([contrast(first, second, True)])
+    assert (found.ci_low, found.ci_high, found.p) == (max(low[0], -1), min(high[0], 1), p[0])
+
+
+def test_only_common_draws_and_test_examples_are_compared():
+    rows = frame(
+        cell("aabb"), cell("bbaa", draw=1),
+        cell("babb", draw=0, order="by-label").iloc[:3], cell("abbb", draw=2, order="by-label"),
+    )  # fmt: skip
+    (found,) = compare(rows, DRAWN).itertuples()
+    assert (found.rows, found.draws) == (3, 1)
+    assert found.difference == pytest.approx(-1 / 3)
+    assert found.left_out == len(rows) - 6
+
+
+def test_without_a_common_draw_test_examples_alone_are_paired():
+    rows = frame(
+        cell("aabb", draw=0), cell("abbb", draw=1), cell("abab", draw=7, order="by-label").iloc[1:]
+    )
+    (found,) = compare(rows, DRAWN).itertuples()
+    assert (found.rows, found.draws, found.base_draws, found.left_out) == (3, 1, 2, 2)
+    assert found.difference == pytest.approx(1 / 3 - 5 / 6)
+
+
+def test_sides_without_a_common_test_example_have_no_difference():
+    rows = frame(cell("aabb").iloc[:2], cell("aabb", order="by-label").iloc[2:])
+    (found,) = compare(rows, DRAWN).itertuples()
+    assert np.isnan([found.difference, found.ci_low, found.ci_high, found.p, found.p_holm]).all()
+    assert pd.isna(found.advice)
+    assert (found.rows, found.left_out) == (0, 4)
+
+
+def test_the_order_of_the_predictions_changes_nothing():
+    rows = frame(two(order="by-label"), two(1, order="by-label"))
+    mixed = rows.sample(frac=1, random_state=0).reset_index(drop=True)
+    pd.testing.assert_frame_equal(compare(mixed, DRAWN), compare(rows, DRAWN))
+
+
+def test_frames_with_categories_are_compared_like_others():
+    rows = two(order="by-label")
+    coded = rows.astype({"order": "category", "select": "category", "variant": "category"})
+    assert compare(coded, DRAWN)["p"].tolist() == compare(rows, DRAWN)["p"].tolist()
+
+
+def test_what_differs_in_other_columns_than_the_bases_is_not_compared():
+    rows = frame(cell("aabb"), cell("bbaa", order="by-label", select="bm25"))
+    assert compare(rows, DRAWN).empty
+    assert len(compare(rows, {"select": "random", **DRAWN})) == 1
+
+
+def test_any_column_of_scores_can_be_compared():
+    rows = two(order="by-label")
+    rows["rougeL"] = np.random.default_rng(0).random(len(rows))
+    (found,) = compare(rows, DRAWN, value="rougeL").itertuples()
+    means = rows.groupby("order")["rougeL"].mean()
+    assert found.metric == "rougeL"
+    assert found.difference == pytest.approx(means["by-label"] - means["drawn"])
+    pd.testing.assert_frame_equal(compare(rows, DRAWN, value="correct"), compare(rows, DRAWN))
+
+
+def test_limits_of_a_difference_of_shares_stay_between_minus_1_and_1():
+    rows = frame(cell("bbaa"), cell("aabb", order="by-label"))
+    (found,) = compare(rows, DRAWN).itertuples()
+    assert found.difference == 1
+    assert found.ci_high == 1
+
+
+def test_nothing_to_compare_is_an_empty_table_with_all_columns():
+    full = compare(two(order="by-label"), DRAWN)
+    for rows in (cell("aabb"), cell("aabb").iloc[:0], cell("aabb").assign(correct=None)):
+        empty = compare(rows, DRAWN)
+        assert empty.empty
+        assert list(empty.columns) == list(full.columns)
+
+
+# -- variants -----------------------------------------------------------------------------------
+
+
+def test_a_point_is_compared_with_the_base_of_its_own_variant():
+    rows = frame(*(cell("aabb", variant=v, order=o) for v in "vw" for o in ("drawn", "by-label")))
+    found = compare(rows, DRAWN)
+    assert found[["variant", "base_variant"]].to_numpy().tolist() == [["v", "v"], ["w", "w"]]
+
+
+def test_where_its_variant_has_no_base_a_point_is_compared_with_that_of_each():
+    rows = frame(
+        cell("aabb"), cell("bbbb", variant="w"), cell("aaaa", variant="x", order="by-label")
+    )
+    found = compare(rows, DRAWN)
+    assert found[["variant", "base_variant"]].to_numpy().tolist() == [["x", "v"], ["x", "w"]]
+    assert found["difference"].tolist() == [-0.5, 0]
+
+
+# -- many ks ------------------------------------------------------------------------------------
+
+
+def test_holm_multiplies_the_smallest_by_their_number_and_never_falls():
+    assert holm([0.01, 0.04, 0.03, 0.005]).tolist() == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.5, 0.9]).tolist() == [1, 1]
+    assert holm([]).tolist() == []
+
+
+def test_what_was_not_tested_does_not_count():
+    assert holm([np.nan, 0.01, 0.04])[1:].tolist() == pytest.approx([0.02, 0.04])
+    assert np.isnan(holm([np.nan, 0.01])[0])
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_holm_rejects_what_its_steps_reject(p):
+    alpha, rejected = 0.05, set()
+    for step, place in enumerate(np.argsort(p, kind="stable")):  # as in Holm's paper
+        if p[place] * (len(p) - step) > alpha:
+            break
+        rejected.add(int(place))
+    assert set(np.flatnonzero(holm(p) <= alpha).tolist()) == rejected
+
+
+def test_p_is_corrected_over_the_ks_of_each_curve():
+    rows = frame(
+        *(two(k, order="by-label", gain=k / 100) for k in (1, 5, 10, 25)), two(5, task="u")
+    )
+    rows = frame(rows, two(5, order="by-label").assign(task="u"))
+    found = compare(rows.drop_duplicates(["task", "order", "k", "draw", "test_id"]), DRAWN)
+    for _, curve in found.groupby("task"):
+        assert curve["p_holm"].tolist() == holm(curve["p"]).tolist()
+    assert found.groupby("task").size().tolist() == [4, 1]
+
+
+def test_there_is_advice_only_where_the_corrected_test_gives_it():
+    rows = frame(
+        *(two(k, order="by-label", gain=g) for k, g in [(1, 0.45), (5, -0.45), (10, 0.01)])
+    )
+    found = compare(rows, DRAWN)
+    assert found["advice"].fillna("?").tolist() == ["by-label", "drawn", "?"]
+    uncorrected = frame(*(two(k, order="by-label", gain=0.2) for k in range(1, 21)))
+    found = compare(uncorrected, DRAWN)
+    assert ((found["p"] <= 0.05) & found["advice"].isna()).any()
+    assert (found["advice"].notna() == (found["p_holm"] <= 0.05)).all()
+
+
+def test_one_sided_tests_see_one_side_only():
+    rows = two(order="by-label", gain=0.45)
+    assert compare(rows, DRAWN, alternative="greater")["advice"].tolist() == ["by-label"]
+    assert compare(rows, DRAWN, alternative="less")["advice"].isna().all()
+
+
+# -- what is compared with what -----------------------------------------------------------------
+
+
+def test_retrievals_gain_is_over_random_demonstrations_as_drawn():
+    rng = np.random.default_rng(0)
+    random, retrieved = answers(rng, (1, 10, 100), 0.5)[0], answers(rng, (1, 1, 100), 0.9)[0]
+    rows = frame(
+        scored(random), scored(random, order="by-label"),
+        scored(retrieved, select="bm25", order="relevance"),
+        scored(retrieved, select="bertscore", order="relevance", variant="encoder"),
+    )  # fmt: skip
+    found = retrieval_gain(rows)
+    assert found["select"].tolist() == ["bertscore", "bm25"]
+    assert (found["base_order"] == "drawn").all()
+    assert found["difference"].tolist() == pytest.approx([retrieved.mean() - random.mean()] * 2)
+    assert found[["draws", "base_draws", "left_out"]].to_numpy().tolist() == [[1, 10, 0]] * 2
+    low, high, p = judge([contrast(retrieved, random, False)])
+    assert (found["ci_low"][0], found["ci_high"][0], found["p"][0]) == (low[0], high[0], p[0])
+    assert found["advice"].tolist() == ["bertscore", "bm25"]
+
+
+def test_a_selectors_draws_are_not_matched_with_random_draws_of_the_same_number():
+    rows = two(select="bm25", order="relevance")
+    (found,) = retrieval_gain(rows).itertuples()
+    sides = [
+        rows.loc[rows["select"] == s, "correct"].to_numpy(dtype=float).reshape(3, 100)
+        for s in ("bm25", "random")
+    ]
+    assert found.p == judge([contrast(*sides, False)])[2][0]
+    assert found.p != judge([contrast(*sides, True)])[2][0]
+
+
+def test_a_hybrids_draws_are_matched_with_those_of_random_whose_demonstrations_it_begins_with():
+    rows = frame(two(select="hybrid:2"), two(select="balanced+hybrid:2").iloc[300:])
+    found = retrieval_gain(rows).set_index("select")
+    sides = [
+        rows.loc[rows["select"] == s, "correct"].to_numpy(dtype=float).reshape(3, 100)
+        for s in ("hybrid:2", "random")
+    ]
+    assert found.loc["hybrid:2", "p"] == judge([contrast(*sides, True)])[2][0]
+    assert found.loc["balanced+hybrid:2", "p"] == judge([contrast(*sides, False)])[2][0]
+    assert found.loc["hybrid:2", "p"] != found.loc["balanced+hybrid:2", "p"]
+
+
+FACTS = {
+    "greedy": {"scoring": "greedy", "seed": 0, "test": "a", "encoder": None},
+    "exact": {"scoring": "exact", "seed": 0, "test": "a", "encoder": None},
+    "other seed": {"scoring": "greedy", "seed": 1, "test": "a", "encoder": None},
+    "fewer rows": {"scoring": "greedy", "seed": 0, "test": "b", "encoder": None},
+    "dense": {"scoring": "greedy", "seed": 0, "test": "a", "embeddings": "MiniLM", "encoder": "x"},
+    "of few": {"scoring": "greedy", "seed": 0, "test": "c", "embeddings": "MiniLM"},
+}
+
+
+def bases(*there: str, select: str = "dense", of: str = "dense") -> list[str]:
+    """The variants of random selection that one of another selector is compared with."""
+    rows = frame(*(cell("aabb", variant=name) for name in there),
+                 cell("abbb", select=select, order="relevance", variant=of))  # fmt: skip
+    return retrieval_gain(rows, facts=FACTS)["base_variant"].tolist()
+
+
+def test_a_selector_with_an_encoder_is_compared_with_what_was_asked_as_it_was():
+    assert bases("greedy", "exact", "other seed") == ["greedy"]
+    assert bases("exact", "other seed") == []
+
+
+def test_of_bases_with_other_test_sets_the_one_with_the_same_is_preferred():
+    assert bases("greedy", "fewer rows") == ["greedy"]
+    assert bases("fewer rows") == ["fewer rows"]
+    assert bases("greedy", "fewer rows", of="of few") == ["fewer rows", "greedy"]
+
+
+def test_imports_of_several_files_are_compared_where_one_file_has_no_base():
+    facts = {name: {"imported": f"{name}.csv"} for name in ("here", "there", "other")}
+    rows = frame(cell("aabb", variant="here"), cell("abab", variant="there"))
+    for variant, expected in (("other", ["here", "there"]), ("here", ["here"])):
+        chosen = cell("abbb", select="bm25", order="relevance", variant=variant)
+        found = retrieval_gain(frame(rows, chosen), facts=facts)
+        assert found["base_variant"].tolist() == expected
+
+
+def test_without_facts_every_base_is_compared_with():
+    rows = frame(cell("aabb", variant="greedy"), cell("aabb", variant="exact"),
+                 cell("abbb", select="dense", order="relevance", variant="dense"))  # fmt: skip
+    assert retrieval_gain(rows)["base_variant"].tolist() == ["exact", "greedy"]
+
+
+def test_training_is_compared_with_the_prompts_of_its_own_precision_where_there_are():
+    facts = {name: {"dtype": dtype, "seed": 0, "backend": "transformers"}
+             for name, dtype in (("v16", "bfloat16"), ("v32", "float32"))}  # fmt: skip
+    facts["trained"] = {"dtype": "float32", "seed": 0, "backend": "trainer", "recipe": {"lr": 1}}
+    prompts = [cell("aabb", variant="v16"), cell("abab", variant="v32")]
+    trained = cell("abbb", select="lora", variant="trained")
+    for there, expected in ((prompts, "v32"), (prompts[:1], "v16")):
+        found = training_gain(frame(*there, trained), facts=facts)
+        assert found["base_variant"].tolist() == [expected]
+
+
+def test_sorting_by_label_is_compared_with_the_same_draws_as_drawn():
+    rows = frame(two(order="by-label", gain=-0.4), two(order="shuffled:1").iloc[300:])
+    found = sorting_penalty(rows)
+    assert found["order"].tolist() == ["by-label"]
+    assert found["difference"][0] == pytest.approx(found["mean"][0] - found["base_mean"][0])
+    assert found["difference"][0] < 0
+    assert found["advice"].tolist() == ["drawn"]
+    assert found["draws"].tolist() == [3]
+
+
+def test_models_are_compared_in_both_directions_at_every_k():
+    base = [two(k, model="n", variant="w", gain=g) for k, g in [(1, 0.4), (5, -0.4), (10, 0.01)]]
+    same = [cell("aabb", k=25, model=m, variant=m) for m in "mn"]
+    found = compare_models(frame(*base, *same), "m").sort_values("k")
+    assert found["direction"].tolist()[:2] == ["better", "worse"]
+    assert found["direction"].tolist()[3] == "equal"
+    assert found["significant"].tolist() == [True, True, False, False]
+    assert found["advice"].fillna("?").tolist() == ["n", "m", "?", "?"]
+    assert (found["base_model"] == "m").all()
+
+
+def test_a_base_model_in_two_variants_is_two_bases():
+    rows = frame(cell("aabb", variant="v16"), cell("abbb", variant="v32"), cell("aaab", model="n"))
+    found = compare_models(rows, "m")
+    assert found[["base_variant", "difference"]].to_numpy().tolist() == [["v16", -0.25], ["v32", 0]]

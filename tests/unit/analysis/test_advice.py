@@ -1,0 +1,484 @@
+"""Advice: the cheapest point that is not shown to be worse, and whether the data tell."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.fakes import FREE_TEXT, FakeBackend, plan, runner
+from support.predictions import answers, cell, frame, scored
+
+from icl_bench import read_results
+from icl_bench.analysis.advice import ADVICE, Budget, advise, advise_folder, lines
+from icl_bench.analysis.cost import POINT, CellCost, cost
+from icl_bench.analysis.curves import curves
+from icl_bench.analysis.statistics.contrast import contrast, judge
+from icl_bench.analysis.statistics.paired import holm
+from icl_bench.cli import main
+from icl_bench.errors import UserError
+from icl_bench.tasks.label_subset import HalfLabels
+
+ANY = Budget()
+
+
+def point(
+    right: np.ndarray, tokens: float | None, prompt: float = 5000, cell: str = "c", **names: Any
+) -> pd.DataFrame:
+    """A point's predictions, right or wrong ``(draws, test)``, of which each computes tokens."""
+    known = {} if tokens is None else {"prompt_tokens": prompt, "cached_tokens": prompt - tokens}
+    return scored(right, **{"prompt_tokens": np.nan, "cached_tokens": np.nan, **known},
+                  answer_tokens=3, cell=cell, **names)  # fmt: skip
+
+
+def shares(share: float, draws: int = 3, test: int = 800) -> np.ndarray:
+    """Exactly this share of the test examples is right, in each draw other ones."""
+    rng = np.random.default_rng(round(1000 * share))
+    right = np.arange(test) < round(share * test)
+    return np.array([rng.permutation(right) for _ in range(draws)], dtype=float)
+
+
+def advised(*points: pd.DataFrame, budget: Budget = ANY, **options: Any) -> pd.DataFrame:
+    rows = frame(*points)
+    cells = {name: CellCost(seconds=float(name)) for name in rows["cell"].unique() if name != "c"}
+    return advise(rows, cost(rows, cells), budget, **options)
+
+
+def verdicts(table: pd.DataFrame) -> dict[tuple[str, int], str]:
+    keys = zip(table["select"], table["k"], strict=True)
+    return dict(zip(keys, table["verdict"], strict=True))
+
+
+def taken(table: pd.DataFrame) -> list[tuple[str, int]]:
+    some = table[table["advised"]]
+    return list(zip(some["select"], some["k"], strict=True))
+
+
+def lot(**options: Any) -> pd.DataFrame:
+    """Four points: a bad cheap one, a good one, the best, and a dear one that is no better."""
+    return advised(
+        point(shares(0.30), 30, 300, k=10),
+        point(shares(0.69), 30, 900, k=100),
+        point(shares(0.70), 600, 6000, k=100, select="hybrid:20"),
+        point(shares(0.60), 9000, 9000, k=100, select="bm25", order="relevance"),
+        **options,
+    )
+
+
+# -- what is advised ----------------------------------------------------------------------------
+
+
+def test_the_cheapest_that_is_as_good_as_the_best_is_advised():
+    table = lot()
+    assert verdicts(table) == {
+        ("random", 10): "worse",
+        ("random", 100): "as good",
+        ("hybrid:20", 100): "best",
+        ("bm25", 100): "not cheaper",
+    }
+    assert taken(table) == [("random", 100)]
+    assert list(table.columns) == ADVICE
+
+
+def test_the_test_behind_it_is_that_of_all_paired_comparisons_and_one_sided():
+    table = lot().set_index(["select", "k"])
+    best, good, bad = shares(0.70), shares(0.69), shares(0.30)
+    sides = [contrast(side, best, True) for side in (bad, good)]
+    low, high, _ = judge(sides)
+    p = judge(sides, "less")[2]
+    tested = table.loc[[("random", 10), ("random", 100)]]
+    assert tested["p"].tolist() == p.tolist()
+    assert tested["p_holm"].tolist() == holm(p).tolist()
+    np.testing.assert_allclose(tested[["ci_low", "ci_high"]].T, [low, high])
+    assert tested["difference"].tolist() == pytest.approx([-0.40, -0.01])
+    assert tested[["rows", "draws", "base_draws"]].to_numpy().tolist() == [[800, 3, 3]] * 2
+    others = table.loc[[("hybrid:20", 100), ("bm25", 100)]]
+    assert others[["difference", "p", "p_holm"]].isna().all(axis=None)
+
+
+def test_a_mean_is_that_of_the_curve():
+    rows = frame(cell("aabb"), cell("abab", draw=1), cell("aaaa", draw=2).iloc[:1])
+    rows = rows.assign(prompt_tokens=9, cached_tokens=0, answer_tokens=1, cell="c")
+    table = advise(rows, cost(rows, {}), ANY)
+    assert table["mean"].tolist() == curves(rows)["accuracy"].tolist()
+
+
+def test_the_best_is_advised_where_everything_cheaper_is_worse_or_nothing_is_cheaper():
+    table = advised(point(shares(0.3), 30, k=1), point(shares(0.7), 60, k=5))
+    assert taken(table) == [("random", 5)]
+    assert verdicts(table) == {("random", 1): "worse", ("random", 5): "best"}
+    table = advised(point(shares(0.3), 90, k=1), point(shares(0.7), 60, k=5))
+    assert verdicts(table) == {("random", 1): "not cheaper", ("random", 5): "best"}
+
+
+def test_a_few_tokens_fewer_do_not_make_a_far_longer_prompt_the_cheaper_one():
+    """Hybrids at other k: own demonstrations of nearly as many tokens behind more shared ones."""
+    table = advised(
+        point(shares(0.70), 255.2, 489, k=20, select="hybrid:10"),
+        point(shares(0.70), 253.9, 12_459, k=500, select="hybrid:10"),
+        point(shares(0.70), 300, 400, k=20, select="hybrid:11"),
+    )
+    assert taken(table) == [("hybrid:10", 20)]
+    assert verdicts(table)["hybrid:11", 20] == "not cheaper"
+
+
+def test_a_point_that_is_only_not_significantly_worse_is_not_advised():
+    rng = np.random.default_rng(1)
+    cheap, middle, best = (answers(rng, (1, 1, 40), share)[0] for share in (0.6, 0.7, 0.7))
+    table = advised(point(cheap, 10, k=1), point(middle, 20, k=2), point(best, 30, k=3))
+    assert verdicts(table)["random", 1] == "no telling"
+    row = table.iloc[0]
+    assert row["p_holm"] > 0.05
+    assert row["ci_low"] < -0.05
+    assert verdicts(table)[taken(table)[0]] == "best"
+
+
+def test_of_equally_good_points_the_cheapest_is_the_best():
+    table = advised(point(shares(0.7), 60, k=5), point(shares(0.7), 30, k=9))
+    assert verdicts(table) == {("random", 5): "not cheaper", ("random", 9): "best"}
+
+
+def test_prompts_that_compute_as_many_tokens_differ_by_their_whole_length():
+    table = advised(
+        point(shares(0.70), 30.4, 300, k=10), point(shares(0.705), 29.8, 3000, k=100)
+    )  # fmt: skip
+    assert verdicts(table) == {("random", 10): "as good", ("random", 100): "best"}
+    assert taken(table) == [("random", 10)]
+
+
+# -- the budget ---------------------------------------------------------------------------------
+
+
+def test_what_is_over_the_budget_is_neither_the_best_nor_advised():
+    table = lot(budget=Budget(tokens=599))
+    assert verdicts(table)["hybrid:20", 100] == verdicts(table)["bm25", 100] == "over budget"
+    assert verdicts(table)["random", 100] == "best"
+    assert taken(table) == [("random", 100)]
+    assert taken(lot(budget=Budget(tokens=600))) == [("random", 100)]
+    assert verdicts(lot(budget=Budget(tokens=600)))["hybrid:20", 100] == "best"
+
+
+def test_seconds_are_another_budget_and_another_cost():
+    points = (
+        point(shares(0.70), 30, k=10, cell="4800"),  # seconds of a cell: 2,400 predictions
+        point(shares(0.69), 900, k=20, cell="2400"),
+        point(shares(0.30), 30, k=30, cell="480"),
+        point(shares(0.90), 30, k=40, cell="48000"),
+    )
+    table = advised(*points, budget=Budget(seconds=5))
+    assert table["seconds"].tolist() == [2, 1, 0.2, 20]
+    assert list(verdicts(table).values()) == ["best", "as good", "worse", "over budget"]
+    assert taken(table) == [("random", 20)]
+
+
+def test_a_cost_that_is_not_known_is_no_cost_of_nothing():
+    table = advised(point(shares(0.9), None, k=1), point(shares(0.7), 60, k=5))
+    assert verdicts(table) == {("random", 1): "cost unknown", ("random", 5): "best"}
+    table = advised(point(shares(0.9), 30, k=1), budget=Budget(seconds=5))
+    assert verdicts(table) == {("random", 1): "cost unknown"}
+    assert taken(table) == []
+
+
+@pytest.mark.parametrize("number", [0, -1, float("nan"), float("inf")])
+def test_a_budget_of_nothing_is_refused(number):
+    for name in ("tokens", "seconds"):
+        with pytest.raises(UserError, match=r"--advice: a budget of .*: must be above 0"):
+            Budget(**{name: number})
+    with pytest.raises(UserError, match="tokens or in seconds per query, not both"):
+        Budget(1, 1)
+
+
+# -- what is compared ---------------------------------------------------------------------------
+
+
+def test_training_upper_bounds_and_shuffled_orders_are_no_candidates():
+    table = advised(
+        point(shares(0.5), 30, k=1),
+        *(point(shares(0.9), 30, k=1, select=name) for name in ("lora", "lora-paper", "knn")),
+        point(shares(0.9), 30, k=1, order="shuffled:3"),
+    )
+    assert len(table) == 1
+    assert verdicts(table) == {("random", 1): "best"}
+
+
+def test_tasks_and_models_have_advice_of_their_own():
+    table = advised(
+        point(shares(0.5), 30, k=1), point(shares(0.9), 60, k=5),
+        point(shares(0.9), 30, k=1, task="u"), point(shares(0.5), 60, k=5, task="u"),
+        point(shares(0.2), 10, k=1, model="n"),
+    )  # fmt: skip
+    chosen = table[table["advised"]]
+    assert chosen[["task", "model", "k"]].to_numpy().tolist() == [
+        ["t", "m", 5], ["t", "n", 1], ["u", "m", 1],
+    ]  # fmt: skip
+
+
+def test_draws_are_matched_where_both_sides_draw_alike_and_else_each_has_its_own():
+    rng = np.random.default_rng(0)
+    few, many = answers(rng, (2, 3, 100), 0.6)
+    many[:] = np.maximum(many, few)  # the same draws, a little better
+    for select, matched in [("hybrid:20", True), ("random", True), ("bm25", False),
+                            ("balanced", False), ("centroids", False), ("own name", False)]:  # fmt: skip
+        table = advised(point(few, 10, k=1), point(many, 20, k=5, select=select))
+        (p,) = table["p"].dropna()
+        assert p == judge([contrast(few, many, matched)], "less")[2][0], select
+        assert p != judge([contrast(few, many, not matched)], "less")[2][0], select
+
+
+def test_a_retrieval_of_one_draw_is_tested_against_all_draws_of_random():
+    rng = np.random.default_rng(0)
+    random, own = answers(rng, (1, 5, 100), 0.5)[0], answers(rng, (1, 1, 100), 0.7)[0]
+    table = advised(point(random, 10, k=5), point(own, 500, k=5, select="dense"))
+    (row,) = table[table["p"].notna()].to_dict("records")
+    assert (row["draws"], row["base_draws"], row["rows"]) == (5, 1, 100)
+
+
+def test_points_on_other_test_examples_are_no_candidates():
+    here = point(shares(0.7, test=40), 30, k=1)
+    other = here.assign(test_id="other " + here["test_id"], k=5, cached_tokens=4000)
+    other["correct"] = True
+    table = advised(here, other)
+    assert verdicts(table) == {("random", 1): "best", ("random", 5): "other test examples"}
+    assert taken(table) == [("random", 1)]
+    said = lines(table, ANY)
+    assert said[-1].endswith(
+        "1 point left out: not asked all of the test examples that most points were"
+    )
+
+
+def test_few_easy_test_examples_are_not_the_best():
+    """All of a cheap point's first 80 examples are right, and of a dear one's, asked 80 alone."""
+    right = np.zeros((3, 800))
+    right[:, :560] = 1
+    cheap, dear = point(right, 30, k=100), point(right[:1, :80], 9000, k=500, select="bm25")
+    table = advised(cheap, dear)
+    assert verdicts(table) == {("random", 100): "best", ("bm25", 500): "other test examples"}
+    assert taken(table) == [("random", 100)]
+
+
+def test_all_means_are_on_the_test_examples_that_most_points_were_asked():
+    right = np.zeros((3, 800))
+    right[:, :80] = 1
+    few = [point(right[:, :100], tokens, k=k) for tokens, k in ((30, 1), (40, 5))]
+    table = advised(*few, point(right, 90, k=9)).set_index("k")
+    assert table["mean"].tolist() == [0.8, 0.8, 0.8]
+    assert table["verdict"].tolist() == ["best", "not cheaper", "not cheaper"]
+
+
+def test_free_text_is_judged_by_its_scores():
+    rows = frame(point(shares(0.7), 30, k=1), point(shares(0.7), 60, k=5)).assign(correct=None)
+    rows["rougeL"] = np.random.default_rng(0).random(len(rows)) / 2 + (rows["k"] == 5) / 2
+    table = advise(rows, cost(rows, {}), ANY)
+    pd.testing.assert_frame_equal(advise(rows, cost(rows, {}), ANY, value="rougeL"), table)
+    assert verdicts(table) == {("random", 1): "worse", ("random", 5): "best"}
+    assert set(table["metric"]) == {"rougeL"}
+    assert re.search(r"take random, drawn, k=5 \(7\d\.\d% ROUGE-L, computes 60 of", said(table))
+
+
+def test_frames_with_categories_and_other_orders_give_the_same():
+    rows = frame(point(shares(0.69), 30, k=10), point(shares(0.7), 60, k=5, select="hybrid:2"))
+    coded = rows.sample(frac=1, random_state=0).astype(dict.fromkeys(POINT[:-1], "category"))
+    expected = advise(rows, cost(rows, {}), ANY)
+    pd.testing.assert_frame_equal(advise(coded, cost(coded, {}), ANY), expected)
+
+
+def test_no_predictions_are_no_advice():
+    rows = point(shares(0.7), 30, k=1).iloc[:0]
+    table = advise(rows, cost(rows, {}), ANY)
+    assert table.empty
+    assert list(table.columns) == ADVICE
+    assert lines(table, ANY) == []
+
+
+# -- how often it is wrong ----------------------------------------------------------------------
+
+
+def simulated(
+    truth: dict[int, float], trials: int, *, draws: int = 3, test: int = 250
+) -> list[dict[int, tuple[str, bool]]]:
+    """Verdict of each k and whether it is advised, in many samples; k is the cost too.
+
+    Draws and test examples differ in difficulty, as in real sweeps. A sample is a task.
+    """
+    rng = np.random.default_rng([len(truth), trials, test])
+    points = []
+    for trial in range(trials):
+        hard = rng.normal(0, 1, (1, 1, test))
+        for k, share in truth.items():
+            of_draw = rng.normal(0, 0.15, (1, draws, 1))
+            (right,) = answers(rng, (1, draws, test), share, of_draw, hard)
+            points.append(point(right, 10 * k, k=k, task=f"{trial:03}"))
+    found: list[dict[int, tuple[str, bool]]] = [{} for _ in range(trials)]
+    for row in advised(*points).itertuples():
+        found[int(row.task)][row.k] = row.verdict, row.advised
+    return found
+
+
+def test_a_cheaper_point_that_is_truly_worse_is_hardly_ever_called_as_good():
+    # of the median example; over all of them it is 9.6 points
+    found = simulated({1: 0.62, 2: 0.74}, 200)
+    assert np.mean([run[1][0] == "as good" for run in found]) <= 0.025
+    assert np.mean([run[1] == ("worse", False) for run in found]) > 0.6
+    assert np.mean([run[1][1] for run in found]) <= 0.03
+
+
+def test_one_of_several_that_are_truly_worse_is_hardly_ever_advised():
+    found = simulated({1: 0.60, 2: 0.62, 3: 0.62, 4: 0.64, 5: 0.74}, 150)
+    cheaper = [[run[k] for k in (1, 2, 3, 4)] for run in found]
+    assert np.mean([any(told for _, told in run) for run in cheaper]) <= 0.06
+    # tests alone would let one of them pass much more often
+    assert np.mean([any(verdict != "worse" for verdict, _ in run) for run in cheaper]) > 0.5
+
+
+def test_a_cheaper_point_that_is_as_good_is_advised_once_there_are_enough_data():
+    few = simulated({1: 0.74, 2: 0.74}, 100)
+    assert np.mean([run[1][0] == "worse" for run in few]) <= 0.05
+    many = simulated({1: 0.74, 2: 0.74}, 60, draws=10, test=1000)
+    assert np.mean([run[1][1] for run in many]) > 0.85
+
+
+# -- in words -----------------------------------------------------------------------------------
+
+
+def said(table: pd.DataFrame, budget: Budget = ANY) -> str:
+    return "\n".join(lines(table, budget))
+
+
+def test_what_to_take_is_said_with_its_cost_and_the_test_behind_it():
+    text = said(lot(budget=Budget(tokens=2000)), Budget(tokens=2000))
+    first, second, third, last = text.splitlines()
+    assert first == "t · m, up to 2,000 computed tokens a query:"
+    assert second.startswith(
+        "  take random, drawn, k=100 (69.0%, computes 30 of 900 tokens): not significantly "
+        "worse than the best, and less than 5 points are lost: -1.0 points (95%: "
+    )
+    assert second.endswith(
+        "for a loss (one-sided, paired by test example, Holm over 2 cheaper points; 800 test "
+        "examples, 3 draws beside 3)"
+    )
+    assert third == "  the best is hybrid:20, drawn, k=100 (70.0%, computes 600 of 6,000 tokens)"
+    assert last.startswith(
+        "  every cheaper point is significantly worse than the best; the best of them is random, "
+        "drawn, k=10 (30.0%, computes 30 of 300 tokens): -40.0 points (95%: "
+    )
+
+
+def test_it_is_said_when_the_best_is_to_be_taken_and_why():
+    text = said(advised(point(shares(0.3), 30, k=1), point(shares(0.7), 60, k=5)))
+    assert text.startswith(
+        "t · m, whatever it costs:\n  take random, drawn, k=5 (70.0%, computes 60 of 5,000 tokens)"
+    )
+    assert "every cheaper point is significantly worse than the best" in text
+    text = said(advised(point(shares(0.3), 30, k=1)))
+    assert "no cheaper point could be tested" in text
+
+
+def test_it_is_said_when_the_data_do_not_tell():
+    points = (
+        point(shares(0.69, 1, 100), 10, k=1),
+        point(shares(0.68, 1, 100), 15, k=2),
+        point(shares(0.70, 20, 100), 20, k=3),
+        point(shares(0.71, 20, 100), 30, k=4),
+    )
+    table = advised(*points)
+    assert list(verdicts(table).values()) == ["no telling", "no telling", "as good", "best"]
+    text = said(table)
+    assert "take random, drawn, k=3 (70.0%, computes 20 of 5,000 tokens): not signif" in text
+    assert "the best is random, drawn, k=4 (71.0%, computes 30 of" in text
+    assert (
+        "the data do not tell whether less would do: random, drawn, k=1 (69.0%, computes 10 of "
+        "5,000 tokens) is not significantly worse than the best (nor is 1 other), but may lose 5 points "
+        "or more: "
+    ) in text
+    assert "100 test examples, 1 draw beside 1)" in text
+    text = said(advised(points[0], points[3]))
+    assert "take random, drawn, k=4" in text
+    assert "(nor" not in text
+
+
+def test_it_is_said_when_nothing_is_within_the_budget_or_a_cost_is_not_known():
+    budget = Budget(tokens=10)
+    text = said(lot(budget=budget), budget)
+    assert text == (
+        "t · m, up to 10 computed tokens a query:\n  nothing is within it; the cheapest point is "
+        "random, drawn, k=10 (30.0%, computes 30 of 300 tokens)"
+    )
+    budget = Budget(seconds=1)
+    text = said(lot(budget=budget), budget)
+    assert text == (
+        "t · m, up to 1 s a query:\n  4 points left out: their seconds are not known"
+    )  # fmt: skip
+
+
+def test_an_attention_that_is_not_the_full_one_is_named():
+    text = said(advised(point(shares(0.3), 30, k=1, attention="block")))
+    assert "random, drawn, block attention, k=1" in text
+
+
+def test_two_settings_that_differ_in_their_variant_alone_are_told_apart():
+    text = said(advised(point(shares(0.3), 30, k=1), point(shares(0.7), 30, k=1, variant="w")))
+    assert "take random, drawn, k=1, variant w (70.0%" in text
+
+
+def test_a_choice_that_has_seen_the_queries_is_said_to_have_seen_them():
+    text = said(advised(point(shares(0.3), 30, k=1, select="centroids,of=queries")))
+    assert text.endswith("were chosen with a look at the test queries' texts")
+
+
+# -- on a folder --------------------------------------------------------------------------------
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main(["summary", *words])
+    assert (ended.value.code or 0) == code
+    caught = capsys.readouterr()
+    return caught.err if code else caught.out
+
+
+def test_summary_advises_from_what_was_run_and_nothing_that_is_not_plain(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    results = tmp_path / "results"
+    for changes in ({"selects": ["random", "bm25", "hybrid:2"]}, {"teaching": "inputs-only"},
+                    {"half": HalfLabels(1)}, {"queries": "copied"}):  # fmt: skip
+        runner(plan(tmp_path / "task", "2,4", **changes), results, FakeBackend()).run()
+    text = told(capsys, "--results", str(results), "--advice", "any")
+    assert text.startswith("cards · small, whatever it costs:\n  take ")
+    table = json.loads(told(capsys, "--results", str(results), "--advice", "tokens=90", "--json"))
+    assert table["budget"] == "up to 90 computed tokens a query"
+    points = {(row["select"], row["k"]) for row in table["advice"]}
+    assert points == {(s, k) for s in ("random", "bm25", "hybrid:2") for k in (2, 4)}
+    assert len(table["advice"]) == 6
+    frame = read_results(results)
+    plain = frame[frame[["teaching", "queries", "label_space"]].isna().all(axis=1)]
+    means = plain.groupby(["select", "k"], observed=True)["correct"].mean()
+    for row in table["advice"]:
+        assert row["mean"] == pytest.approx(means[row["select"], row["k"]])
+
+
+def test_free_text_is_advised_on_by_its_first_score(tmp_path: Path):
+    made = plan(tmp_path / "task", "2,4", **FREE_TEXT)
+    runner(made, tmp_path / "results", FakeBackend()).run()
+    table = advise_folder(tmp_path / "results", Budget())
+    frame = read_results(tmp_path / "results")
+    assert table["mean"].tolist() == pytest.approx(frame.groupby("k")["rouge1"].mean().tolist())
+
+
+@pytest.mark.parametrize("asked", ["", "2000", "tokens", "tokens=many", "tokens=0", "hours=1"])
+def test_a_budget_that_cannot_be_read_ends_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], asked: str
+):
+    said = told(capsys, "--results", str(tmp_path), f"--advice={asked}", code=2)
+    assert said.startswith("error: --advice")
+    assert said.count("\n") == 1
+
+
+def test_budgets_are_read_as_they_are_written():
+    assert Budget.parse("tokens=2000") == Budget(tokens=2000)
+    assert Budget.parse("seconds=0.5") == Budget(seconds=0.5)
+    assert Budget.parse("any") == Budget()

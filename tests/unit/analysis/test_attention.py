@@ -1,0 +1,424 @@
+"""Ways to read the demonstrations beside full attention: differences, costs, and their names."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.fakes import ENGINE, FakeBackend, experiment, plan, runner
+from support.predictions import answers, cell, frame, scored
+
+from icl_bench.analysis.attention import attention_patterns, differences
+from icl_bench.analysis.cost import CellCost, break_even, cost
+from icl_bench.analysis.curves import curves
+from icl_bench.analysis.findings import Findings, find
+from icl_bench.analysis.statistics.paired import compare, holm
+from icl_bench.backends.interface import Answer
+from icl_bench.cli import main
+from icl_bench.models.architecture import Architecture
+from icl_bench.models.attention_patterns import FULL, Pattern, parse
+from icl_bench.report.build import make_report, tables
+from icl_bench.report.naming import Naming
+from icl_bench.report.sections.curves import order
+from icl_bench.results.importing import import_predictions
+from icl_bench.results.reading import Stored, read_some
+from icl_bench.results.store import Store
+from icl_bench.sweep.compute_cost import ComputeCost
+from icl_bench.sweep.k_values import KValues
+from icl_bench.sweep.plan import make_plan
+from icl_bench.sweep.runner import Runner
+
+SHAPE = Architecture(parameters=50, heads_width=2, windows=(None, 4), key_width=2)
+WORK = ComputeCost(1000.0, 10.0, 1010.0, 64.0).as_json()
+BLOCK, BARE = "block:50,sink=1,local=2", "block:50,sink=0,local=0"
+PATTERNS = ("full", "block:2,sink=1,local=0", "block:4,sink=1,local=0", "block:1,sink=0,local=0",
+            "grouped:2,3", "approx:4,2")  # fmt: skip
+
+
+def read(rows: pd.DataFrame, costs: dict[str, CellCost] | None = None) -> pd.DataFrame:
+    return attention_patterns(rows, curves(rows), cost(rows, costs or {}))
+
+
+# -- differences --------------------------------------------------------------------------------
+
+
+def test_a_known_difference_is_found_and_its_absence_is_not_claimed():
+    """One pattern answers as full attention does, the other 20 points fewer rows right."""
+    rng = np.random.default_rng(0)
+    full = answers(rng, (1, 4, 250), 0.6)[0]
+    worse = full * (rng.random(full.shape) < 2 / 3)
+    again = np.where(rng.random(full.shape) < 0.02, 1 - full, full)
+    rows = frame(
+        scored(full), scored(worse, attention=BARE), scored(again, attention=BLOCK),
+    )  # fmt: skip
+    table = read(rows).set_index("attention")
+    assert list(table.index) == ["full", BARE, BLOCK]
+    assert table.loc[BARE, "difference"] == pytest.approx(worse.mean() - full.mean())
+    assert table.loc[BARE, "difference_low"] < -0.2 < table.loc[BARE, "difference_high"] < 0
+    assert table.loc[BARE, "recovered"] == pytest.approx(worse.mean() / full.mean())
+    assert table["advice"].fillna("").tolist() == ["", "full", ""]
+    assert table.loc["full", ["difference", "p", "recovered"]].isna().all()
+
+
+def test_the_test_is_that_of_paired_comparisons_corrected_over_patterns_and_ks():
+    rng = np.random.default_rng(1)
+    rows = frame(*(
+        scored(answers(rng, (1, 3, 60), odds)[0], attention=attention, k=k)
+        for attention, odds in (("full", 0.5), (BARE, 0.4), (BLOCK, 0.5)) for k in (5, 50)
+    ))  # fmt: skip
+    table = differences(read(rows))
+    paired = compare(rows, {"attention": "full"})
+    found = table.set_index(["attention", "k"])
+    for row in paired.itertuples():
+        mine = found.loc[(row.attention, row.k)]
+        for name in ("difference", "ci_low", "ci_high", "p", "rows", "left_out"):
+            assert mine[name] == getattr(row, name), name
+    assert table["p_holm"].tolist() == holm(table["p"]).tolist()
+    assert (table["p_holm"] >= table["p"]).all()
+
+
+def test_a_difference_that_four_tests_together_could_bring_is_not_claimed():
+    """p is 0.03 at one of four points: alone it is told apart, among the others not."""
+    full, other = "a" * 40, "a" * 34 + "b" * 6
+    alone = frame(cell(full, full), cell(other, full, attention=BARE))
+    (told,) = differences(read(alone)).itertuples()
+    assert 0.0125 < told.p < 0.05
+    assert told.advice == "full"
+    rest = (
+        cell(full[:-1] + "b", full, attention=a, k=k) for a in ("full", BARE) for k in (7, 8, 9)
+    )
+    among = differences(read(frame(alone, *rest)))
+    assert among["advice"].isna().all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_every_point_has_one_row_whatever_was_run(data: st.DataObject):
+    """Each point of a curve that was read in several ways, once, and no other point."""
+    chosen = data.draw(st.sets(st.tuples(
+        st.sampled_from(["t", "u"]), st.sampled_from([*PATTERNS, "theirs"]), st.sampled_from([1, 5]),
+        st.sampled_from(["v", "w"]),
+    ), min_size=1))  # fmt: skip
+    rows = frame(*(
+        cell("aabb", task=t, attention=a, k=k, variant=v) for t, a, k, v in sorted(chosen)
+    ))  # fmt: skip
+    table = read(rows)
+    several = {
+        (t, a, k, v)
+        for t, a, k, v in chosen
+        if len({other for u, other, _, w in chosen if (u, w) == (t, v)}) > 1
+    }
+    found = list(zip(table["task"], table["attention"], table["k"], table["variant"], strict=True))
+    assert len(found) == len(set(found))
+    assert set(found) == several
+    compared = table["difference"].notna()
+    for there, (t, a, k, v) in zip(compared, found, strict=True):
+        assert there == (a != "full" and (t, "full", k, v) in chosen)
+    json.loads(table.to_json(orient="records"))
+
+
+@pytest.mark.parametrize("text", [*PATTERNS[1:], "block:1,sink=1,local=0,reuse"])
+def test_a_pattern_is_taken_apart_into_what_it_was_made_of(text: str):
+    rows = frame(cell("aabb"), cell("aabb", attention=text), cell("aabb", attention="theirs"))
+    table = read(rows).set_index("attention")
+    pattern = parse(text)
+    row = table.loc[text]
+    assert row["kind"] == pattern.name
+    for name in ("size", "sink", "local", "every", "window", "chunk", "reuse"):
+        value = vars(pattern).get(name)
+        assert pd.isna(row[name]) if value is None else row[name] == value
+    assert table.loc["theirs", "kind"] == "theirs"
+
+
+def test_one_way_to_read_is_no_comparison():
+    assert read(frame(cell("aabb", attention=BLOCK), cell("aabb", k=9, attention=BLOCK))).empty
+    different = frame(cell("aabb"), cell("aabb", attention=BLOCK, order="by-label"))
+    assert read(different).empty
+
+
+def test_other_variants_are_no_base():
+    rows = frame(
+        cell("aabb", variant="w"), cell("aaaa", attention=BARE), cell("aabb", attention=BLOCK)
+    )
+    table = read(rows)
+    assert set(table["variant"]) == {"v"}
+    assert table["difference"].isna().all()
+
+
+# -- cost ---------------------------------------------------------------------------------------
+
+
+def test_a_cells_own_work_counts_and_not_the_formula_of_full_attention():
+    rows = frame(cell("aabb", cell="one")).assign(prompt_tokens=30, answer_tokens=0)
+    known = CellCost(prefix_tokens=20, shape=SHAPE, work=WORK)
+    (found,) = cost(rows, {"one": known}).itertuples()
+    assert (found.prefix_flops, found.query_flops, found.whole_flops) == (1000, 10, 1010)
+    assert found.cache_bytes == 64
+
+
+def test_what_was_measured_of_reading_is_the_mean_over_cells():
+    rows = frame(*(cell("aabb", cell=f"{draw}", draw=draw) for draw in range(3)))
+    costs = {
+        "0": CellCost(prefill_seconds=2.0, peak_cache_bytes=10),
+        "1": CellCost(prefill_seconds=4.0, peak_cache_bytes=30),
+    }
+    (found,) = cost(rows, costs).itertuples()
+    assert (found.prefill_seconds, found.peak_cache_bytes) == (3, 20)
+    assert math.isnan(found.cache_bytes)
+
+
+def test_the_formula_of_full_attention_is_for_no_other():
+    meta: dict[str, Any] = {"spec": {"attention": BLOCK}, "shape": SHAPE.as_json()}
+    rows = frame(cell("aabb", cell="one")).assign(prompt_tokens=30, answer_tokens=0)
+    (found,) = cost(rows, {"one": CellCost.of(meta)}).itertuples()
+    assert math.isnan(found.prefix_flops)
+    meta["spec"]["attention"] = "full"
+    (found,) = cost(rows, {"one": CellCost.of(meta)}).itertuples()
+    assert found.prefix_flops == 0 < found.query_flops
+
+
+def test_costs_are_shares_of_full_attentions_at_the_same_k():
+    rows = frame(*(
+        cell("aabb", attention=a, k=k, cell=f"{a} {k}") for a in ("full", BARE) for k in (5, 9)
+    ))  # fmt: skip
+    costs = {
+        f"{a} {k}": CellCost(
+            work=ComputeCost(k * part * 100, part * 10, 0, part * 8).as_json(),
+            prefill_seconds=k * part,
+        )
+        for a, part in (("full", 1.0), (BARE, 0.25))
+        for k in (5, 9)
+    }
+    table = read(rows, costs)
+    shares = table.filter(regex="_of_full$")
+    assert (shares[table["kind"] == "full"] == 1).to_numpy().all()
+    assert (shares[table["kind"] == "block"] == 0.25).to_numpy().all()
+    assert table["prefix_flops"].tolist() == [500, 125, 900, 225]
+
+
+def test_prompts_with_demonstrations_of_their_own_have_no_share_of_a_prefix():
+    reused = "block:1,sink=1,local=0,reuse"
+    rows = frame(cell("aabb", cell="a"), cell("aabb", attention=reused, cell="b"))
+    rows["demonstration_ids"] = [["x"]] * len(rows)
+    costs = {name: CellCost(work=WORK, prefill_seconds=2.0) for name in "ab"}
+    table = read(rows, costs)
+    assert not table["shared"].any()
+    assert table[["prefix_flops_of_full", "prefill_seconds_of_full"]].isna().all(axis=None)
+    assert (table["query_flops_of_full"] == 1).all()
+
+
+def test_break_even_names_the_attention_of_what_it_is_beside():
+    same = {"task": "t", "model": "m", "variant": "v", "k": 5, "order": "drawn", "seconds": 1.0}
+    flops = {"prefix_flops": 100.0, "query_flops": 7.0, "whole_flops": 107.0}
+    reused = "block:1,sink=1,local=0,reuse"
+    rows = [
+        {"select": "random", "attention": "full", **flops},
+        {"select": "random", "attention": BLOCK, **flops, "prefix_flops": 60.0},
+        {"select": "bm25", "attention": "full", **flops},
+        {"select": "bm25", "attention": reused, **flops},
+        {"select": "lora", "attention": "full", "query_flops": 5.0, "training_flops": 1000.0,
+         "training_seconds": 60.0},
+    ]  # fmt: skip
+    found = break_even(pd.DataFrame([{**same, **row} for row in rows])).set_index("beside")
+    assert found.index.is_unique
+    # 1000 + 5 n < 100 + 7 n from n = 451, < 60 + 7 n from 471; reused ones are computed once
+    assert found["queries"].to_dict() == {
+        "random, cached": 451, "random, not cached": 10, f"random, cached, {BLOCK}": 471,
+        f"random, not cached, {BLOCK}": 10, "bm25": 10, f"bm25, {reused}": 451,
+    }  # fmt: skip
+
+
+# -- a folder -----------------------------------------------------------------------------------
+
+
+class Reader(FakeBackend):
+    """Answers by the hash of a prompt and, as a real engine, otherwise in another pattern."""
+
+    def answer(
+        self, prompts: Any, todo: Sequence[int], decoding: Any, reserve: int,
+        pattern: Pattern = FULL,
+    ) -> Iterator[list[Answer]]:  # fmt: skip
+        self.peak_prefix_bytes: int | None = 1000
+        self.counters.prefix_seconds += 0.5
+        turn = PATTERNS.index(str(pattern))
+        for pack in super().answer(prompts, todo, decoding, reserve):
+            yield [Answer(**{**vars(a), "label": (a.label + turn) % 3}) for a in pack]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("reading")
+    ready = experiment(folder / "cards", test_rows=12)
+    made = make_plan(ready, KValues.parse("4,8"), draws=2, attention=PATTERNS)
+    Runner(made, Store(folder / "results"), ENGINE, Reader, shape=lambda: SHAPE).run()
+    return folder / "results"
+
+
+@pytest.fixture(scope="module")
+def found(results: Path) -> Findings:
+    return find(read_some(results))
+
+
+def test_every_pattern_of_a_folder_is_there_with_its_own_numbers(results: Path, found: Findings):
+    table = found.attention_patterns
+    assert set(zip(table["attention"], table["k"], strict=True)) == {
+        (pattern, k) for pattern in PATTERNS for k in (4, 8)
+    }
+    predictions = read_some(results).predictions
+    accuracy = predictions.groupby(["attention", "k"], observed=True)["correct"].mean()
+    for row in table.itertuples():
+        assert row.accuracy == accuracy[row.attention, row.k]
+    for name in ("prefix_flops", "query_flops", "cache_bytes", "prefill_seconds"):
+        assert (table[name] > 0).all(), name
+    at_8 = table[table["k"] == 8].set_index("attention")["prefix_flops_of_full"]
+    assert at_8["full"] == 1
+    assert at_8.max() == 1
+    assert at_8[["block:1,sink=0,local=0", "block:2,sink=1,local=0", "approx:4,2"]].max() < 1
+
+
+def test_the_report_shows_every_pattern_under_its_own_name(results: Path):
+    report = make_report(results)
+    sections = {section.name: section for section in report.sections}
+    names = {f"random, {p}" for p in PATTERNS[1:]} | {"random, full attention"}
+    assert set(sections["accuracy"].look.series) == names
+    assert set(sections["context"].look.series) == {"full attention", *PATTERNS[1:]}
+    for section, table in tables(report):
+        columns = [column.name for column in table.columns]
+        if "series" in columns and "k" in columns and section.name in (
+            "accuracy", "saturation", "bias", "cost",
+        ):  # fmt: skip
+            at = columns.index("series")
+            assert names == {row[at] for row in table.rows}, table.caption
+
+
+def test_a_single_point_is_first_that_of_full_attention(results: Path):
+    (section,) = [s for s in make_report(results).sections if s.name == "bias"]
+    (shown,) = [p["value"] for p in section.panels[0].spec()["params"] if p["name"] == "point"]
+    assert shown == "random, full attention, k = 8"
+
+
+def test_what_changes_when_run_again_is_told_by_attention(tmp_path: Path):
+    """Two draws of one and the same prompt are a repeat."""
+    rows = [cell("aabb", attention=a, draw=d) for a in ("full", BLOCK) for d in (0, 1)]
+    made = frame(*rows, *(cell("aabb", order="shuffled:1", attention=a) for a in ("full", BLOCK)))
+    stored = Stored(made.assign(cell="c", queries=None, prompt_hash="h"), {}, {"v": {}}, [])
+    noise = find(stored)
+    section = order(noise, Naming.of(noise.summary))
+    assert section is not None
+    (table,) = [t for t in section.tables if t.caption == "Changed by running again"]
+    at = [column.name for column in table.columns].index("attention")
+    assert [row[at] for row in table.rows] == [BLOCK, "full"]
+
+
+def test_the_sections_charts_hold_the_tables_numbers(results: Path, found: Findings):
+    (section,) = [s for s in make_report(results).sections if s.name == "context"]
+    table = found.attention_patterns.set_index(["attention", "k"])
+    kinds = set()
+    for panel in section.panels:
+        panel.chart.to_dict(validate=True)
+        kinds.add(panel.name.split("-cards-")[0])
+        assert "full attention" in {row["series"] for row in panel.rows}
+        for row in panel.rows:
+            point = table.loc[(row["series"].removesuffix(" attention"), row["k"])]
+            assert (row["value"], row["low"], row["high"]) == pytest.approx(
+                (point["accuracy"], point["ci_low"], point["ci_high"])
+            )
+            if "cost" in row:
+                assert row["cost"] == pytest.approx(point["prefix_flops"] / 1e12)
+            if row.get("size") is not None:
+                assert row["size"] == point["size"]
+    assert kinds == {"context-sizes", "context-shots", "context-work"}
+
+
+def test_block_sizes_are_joined_only_where_their_masks_are_alike(results: Path):
+    (section,) = [s for s in make_report(results).sections if s.name == "context"]
+    sizes = [panel for panel in section.panels if panel.name.startswith("context-sizes")]
+    assert len(sizes) == 2  # one for each k: sink 0 has a single size
+    for panel in sizes:
+        assert [row["series"] for row in panel.rows] == [
+            "full attention", "block:2,sink=1,local=0", "block:4,sink=1,local=0",
+        ]  # fmt: skip
+        assert len({row["k"] for row in panel.rows}) == 1
+
+
+def test_the_mask_table_tells_limits_of_accuracy_from_those_of_differences(results: Path):
+    (table,) = [t for _, t in tables(make_report(results)) if t.caption == "Attention patterns"]
+    kinds = {column.name: column.kind for column in table.columns}
+    assert kinds["ci_low"] == kinds["ci_high"] == "share"
+    assert kinds["difference_low"] == kinds["difference_high"] == "points"
+
+
+def test_full_attention_alone_has_no_such_section_and_needs_no_mention(tmp_path: Path):
+    runner(plan(tmp_path / "cards"), tmp_path / "r", FakeBackend()).run()
+    report = make_report(tmp_path / "r")
+    assert "context" not in {section.name for section in report.sections}
+    assert "Attention patterns" in {missing.title for missing in report.missing}
+    (accuracy,) = [s for s in report.sections if s.name == "accuracy"]
+    assert accuracy.look.series == ["random"]
+
+
+def test_an_attention_that_is_the_only_one_is_named_where_it_is_not_full():
+    table = frame(cell("aabb", attention=BLOCK), cell("aabb", select="probe"))
+    named = Naming({}, attentions=True).named(table)
+    assert set(named["series"]) == {f"random, {BLOCK}", "probe"}
+    summary = type("Summary", (), {"curves": curves(frame(cell("aabb", attention=BLOCK)))})
+    assert Naming.of(summary).attentions  # type: ignore[arg-type]
+
+
+def imported(folder: Path, *rows: pd.DataFrame) -> Path:
+    made = frame(*rows).drop(columns=["variant", "valid"])
+    made.to_csv(folder / "made.csv", index=False)
+    import_predictions(folder / "made.csv", folder / "results")
+    return folder / "results"
+
+
+def test_imports_have_the_section_without_costs(tmp_path: Path):
+    right, wrong = "a" * 30, "b" * 30
+    results = imported(
+        tmp_path, *(cell(right, right, k=k) for k in (5, 9)),
+        *(cell(wrong, right, k=k, attention="theirs") for k in (5, 9)),
+    )  # fmt: skip
+    report = make_report(results)
+    (section,) = [s for s in report.sections if s.name == "context"]
+    (panel,) = section.panels
+    assert {row["series"] for row in panel.rows} == {"full attention", "theirs attention"}
+    (said,) = report.headlines
+    (about,) = [text for topic, text in said.sentences if topic == "Attention"]
+    assert about.startswith("random, theirs attention against full attention: worse by 100.0")
+
+
+def test_no_difference_of_attention_is_claimed_without_its_test(tmp_path: Path):
+    right = "a" * 30
+    results = imported(tmp_path, cell(right, right), cell("b" + right[1:], right, attention=BLOCK))
+    (said,) = make_report(results).headlines
+    (about,) = [text for topic, text in said.sentences if topic == "Attention"]
+    assert about == f"random, {BLOCK} against full attention: no telling apart at k = 5."
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main([str(word) for word in words])
+    assert not ended.value.code
+    return capsys.readouterr().out
+
+
+def test_summary_prints_the_patterns_and_names_them_everywhere(
+    results: Path, found: Findings, capsys, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "120")
+    text = told(capsys, "summary", "--results", results, "--cost")
+    assert "attention: accuracy less that of full attention" in text
+    part = text.partition("attention: accuracy")[2].partition("cost of a query")[0]
+    for pattern in PATTERNS[1:]:
+        assert part.count(pattern) == 2  # k=4 and k=8
+    assert all(pattern in text.partition("cost of a query")[2] for pattern in PATTERNS)
+    shown = json.loads(told(capsys, "summary", "--results", results, "--json"))
+    assert len(shown["attention_patterns"]) == len(found.attention_patterns) == 12

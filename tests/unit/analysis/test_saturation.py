@@ -1,0 +1,164 @@
+"""How sure a saturation point is, and which share of the context it needs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.predictions import answers, cell, frame, scored
+
+from icl_bench.analysis.curves import curves, saturation
+from icl_bench.analysis.saturation import context_shares, label_spaces, saturation_chances
+
+
+def curve(accuracies: dict[int, float], draws: int = 5, test: int = 200, **axes: object):
+    """Answers that are right this often, the same test examples hard at every k."""
+    of_test = np.random.default_rng(0).normal(0, 1, (1, 1, test))
+    rng = np.random.default_rng(1)
+    return frame(
+        *(
+            scored(answers(rng, (1, draws, test), accuracy, 0.0, of_test)[0], k=k, **axes)
+            for k, accuracy in accuracies.items()
+        )
+    )
+
+
+def chances(rows: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
+    return saturation_chances(rows, np.random.default_rng(seed), 500)
+
+
+def test_where_a_curve_leaves_no_doubt_its_point_is_certain():
+    found = chances(curve({1: 0.3, 5: 0.95, 10: 0.95}))
+    assert found["chance"].tolist() == [0, 1, 0]
+    assert found["saturated"].tolist() == [False, True, False]
+
+
+def test_where_two_ks_are_close_either_may_be_the_point():
+    found = chances(curve({1: 0.3, 5: 0.82, 10: 0.85, 50: 0.885}))
+    assert found["chance"].sum() == pytest.approx(1)
+    assert (found["chance"] > 0.05).sum() >= 2
+    assert found["chance"][0] == 0
+
+
+def test_fewer_test_examples_make_the_point_less_certain():
+    few, many = (
+        chances(curve({5: 0.7, 10: 0.8, 25: 0.86, 50: 0.88}, test=test))["chance"].max()
+        for test in (25, 1000)
+    )
+    assert few < many - 0.1
+
+
+def test_the_saturated_k_is_the_summarys():
+    rows = frame(
+        curve({1: 0.3, 5: 0.6, 10: 0.75, 25: 0.8}),
+        curve({1: 0.6, 5: 0.55, 10: 0.58}, model="n", variant="w"),
+    )
+    found = chances(rows)
+    point = found[found["saturated"]][["model", "k"]].to_numpy().tolist()
+    assert point == saturation(curves(rows))[["model", "k"]].to_numpy().tolist()
+    assert found.groupby("model")["chance"].sum().tolist() == pytest.approx([1, 1])
+
+
+def test_ks_are_resampled_together():
+    # the same answers at both ks: in no resample can the larger k be the better one
+    rows = curve({5: 0.6})
+    assert chances(frame(rows, rows.assign(k=9)))["chance"].tolist() == [1, 0]
+
+
+def test_a_k_with_a_single_draw_stands_beside_ks_with_more():
+    found = chances(frame(curve({5: 0.5, 10: 0.8}), curve({50: 0.9}, draws=1)))
+    assert found["chance"].sum() == pytest.approx(1)
+    assert found["left_out"].tolist() == [0, 0, 0]
+
+
+def test_ks_are_compared_on_common_test_examples_and_the_others_are_counted():
+    rows = frame(cell("aabb", k=1), cell("abbb", k=5).iloc[:3], cell("aabb", k=5, draw=1).iloc[:1])
+    found = chances(rows)
+    assert found["rows"].tolist() == [3, 3]
+    assert found["left_out"].tolist() == [1, 1]
+    assert found["accuracy"].tolist() == pytest.approx([1, 2 / 3])
+
+
+def test_ks_without_a_common_test_example_have_no_chances():
+    found = chances(frame(cell("aabb", k=1).iloc[:2], cell("aabb", k=5).iloc[2:]))
+    assert found[["accuracy", "chance"]].isna().all().all()
+    assert not found["saturated"].any()
+
+
+def test_the_same_seed_gives_the_same_chances():
+    rows = curve({1: 0.3, 5: 0.82, 10: 0.85, 50: 0.885})
+    assert chances(rows, 3)["chance"].tolist() == chances(rows, 3)["chance"].tolist()
+
+
+def test_free_text_has_no_chances():
+    columns = list(chances(cell("aabb")).columns)
+    for rows in (cell("aabb").assign(correct=None), cell("aabb").iloc[:0]):
+        assert chances(rows).empty
+        assert list(chances(rows).columns) == columns
+
+
+# -- shares of the context ----------------------------------------------------------------------
+
+WINDOWS = {"m": 1000}
+
+
+def shaped(accuracies: dict[int, str], **axes: object) -> pd.DataFrame:
+    """A curve of single cells, 20 tokens a demonstration."""
+    cells = (cell(said, k=k, prompt_tokens=20 * k, **axes) for k, said in accuracies.items())
+    return frame(*cells)
+
+
+FULL = {1: "bbbb", 5: "abbb", 10: "aabb", 20: "aabb"}
+HALF = {1: "bbbb", 5: "aabb", 10: "aabb", 20: "aabb"}
+
+
+def test_a_share_is_of_the_tested_demonstrations_or_of_the_windows_tokens():
+    (found,) = context_shares(shaped(FULL), WINDOWS).itertuples()
+    assert (found.k, found.max_k, found.within_window) == (10, 20, True)
+    assert found.share_of_tested == 0.5
+    assert (found.prompt_tokens, found.window, found.share_of_window) == (200, 1000, 0.2)
+
+
+def test_what_is_not_known_of_the_window_is_missing():
+    (found,) = context_shares(shaped(FULL), {}).itertuples()
+    assert np.isnan([found.window, found.share_of_window]).all()
+    (found,) = context_shares(shaped(FULL).drop(columns="prompt_tokens"), WINDOWS).itertuples()
+    assert np.isnan([found.prompt_tokens, found.share_of_window]).all()
+    assert found.share_of_tested == 0.5
+
+
+def test_each_part_of_the_label_space_has_a_curve_of_its_own():
+    rows = frame(shaped(FULL, label_space="all"), shaped(HALF, label_space="half 1"))
+    found = context_shares(rows, WINDOWS)
+    assert found[["label_space", "k"]].to_numpy().tolist() == [["all", 10], ["half 1", 5]]
+    assert list(context_shares(rows.iloc[:0], WINDOWS).columns) == list(found.columns)
+    unsaid = rows.replace({"label_space": {"all": None}})
+    pd.testing.assert_frame_equal(context_shares(unsaid, WINDOWS), found)
+
+
+def test_halves_are_averaged_and_stand_beside_the_full_label_space():
+    rows = frame(
+        shaped(FULL), shaped(HALF, task="t-1", variant="w"), shaped(FULL, task="t-2", variant="x")
+    )
+    table = context_shares(rows, WINDOWS)
+    (found,) = label_spaces(table, {"t-1": "t", "t-2": "t"}).itertuples()
+    assert (found.task, found.full, found.half, found.subsets) == ("t", 0.5, (0.25 + 0.5) / 2, 2)
+    (found,) = label_spaces(table, {"t-1": "t", "t-2": "t"}, "share_of_window").itertuples()
+    assert (found.full, found.half) == pytest.approx((0.2, 0.15))
+
+
+def test_a_column_can_say_which_labels_there_are():
+    rows = frame(shaped(FULL, label_space="all"), shaped(HALF, label_space="half 1", variant="w"))
+    (found,) = label_spaces(context_shares(rows, WINDOWS), {}).itertuples()
+    assert (found.full, found.half, found.subsets) == (0.5, 0.25, 1)
+
+
+def test_variants_of_one_label_space_are_not_averaged():
+    rows = frame(shaped(FULL), shaped(HALF, variant="w"))
+    with pytest.raises(ValueError, match="several variants of t, m, random, drawn, full"):
+        label_spaces(context_shares(rows, WINDOWS), {})
+
+
+def test_tasks_without_a_half_are_left_out():
+    assert label_spaces(context_shares(shaped(FULL), WINDOWS), {}).empty
+    assert label_spaces(context_shares(shaped(FULL).iloc[:0], WINDOWS), {}).empty

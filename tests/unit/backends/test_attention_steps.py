@@ -1,0 +1,447 @@
+"""Patterns of attention on the backend: the logits of a dense pass under the explicit mask."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.models import plain_model, qwen_tokenizer, save_tiny_model, tiny_config
+from transformers import AttentionInterface
+
+from icl_bench.backends.interface import Answer, Free
+from icl_bench.backends.packed_decoding import OpenPack
+from icl_bench.backends.transformers import TransformersBackend
+from icl_bench.errors import CellError
+from icl_bench.models.architecture import layer_windows, shape_of
+from icl_bench.models.attention_patterns import FULL, Approx, Block, Grouped, Pattern, parse
+from icl_bench.prompts.encoding import Ids, PromptSet
+from icl_bench.sweep.compute_cost import PromptLayout, cache_bytes, work_of
+
+KINDS = ["llama", "mistral", "qwen2", "gemma3_text"]
+BLOCKS = ["block:1", "block:3,sink=0,local=0", "block:3,sink=0,local=1", "block:3,sink=1,local=0",
+          "block:3,sink=1,local=1", "block:4,sink=2,local=2", "block:7", "block:100"]  # fmt: skip
+PATTERNS = ["full", *BLOCKS, "grouped:2,20", "grouped:3,1", "approx:32,4", "approx:21,1",
+            "approx:40,16"]  # fmt: skip
+TOLERANCE = 1e-4
+
+Sees = Callable[[int], np.ndarray]
+"""For a layer, which token (row) sees which key (column)."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Such small products are slower on several."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("models")
+    size = len(qwen_tokenizer())
+    return {kind: save_tiny_model(tiny_config(kind, size), root / kind) for kind in KINDS}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def model(folders: dict[str, Path], kind: str) -> Any:
+    return plain_model(folders[kind])
+
+
+@pytest.fixture(scope="module")
+def backend(folders: dict[str, Path], kind: str) -> TransformersBackend:
+    return TransformersBackend(folders[kind], qwen_tokenizer(), dtype="float32", device="cpu",
+                               chunk_tokens=48)  # fmt: skip
+
+
+def ids(count: int, seed: int) -> Ids:
+    return tuple(np.random.default_rng(seed).integers(0, 400, count).tolist())
+
+
+def shared(demonstrations: int, suffixes: Sequence[int]) -> PromptSet:
+    """Prompts over so many demonstrations of 3 to 15 tokens, BOS before them."""
+    sizes = np.random.default_rng(1).integers(3, 16, demonstrations)
+    sizes[0] += 1
+    ends = tuple(np.cumsum(sizes).tolist())
+    own = tuple(ids(size, 100 + i) for i, size in enumerate(suffixes))
+    return PromptSet(ids(500, 0)[: ends[-1]], own, ends=(ends,), lead=1)
+
+
+def retrieved(count: int, demonstrations: int) -> PromptSet:
+    """Prompts with demonstrations of their own, some of which several prompts have."""
+    rng = np.random.default_rng(2)
+    pool = [ids(int(size), 50 + i) for i, size in enumerate(rng.integers(3, 16, 12))]
+    prompts, ends = [], []
+    for i in range(count):
+        shown = [pool[0], *(pool[j] for j in 1 + rng.permutation(11)[: demonstrations - 1])]
+        prompts.append(((7,), *shown, ids(5 + i, 300 + i)))
+        ends.append(tuple(1 + np.cumsum([len(s) for s in shown]).astype(int)))
+    whole = [sum(parts, ()) for parts in prompts]
+    return PromptSet((7,), tuple(p[1:] for p in whole), ends=tuple(ends), lead=1)
+
+
+def mixed(count: int, demonstrations: int, own: int) -> PromptSet:
+    """Prompts that share their first demonstrations and end with some of their own."""
+    start, behind = shared(demonstrations, []), retrieved(count, own)
+    length = len(start.prefix)
+    ends = tuple((*start.ends[0], *(length - 1 + end for end in e)) for e in behind.ends)
+    return PromptSet(start.prefix, behind.suffixes, ends=ends, lead=1)
+
+
+# -- the definition, written out ----------------------------------------------------------------
+
+
+def blocked(ends: Sequence[int], tokens: int, size: int, sink: int, local: int) -> np.ndarray:
+    """Figure 17: a block sees itself, the sink and the local blocks; the query sees all."""
+    block = np.full(tokens, -1)
+    for place, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        block[start:end] = place // size
+    mine, its = block[:, None], block[None]
+    sees = (its == mine) | (its < sink) | ((its < mine) & (its >= mine - local))
+    sees |= mine < 0
+    return sees & np.tri(tokens, dtype=bool)
+
+
+def sees(pattern: Pattern, ends: Sequence[int], tokens: int, windows: Sequence[int | None]) -> Sees:
+    """Which keys each layer's tokens see (means of chunks aside)."""
+    causal = np.tri(tokens, dtype=bool)
+    distance = np.arange(tokens)[:, None] - np.arange(tokens)[None]
+    full = [i for i, window in enumerate(windows) if window is None]
+
+    def of_layer(layer: int) -> np.ndarray:
+        own = windows[layer]
+        if own is not None:
+            seen = causal & (distance < own)
+        elif isinstance(pattern, Grouped) and full.index(layer) % pattern.every:
+            seen = causal & (distance < pattern.window)
+        elif isinstance(pattern, Approx):
+            far = np.maximum(np.arange(tokens) - pattern.window + 1, 0)
+            far = far // pattern.chunk * pattern.chunk
+            seen = causal & (np.arange(tokens)[None] >= far[:, None])
+        else:
+            seen = causal
+        if isinstance(pattern, Block):
+            seen = seen & blocked(ends, tokens, pattern.size, pattern.sink, pattern.local)
+        return seen
+
+    return of_layer
+
+
+def dense_logits(model: Any, prompt: Ids, of_layer: Sees, chunk: dict[int, int]) -> torch.Tensor:
+    """Logits of every token of one plain pass with an explicit mask in each layer.
+
+    In the layers of ``chunk``, keys that are not seen are seen as means of so many.
+    """
+
+    def attention(module: Any, query: Any, key: Any, value: Any, _: Any, **options: Any) -> Any:
+        groups = query.shape[1] // key.shape[1]
+        key, value = (x[0].repeat_interleave(groups, 0).double() for x in (key, value))
+        scale = options.get("scaling") or query.shape[-1] ** -0.5
+        seen = of_layer(module.layer_idx)
+        out = torch.zeros_like(query[0], dtype=torch.double)
+        for t in range(query.shape[2]):
+            keys, values = key[:, seen[t]], value[:, seen[t]]
+            weights = torch.zeros(keys.shape[1], dtype=torch.double)
+            if module.layer_idx in chunk:
+                size = chunk[module.layer_idx]
+                for start in range(0, int(np.flatnonzero(seen[t])[0]), size):
+                    keys = torch.cat([keys, key[:, start : start + size].mean(1, True)], 1)
+                    values = torch.cat([values, value[:, start : start + size].mean(1, True)], 1)
+                    weights = torch.cat([weights, torch.tensor([math.log(size)])])
+            scores = (keys @ query[0, :, t].double()[..., None])[..., 0] * scale + weights
+            out[:, t] = (torch.softmax(scores, -1)[:, None] @ values)[:, 0]
+        return out.transpose(0, 1)[None].to(query.dtype), None
+
+    AttentionInterface.register("dense_reference", attention)
+    model.set_attn_implementation("dense_reference")
+    with torch.inference_mode():
+        logits: torch.Tensor = model(torch.tensor([prompt]), use_cache=False).logits[0].float()
+    return logits
+
+
+def expected(model: Any, prompts: PromptSet, index: int, pattern: Pattern) -> torch.Tensor:
+    prompt, windows = prompts.ids(index), layer_windows(model.config.get_text_config())
+    chunked = isinstance(pattern, Approx)
+    chunk = {i: pattern.chunk for i, w in enumerate(windows) if w is None} if chunked else {}
+    of_layer = sees(pattern, prompts.ends_of(index), len(prompt), windows)
+    return dense_logits(model, prompt, of_layer, chunk)[-1]
+
+
+# -- the backend --------------------------------------------------------------------------------
+
+
+def last_logits(
+    backend: TransformersBackend, prompts: PromptSet, pattern: Pattern, reserve: int = 0
+) -> torch.Tensor:
+    """Logits of every query's end, all of them packed over the cached prefix."""
+    backend._load_prefix(prompts.prefix, reserve, backend._viewed(pattern, prompts, 0))
+    return backend._logits(OpenPack(backend, prompts.suffixes, 0).ends)
+
+
+def answers(
+    backend: TransformersBackend, prompts: PromptSet, pattern: Pattern
+) -> tuple[torch.Tensor, list[Answer]]:
+    """Logits of every query's end as ``answer`` computes them, and its answers."""
+    ends: dict[int, torch.Tensor] = {}
+    own = backend._answer_pack
+
+    def spy(suffixes: Sequence[Ids], decoding: Any) -> list[Answer]:
+        hidden = OpenPack(backend, suffixes, 1).ends
+        for suffix, logits in zip(suffixes, backend._logits(hidden), strict=True):
+            (index,) = (i for i in range(len(prompts)) if prompts.ids(i)[-5:] == suffix[-5:])
+            ends[index] = logits
+        return own(suffixes, decoding)
+
+    backend._answer_pack = spy  # type: ignore[method-assign]
+    try:
+        packs = list(backend.answer(prompts, range(len(prompts)), Free("\n", 1), 0, pattern))
+    finally:
+        del backend._answer_pack  # type: ignore[attr-defined]
+    found = {a.index: a for pack in packs for a in pack}
+    order = range(len(prompts))
+    return torch.stack([ends[i] for i in order]), [found[i] for i in order]
+
+
+@pytest.mark.parametrize("text", PATTERNS)
+def test_packed_queries_over_a_growing_prefix_have_the_logits_of_a_dense_pass(
+    backend: TransformersBackend, model: Any, text: str
+) -> None:
+    pattern = parse(text)
+    last_logits(backend, shared(3, [4]), pattern)
+    last_logits(backend, shared(11, [6, 2]), pattern)  # extends what is cached
+    prompts = shared(26, [9, 1, 17])
+    got = last_logits(backend, prompts, pattern)
+    for i in range(len(prompts)):
+        wanted = expected(model, prompts, i, pattern)
+        torch.testing.assert_close(got[i], wanted, atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("text", ["full", *BLOCKS[:5], "grouped:2,20", "approx:40,8"])
+def test_retrieved_demonstrations_have_the_logits_of_a_dense_pass(
+    backend: TransformersBackend, model: Any, text: str
+) -> None:
+    pattern, prompts = parse(text), retrieved(3, 6)
+    got, _ = answers(backend, prompts, pattern)
+    for i in range(len(prompts)):
+        wanted = expected(model, prompts, i, pattern)
+        torch.testing.assert_close(got[i], wanted, atol=TOLERANCE, rtol=0)
+
+
+# -- demonstrations that are computed once ------------------------------------------------------
+
+
+def turned(keys: torch.Tensor, by: int, theta: float) -> torch.Tensor:
+    """Keys ``(heads, tokens, head_dim)`` turned by a distance, as complex numbers."""
+    half = keys.shape[-1] // 2
+    angles = by * theta ** (-torch.arange(half, dtype=torch.double) / half)
+    numbers = torch.complex(keys[..., :half].double(), keys[..., half:].double())
+    numbers = numbers * torch.polar(torch.ones(half, dtype=torch.double), angles)
+    return torch.cat([numbers.real, numbers.imag], -1).to(keys.dtype)
+
+
+def theta_of(config: Any, layer: int) -> float:
+    rope, kinds = config.rope_parameters, getattr(config, "layer_types", None)
+    return float((rope.get(kinds[layer], rope) if kinds else rope)["rope_theta"])
+
+
+def pieced_logits(model: Any, head: Ids, shown: Sequence[Ids], alone: bool, query: Ids) -> Any:
+    """Logits of a query's end, over demonstrations each of which was computed by itself.
+
+    That is behind the head, or with ``alone`` behind nothing.
+    """
+    config = model.config.get_text_config()
+    windows, kept, before = layer_windows(config), {}, {}
+
+    def attention(module: Any, query: Any, key: Any, value: Any, _: Any, **options: Any) -> Any:
+        layer = module.layer_idx
+        groups = query.shape[1] // key.shape[1]
+        if before:
+            key = torch.cat([before[layer][0][None], key], 2)
+            value = torch.cat([before[layer][1][None], value], 2)
+        kept[layer] = key[0], value[0]
+        keys, values = (x[0].repeat_interleave(groups, 0) for x in (key, value))
+        ahead = keys.shape[1] - query.shape[2]
+        distance = ahead + np.arange(query.shape[2])[:, None] - np.arange(keys.shape[1])[None]
+        unseen = torch.from_numpy((distance < 0) | (distance >= (windows[layer] or 10**6)))
+        scores = (
+            query[0] @ keys.transpose(1, 2) * (options.get("scaling") or keys.shape[-1] ** -0.5)
+        )
+        out = torch.softmax(scores.masked_fill(unseen, -math.inf), -1) @ values
+        return out.transpose(0, 1)[None], None
+
+    AttentionInterface.register("pieced_reference", attention)
+    model.set_attn_implementation("pieced_reference")
+
+    def passed(tokens: Ids, first: int) -> torch.Tensor:
+        places = torch.arange(first, first + len(tokens))[None]
+        with torch.inference_mode():
+            output = model(torch.tensor([tokens]), position_ids=places, use_cache=False)
+        logits: torch.Tensor = output.logits[0, -1].float()
+        return logits
+
+    passed(head, 0)
+    whole = {layer: [pair] for layer, pair in kept.items()}
+    place, base = len(head), 0 if alone else len(head)
+    for demonstration in shown:
+        passed(demonstration if alone else head + demonstration, 0)
+        for layer, (key, value) in kept.items():
+            own = turned(key[:, base:], place - base, theta_of(config, layer)), value[:, base:]
+            whole[layer].append(own)
+        place += len(demonstration)
+    for layer, pairs in whole.items():
+        before[layer] = tuple(torch.cat(parts, 1) for parts in zip(*pairs, strict=True))
+    return passed(query, place)
+
+
+@pytest.mark.parametrize("sink", [0, 1])
+def test_reused_demonstrations_have_the_logits_of_ones_that_were_computed_apart(
+    backend: TransformersBackend, model: Any, sink: int
+) -> None:
+    prompts = retrieved(4, 6)
+    got, answered = answers(backend, prompts, parse(f"block:1,sink={sink},local=0,reuse"))
+    for i in range(len(prompts)):
+        prompt, ends = prompts.ids(i), (prompts.lead, *prompts.ends_of(i))
+        shown = [prompt[a:b] for a, b in pairwise(ends)]
+        head = prompt[: ends[1]] if sink else prompt[: ends[0]]
+        wanted = pieced_logits(model, head, shown[sink:], not sink, prompt[ends[-1] :])
+        torch.testing.assert_close(got[i], wanted, atol=TOLERANCE, rtol=0)
+    assert answered[0].cached_tokens < answered[3].cached_tokens
+
+
+def test_each_demonstration_is_computed_once(backend: TransformersBackend) -> None:
+    prompts, pattern = retrieved(4, 6), parse("block:1,reuse")
+    backend._kept.clear()
+    backend._drop_prefix()
+    before = backend.counters.prefix_tokens
+    list(backend.answer(prompts, range(4), Free("\n", 1), 0, pattern))
+    reading = PromptLayout.of(prompts, pattern)
+    sink = prompts.ends_of(0)[0]
+    assert backend.counters.prefix_tokens - before == reading.encoded_tokens + sink
+    list(backend.answer(prompts, range(4), Free("\n", 1), 0, pattern))
+    assert backend.counters.prefix_tokens - before == reading.encoded_tokens + sink
+
+
+def test_demonstrations_over_the_limit_are_computed_again(backend: TransformersBackend) -> None:
+    prompts, pattern = retrieved(4, 6), parse("block:1,reuse")
+    first, _ = answers(backend, prompts, pattern)
+    for kept in backend._kept.values():
+        kept.limit_bytes = 1
+        kept.trim()
+    again, _ = answers(backend, prompts, pattern)
+    torch.testing.assert_close(first, again)
+    backend._kept.clear()
+
+
+# -- what it saves ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", PATTERNS)
+def test_the_cache_holds_the_bytes_of_the_formula(
+    backend: TransformersBackend, folders: dict[str, Path], kind: str, text: str
+) -> None:
+    pattern, prompts = parse(text), shared(26, [9])
+    backend._drop_prefix()
+    last_logits(backend, prompts, pattern, reserve=1000)
+    wanted = cache_bytes(shape_of(str(folders[kind])), pattern, len(prompts.prefix), "float32")
+    assert backend._prefix.nbytes() == wanted
+
+
+@pytest.mark.parametrize("text", PATTERNS)
+def test_the_formula_counts_the_keys_that_are_computed(
+    backend: TransformersBackend, folders: dict[str, Path], kind: str, text: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Counted: every pair that a kernel was given and no mask hides."""
+    from icl_bench.backends import attention_steps as module
+
+    pattern, prompts, pairs = parse(text), shared(26, [9]), 0
+    own = module.attend
+
+    def counting(query: Any, key: Any, value: Any, scale: float, **how: Any) -> Any:
+        nonlocal pairs
+        tokens, keys, heads = query.shape[2], key.shape[2], query.shape[1]
+        if how.get("causal"):
+            pairs += heads * tokens * (tokens + 1) // 2
+        elif how.get("mask") is not None:
+            pairs += int((how["mask"].bias == 0).sum()) * key.shape[1]
+        else:
+            pairs += heads * tokens * keys
+        return own(query, key, value, scale, **how)
+
+    monkeypatch.setattr(module, "attend", counting)
+    backend._drop_prefix()
+    backend._load_prefix(prompts.prefix, 0, backend._viewed(pattern, prompts, 0))
+    shape = shape_of(str(folders[kind]))
+    work = work_of(PromptLayout.of(prompts, pattern), shape, 0, "float32")
+    width = shape.heads_width // backend._model.config.get_text_config().num_attention_heads
+    counted = 2.0 * shape.parameters * len(prompts.prefix) + 4.0 * width * pairs
+    assert work.prefix_flops == pytest.approx(counted, rel=1e-12)
+
+
+def test_a_window_that_cannot_hold_an_answer_is_an_error_of_the_cell(
+    backend: TransformersBackend,
+) -> None:
+    with pytest.raises(CellError, match="WINDOW must hold an answer, here 11 tokens"):
+        list(backend.answer(shared(5, [3]), [0], Free("\n", 10), 0, parse("approx:8,4")))
+
+
+def test_another_pattern_does_not_take_over_what_is_cached(
+    backend: TransformersBackend, model: Any
+) -> None:
+    prompts = shared(20, [5])
+    for text in ("block:3", "full", "block:3,sink=0,local=0", "grouped:2,20", "full"):
+        got = last_logits(backend, prompts, parse(text))
+        wanted = expected(model, prompts, 0, parse(text))
+        torch.testing.assert_close(got[0], wanted, atol=TOLERANCE, rtol=0)
+
+
+def test_full_is_the_models_own_attention(backend: TransformersBackend, model: Any) -> None:
+    prompts = shared(20, [5])
+    model.set_attn_implementation("sdpa")
+    with torch.inference_mode():
+        own = model(torch.tensor([prompts.ids(0)]), use_cache=False).logits[0, -1].float()
+    got = last_logits(backend, prompts, FULL)[0]
+    torch.testing.assert_close(got, own, atol=TOLERANCE, rtol=0)
+
+
+# -- losses -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["full", "grouped:2,20", "approx:32,4"])
+def test_losses_are_those_of_a_dense_pass(
+    backend: TransformersBackend, model: Any, text: str
+) -> None:
+    pattern, prompt = parse(text), ids(150, 5)
+    windows = layer_windows(model.config.get_text_config())
+    chunk = {i: 4 for i, w in enumerate(windows) if w is None} if text.startswith("approx") else {}
+    logits = dense_logits(model, prompt, sees(pattern, (), len(prompt), windows), chunk)
+    wanted = torch.nn.functional.cross_entropy(
+        logits[:-1].double(), torch.tensor(prompt[1:]), reduction="none"
+    )
+    got = backend.losses(prompt, pattern)
+    np.testing.assert_allclose(got, wanted.numpy(), atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("demonstrations", [2, 9])
+@pytest.mark.parametrize("text", ["full", *BLOCKS[:5], "grouped:2,20", "approx:40,8"])
+def test_own_demonstrations_behind_shared_ones_have_the_logits_of_a_dense_pass(
+    backend: TransformersBackend, model: Any, text: str, demonstrations: int
+) -> None:
+    pattern, prompts = parse(text), mixed(3, demonstrations, 4)
+    got, found = answers(backend, prompts, pattern)
+    for i in range(len(prompts)):
+        wanted = expected(model, prompts, i, pattern)
+        torch.testing.assert_close(got[i], wanted, atol=TOLERANCE, rtol=0)
+        assert found[i].cached_tokens == len(prompts.prefix)

@@ -1,0 +1,262 @@
+"""The API backend against a small server on the loopback: retries, resume, keys, odd answers."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import fakes
+from support.api_server import Reply, chat, completion, serving
+
+from icl_bench.backends.interface import Answer, Free
+from icl_bench.errors import CellError, UserError
+from icl_bench.prompts.encoding import PromptSet
+from icl_bench.results.reading import read_results
+from icl_bench.results.store import Store
+from icl_bench.sweep.runner import Runner
+
+pytest.importorskip("openai")
+from icl_bench.backends.openai import OpenAIBackend, address, api_key
+
+KEY = "sk-very-secret"
+PROMPTS = PromptSet((), ((1,),) * 6, "demonstrations\n", tuple(f"query {i}" for i in range(6)))
+ENGINE = {"backend": "openai"}
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+
+
+def backend(url: str, **options: Any) -> OpenAIBackend:
+    return OpenAIBackend("m", base_url=url, identity=ENGINE, **{"patience_seconds": 20, **options})
+
+
+def answers(engine: OpenAIBackend, todo: list[int], **decoding: Any) -> list[Answer]:
+    free = Free(**{"stop": "\n", "max_tokens": 5, **decoding})
+    found = [a for pack in engine.answer(PROMPTS, todo, free, 0) for a in pack]
+    return sorted(found, key=lambda a: a.index)
+
+
+def echo(body: dict[str, Any]) -> Reply:
+    return completion(f" {body['prompt'].split()[-1]}\nquery: more")
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
+# -- what is asked and what is made of it -------------------------------------------------------
+
+
+def test_the_prompts_own_text_is_sent_and_the_answer_is_cut_at_the_stop():
+    with serving(echo) as server:
+        found = answers(backend(server.url), [0, 3])
+    assert [(a.index, a.text) for a in found] == [(0, " 0"), (3, " 3")]
+    assert {r["prompt"] for r in server.requests} == {PROMPTS.text(0), PROMPTS.text(3)}
+    assert all(r["temperature"] == 0 and r["stop"] == ["\n"] for r in server.requests)
+    assert all(r["path"] == "/v1/completions" for r in server.requests)
+    assert server.keys == {f"Bearer {KEY}"}
+
+
+def test_a_chat_server_gets_the_prompt_as_one_user_message():
+    with serving(lambda _: chat("card lost")) as server:
+        (found,) = answers(backend(server.url, endpoint="chat"), [2])
+    assert found.text == "card lost"
+    (asked,) = server.requests
+    assert asked["messages"] == [{"role": "user", "content": PROMPTS.text(2)}]
+    assert asked["path"] == "/v1/chat/completions"
+
+
+def test_labels_have_room_for_a_tokenizer_that_needs_more_tokens_and_free_text_its_limit():
+    with serving(echo) as server:
+        engine = backend(server.url)
+        answers(engine, [0], max_tokens=5)
+        answers(engine, [0], max_tokens=5, stop="\n==\n")
+    assert [r["max_tokens"] for r in server.requests] == [18, 5]
+
+
+def test_tokens_are_counted_as_the_server_says():
+    with serving(echo) as server:
+        engine = backend(server.url)
+        found = answers(engine, [0, 1, 2])
+    assert [a.cached_tokens for a in found] == [4, 4, 4]
+    assert engine.counters.prompt_tokens == 3 * (10 - 4)
+    assert engine.counters.answer_tokens == 6
+
+
+def test_no_more_requests_are_in_flight_than_asked_for():
+    def slow(body: dict[str, Any]) -> Reply:
+        time.sleep(0.1)
+        return echo(body)
+
+    with serving(slow) as server:
+        answers(backend(server.url, concurrency=2), list(range(6)))
+    assert server.most_at_once == 2
+
+
+# -- servers that fail --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_server_that_fails_for_a_while_is_asked_again(status: int):
+    refused: dict[str, int] = {}
+
+    def answer(body: dict[str, Any]) -> Reply:
+        times = refused[body["prompt"]] = refused.get(body["prompt"], 0) + 1
+        return (status, {"error": {"message": "later"}}) if times < 5 else echo(body)
+
+    with serving(answer) as server:
+        found = answers(backend(server.url, patience_seconds=10), [0, 1, 2])
+    assert [a.text for a in found] == [" 0", " 1", " 2"]
+    assert len(server.requests) == 3 * 5
+
+
+def test_a_server_that_is_killed_and_comes_back_answers_the_rest():
+    port = free_port()
+    done: list[str] = []
+
+    def answer(body: dict[str, Any]) -> Reply:
+        done.append(body["prompt"])
+        return echo(body)
+
+    with serving(answer, port) as server:
+        engine = backend(server.url, concurrency=1)
+        packs = engine.answer(PROMPTS, range(6), Free("\n", 5), 0)
+        found = next(packs)
+    back = threading.Event()
+
+    def later() -> None:
+        time.sleep(2)
+        with serving(answer, port):
+            back.wait(30)
+
+    thread = threading.Thread(target=later)
+    thread.start()
+    found += [a for pack in packs for a in pack]
+    back.set()
+    thread.join()
+    assert sorted(a.index for a in found) == list(range(6))
+
+
+def test_what_was_answered_before_a_failure_is_kept():
+    def answer(body: dict[str, Any]) -> Reply:
+        if body["prompt"].endswith("3"):
+            return 400, {"error": {"message": "this prompt is too long"}}
+        return echo(body)
+
+    with serving(answer) as server:
+        packs = backend(server.url, concurrency=1).answer(PROMPTS, range(6), Free("\n", 5), 0)
+        found: list[Answer] = []
+        with pytest.raises(CellError, match=r"refuses the request.*too long"):
+            deque(map(found.extend, packs))
+    indices = {a.index for a in found}
+    assert {0, 1, 2} <= indices
+    assert 3 not in indices
+
+
+def test_a_server_that_stays_away_fails_the_cell_and_is_not_waited_for_again():
+    with serving(lambda _: (503, {"error": {"message": "down"}})) as server:
+        engine = backend(server.url, patience_seconds=0.5)
+        with pytest.raises(CellError, match=r"failed for long.*down"):
+            answers(engine, [0])
+        engine._patience = 1000
+        start = time.monotonic()
+        with pytest.raises(CellError, match="failed for long"):
+            answers(engine, [1])
+    assert time.monotonic() - start < 30
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        (completion(None), "answered with nothing instead of text"),
+        (completion({"a": 1}), "instead of text"),
+        ((200, {"choices": []}), "answered with nothing"),
+        ((401, {"error": {"message": f"bad key {KEY}"}}), "refuses the key in OPENAI_API_KEY"),
+        ((403, {"error": {"message": f"{KEY} may not"}}), r"refuses the request.*\*\*\* may not"),
+        ((404, {"error": {"message": "no model m"}}), "refuses the request.*no model m"),
+    ],
+)
+def test_an_answer_that_is_no_answer_fails_the_cell_and_never_repeats_the_key(
+    reply: Reply, said: str
+):
+    with serving(lambda _: reply) as server, pytest.raises(CellError, match=said) as raised:
+        answers(backend(server.url), [0])
+    assert KEY not in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_an_unreachable_server_is_named():
+    with pytest.raises(CellError, match=r"http://127.0.0.1:\d+/v1 does not answer"):
+        backend(f"http://127.0.0.1:{free_port()}/v1")
+
+
+# -- addresses and keys -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        (None, "needs --base-url"),
+        ("localhost:8000", "not an address"),
+        ("http://", "not an address"),
+        ("http://host:port/v1", "not an address"),
+        (f"https://user:{KEY}@host/v1", "must hold no key"),
+        (f"https://host/v1?key={KEY}", "must hold no key"),
+    ],
+)
+def test_an_address_that_is_none_or_holds_a_key_is_refused_without_repeating_it(
+    url: str | None, said: str
+):
+    with pytest.raises(UserError, match=said) as raised:
+        address(url)
+    assert KEY not in str(raised.value)
+
+
+def test_a_missing_key_is_said(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OPENAI_API_KEY", " ")
+    with pytest.raises(UserError, match="OPENAI_API_KEY is not set"):
+        api_key()
+
+
+# -- with the runner ----------------------------------------------------------------------------
+
+
+def test_a_run_that_failed_is_resumed_without_asking_twice_and_no_file_holds_the_key(
+    tmp_path: Path,
+):
+    plan = fakes.plan(tmp_path / "task", k="2", draws=1, scoring="unconstrained")
+    broken = True
+    asked: list[str] = []
+
+    def answer(body: dict[str, Any]) -> Reply:
+        if broken and len(asked) >= 3:
+            return 400, {"error": {"message": "no more"}}
+        asked.append(body["prompt"])
+        return completion(" card lost" if len(asked) % 2 else " it is lost")
+
+    with serving(answer) as server:
+
+        def run() -> Any:
+            load = lambda: backend(server.url, concurrency=1)  # noqa: E731
+            return Runner(plan, Store(tmp_path / "results"), ENGINE, load).run()
+
+        assert len(run().failed) == 1
+        broken = False
+        assert len(run().computed) == 1
+    assert len(asked) == len(set(asked)) == 6
+    frame = read_results(tmp_path / "results")
+    assert frame["valid"].tolist().count(False) == 3
+    assert set(frame.loc[frame["valid"], "prediction"]) == {"card lost"}
+    assert not frame.loc[~frame["valid"], "correct"].any()
+    for file in (tmp_path / "results").rglob("*"):
+        assert not file.is_file() or KEY.encode() not in file.read_bytes()

@@ -1,0 +1,692 @@
+"""The packed backend answers as plain forward passes of the same model do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.models import (
+    WINDOW,
+    plain_logits,
+    plain_model,
+    qwen_tokenizer,
+    save_tiny_model,
+    tiny_config,
+)
+
+from icl_bench.backends import transformers as module
+from icl_bench.backends.attention_steps import Extend
+from icl_bench.backends.interface import Answer, Decoding, Exact, Free, Greedy
+from icl_bench.backends.label_constraint import compile_labels, label_trie, token_bytes
+from icl_bench.backends.packed_decoding import OpenPack
+from icl_bench.backends.transformers import TransformersBackend
+from icl_bench.errors import CellError, UserError
+from icl_bench.prompts.encoding import Ids, PromptSet
+
+KINDS = ["llama", "mistral", "qwen2", "gemma3_text"]
+LABELS = ["card arrival", "card", "card status", "order", "état", "top up"]
+ANSWERS = [f" {label}\n" for label in LABELS]
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Any:
+    return qwen_tokenizer()
+
+
+@pytest.fixture(scope="session")
+def folders(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("models")
+    size = len(tokenizer)
+    return {kind: save_tiny_model(tiny_config(kind, size), root / kind) for kind in KINDS}
+
+
+@pytest.fixture(scope="session")
+def references(folders: dict[str, Path]) -> dict[str, Any]:
+    return {kind: plain_model(folder) for kind, folder in folders.items()}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Such small products are slower on several."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def loaded(folders: dict[str, Path], tokenizer: Any) -> dict[str, Any]:
+    return {
+        kind: TransformersBackend(folder, tokenizer, dtype="float32", device="cpu")._model
+        for kind, folder in folders.items()
+    }
+
+
+@pytest.fixture
+def load(
+    loaded: dict[str, Any], tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., TransformersBackend]:
+    """Make a fresh backend around a model that is read from disk only once."""
+
+    def make(kind: str, **settings: Any) -> TransformersBackend:
+        loaded[kind].set_attn_implementation("sdpa")
+        with monkeypatch.context() as patch:
+            patch.setattr(TransformersBackend, "_load", lambda *_: loaded[kind])
+            return TransformersBackend("", tokenizer, dtype="float32", device="cpu", **settings)
+
+    return make
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """Each kind of attention, where its arithmetic is the point."""
+    return str(request.param)
+
+
+@pytest.fixture(params=["llama", "gemma3_text"])
+def either(request: pytest.FixtureRequest) -> str:
+    """Full layers only, and full and sliding ones, where what is kept is the point."""
+    return str(request.param)
+
+
+def ids(count: int, seed: int) -> Ids:
+    return tuple(np.random.default_rng(seed).integers(0, 400, count).tolist())
+
+
+def prompts_of(prefix: int, suffixes: Sequence[int], seed: int = 0) -> PromptSet:
+    """Random prompts of these lengths; the prefixes of one seed extend one another."""
+    own = tuple(ids(size, 1000 * seed + 7 * i + 1) for i, size in enumerate(suffixes))
+    return PromptSet(ids(500, seed)[:prefix], own)
+
+
+def run(
+    backend: TransformersBackend,
+    prompts: PromptSet,
+    decoding: Decoding,
+    todo: Sequence[int] | None = None,
+) -> list[Answer]:
+    """All answers, in the order of the prompts; each comes once."""
+    wanted = list(range(len(prompts.suffixes))) if todo is None else list(todo)
+    packs = list(backend.answer(prompts, wanted, decoding, 0))
+    found = {answer.index: answer for pack in packs for answer in pack}
+    assert sorted(found) == sorted(wanted)
+    assert sum(map(len, packs)) == len(wanted)
+    return [found[i] for i in wanted]
+
+
+def last_logits(backend: TransformersBackend, prompts: PromptSet) -> torch.Tensor:
+    backend._load_prefix(prompts.prefix, 0)
+    return backend._logits(OpenPack(backend, prompts.suffixes, 0).ends)
+
+
+def label_ids(tokenizer: Any) -> list[Ids]:
+    return [tuple(tokenizer(answer)["input_ids"]) for answer in ANSWERS]
+
+
+@pytest.fixture(scope="session")
+def greedy(tokenizer: Any) -> Greedy:
+    return Greedy(compile_labels(ANSWERS, tokenizer))
+
+
+@pytest.fixture(scope="session")
+def exact(tokenizer: Any) -> Exact:
+    return Exact(label_trie(label_ids(tokenizer)))
+
+
+# -- the same by plain forward passes -----------------------------------------------------------
+
+
+def greedy_label(model: Any, tokenizer: Any, prompt: Ids) -> int:
+    """Constrained greedy decoding by its definition, from texts alone."""
+    spelled, written, tokens = token_bytes(tokenizer), b"", list(prompt)
+    encoded = [answer.encode() for answer in ANSWERS]
+    while len(left := [i for i, a in enumerate(encoded) if a.startswith(written)]) > 1:
+        logits = plain_logits(model, tuple(tokens))[-1]
+        allowed = [
+            token
+            for token, text in spelled.items()
+            if any(encoded[i].startswith(written + text) for i in left)
+        ]
+        token = max(allowed, key=lambda t: float(logits[t]))
+        tokens.append(token)
+        written += spelled[token]
+    return left[0]
+
+
+def label_logs(model: Any, tokenizer: Any, prompt: Ids) -> np.ndarray:
+    """Sum of the log-probabilities of each label's tokens: ``(labels,)``."""
+    logs = []
+    for answer in label_ids(tokenizer):
+        steps = torch.log_softmax(plain_logits(model, prompt + answer), -1)
+        behind = steps[len(prompt) - 1 : -1]
+        logs.append(float(sum(step[t] for step, t in zip(behind, answer, strict=True))))
+    return np.array(logs)
+
+
+def assert_exact(answer: Answer, logs: np.ndarray) -> None:
+    chances = np.sort(np.exp(logs))
+    assert answer.label == logs.argmax()
+    assert answer.probability == pytest.approx(chances[-1], rel=1e-3)
+    assert answer.margin == pytest.approx(chances[-1] - chances[-2], rel=1e-2)
+    assert answer.label_mass == pytest.approx(chances.sum(), rel=1e-3)
+    assert 0 < answer.label_mass <= 1
+
+
+# -- logits -------------------------------------------------------------------------------------
+
+LENGTHS = [1, 5, 3, 20, 9, 2]  # shorter and longer than the sliding window
+
+
+@pytest.mark.parametrize("chunk", [5, 16, 512])
+def test_packed_queries_over_a_growing_prefix_have_the_plain_forwards_logits(
+    load, references, kind, chunk
+):
+    backend = load(kind, chunk_tokens=chunk)
+    for prefix in (0, 1, 6, 30, 31, 77, 200):
+        prompts = prompts_of(prefix, LENGTHS)
+        found = last_logits(backend, prompts)
+        for i, _ in enumerate(LENGTHS):
+            expected = plain_logits(references[kind], prompts.ids(i))[-1]
+            torch.testing.assert_close(found[i], expected, atol=1e-4, rtol=1e-4)
+
+
+def test_a_sliding_block_boundary_changes_nothing(load, references, monkeypatch, kind):
+    monkeypatch.setattr("icl_bench.backends.attention_steps.SLIDING_BLOCK", 7)
+    prompts = prompts_of(60, LENGTHS)
+    found = last_logits(load(kind, chunk_tokens=25), prompts)
+    for i, _ in enumerate(LENGTHS):
+        expected = plain_logits(references[kind], prompts.ids(i))[-1]
+        torch.testing.assert_close(found[i], expected, atol=1e-4, rtol=1e-4)
+
+
+def test_the_tiny_models_tell_far_and_near_tokens_apart(references, kind):
+    """Else the other tests here would pass whatever a query sees."""
+    prompt = ids(60, 3)
+    window = {"mistral": 2 * (WINDOW - 1) + 1}.get(kind, 60)  # what two layers reach together
+    logits = plain_logits(references[kind], prompt)[-1]
+    changed = plain_logits(references[kind], (*prompt[:-window], 7, *prompt[1 - window :]))[-1]
+    assert (changed - logits).abs().max() > 1e-3
+
+
+# -- answers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prefix", [0, 33])
+def test_greedy_answers_are_those_of_whole_forward_passes(
+    load, references, tokenizer, greedy, kind, prefix
+):
+    prompts = prompts_of(prefix, LENGTHS * 2)
+    answers = run(load(kind, chunk_tokens=25), prompts, greedy)
+    expected = [
+        greedy_label(references[kind], tokenizer, prompts.ids(i)) for i, _ in enumerate(answers)
+    ]
+    assert [answer.label for answer in answers] == expected
+    assert len(set(expected)) > 1
+    assert {answer.cached_tokens for answer in answers} == {prefix}
+
+
+@pytest.mark.parametrize("prefix", [0, 33])
+def test_exact_answers_are_the_summed_log_probabilities_of_whole_forward_passes(
+    load, references, tokenizer, exact, kind, prefix
+):
+    prompts = prompts_of(prefix, LENGTHS)
+    for i, answer in enumerate(run(load(kind, chunk_tokens=25), prompts, exact)):
+        assert_exact(answer, label_logs(references[kind], tokenizer, prompts.ids(i)))
+        assert answer.answer_tokens == 0
+
+
+def test_exact_answers_need_no_label_of_several_tokens(load, references, kind):
+    """Labels of one token each: the tree is a root with leaves."""
+    prompts, tokens = prompts_of(33, LENGTHS), [3, 50, 200]
+    for i, answer in enumerate(run(load(kind), prompts, Exact(label_trie([(t,) for t in tokens])))):
+        chances = plain_logits(references[kind], prompts.ids(i))[-1].softmax(-1)[tokens]
+        assert answer.label == int(chances.argmax())
+        assert answer.label_mass == pytest.approx(float(chances.sum()), rel=1e-4)
+
+
+def generated(model: Any, prompt: Ids, tokens: int, **options: Any) -> list[int]:
+    with torch.inference_mode():
+        found = model.generate(
+            torch.tensor([prompt]), do_sample=False, max_new_tokens=tokens, **options
+        )
+    return found[0, len(prompt) :].tolist()
+
+
+def test_free_answers_are_greedily_generated_text(load, references, tokenizer, kind):
+    prompts = prompts_of(33, LENGTHS)
+    answers = run(load(kind, chunk_tokens=25), prompts, Free("no such text", 12))
+    for i, answer in enumerate(answers):
+        tokens = generated(references[kind], prompts.ids(i), 12)
+        assert answer.text == tokenizer.decode(tokens)
+        assert (answer.answer_tokens, answer.label, answer.probability) == (12, None, None)
+
+
+def test_free_text_is_cut_at_its_stop_even_inside_a_token_or_across_several(
+    load, references, tokenizer, kind
+):
+    backend = load(kind)
+    prompts = prompts_of(33, LENGTHS)
+    for i, _ in enumerate(LENGTHS):
+        text = tokenizer.decode(generated(references[kind], prompts.ids(i), 12))
+        for stop in (text[2:9], text[4:5], text[:3], text[-4:]):
+            (answer,) = run(backend, prompts, Free(stop, 12), [i])
+            assert answer.text == text.split(stop)[0]
+
+
+def test_free_text_ends_at_the_models_end_token(folders, tokenizer, references, tmp_path, kind):
+    from transformers import AutoModelForCausalLM
+
+    prompts = prompts_of(33, LENGTHS)
+    found = [generated(references[kind], prompts.ids(i), 12) for i, _ in enumerate(LENGTHS)]
+    end = next(t for full in found for n, t in enumerate(full) if n and t not in full[:n])
+    model = AutoModelForCausalLM.from_pretrained(folders[kind])
+    model.generation_config.eos_token_id = [end, 0]
+    model.save_pretrained(tmp_path / "ending")
+    backend = TransformersBackend(tmp_path / "ending", tokenizer, dtype="float32", device="cpu")
+    for i, answer in enumerate(run(backend, prompts, Free("no such text", 12))):
+        full = found[i]
+        stops = {end, 0, tokenizer.eos_token_id}
+        kept = next((full[:n] for n, t in enumerate(full) if t in stops), full)
+        assert answer.text == tokenizer.decode(kept)
+        assert answer.answer_tokens == min(len(kept) + 1, 12)
+
+
+# -- packs, resuming, caching -------------------------------------------------------------------
+
+
+def decodings(greedy: Greedy, exact: Exact) -> list[Decoding]:
+    return [greedy, exact, Free("e", 8)]
+
+
+def assert_same(found: Sequence[Answer], expected: Sequence[Answer]) -> None:
+    """The same answers; their probabilities up to rounding."""
+    for mine, other in zip(found, expected, strict=True):
+        for name in ("probability", "margin", "label_mass"):
+            if getattr(other, name) is not None:
+                value = getattr(other, name)
+                assert getattr(mine, name) == pytest.approx(value, rel=1e-3, abs=1e-9)
+                mine = replace(mine, **{name: value})
+        assert mine == other
+
+
+def test_answers_do_not_depend_on_what_is_packed_together(load, greedy, exact, either):
+    sizes = [1, 5, 3, 20, 9, 2] * 4 + [4]
+    prompts = prompts_of(40, sizes)
+    for decoding in decodings(greedy, exact):
+        one_by_one = run(load(either, pack_rows=1), prompts, decoding)
+        for rows in (7, 25):
+            assert_same(run(load(either, pack_rows=rows), prompts, decoding), one_by_one)
+        few_tokens = load(either, pack_tokens=30)
+        assert_same(run(few_tokens, prompts, decoding), one_by_one)
+        some = [24, 3, 0, 11]
+        assert_same(run(load(either), prompts, decoding, some), [one_by_one[i] for i in some])
+
+
+def test_packs_keep_within_rows_and_tokens(load, greedy, exact):
+    prompts = prompts_of(4, [1, 5, 3, 20, 9, 2] * 4)
+    backend = load("llama", pack_rows=5, pack_tokens=40)
+    for decoding in (greedy, exact):
+        extra = len(exact.trie.inner) if decoding is exact else 0
+        for pack in backend.answer(prompts, range(24), decoding, 0):
+            widest = max(len(prompts.suffixes[a.index]) for a in pack) + extra
+            assert len(pack) <= 5
+            assert len(pack) == 1 or len(pack) * widest <= 40
+
+
+@pytest.mark.parametrize("chunk", [4, 7])
+def test_a_query_longer_than_a_chunk_is_answered_alike(
+    load, references, tokenizer, greedy, exact, either, chunk
+):
+    """Its beginning is computed as a prefix of its own and dropped again."""
+    sizes = [30, 2, chunk, chunk + 1, 2 * chunk, 2 * chunk + 1]
+    for prefix in (0, 40):
+        prompts = prompts_of(prefix, sizes)
+        for decoding in decodings(greedy, exact):
+            small = load(either, chunk_tokens=chunk)
+            assert_same(run(small, prompts, decoding), run(load(either), prompts, decoding))
+            assert small.counters.prefix_tokens == prefix
+            assert small.counters.own_tokens == sum(sizes)
+    (answer,) = run(small, prompts, exact, [0])
+    assert_exact(answer, label_logs(references[either], tokenizer, prompts.ids(0)))
+
+
+def test_after_a_long_query_the_prefix_can_still_be_extended(load, references, exact, either):
+    backend = load(either, chunk_tokens=6)
+    for prefix in (11, 25, 60):
+        run(backend, prompts_of(prefix, [40, 3]), exact)
+    prompts = prompts_of(90, LENGTHS)
+    found = last_logits(backend, prompts)
+    assert backend.counters.prefix_tokens == 90
+    for i, _ in enumerate(LENGTHS):
+        expected = plain_logits(references[either], prompts.ids(i))[-1]
+        torch.testing.assert_close(found[i], expected, atol=1e-4, rtol=1e-4)
+
+
+def test_a_nested_sweep_computes_each_prefix_token_once(load, greedy, either):
+    backend = load(either, chunk_tokens=16)
+    own = 0
+    for k, prefix in enumerate((3, 40, 41, 100)):
+        prompts = prompts_of(prefix, [k + 1, 5, 9])
+        run(backend, prompts, greedy)
+        own += prompts.own_tokens
+    assert backend.counters.prefix_tokens == 100
+    assert backend.counters.prompt_tokens == 100 + own
+
+
+def test_another_or_a_shorter_prefix_starts_anew(load, references, greedy, either):
+    backend = load(either, chunk_tokens=16)
+    computed = 0
+    for prefix, seed in ((50, 0), (50, 1), (20, 1), (20, 1), (0, 1), (50, 0)):
+        prompts = prompts_of(prefix, LENGTHS, seed)
+        found = last_logits(backend, prompts)
+        for i, _ in enumerate(LENGTHS):
+            expected = plain_logits(references[either], prompts.ids(i))[-1]
+            torch.testing.assert_close(found[i], expected, atol=1e-4, rtol=1e-4)
+        again = prefix == 20 and backend.counters.prefix_tokens == computed
+        computed += 0 if again else prefix
+        assert backend.counters.prefix_tokens == computed
+    assert computed == 50 + 50 + 20 + 50
+
+
+def test_room_kept_for_a_longer_prefix_changes_nothing(load, greedy, either):
+    prompts = prompts_of(40, LENGTHS)
+    backend, roomy = load(either), load(either)
+    expected = run(backend, prompts, greedy)
+    (pack,) = roomy.answer(prompts, range(len(LENGTHS)), greedy, 400)
+    assert_same(sorted(pack, key=lambda a: a.index), expected)
+    assert roomy.peak_prefix_bytes >= backend.peak_prefix_bytes
+
+
+def test_nothing_to_do_gives_no_answers(load, greedy):
+    assert run(load("llama"), prompts_of(9, [2, 3]), greedy, []) == []
+
+
+def test_a_cell_left_in_the_middle_does_not_disturb_the_next(load, greedy, either):
+    backend, prompts = load(either, pack_rows=2), prompts_of(40, LENGTHS)
+    packs: Iterator[list[Answer]] = backend.answer(prompts, range(6), greedy, 0)
+    next(packs)
+    packs.close()
+    assert_same(run(backend, prompts, greedy), run(load(either), prompts, greedy))
+
+
+def test_an_interrupted_prefix_is_taken_up_where_it_was_whole(load, greedy, either, monkeypatch):
+    backend, prompts = load(either, chunk_tokens=16), prompts_of(40, LENGTHS)
+    real, calls = backend._forward, []
+
+    def forward(*step: Any) -> torch.Tensor:
+        calls.append(real(*step))
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return calls[-1]
+
+    monkeypatch.setattr(backend, "_forward", forward)
+    with pytest.raises(KeyboardInterrupt):
+        run(backend, prompts, greedy)
+    assert_same(run(backend, prompts, greedy), run(load(either), prompts, greedy))
+    assert backend.counters.prefix_tokens == 40
+
+
+# -- lack of memory -----------------------------------------------------------------------------
+
+
+def limit_memory(
+    monkeypatch: Any, backend: TransformersBackend, tokens: int, steps: type = object
+) -> None:
+    """Pretend that calls of more than so many tokens do not fit."""
+    real = backend._forward
+
+    def forward(flat: torch.Tensor, positions: torch.Tensor, step: Any) -> torch.Tensor:
+        hidden = real(flat, positions, step)  # as on a device, part of the work is done by then
+        if len(flat) > tokens and isinstance(step, steps):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return hidden
+
+    monkeypatch.setattr(backend, "_forward", forward)
+
+
+def test_packs_are_halved_until_they_fit(load, greedy, exact, either, monkeypatch):
+    prompts = prompts_of(40, [1, 5, 3, 20, 9, 2] * 4)
+    for decoding in decodings(greedy, exact):
+        nodes = 4 if decoding is exact else 1
+        backend = load(either, chunk_tokens=32)
+        limit_memory(monkeypatch, backend, 32 * nodes)
+        assert_same(run(backend, prompts, decoding), run(load(either), prompts, decoding))
+        assert backend.counters.own_tokens == prompts.own_tokens
+        assert backend.counters.prefix_tokens == 40
+
+
+def test_a_prefix_is_computed_in_smaller_chunks_where_memory_is_short(
+    load, references, either, monkeypatch
+):
+    backend = load(either, chunk_tokens=300)
+    limit_memory(monkeypatch, backend, 80)
+    prompts = prompts_of(400, [4, 5])
+    found = last_logits(backend, prompts)
+    assert backend.counters.prefix_tokens == 400
+    for i in range(2):
+        expected = plain_logits(references[either], prompts.ids(i))[-1]
+        torch.testing.assert_close(found[i], expected, atol=1e-4, rtol=1e-4)
+
+
+def test_queries_are_still_packed_after_the_prefix_needed_smaller_chunks(load, greedy, monkeypatch):
+    backend = load("llama", chunk_tokens=300)
+    limit_memory(monkeypatch, backend, 80, steps=Extend)
+    (pack,) = backend.answer(prompts_of(400, [100, 101, 3]), range(3), greedy, 0)
+    assert len(pack) == 3
+
+
+def test_short_queries_are_still_packed_after_long_ones_did_not_fit_together(
+    load, greedy, monkeypatch
+):
+    backend = load("llama")
+    limit_memory(monkeypatch, backend, 80)
+    prompts = prompts_of(40, [70, 71, *[3] * 20])
+    for _ in range(2):
+        packs = list(backend.answer(prompts, range(22), greedy, 0))
+        assert [len(pack) for pack in packs] == [20, 1, 1]
+
+
+def test_a_query_too_long_for_one_call_is_answered_in_several(load, greedy, either, monkeypatch):
+    backend, prompts = load(either), prompts_of(40, [100, 3])
+    limit_memory(monkeypatch, backend, 80)
+    assert_same(run(backend, prompts, greedy), run(load(either), prompts, greedy))
+    assert backend.counters.prompt_tokens == 143
+
+
+def test_a_query_that_cannot_fit_fails_its_cell_and_no_other(load, greedy, either, monkeypatch):
+    backend, fitting = load(either), prompts_of(40, [3, 4])
+    limit_memory(monkeypatch, backend, 50)
+    with pytest.raises(CellError, match=r"out of memory at 100 prompt tokens \(CUDA"):
+        run(backend, prompts_of(40, [3, 60]), greedy)
+    assert_same(run(backend, fitting, greedy), run(load(either), fitting, greedy))
+
+
+def test_a_prefix_that_cannot_fit_fails_its_cell_and_no_other(load, greedy, either, monkeypatch):
+    backend, fitting = load(either, chunk_tokens=64), prompts_of(9, [3, 4])
+    limit_memory(monkeypatch, backend, 20)
+    with pytest.raises(CellError, match="out of memory"):
+        run(backend, prompts_of(40, [3, 60]), greedy)
+    assert_same(run(backend, fitting, greedy), run(load(either), fitting, greedy))
+
+
+def test_a_long_query_that_cannot_fit_fails_its_cell_and_no_other(
+    load, greedy, either, monkeypatch
+):
+    backend, prompts = load(either, chunk_tokens=16), prompts_of(40, [3, 60])
+    real, calls = backend._forward, []
+
+    def forward(*step: Any) -> torch.Tensor:
+        calls.append(real(*step))
+        if len(calls) == 7:  # the prefix takes three, the short query one, the long one four
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return calls[-1]
+
+    monkeypatch.setattr(backend, "_forward", forward)
+    with pytest.raises(CellError, match="out of memory"):
+        run(backend, prompts, greedy)
+    assert len(calls) == 7
+    computed = backend.counters.prompt_tokens
+    assert_same(run(backend, prompts, greedy), run(load(either), prompts, greedy))
+    assert backend.counters.prompt_tokens == computed + 40 + 63
+
+
+def test_memory_kept_for_later_cells_does_not_fail_a_cell_that_fits(load, greedy, monkeypatch):
+    from icl_bench.backends import kv_cache as storage
+
+    real = storage.grown
+
+    def grown(old: Any, new: torch.Tensor, size: int, used: int) -> torch.Tensor:
+        if size > 120:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return real(old, new, size, used)
+
+    monkeypatch.setattr(storage, "grown", grown)
+    backend = load("gemma3_text", chunk_tokens=16)
+    for prefix in (9, 40, 100):
+        prompts = prompts_of(prefix, [3, 4])
+        (pack,) = backend.answer(prompts, [0, 1], greedy, 5_000)
+        monkeypatch.undo()
+        expected = run(load("gemma3_text"), prompts, greedy)
+        monkeypatch.setattr(storage, "grown", grown)
+        assert_same(sorted(pack, key=lambda a: a.index), expected)
+    assert backend.counters.prefix_tokens == 100
+    with pytest.raises(CellError, match="out of memory"):
+        run(backend, prompts_of(200, [3]), greedy)
+
+
+def test_the_messages_of_cpu_and_gpu_allocators_are_lack_of_memory():
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(10**17)
+    assert module._out_of_memory(caught.value)
+    assert module._out_of_memory(torch.OutOfMemoryError("x"))
+    assert not module._out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+
+
+def test_other_errors_are_not_taken_for_lack_of_memory(load, greedy, monkeypatch):
+    backend = load("llama")
+
+    def forward(*step: Any) -> torch.Tensor:
+        raise RuntimeError("shapes cannot be multiplied")
+
+    monkeypatch.setattr(backend, "_forward", forward)
+    with pytest.raises(RuntimeError, match="shapes"):
+        run(backend, prompts_of(0, [3]), greedy)
+    with pytest.raises(RuntimeError, match="shapes"):
+        run(backend, prompts_of(5, [3]), greedy)
+
+
+# -- what is refused ----------------------------------------------------------------------------
+
+
+def small(kind: str, **fields: Any) -> Any:
+    from transformers import AutoConfig
+
+    common = {"vocab_size": 421, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    return AutoConfig.for_model(kind, **{**common, **fields})
+
+
+HEADS = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+REFUSED = {
+    "alibi": ("bloom", {"hidden_size": 32, "n_layer": 2, "n_head": 4}),
+    "alibi, another way": ("mpt", {"d_model": 32, "n_layers": 2, "n_heads": 4}),
+    "a state instead of attention": (
+        "mamba", {"hidden_size": 32, "state_size": 4, "num_hidden_layers": 2}
+    ),
+    "capped scores": ("gemma2", {**HEADS, "head_dim": 8}),
+    "sinks": ("gpt_oss", {**HEADS, "head_dim": 8, "num_local_experts": 2}),
+    "chunks": ("llama4_text", {**HEADS, "head_dim": 8, "intermediate_size_mlp": 48}),
+    "frequencies that depend on the length": (
+        "llama",
+        {**HEADS, "rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
+    ),
+    "long and short frequencies": (
+        "phi3",
+        {
+            **HEADS,
+            "max_position_embeddings": 128,
+            "original_max_position_embeddings": 64,
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 1e4,
+                "short_factor": [1.0] * 4,
+                "long_factor": [2.0] * 4,
+                "original_max_position_embeddings": 64,
+            },
+        },
+    ),
+    "a window that its attention is not told": (
+        "phimoe", {**HEADS, "sliding_window": 64, "num_local_experts": 2}
+    ),
+    "some layers without attention": (
+        "lfm2",
+        {**HEADS, "layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_model_whose_attention_is_not_computed_here_is_refused(name, tokenizer, tmp_path):
+    kind, fields = REFUSED[name]
+    folder = save_tiny_model(small(kind, **fields), tmp_path / kind)
+    with pytest.raises(UserError, match=r"not compute|not support") as caught:
+        TransformersBackend(folder, tokenizer, dtype="float32", device="cpu")
+    assert len(str(caught.value).replace(str(folder), "")) < 250
+
+
+@pytest.mark.parametrize("kind", ["gpt_neox", "gpt2", "phi3", "olmo2", "granite", "qwen3", "qwen2"])
+def test_other_common_models_are_computed_as_by_their_own_forward_pass(kind, tokenizer, tmp_path):
+    fields = {
+        "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128},
+        "gpt_neox": {**HEADS, "rotary_pct": 0.5},
+        "granite": {**HEADS, "logits_scaling": 3.0, "attention_multiplier": 0.1},
+        "qwen3": {**HEADS, "head_dim": 16},
+        "qwen2": {
+            **HEADS,
+            "use_sliding_window": True,
+            "sliding_window": WINDOW,
+            "max_window_layers": 1,
+        },
+    }.get(kind, HEADS)
+    folder = save_tiny_model(small(kind, **fields), tmp_path / kind)
+    backend = TransformersBackend(folder, tokenizer, dtype="float32", device="cpu", chunk_tokens=9)
+    prompts = prompts_of(50, LENGTHS)
+    found, reference = last_logits(backend, prompts), plain_model(folder)
+    for i, _ in enumerate(LENGTHS):
+        expected = plain_logits(reference, prompts.ids(i))[-1]
+        torch.testing.assert_close(found[i], expected, atol=1e-4, rtol=1e-4)
+
+
+def test_a_folder_without_a_model_is_a_users_error(tmp_path, tokenizer):
+    with pytest.raises(UserError, match="cannot be loaded"):
+        TransformersBackend(tmp_path, tokenizer, device="cpu")
+
+
+def test_a_device_that_is_not_there_is_a_users_error():
+    with pytest.raises(UserError, match="--device nonsense: not usable here"):
+        module.choose_device("nonsense")
+
+
+def test_an_engine_says_its_arithmetic(load):
+    assert load("llama").identity() == {"backend": "transformers", "dtype": "float32"}
+
+
+def test_a_model_that_does_not_fit_the_memory_is_a_users_error(folders, tokenizer, monkeypatch):
+    from transformers import AutoModelForCausalLM
+
+    def load(*_: Any, **__: Any) -> Any:
+        return torch.empty(10**17)
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", load)
+    with pytest.raises(UserError, match="does not fit the memory"):
+        TransformersBackend(folders["llama"], tokenizer, device="cpu")

@@ -1,0 +1,556 @@
+"""The command line: what it prints, how it exits, and what it says to bad input."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from support import fakes
+from support.api_server import Reply, completion, serving
+from support.fakes import FREE_TEXT, write_rows, write_task
+from support.models import llama_tokenizer, save_tiny_model, tiny_config
+from transformers.utils import logging
+
+from icl_bench.backends.transformers import TransformersBackend
+from icl_bench.cli import main
+from icl_bench.cli.output.progress import Display
+from icl_bench.errors import CellError
+from icl_bench.results.reading import failed_cells, read_results
+
+COMMANDS = ("run", "plan", "finetune", "summary", "report", "leaderboard", "check", "show",
+            "export", "import", "tasks", "models")  # fmt: skip
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def icl(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """Run a command in an empty folder, without a data folder."""
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # put back afterwards
+    monkeypatch.delenv("ICL_BENCH_DATA", raising=False)
+    monkeypatch.setenv("ICL_BENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "400")  # no line is broken
+    monkeypatch.chdir(tmp_path)
+    logging.disable_progress_bar()  # the program says so before it imports the library
+
+    def run(*words: object) -> Done:
+        with pytest.raises(SystemExit) as ended:
+            main([str(word) for word in words])
+        return Done(int(ended.value.code or 0), *capfd.readouterr())
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny Llama with random weights and its tokenizer."""
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    tokenizer = llama_tokenizer()
+    tokenizer.save_pretrained(folder)
+    return save_tiny_model(tiny_config("llama", len(tokenizer)), folder)
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Path:
+    return write_task(tmp_path / "task")
+
+
+@pytest.fixture
+def sweep(task: Path, tiny: Path) -> tuple[object, ...]:
+    """The words of a small run; its cells are two draws of k=1 and k=3."""
+    return ("--task", task, "--model", tiny, "--k", "1,3", "--draws", 2, "--device", "cpu",
+            "--dtype", "float32")  # fmt: skip
+
+
+# -- a run and what follows ---------------------------------------------------------------------
+
+
+def test_a_run_prints_its_table_and_says_where_the_results_are(icl: Run, sweep: tuple[Any, ...]):
+    done = icl("run", *sweep)
+    assert done.code == 0
+    assert "cards · tiny" in done.out
+    assert "95%" in done.out
+    assert "random, drawn: " in done.out
+    assert done.err.startswith("cards: 6 test examples, pool of 40 (files ")
+    assert done.err.endswith("4 cells computed. Results: results/\n")
+    assert len(list(Path("results").rglob("*.parquet"))) == 4
+
+
+def test_running_again_computes_nothing_and_loads_no_model(
+    icl: Run, sweep: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+):
+    first = icl("run", *sweep)
+
+    def load(*_: object, **__: object) -> None:
+        raise AssertionError("the model was loaded")
+
+    monkeypatch.setattr(TransformersBackend, "__init__", load)
+    again = icl("run", *sweep)
+    assert (again.code, again.out) == (0, first.out)
+    assert "0 cells computed, 4 already there" in again.err
+
+
+def test_quiet_prints_nothing(icl: Run, sweep: tuple[Any, ...]):
+    assert icl("run", *sweep, "--quiet") == Done(0, "", "")
+
+
+def test_json_is_all_that_is_printed(icl: Run, sweep: tuple[Any, ...]):
+    done = icl("run", *sweep, "--json")
+    assert (done.code, done.err) == (0, "")
+    tables = json.loads(done.out)
+    assert {"curves", "saturation", "order_sensitivity", "failed"} <= tables.keys()
+    assert [point["k"] for point in tables["curves"]] == [1, 3]
+    summary = icl("summary", "--json")
+    assert tables.items() <= json.loads(summary.out).items()
+
+
+def test_a_plan_computes_nothing_and_says_what_does_not_fit(icl: Run, sweep: tuple[Any, ...]):
+    words = [*sweep[:5], "1,41", *sweep[6:]]
+    done = icl("plan", *words)
+    assert done.code == 0
+    assert "skipped: k=41 is more than the pool's 40 demonstrations" in done.out
+    assert "2 cells, 6 test examples, about" in done.out
+    records = json.loads(icl("plan", *words, "--json").out)
+    assert [(r["k"], r["draw"], r["fits"]) for r in records] == [
+        (1, 0, True), (41, 0, False), (1, 1, True), (41, 1, False),
+    ]  # fmt: skip
+    assert not Path("results").exists()
+
+
+def test_a_plan_and_a_run_say_what_is_shared_and_what_saw_the_queries(
+    icl: Run, sweep: tuple[Any, ...], word_encoder: Any
+):
+    words = [*sweep[:5], "4", *sweep[6:], "--select", "random,hybrid:1,centroids,of=queries"]
+    saw = "centroids,of=queries: its demonstrations were chosen with a look at the test queries"
+    nothing = "centroids,of=queries: all queries share all demonstrations; between different k"
+    own = "hybrid:1: the first k - 1 demonstrations are shared by all queries, the last 1 are"
+    done = icl("plan", *words)
+    assert all(f"note: {text}" in done.out for text in (saw, nothing, own))
+    run = icl("run", *words)
+    assert all(f"note: {text}" in run.err for text in (saw, nothing, own))
+    assert saw in run.out
+    assert saw in icl("summary").out
+    icl("leaderboard", "--out", "board.csv")
+    assert saw in Path("board.md").read_text()
+
+
+@pytest.mark.parametrize("select", ["bm25", "hybrid:1", "random"])
+def test_test_examples_that_retrieval_would_find_are_counted(
+    icl: Run, task: Path, sweep: tuple[Any, ...], select: str
+):
+    write_rows(task.parent / "train.jsonl", [fakes.row(i) for i in (*range(38), 1003, 1005)])
+    words = [*sweep[:5], "2", *sweep[6:], "--draws", 1, "--select", select]
+    said = "note: 2 of the 6 test examples with the same text in the pool: retrieval shows it"
+    assert (said in icl("plan", *words).out) == (select != "random")
+    assert (said in icl("run", *words).err) == (select != "random")
+
+
+@pytest.mark.parametrize(
+    ("select", "window"), [("dense", 5), ("centroids", 5), ("dense", 6), ("random", 5)]
+)
+def test_texts_that_an_encoder_does_not_read_to_their_end_are_counted(
+    icl: Run, sweep: tuple[Any, ...], select: str, window: int, word_encoder: Any, monkeypatch: Any
+):
+    monkeypatch.setattr(fakes.WordEncoder, "window", window)  # the longest texts have 6 words
+    words = [*sweep[:5], "2", *sweep[6:], "--draws", 1, "--select", select]
+    said = "note: words embeds the first 5 tokens of 9 texts, not the rest"
+    cut = select != "random" and window == 5
+    assert [said in icl("plan", *words).out, said in icl("run", *words).err] == [cut, cut]
+
+
+def test_per_label_is_another_way_to_say_k(icl: Run, sweep: tuple[Any, ...]):
+    words = [*sweep[:4], *sweep[6:], "--select", "balanced"]
+    records = json.loads(icl("plan", *words, "--per-label", "4,1", "--json").out)
+    assert [(r["k"], r["select"]) for r in records][:2] == [(3, "balanced"), (12, "balanced")]
+    for more, said in [
+        (["--per-label", "14"], "--per-label 14: label 'card lost' has 13 in the pool"),
+        (["--per-label", "max"], "--per-label max: not a number of demonstrations"),
+        (["--per-label", "1", "--select", "random"], "is for --select balanced, not random"),
+        ([], "give --k, or else --per-label"),
+    ]:
+        refused(icl("plan", *words, *more), re.escape(said))
+
+
+def test_show_tells_a_changed_prompt_from_the_plain_one(icl: Run, sweep: tuple[Any, ...]):
+    for how in ("plain", "labels-only"):
+        assert icl("run", *sweep, "--demonstrations", how).code == 0
+    show = ("show", "--task", sweep[1], "--k", 3)
+    refused(icl(*show), "2 cells match .*--demonstrations")
+    done = icl(*show, "--demonstrations", "labels-only", "--select", "random")
+    assert "hash checked" in done.out
+    assert done.out.startswith("intent: ")
+    assert "shown  labels-only" in done.out
+
+
+def test_cells_that_fail_are_named_and_the_run_exits_with_1(
+    icl: Run, sweep: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+):
+    answer = TransformersBackend.answer
+
+    def fails(self: Any, prompts: Any, *more: Any) -> Any:
+        if prompts.longest > 80:
+            raise CellError("out of memory at 99 prompt tokens")
+        return answer(self, prompts, *more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TransformersBackend, "answer", fails)
+        done = icl("run", *sweep)
+    assert done.code == 1
+    assert "failed: 2 cells: out of memory at 99 prompt tokens\n  cards tiny" in done.err
+    assert "2 cells computed, 2 failed" in done.err
+    assert "2 cells failed:" in done.out
+    assert "k=3 draw=1: out of memory at 99 prompt tokens" in done.out
+    assert "2 cells failed:" in icl("summary").out
+    assert len(failed_cells(Path("results"))) == 2
+    again = icl("run", *sweep)
+    assert again.code == 0
+    assert "failed" not in again.out + again.err
+
+
+def test_show_prints_the_prompt_and_that_it_was_checked(icl: Run, sweep: tuple[Any, ...]):
+    icl("run", *sweep)
+    done = icl("show", "--task", sweep[1], "--k", 3, "--draw", 1)
+    assert done.code == 0
+    assert done.out.count("intent: ") == 3
+    assert "\nintent:\n" in done.out
+    assert "hash checked" in done.out
+
+
+def test_export_says_how_much_it_wrote(icl: Run, sweep: tuple[Any, ...]):
+    icl("run", *sweep)
+    assert icl("export", "--out", "all.csv") == Done(0, "24 predictions in all.csv\n", "")
+    assert icl("export", "--out", "all.csv", "--quiet") == Done(0, "", "")
+
+
+def test_the_unconstrained_share_of_invalid_answers_is_in_the_table(
+    icl: Run, sweep: tuple[Any, ...]
+):
+    icl("run", *sweep)
+    done = icl("run", *sweep, "--unconstrained", "--json")
+    point = json.loads(done.out)["curves"]
+    assert {p["invalid"] for p in point} == {0.0, 1.0}  # random weights write no label
+    table = icl("summary").out
+    assert "setting 1: scoring=" in table
+    assert "scoring=unconstrained" in table
+
+
+def test_tasks_and_models_are_listed(icl: Run):
+    tasks = {r["name"]: r for r in json.loads(icl("tasks", "--json").out)}
+    assert {"trec", "trec_fine", "nlu", "banking77", "clinic150", "samsum", "stdlib"} <= set(tasks)
+    assert tasks["stdlib"]["installed"]
+    assert all(name in icl("tasks").out for name in tasks)
+    known = {r["name"]: r for r in json.loads(icl("models", "--json").out)}
+    assert all(name in icl("models").out for name in known)
+    assert known["llama2-80k"]["context_tokens"] == 81920
+
+
+def test_a_tasks_data_is_checked(icl: Run, task: Path, tiny: Path):
+    done = icl("tasks", "--check", task, "--model", tiny)
+    assert done.code == 0
+    assert "train rows  40" in done.out
+    assert "tokens per demonstration  mean" in done.out
+    report = json.loads(icl("tasks", "--check", task, "--json").out)
+    assert report["train_rows"] == 40
+
+
+@pytest.mark.parametrize("columns", [80, 60])
+def test_tables_keep_to_the_width_of_a_terminal(
+    icl: Run, sweep: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch, columns: int
+):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    icl("run", *sweep, "-q", "--select", "random,bm25")
+    for words in (["summary"], ["plan", *sweep], ["tasks"], ["models"]):
+        lines = icl(*words).out.splitlines()
+        assert max(map(len, lines)) <= columns
+        if columns == 80:
+            assert "…" not in "".join(lines)
+
+
+# -- bad input ----------------------------------------------------------------------------------
+
+BAD: dict[str, tuple[list[object], str]] = {
+    "unknown task": (["--task", "bankng77"], "'bankng77'.*did you mean banking77"),
+    "unknown model": (["--model", "gemma3-270"], "'gemma3-270'.*did you mean gemma3-270m"),
+    "task file missing": (["--task", "no.yaml"], "no.yaml: cannot be read"),
+    "k of 0": (["--k", "0"], "--k 0: not a number of demonstrations.*whole numbers from 1"),
+    "k of text": (["--k", "1,ten"], "--k ten: not a number of demonstrations"),
+    "k empty": (["--k", ""], "--k: empty"),
+    "k too large": (["--k", "41"], "nothing fits: k=41 is more than the pool's 40"),
+    "unknown select": (["--select", "bm52"], "--select bm52.*did you mean bm25"),
+    "own > k": (["--select", "hybrid:2"], "--select hybrid:2: k=1 has no room for 2"),
+    "own of none": (["--select", "hybrid:0"], "a whole number from 1 up, like hybrid:20"),
+    "unknown similarity": (["--select", "hybrid:1,by=dens"], "by=dens: not a similarity.*dense"),
+    "too many centroids": (
+        ["--k", "41", "--select", "centroids"],
+        "--select centroids: 41 centroids are more than the pool's 40 examples",
+    ),
+    "more centroids than queries": (
+        ["--k", "7", "--select", "centroids,of=queries"], "7 centroids are more than the 6 queries",
+    ),
+    "too few of a label": (
+        ["--k", "40", "--select", "balanced"], "--select balanced: 40 demonstrations need more than the 13",
+    ),
+    "k twice": (["--per-label", "2", "--select", "balanced"], "give --k, or else --per-label"),
+    "encoder for nothing": (["--encoder", "x"], "--encoder x: nothing that is asked for embeds"),
+    "no such encoder": (
+        ["--select", "dense", "--encoder", "./x"], r"encoder \./x: no such folder",
+    ),
+    "unknown demonstrations": (
+        ["--demonstrations", "label-only"], "--demonstrations label-only.*did you mean labels-only",
+    ),
+    "noise": (["--demonstrations", "labels:noise=1.2"], "share of wrong labels from 0 to 1"),
+    "nothing left": (["--demonstrations", "nearest-removed:10"], "of k=1 nothing would be left"),
+    "nothing to remove from": (
+        ["--k", "3", "--select", "bm25", "--demonstrations", "nearest-removed:10"],
+        "takes from demonstrations that all queries share",
+    ),
+    "copied and changed": (
+        ["--queries", "copied", "--demonstrations", "inputs-only"], "is for --demonstrations plain",
+    ),
+    "unknown order": (["--order", "drwan"], "'drwan'.*did you mean drawn"),
+    "order not for select": (["--order", "relevance"], "relevance.*random"),
+    "draws 0": (["--draws", "0"], "--draws.*greater than or equal to 1"),
+    "draws text": (["--draws", "few"], "--draws.*integer"),
+    "test-size 0": (["--test-size", "0"], "--test-size.*greater than or equal to 1"),
+    "test-size too large": (["--test-size", "7"], "7 test rows.*6"),
+    "context 0": (["--context", "0"], "--context.*greater than or equal to 1"),
+    "context too small": (["--context", "20"], r"nothing fits: k=1 needs \d+ tokens; tiny reads 20"),
+    "results a file": (["--results", "task/cards.yaml"], "results folder.*cannot be written"),
+    "dtype": (["--dtype", "float17"], "--dtype float17.*did you mean float16"),
+    "device": (["--device", "abacus"], "--device abacus: not usable here"),
+    "backend": (["--backend", "vlm"], "--backend vlm: not an engine"),
+    "vllm missing": (["--backend", "vllm"], "vLLM is not installed; pip install 'icl-bench.vllm.'"),
+    "vllm's option": (["--tensor-parallel", "2"], "--tensor-parallel: applies to --backend vllm only"),
+    "gpu memory": (["--gpu-memory", "1.5"], "--gpu-memory.*less than or equal to 1"),
+    "openai's option": (["--chat"], "--chat: applies to --backend openai only, this is transformers"),
+    "tokenizer": (["--tokenizer", "tiny"], "--tokenizer: applies to --backend openai only"),
+    "pack 0": (["--pack", "0"], "--pack.*greater than or equal to 1"),
+    "score": (["--score", "best"], "--score.*'greedy', 'exact'"),
+    "two scorings": (["--unconstrained", "--score", "exact"], "exclude each other"),
+    "unknown option": (["--modle", "x"], "No such option: --modle.*see icl-bench run --help"),
+    "stray word": (["cards"], "unexpected extra argument"),
+}  # fmt: skip
+
+
+SERVED: dict[str, tuple[list[object], str]] = {
+    "no address": ([], "needs --base-url"),
+    "bad address": (["--base-url", "here"], "--base-url: not an address"),
+    "a key in the address": (["--base-url", "http://me:sk@here/v1"], "--base-url: must hold no key"),
+    "no tokenizer": (["--base-url", "http://127.0.0.1:9/v1"], "needs --tokenizer"),
+    "unknown tokenizer": (
+        ["--base-url", "http://127.0.0.1:9/v1", "--tokenizer", "qwen3"],
+        "--tokenizer 'qwen3': not a known model.*did you mean qwen2.5",
+    ),
+    "dtype": (["--base-url", "http://127.0.0.1:9/v1", "--dtype", "float32"], "--dtype: the server's"),
+    "device": (["--base-url", "http://127.0.0.1:9/v1", "--device", "cpu"], "--device: applies to"),
+    "exact": (
+        ["--base-url", "http://127.0.0.1:9/v1", "--tokenizer", "x", "--score", "exact"],
+        "--score exact: runs on --backend transformers",
+    ),
+}  # fmt: skip
+
+
+def refused(done: Done, expected: str) -> None:
+    assert (done.code, done.out) == (2, "")
+    last = done.err.splitlines()[-1]
+    assert last.startswith("error: "), done.err
+    assert "Traceback" not in done.err
+    assert re.search(expected, last), last
+    assert all(line.startswith(("cards: ", "  note: ")) for line in done.err.splitlines()[:-1])
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_bad_option_of_run_ends_in_one_clear_line_and_exit_code_2(
+    icl: Run, sweep: tuple[Any, ...], what: str
+):
+    words, expected = BAD[what]
+    refused(icl("run", *sweep, *words), expected)
+
+
+@pytest.mark.parametrize("what", SERVED)
+def test_a_bad_option_for_a_server_ends_in_one_clear_line_and_exit_code_2(
+    icl: Run, task: Path, what: str, monkeypatch: pytest.MonkeyPatch
+):
+    pytest.importorskip("openai")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk")
+    words, expected = SERVED[what]
+    refused(icl("run", "--task", task, "--model", "m", "--k", "1", "--backend", "openai", *words),
+            expected)  # fmt: skip
+
+
+def test_a_server_without_a_key_is_refused_before_anything_is_asked(
+    icl: Run, task: Path, monkeypatch: pytest.MonkeyPatch
+):
+    pytest.importorskip("openai")
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    words = ("--backend", "openai", "--base-url", "http://127.0.0.1:9/v1", "--tokenizer", "x")
+    refused(
+        icl("run", "--task", task, "--model", "m", "--k", "1", *words), "OPENAI_API_KEY is not set"
+    )
+
+
+def test_a_served_model_is_run_shown_and_summarised(
+    icl: Run, task: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
+):
+    pytest.importorskip("openai")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+
+    def answer(body: dict[str, Any]) -> Reply:
+        return completion(" card lost" if "1000" in body["prompt"].split("==")[-1] else " lost it")
+
+    with serving(answer) as server:
+        words = ("run", "--task", task, "--model", "org/some-model", "--backend", "openai",
+                 "--base-url", server.url, "--tokenizer", tiny, "--k", "1,3", "--draws", 1)  # fmt: skip
+        done = icl(*words)
+        again = icl(*words)
+    assert done.code == 0, done.err
+    assert "2 cells computed" in done.err
+    assert "prompt tokens" in done.err
+    assert "0 cells computed, 2 already there" in again.err
+    assert "cards · org/some-model" in done.out
+    assert len(server.requests) == 12
+    shown = icl("show", "--task", task, "--k", 3)
+    assert "hash checked" in shown.out
+    prompts = set()
+    for row in read_results("results")["test_id"].unique():
+        said = icl("show", "--task", task, "--k", 3, "--test-id", row, "--json").out
+        prompts.add(json.loads(said)["prompt"])
+    assert prompts == {r["prompt"] for r in server.requests if r["prompt"].count("==") == 3}
+
+
+def test_a_server_that_does_not_answer_fails_every_cell_and_names_them(
+    icl: Run, task: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
+):
+    pytest.importorskip("openai")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    done = icl("run", "--task", task, "--model", "m", "--backend", "openai", "--base-url",
+               "http://127.0.0.1:9/v1", "--tokenizer", tiny, "--k", "1,3", "--draws", 1)  # fmt: skip
+    assert done.code == 1
+    assert "failed: 2 cells: http://127.0.0.1:9/v1 does not answer" in done.err
+    assert "cards m random drawn k=3 draw=0" in done.err
+    assert "sk-secret" not in done.err + done.out
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["run"], "Missing option '--task'; see icl-bench run --help"),
+        (["walk"], "No such command 'walk'"),
+        (["run", "--task", "trec", "--model", "gemma3-270m", "--k", "1", "--data-dir", "nowhere"],
+         "data folder nowhere is not there"),
+        (["summary"], "results folder results: not there; run something first"),
+        (["summary", "--results", "."], "no results yet"),
+        (["export", "--out", "all.txt"], r"--out all.txt: must end in .parquet, .csv or .csv.gz"),
+        (["export", "--out", "all.csv"], "run something first"),
+        (["export"], "Missing option '--out'"),
+        (["show", "--task", "trec", "--k", "1"], "run something first"),
+        (["show", "--task", "trec", "--k", "one"], "--k.*integer"),
+        (["tasks", "--check", "trek"], "no task 'trek'; did you mean trec"),
+        (["models", "--prepare", "gemma"], "model 'gemma': not a known name"),
+    ],
+)  # fmt: skip
+def test_bad_input_to_any_command_ends_in_one_clear_line_and_exit_code_2(
+    icl: Run, words: list[str], expected: str
+):
+    refused(icl(*words), expected)
+
+
+def test_labels_of_free_text_can_be_neither_scored_nor_left(icl: Run, tmp_path: Path, tiny: Path):
+    words = ("--task", write_task(tmp_path / "task", **FREE_TEXT), "--model", tiny, "--k", "1")
+    refused(icl("run", *words, "--unconstrained"), "--unconstrained: task cards is free text")
+    refused(icl("run", *words, "--score", "exact"), "--score exact: task cards is free text")
+
+
+def test_a_broken_row_is_named_with_its_file_and_line(icl: Run, sweep: tuple[Any, ...]):
+    train = Path(sweep[1]).parent / "train.jsonl"
+    train.write_text(train.read_text() + "{not json\n")
+    refused(icl("run", *sweep), r"train\.jsonl:41: ")
+
+
+def test_a_results_file_that_was_cut_short_is_named_and_its_cell_run_again(
+    icl: Run, sweep: tuple[Any, ...]
+):
+    icl("run", *sweep)
+    path = min(Path("results").rglob("*.parquet"))
+    path.write_bytes(path.read_bytes()[:100])
+    done = icl("run", *sweep)
+    assert done.code == 0
+    assert f"warning: {path}: cannot be read" in done.err
+    assert "1 cell computed, 3 already there" in done.err
+
+
+def test_an_interruption_says_how_to_go_on(
+    icl: Run, sweep: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+):
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TransformersBackend, "answer", interrupted)
+    done = icl("run", *sweep)
+    assert done.code == 130
+    assert done.err.endswith("interrupted; run the same command again to go on\n")
+    assert "Traceback" not in done.err
+
+
+def test_a_task_is_said_to_be_here_where_its_data_is(icl: Run, tmp_path: Path):
+    (tmp_path / "data" / "trec").mkdir(parents=True)
+    done = icl("tasks", "--data-dir", "data", "--json")
+    here = [record["name"] for record in json.loads(done.out) if record["installed"]]
+    assert here == ["stdlib", "trec", "trec_fine"]
+
+
+# -- starting up --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_a_help_text(icl: Run, command: str):
+    done = icl(command, "--help")
+    assert (done.code, done.err) == (0, "")
+    assert f"Usage: icl-bench {command}" in done.out
+    assert icl(command, "-h").out == done.out
+
+
+def test_without_a_command_the_help_text_is_printed(icl: Run):
+    assert icl() == icl("--help")
+    assert all(command in icl().out for command in COMMANDS)
+
+
+def test_help_starts_at_once_and_imports_no_heavy_library():
+    script = (
+        "import resource, sys\n"
+        "from icl_bench.cli import main\n"
+        "try:\n    main(['--help'])\n"
+        "except SystemExit:\n    pass\n"
+        "used = resource.getrusage(resource.RUSAGE_SELF)\n"
+        "print(used.ru_utime + used.ru_stime, *sys.modules, file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    seconds, *modules = done.stderr.split()
+    assert not {"torch", "transformers", "pandas", "pyarrow", "numpy", "datasets"} & set(modules)
+    assert float(seconds) < 0.5
+
+
+def test_a_quiet_run_does_not_work_out_what_it_would_not_say():
+    nothing: Any = None
+    Display(quiet=True).plan(nothing)
+    with pytest.raises(AttributeError):
+        Display(quiet=False).plan(nothing)

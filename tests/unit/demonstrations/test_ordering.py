@@ -1,0 +1,124 @@
+"""Orders: written, allowed, arranged."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icl_bench.demonstrations.ordering import Order
+from icl_bench.demonstrations.selector_spec import SelectorSpec
+from icl_bench.errors import UserError
+
+WRITTEN = ["drawn", "shuffled:16", "by-label", "relevance", "relevance-reversed"]
+orders = st.sampled_from(WRITTEN).map(Order.parse) | st.integers(0, 10**12).map(
+    lambda seed: Order("shuffled", seed)
+)
+
+
+@given(orders)
+def test_an_order_reads_back_what_it_writes(order):
+    assert Order.parse(str(order)) == order
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("relevence", "did you mean relevance"),
+        ("shufled:3", "did you mean shuffled:SEED"),
+        ("", "known: by-label, drawn, relevance"),
+        ("shuffled", "a shuffle has a number, like shuffled:16"),
+        ("shuffled:x", "a shuffle has a number"),
+        ("shuffled:-1", "a shuffle has a number"),
+        ("shuffled:1.5", "a shuffle has a number"),
+        ("drawn:3", "only a shuffle has a seed; write drawn"),
+    ],
+)
+def test_a_mistyped_order_is_named_with_what_to_write(text, message):
+    with pytest.raises(UserError, match=message):
+        Order.parse(text)
+
+
+def test_a_seed_belongs_to_shuffles_and_only_to_them():
+    with pytest.raises(ValueError, match="shuffled"):
+        Order("shuffled")
+    with pytest.raises(ValueError, match="drawn"):
+        Order("drawn", 3)
+
+
+def test_only_drawn_demonstrations_share_a_growing_prefix():
+    assert [text for text in WRITTEN if Order.parse(text).nested] == ["drawn"]
+
+
+@pytest.mark.parametrize("text", ["relevance", "relevance-reversed"])
+def test_random_demonstrations_have_no_relevance(text):
+    with pytest.raises(UserError, match="random demonstrations have no relevance"):
+        Order.parse(text).check_allowed(SelectorSpec.parse("random"))
+
+
+@pytest.mark.parametrize("select", ["bm25", "bertscore"])
+def test_retrieved_demonstrations_are_not_drawn_and_the_user_is_told_what_to_write(select):
+    with pytest.raises(UserError, match=f"{select} .* not drawn;\\s+write relevance"):
+        Order.parse("drawn").check_allowed(SelectorSpec.parse(select))
+
+
+def test_free_text_cannot_be_sorted_by_label():
+    with pytest.raises(UserError, match="free text, not labels"):
+        Order.parse("by-label").check_allowed(SelectorSpec.parse("bm25"), labelled=False)
+
+
+@pytest.mark.parametrize(
+    ("select", "allowed"),
+    [
+        ("random", ["drawn", "shuffled:16", "by-label"]),
+        ("bm25", ["shuffled:16", "by-label", "relevance", "relevance-reversed"]),
+    ],
+)
+def test_every_other_order_is_allowed(select, allowed):
+    for text in allowed:
+        Order.parse(text).check_allowed(SelectorSpec.parse(select))
+
+
+@given(orders, st.lists(st.sampled_from("abc"), max_size=20), st.randoms())
+def test_arranging_keeps_every_demonstration_once(order, labels, random):
+    indices = np.array(random.sample(range(100), len(labels)), dtype=np.int64)
+    arranged = order.arrange(indices, labels, "draw", 3)
+    assert sorted(arranged) == sorted(indices)
+    assert arranged.dtype == indices.dtype
+
+
+def test_relevance_puts_the_most_similar_last_and_reversed_puts_it_first():
+    most_similar_first = np.array([9, 4, 7])
+    labels = ["x", "y", "x"]
+    assert Order("relevance").arrange(most_similar_first, labels).tolist() == [7, 4, 9]
+    assert Order("relevance-reversed").arrange(most_similar_first, labels).tolist() == [9, 4, 7]
+
+
+def test_drawn_leaves_demonstrations_as_they_were_drawn():
+    assert Order("drawn").arrange(np.array([9, 4, 7]), ["x", "y", "x"]).tolist() == [9, 4, 7]
+
+
+def test_by_label_sorts_by_label_and_keeps_the_drawn_order_within_one():
+    labels = ["b", "a", "b", "a", "B"]
+    arranged = Order("by-label").arrange(np.array([9, 4, 7, 2, 5]), labels)
+    assert arranged.tolist() == [5, 4, 2, 9, 7]
+
+
+def test_a_shuffle_depends_on_its_seed_and_on_whose_demonstrations_it_shuffles():
+    indices, labels = np.arange(30), ["x"] * 30
+
+    def shuffled(seed: int, *names: str | int) -> list[int]:
+        return Order("shuffled", seed).arrange(indices, labels, *names).tolist()
+
+    assert shuffled(16, 0, "t1") == shuffled(16, 0, "t1")
+    assert shuffled(16, 0, "t1") != indices.tolist()
+    assert shuffled(16, 0, "t1") != shuffled(17, 0, "t1")
+    assert shuffled(16, 0, "t1") != shuffled(16, 1, "t1")
+    assert shuffled(16, 0, "t1") != shuffled(16, 0, "t2")
+    assert indices.tolist() == list(range(30))  # the argument is left as it was
+
+
+def test_labels_of_other_demonstrations_are_refused():
+    with pytest.raises(ValueError, match="2 labels for 3 demonstrations"):
+        Order("by-label").arrange(np.arange(3), ["a", "b"])

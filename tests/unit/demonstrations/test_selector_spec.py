@@ -1,0 +1,249 @@
+"""How demonstrations are chosen: written, read, and put together from two parts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icl_bench.demonstrations.hybrid import own_part
+from icl_bench.demonstrations.ranking import Ranking, nearest
+from icl_bench.demonstrations.selector_spec import SelectorSpec, cautions, known, split
+from icl_bench.errors import UserError
+
+WRITTEN = [
+    "random", "bm25", "bertscore", "dense", "balanced", "centroids", "centroids,of=queries",
+    "hybrid:20", "hybrid:20,by=dense", "hybrid:1,by=bertscore", "centroids+hybrid:20",
+    "centroids,of=queries+hybrid:20,by=dense", "balanced+hybrid:3,by=dense",
+]  # fmt: skip
+bys = st.sampled_from(["bm25", "bertscore", "dense"])
+bases = st.sampled_from(
+    [("random", "pool"), ("balanced", "pool"), ("centroids", "pool"), ("centroids", "queries")]
+)
+choices = (
+    bases.map(lambda base: SelectorSpec(*base))
+    | bys.map(lambda by: SelectorSpec(None, "pool", by, None))
+    | st.builds(
+        lambda base, by, own: SelectorSpec(*base, by, own), bases, bys, st.integers(1, 10**9 - 1)
+    )
+)
+
+
+# -- written and read ---------------------------------------------------------------------------
+
+
+@given(choices)
+def test_a_choice_reads_back_what_it_writes(choice):
+    assert SelectorSpec.parse(str(choice)) == choice
+
+
+@pytest.mark.parametrize("text", WRITTEN)
+def test_the_shortest_way_to_write_a_choice_is_the_one_that_it_writes(text):
+    assert str(SelectorSpec.parse(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("hybrid:20,by=bm25", "hybrid:20"),
+        ("hybrid:007", "hybrid:7"),
+        ("random+hybrid:20", "hybrid:20"),
+        ("centroids,of=pool", "centroids"),
+        ("centroids+hybrid:20,of=queries", "centroids,of=queries+hybrid:20"),
+        (" centroids , of = queries + hybrid:20 , by = dense ",
+         "centroids,of=queries+hybrid:20,by=dense"),
+    ],
+)  # fmt: skip
+def test_ways_to_write_one_choice_are_one_choice(text, written):
+    assert str(SelectorSpec.parse(text)) == written
+
+
+@given(st.lists(choices, max_size=6))
+def test_a_list_is_split_where_a_choice_begins_although_its_options_have_commas(some):
+    texts = list(map(str, some))
+    assert split(",".join(texts)) == texts
+    assert split(" , ".join(texts).replace(",", " , ")) == texts
+
+
+def test_split_drops_what_is_empty_and_leaves_mistakes_to_be_read():
+    assert split("random,hybrid:20,by=dense,bm25") == ["random", "hybrid:20,by=dense", "bm25"]
+    assert split(" ,random,, ") == ["random"]
+    assert split("") == []
+    assert split("random,foo=3") == ["random,foo=3"]
+    assert split("by=dense,random") == ["by=dense", "random"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("bm52", "--select bm52: not a selector; did you mean bm25"),
+        ("", "--select '': not a selector; known: balanced, balanced\\+hybrid:S"),
+        ("by=dense", "--select by=dense: not a selector"),
+        ("centriods,of=queries", "did you mean centroids"),
+        ("hybrid", "a whole number from 1 up, like hybrid:20"),
+        ("hybrid:", "a whole number from 1 up"),
+        ("hybrid:0", "a whole number from 1 up"),
+        ("hybrid:-3", "a whole number from 1 up"),
+        ("hybrid:2.5", "a whole number from 1 up"),
+        ("hybrid:٣", "a whole number from 1 up"),
+        ("hybrid:" + "9" * 5000, "a whole number from 1 up"),
+        ("hybrid:20,by=cosine", "by=cosine: not a similarity; known: bertscore, bm25, dense"),
+        ("hybrid:20,by=", "by='': not a similarity"),
+        ("hybrid:20,by=bm52", "did you mean bm25"),
+        ("hybrid:20,by=dense,by=bm25", "by= is there twice"),
+        ("hybrid:20,dense", "dense is no option; there are by="),
+        ("hybrid:20,k=3", "k=3 is no option"),
+        ("hybrid:20,of=queries", "of= goes with centroids alone"),
+        ("random,by=dense", "by= goes with hybrid:S alone"),
+        ("random,of=queries", "of= goes with centroids alone"),
+        ("dense,of=queries", "of= goes with centroids alone"),
+        ("centroids,of=query", "of=query: not a set to cluster; did you mean queries"),
+        ("bm25+hybrid:20", "bm25 cannot stand before \\+hybrid:S; known: balanced, centroids"),
+        ("centroids+balanced+hybrid:20", "only one selector can stand before"),
+        ("hybrid:20+centroids", "cannot read hybrid:20 \\+ centroids; a number and a \\+ go with"),
+        ("random:3", "a number and a \\+ go with hybrid alone"),
+        ("hybrid:20+hybrid:30", "hybrid:20 cannot stand before"),
+        ("+", "cannot read '' \\+ ''"),
+        ("\0", "not a selector"),
+    ],
+)
+def test_a_mistake_is_named_with_what_to_write(text, message):
+    with pytest.raises(UserError, match=message) as refused:
+        SelectorSpec.parse(text)
+    assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 400
+
+
+@given(st.text(st.sampled_from("hybrid:+,=0123 bym25of\n"), max_size=30) | st.text(max_size=30))
+def test_whatever_is_written_is_a_choice_or_a_mistake_of_the_users_on_one_line(text):
+    for spec in split(text):
+        message = ""
+        try:
+            choice = SelectorSpec.parse(spec)
+        except UserError as error:
+            message = str(error)
+        else:
+            assert SelectorSpec.parse(str(choice)) == choice
+        assert len(message.splitlines()) <= 1
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"own": 3},
+        {"by": "dense"},
+        {"base": None},
+        {"base": None, "by": "dense"},
+        {"by": "dense", "own": -1},
+        {"by": "dense", "own": None},
+        {"of": "queries"},
+    ],
+)
+def test_parts_that_do_not_fit_together_are_no_choice(fields):
+    with pytest.raises(ValueError, match=r"no way to choose|is not of queries"):
+        SelectorSpec(**fields)
+
+
+# -- what follows -------------------------------------------------------------------------------
+
+
+def test_what_is_shared_nested_retrieved_and_encoded():
+    found = {text: SelectorSpec.parse(text) for text in WRITTEN}
+
+    def where(name: str) -> list[str]:
+        return [text for text, choice in found.items() if getattr(choice, name)]
+
+    assert where("shared") == [
+        "random", "balanced", "centroids", "centroids,of=queries",
+    ]  # fmt: skip
+    assert where("retrieves") == ["bm25", "bertscore", "dense"]
+    assert [t for t in WRITTEN if t not in where("nested")] == [
+        t for t in WRITTEN if "centroids" in t or t in ("bm25", "bertscore", "dense")
+    ]
+    assert where("embeds") == [t for t in WRITTEN if "centroids" in t or "dense" in t]
+    assert where("uses_encoder") == [
+        t for t in WRITTEN if "centroids" in t or "dense" in t or "bertscore" in t
+    ]
+    assert where("sees_queries") == where("caution") == [t for t in WRITTEN if "queries" in t]
+    assert "look at the test queries" in str(found["centroids,of=queries"].caution)
+
+
+def test_the_last_s_of_k_are_the_querys_own():
+    hybrid = SelectorSpec.parse("hybrid:20")
+    assert (hybrid.own_count(50), hybrid.shared_count(50)) == (20, 30)
+    assert (hybrid.own_count(20), hybrid.shared_count(20)) == (20, 0)
+    assert SelectorSpec.parse("random").own_count(50) == 0
+    assert SelectorSpec.parse("dense").own_count(50) == 50
+
+
+def test_more_of_its_own_than_there_are_is_refused():
+    with pytest.raises(UserError, match="hybrid:20,by=dense: k=19 has no room for 20") as refused:
+        SelectorSpec.parse("hybrid:20,by=dense").own_count(19)
+    assert "k of 20 or more" in str(refused.value)
+    with pytest.raises(UserError, match="no room"):
+        SelectorSpec.parse("hybrid:20").shared_count(1)
+
+
+def test_free_text_cannot_be_balanced():
+    with pytest.raises(UserError, match="balanced\\+hybrid:3: this task's answers are free text"):
+        SelectorSpec.parse("balanced+hybrid:3").check_allowed(labelled=False)
+    SelectorSpec.parse("balanced").check_allowed(labelled=True)
+    SelectorSpec.parse("hybrid:3").check_allowed(labelled=False)
+
+
+# -- the two parts together ---------------------------------------------------------------------
+
+pools = st.integers(1, 30).flatmap(
+    lambda size: st.tuples(
+        st.lists(
+            st.tuples(st.sampled_from([0.0, 0.5, 1.0]), st.booleans(), st.integers(0, size)),
+            min_size=size, max_size=size,
+        ),
+        st.permutations(range(size)),
+        st.integers(0, size),
+    )
+)  # fmt: skip
+"""Of each of the pool its score, whether it is related and which it is like; a draw; a k."""
+
+
+@given(pools, st.data())
+def test_the_querys_own_are_the_most_similar_unlike_any_shown_the_most_similar_last(pool, data):
+    rows, drawn, k = pool
+    *ranked, like = (np.array(column) for column in zip(*rows, strict=True))
+    ranking, alike = Ranking(*ranked), np.unique(like, return_inverse=True)[1]
+    count = data.draw(st.integers(0, k))
+    shared = np.array(drawn[: k - count], dtype=np.int64)
+    shown, expected = {*alike[shared].tolist()}, []
+    for i in nearest(ranking, len(rows), np.random.default_rng(3)).tolist():
+        if alike[i] not in shown:
+            shown.add(alike[i])
+            expected.append(i)
+    rng = np.random.default_rng(3)
+    if len(expected) >= count:
+        own = own_part(ranking, alike, shared, count, rng).tolist()
+        assert own[::-1] == expected[:count]
+    else:
+        with pytest.raises(UserError, match=f"hybrid:{count}: .* ask for at most {len({*alike})}"):
+            own_part(ranking, alike, shared, count, rng)
+
+
+def test_a_shared_demonstration_is_not_shown_again_however_similar_it_is():
+    ranking = Ranking(np.array([0.1, 0.9, 0.5, 0.8]), np.ones(4, bool))
+    rng, unlike = np.random.default_rng(0), np.arange(4)
+    assert own_part(ranking, unlike, np.array([1, 0]), 2, rng).tolist() == [2, 3]
+    assert own_part(ranking, unlike, np.array([], dtype=int), 2, rng).tolist() == [3, 1]
+
+
+def test_what_saw_the_queries_is_said_once_and_other_names_need_no_word():
+    of_queries = [
+        "centroids,of=queries",
+        "random",
+        "lora",
+        "somebody's own",
+        "centroids,of=queries",
+    ]
+    (said,) = cautions(of_queries)
+    assert said.startswith("centroids,of=queries: ")
+    assert known("lora") is None
+    assert known("hybrid:07") == SelectorSpec.parse("hybrid:7")

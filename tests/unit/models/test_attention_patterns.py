@@ -1,0 +1,216 @@
+"""Attention patterns as text and as rules: what is written is what is meant."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.fakes import experiment
+
+from icl_bench.errors import UserError
+from icl_bench.models.architecture import Architecture
+from icl_bench.models.attention_patterns import (
+    FULL,
+    Approx,
+    Block,
+    Grouped,
+    Pattern,
+    ReceptiveSpan,
+    keys_seen,
+    parse,
+    split,
+)
+from icl_bench.sweep.k_values import KValues
+from icl_bench.sweep.plan import make_plan
+from icl_bench.sweep.sweep import RunSpec, check
+from icl_bench.tasks.task_files import load_task
+
+NUMBERS = st.integers(1, 10**6)
+PATTERNS = st.one_of(
+    st.just(FULL),
+    st.builds(Block, NUMBERS, st.integers(0, 9), st.integers(0, 9)),
+    st.builds(Block, st.just(1), st.integers(0, 1), st.just(0), st.just(True)),
+    st.builds(Grouped, NUMBERS, NUMBERS),
+    st.builds(Approx, NUMBERS, NUMBERS),
+)
+ENDS = st.lists(st.integers(1, 9), min_size=1, max_size=30).map(lambda x: np.cumsum(x).tolist())
+
+
+@given(PATTERNS)
+def test_a_pattern_is_read_as_it_is_written(pattern: Pattern) -> None:
+    assert parse(str(pattern)) == pattern
+
+
+@given(st.lists(PATTERNS, min_size=1, max_size=5))
+def test_a_list_of_patterns_is_split_at_the_patterns(patterns: list[Pattern]) -> None:
+    for comma in (",", ", "):
+        assert [parse(text) for text in split(comma.join(map(str, patterns)))] == patterns
+
+
+@given(st.text(max_size=20))
+def test_any_text_is_a_pattern_or_a_users_error(text: str) -> None:
+    try:
+        found = parse(text)
+    except UserError:
+        return
+    assert parse(str(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("block:0", "size 0; must be at least 1"),
+        ("grouped:4,0", "WINDOW 0; must be at least 1"),
+        ("grouped:0,4", "EVERY 0; must be at least 1"),
+        ("approx:0,4", "WINDOW 0; must be at least 1"),
+        ("approx:4,0", "CHUNK 0; must be at least 1"),
+        ("block", "is written block:SIZE"),
+        ("block:5,sinc=1", "is written block:SIZE"),
+        ("block:5,sink=1,sink=2", "is written block:SIZE"),
+        ("grouped:4", "is written grouped:EVERY,WINDOW"),
+        ("block:-3", "is written block:SIZE"),
+        ("blocks:3", "not a pattern"),
+        ("block:5,reuse", "has no neighbours there"),
+        ("block:1,local=1,reuse", "has no neighbours there"),
+        ("block:1,sink=2,reuse", "the sink is one demonstration, or 0"),
+    ],
+)
+def test_mistakes_say_what_is_wrong(text: str, said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse(text)
+    assert said in str(caught.value)
+    assert f"--attention {text.partition(':')[0]}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@given(ENDS, st.integers(1, 7), st.integers(0, 3), st.integers(0, 3))
+def test_a_layout_is_the_blocks_of_the_definition(
+    ends: list[int], size: int, sink: int, local: int
+) -> None:
+    layout = Block(size, sink, local).layout(ends)
+    block = np.repeat(np.arange(len(ends)) // size, np.diff([0, *ends]))
+    for token, mine in enumerate(block):
+        seen = {
+            key
+            for key in range(token + 1)
+            if block[key] == mine or block[key] < sink or mine - local <= block[key] < mine
+        }
+        start = int(layout.starts[token])
+        assert seen == set(range(start, token + 1)) | set(range(min(layout.sink_end, start)))
+    assert (np.diff(layout.starts) >= 0).all()
+    positions = np.array([ends[-1], ends[-1] + 7])
+    assert layout.first(positions).tolist() == [0, 0]  # the query sees everything
+
+
+@given(ENDS, st.integers(1, 7), st.integers(0, 3), st.integers(0, 3), st.data())
+def test_the_layout_of_fewer_demonstrations_begins_that_of_more(
+    ends: list[int], size: int, sink: int, local: int, data: Any
+) -> None:
+    pattern, count = Block(size, sink, local), data.draw(st.integers(1, len(ends)))
+    few, more = pattern.layout(ends[:count]), pattern.layout(ends)
+    assert more.begins(few, ends[count - 1])
+    other = Block(size, sink, local + 1).layout(ends)
+    if not np.array_equal(other.starts, more.starts):
+        assert not more.begins(other, ends[-1])
+
+
+@given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 80))
+def test_what_is_kept_is_all_that_a_later_token_sees(window: int, chunk: int, tokens: int) -> None:
+    for sight in (ReceptiveSpan(), ReceptiveSpan(window), ReceptiveSpan(window, chunk)):
+        first = int(sight.first(np.array([tokens]))[0])
+        means = first // chunk if sight.chunk else 0
+        assert sight.kept(tokens) == tokens - first + means
+        # a token of its own sees what is kept, and itself
+        assert keys_seen(sight, None, tokens, tokens + 1) == sight.kept(tokens) + 1
+    assert ReceptiveSpan(window).kept(tokens) == min(tokens, window - 1)
+
+
+def test_groups_are_counted_over_the_layers_that_are_global() -> None:
+    everywhere = Grouped(4, 512).sights([None] * 6)
+    assert [sight.window for sight in everywhere] == [None, 512, 512, 512, None, 512]
+    gemma = [128, 128, None] * 4
+    windows = [sight.window for sight in Grouped(2, 512).sights(gemma)]
+    assert windows == [128, 128, None, 128, 128, 512] * 2
+
+
+def test_the_complexities_of_zebras_table_9_are_the_formulas() -> None:
+    tokens, width, every, chunk = 20_000, 64, 4, 16
+    shape = Architecture(0, width, (None,) * 8, width)
+
+    def pairs(pattern: Pattern) -> float:
+        layers = pattern.sights(shape.windows)
+        return sum(keys_seen(sight, None, 0, tokens) for sight in layers) / len(layers)
+
+    # of the causal half: N²/2, W·N, N²/(2 C²) · C and N²/(2 L) with W·N in the other layers
+    assert pairs(FULL) == pytest.approx(tokens**2 / 2, rel=1e-3)
+    assert pairs(Grouped(10**6, 512)) == pytest.approx(
+        (tokens**2 / 2 + 7 * 512 * tokens) / 8, rel=0.02
+    )
+    group = tokens**2 / 2 / every + (every - 1) / every * 512 * tokens
+    assert pairs(Grouped(every, 512)) == pytest.approx(group, rel=0.02)
+    approx = tokens**2 / 2 / chunk + 512 * tokens
+    assert pairs(Approx(512, chunk)) == pytest.approx(approx, rel=0.05)
+
+
+# -- what may be asked ----------------------------------------------------------------------------
+
+
+def spec(**more: Any) -> RunSpec:
+    return RunSpec(**{"task": "stdlib", "model": "gemma3-270m", "k": "5", **more})
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"attention": ("block:0",)}, "size 0"),
+        ({"attention": ("block:1,reuse",)},
+         "reuse is for demonstrations that are all the query's own"),
+        ({"attention": ("block:1,reuse",), "select": ("bm25",), "order": ("by-label",)},
+         "order by-label is for neighbours"),
+        ({"attention": ("block:5",), "engine": {"backend": "openai", "base_url": "http://x/v1"},
+          "tokenizer": "gemma3-270m"}, "runs on --backend transformers, not openai"),
+    ],
+)  # fmt: skip
+def test_what_does_not_apply_is_refused_before_anything_is_read(
+    asked: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    with pytest.raises(UserError, match=said):
+        check(spec(**asked), load_task("stdlib"))
+
+
+def test_cells_of_a_plan_are_named_by_their_attention_and_counted_by_it(tmp_path: Any) -> None:
+    found = experiment(tmp_path)
+    plan = make_plan(
+        found, KValues.parse("5,20"), draws=2, attention=["full", "block:5", "block:5"]
+    )
+    named = [(c.spec.attention, c.spec.draw, c.spec.k) for c in plan.cells]
+    texts = ("full", "block:5,sink=1,local=2")
+    assert named == [(text, draw, k) for text in texts for draw in (0, 1) for k in (5, 20)]
+    layout = plan.cells[-1].reading.layout(0)
+    assert layout is not None
+    assert len(layout.starts) == plan.cells[-1].prefix_tokens
+
+
+def test_with_reuse_the_sink_is_the_draws_first_and_stands_first_in_every_prompt(
+    tmp_path: Any,
+) -> None:
+    found = experiment(tmp_path)
+    plan = make_plan(found, KValues.parse("4"), ["bm25"], attention=["full", "block:1,reuse"])
+    plain, reused = (group.group.demonstrations(4) for group in plan.groups)
+    sink = found.drawn(0)[0]
+    assert (reused[:, 0] == sink).all()
+    for mine, own in zip(reused, plain, strict=True):
+        assert len(set(mine.tolist())) == 4
+        others = [i for i in own[::-1].tolist() if i != sink][:3]  # most similar last
+        assert mine[1:].tolist() == others[::-1]
+    (cell,) = plan.groups[1].cells
+    ((_, prompts),) = plan.groups[1].group.prompts([4])
+    for i in range(len(prompts)):
+        bounds = [prompts.lead, *prompts.ends_of(i)]
+        assert all(start < end for start, end in pairwise(bounds))
+    assert cell.new_tokens < plan.groups[0].cells[0].prompt_tokens

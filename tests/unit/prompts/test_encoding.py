@@ -1,0 +1,319 @@
+"""Prompts as text and token ids: exact, with BOS once, nested, whatever the tokenizer."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.models import Row, gpt2_tokenizer, llama_tokenizer, qwen_tokenizer, tokenized
+
+from icl_bench.prompts.encoding import PromptEncoder, shared_prefix
+from icl_bench.prompts.rendering import answer_text, demonstration_text, prompt_text, query_text
+from icl_bench.tasks.spec import Template
+from icl_bench.tasks.task_files import known_tasks, load_task
+
+FEW = settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+TEMPLATES = {
+    **{name: load_task(name).template for name in known_tasks()},
+    "bare": Template(input="{text}", output="{label}", separator="\n\n"),
+    "blank-line": Template(input="Q: {text}", output="A: {label}", separator="\n\n"),
+    "no-space": Template(input="<{text}>", output="label:{label}", separator="\n"),
+    "markdown": Template(input="## {text}\r\n", output="- {label}", separator="\n\n---\n\n "),
+}
+NASTY = [
+    "",
+    " ",
+    "two  spaces, a tail ",
+    " a lead",
+    "\n",
+    "\n\n\nlines\n\n",
+    "\r\n\t",
+    "==\n==",
+    "<bos>",
+    "<s></s><|endoftext|><|im_start|>",
+    "\u2581",
+    "<0x0A>",
+    "naïve 中文 🙂 e\u0301 \u0301",
+    "{text} {0} {{",
+    "\x00\x7f\ufeff\u200b",
+    "a" * 40,
+]
+texts = st.lists(st.sampled_from([*NASTY, "where is my card?"]) | st.text(max_size=8), max_size=3)
+texts = texts.map("".join)
+
+
+def rows_of(template: Template, pairs: Sequence[tuple[str, str]]) -> list[Row]:
+    """Examples whose every input field is the first of a pair and whose answer is the second."""
+    return [Row(answer, dict.fromkeys(template.input_fields, text)) for text, answer in pairs]
+
+
+ORDINARY = [
+    ("where is my card?", "card arrival"),
+    ("What is a thyroid ?", "description"),
+    ("Amanda: I baked cookies.\r\nJerry: Sure! 🙂", "order status"),
+    ("Return the number of bytes", "io"),
+    ("naïve {brace} 中文", "état"),
+]
+
+
+def bos_of(tokenizer: Any) -> tuple[int, ...]:
+    return () if tokenizer.bos_token_id is None else (tokenizer.bos_token_id,)
+
+
+def assert_exact(
+    tokenizer: Any, template: Template, shown: Sequence[Row], queries: Sequence[Row]
+) -> None:
+    encoder = PromptEncoder(template, tokenizer)
+    sets = encoder.shared_prompts(shown, range(1, len(shown) + 1), queries)
+    own = encoder.own_prompts([shown[i:] for i, _ in enumerate(queries)], queries)
+    for i, query in enumerate(queries):
+        for k, prompts in sets.items():
+            text = prompt_text(template, shown[:k], query)
+            assert prompts.ids(i) == bos_of(tokenizer) + tokenized(tokenizer, text)
+            assert prompts.suffixes[i]
+        text = prompt_text(template, shown[i:], query)
+        assert own.ids(i) == bos_of(tokenizer) + tokenized(tokenizer, text) == encoder.whole(text)
+    for count in range(len(shown) + 1):
+        assert_mixed_exact(tokenizer, encoder, shown[:count], shown[count:], queries)
+    for smaller, larger in pairwise(sets[k].prefix for k in sorted(sets)):
+        assert larger[: len(smaller)] == smaller
+
+
+def assert_mixed_exact(
+    tokenizer: Any,
+    encoder: PromptEncoder,
+    shared: Sequence[Row],
+    rest: Sequence[Row],
+    queries: Sequence[Row],
+) -> None:
+    """Each query has as many of the rest as its own, in an order of its own."""
+    own = [[*rest[i % len(rest) :], *rest[: i % len(rest)]] if rest else [] for i in
+           range(len(queries))]  # fmt: skip
+    mixed = encoder.mixed_prompts(shared, own, queries)
+    for i, query in enumerate(queries):
+        text = prompt_text(encoder.template, [*shared, *own[i]], query)
+        assert mixed.text(i) == text
+        assert mixed.ids(i) == bos_of(tokenizer) + tokenized(tokenizer, text)
+        assert mixed.suffixes[i]
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_ids_equal_tokenizing_the_whole_text(tokenizer, name):
+    template = TEMPLATES[name]
+    shown = rows_of(template, ORDINARY)
+    assert_exact(tokenizer, template, shown, shown[:3])
+    for awkward in NASTY:
+        odd = rows_of(template, [(awkward, "x"), ("x", f"y{awkward}")])
+        assert_exact(tokenizer, template, [shown[0], *odd, shown[1]], [shown[0], *odd[:1]])
+
+
+@FEW
+@given(
+    name=st.sampled_from(sorted(TEMPLATES)),
+    shown=st.lists(st.tuples(texts, texts), min_size=1, max_size=4),
+    queries=st.lists(st.tuples(texts, texts), min_size=1, max_size=3),
+)
+def test_ids_equal_tokenizing_the_whole_text_for_any_text(tokenizer, name, shown, queries):
+    template = TEMPLATES[name]
+    assert_exact(tokenizer, template, rows_of(template, shown), rows_of(template, queries))
+
+
+@pytest.mark.parametrize("name", known_tasks())
+def test_a_shipped_tasks_prefix_is_all_of_its_demonstrations(tokenizer, name):
+    """Every join holds, so that queries share all demonstrations and the next k extends them."""
+    template = TEMPLATES[name]
+    shown = rows_of(template, ORDINARY)
+    encoder = PromptEncoder(template, tokenizer)
+    for k, prompts in encoder.shared_prompts(shown, [1, 2, 5], shown).items():
+        assert prompts.prefix == encoder.whole("".join(encoder.demonstrations(shown[:k])))
+    mixed = encoder.mixed_prompts(shown[:3], [shown[3:], shown[:3:-1]], shown[:2])
+    assert mixed.prefix == encoder.whole("".join(encoder.demonstrations(shown[:3])))
+
+
+def test_a_mixed_prompt_tells_where_all_of_its_demonstrations_end(gemma_tokenizer):
+    template = TEMPLATES["banking77"]
+    shown = rows_of(template, ORDINARY)
+    encoder = PromptEncoder(template, gemma_tokenizer)
+    own = [shown[3:], shown[:3:-1]]
+    mixed = encoder.mixed_prompts(shown[:3], own, shown[:2], ends=True)
+    assert encoder.mixed_prompts(shown[:3], own, shown[:2]).ends == ()
+    for i, behind in enumerate(own):
+        pieces = encoder.demonstrations([*shown[:3], *behind])
+        starts = ["".join(pieces[: n + 1]) for n in range(len(pieces))]
+        assert mixed.ends_of(i) == tuple(len(encoder.whole(start)) for start in starts)
+    assert mixed.ends[0][:3] == encoder.shared_prompts(shown, [3], shown)[3].ends[0]
+
+
+@pytest.mark.parametrize("name", known_tasks())
+def test_lengths_of_demonstrations_add_up_to_the_prefix(tokenizer, name):
+    template = TEMPLATES[name]
+    shown = rows_of(template, ORDINARY)
+    encoder = PromptEncoder(template, tokenizer)
+    lengths = encoder.demonstration_lengths(shown)
+    sets = encoder.shared_prompts(shown, range(1, 6), shown)
+    dummy = (
+        len(tokenized(tokenizer, template.input))
+        - len(tokenized(tokenizer, f"\n{template.input}"))
+        + len(tokenized(tokenizer, "\n"))
+    )
+    for k, total in enumerate(np.cumsum(lengths), start=1):
+        # a dummy prefix counts for the first demonstration only
+        assert len(sets[k].prefix) == len(encoder.bos) + total + min(dummy, 1)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [llama_tokenizer, lambda **s: llama_tokenizer(legacy=True, **s)],
+    ids=["llama", "llama-legacy"],
+)
+@pytest.mark.parametrize("adds_bos", [True, False])
+def test_bos_stands_once_whatever_the_tokenizers_own_setting(make, adds_bos):
+    tokenizer = make(add_bos_token=adds_bos)
+    bos = tokenizer.bos_token_id
+    assert (tokenizer("hi")["input_ids"][0] == bos) is adds_bos  # the setting is a real one
+    template = TEMPLATES["banking77"]
+    shown = rows_of(template, [("<s>", "</s>"), *ORDINARY])
+    encoder = PromptEncoder(template, tokenizer)
+    sets = [*encoder.shared_prompts(shown, [1, 3], shown).values()]
+    sets.append(encoder.own_prompts([shown for _ in shown], shown))
+    sets.append(encoder.own_prompts([[] for _ in shown], shown))
+    for prompts in sets:
+        for i, _ in enumerate(shown):
+            assert prompts.ids(i)[0] == bos
+            assert prompts.ids(i).count(bos) == 1
+
+
+def test_gemma_gets_bos_although_its_tokenizer_adds_none(gemma_tokenizer):
+    assert gemma_tokenizer("hi")["input_ids"][0] != gemma_tokenizer.bos_token_id
+    encoder = PromptEncoder(TEMPLATES["trec"], gemma_tokenizer)
+    row = rows_of(TEMPLATES["trec"], [("<bos>", "<bos>")])
+    ids = encoder.shared_prompts(row, [1], row)[1].ids(0)
+    assert (ids[0], ids.count(2)) == (2, 1)
+
+
+def test_a_tokenizer_without_bos_gets_none():
+    tokenizer = qwen_tokenizer()
+    rows = rows_of(TEMPLATES["trec"], ORDINARY)
+    encoder = PromptEncoder(TEMPLATES["trec"], tokenizer)
+    text = prompt_text(TEMPLATES["trec"], rows[:2], rows[2])
+    assert encoder.shared_prompts(rows, [2], rows[2:])[2].ids(0) == tokenized(tokenizer, text)
+
+
+def test_text_that_looks_like_a_special_token_stays_text(tokenizer):
+    special = tokenizer.all_special_tokens
+    template = TEMPLATES["clinic150"]
+    rows = rows_of(template, [(f"{token} and{token}", f"x {token}") for token in special])
+    prompts = PromptEncoder(template, tokenizer).shared_prompts(rows, [len(rows)], rows)[len(rows)]
+    for i, query in enumerate(rows):
+        ids = prompts.ids(i)[len(bos_of(tokenizer)) :]
+        assert not set(ids) & set(tokenizer.all_special_ids)
+        assert tokenizer.decode(ids) == prompt_text(template, rows, query)
+
+
+@pytest.mark.parametrize(("separator", "lead"), [("\n\n", "query:"), ("\n==\n ", "is it")])
+def test_a_separator_that_merges_with_its_neighbours_is_still_exact_and_nested(separator, lead):
+    """GPT-2 reads the white space before a word otherwise than that at a text's end."""
+    tokenizer = gpt2_tokenizer()
+    template = Template(input=f"{lead} {{text}}", output="intent: {label}", separator=separator)
+    rows = rows_of(template, ORDINARY)
+    encoder = PromptEncoder(template, tokenizer)
+    apart = [tokenized(tokenizer, piece) for piece in encoder.demonstrations(rows)]
+    whole = tokenized(tokenizer, "".join(encoder.demonstrations(rows)))
+    assert sum(apart, ()) != whole  # the case that this test is about
+    assert_exact(tokenizer, template, rows, rows[:3])
+    assert_exact(tokenizer, template, rows, rows[:1])
+    sets = encoder.shared_prompts(rows, [1, 3, 5], rows[:3])
+    for k, prompts in sets.items():  # and nearly all demonstrations are still shared
+        pieces = encoder.demonstrations(rows[:k])
+        assert len(prompts.prefix) >= len(encoder.whole("".join(pieces))) - 2
+
+
+def test_one_row_that_does_not_join_leaves_the_prefixes_nested(tokenizer):
+    template = TEMPLATES["banking77"]
+    shown = rows_of(template, [*ORDINARY, ("x", "y\n\n\n"), *ORDINARY])
+    queries = rows_of(template, [("a", ""), ("a", ""), ("ab", "")])
+    assert_exact(tokenizer, template, shown, queries)
+
+
+def test_the_prefix_leaves_every_query_a_token_of_its_own():
+    assert shared_prefix([(1, 2, 3), (1, 2, 3)]).suffixes == ((3,), (3,))
+    assert shared_prefix([(1, 2), (1, 2, 3)]).prefix == (1,)
+    assert shared_prefix([(5,)]).ids(0) == (5,)
+    assert shared_prefix([(1, 2, 3, 4)], within=(1, 2, 9)).prefix == (1, 2)
+    assert shared_prefix([(1, 2, 3, 4)], within=(1,)).prefix == (1,)
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6).map(tuple), min_size=1),
+    st.none() | st.lists(st.integers(0, 2), max_size=6).map(tuple),
+)
+def test_the_shared_prefix_is_the_longest_that_leaves_a_token(prompts, within):
+    found = shared_prefix(prompts, within)
+    assert [found.ids(i) for i, _ in enumerate(prompts)] == prompts
+    longest = min(map(len, prompts)) - 1
+    texts = prompts if within is None else [*prompts, within]
+    common = next(
+        n
+        for n in range(longest, -1, -1)
+        if len({t[:n] for t in texts}) == 1 and all(len(t) >= n for t in texts)
+    )
+    assert len(found.prefix) == common
+
+
+def test_tokens_are_counted_once_for_each_prompt():
+    prompts = shared_prefix([(1, 2, 3), (1, 2, 4, 5)])
+    assert (prompts.longest, prompts.prompt_tokens, prompts.own_tokens) == (4, 7, 3)
+
+
+def test_a_hash_is_that_of_the_whole_prompts_ids_however_it_is_split():
+    prompts = [(1, 2, 70_000), (1, 2, 4, 5)]
+    found = shared_prefix(prompts)
+    expected = [
+        hashlib.sha256(b"".join(token.to_bytes(4, "little") for token in ids)).hexdigest()[:16]
+        for ids in prompts
+    ]
+    assert found.hashes() == expected == shared_prefix(prompts, within=(1,)).hashes()
+
+
+def test_the_text_is_demonstrations_separators_and_the_query_up_to_its_answer():
+    template = TEMPLATES["banking77"]
+    shown, query = (
+        rows_of(template, [("a ", "card arrival"), ("b", "top up")]),
+        Row("", {"text": "c"}),
+    )
+    assert prompt_text(template, shown, query) == (
+        "query: a \nintent: card arrival\n==\nquery: b\nintent: top up\n==\nquery: c\nintent:"
+    )
+    assert answer_text(template, "top up") == " top up\n"
+    assert demonstration_text(template, shown[1]) == "query: b\nintent: top up"
+
+
+def test_braces_of_a_template_and_of_a_text_stay_as_they_are():
+    template = Template(input="{{q}} {text}", output="{{{label}", separator="\n")
+    row = Row("{label}", {"text": "{text}"})
+    assert demonstration_text(template, row) == "{q} {text}\n{{label}"
+    assert query_text(template, row) == "{q} {text}\n{"
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_an_answers_ids_continue_its_query(tokenizer, name):
+    """Query and answer together are the text's own tokens, wherever these part between them."""
+    template = TEMPLATES[name]
+    encoder = PromptEncoder(template, tokenizer)
+    (query,) = rows_of(template, [("where is my card?", "")])
+    labels = ["card arrival", "card", "état", "[x] (y)", "中文", "a.b", "x "]
+    start = query_text(template, query)
+    for label, ids in zip(labels, encoder.answers(labels), strict=True):
+        text = start + answer_text(template, label)
+        prompt, whole = tokenized(tokenizer, start), tokenized(tokenizer, text)
+        if whole[: len(prompt)] == prompt:
+            assert prompt + ids == whole
+        assert tokenizer.decode(prompt + ids) == text

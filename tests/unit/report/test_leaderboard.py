@@ -1,0 +1,258 @@
+"""The leaderboard says what the summary says, sorted, the same each time, and as plain text."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import io
+import json
+import os
+import re
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from support.fakes import FREE_TEXT, FakeBackend, plan, runner
+
+from icl_bench.analysis.summary import summarise_folder
+from icl_bench.cli import main
+from icl_bench.errors import CellError, UserError
+from icl_bench.prompts.encoding import PromptSet
+from icl_bench.report.leaderboard import COLUMNS, as_csv, as_markdown, cell, leaderboard, write
+from icl_bench.results.exporting import export_results
+from icl_bench.results.importing import import_predictions
+from icl_bench.results.reading import finished_cells, read_results
+from icl_bench.tasks.label_subset import HalfLabels
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Board = Callable[..., Done]
+
+
+@pytest.fixture
+def board(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Board:
+    """``icl-bench leaderboard`` with these words."""
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # put back afterwards
+
+    def run(*words: object) -> Done:
+        with pytest.raises(SystemExit) as ended:
+            main(["leaderboard", *map(str, words)])
+        return Done(int(ended.value.code or 0), *capfd.readouterr())
+
+    return run
+
+
+def sweep(
+    task: Path, results: Path, k: str = "1,2,4", version: str = "1.0", **changes: object
+) -> None:
+    run = runner(plan(task, k, **changes), results, FakeBackend())
+    run.about = {"icl-bench": version}
+    run.run()
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("leaderboard")
+    sweep(root / "task", root / "results", test_rows=30)
+    sweep(root / "task", root / "results", "4", "2.0", test_rows=30, draws=3)
+    sweep(root / "other", root / "results", name="other")
+    return root / "results"
+
+
+def test_every_point_is_there_with_the_summarys_numbers(results: Path):
+    table, expected = leaderboard(results), summarise_folder(results).curves
+    assert tuple(table.columns) == COLUMNS
+    names = ["task", "model", "select", "order", "attention", "variant", "k"]
+    both = table.merge(expected, on=names, suffixes=("", "_summary"))
+    assert len(both) == len(table) == len(expected) == 6
+    for name in ("draws", "test_rows", "accuracy", "ci_low", "ci_high", "macro_f1"):
+        assert both[name].tolist() == pytest.approx(both[f"{name}_summary"].tolist(), abs=1e-6)
+
+
+def test_upper_bounds_and_easier_tasks_are_left_out(results: Path, tmp_path: Path):
+    before = leaderboard(results)
+    shutil.copytree(results, tmp_path / "results")
+    sweep(tmp_path / "task", tmp_path / "results", half=HalfLabels(1))
+    frame = read_results(results).query("task == 'cards' and k == 4")
+    bound = frame.assign(select="lora-paper", prediction=frame["gold"], correct=True)
+    bound[
+        ["task", "model", "select", "order", "k", "draw", "test_id", "gold", "prediction"]
+    ].to_csv(tmp_path / "bound.csv", index=False)
+    import_predictions(tmp_path / "bound.csv", tmp_path / "results")
+    pd.testing.assert_frame_equal(leaderboard(tmp_path / "results"), before)
+
+
+def test_points_are_sorted_by_task_then_best_first(results: Path):
+    table = leaderboard(results)
+    assert table["task"].tolist() == ["cards"] * 3 + ["other"] * 3
+    for _, group in table.groupby("task"):
+        assert group["accuracy"].is_monotonic_decreasing
+
+
+def test_saturation_is_that_of_the_curve_and_missing_beyond_the_window(results: Path):
+    table = leaderboard(results).set_index(["task", "k"])
+    for row in summarise_folder(results).saturation.itertuples():
+        found = table.loc[row.task, "saturation_k"]
+        expected = row.k if row.within_window else None
+        assert [None if pd.isna(k) else k for k in found] == [expected] * 3
+    single = plan(results.parent / "single", "1")
+    runner(single, results.parent / "single-results", FakeBackend()).run()
+    assert leaderboard(results.parent / "single-results")["saturation_k"].isna().all()
+
+
+def test_versions_and_data_are_those_of_the_cells(results: Path):
+    table = leaderboard(results).set_index(["task", "k"])
+    assert table.loc["cards", "version"].to_dict() == {1: "1.0", 2: "1.0", 4: "1.0, 2.0"}
+    hashes = table.reset_index().groupby("task")["data_hash"].unique()
+    assert [len(found) for found in hashes] == [1, 1]
+    assert hashes["cards"][0] != hashes["other"][0]  # 30 test rows and 6
+    assert re.fullmatch("[0-9a-f]{16}", hashes["cards"][0])
+
+
+def test_imports_have_no_version_and_the_hash_of_their_file(results: Path, tmp_path: Path):
+    export_results(results, tmp_path / "x.csv")
+    frame = pd.read_csv(tmp_path / "x.csv", dtype=str).drop(columns=["variant", "cell"])
+    frame.to_csv(tmp_path / "mine.csv", index=False)
+    done = import_predictions(tmp_path / "mine.csv", tmp_path / "results")
+    table = leaderboard(tmp_path / "results")
+    assert set(table["version"]) == {""}
+    assert set(table["data_hash"]) == {done.path.stem.rpartition("-")[2]}
+    assert "| – |" in as_markdown(table)
+
+
+def test_free_text_has_its_scores_and_no_accuracy(tmp_path: Path):
+    sweep(tmp_path / "task", tmp_path / "results", "2", **FREE_TEXT)
+    sweep(tmp_path / "cards", tmp_path / "results", "2", name="labels")
+    table = leaderboard(tmp_path / "results").set_index("task")
+    assert table["accuracy"].isna().to_dict() == {"cards": True, "labels": False}
+    assert table["rougeL"].isna().to_dict() == {"cards": False, "labels": True}
+    text = as_markdown(leaderboard(tmp_path / "results"))
+    assert "ROUGE-1" in text
+    assert "BERTScore" not in text
+    assert "nan" not in text.lower()
+
+
+# -- files --------------------------------------------------------------------------------------
+
+
+def test_the_command_prints_the_table_and_writes_both_files(board: Board, results: Path):
+    done = board("--results", results)
+    assert done.code == 0
+    assert done.out == (results / "leaderboard.md").read_text()
+    rows = list(csv.DictReader(io.StringIO((results / "leaderboard.csv").read_text())))
+    assert tuple(rows[0]) == COLUMNS
+    assert len(rows) == 6
+    assert done.err == f"written: {results}/leaderboard.csv and {results}/leaderboard.md\n"
+    found = json.loads(board("--results", results, "--json").out)
+    assert [row["k"] for row in found] == [int(row["k"]) for row in rows]
+    assert found[0]["accuracy"] == pytest.approx(float(rows[0]["accuracy"]), abs=1e-6)
+
+
+def test_another_file_can_be_named(board: Board, results: Path, tmp_path: Path):
+    out = tmp_path / "new" / "board.csv"
+    assert board("--results", results, "--out", out, "--quiet") == Done(0, "", "")
+    assert sorted(path.name for path in out.parent.iterdir()) == ["board.csv", "board.md"]
+
+
+def test_the_same_folder_makes_the_same_bytes(results: Path, tmp_path: Path):
+    copy = shutil.copytree(results, tmp_path / "elsewhere")
+    first = write(leaderboard(results), tmp_path / "a.csv")
+    second = write(leaderboard(copy), tmp_path / "b.csv")
+    for one, other in zip(first, second, strict=True):
+        assert one.read_bytes() == other.read_bytes()
+
+
+def test_a_table_that_cannot_be_written_leaves_the_old_one(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    out, table = tmp_path / "board.csv", leaderboard(results)
+    write(table, out)
+    before = out.read_bytes()
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError, match=r"board\.csv: cannot be written \(No space left"):
+        write(table.head(1), out)
+    assert out.read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["board.csv", "board.md"]
+
+
+@pytest.mark.parametrize("name", ["board.md", "board", "board.csv.gz"])
+def test_another_ending_is_refused(board: Board, results: Path, tmp_path: Path, name: str):
+    done = board("--results", results, "--out", tmp_path / name)
+    assert done.code == 2
+    assert "must end in .csv" in done.err
+
+
+def fails(prompts: PromptSet) -> None:
+    raise CellError("out of memory")
+
+
+def test_a_folder_without_results_is_refused_in_one_line(board: Board, tmp_path: Path):
+    (tmp_path / "empty").mkdir()
+    runner(plan(tmp_path / "task", "1"), tmp_path / "failed", FakeBackend(fails=fails)).run()
+    for name in ("none", "empty", "failed"):
+        done = board("--results", tmp_path / name)
+        assert (done.code, done.out) == (2, "")
+        assert re.fullmatch(
+            rf"error: results folder \S+{name}: .+; run something first.*\n", done.err
+        )
+        assert not (tmp_path / name / "leaderboard.csv").exists()
+
+
+# -- escaping -----------------------------------------------------------------------------------
+
+
+def test_markup_in_names_is_shown_as_it_is(tmp_path: Path):
+    (tmp_path / "mine.csv").write_text(
+        "task,model,select,order,k,draw,test_id,gold,prediction\n"
+        '"a|b `c` <i>*d*_e_</i>","m\nn\r[x](y)\\",s,o,1,0,7,p,p\n'
+    )
+    import_predictions(tmp_path / "mine.csv", tmp_path / "results")
+    table = leaderboard(tmp_path / "results")
+    header, _, line = as_markdown(table).splitlines()
+    assert line.startswith(
+        r"| a\|b \`c\` &lt;i&gt;\*d\*\_e\_&lt;/i&gt; | 'm\\nn\\r\[x\](y)\\\\' | s | o | 1 |"
+    )
+    assert len(re.findall(r"(?<!\\)\|", line)) == len(re.findall(r"(?<!\\)\|", header))
+    (row,) = csv.DictReader(io.StringIO(as_csv(table)))
+    assert row["task"] == "a|b `c` <i>*d*_e_</i>"
+    assert row["model"] == repr("m\nn\r[x](y)\\")
+
+
+def test_plain_names_are_left_alone():
+    assert cell("trec_fine") == "trec_fine"
+    assert cell("gemma3-270m") == "gemma3-270m"
+    assert cell("shuffled:1") == "shuffled:1"
+    assert cell("_x_") == r"\_x\_"
+
+
+@given(st.text())
+@example("\u2028|")
+@example("\\|")
+def test_no_name_breaks_the_table(text: str):
+    shown = cell(text)
+    assert shown
+    assert len(shown.splitlines()) == 1
+    assert not re.search(r"[<>]", shown)
+    bare = re.sub(r"\\[\\`*\[\]|~$_]", "", shown)  # without what is escaped
+    assert not re.search(r"[|`*\[\]~$]", bare)
+
+
+def test_files_beside_the_cells_are_no_results(results: Path):
+    before = len(list(finished_cells(results)))
+    write(leaderboard(results), results / "leaderboard.csv")
+    assert len(list(finished_cells(results))) == before

@@ -1,0 +1,558 @@
+"""The report says what the tables say, in a page that no text of the data can break."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.fakes import (
+    FREE_TEXT,
+    FakeBackend,
+    model,
+    plan,
+    row,
+    runner,
+    small_tokenizer,
+    write_rows,
+    write_task,
+)
+from support.predictions import cell, frame
+
+from icl_bench.analysis.findings import find
+from icl_bench.cli import main
+from icl_bench.errors import CellError, UserError
+from icl_bench.report import write_report
+from icl_bench.report.build import make_report
+from icl_bench.report.naming import Naming
+from icl_bench.report.page import embedded, page
+from icl_bench.report.prediction_sample import FIELDS, _turns, sample
+from icl_bench.results.importing import import_predictions
+from icl_bench.results.reading import Stored, read_some
+from icl_bench.sweep.experiment import TokenizedTask
+from icl_bench.sweep.k_values import KValues
+from icl_bench.sweep.plan import make_plan
+from icl_bench.tasks.examples import load_data
+from icl_bench.tasks.task_files import load_task
+
+EVIL = (
+    """</script><script>alert(1)</script><img src=x onerror="alert('2')"> & <!-- {{ 7*7 }} \u2028"""
+)
+
+
+class Parsed(HTMLParser):
+    """A page's elements, and the text of its scripts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[str] = []
+        self.scripts: list[str] = []
+        self.text = ""
+        self.handlers: list[str] = []
+        self._inside = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self._inside = tag
+        self.handlers += [name for name, _ in attrs if name.startswith("on")]
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside == "script":
+            self.scripts[-1] += data
+        elif self._inside != "style":
+            self.text += data
+
+    @property
+    def data(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.scripts[0])
+        return found
+
+
+def sweep(folder: Path, results: Path, k: str = "1,2,4", **changes: Any) -> None:
+    runner(plan(folder, k, **changes), results, FakeBackend()).run()
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with most of what there is: orders, retrieval, probabilities, texts, a failure."""
+    folder = tmp_path_factory.mktemp("report")
+    found = folder / "results"
+    sweep(folder / "cards", found, orders=["drawn", "shuffled:3", "by-label"])
+    sweep(folder / "cards", found, selects=["bm25"])
+    sweep(folder / "cards", found, scoring="exact")
+    sweep(folder / "texts", found, name="texts", **FREE_TEXT)
+    broken = plan(folder / "cards", "8", draws=1)
+
+    def fails(_: object) -> None:
+        raise CellError("out of memory <b>4 GB</b>")
+
+    runner(broken, found, FakeBackend(fails=fails)).run()
+    return found
+
+
+@pytest.fixture(scope="module")
+def parsed(results: Path) -> Parsed:
+    return Parsed(page(make_report(results)))
+
+
+def table(parsed: Parsed, caption: str) -> pd.DataFrame:
+    (found,) = [t for t in parsed.data["tables"] if t["caption"] == caption]
+    return pd.DataFrame(found["rows"], columns=[c["name"] for c in found["columns"]])
+
+
+# -- numbers ------------------------------------------------------------------------------------
+
+
+def test_the_pages_tables_hold_the_analysis_numbers(results: Path, parsed: Parsed):
+    found = find(read_some(results))
+    for caption, expected, names in (
+        ("Score over k", found.summary.curves, ["k", "accuracy", "ci_low", "ci_high", "draws"]),
+        ("Answers changed by reordering", found.summary.order_sensitivity, ["k", "changed"]),
+        ("Sorted less drawn", found.sorting_penalty, ["k", "difference", "p_holm"]),
+        ("Chosen less random", found.retrieval_gain, ["k", "difference", "ci_low"]),
+        ("Cost of a query", found.cost, ["prompt_tokens", "computed_tokens", "seconds"]),
+    ):
+        shown = table(parsed, caption)
+        if caption == "Cost of a query":
+            scored = expected["task"].astype(str) == "cards"
+            expected = expected[scored & (expected["order"].astype(str) != "shuffled:3")]
+        assert len(shown) == len(expected), caption
+        for name in names:
+            given = pd.to_numeric(shown[name]).to_numpy(dtype=float)
+            there = pd.to_numeric(expected[name]).to_numpy(dtype=float)
+            np.testing.assert_allclose(given, there, rtol=1e-12, err_msg=f"{caption}: {name}")
+
+
+def test_the_charts_hold_the_analysis_numbers(results: Path, parsed: Parsed):
+    curves = find(read_some(results)).summary.curves
+    (spec,) = [
+        chart["spec"]
+        for chart in parsed.data["charts"]
+        if chart["spec"]["description"].startswith("accuracy of small on cards")
+    ]
+    cards = curves[curves["task"].astype(str) == "cards"]
+    assert sorted(r["value"] for r in spec["datasets"]["rows"]) == pytest.approx(
+        sorted(cards["accuracy"])
+    )
+    assert spec["width"] == "container"
+    (free,) = [
+        chart["spec"]
+        for chart in parsed.data["charts"]
+        if chart["spec"]["description"].startswith("ROUGE-1 of small on texts")
+    ]
+    texts = curves[curves["task"].astype(str) == "texts"]
+    assert [r["value"] for r in free["datasets"]["rows"]] == pytest.approx(texts["rouge1"].tolist())
+
+
+def test_every_chart_is_a_valid_specification(results: Path):
+    for section in make_report(results).sections:
+        for panel in section.panels:
+            assert panel.rows
+            panel.chart.to_dict(validate=True)
+
+
+def test_curves_of_one_panel_have_names_of_their_own(results: Path, parsed: Parsed):
+    shown = table(parsed, "Score over k")
+    assert not shown.duplicated(["task", "model", "series", "k"]).any()
+    assert {"random, scoring=exact", "random, scoring=greedy", "bm25, scoring=greedy"} <= set(
+        shown["series"]
+    )
+
+
+def test_a_difference_is_claimed_only_where_the_test_holds_it(tmp_path: Path):
+    right, wrong = "a" * 40, "b" * 40
+    made = frame(
+        cell(right, right), cell(wrong, right, order="by-label"),
+        cell(right, right, k=9), cell("b" + "a" * 39, right, k=9, order="by-label"),
+    )  # fmt: skip
+    made.drop(columns="variant").to_parquet(tmp_path / "made.parquet")
+    import_predictions(tmp_path / "made.parquet", tmp_path / "results")
+    (said,) = make_report(tmp_path / "results").headlines
+    (sorting,) = [text for topic, text in said.sentences if topic == "Sorting"]
+    assert re.search(
+        r"worse by 100\.0 points \(.*\) at k = 5; no telling apart at k = 9\.", sorting
+    )
+
+
+def test_a_selection_that_retrieves_nothing_is_not_called_retrieval(tmp_path: Path):
+    made = frame(cell("aabb"), cell("abba", select="balanced"))
+    made.drop(columns="variant").to_parquet(tmp_path / "made.parquet")
+    import_predictions(tmp_path / "made.parquet", tmp_path / "results")
+    found = Parsed(page(make_report(tmp_path / "results")))
+    assert "Selection balanced against random selection: " in " ".join(found.text.split())
+    assert "Accuracy with demonstrations chosen in another way, less that with random" in found.text
+    assert len(table(found, "Chosen less random")) == 1
+    assert not re.search("retriev", found.text.partition("Method")[0], re.IGNORECASE)
+
+
+# -- what is there, and what is not -------------------------------------------------------------
+
+
+def test_sections_without_data_are_left_out_and_named_with_what_gives_them(parsed: Parsed):
+    assert 'id="models"' not in str(parsed.tags)
+    assert "Models compared (run the same with another --model;" in parsed.text
+    assert "Copying (run --queries copied)" in parsed.text
+    assert "Calibration (" not in parsed.text
+
+
+def test_few_draws_failed_cells_and_settings_are_said(parsed: Parsed):
+    assert "points with demonstrations that are drawn have two or three draws" in parsed.text
+    assert "1 cell could not be computed" in parsed.text
+    assert table(parsed, "Cells that could not be computed")["reason"].tolist() == [
+        "out of memory <b>4 GB</b>"
+    ]
+    assert "scoring=exact" in parsed.text
+
+
+def test_that_a_selection_saw_the_queries_is_said_first_and_at_each_of_its_tables(tmp_path: Path):
+    saw = "centroids,of=queries: its demonstrations were chosen with a look at the test queries"
+    made = frame(
+        cell("aabb", select="centroids,of=queries"), cell("abba", model="other"),
+        cell("aaaa", select="hybrid:3", model="other"),
+    )  # fmt: skip
+    made.drop(columns="variant").to_parquet(tmp_path / "made.parquet")
+    import_predictions(tmp_path / "made.parquet", tmp_path / "results")
+    report = make_report(tmp_path / "results")
+    assert [note for note in report.notes if saw in note]
+    tables = {t.caption: t for section in report.sections for t in section.tables}
+    assert saw in str(tables["Accuracy over k"].notes)
+    assert not tables["Chosen less random"].notes
+    assert Parsed(page(report)).text.count(saw) > 1
+    # of random and the hybrid: another draw may have other demonstrations
+    single = "3 of 3 points with demonstrations that are drawn have a single draw"
+    assert single in str(report.notes)
+
+
+def test_changed_demonstrations_stand_beside_the_plain_curve(tmp_path: Path):
+    for teaching in ("plain", "labels:permuted", "inputs-only"):
+        sweep(tmp_path / "cards", tmp_path / "results", "2,6", teaching=teaching)
+    sweep(tmp_path / "cards", tmp_path / "results", "2,6", selects=["balanced"])
+    summary = find(read_some(tmp_path / "results")).summary
+    report = make_report(tmp_path / "results")
+    (section,) = [section for section in report.sections if section.name == "teaching"]
+    curves, differences = section.panels
+    shown = {(row["series"], row["k"]): row["value"] for row in curves.rows}
+    assert len(shown) == len(curves.rows) == 6
+    plain = summary.curves[summary.curves["select"].astype(str) == "random"]
+    for point in plain.itertuples():
+        assert shown["plain", point.k] == pytest.approx(point.accuracy)
+    for point in summary.taught.itertuples():
+        assert shown[point.teaching, point.k] == pytest.approx(point.accuracy)
+    for found in differences.rows:
+        difference = shown[found["series"], found["k"]] - shown["plain", found["k"]]
+        assert found["value"] == pytest.approx(difference)
+    assert list(section.look.series) == ["plain", "inputs-only", "labels:permuted"]
+
+
+def test_changed_demonstrations_without_a_test_example_of_the_plain_ones_are_left_out(
+    tmp_path: Path,
+):
+    changed = cell("abbb", teaching="labels:permuted")
+    elsewhere = changed.assign(select="balanced", test_id="other " + changed["test_id"])
+    files = {"plain": frame(cell("aabb"), cell("aabb", select="balanced")),
+             "changed": frame(changed, elsewhere)}  # fmt: skip
+    for name, made in files.items():
+        made.drop(columns="variant").to_parquet(tmp_path / f"{name}.parquet")
+        import_predictions(tmp_path / f"{name}.parquet", tmp_path / "results")
+    report = make_report(tmp_path / "results")
+    (section,) = [section for section in report.sections if section.name == "teaching"]
+    assert [panel.title.split(" · ")[2].split(",")[0] for panel in section.panels] == ["random"] * 2
+
+
+def test_what_reading_warns_of_is_said_on_the_page_too(tmp_path: Path):
+    sweep(tmp_path / "cards", tmp_path / "results", "1", draws=1)
+    (tmp_path / "results" / "torn.parquet").write_bytes(b"PAR1")
+    with pytest.warns(UserWarning, match="torn.parquet"):
+        made = make_report(tmp_path / "results")
+    assert any("torn.parquet" in note for note in made.notes)
+
+
+def test_a_folder_of_failed_cells_alone_is_a_page(tmp_path: Path):
+    def fails(_: object) -> None:
+        raise CellError("no room")
+
+    runner(plan(tmp_path / "cards", "1"), tmp_path / "results", FakeBackend(fails=fails)).run()
+    found = Parsed(page(make_report(tmp_path / "results")))
+    assert found.data["charts"] == []
+    assert len(table(found, "Cells that could not be computed")) == 2
+
+
+# -- the reader ---------------------------------------------------------------------------------
+
+
+def entries(parsed: Parsed) -> list[dict[str, Any]]:
+    reader = parsed.data["reader"]
+    return [dict(zip(reader["fields"], row, strict=True)) for row in reader["rows"]]
+
+
+def test_the_reader_shows_the_end_of_the_prompt_that_was_run(results: Path, parsed: Parsed):
+    from icl_bench.report.prompt_trace import find_prediction
+
+    texts = parsed.data["reader"]["texts"]
+    chosen = [e for e in entries(parsed) if texts[e["task"]] == "cards" and e["k"] == 4]
+    for entry in (*chosen[:3], *chosen[-3:]):
+        wanted = {"task": "cards", "k": 4, "draw": entry["draw"], "cell": texts[entry["cell"]]}
+        shown = find_prediction(results, wanted, texts[entry["test_id"]])
+        separator = texts[entry["separator"]]
+        pieces = [texts[n] + separator for n in entry["shown"]]
+        assert len(pieces) == 2
+        assert shown.prompt.endswith("".join([*pieces, texts[entry["query"]]]))
+        listed = [(texts[name], texts[answer]) for name, answer in entry["listed"]]
+        assert listed == [(d.id, d.answer) for d in shown.demonstrations]
+        assert (texts[entry["gold"]], texts[entry["prediction"]]) == (
+            shown.row["gold"], shown.row["prediction"],
+        )  # fmt: skip
+
+
+def test_probabilities_are_shown_where_they_are_stored(parsed: Parsed):
+    found = [(e["probability"], e["margin"], e["label_mass"]) for e in entries(parsed)]
+    assert (0.5, 0.25, 0.75) in found
+    assert (None, None, None) in found
+
+
+def test_prompts_are_not_shown_where_the_data_has_changed(tmp_path: Path):
+    sweep(tmp_path / "cards", tmp_path / "results", "2", draws=1)
+    write_rows(tmp_path / "cards" / "train.jsonl", [row(i) for i in range(39)])
+    found = Parsed(page(make_report(tmp_path / "results")))
+    texts = found.data["reader"]["texts"]
+    assert all(entry["query"] is None for entry in entries(found))
+    assert {texts[entry["why"]].split(" (")[0] for entry in entries(found)} == {
+        "No prompt: the data has changed since the run"
+    }
+
+
+def test_prompts_are_not_shown_where_the_data_is_gone(tmp_path: Path):
+    sweep(tmp_path / "cards", tmp_path / "results", "2", draws=1)
+    (tmp_path / "cards" / "train.jsonl").unlink()
+    found = Parsed(page(make_report(tmp_path / "results")))
+    texts = found.data["reader"]["texts"]
+    assert all("train.jsonl" in texts[entry["why"]] for entry in entries(found))
+    assert all(entry["count"] == 2 for entry in entries(found))
+
+
+def test_a_sample_says_so_and_has_every_stratum(tmp_path: Path):
+    made = frame(*(
+        cell("ab" * 50, "a" * 100, task=task, k=k, draw=draw)
+        for task in "tu" for k in (1, 5, 9) for draw in range(20)
+    ))  # fmt: skip
+    stored = Stored(made.assign(cell="c"), {}, {"v": {"imported": "made"}}, [])
+    assert stored.predictions["correct"].mean() == 0.5
+    few = sample(stored, Naming({}, False), most=24)
+    assert (len(few.rows), few.total) == (24, 12_000)
+    place = {name: number for number, name in enumerate(FIELDS)}
+    kinds = {(few.texts[r[place["task"]]], r[place["k"]], r[place["correct"]]) for r in few.rows}
+    assert len(kinds) == 12
+    assert few == sample(stored, Naming({}, False), most=24)
+    assert sorted(_turns(made)) == list(range(12_000))
+
+
+def test_the_reader_names_demonstrations_that_were_changed_and_has_some_of_each(tmp_path: Path):
+    ways = ["labels:permuted", "labels:noise=0.5"]
+    for teaching in ("plain", *ways):
+        sweep(tmp_path / "cards", tmp_path / "results", "2,6", teaching=teaching)
+    stored = read_some(tmp_path / "results")
+    few = sample(stored, Naming({}, False), most=12)
+    place = FIELDS.index("teaching")
+    assert {few.texts[row[place]] for row in few.rows} == {"", *ways}
+    whole = sample(stored, Naming({}, False))
+    told = [whole.texts[row[place]] for row in whole.rows]
+    assert told == stored.predictions["teaching"].astype(object).fillna("").tolist()
+
+
+def test_a_sample_keeps_to_its_size(tmp_path: Path):
+    long = pd.Series([f"{i:05d}" * 100 for i in range(500)])
+    made = cell("a" * 500, "a" * 500).assign(gold=long, prediction=long, cell="c")
+    stored = Stored(made, {}, {}, [])
+    few = sample(stored, Naming({}, False), most_bytes=20_000)
+    assert 30 < len(few.rows) < 45
+    assert few.total == 500
+
+
+# -- text from data -----------------------------------------------------------------------------
+
+
+def evil_results(folder: Path) -> Path:
+    """Own and imported predictions whose every name and text is an attack, as far as it may be."""
+    results = folder / "results"
+    label = f"x{EVIL[:-2]}"
+    train = [{"text": f"{EVIL} {i}", "label": label if i % 2 else f"y{label}"} for i in range(20)]
+    asked = [{"text": EVIL, "label": label, "id": f"{EVIL}{i}"} for i in range(4)]
+    template = {"input": "<script>alert(3)</script>{text}", "output": "<b>: {label}"}
+    sweep_rows(folder / "own", results, train, asked, template)
+    rows = frame(cell("aabb"), cell("abab", k=7)).drop(columns="variant")
+    for name in ("task", "model", "order", "select"):
+        rows[name] = f"{name}{EVIL}"
+    rows["gold"] = rows["gold"] + EVIL
+    rows["prediction"] = rows["prediction"] + EVIL
+    rows["test_id"] = rows["test_id"] + EVIL
+    source = folder / "<script>alert(4)<!-- & .parquet"
+    rows.drop(columns=["correct", "valid"]).to_parquet(source)
+    import_predictions(source, results)
+    return results
+
+
+def sweep_rows(folder: Path, results: Path, train: Any, asked: Any, template: Any) -> None:
+    """A sweep of a task with these rows."""
+    path = write_task(folder, template=template, labels={"style": "as-is"})
+    write_rows(folder / "train.jsonl", train)
+    write_rows(folder / "test.jsonl", asked)
+    tokenizer: Any = small_tokenizer()
+    ready = TokenizedTask(load_data(load_task(path)), model(), tokenizer)
+    runner(make_plan(ready, KValues.parse("1,3"), draws=2), results, FakeBackend()).run()
+
+
+def test_no_text_from_data_becomes_markup(tmp_path: Path, parsed: Parsed):
+    made = page(make_report(evil_results(tmp_path)))
+    found = Parsed(made)
+    assert len(found.scripts) == 3
+    assert found.tags.count("img") == 0
+    assert found.handlers == []
+    allowed = set(parsed.tags) | {"noscript"}
+    assert set(found.tags) <= allowed
+    assert f"task{EVIL}" in found.text  # as it stands, {{ 7*7 }} not computed either
+    texts = found.data["reader"]["texts"]
+    assert any(text.endswith(EVIL) for text in texts)
+    assert "<!--" not in made.partition("</style>")[2].partition("window.vegaEmbed")[0]
+
+
+def test_embedded_json_cannot_end_its_script_and_says_the_same():
+    value = {EVIL: [EVIL, 1.5, None, "\u2029"]}
+    text = embedded(value)
+    assert not set("<>&\u2028\u2029") & set(text)
+    assert json.loads(text) == value
+
+
+# -- the file -----------------------------------------------------------------------------------
+
+
+def test_the_same_folder_gives_the_same_bytes(results: Path, tmp_path: Path):
+    one, other = (write_report(results, tmp_path / name).page for name in ("a.html", "b.html"))
+    assert one.read_bytes() == other.read_bytes()
+    code = "import sys; from pathlib import Path; from icl_bench.report import write_report; write_report(*map(Path, sys.argv[1:]))"
+    subprocess.run([sys.executable, "-c", code, results, tmp_path / "c.html"], check=True)
+    assert (tmp_path / "c.html").read_bytes() == one.read_bytes()
+
+
+def test_the_page_is_one_file_that_loads_nothing(results: Path, tmp_path: Path):
+    made = write_report(results, tmp_path / "report.html")
+    text = made.page.read_text(encoding="utf-8")
+    assert made.size == len(text.encode()) < 8_000_000
+    assert "default-src 'none'" in text
+    own = text.replace(Parsed(text).scripts[1], "")
+    assert not re.findall(r"""(?:src|href)=["'](?!#|data:)[^"']*""", own)
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_figures_are_svg_pdf_and_png(tmp_path: Path):
+    from xml.etree import ElementTree
+
+    from PIL import Image
+
+    sweep(tmp_path / "cards", tmp_path / "results", "1,2", draws=1)
+    made = write_report(tmp_path / "results", tmp_path / "r.html", figures=tmp_path / "figures")
+    kinds = {path.suffix for path in made.figures}
+    assert kinds == {".svg", ".pdf", ".png"}
+    assert {p.name for p in made.figures} >= {"accuracy-cards-small.svg", "cost-seconds-cards.pdf"}
+    for path in made.figures:
+        if path.suffix == ".svg":
+            root = ElementTree.fromstring(path.read_text(encoding="utf-8"))
+            assert root.tag.endswith("svg")
+            assert "mark-symbol" in path.read_text() or "mark-rect" in path.read_text()
+        elif path.suffix == ".pdf":
+            assert path.read_bytes().startswith(b"%PDF-")
+            assert b"%%EOF" in path.read_bytes()[-32:]
+        else:
+            with Image.open(path) as image:
+                image.load()
+                assert image.width > 600
+                assert len(image.getcolors(1_000_000) or ()) > 10
+
+
+# -- the command line ---------------------------------------------------------------------------
+
+
+def run(*words: object) -> int:
+    with pytest.raises(SystemExit) as done:
+        main([str(word) for word in words])
+    return int(done.value.code or 0)
+
+
+def test_the_command_writes_the_page_of_one_task(results: Path, tmp_path: Path, capsys: Any):
+    out = tmp_path / "page.html"
+    assert run("report", "--results", results, "--out", out, "--task", "texts") == 0
+    said = capsys.readouterr().out
+    assert re.search(r"page\.html \(\d\.\d MB\)", said)
+    found = Parsed(out.read_text(encoding="utf-8"))
+    assert set(table(found, "ROUGE-1 over k")["task"]) == {"texts"}
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda t: ["--results", t / "none"], "none: not there; run something first"),
+        (lambda t: ["--out", t], "is a folder; give a file"),
+        (lambda t: ["--out", t / "no" / "r.html"], "there is no folder"),
+        (lambda t: ["--figures", t / "file"], "is a file; give a folder"),
+        (lambda _: ["--task", "other"], "nothing of task 'other'"),
+        (lambda t: ["--data-dir", t / "none"], "the data folder"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(
+    results: Path, tmp_path: Path, capsys: Any, make: Any, says: str
+):
+    (tmp_path / "file").write_text("")
+    words = ["--results", results, "--out", tmp_path / "r.html", *make(tmp_path)]
+    assert run("report", *words) == 2
+    captured = capsys.readouterr()
+    (line,) = captured.err.strip().splitlines()
+    assert line.startswith("error: ")
+    assert says in line
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_missing_libraries_are_named_with_what_installs_them(tmp_path: Path):
+    code = (
+        "import sys; sys.modules['altair'] = None\n"
+        "from pathlib import Path; from icl_bench.report import write_report\n"
+        "from icl_bench.errors import UserError\n"
+        "try: write_report(Path('r'), Path('o.html'))\n"
+        "except UserError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == (
+        "the report needs altair, which is missing: pip install 'icl-bench[report]'\n"
+    )
+
+
+def test_another_error_is_not_taken_for_a_missing_library(results: Path, tmp_path: Path):
+    with pytest.raises(UserError, match="nothing of model"):
+        write_report(results, tmp_path / "r.html", only={"model": "none"})
+
+
+def _curves(*variants: tuple[str, str]) -> Any:
+    """A summary of one point for each selector and variant."""
+    setting = {"task": "t", "model": "m", "order": "drawn", "attention": "full", "k": 1}
+    rows = [{**setting, "select": select, "variant": variant} for select, variant in variants]
+    return SimpleNamespace(curves=pd.DataFrame(rows), settings={})
+
+
+def test_a_variant_is_named_only_where_a_curve_has_another():
+    apart = Naming.of(_curves(("random", "a"), ("dense", "b")))
+    assert apart.settings == {}
+    both = Naming.of(_curves(("random", "a"), ("random", "b"), ("dense", "b")))
+    assert both.settings == {"a": "variant a", "b": "variant b"}

@@ -1,0 +1,955 @@
+"""Predictions made elsewhere enter the results as they are, or are refused with what is wrong."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import io
+import itertools
+import json
+import os
+import re
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import date, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+from support.fakes import FREE_TEXT, FakeBackend, plan, runner
+
+from icl_bench import read_results
+from icl_bench.analysis.summary import summarise_folder
+from icl_bench.cli import main
+from icl_bench.cli.output.summary import print_summary
+from icl_bench.errors import UserError
+from icl_bench.report.prompt_trace import find_prediction
+from icl_bench.results.cells import AXES, prediction_schema
+from icl_bench.results.exporting import export_results
+from icl_bench.results.importing import NEEDED, Import, import_predictions
+from icl_bench.results.reading import failed_cells, finished_cells, read_variants
+from icl_bench.results.store import Store
+
+FORMATS = ("mine.parquet", "mine.csv", "mine.csv.gz", "MINE.CSV")
+KEY = [*AXES, "test_id"]
+
+
+def made_up(**changes: Any) -> pd.DataFrame:
+    """Two draws of k=1 and k=5 and three test rows; only draw 1 is all right."""
+    rows = [
+        ("wines", "tiny", "bm25", "pool", k, draw, test, "red", "red" if draw else "white")
+        for k, draw, test in itertools.product((1, 5), (0, 1), ("007", "7", "nan"))
+    ]
+    return pd.DataFrame(rows, columns=list(NEEDED)).assign(**changes)
+
+
+def write(frame: pd.DataFrame, path: Path) -> Path:
+    if path.name.lower().endswith(".parquet"):
+        frame.to_parquet(path, index=False)
+        return path
+    text = frame.to_csv(index=False, lineterminator="\r\n").encode()
+    path.write_bytes(gzip.compress(text, mtime=0) if path.name.endswith("gz") else text)
+    return path
+
+
+def imported(folder: Path, frame: pd.DataFrame, name: str = "mine.parquet") -> pd.DataFrame:
+    """The results of a folder that holds this import alone."""
+    import_predictions(write(frame, folder / name), folder / "results")
+    return read_results(folder / "results")
+
+
+@pytest.fixture
+def quiet() -> Any:
+    """Any warning is an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A results folder with cells that were run here."""
+    made = plan(tmp_path / "task", "1,3", selects=["random", "bm25"])
+    runner(made, tmp_path / "results", FakeBackend()).run()
+    return tmp_path / "results"
+
+
+# -- what is taken ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_prediction_enters_the_results_with_what_it_does_not_say_filled(
+    tmp_path: Path, name: str
+):
+    frame = made_up()
+    found = imported(tmp_path, frame, name)
+    assert list(found.columns) == prediction_schema().names
+    for column in NEEDED:
+        assert found[column].tolist() == frame[column].tolist()
+    assert set(found["attention"]) == {"full"}
+    assert set(found["backend"]) == {"imported"}
+    assert found["correct"].tolist() == (frame["gold"] == frame["prediction"]).tolist()
+    assert found["correct"].dtype == found["valid"].dtype == bool
+    assert found["valid"].all()
+    assert found["k"].dtype == "int32"
+    for column in ("prompt_tokens", "probability", "margin", "rouge1", "demonstration_ids"):
+        assert found[column].isna().all()
+    assert found["variant"].nunique() == 1
+    assert set(found["cell"].str.len()) == {12}
+    assert found.groupby("cell", observed=True)[["k", "draw"]].nunique().eq(1).all(axis=None)
+    assert found["cell"].nunique() == 4
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_texts_that_look_like_numbers_or_nothing_stay_texts(tmp_path: Path, name: str):
+    odd = [
+        "a\rb",
+        "007",
+        "1e3",
+        "nan",
+        "NA",
+        "None",
+        "null",
+        " a ",
+        "a,b",
+        'q"q',
+        "a\nb",
+        "a\r\nb",
+        "é",
+    ]
+    frame = made_up().iloc[[0] * len(odd)].assign(test_id=odd, gold=odd, prediction=odd, note=odd)
+    found = imported(tmp_path, frame, name)
+    for column in ("test_id", "gold", "prediction", "note"):
+        assert found[column].tolist() == odd
+    assert found["correct"].all()
+
+
+def test_an_empty_prediction_in_csv_is_an_answer_that_says_nothing(tmp_path: Path):
+    found = imported(tmp_path, made_up(prediction=""), "mine.csv")
+    assert set(found["prediction"]) == {""}
+    assert not found["correct"].any()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string()),
+     pa.dictionary(pa.int32(), pa.large_string())],
+    ids=str,
+)  # fmt: skip
+def test_text_may_be_of_any_of_arrows_types(tmp_path: Path, kind: pa.DataType):
+    table = pa.Table.from_pandas(made_up(note="n"), preserve_index=False)
+    for name in ("task", "order", "test_id", "gold", "prediction", "note"):
+        plain = table[name].cast(pa.string())
+        if pa.types.is_dictionary(kind):
+            plain = plain.dictionary_encode()
+        place = table.schema.get_field_index(name)
+        table = table.set_column(place, name, plain.cast(kind))
+    pq.write_table(table, tmp_path / "mine.parquet")
+    import_predictions(tmp_path / "mine.parquet", tmp_path / "results")
+    found = read_results(tmp_path / "results")
+    assert found["test_id"].tolist() == made_up()["test_id"].tolist()
+    assert set(found["note"]) == {"n"}
+
+
+def test_numbers_as_ids_and_labels_are_taken_as_their_digits(tmp_path: Path):
+    found = imported(tmp_path, made_up(test_id=[*range(3)] * 4, gold=1, prediction=[1, 0] * 6))
+    assert found["test_id"].tolist() == ["0", "1", "2"] * 4
+    assert found["correct"].tolist() == [True, False] * 6
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint64", "float32", "float64", "str"])
+def test_whole_numbers_may_be_of_any_type(tmp_path: Path, kind: str):
+    frame = made_up()
+    found = imported(tmp_path, frame.astype({"k": kind, "draw": kind}))
+    assert found["k"].tolist() == frame["k"].tolist()
+    assert found["draw"].tolist() == frame["draw"].tolist()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_optional_columns_are_taken_where_they_are_there(tmp_path: Path, name: str):
+    given: dict[str, Any] = {
+        "attention": "block", "backend": "theirs", "variant": "v1", "valid": False,
+        "correct": True, "prompt_tokens": 12, "cached_tokens": 10, "answer_tokens": 2,
+        "probability": 0.1 + 0.2, "margin": 1e-300, "label_mass": 1.0,
+        "prompt_hash": "0a",
+    }  # fmt: skip
+    frame = made_up(**given)
+    found = imported(tmp_path, frame, name)
+    for column, value in given.items():
+        assert set(found[column]) == {value}, column
+    assert found["prompt_tokens"].dtype == "int32"
+    assert (found["correct"] != (frame["gold"] == frame["prediction"])).any()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_is_missing_in_an_optional_column_is_filled_as_if_it_was_not_there(
+    tmp_path: Path, name: str
+):
+    some = [True, None] * 6
+    frame = made_up(
+        valid=some, correct=some, backend=["theirs", None] * 6, probability=[0.5, None] * 6
+    )
+    found = imported(tmp_path, frame.assign(valid=[False, None] * 6), name)
+    assert found["valid"].tolist() == [False, True] * 6
+    assert found["correct"].isna().tolist() == [False, True] * 6
+    assert found["backend"].tolist() == ["theirs", "imported"] * 6
+    assert found["probability"].isna().tolist() == [False, True] * 6
+
+
+@pytest.mark.parametrize("name", FORMATS[:2])
+@pytest.mark.parametrize(
+    "pair", [("true", "false"), ("TRUE", "False"), ("1", "0"), (1, 0), (1.0, 0.0)]
+)
+def test_true_and_false_may_be_spelled_in_several_ways(
+    tmp_path: Path, pair: tuple[Any, Any], name: str
+):
+    found = imported(tmp_path, made_up(correct=pair * 6), name)
+    assert found["correct"].tolist() == [True, False] * 6
+
+
+@pytest.mark.parametrize("name", FORMATS[:2])
+def test_a_column_without_a_value_is_as_good_as_none(tmp_path: Path, name: str):
+    empty = ("correct", "valid", "attention", "variant", "cell", "prompt_tokens", "rouge1")
+    frame = made_up()
+    found = imported(tmp_path, frame.assign(**dict.fromkeys(empty)), name)
+    assert found["correct"].tolist() == (frame["gold"] == frame["prediction"]).tolist()
+    assert found["valid"].all()
+    assert set(found["attention"]) == {"full"}
+    assert found["cell"].nunique() == 4
+
+
+@pytest.mark.parametrize("name", FORMATS[:2])
+def test_the_usual_may_be_named_where_the_store_leaves_it_out(tmp_path: Path, name: str):
+    usual = {"teaching": "plain", "queries": "test", "label_space": "all"}
+    found = imported(tmp_path, made_up(**usual), name)
+    assert found[list(usual)].isna().all(axis=None)
+    tables = summarise_folder(tmp_path / "results")
+    assert (len(tables.curves), len(tables.taught)) == (2, 0)
+
+
+def test_another_teaching_is_kept_as_it_is_named(tmp_path: Path):
+    some = ["plain", "theirs", None] * 4
+    found = imported(tmp_path, made_up(teaching=some))["teaching"].astype(object)
+    assert found.where(found.notna(), None).tolist() == [None, "theirs", None] * 4
+
+
+def test_free_text_is_not_compared_with_its_gold_text(tmp_path: Path):
+    found = imported(tmp_path, made_up(rouge1=0.25, rouge2=0.1, rougeL=0.2, bertscore=0.9))
+    assert found["correct"].isna().all()
+    curve = summarise_folder(tmp_path / "results").curves
+    assert curve["rouge1"].tolist() == [0.25, 0.25]
+    assert curve["accuracy"].isna().all()
+
+
+def test_the_variant_is_the_files_own_hash_so_that_imports_never_mix(tmp_path: Path):
+    first, other = made_up(), made_up(prediction="white")
+    for i, frame in enumerate((first, other)):
+        import_predictions(write(frame, tmp_path / f"{i}.csv"), tmp_path / "results")
+    found = read_results(tmp_path / "results")
+    assert found["variant"].nunique() == 2
+    assert found["cell"].nunique() == 8
+    assert {len(v) for v in found["variant"]} == {8}
+    curves = summarise_folder(tmp_path / "results").curves
+    assert sorted(curves["accuracy"]) == [0, 0, 0.5, 0.5]
+
+
+def test_a_file_may_hold_several_variants(tmp_path: Path):
+    both = pd.concat([made_up(variant="a"), made_up(variant="b", prediction="red")])
+    found = imported(tmp_path, both)
+    assert found["cell"].nunique() == 8
+    curves = summarise_folder(tmp_path / "results").curves
+    assert curves.groupby("variant", observed=True)["accuracy"].max().to_dict() == {
+        "a": 0.5,
+        "b": 1,
+    }
+
+
+# -- further columns ----------------------------------------------------------------------------
+
+
+def test_further_columns_are_kept_and_null_in_rows_that_lack_them(own: Path, tmp_path: Path):
+    frame = made_up(
+        seconds=1.5, run=list(range(12)), when=datetime(2026, 1, 2), day=date(2026, 1, 2),
+        words=[["a", "b"]] * 12, about=[{"a": 1}] * 12,
+    )  # fmt: skip
+    further = ("seconds", "run", "when", "day", "words", "about")
+    done = import_predictions(write(frame, tmp_path / "mine.parquet"), own)
+    assert done.further == further
+    stored = pq.read_table(done.path, partitioning=None)
+    assert stored.schema.names == [*prediction_schema().names, *further]
+    found = read_results(own)
+    assert tuple(found.columns[-6:]) == further
+    theirs = found[found["backend"] == "imported"]
+    assert theirs["run"].tolist() == list(range(12))
+    assert [list(words) for words in theirs["words"]] == [["a", "b"]] * 12
+    assert set(theirs["day"]) == {date(2026, 1, 2)}
+    assert found[found["backend"] == "fake"][list(further)].isna().all(axis=None)
+    export_results(own, tmp_path / "out.parquet")
+    assert pq.read_schema(tmp_path / "out.parquet").field("run").type == pa.int64()
+    export_results(own, tmp_path / "out.csv")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        (1, 2.5, [1.0, 2.5]),
+        (1, "x", ["1", "x"]),
+        (None, 3, [None, 3]),
+        ([1], "x", ["[1]", "x"]),
+        (2**60 + 1, 0.5, [str(2**60 + 1), "0.5"]),
+        (True, 7, ["true", "7"]),
+    ],
+)
+def test_a_further_column_of_two_types_takes_the_wider_one_or_text(
+    tmp_path: Path, one: Any, other: Any, expected: list[Any]
+):
+    for i, value in enumerate((one, other)):
+        frame = made_up(task=f"t{i}").head(1)
+        frame["extra"] = pd.Series([value], dtype=object)
+        import_predictions(write(frame, tmp_path / f"{i}.parquet"), tmp_path / "results")
+    found = read_results(tmp_path / "results").sort_values("task")["extra"]
+    assert [None if pd.api.types.is_scalar(v) and pd.isna(v) else v for v in found] == expected
+
+
+def test_pandas_own_notes_in_a_file_change_nothing(tmp_path: Path):
+    frame = made_up().set_index(["test_id"])
+    frame.to_parquet(tmp_path / "mine.parquet")
+    import_predictions(tmp_path / "mine.parquet", tmp_path / "results")
+    found = read_results(tmp_path / "results")
+    assert found["test_id"].tolist() == made_up()["test_id"].tolist()
+    assert found.index.equals(pd.RangeIndex(12))
+
+
+# -- the stored file ----------------------------------------------------------------------------
+
+
+def test_an_import_is_one_file_that_says_where_it_is_from(tmp_path: Path):
+    source = write(made_up(), tmp_path / "my runs é.csv.gz")
+    done = import_predictions(source, tmp_path / "results")
+    (stored,) = (p for p in (tmp_path / "results").rglob("*") if p.is_file())
+    assert stored == done.path
+    assert stored.parent == tmp_path / "results" / "imported"
+    said = json.loads(pq.read_schema(stored).metadata[b"icl_bench_import"])
+    assert (said["source"], said["rows"]) == ("my runs é.csv.gz", 12)
+    assert stored.name == f"my-runs-{said['sha256'][:12]}.parquet"
+    assert done == Import(stored, 12)
+
+
+def test_the_same_file_is_imported_once_whatever_it_is_called(tmp_path: Path, quiet: None):
+    first = import_predictions(write(made_up(), tmp_path / "a.csv"), tmp_path / "results")
+    written = first.path.stat().st_mtime_ns
+    again = import_predictions(tmp_path / "a.csv", tmp_path / "results")
+    renamed = import_predictions(write(made_up(), tmp_path / "b.csv"), tmp_path / "results")
+    assert again == renamed == Import(first.path, 12, before=True)
+    assert first.path.stat().st_mtime_ns == written
+    assert len(read_results(tmp_path / "results")) == 12
+
+
+def test_an_import_whose_file_was_damaged_is_stored_again(tmp_path: Path):
+    source = write(made_up(), tmp_path / "a.csv")
+    first = import_predictions(source, tmp_path / "results")
+    whole = first.path.read_bytes()
+    first.path.write_bytes(whole[:-30])
+    assert import_predictions(source, tmp_path / "results") == first
+    assert first.path.read_bytes() == whole
+
+
+def test_a_long_or_odd_file_name_is_no_obstacle(tmp_path: Path):
+    for name in ("x" * 240 + ".parquet", "...csv", ".csv", "\t [b]{}.csv", "-rf.csv"):
+        import_predictions(write(made_up(note=name), tmp_path / name), tmp_path / "results")
+    assert len(read_results(tmp_path / "results")) == 5 * 12
+    summarise_folder(tmp_path / "results")
+
+
+def test_a_file_name_that_is_no_utf8_is_no_obstacle(tmp_path: Path):
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe.csv"))
+    try:
+        write(made_up(), path)
+    except OSError:
+        pytest.skip("the file system has UTF-8 names only")
+    import_predictions(path, tmp_path / "results")
+    (text,) = summarise_folder(tmp_path / "results").settings.values()
+    assert text.startswith("imported from ")
+    text.encode()
+
+
+def test_an_import_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    source = write(made_up(), tmp_path / "a.csv")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError, match=r"No space left on device; nothing was imported"):
+        import_predictions(source, tmp_path / "results")
+    assert not list((tmp_path / "results").rglob("*.parquet"))
+
+
+def test_a_results_folder_that_cannot_be_written_is_refused(tmp_path: Path):
+    source = write(made_up(), tmp_path / "a.csv")
+    (tmp_path / "file").touch()
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "imported").touch()
+    for folder in (tmp_path / "file", tmp_path / "taken", Path("/proc/nothing")):
+        with pytest.raises(UserError, match=f"results folder {folder}"):
+            import_predictions(source, folder)
+
+
+def test_a_refused_file_makes_no_results_folder(tmp_path: Path):
+    with pytest.raises(UserError):
+        import_predictions(write(made_up(k=0), tmp_path / "a.csv"), tmp_path / "results")
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda b: b[:-20], lambda _: b"", lambda b: b"x" * len(b), lambda b: b[: len(b) // 2]],
+)
+def test_a_damaged_import_is_named_and_left_out(
+    own: Path, tmp_path: Path, damage: Callable[[bytes], bytes]
+):
+    before = read_results(own)
+    done = import_predictions(write(made_up(), tmp_path / "a.csv"), own)
+    done.path.write_bytes(damage(done.path.read_bytes()))
+    with pytest.warns(UserWarning, match=rf"{done.path.name}: cannot be read .*left out"):
+        pd.testing.assert_frame_equal(read_results(own), before)
+    with pytest.warns(UserWarning, match=rf"{done.path.name}.*left out"):
+        summarise_folder(own)
+
+
+def test_an_import_that_lost_rows_is_named_and_left_out(tmp_path: Path):
+    done = import_predictions(write(made_up(), tmp_path / "a.csv"), tmp_path / "results")
+    other = import_predictions(write(made_up(note=1), tmp_path / "b.csv"), tmp_path / "results")
+    table = pq.read_table(done.path, partitioning=None)
+    pq.write_table(table.slice(0, 3), done.path)
+    with pytest.warns(UserWarning, match="has 3 predictions instead of 12; left out"):
+        found = read_results(tmp_path / "results")
+    assert set(found["note"]) == {"1"}
+    assert other.path.exists()
+
+
+def test_an_import_that_lost_a_column_is_named_and_left_out_where_cells_are_not_known(
+    tmp_path: Path,
+):
+    done = import_predictions(write(made_up(), tmp_path / "a.csv"), tmp_path / "results")
+    table = pq.read_table(done.path, partitioning=None)
+    pq.write_table(table.drop_columns(["cell"]), done.path)
+    with (
+        pytest.warns(UserWarning, match=r"cannot be read \(rows that are of no cell\); left out"),
+        pytest.raises(UserError, match="no results yet"),
+    ):
+        read_results(tmp_path / "results")
+    pq.write_table(table.drop_columns(["margin"]), done.path)
+    assert read_results(tmp_path / "results")["margin"].isna().all()
+
+
+def test_whatever_happens_to_an_imports_bytes_reading_ends_well(tmp_path: Path):
+    done = import_predictions(write(made_up(note="n"), tmp_path / "a.csv"), tmp_path / "results")
+    whole = done.path.read_bytes()
+
+    @settings(max_examples=60, deadline=None)
+    @given(st.integers(0, len(whole) - 1), st.binary(min_size=1, max_size=4))
+    def check(place: int, inserted: bytes) -> None:
+        done.path.write_bytes(whole[:place] + inserted + whole[place + len(inserted) :])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert list(finished_cells(tmp_path / "results")) == []
+            with suppress(UserError):  # it is named, and there is no other
+                read_results(tmp_path / "results")
+
+    check()
+
+
+# -- beside cells that were run here ------------------------------------------------------------
+
+
+def test_imports_and_own_cells_share_one_frame_and_one_summary(
+    own: Path, tmp_path: Path, quiet: None
+):
+    before, cells = read_results(own), list(finished_cells(own))
+    done = import_predictions(write(made_up(), tmp_path / "a.csv"), own)
+    found = read_results(own)
+    pd.testing.assert_frame_equal(
+        found.head(len(before)), before, check_dtype=False, check_categorical=False
+    )
+    assert len(found) == len(before) + 12
+    assert list(finished_cells(own)) == cells
+    assert failed_cells(own) == []
+    assert set(read_variants(own)) == set(found["variant"])
+    table = summarise_folder(own)
+    assert set(table.curves["task"]) == {"cards", "wines"}
+    assert list(table.settings.values()) == ["imported from a.csv"]
+    json.dumps(table.as_json(), allow_nan=False)
+    assert export_results(own, tmp_path / "all.csv") == len(found)
+    assert done.path.parent.name == "imported"
+
+
+def test_a_run_beside_an_import_goes_on_as_before(own: Path, tmp_path: Path):
+    import_predictions(write(made_up(), tmp_path / "a.csv"), own)
+    made = plan(tmp_path / "task", "1,3", selects=["random", "bm25"])
+    outcome = runner(made, own, FakeBackend()).run()
+    assert (len(outcome.computed), len(outcome.kept)) == (0, 8)
+
+
+def test_a_folder_of_imports_alone_has_no_finished_cells(tmp_path: Path, quiet: None):
+    imported(tmp_path, made_up())
+    results = tmp_path / "results"
+    assert list(finished_cells(results)) == []
+    assert failed_cells(results) == []
+    assert [f["imported"] for f in read_variants(results).values()] == ["mine.parquet"]
+    table = summarise_folder(results, {"task": "wines"})
+    assert table.curves["accuracy"].tolist() == [0.5, 0.5]
+    assert list(table.settings.values()) == ["imported from mine.parquet"]
+
+
+def test_settings_tell_imports_and_own_runs_of_a_task_and_model_apart(tmp_path: Path):
+    results = tmp_path / "results"
+    runner(plan(tmp_path / "task", "1", draws=1), results, FakeBackend()).run()
+    ours = read_results(results)["variant"][0]
+    frame = made_up(task="cards", model="small")
+    first = import_predictions(write(frame, tmp_path / "a.csv"), results)
+    texts = summarise_folder(results).settings
+    assert sorted(texts.values()) == ["imported from a.csv", "run here"]
+    assert texts[ours] == "run here"
+    (tmp_path / "b").mkdir()
+    import_predictions(write(frame.head(3), tmp_path / "b" / "a.csv"), results)
+    runner(plan(tmp_path / "task", "1", draws=1, seed=5), results, FakeBackend()).run()
+    texts = summarise_folder(results).settings
+    assert len(set(texts.values())) == len(texts) == 4
+    assert {text.partition(", variant ")[0] for text in texts.values()} == {
+        "imported from a.csv", "seed=0", "seed=5",
+    }  # fmt: skip
+    assert f"imported from a.csv, variant {first.path.stem[-12:-4]}" in texts.values()
+
+
+def test_cells_of_the_same_settings_that_were_run_elsewhere_join_those_run_here(
+    tmp_path: Path, quiet: None
+):
+    for shots, folder in (("1,3", "here"), ("5", "there")):
+        runner(plan(tmp_path / "task", shots), tmp_path / folder, FakeBackend()).run()
+    facts = read_variants(tmp_path / "here")
+    export_results(tmp_path / "there", tmp_path / "theirs.csv")
+    import_predictions(tmp_path / "theirs.csv", tmp_path / "here")
+    found = summarise_folder(tmp_path / "here")
+    assert found.curves["k"].tolist() == [1, 3, 5]
+    assert found.curves["variant"].nunique() == 1
+    assert read_variants(tmp_path / "here") == facts
+    assert not found.settings
+
+
+def test_show_says_in_one_line_that_an_imported_cell_has_no_prompt(own: Path, tmp_path: Path):
+    done = import_predictions(write(made_up(), tmp_path / "a.csv"), own)
+    cell = read_results(own).query("task == 'wines' and k == 5 and draw == 0")["cell"].iloc[0]
+    for wanted in ({"model": "tiny"}, {}, {"select": "bm25", "order": "pool"}, {"cell": cell[:6]}):
+        with pytest.raises(UserError) as refused:
+            find_prediction(own, {"task": "wines", "k": 5, "draw": 0, **wanted})
+        assert str(refused.value).startswith(f"{done.path}: imported predictions carry no prompt")
+        assert "\n" not in str(refused.value)
+    for wanted in ({"k": 6}, {"model": "other"}, {"cell": "zz"}):
+        with pytest.raises(UserError, match="no finished cell with"):
+            find_prediction(own, {"task": "wines", "k": 5, "draw": 0, **wanted})
+    shown = find_prediction(own, {"task": "cards", "k": 1, "draw": 0, "select": "random"})
+    assert shown.prompt
+
+
+# -- an export comes back -----------------------------------------------------------------------
+
+
+def same(found: pd.DataFrame, expected: pd.DataFrame) -> None:
+    def plainly(frame: pd.DataFrame) -> pd.DataFrame:
+        frame = frame.sort_values([*KEY, "variant"]).reset_index(drop=True)
+        lists = [None if ids is None else list(ids) for ids in frame["demonstration_ids"]]
+        return frame.assign(demonstration_ids=lists).astype(
+            dict.fromkeys(frame.select_dtypes("category").columns, str)
+        )
+
+    pd.testing.assert_frame_equal(plainly(found), plainly(expected), check_dtype=False)
+
+
+@pytest.mark.parametrize("name", ["all.parquet", "all.csv", "all.csv.gz"])
+def test_an_export_that_is_imported_elsewhere_gives_equal_results(
+    own: Path, tmp_path: Path, name: str, quiet: None
+):
+    runner(plan(tmp_path / "text", "1", name="texts", **FREE_TEXT), own, FakeBackend()).run()
+    runner(plan(tmp_path / "task", "1", scoring="exact"), own, FakeBackend()).run()
+    odd = made_up(note="n", prediction=["", "a\rb"] * 6)
+    import_predictions(write(odd, tmp_path / "a.csv"), own)
+    export_results(own, tmp_path / name)
+    import_predictions(tmp_path / name, tmp_path / "copy")
+    same(read_results(tmp_path / "copy"), read_results(own))
+    ours, theirs = (summarise_folder(f).as_json() for f in (own, tmp_path / "copy"))
+    for table in ("curves", "saturation", "order_sensitivity"):
+        assert theirs[table] == ours[table]
+
+
+@pytest.mark.parametrize("name", ["all.parquet", "all.csv"])
+def test_an_export_that_is_imported_beside_its_cells_counts_no_cell_twice(
+    own: Path, tmp_path: Path, name: str
+):
+    before, table = read_results(own), summarise_folder(own).as_json()
+    export_results(own, tmp_path / name)
+    done = import_predictions(tmp_path / name, own)
+    said = rf"{done.path.name}: 8 of its 8 cells are in other files too .*left out"
+    with pytest.warns(UserWarning, match=said):
+        pd.testing.assert_frame_equal(read_results(own), before)
+    with pytest.warns(UserWarning, match=said):
+        assert summarise_folder(own).as_json() == table
+
+
+def test_of_an_import_only_the_cells_that_are_elsewhere_too_are_left_out(own: Path, tmp_path: Path):
+    before = read_results(own)
+    export_results(own, tmp_path / "all.parquet")
+    frame = pd.read_parquet(tmp_path / "all.parquet").drop(columns="cell")
+    more = pd.concat([frame.astype({"task": str}), made_up(variant="v")])
+    import_predictions(write(more, tmp_path / "more.parquet"), own)
+    with pytest.warns(UserWarning, match="8 of its 12 cells are in other files too"):
+        found = read_results(own)
+    assert len(found) == len(before) + 12
+    assert not found.duplicated([*KEY, "variant"]).any()
+
+
+# -- what is refused ----------------------------------------------------------------------------
+
+
+def refusal(path: Path) -> str:
+    """The message with which a file is refused: one or two short lines."""
+    with pytest.raises(UserError) as refused:
+        import_predictions(path, path.parent / "results")
+    message = str(refused.value)
+    assert path.name in message
+    assert message.count("\n") <= 1
+    assert len(message) < 1_000
+    return message
+
+
+def with_cell(column: str, row: int, value: Any) -> pd.DataFrame:
+    frame = made_up().astype({column: object})
+    frame.loc[row, column] = value
+    return frame
+
+
+REFUSED_ANYWHERE: dict[str, tuple[pd.DataFrame, str]] = {
+    "a column": (made_up().drop(columns="gold"), "lacks the column gold; it has: task, model,"),
+    "columns": (made_up()[["task", "k"]], "lacks the columns model, select, order, draw, test_id"),
+    "no rows": (made_up().head(0), "has no rows"),
+    "k below 1": (made_up(k=[1, 1, 0] * 4), r"column k: '?0'? in row 3; expected a whole number from 1"),
+    "a negative draw": (made_up(draw=-1), r"column draw: '?-1'? in row 1; expected a whole number from 0"),
+    "half a k": (made_up(k=2.5), r"column k: '?2.5'? in row 1; expected a whole number"),
+    "a huge k": (made_up(k=2**31), r"column k: '?2147483648'? in row 1; .* to 2,147,483,647"),
+    "k in words": (made_up(k=["1", "5", "all"] * 4), "column k: 'all' in row 3; expected a whole number"),
+    "a missing k": (made_up(k=[1, None, None] * 4), "column k: 8 values missing, the first in row 2"),
+    "a missing gold": (with_cell("gold", 4, None), "column gold: 1 value missing, the first in row 5"),
+    "a missing id": (with_cell("test_id", 4, None), "column test_id: 1 value missing, .*row 5"),
+    "no task": (made_up(task=None), "column task: 12 values missing, the first in row 1"),
+    "an empty name": (made_up(model=["m", ""] * 6), "column model: 6 values missing, .*row 2"),
+    "repeats": (pd.concat([made_up()] * 2), "12 rows repeat .* attention, k, draw, test_id; the first is row 13"),
+    "one repeat": (made_up().iloc[[*range(12), 7]], "1 row repeats an earlier one .* is row 13"),
+    "percentages": (made_up(rouge1=45.2), "column rouge1: '?45.2'? in row 1; expected a share of 1"),
+    "no probability": (made_up(probability="high"), "column probability: 'high' in row 1; expected a number"),
+    "endless margin": (made_up(margin=float("inf")), "column margin: '?inf'? in row 1; expected a number"),
+    "maybe correct": (made_up(correct="maybe"), "column correct: 'maybe' in row 1; expected true or false"),
+    "half valid": (made_up(valid=0.5), "column valid: '?0.5'? in row 1; expected true or false"),
+    "tokens": (made_up(prompt_tokens=-3), "column prompt_tokens: '?-3'? in row 1; expected a whole number"),
+    "ids": (made_up(demonstration_ids="1,2"), "column demonstration_ids: '1,2' in row 1; expected a JSON list"),
+    "one cell for all": (made_up(cell="c"), "column cell: must name each cell by a hash of its own"),
+    "cells for rows": (made_up(cell=list("abcdefghijkl")), "column cell: must name each cell"),
+    "some cells": (made_up(cell=["c", None] * 6), "column cell: 6 values missing"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMATS[:3])
+@pytest.mark.parametrize("what", REFUSED_ANYWHERE)
+def test_what_cannot_be_counted_honestly_is_refused_by_column_value_and_row(
+    tmp_path: Path, what: str, name: str
+):
+    frame, said = REFUSED_ANYWHERE[what]
+    assert re.search(said, refusal(write(frame, tmp_path / name)))
+
+
+REFUSED_TYPES: dict[str, tuple[Any, str]] = {
+    "test_id": (1.5, "column test_id: holds values of type double; expected text"),
+    "prediction": ([["a"]] * 12, "column prediction: holds values of type list.*; expected text"),
+    "gold": (True, "column gold: holds values of type bool; expected text"),
+    "task": (b"t", "column task: holds values of type binary; expected text"),
+    "k": (True, "column k: holds values of type bool; expected a whole number"),
+    "draw": (date(2026, 1, 1), "column draw: holds values of type date32.*; expected a whole"),
+    "valid": ([["a"]] * 12, "column valid: holds values of type list.*; expected true or false"),
+    "probability": ([{"a": 1}] * 12, "column probability: holds values of type struct"),
+    "demonstration_ids": (
+        7,
+        "column demonstration_ids: holds values of type int64; expected lists",
+    ),
+}
+
+
+@pytest.mark.parametrize("column", REFUSED_TYPES)
+def test_a_column_of_another_type_is_refused_by_its_type(tmp_path: Path, column: str):
+    value, said = REFUSED_TYPES[column]
+    frame = made_up(**{column: value})
+    assert re.search(said, refusal(write(frame, tmp_path / "mine.parquet")))
+
+
+HEADER = ",".join(NEEDED).encode()
+REFUSED_FILES: dict[str, tuple[str, bytes, str]] = {
+    "another ending": ("mine.tsv", b"", r"must end in \.parquet, \.csv or \.csv\.gz"),
+    "gzipped Parquet": ("mine.parquet.gz", b"", "must end in"),
+    "an empty CSV": ("mine.csv", b"", "lacks the columns task, .*; it has: none"),
+    "an empty Parquet": ("mine.parquet", b"", "not a whole Parquet file"),
+    "no Parquet": ("mine.parquet", b"PAR1 or what", "not a whole Parquet file"),
+    "no gzip": ("mine.csv.gz", HEADER, "not a whole gzip file"),
+    "half a gzip": ("mine.csv.gz", gzip.compress(HEADER * 9)[:-9], "not a whole gzip file"),
+    "Latin-1": ("mine.csv", HEADER + b"\nt,m,s,o,1,0,\xe9,g,p\n", r"mine.csv:2: not UTF-8 \(byte 0xe9\)"),
+    "UTF-16": ("mine.csv", HEADER.decode().encode("utf-16"), "not UTF-8"),
+    "a short row": ("mine.csv", HEADER + b"\nt,m,s,o,1,0,a,g\n", r"mine.csv:2: 8 cells, but the header has 9"),
+    "a long row": ("mine.csv", HEADER + b"\nt,m,s,o,1,0,a,g,p,x\n", "10 cells, but the header has 9"),
+    "an open quote": ("mine.csv", HEADER + b'\nt,m,s,o,1,0,a,g,"p\n', "not CSV: unexpected end of data"),
+    "a column twice": ("mine.csv", HEADER + b",k\n", "column k stands there twice"),
+    "only a header": ("mine.csv", HEADER, "has no rows"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED_FILES)
+def test_a_file_that_cannot_be_read_is_refused_with_its_reason(tmp_path: Path, what: str):
+    name, content, said = REFUSED_FILES[what]
+    (tmp_path / name).write_bytes(content)
+    assert re.search(said, refusal(tmp_path / name))
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path):
+    (tmp_path / "folder.csv").mkdir()
+    assert "cannot be read: Is a directory" in refusal(tmp_path / "folder.csv")
+    assert "cannot be read: No such file" in refusal(tmp_path / "none.csv")
+
+
+def test_whole_prompts_may_stand_in_a_csv_file(tmp_path: Path):
+    found = imported(tmp_path, made_up(prompt="word " * 100_000).head(1), "mine.csv")
+    assert len(found["prompt"][0]) == 500_000
+
+
+# -- the command --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def icl(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # put back afterwards
+    monkeypatch.setenv("COLUMNS", "400")  # no line is broken
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        return (int(ended.value.code or 0), *capfd.readouterr())
+
+    return run
+
+
+def test_the_command_says_what_it_stored_and_that_it_is_there_already(icl: Any, tmp_path: Path):
+    write(made_up(note="n"), tmp_path / "a.csv")
+    code, out, err = icl("import", "a.csv")
+    (path,) = Path("results/imported").iterdir()
+    assert (code, err) == (0, "")
+    assert out == f"12 predictions imported: {path}\nfurther columns, kept: note\n"
+    assert icl("import", "a.csv") == (0, f"a.csv was imported before, nothing to do: {path}\n", "")
+    assert icl("import", "a.csv", "--results", "other", "--quiet") == (0, "", "")
+    assert len(list(Path("other/imported").iterdir())) == 1
+
+
+def test_the_commands_that_follow_read_an_import(icl: Any, tmp_path: Path):
+    write(made_up(), tmp_path / "a.csv")
+    icl("import", "a.csv")
+    code, out, err = icl("summary")
+    assert (code, err) == (0, "")
+    assert "wines · tiny" in out
+    assert "imported from a.csv" in out
+    code, out, err = icl("summary", "--json", "--task", "wines")
+    assert [point["accuracy"] for point in json.loads(out)["curves"]] == [0.5, 0.5]
+    code, out, err = icl("show", "--task", "wines", "--k", "1")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "imported predictions carry no prompt" in err
+    assert icl("export", "--out", "b.parquet")[1] == "12 predictions in b.parquet\n"
+
+
+def test_a_refused_file_ends_in_one_line_and_code_2(icl: Any, tmp_path: Path):
+    write(made_up(k=0), tmp_path / "a.csv")
+    code, out, err = icl("import", "a.csv")
+    assert (code, out) == (2, "")
+    assert err == (
+        "error: a.csv: column k: '0' in row 1; expected a whole number from 1 to 2,147,483,647\n"
+    )
+    assert not Path("results").exists()
+    assert icl("import")[0] == 2
+
+
+# -- whatever a file holds ----------------------------------------------------------------------
+
+texts = st.text(st.characters(codec="utf-8"), max_size=5)
+names = st.one_of(st.sampled_from(["a", "NA", "007", " ", "é"]), texts.filter(bool))
+further = st.sampled_from(
+    [None, "x", 1, 2.5, True, b"b", date(2026, 1, 1), datetime(1, 1, 1), [1], {"a": [None]}]
+)
+
+
+@st.composite
+def whole_frames(draw: st.DrawFn) -> pd.DataFrame:
+    """Complete sweeps of any names, in any order, with some further columns."""
+
+    def some(values: st.SearchStrategy[Any], most: int = 2) -> list[Any]:
+        return draw(st.lists(values, min_size=1, max_size=most, unique=True))
+
+    axes = [some(names, 1), some(names), some(names, 1), some(names), some(st.integers(1, 9))]
+    grid = list(itertools.product(*axes, some(st.integers(0, 9)), some(names, 3)))
+    said = st.lists(st.tuples(texts.filter(bool), texts), min_size=len(grid), max_size=len(grid))
+    rows = [(*key, *pair) for key, pair in zip(grid, draw(said), strict=True)]
+    frame = pd.DataFrame(draw(st.permutations(rows)), columns=list(NEEDED))
+    for name in draw(st.lists(st.sampled_from(["x", "", "é b"]), max_size=2, unique=True)):
+        frame[name] = pd.Series([draw(further)] * len(frame), dtype=object)
+    return frame
+
+
+@settings(max_examples=40, deadline=None)
+@given(whole_frames(), st.sampled_from(FORMATS[:3]))
+def test_any_complete_sweep_is_taken_as_it_is_and_comes_back_from_an_export(
+    frame: pd.DataFrame, name: str
+):
+    with TemporaryDirectory() as created:
+        folder = Path(created)
+        found = imported(folder, frame, name)
+        for column in NEEDED:
+            assert found[column].tolist() == frame[column].tolist()
+        assert found["correct"].tolist() == (frame["gold"] == frame["prediction"]).tolist()
+        assert found["cell"].nunique() == len(frame.drop_duplicates(list(NEEDED[:6])))
+        assert set(frame.columns) <= set(found.columns)
+        curves = summarise_folder(folder / "results").curves
+        assert (curves["draws"] * curves["test_rows"]).sum() == len(frame)
+        for out in ("out.parquet", "out.csv"):
+            export_results(folder / "results", folder / out)
+            import_predictions(folder / out, folder / out.replace(".", "-"))
+            again = read_results(folder / out.replace(".", "-"))
+            same(again[prediction_schema().names], found[prediction_schema().names])
+
+
+scalars = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), texts, st.binary(max_size=3),
+    st.sampled_from(["1", "0", "nan", "true", '["a"]', "[", "k"]), st.decimals(allow_nan=False), st.dates(),
+    st.lists(st.one_of(texts, st.integers()), max_size=2),
+)  # fmt: skip
+columns = st.one_of(st.sampled_from(prediction_schema().names), texts)
+
+
+@st.composite
+def mangled_frames(draw: st.DrawFn) -> pd.DataFrame:
+    """A sweep of which columns and cells were exchanged, dropped or repeated."""
+    frame = made_up().astype(object)
+    rows = st.integers(0, len(frame) - 1)
+    for _ in range(draw(st.integers(1, 3))):
+        match draw(st.sampled_from(["cell", "column", "drop", "rows", "rename"])):
+            case "cell":
+                place = frame.columns.get_loc(draw(st.sampled_from(list(frame.columns))))
+                at = draw(rows) % max(1, len(frame))
+                values = list(frame.iloc[:, place]) if isinstance(place, int) else []
+                if values:
+                    values[at] = draw(scalars)
+                    frame.isetitem(place, pd.Series(values, index=frame.index, dtype=object))
+            case "column":
+                value = draw(scalars)
+                frame[draw(columns)] = pd.Series([value] * len(frame), frame.index, dtype=object)
+            case "drop":
+                frame = frame.drop(columns=draw(st.sampled_from(list(frame.columns))))
+            case "rows":
+                kept = draw(st.lists(rows, max_size=14))
+                frame = frame.iloc[[i for i in kept if i < len(frame)]]
+            case "rename":
+                frame = frame.rename(
+                    columns={draw(st.sampled_from(list(frame.columns))): draw(columns)}
+                )
+    return frame
+
+
+def taken_or_refused(folder: Path, path: Path) -> None:
+    try:
+        done = import_predictions(path, folder / "results")
+    except UserError as error:
+        message = str(error)
+        assert message.count("\n") <= 1
+        assert len(message) < 1_500
+        message.encode()
+        return
+    assert len(read_results(folder / "results")) == done.rows
+    summarise_folder(folder / "results").as_json()
+    export_results(folder / "results", folder / "out.parquet")
+    export_results(folder / "results", folder / "out.csv")
+
+
+@settings(max_examples=100, deadline=None)
+@given(mangled_frames(), st.sampled_from(FORMATS[:2]))
+def test_a_frame_of_anything_is_taken_or_refused_with_a_message(frame: pd.DataFrame, name: str):
+    with TemporaryDirectory() as created:
+        path = Path(created) / name
+        try:
+            write(frame, path)
+        except (pa.ArrowException, ValueError, TypeError, OverflowError):
+            return  # no such file can be made
+        taken_or_refused(Path(created), path)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from(FORMATS[:3]),
+    st.one_of(
+        st.binary(max_size=40),
+        st.text(st.sampled_from('a,1"\n\r\0é'), max_size=30).map(
+            lambda s: HEADER + b"\n" + s.encode()
+        ),
+    ),
+)
+@example("mine.csv", HEADER + b"\r\rt,m,s,o,1,0,a,g,p\r")
+def test_arbitrary_bytes_are_taken_or_refused_with_a_message(name: str, content: bytes):
+    with TemporaryDirectory() as created:
+        path = Path(created) / name
+        path.write_bytes(content)
+        taken_or_refused(Path(created), path)
+
+
+PARQUET = io.BytesIO()
+made_up(note="n", rouge1=0.5).to_parquet(PARQUET, index=False)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, len(PARQUET.getvalue())), st.binary(max_size=6), st.booleans())
+def test_a_changed_parquet_file_is_taken_or_refused_with_a_message(
+    place: int, inserted: bytes, cut: bool
+):
+    whole = PARQUET.getvalue()
+    rest = b"" if cut else whole[place + len(inserted) :]
+    with TemporaryDirectory() as created:
+        path = Path(created) / "mine.parquet"
+        path.write_bytes(whole[:place] + inserted + rest)
+        taken_or_refused(Path(created), path)
+
+
+def test_an_import_is_stored_in_the_stores_own_place(tmp_path: Path):
+    done = import_predictions(write(made_up(), tmp_path / "a.csv"), tmp_path / "results")
+    sha256 = json.loads(pq.read_schema(done.path).metadata[b"icl_bench_import"])["sha256"]
+    assert Store(tmp_path / "results").find_import(sha256) == (done.path, 12)
+    assert Store(tmp_path / "results").find_import("0" * 64) is None
+
+
+def test_draws_with_different_test_rows_are_compared_on_their_common_ones_and_it_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    frame = made_up().drop(index=7)
+    file = write(frame, tmp_path / "gap.parquet")
+    assert import_predictions(file, tmp_path / "results").rows == len(frame)
+    table = summarise_folder(tmp_path / "results").curves
+    gap = table[table["left_out"] > 0]
+    assert gap["k"].tolist() == [5]
+    assert (gap["test_rows"] * gap["draws"] + gap["left_out"]).tolist() == [(frame["k"] == 5).sum()]
+    print_summary(summarise_folder(tmp_path / "results"), Console(width=120))
+    assert "k=5: 1 prediction left out" in capsys.readouterr().out

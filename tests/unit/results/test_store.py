@@ -1,0 +1,507 @@
+"""Predictions survive kills, full disks and other programs, and never mix between settings."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support.fakes import ENGINE, FREE_TEXT, FakeBackend, experiment, plan, row, runner, write_rows
+
+from icl_bench import read_results
+from icl_bench.demonstrations.selector_spec import SelectorSpec
+from icl_bench.errors import UserError
+from icl_bench.results.cells import AXES, CellSpec, Identity, Prediction
+from icl_bench.results.reading import failed_cells, finished_cells, read_rows
+from icl_bench.results.store import OpenCell, Store
+from icl_bench.sweep.facts import facts
+
+SPEC = CellSpec(
+    task="cards", model="small", select="random", order="drawn", attention="full", k=2, draw=0
+)
+ROWS = ("a", "b", "c", "d")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "results")
+
+
+@pytest.fixture
+def identity() -> Identity:
+    return Identity(SPEC, {"backend": "fake", "seed": 0})
+
+
+def predictions(*ids: str) -> list[Prediction]:
+    return [Prediction(i, "gold é", f"said {i}", i == "a", True, 20, 15, 2, f"h-{i}") for i in ids]
+
+
+@contextmanager
+def opened(store: Store, identity: Identity) -> Iterator[OpenCell]:
+    with store.claim(identity, len(ROWS)) as cell:
+        assert cell is not None
+        yield cell
+
+
+def finish(store: Store, identity: Identity) -> Path:
+    with opened(store, identity) as cell:
+        cell.append(predictions(*(i for i in ROWS if i not in cell.done)), 1.5)
+        return cell.finish(ROWS, {"demonstration_ids": ["x"], "prefix_tokens": 15})
+
+
+# -- the journal --------------------------------------------------------------------------------
+
+
+def test_a_journal_is_read_back_whole(store: Store, identity: Identity):
+    own = replace(predictions("a")[0], correct=None, probability=0.5, demonstration_ids=("x", "y"))
+    with opened(store, identity) as cell:
+        cell.append([own, *predictions("b")], 1.25)
+        cell.append(predictions("c"), 0.5)
+    with opened(store, identity) as cell:
+        assert list(cell.done.values()) == [own, *predictions("b", "c")]
+        assert cell.seconds == 1.75
+
+
+def test_predictions_of_other_prompts_are_dropped_with_their_seconds_and_it_is_said(
+    store: Store, identity: Identity
+):
+    with opened(store, identity) as cell:
+        cell.append(predictions("a", "b"), 1.0)
+        cell.append(predictions("c"), 0.25)
+    changed = [replace(one, prompt_hash="new") for one in predictions("b", "c")]
+    present = {"a": "h-a", "b": "new", "c": "new", "d": "h-d"}
+    said = "2 predictions of an interrupted run had other prompts .*computed again"
+    with opened(store, identity) as cell:
+        with pytest.warns(UserWarning, match=said):
+            cell.keep(present)
+        assert (list(cell.done), cell.seconds) == (["a"], 0.5)
+        cell.append(changed[:1], 2.0)
+    said = "1 prediction of an interrupted run had another prompt .*computed again"
+    with opened(store, identity) as cell:
+        with pytest.warns(UserWarning, match=said):
+            cell.keep(present)
+        assert ([*cell.done.values()], cell.seconds) == ([*predictions("a"), changed[0]], 2.5)
+        cell.keep(present)  # says nothing
+
+
+@pytest.mark.parametrize("cut", range(1, 40, 6))
+def test_a_torn_journal_line_is_dropped_on_resume(store: Store, identity: Identity, cut: int):
+    with opened(store, identity) as cell:
+        cell.append(predictions("a", "b"))
+    journal = store.journal(identity)
+    journal.write_bytes(journal.read_bytes()[:-cut])
+    with opened(store, identity) as cell:
+        assert list(cell.done) == ["a"]
+        cell.append(predictions("b", "c"))
+    lines = [json.loads(line)["test_id"] for line in journal.read_text().splitlines()]
+    assert lines == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    "tail", [b"\0" * 30, b"\xff\xfe\n", b"[1]\n", b'{"test_id": "b"}\n', b"\n"]
+)
+def test_whatever_a_broken_disk_left_behind_whole_lines_is_dropped(
+    store: Store, identity: Identity, tail: bytes
+):
+    with opened(store, identity) as cell:
+        cell.append(predictions("a"))
+    with store.journal(identity).open("ab") as stream:
+        stream.write(tail)
+    with opened(store, identity) as cell:
+        assert list(cell.done) == ["a"]
+
+
+def test_a_half_written_pack_keeps_its_whole_lines(store: Store, identity: Identity):
+    with opened(store, identity) as cell:
+        cell.append(predictions("a", "b", "c"))
+    journal = store.journal(identity)
+    first, second, _ = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(first + second)
+    with opened(store, identity) as cell:
+        assert list(cell.done) == ["a", "b"]
+
+
+# -- a finished file ----------------------------------------------------------------------------
+
+
+def test_a_finished_cell_is_one_file_in_the_order_of_the_test_rows(
+    store: Store, identity: Identity
+):
+    with opened(store, identity) as cell:
+        cell.append(predictions("d", "b"), 1.0)
+        cell.append(predictions("c", "a"), 0.5)
+        path = cell.finish(ROWS, {"demonstration_ids": ["x"]})
+    assert path == store.path(identity)
+    assert read_rows(path)["test_id"].to_pylist() == list(ROWS)
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+    ((_, meta),) = finished_cells(store.root)
+    assert meta["spec"] == SPEC.model_dump()
+    assert meta["demonstration_ids"] == ["x"]
+    assert (meta["seconds"], meta["cell"]) == (1.5, identity.cell)
+
+
+def test_a_finished_file_appears_whole_or_not_at_all(
+    store: Store, identity: Identity, monkeypatch: pytest.MonkeyPatch
+):
+    seen = []
+
+    def look(source: Path, target: Path) -> None:
+        seen.append((pq.read_metadata(source).num_rows, target.exists(), source.parent))
+        source.rename(target)
+
+    monkeypatch.setattr(Path, "replace", look)
+    path = finish(store, identity)
+    assert seen == [(len(ROWS), False, path.parent)]
+
+
+def test_a_finished_cell_is_not_opened_again(store: Store, identity: Identity):
+    finish(store, identity)
+    with store.claim(identity, len(ROWS)) as cell:
+        assert cell is None
+
+
+def test_a_cell_that_is_open_is_not_opened_a_second_time(store: Store, identity: Identity):
+    with opened(store, identity), store.claim(identity, len(ROWS)) as cell:
+        assert cell is None
+    with opened(store, identity):
+        pass
+
+
+def test_a_kill_while_the_file_is_written_loses_no_prediction(store: Store, identity: Identity):
+    with opened(store, identity) as cell:
+        cell.append(predictions(*ROWS))
+    half = store.path(identity).with_name(".writing-xyz.parquet")
+    half.write_bytes(b"PAR1 and then nothing")
+    assert list(finished_cells(store.root)) == []
+    path = finish(store, identity)
+    assert [p for p, _ in finished_cells(store.root)] == [path]
+
+
+@pytest.mark.parametrize("kept", [0, 3, 200, -1])
+def test_a_file_cut_short_is_named_and_set_aside_and_the_cell_is_run_again(
+    store: Store, identity: Identity, kept: int
+):
+    path = finish(store, identity)
+    path.write_bytes(path.read_bytes()[:kept])
+    with (
+        pytest.warns(UserWarning, match=rf"{path.name}.*cannot be read.*damaged.*run again"),
+        opened(store, identity) as cell,
+    ):
+        assert cell.done == {}
+    assert path.with_suffix(".parquet.damaged").exists()
+    assert finish(store, identity) == path
+
+
+def test_a_file_with_too_few_predictions_is_set_aside(store: Store, identity: Identity):
+    path = finish(store, identity)
+    table = pq.read_table(path, partitioning=None)
+    pq.write_table(table.slice(0, 3), path)
+    with (
+        pytest.warns(UserWarning, match="3 predictions instead of 4"),
+        opened(store, identity),
+    ):
+        pass
+
+
+def test_a_file_of_another_program_in_a_cells_place_is_set_aside(store: Store, identity: Identity):
+    path = finish(store, identity)
+    pq.write_table(pa.table({"x": [1]}), path)
+    with pytest.warns(UserWarning, match="not a results file"), opened(store, identity):
+        pass
+
+
+# -- a failed cell ------------------------------------------------------------------------------
+
+
+def test_a_failed_cell_is_marked_with_its_reason_until_it_is_finished(
+    store: Store, identity: Identity
+):
+    with opened(store, identity) as cell:
+        cell.append(predictions("a"))
+        cell.fail("out of memory")
+    (failure,) = failed_cells(store.root)
+    assert (failure["spec"], failure["reason"]) == (SPEC.model_dump(), "out of memory")
+    assert store.mark(identity).parent == store.path(identity).parent
+    with opened(store, identity) as cell:
+        assert list(cell.done) == ["a"]
+        assert len(failed_cells(store.root)) == 1
+    finish(store, identity)
+    assert failed_cells(store.root) == []
+    assert not store.mark(identity).exists()
+
+
+def test_a_mark_beside_a_finished_file_does_not_count(store: Store, identity: Identity):
+    with opened(store, identity) as cell:
+        cell.fail("out of memory")
+    mark = store.mark(identity).read_bytes()
+    finish(store, identity)
+    store.mark(identity).write_bytes(mark)
+    assert failed_cells(store.root) == []
+
+
+def test_a_mark_that_cannot_be_read_is_named(store: Store, identity: Identity):
+    with opened(store, identity) as cell:
+        cell.fail("out of memory")
+    store.mark(identity).write_text("{")
+    with pytest.warns(UserWarning, match=r"failed\.json: cannot be read"):
+        assert failed_cells(store.root) == []
+
+
+# -- folders and disks --------------------------------------------------------------------------
+
+
+def test_a_results_folder_that_cannot_be_written_is_refused(tmp_path: Path):
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/nothing")):
+        with pytest.raises(
+            UserError, match=rf"results folder {folder}: cannot be written.*--results"
+        ):
+            Store(folder).prepare()
+
+
+@contextmanager
+def files_no_larger_than(size: int) -> Iterator[None]:
+    """As on a full disk, a write is cut short at a number of bytes and fails."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_disk_that_is_full_while_journalling_loses_nothing_that_was_there(
+    store: Store, identity: Identity
+):
+    with opened(store, identity) as cell:
+        cell.append(predictions("a", "b"))
+    written = store.journal(identity).stat().st_size
+    with (
+        pytest.raises(UserError, match="what was journalled is kept"),
+        files_no_larger_than(written + 30),
+        opened(store, identity) as cell,
+    ):
+        cell.append(predictions("c"))
+    assert store.journal(identity).stat().st_size == written + 30
+    with opened(store, identity) as cell:
+        assert list(cell.done) == ["a", "b"]
+    finish(store, identity)
+
+
+def test_a_disk_that_is_full_while_a_file_is_written_leaves_the_journal(
+    store: Store, identity: Identity
+):
+    with opened(store, identity) as cell:
+        cell.append(predictions(*ROWS))
+        written = store.journal(identity).stat().st_size
+    with (
+        pytest.raises(UserError, match="run the same command again once there is space"),
+        opened(store, identity) as cell,
+        files_no_larger_than(written),
+    ):
+        cell.finish(ROWS, {"long": "x" * 4 * written})
+    folder = store.path(identity).parent
+    assert [p.name for p in folder.iterdir()] == [store.journal(identity).name]
+    with opened(store, identity) as cell:
+        assert list(cell.done) == list(ROWS)
+
+
+def test_no_space_left_is_said_in_the_systems_words(
+    store: Store, identity: Identity, monkeypatch: pytest.MonkeyPatch
+):
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with opened(store, identity) as cell:
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(UserError, match="No space left on device"):
+            cell.append(predictions("a"))
+
+
+# -- identities ---------------------------------------------------------------------------------
+
+
+def identity_of(folder: Path, *, k: int = 2, draw: int = 0, **changes: Any) -> Identity:
+    axes = {name: changes.pop(name) for name in ("select", "order") if name in changes}
+    engine = {**ENGINE, **{n: changes.pop(n) for n in ("dtype", "backend") if n in changes}}
+    found = experiment(folder, **changes)
+    spec = SPEC.model_copy(update={"k": k, "draw": draw, **axes})
+    return Identity(spec, facts(found, SelectorSpec.parse(spec.select), engine))
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "template": {"template": {"input": "q: {text}", "output": "intent: {label}"}},
+    "separator": {
+        "template": {"input": "query: {text}", "output": "intent: {label}", "separator": "\n\n"}
+    },
+    "label texts": {"labels": {"style": "as-is"}},
+    "label names": {"labels": {"style": "words", "names": {"top_up": "payment"}}},
+    "train rows": {"train_rows": 41},
+    "test rows": {"test_rows": 7},
+    "test size": {"test_size": 5},
+    "pool": {"pool": {"drop_longest": 0.3}},
+    "seed": {"seed": 1},
+    "scoring": {"scoring": "exact"},
+    "model files": {"fingerprint": "other"},
+    "dtype": {"dtype": "bfloat16"},
+    "backend": {"backend": "other"},
+}
+
+
+@pytest.mark.parametrize("changed", CHANGES)
+def test_whatever_decides_predictions_makes_another_cell_and_variant(tmp_path: Path, changed: str):
+    before, after = identity_of(tmp_path / "a"), identity_of(tmp_path / "b", **CHANGES[changed])
+    assert before.cell != after.cell
+    assert before.variant != after.variant
+    assert Store(tmp_path).path(before) != Store(tmp_path).path(after)
+
+
+def test_one_changed_character_in_the_data_makes_another_cell(tmp_path: Path):
+    before = identity_of(tmp_path)
+    found = experiment(tmp_path)
+    rows = [row(i) for i in range(40)]
+    rows[7]["text"] += "."
+    write_rows(tmp_path / "train.jsonl", rows)
+    from icl_bench.tasks.examples import load_data
+
+    changed = replace(found, data=load_data(found.data.spec))
+    assert Identity(SPEC, facts(changed, SelectorSpec(), ENGINE)).cell != before.cell
+
+
+def test_an_answers_longest_length_makes_another_cell_of_free_text(tmp_path: Path):
+    longer = {**FREE_TEXT, "max_answer_tokens": 10}
+    one, other = identity_of(tmp_path, **FREE_TEXT), identity_of(tmp_path, **longer)
+    assert one.cell != other.cell
+
+
+@pytest.mark.parametrize(
+    "axis", [{"k": 3}, {"draw": 1}, {"order": "by-label"}, {"select": "bm25"}], ids=str
+)
+def test_axes_make_another_cell_of_the_same_variant(tmp_path: Path, axis: dict[str, Any]):
+    one, other = identity_of(tmp_path), identity_of(tmp_path, **axis)
+    assert one.cell != other.cell
+    assert one.variant == other.variant
+
+
+def test_what_decides_no_prediction_leaves_the_cell_as_it_is(tmp_path: Path):
+    same = identity_of(
+        tmp_path / "elsewhere",
+        context_tokens=999,
+        description="new",
+        license="CC0",
+        metrics=["accuracy"],
+    )
+    assert identity_of(tmp_path).cell == same.cell
+
+
+# -- reading ------------------------------------------------------------------------------------
+
+
+def test_results_are_one_tidy_frame(tmp_path: Path):
+    runner(plan(tmp_path, "1,2"), tmp_path / "results", FakeBackend()).run()
+    frame = read_results(tmp_path / "results")
+    assert len(frame) == 2 * 2 * 6
+    assert list(frame.columns[:8]) == [*AXES, "test_id"]
+    assert set(frame.columns) >= {
+        "gold", "prediction", "correct", "valid", "prompt_tokens", "cached_tokens",
+        "answer_tokens", "backend", "probability", "margin", "rouge1", "cell", "variant",
+    }  # fmt: skip
+    assert {str(frame[name].dtype) for name in ("task", "model", "cell", "variant")} == {"category"}
+    assert str(frame["k"].dtype) == str(frame["prompt_tokens"].dtype) == "int32"
+    assert frame["correct"].dtype == bool
+    assert (frame["prediction"] == frame["gold"]).equals(frame["correct"])
+    assert frame["probability"].isna().all()
+    assert frame["cell"].nunique() == 4
+    assert frame["variant"].nunique() == 1
+
+
+def test_correct_is_empty_for_free_text_which_has_scores_of_its_own(tmp_path: Path):
+    made = plan(tmp_path, "1", draws=1, **FREE_TEXT)
+    runner(made, tmp_path / "results", FakeBackend()).run()
+    frame = read_results(tmp_path / "results")
+    assert frame["correct"].isna().all()
+    assert frame["rouge1"].between(0, 1).all()
+    assert frame["bertscore"].isna().all()
+    assert not frame["prediction"].str.startswith(" ").any()
+
+
+def test_a_retrieving_cell_stores_each_rows_demonstrations_and_a_shared_one_its_own_once(
+    tmp_path: Path,
+):
+    made = plan(tmp_path, "3", draws=1, selects=["random", "bm25"])
+    runner(made, tmp_path / "results", FakeBackend()).run()
+    for path, meta in finished_cells(tmp_path / "results"):
+        ids = read_rows(path)["demonstration_ids"].to_pylist()
+        if meta["spec"]["select"] == "random":
+            assert ids == [None] * 6
+            assert len(meta["demonstration_ids"]) == 3
+        else:
+            assert [len(own) for own in ids] == [3] * 6
+            assert meta["demonstration_ids"] is None
+
+
+def test_a_file_that_lacks_a_column_is_read_with_that_column_empty(
+    store: Store, identity: Identity
+):
+    path = finish(store, identity)
+    other = finish(store, Identity(SPEC.model_copy(update={"k": 3}), identity.facts))
+    table = pq.read_table(path, partitioning=None).drop_columns(["margin", "rougeL"])
+    plain = table.set_column(0, "task", table["task"].cast(pa.string()))
+    pq.write_table(plain.append_column("news", [[1] * 4]), path)
+    frame = read_results(store.root)
+    assert list(frame.columns) == list(read_results(other.parent).columns)
+    assert frame["margin"].isna().all()
+    assert set(frame["task"]) == {"cards"}
+
+
+def test_folder_names_add_nothing_to_the_columns(tmp_path: Path, identity: Identity):
+    inner = Store(tmp_path / "k=77" / "extra=yes")
+    finish(inner, identity)
+    frame = read_results(inner.root)
+    assert set(frame["k"]) == {2}
+    assert "extra" not in frame
+
+
+def test_a_damaged_file_is_named_and_left_out(store: Store, identity: Identity):
+    path = finish(store, identity)
+    other = finish(store, Identity(SPEC.model_copy(update={"k": 3}), identity.facts))
+    other.write_bytes(other.read_bytes()[:50])
+    pq.write_table(pa.table({"x": [1]}), store.root / "mine.parquet")
+    with pytest.warns(UserWarning, match="left out") as said:
+        frame = read_results(store.root)
+    assert set(frame["k"]) == {2}
+    messages = "\n".join(str(w.message) for w in said)
+    assert f"{other.name}: cannot be read" in messages
+    assert "mine.parquet: is not a results file" in messages
+    assert path.name not in messages
+
+
+def test_a_second_copy_of_a_cell_is_named_and_left_out(store: Store, identity: Identity):
+    path = finish(store, identity)
+    copy = path.with_name("copy.parquet")
+    copy.write_bytes(path.read_bytes())
+    with pytest.warns(UserWarning, match="holds the same cell as"):
+        frame = read_results(store.root)
+    assert not frame.duplicated("test_id").any()
+
+
+def test_a_folder_that_is_missing_or_empty_says_to_run_something_first(tmp_path: Path):
+    for folder in (tmp_path / "nothing", tmp_path):
+        with pytest.raises(UserError, match=rf"{folder}: .*run something first"):
+            read_results(folder)
+
+
+def test_files_are_readable_by_others_without_this_program(store: Store, identity: Identity):
+    path = finish(store, identity)
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert len(pd.read_parquet(path, partitioning=None)) == len(ROWS)

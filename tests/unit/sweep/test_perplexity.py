@@ -1,0 +1,231 @@
+"""Perplexity by length: texts cut into windows, losses kept by place, and the table of them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from support.models import qwen_tokenizer, save_tiny_model, tiny_config
+
+from icl_bench.analysis.perplexity import perplexities
+from icl_bench.cli import main
+from icl_bench.errors import UserError
+from icl_bench.results import reading
+from icl_bench.results.perplexity_losses import losses_folder, write_losses
+from icl_bench.sweep.perplexity import Perplexity, PerplexitySpec, parse_lengths, text_files
+
+LENGTHS = (4, 8, 16)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    tokenizer = qwen_tokenizer()
+    folder = tmp_path_factory.mktemp("model") / "tiny"
+    save_tiny_model(tiny_config("llama", len(tokenizer)), folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "long.txt").write_text("the card was lost on the way to the bank. " * 60)
+    (folder / "packed.txt.gz").write_bytes(gzip.compress(b"where is my new card? " * 60))
+    (folder / "short.txt").write_text("too short")
+    return folder
+
+
+def spec(model: str, folder: Path, **more: Any) -> PerplexitySpec:
+    return PerplexitySpec(**{"model": model, "texts": folder, "lengths": "16,64", "dtype": "float32",
+                             "device": "cpu", **more})  # fmt: skip
+
+
+def losses_file(folder: Path, attention: str, text: str, losses: np.ndarray, **more: Any) -> None:
+    """One file as a run writes it."""
+    meta = {"model": "m", "fingerprint": "f", "dtype": "float32", "attention": attention,
+            "text": text, "sha256": text, "length": LENGTHS[-1], "windows": len(losses),
+            "by_length": {str(n): {"prefill_flops": 1.0 * n, "cache_bytes": 2.0 * n}
+                          for n in LENGTHS}, **more}  # fmt: skip
+    name = f"{attention.replace(':', '_')}-{text}.parquet"
+    write_losses(losses_folder(folder) / "m" / name, list(losses), meta)
+
+
+@given(st.lists(st.integers(2, 10**8), min_size=1, max_size=6))
+def test_lengths_are_read_in_rising_order(numbers: list[int]) -> None:
+    assert parse_lengths(",".join(map(str, numbers))) == tuple(sorted(set(numbers)))
+
+
+@given(st.text(max_size=8))
+def test_what_is_no_list_of_lengths_is_a_users_error(text: str) -> None:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if words and all(word.isascii() and word.isdigit() and int(word) > 1 for word in words):
+        return
+    with pytest.raises(UserError, match="--lengths"):
+        parse_lengths(text)
+
+
+def test_windows_are_the_texts_tokens_one_behind_the_other(model: str, texts: Path) -> None:
+    asked = Perplexity.prepare(spec(model, texts, windows=2))
+    assert [text.name for text in asked.texts] == ["long", "packed"]
+    ids = asked.tokenizer((texts / "long.txt").read_text(), add_special_tokens=False)["input_ids"]
+    bos = asked.tokenizer.bos_token_id
+    lead = () if bos is None else (bos,)
+    size = 64 - len(lead)
+    assert asked.texts[0].windows == (
+        (*lead, *ids[:size]),
+        (*lead, *ids[size : 2 * size]),
+    )
+    assert any("short.txt" in note and "left out" in note for note in asked.notes)
+
+
+def test_a_run_keeps_what_is_finished_and_the_losses_are_the_backends(
+    model: str, texts: Path, tmp_path: Path
+) -> None:
+    asked = Perplexity.prepare(spec(model, texts, attention=("full", "grouped:2,8")))
+    first = asked.run(tmp_path)
+    again = asked.run(tmp_path)
+    assert (first.computed, first.kept, again.computed, again.kept) == (4, 0, 0, 4)
+    table = perplexities(tmp_path)
+    assert table["attention"].tolist() == ["full", "full", "grouped:2,8", "grouped:2,8"]
+    backend = asked._load()
+    losses = [backend.losses(text.windows[0]) for text in asked.texts]
+    wanted = np.exp(np.mean([row[15:63].mean() for row in losses]))
+    got = table[(table["attention"] == "full") & (table["length"] == 64)]["perplexity"].item()
+    assert got == pytest.approx(wanted, rel=1e-5)
+
+
+def test_predictions_are_read_beside_perplexities(tmp_path: Path) -> None:
+    losses_file(tmp_path, "full", "a", np.ones((1, 15)))
+    said: list[str] = []
+    assert list(reading.result_files(tmp_path, said.append)) == []
+    assert said == []
+
+
+def _stored(losses: np.ndarray) -> np.ndarray:
+    """As exact as files are."""
+    return losses.astype(np.float32).astype(float)
+
+
+def test_ranges_limits_and_ratios_are_those_of_the_definition(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    full = {name: _stored(rng.gamma(2, 1, (2, 15))) for name in "abc"}
+    other = {name: _stored(x + rng.normal(0.1, 0.05, x.shape)) for name, x in full.items()}
+    for name in "abc":
+        losses_file(tmp_path, "full", name, full[name])
+        losses_file(tmp_path, "grouped:2,8", name, other[name])
+    losses_file(tmp_path, "full", "only full has it", rng.gamma(2, 1, (1, 15)))
+    table = perplexities(tmp_path).set_index(["attention", "length"])
+    everything = np.concatenate([full[name] for name in "abc"])
+    sparse = np.concatenate([other[name] for name in "abc"])
+    row = table.loc["full", 16]
+    means = everything[:, 7:15].mean(1)
+    assert (row["windows"], row["tokens"], row["after"]) == (6, 6 * 8, 8)
+    assert row["perplexity"] == pytest.approx(np.exp(means.mean()))
+    low, high = stats.t.interval(0.95, 5, means.mean(), stats.sem(means))
+    assert (row["ci_low"], row["ci_high"]) == pytest.approx((np.exp(low), np.exp(high)))
+    assert row["whole"] == pytest.approx(np.exp(everything.mean()))
+    row = table.loc["grouped:2,8", 16]
+    test = stats.ttest_rel(sparse[:, 7:15].mean(1), means)
+    assert row["ratio"] == pytest.approx(np.exp((sparse - everything)[:, 7:15].mean()))
+    assert row["p"] == pytest.approx(test.pvalue)
+    assert row["p_holm"] >= row["p"]
+    assert table.loc["full", 4]["tokens"] == 6 * 3
+    assert table.loc["full", 4]["perplexity"] == pytest.approx(np.exp(everything[:, :3].mean()))
+
+
+def test_a_damaged_file_is_left_out_with_a_warning(tmp_path: Path) -> None:
+    losses_file(tmp_path, "full", "a", np.ones((2, 15)))
+    losses_file(tmp_path, "full", "b", np.zeros((2, 15)))
+    (damaged,) = losses_folder(tmp_path).rglob("full-b.parquet")
+    damaged.write_bytes(damaged.read_bytes()[:50])
+    with pytest.warns(UserWarning, match="damaged one; left out"):
+        table = perplexities(tmp_path)
+    assert table["perplexity"].tolist() == pytest.approx([np.e] * 3)
+
+
+def test_one_window_has_no_limits(tmp_path: Path) -> None:
+    losses_file(tmp_path, "full", "a", np.ones((1, 15)))
+    table = perplexities(tmp_path)
+    assert table["perplexity"].tolist() == pytest.approx([np.e] * 3)
+    assert table[["ci_low", "ci_high", "p"]].isna().all(axis=None)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"lengths": "16,100000"}, "--lengths 100000: tiny reads 512 tokens"),
+        ({"lengths": "x"}, "--lengths x"),
+        ({"texts": Path("missing")}, "there is no such folder"),
+        ({"attention": ("block:2",)}, "counts demonstrations"),
+        ({"attention": ("grouped:0,4",)}, "EVERY 0; must be at least 1"),
+        ({"lengths": "512"}, None),
+    ],
+)
+def test_mistakes_end_in_one_line(
+    model: str, texts: Path, options: dict[str, Any], said: str | None
+) -> None:
+    if said is None:
+        (texts / "long.txt").unlink()
+        (texts / "packed.txt.gz").unlink()
+        said = "no text has 512 tokens"
+    with pytest.raises(UserError, match=said) as caught:
+        Perplexity.prepare(spec(model, texts, **options))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_texts_and_one_that_is_not_utf8_are_said(
+    tmp_path: Path, model: str
+) -> None:
+    with pytest.raises(UserError, match=r"holds no \.txt"):
+        text_files(tmp_path)
+    (tmp_path / "bad.txt").write_bytes(b"ab\xff")
+    with pytest.raises(UserError, match="not UTF-8"):
+        Perplexity.prepare(spec(model, tmp_path))
+    (tmp_path / "bad.txt").unlink()
+    (tmp_path / "bad.txt.gz").write_bytes(b"no gzip")
+    with pytest.raises(UserError, match="cannot be read"):
+        Perplexity.prepare(spec(model, tmp_path))
+
+
+def test_the_command_prints_the_table(
+    model: str, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["perplexity", "--model", model, "--texts", str(texts), "--lengths", "16,32",
+              "--attention", "full,approx:32,4", "--results", str(tmp_path), "--dtype", "float32",
+              "--json"])  # fmt: skip
+    assert not ended.value.code
+    rows = json.loads(capsys.readouterr().out)["perplexity"]
+    assert [(row["attention"], row["length"]) for row in rows] == [
+        ("full", 16), ("full", 32), ("approx:32,4", 16), ("approx:32,4", 32)]  # fmt: skip
+    assert rows[3]["ratio"] == pytest.approx(1)  # the window is not left yet
+
+
+def test_the_report_has_a_panel_a_model_and_every_range_in_its_table(tmp_path: Path) -> None:
+    pytest.importorskip("altair")
+    from types import SimpleNamespace
+
+    from icl_bench.report.sections.perplexity import perplexity
+
+    rng = np.random.default_rng(1)
+    for attention in ("full", "grouped:2,8"):
+        losses_file(tmp_path, attention, "a", rng.gamma(2, 1, (3, 15)))
+    found: Any = SimpleNamespace(perplexity=perplexities(tmp_path))
+    section = perplexity(found, found)
+    assert section is not None
+    (panel,) = section.panels
+    assert [row["series"] for row in panel.rows] == ["full attention"] * 3 + ["grouped:2,8"] * 3
+    assert [row["length"] for row in panel.rows] == [*LENGTHS, *LENGTHS]
+    assert panel.spec()["datasets"]["rows"] == panel.rows
+    (table,) = section.tables
+    assert len(table.rows) == 6
+    nothing: Any = SimpleNamespace(perplexity=perplexities(tmp_path / "none"))
+    assert perplexity(nothing, nothing) is None

@@ -1,0 +1,283 @@
+"""Runs whose prompts show demonstrations otherwise: their prompts, their cells, their table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import fakes
+from support.fakes import FREE_TEXT, FakeBackend, experiment, plan, runner, small_tokenizer
+
+from icl_bench import read_results
+from icl_bench.analysis.findings import read_findings
+from icl_bench.analysis.summary import summarise_folder
+from icl_bench.cli import main
+from icl_bench.errors import UserError
+from icl_bench.models import registry as models
+from icl_bench.prompts.rendering import query_text
+from icl_bench.report.leaderboard import leaderboard
+from icl_bench.report.prompt_trace import find_prediction
+from icl_bench.results.reading import finished_cells
+
+TEACHINGS = [
+    "labels:permuted", "labels:noise=0.5", "inputs-only", "labels-only", "nearest-removed:50",
+]  # fmt: skip
+CELL = {"task": "cards", "k": 6, "draw": 1}
+
+pytestmark = pytest.mark.usefixtures("word_encoder")
+
+
+@pytest.fixture(autouse=True)
+def known_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "resolve", lambda *_, **__: fakes.model())
+    monkeypatch.setattr(models, "load_tokenizer", lambda _: small_tokenizer())
+
+
+def swept(folder: Path, teaching: str = "plain", select: str = "random", k: str = "6") -> Path:
+    made = plan(folder / "task", k, selects=[select], teaching=teaching)
+    assert runner(made, folder / "results", FakeBackend()).run().failed == {}
+    return folder / "results"
+
+
+def prompt(folder: Path, teaching: str, test: int = 0) -> str:
+    row = experiment(folder / "task").data.test[test]
+    shown = find_prediction(folder / "results", {**CELL, "teaching": teaching}, row.id)
+    assert "hash checked" in shown.checked
+    return shown.prompt
+
+
+# -- prompts ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("select", ["random", "balanced", "hybrid:2", "bm25"])
+@pytest.mark.parametrize("teaching", TEACHINGS)
+def test_every_prompt_is_rebuilt_and_its_hash_is_checked(
+    tmp_path: Path, teaching: str, select: str
+):
+    if teaching.startswith("nearest") and select in ("hybrid:2", "bm25"):
+        with pytest.raises(UserError, match="takes from demonstrations that all queries share"):
+            swept(tmp_path, teaching, select)
+        return
+    swept(tmp_path, teaching, select)
+    for test in range(6):
+        prompt(tmp_path, teaching, test)
+
+
+def test_prompts_show_what_was_asked_of_the_same_demonstrations(tmp_path: Path):
+    for teaching in ("plain", *TEACHINGS):
+        swept(tmp_path, teaching)
+    found = experiment(tmp_path / "task")
+    shown = [found.data.train[i] for i in found.drawn(1)[:6]]
+    end = query_text(found.data.spec.template, found.data.test[0])
+    inputs = [f"query: {row.fields['text']}" for row in shown]
+    answers = [f"intent: {row.answer}" for row in shown]
+
+    def pieces(teaching: str) -> list[str]:
+        *before, last = prompt(tmp_path, teaching).split("\n==\n")
+        assert last == end
+        return before
+
+    whole = ["\n".join(pair) for pair in zip(inputs, answers, strict=True)]
+    assert pieces("plain") == whole
+    assert pieces("inputs-only") == inputs
+    assert pieces("labels-only") == answers
+    permuted, noisy = pieces("labels:permuted"), pieces("labels:noise=0.5")
+    assert [text.split("\n")[0] for text in permuted] == inputs
+    assert [text.split("\n")[0] for text in noisy] == inputs
+    assert whole not in (permuted, noisy)
+    left = pieces("nearest-removed:50")
+    assert len(left) == 3
+    assert left == [text for text in whole if text in left]
+
+
+def test_the_nearest_are_removed_for_each_query_apart(tmp_path: Path):
+    results = swept(tmp_path, "nearest-removed:50")
+    frame = read_results(results)
+    found = experiment(tmp_path / "task")
+    shown = found.drawn(0)[:6]
+    rankings = found.similarity.ranked("dense")
+    for ids, ranking in zip(frame.query("draw == 0")["demonstration_ids"], rankings, strict=True):
+        scores = ranking.scores[np.searchsorted(found.pool, shown)]
+        far = {found.data.train[shown[i]].id for i in np.argsort(-scores, kind="stable")[3:]}
+        assert set(ids) == far
+    assert len({tuple(ids) for ids in frame["demonstration_ids"]}) > 2
+
+
+def test_demonstrations_that_all_share_are_still_one_growing_prefix(tmp_path: Path):
+    for teaching in TEACHINGS[:4]:
+        group = plan(tmp_path, "2,5", draws=1, teaching=teaching).groups[0].group
+        smaller, larger = (prompts.prefix for _, prompts in group.prompts([2, 5]))
+        assert larger[: len(smaller)] == smaller
+
+
+def test_what_a_prompt_shows_changes_neither_pool_nor_draw(tmp_path: Path):
+    plain = experiment(tmp_path, pool={"drop_longest": 0.3})
+    for teaching in TEACHINGS:
+        other = experiment(tmp_path, pool={"drop_longest": 0.3}, teaching=teaching)
+        assert other.pool.tolist() == plain.pool.tolist()
+        assert other.drawn(1).tolist() == plain.drawn(1).tolist()
+        assert (other.retrieved("bm25", 0, 5) == plain.retrieved("bm25", 0, 5)).all()
+
+
+def test_every_k_at_random_has_the_share_of_wrong_labels_though_rows_are_not_in_the_pool(
+    tmp_path: Path,
+):
+    found = experiment(tmp_path, pool={"drop_longest": 0.3}, teaching="labels:noise=0.3")
+    assert found.dropped
+    for draw in range(5):
+        drawn, shown = found.drawn(draw), found.taught(draw)
+        wrong = np.cumsum([shown[i] != found.data.train[i] for i in drawn])
+        assert (np.abs(wrong - 0.3 * np.arange(1, len(drawn) + 1)) < 1).all()
+
+
+@pytest.mark.parametrize("teaching", ["plain", "labels:permuted", "labels:noise=0.5"])
+@pytest.mark.parametrize("select", ["random", "bm25"])
+def test_by_label_sorts_by_the_labels_that_are_shown(tmp_path: Path, teaching: str, select: str):
+    made = plan(tmp_path, "12", draws=1, selects=[select], orders=["by-label"], teaching=teaching)
+    (group,) = made.groups
+    shown = made.experiment.taught(0)
+    for row in np.atleast_2d(group.group.demonstrations(12)):
+        labels = [shown[i].answer for i in row]
+        assert labels == sorted(labels)
+
+
+@pytest.mark.parametrize("teaching", TEACHINGS)
+def test_max_is_the_largest_k_that_fits_as_it_is_shown(tmp_path: Path, teaching: str):
+    made = plan(tmp_path, "max", draws=1, teaching=teaching, context_tokens=250)
+    (cell,) = made.cells
+    group, k = made.groups[0].group, cell.spec.k
+    assert cell.needed_tokens <= 250
+    if k < 40:
+        ((_, longer),) = group.prompts([k + 1])
+        assert longer.longest + group.experiment.answer_tokens > 250
+
+
+# -- cells --------------------------------------------------------------------------------------
+
+
+def test_each_is_a_variant_that_names_itself(tmp_path: Path):
+    for teaching in ("plain", *TEACHINGS):
+        results = swept(tmp_path, teaching)
+    frame = read_results(results)
+    assert frame["variant"].nunique() == 6
+    named = frame.drop_duplicates("variant")["teaching"].astype(object)
+    assert sorted(named.dropna()) == sorted(TEACHINGS)
+    assert named.isna().sum() == 1
+
+
+def test_a_cell_tells_the_datas_labels_and_apart_from_them_what_it_showed(tmp_path: Path):
+    results = swept(tmp_path, "labels:permuted")
+    found = experiment(tmp_path / "task", teaching="labels:permuted")
+    true = {row.id: row.answer for row in found.data.train}
+    for _, meta in finished_cells(results):
+        told = {name: label for label, ids in meta["demonstration_labels"].items() for name in ids}
+        assert told == {name: true[name] for name in meta["demonstration_ids"]}
+        showed = {row.id: row.answer for row in found.taught(meta["spec"]["draw"])}
+        assert meta["shown_answers"] == {name: showed[name] for name in meta["demonstration_ids"]}
+        assert meta["shown_answers"] != told
+
+
+def test_a_plain_cell_says_nothing_of_it(tmp_path: Path):
+    for _, meta in finished_cells(swept(tmp_path)):
+        assert "teaching" not in meta["facts"]
+        assert "shown_answers" not in meta
+
+
+# -- analyses -----------------------------------------------------------------------------------
+
+
+def plain_tables(results: Path) -> dict[str, Any]:
+    found = read_findings(results).as_json()
+    return {name: table for name, table in found.items() if name not in ("taught", "teaching")}
+
+
+def test_no_plain_table_has_anything_of_them(tmp_path: Path):
+    results = swept(tmp_path, k="2,6")
+    swept(tmp_path, select="bm25", k="2,6")
+    before, board = plain_tables(results), leaderboard(results)
+    for teaching in TEACHINGS:
+        swept(tmp_path, teaching, k="2,6")
+    swept(tmp_path, "inputs-only", select="dense", k="2,6")
+    assert plain_tables(results) == before
+    assert leaderboard(results).equals(board)
+
+
+def test_alone_they_are_nothing_for_a_leaderboard(tmp_path: Path):
+    with pytest.raises(UserError, match="no finished cell"):
+        leaderboard(swept(tmp_path, "inputs-only"))
+
+
+def test_each_stands_beside_the_plain_prompts_of_its_own_selection(tmp_path: Path):
+    results = swept(tmp_path, k="2,6")
+    for select in ("balanced", "dense"):
+        swept(tmp_path, select=select, k="6")
+    for teaching in TEACHINGS:
+        swept(tmp_path, teaching, k="2,6")
+        swept(tmp_path, teaching, select="balanced", k="6")
+    swept(tmp_path, "inputs-only", select="dense", k="6")
+    swept(tmp_path, "inputs-only", select="bm25", k="6")  # has no plain side
+    found = read_findings(results).teaching
+    assert len(found) == 5 * 3 + 1
+    frame = read_results(results)
+    frame["teaching"] = frame["teaching"].astype(object).fillna("plain")
+    means = frame.groupby(["teaching", "select", "k"], observed=True)["correct"].mean()
+    for row in found.itertuples():
+        taught = means[row.teaching, row.select, row.k]
+        assert row.difference == pytest.approx(taught - means["plain", row.select, row.k])
+        assert (row.draws, row.base_draws, row.rows) == (2, 2, 6)
+        assert row.variant != row.base_variant
+
+
+def test_plain_prompts_of_another_seed_are_not_beside_them(tmp_path: Path):
+    results = swept(tmp_path)
+    made = plan(tmp_path / "task", "6", teaching="inputs-only", seed=1)
+    runner(made, results, FakeBackend()).run()
+    assert read_findings(results).teaching.empty
+
+
+def test_their_own_curves_are_printed_after_a_run_and_in_the_summary(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    def told(*words: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(["summary", "--results", str(tmp_path / "results"), *words])
+        assert not ended.value.code
+        return capsys.readouterr().out
+
+    results = swept(tmp_path, "labels:permuted")
+    assert summarise_folder(results).curves.empty
+    alone = told()
+    assert "cards · small, demonstrations labels:permuted" in alone
+    swept(tmp_path)
+    assert "less that of plain ones" in told()
+    tables = json.loads(told("--json"))
+    for name in ("taught", "teaching"):
+        assert [row["teaching"] for row in tables[name]] == ["labels:permuted"]
+
+
+# -- bad requests -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("teaching", "k", "changes", "said"),
+    [
+        ("labels:noise=1.5", "6", {}, "share of wrong labels from 0 to 1"),
+        ("labels:shuffled", "6", {}, "not known; did you mean"),
+        ("nearest-removed:10", "1,6", {}, "of k=1 nothing would be left"),
+        ("labels:noise=0.3", "6", FREE_TEXT, "answers are free text"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused_by_name(
+    tmp_path: Path, teaching: str, k: str, changes: dict[str, Any], said: str
+):
+    with pytest.raises(UserError, match=said) as refused:
+        plan(tmp_path, k, teaching=teaching, **changes)
+    assert "\n" not in str(refused.value)
+
+
+def test_auto_begins_where_something_is_left(tmp_path: Path):
+    made = plan(tmp_path, "auto", draws=1, teaching="nearest-removed:60")
+    assert [cell.spec.k for cell in made.cells] == [5, 10, 25, 40]

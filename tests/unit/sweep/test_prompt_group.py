@@ -1,0 +1,335 @@
+"""Every way to choose demonstrations gives the prompts that it promises, to an engine as well."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import fakes
+from support.fakes import ENGINE, FREE_TEXT, FakeBackend, experiment, plan, runner, small_tokenizer
+
+from icl_bench import read_results
+from icl_bench.demonstrations import bertscore
+from icl_bench.demonstrations.ordering import Order
+from icl_bench.demonstrations.selector_spec import SelectorSpec
+from icl_bench.errors import UserError
+from icl_bench.models import registry as models
+from icl_bench.models import text_encoders
+from icl_bench.report.prompt_trace import find_prediction
+from icl_bench.results.cells import Identity
+from icl_bench.results.reading import finished_cells
+from icl_bench.sweep.experiment import TokenizedTask
+from icl_bench.sweep.facts import facts
+from icl_bench.sweep.plan import DEFAULT_DRAWS
+from icl_bench.sweep.prompt_group import PromptGroup
+from icl_bench.tasks.examples import load_data
+from icl_bench.tasks.task_files import load_task
+
+SHARED = ["random", "balanced", "centroids"]
+HYBRID = ["hybrid:3", "hybrid:3,by=dense", "balanced+hybrid:3", "centroids+hybrid:3"]
+RETRIEVED = ["bm25", "dense"]
+DRAWN = Order.parse("drawn")
+
+pytestmark = pytest.mark.usefixtures("word_encoder")
+
+
+def group(
+    folder: Path, select: str, draw: int = 0, order: Order = DRAWN, **task: Any
+) -> PromptGroup:
+    return PromptGroup(experiment(folder, **task), SelectorSpec.parse(select), order, draw)
+
+
+def swept(folder: Path, select: str, k: str = "6", **changes: Any) -> Path:
+    made = plan(folder / "task", k, draws=1, selects=[select], **changes)
+    assert runner(made, folder / "results", FakeBackend()).run().failed == {}
+    return folder / "results"
+
+
+# -- what is chosen -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("select", HYBRID)
+def test_a_hybrid_begins_with_its_base_and_ends_with_the_most_similar_others(
+    tmp_path: Path, select: str
+):
+    found = group(tmp_path, select)
+    base = SelectorSpec(found.choice.base)
+    shared = PromptGroup(found.experiment, base, DRAWN, 0).demonstrations(5)
+    shown = found.demonstrations(8)
+    assert (shown[:, :5] == shared).all()
+    by = found.choice.by
+    ranked = found.experiment.retrieved(by, 0, len(found.experiment.pool))
+    for own, most_similar_first in zip(shown[:, 5:], ranked, strict=True):
+        others = [i for i in most_similar_first if i not in shared]
+        assert own.tolist() == others[:3][::-1]
+
+
+@pytest.mark.parametrize("order", ["shuffled:1", "by-label"])
+def test_an_order_arranges_what_is_shared_and_leaves_the_own_ones_last(tmp_path: Path, order: str):
+    drawn = group(tmp_path, "hybrid:3").demonstrations(9)
+    other = group(tmp_path, "hybrid:3", order=Order.parse(order)).demonstrations(9)
+    assert (drawn[:, 6:] == other[:, 6:]).all()
+    assert (drawn[:, :6] != other[:, :6]).any()
+    assert (np.sort(drawn[:, :6]) == np.sort(other[:, :6])).all()
+
+
+@pytest.mark.parametrize("select", ["random", "balanced", *HYBRID[:3]])
+def test_what_is_shared_for_k_begins_what_is_shared_for_a_larger_k(tmp_path: Path, select: str):
+    found = group(tmp_path, select)
+    sets = [prompts for _, prompts in found.prompts([4, 6, 15])]
+    for smaller, larger in itertools.pairwise(sets):
+        assert len(smaller.prefix) < len(larger.prefix)
+        assert larger.prefix[: len(smaller.prefix)] == smaller.prefix
+    assert found.grows
+
+
+@pytest.mark.parametrize("select", ["centroids", "centroids+hybrid:3", "bm25"])
+def test_where_nothing_is_nested_nothing_counts_as_computed_before(tmp_path: Path, select: str):
+    order = "relevance" if select == "bm25" else "drawn"
+    made = plan(tmp_path, "4,9", draws=1, selects=[select], orders=[order])
+    assert not made.groups[0].group.grows
+    for cell in made.cells:
+        own = cell.prompt_tokens - cell.prefix_tokens * cell.queries
+        assert cell.new_tokens == cell.prefix_tokens + own
+
+
+def test_balanced_ones_have_every_label_equally_often(tmp_path: Path):
+    found = group(tmp_path, "balanced")
+    train = found.experiment.data.train
+    labels = [train[i].answer for i in found.demonstrations(9)]
+    assert {labels.count(label) for label in labels} == {3}
+    assert (
+        found.demonstrations(9).tolist()
+        != group(tmp_path, "balanced", 1).demonstrations(9).tolist()
+    )
+
+
+def test_centroids_are_of_the_pool_or_of_the_queries(tmp_path: Path):
+    of_pool = group(tmp_path, "centroids").demonstrations(4)
+    of_queries = group(tmp_path, "centroids,of=queries").demonstrations(4)
+    assert len({*of_pool}) == len({*of_queries}) == 4
+    assert sorted(of_pool) != sorted(of_queries)
+
+
+def test_a_hybrid_of_its_own_alone_shares_nothing_but_begins_no_worse(tmp_path: Path):
+    found = group(tmp_path, "hybrid:3")
+    reversed_ = found.experiment.retrieved("bm25", 0, 3)[:, ::-1]
+    assert (found.demonstrations(3) == reversed_).all()
+
+
+def repeating(folder: Path, select: str, test: int = 3) -> PromptGroup:
+    """A choice from 40 rows of which the last 20 are the first 20 again, two of another label."""
+    path = fakes.write_task(folder, test_rows=test)
+    rows = [fakes.row(i) for i in range(20)] * 2
+    rows[38:] = [{**again, "label": "top_up"} for again in rows[38:]]
+    fakes.write_rows(folder / "train.jsonl", rows)
+    data, tokenizer = load_data(load_task(path)), small_tokenizer()
+    made = TokenizedTask(data, fakes.model(), tokenizer)  # type: ignore[arg-type]
+    return PromptGroup(made, SelectorSpec.parse(select), DRAWN, 0)
+
+
+@pytest.mark.parametrize("select", HYBRID)
+def test_the_own_part_of_a_hybrid_repeats_no_text_and_label(tmp_path: Path, select: str):
+    found = repeating(tmp_path, select)
+    train = found.experiment.data.train
+    for k in (3, 6, 12):
+        shown = found.demonstrations(k)
+        assert {len({*row}) for row in shown} == {k}
+        for ids in shown:
+            texts = [(*train[i].fields.values(), train[i].answer) for i in ids]
+            assert len({*texts[-3:]} - {*texts[:-3]}) == 3
+    shared = found.experiment.shared_part(found.choice, 0, 9)
+    assert (found.demonstrations(12)[:, :9] == shared).all()
+
+
+def test_a_text_of_two_labels_is_two_demonstrations_and_retrieval_repeats_rows(tmp_path: Path):
+    train = (hybrid := repeating(tmp_path / "a", "hybrid:21")).experiment.data.train
+    texts = [[train[i].fields["text"] for i in ids] for ids in hybrid.demonstrations(21)]
+    assert {len({*row}) for row in texts} <= {19, 20}
+    alone = repeating(tmp_path / "b", "dense").demonstrations(4)
+    assert {len({train[i].fields["text"] for i in ids}) for ids in alone} == {2}
+
+
+def test_a_hybrid_ends_where_the_pool_has_no_more_that_are_different(tmp_path: Path):
+    found = repeating(tmp_path, "hybrid:15")
+    different = len({(*row.fields.values(), row.answer) for row in found.experiment.data.train})
+    assert found.largest() == different < 40
+    with pytest.raises(UserError, match=r"hybrid:15: at k=39 the pool has [0-9] demonstrations "
+                       rf"that are not shown already.*ask for at most {different}$"):  # fmt: skip
+        found.demonstrations(39)
+
+
+# -- what an engine gets ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("select", [*SHARED, *HYBRID])
+def test_what_is_shared_is_computed_once(tmp_path: Path, select: str):
+    results = swept(tmp_path, select)
+    frame = read_results(results)
+    made = plan(tmp_path / "task", "6", draws=1, selects=[select])
+    found = made.groups[0].group
+    count = found.choice.shared_count(6)
+    train = found.experiment.data.train
+    shown = np.atleast_2d(found.demonstrations(6))[0, :count]
+    pieces = found.experiment.encoder.demonstrations([train[i] for i in shown])
+    assert set(frame["cached_tokens"]) == {len(found.experiment.encoder.whole("".join(pieces)))}
+
+
+@pytest.mark.parametrize("select", [*SHARED, *HYBRID, *RETRIEVED, "centroids,of=queries"])
+def test_every_prompt_is_rebuilt_and_its_hash_is_checked(
+    tmp_path: Path, select: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(models, "resolve", lambda *_, **__: fakes.model())
+    monkeypatch.setattr(models, "load_tokenizer", lambda _: small_tokenizer())
+    results = swept(tmp_path, select)
+    for row in experiment(tmp_path / "task").data.test:
+        shown = find_prediction(results, {"task": "cards", "k": 6, "draw": 0}, row.id)
+        assert "hash checked" in shown.checked
+        assert len(shown.demonstrations) == 6
+
+
+@pytest.mark.parametrize("select", HYBRID)
+def test_a_prediction_of_a_hybrid_tells_all_of_its_demonstrations(tmp_path: Path, select: str):
+    results = swept(tmp_path, select)
+    ids = read_results(results)["demonstration_ids"].tolist()
+    assert {len({*row}) for row in ids} == {6}
+    assert len({tuple(row[:3]) for row in ids}) == 1 < len({tuple(row[3:]) for row in ids})
+
+
+def test_random_parts_are_drawn_ten_times_by_default(tmp_path: Path):
+    made = plan(tmp_path, "6", draws=None, selects=["hybrid:3", "balanced", "centroids", "dense"])
+    of = [cell.spec.select for cell in made.cells]
+    assert [of.count(name) for name in dict.fromkeys(of)] == [*[DEFAULT_DRAWS] * 3, 1]
+
+
+@pytest.mark.parametrize(
+    ("select", "order", "teaching", "said"),
+    [
+        ("random", "drawn", "plain", None),
+        ("balanced", "drawn", "labels-only", None),
+        ("bm25", "relevance", "plain", None),
+        ("centroids", "drawn", "plain", "centroids: all queries share all demonstrations; between"),
+        ("random", "shuffled:1", "plain", "random, shuffled: all queries share all demonstrations; "
+            "between different k nothing is shared"),
+        ("hybrid:3", "drawn", "plain", "hybrid:3: the first k - 3 demonstrations are shared by all "
+            "queries, the last 3 are the query's own"),
+        ("centroids+hybrid:3", "by-label", "plain", "the query's own; between different k nothing"),
+        ("random", "drawn", "nearest-removed:10", "random: each query has what nearest-removed:10 "
+            "leaves it, and nothing is shared but by chance"),
+        ("centroids", "drawn", "nearest-removed:10", "centroids: each query has what nearest-rem"),
+    ],
+)  # fmt: skip
+def test_a_plan_is_told_what_is_shared_where_it_is_not_all_of_it_by_all_k(
+    tmp_path: Path, select: str, order: str, teaching: str, said: str | None
+):
+    found = group(tmp_path, select, order=Order.parse(order), teaching=teaching)
+    assert (found.sharing is None) if said is None else (said in str(found.sharing))
+    smaller, larger = (prompts.prefix for _, prompts in found.prompts([5, 9]))
+    nested = len(smaller) < len(larger) and larger[: len(smaller)] == smaller
+    if teaching != "nearest-removed:10":  # by chance, queries can begin alike
+        assert nested == (select != "bm25" and "nothing is shared" not in str(found.sharing))
+
+
+# -- what it is called --------------------------------------------------------------------------
+
+
+def test_cells_that_there_were_before_keep_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    encoder = bertscore.Encoder("enc", "nowhere", 6)
+    monkeypatch.setattr(text_encoders, "encoder_default", lambda: encoder)
+    found = experiment(tmp_path)
+    spec = plan(tmp_path, "2", draws=1).cells[0].spec
+    for select, order, cell in [
+        ("random", "drawn", "8a231809d983"),
+        ("bm25", "relevance", "28ba10daceb8"),
+        ("bertscore", "relevance", "ab084bf1cf65"),
+    ]:
+        decided = facts(found, SelectorSpec.parse(select), ENGINE)
+        named = Identity(spec.model_copy(update={"select": select, "order": order}), decided)
+        assert (select, named.cell) == (select, cell)
+
+
+def test_a_cell_names_the_encoder_that_chose_its_demonstrations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    encoder = bertscore.Encoder("enc", "nowhere", 6)
+    monkeypatch.setattr(text_encoders, "encoder_default", lambda: encoder)
+    found = experiment(tmp_path)
+
+    def named(select: str) -> tuple[Any, Any]:
+        decided = facts(found, SelectorSpec.parse(select), ENGINE)
+        return decided["encoder"], decided.get("embeddings")
+
+    for select in ("random", "bm25", "balanced", "hybrid:3"):
+        assert named(select) == (None, None)
+    for select in ("dense", "centroids", "hybrid:3,by=dense", "centroids+hybrid:3"):
+        assert named(select) == (None, "words")
+    assert named("hybrid:3,by=bertscore") == named("bertscore") == ("enc", None)
+    assert named("centroids+hybrid:3,by=bertscore") == ("enc", "words")
+
+
+def test_a_choice_is_the_same_however_it_is_written(tmp_path: Path):
+    made = plan(tmp_path, "6", draws=1, selects=["hybrid:03,by=bm25", "random+hybrid:3"])
+    assert [cell.spec.select for cell in made.cells] == ["hybrid:3"]
+
+
+# -- what cannot be had -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("select", "k", "said"),
+    [
+        ("hybrid:7", "6", r"--select hybrid:7: k=6 has no room for 7"),
+        ("hybrid:7", "6,auto", r"k=6 has no room"),
+        ("centroids", "41", r"--select centroids: 41 centroids are more than the pool's 40"),
+        ("centroids,of=queries", "7", r"7 centroids are more than the 6 queries"),
+        (
+            "balanced",
+            "40",
+            r"40 demonstrations need more than the 13 examples in the pool of label",
+        ),
+        ("balanced", "99", r"99 demonstrations need more"),
+        ("hybrid:3,by=cosine", "6", r"by=cosine: not a similarity"),
+        ("hybrid:3", "50", r"nothing fits: k=50 is more than the pool's 40"),
+        ("centroids+hybrid:3", "42", r"nothing fits: k=42 is more than the pool's 40"),
+    ],
+)
+def test_what_cannot_be_chosen_is_refused_by_name(tmp_path: Path, select: str, k: str, said: str):
+    with pytest.raises(UserError, match=said) as refused:
+        plan(tmp_path, k, draws=1, selects=[select])
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("select", "largest"),
+    [("hybrid:7", 40), ("balanced", 39), ("centroids,of=queries", 6), ("centroids", 40)],
+)
+def test_auto_begins_and_ends_where_a_choice_does(tmp_path: Path, select: str, largest: int):
+    numbers = [cell.spec.k for cell in plan(tmp_path, "auto", draws=1, selects=[select]).cells]
+    least = 7 if select == "hybrid:7" else 1
+    assert numbers == [k for k in (1, 5, 10, 25) if least <= k < largest] + [largest]
+
+
+def test_orders_and_readings_for_what_is_all_retrieved_are_refused_for_a_hybrid(tmp_path: Path):
+    with pytest.raises(UserError, match="own last anyway, the most similar last; write drawn"):
+        plan(tmp_path, "6", selects=["hybrid:3"], orders=["relevance"])
+    with pytest.raises(UserError, match=r"reuse is for demonstrations that are all the query's"):
+        plan(tmp_path, "6", selects=["hybrid:3"], attention=["block:1,reuse"])
+
+
+def test_free_text_cannot_be_balanced(tmp_path: Path):
+    with pytest.raises(UserError, match="--select balanced: this task's answers are free text"):
+        plan(tmp_path, "6", selects=["balanced"], **FREE_TEXT)
+
+
+def test_stored_cells_say_what_labels_the_data_gave_their_demonstrations(tmp_path: Path):
+    results = swept(tmp_path, "hybrid:3")
+    ((_, meta),) = finished_cells(results)
+    train = {row.id: row.answer for row in experiment(tmp_path / "task").data.train}
+    told = {name: label for label, ids in meta["demonstration_labels"].items() for name in ids}
+    shown = {name for row in read_results(results)["demonstration_ids"] for name in row}
+    assert told == {name: train[name] for name in shown}

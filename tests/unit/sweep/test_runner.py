@@ -1,0 +1,364 @@
+"""A run computes what is missing, once, whatever happened before and whoever else is at work."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from support import fakes
+from support.fakes import FREE_TEXT, FakeBackend, plan, runner
+
+from icl_bench import read_results
+from icl_bench.errors import CellError, UserError
+from icl_bench.prompts.encoding import PromptSet
+from icl_bench.results.reading import failed_cells, finished_cells
+from icl_bench.sweep import runner as module
+from icl_bench.sweep.plan import CellPlan, Plan
+from icl_bench.sweep.prompt_group import PromptGroup
+from icl_bench.sweep.runner import Outcome, Watcher
+
+
+class StoppedError(Exception):
+    """Stands for a kill in the middle of a run."""
+
+
+def stops_after(packs: int) -> Callable[[PromptSet], None]:
+    left = [packs]
+
+    def check(_: PromptSet) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise StoppedError
+
+    return check
+
+
+def asked(log: Path) -> Counter[str]:
+    """How often each prompt was answered, by its hash."""
+    return Counter(line.split()[1] for line in log.read_text().splitlines())
+
+
+def sorted_results(results: Path) -> pd.DataFrame:
+    return read_results(results).sort_values(["cell", "test_id"]).reset_index(drop=True)
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> pd.DataFrame:
+    """What an uninterrupted run of the small sweep gives."""
+    runner(plan(tmp_path / "task"), tmp_path / "whole", FakeBackend()).run()
+    return sorted_results(tmp_path / "whole")
+
+
+# -- one process --------------------------------------------------------------------------------
+
+
+def test_every_cell_is_computed_and_every_row_has_one_prediction(tmp_path: Path):
+    made = plan(tmp_path / "task")
+    outcome = runner(made, tmp_path / "results", FakeBackend()).run()
+    assert outcome.computed == [cell.spec for cell in made.cells]
+    assert (outcome.kept, outcome.failed) == ([], {})
+    frame = read_results(tmp_path / "results")
+    rows = [row.id for row in made.experiment.data.test]
+    for _, cell in frame.groupby("cell", observed=True):
+        assert cell["test_id"].tolist() == rows
+
+
+def test_a_prediction_says_how_many_tokens_its_prompt_had_and_how_many_were_shared(tmp_path: Path):
+    made = plan(tmp_path / "task", "2", draws=1)
+    runner(made, tmp_path / "results", FakeBackend()).run()
+    ((_, prompts),) = made.groups[0].group.prompts([2])
+    frame = read_results(tmp_path / "results")
+    assert frame["prompt_tokens"].tolist() == [len(prompts.ids(i)) for i in range(6)]
+    assert set(frame["cached_tokens"]) == {len(prompts.prefix)}
+    assert frame["prompt_hash"].tolist() == prompts.hashes()
+
+
+def test_finished_cells_are_kept_and_the_engine_is_not_loaded(tmp_path: Path):
+    made = plan(tmp_path / "task")
+    runner(made, tmp_path / "results", FakeBackend()).run()
+    outcome = runner(made, tmp_path / "results", engine=None).run()
+    assert outcome.kept == [cell.spec for cell in made.cells]
+    assert outcome.computed == []
+
+
+def test_a_larger_k_adds_to_what_is_there(tmp_path: Path):
+    runner(plan(tmp_path / "task", "1,2"), tmp_path / "results", FakeBackend()).run()
+    more = plan(tmp_path / "task", "1,2,7")
+    outcome = runner(more, tmp_path / "results", FakeBackend()).run()
+    assert [spec.k for spec in outcome.computed] == [7, 7]
+    assert [spec.k for spec in outcome.kept] == [1, 2, 1, 2]
+
+
+@pytest.mark.parametrize("packs", [1, 4, 7, 17])
+def test_a_stopped_run_goes_on_with_what_is_missing_and_ends_as_if_never_stopped(
+    tmp_path: Path, whole: pd.DataFrame, packs: int
+):
+    log = tmp_path / "log"
+    made = plan(tmp_path / "task")
+    with pytest.raises(StoppedError):
+        runner(made, tmp_path / "results", FakeBackend(log, fails=stops_after(packs))).run()
+    assert sum(asked(log).values()) == packs * 2
+    runner(made, tmp_path / "results", FakeBackend(log)).run()
+    assert set(asked(log).values()) == {1}
+    pd.testing.assert_frame_equal(sorted_results(tmp_path / "results"), whole)
+
+
+@pytest.mark.parametrize(("select", "dropped"), [("random", 4), ("bm25", 1)])
+def test_a_stopped_cell_whose_demonstrations_changed_has_one_prompt_a_row_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, select: str, dropped: int
+):
+    made = plan(tmp_path / "task", "4", draws=1, selects=[select])
+    with pytest.raises(StoppedError):
+        runner(made, tmp_path / "results", FakeBackend(fails=stops_after(2))).run()
+    before = PromptGroup.demonstrations
+
+    def other(group: PromptGroup, k: int) -> np.ndarray:
+        found = before(group, k).copy()
+        rows = found if found.ndim == 1 else found[1]
+        rows[:2] = rows[1::-1]
+        return found
+
+    monkeypatch.setattr(PromptGroup, "demonstrations", other)
+    again, notes = plan(tmp_path / "task", "4", draws=1, selects=[select]), Notes()
+    with pytest.warns(UserWarning, match=f"{dropped} prediction"):
+        runner(again, tmp_path / "results", FakeBackend(), notes).run()
+    ((_, prompts),) = again.groups[0].group.prompts([4])
+    frame = read_results(tmp_path / "results")
+    assert frame["prompt_hash"].tolist() == prompts.hashes()
+    assert notes.said[0] == f"start k=4 already={4 - dropped}"
+    assert notes.predictions == 2 + dropped
+
+
+def test_the_engine_time_of_all_parts_of_a_cell_is_added_up(tmp_path: Path):
+    made = plan(tmp_path / "task", "1", draws=1)
+    with pytest.raises(StoppedError):
+        runner(made, tmp_path / "results", FakeBackend(fails=stops_after(1))).run()
+    runner(made, tmp_path / "results", FakeBackend()).run()
+    ((_, meta),) = finished_cells(tmp_path / "results")
+    assert meta["seconds"] == 3 * 0.5
+
+
+def test_the_engine_is_told_the_longest_prefix_that_will_follow(tmp_path: Path):
+    made, engine = plan(tmp_path / "task", "1,2,4", draws=1), FakeBackend()
+    runner(made, tmp_path / "results", engine).run()
+    assert set(engine.reserved) == {made.cells[-1].prefix_tokens}
+
+
+def test_a_cell_that_cannot_be_computed_is_marked_and_the_others_run(tmp_path: Path):
+    made = plan(tmp_path / "task")
+    broken = made.groups[0].cells[1]
+
+    def fails(prompts: PromptSet) -> None:
+        if len(prompts.prefix) == broken.prefix_tokens and prompts.longest == broken.longest_prompt:
+            raise CellError("out of memory at 42 prompt tokens")
+
+    outcome = runner(made, tmp_path / "results", FakeBackend(fails=fails)).run()
+    assert broken.spec in outcome.failed
+    assert len(outcome.computed) == 6 - len(outcome.failed)
+    reasons = {f["reason"] for f in failed_cells(tmp_path / "results")}
+    assert reasons == set(outcome.failed.values()) == {"out of memory at 42 prompt tokens"}
+    again = runner(made, tmp_path / "results", FakeBackend()).run()
+    assert again.computed == list(outcome.failed)
+    assert failed_cells(tmp_path / "results") == []
+
+
+def test_a_plan_that_grew_beyond_the_window_fails_instead_of_being_cut(tmp_path: Path):
+    made = plan(tmp_path / "task", "4", draws=1)
+    made.experiment.model = fakes.model(context_tokens=made.cells[0].needed_tokens - 1)
+    outcome = runner(made, tmp_path / "results", engine=None).run()
+    assert list(outcome.failed.values()) == [f"needs {made.cells[0].needed_tokens:,} tokens"]
+
+
+def test_an_engine_that_is_another_than_said_is_refused(tmp_path: Path):
+    made = plan(tmp_path / "task")
+    changed = runner(made, tmp_path / "results", FakeBackend())
+    changed.engine = {"backend": "fake", "dtype": "bfloat16"}
+    with pytest.raises(AssertionError, match="another than said"):
+        changed.run()
+
+
+def test_an_unconstrained_answer_that_is_no_label_is_wrong_and_invalid(tmp_path: Path):
+    made = plan(tmp_path / "task", "1", draws=1, scoring="unconstrained")
+    runner(made, tmp_path / "results", FakeBackend()).run()
+    frame = read_results(tmp_path / "results")
+    assert not frame["valid"].any()
+    assert not frame["correct"].any()
+
+
+def test_exact_scores_are_stored(tmp_path: Path):
+    made = plan(tmp_path / "task", "1", draws=1, scoring="exact")
+    runner(made, tmp_path / "results", FakeBackend()).run()
+    frame = read_results(tmp_path / "results")
+    assert set(zip(frame["probability"], frame["margin"], frame["label_mass"], strict=True)) == {
+        (0.5, 0.25, 0.75)
+    }
+
+
+def test_free_text_is_scored_against_its_gold(tmp_path: Path):
+    made = plan(tmp_path / "task", "1", draws=1, **FREE_TEXT)
+    runner(made, tmp_path / "results", FakeBackend()).run()
+    frame = read_results(tmp_path / "results")
+    right = frame["prediction"] == frame["gold"]
+    assert np.array_equal(frame["rouge1"] == 1, right)
+
+
+class Notes(Watcher):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.predictions, self.tokens = 0, 0
+
+    def cell_started(self, cell: CellPlan, already: int) -> None:
+        self.said.append(f"start k={cell.spec.k} already={already}")
+
+    def engine_loading(self) -> None:
+        self.said.append("loading")
+
+    def engine_ready(self) -> None:
+        self.said.append("ready")
+
+    def predicted(self, predictions: int, computed_tokens: int) -> None:
+        self.predictions += predictions
+        self.tokens += computed_tokens
+
+    def cell_ended(self, cell: CellPlan, outcome: str) -> None:
+        self.said.append(f"end k={cell.spec.k} {outcome}")
+
+
+def test_a_watcher_is_told_what_happens(tmp_path: Path):
+    first, second = plan(tmp_path / "task", "1,2", draws=1), Notes()
+    with pytest.raises(StoppedError):
+        runner(first, tmp_path / "results", FakeBackend(fails=stops_after(4))).run()
+    made = plan(tmp_path / "task", "1,2,4", draws=1)
+    runner(made, tmp_path / "results", FakeBackend(), second).run()
+    assert second.said == [
+        "end k=1 kept",
+        "start k=2 already=2",
+        "loading",
+        "ready",
+        "end k=2 done",
+        "start k=4 already=0",
+        "end k=4 done",
+    ]
+    assert second.predictions == 4 + 6
+    queries = [prompts for _, prompts in made.groups[0].group.prompts([2, 4])]
+    assert second.tokens >= sum(len(p.prefix) for p in queries) + queries[1].own_tokens
+
+
+def test_a_results_folder_that_is_a_file_is_refused_before_the_engine_is_loaded(tmp_path: Path):
+    (tmp_path / "results").touch()
+    with pytest.raises(UserError, match="cannot be written"):
+        runner(plan(tmp_path / "task"), tmp_path / "results", engine=None).run()
+
+
+# -- several processes --------------------------------------------------------------------------
+
+
+def start(folder: Path, results: Path, log: Path, pause: float) -> subprocess.Popen[str]:
+    command = [sys.executable, fakes.__file__, *map(str, (folder, results, log, pause))]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    for _ in range(int(seconds / 0.02)):
+        if condition():
+            return
+        time.sleep(0.02)
+    raise AssertionError("did not happen in time")
+
+
+def test_two_processes_share_the_work_and_do_no_cell_twice(tmp_path: Path, whole: pd.DataFrame):
+    task, log = tmp_path / "task", tmp_path / "log"
+    running = [start(task, tmp_path / "results", log, 0.1) for _ in range(2)]
+    until(lambda: len(list(task.glob("ready-*"))) == 2)
+    (task / "go").touch()
+    counts = []
+    for process in running:
+        out, _ = process.communicate(timeout=60)
+        assert process.returncode == 0
+        counts.append([int(number) for number in out.split()])
+    assert set(asked(log).values()) == {1}
+    assert len({line.split()[0] for line in log.read_text().splitlines()}) == 2
+    assert sum(computed for computed, _, _ in counts) == 6
+    assert all(computed + kept == 6 and failed == 0 for computed, kept, failed in counts)
+    pd.testing.assert_frame_equal(sorted_results(tmp_path / "results"), whole)
+
+
+def test_the_cell_of_a_process_that_was_killed_is_taken_over(tmp_path: Path, whole: pd.DataFrame):
+    task, results, log = tmp_path / "task", tmp_path / "results", tmp_path / "log"
+    killed = start(task, results, log, 0.2)
+    until(lambda: any(task.glob("ready-*")))
+    (task / "go").touch()
+    until(lambda: any(p.stat().st_size for p in results.rglob("*.journal.jsonl")))
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate(timeout=60)
+    journalled = sum(len(p.read_text().splitlines()) for p in results.rglob("*.journal.jsonl"))
+    done_before = len(list(results.rglob("*.parquet")))
+    assert 0 < journalled + 6 * done_before < 36
+    outcome = runner(plan(task), results, FakeBackend(log)).run()
+    assert len(outcome.computed) + len(outcome.kept) == 6
+    by_us = sum(line.startswith(f"{os.getpid()} ") for line in log.read_text().splitlines())
+    assert by_us == 36 - journalled - 6 * done_before
+    pd.testing.assert_frame_equal(sorted_results(results), whole)
+
+
+def test_a_process_prefers_the_groups_in_which_no_other_is_at_work(tmp_path: Path):
+    made = plan(tmp_path / "task")
+    mine = runner(made, tmp_path / "results", FakeBackend())
+    mine.store.prepare()
+    with mine.store.claim(mine.identity(made.cells[0]), 6):
+        order: list[tuple[int, int]] = []
+
+        class Order(Watcher):
+            def cell_started(self, cell: CellPlan, already: int) -> None:
+                order.append((cell.spec.draw, cell.spec.k))
+
+            def waiting(self, cells: int) -> None:
+                raise StoppedError
+
+        mine.watcher = Order()
+        with pytest.raises(StoppedError):
+            mine.run()
+    assert order == [(1, 1), (1, 2), (1, 4), (0, 2), (0, 4)]
+
+
+def test_a_process_waits_for_anothers_cells_and_takes_over_those_it_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    made: Plan = plan(tmp_path / "task")
+    mine = runner(made, tmp_path / "results", FakeBackend())
+    mine.store.prepare()
+    theirs = mine.store.claim(mine.identity(made.cells[0]), 6)
+    assert theirs.__enter__() is not None
+    waited: list[int] = []
+
+    class Waits(Watcher):
+        def waiting(self, cells: int) -> None:
+            waited.append(cells)
+            theirs.__exit__(None, None, None)  # the other process dies
+
+    monkeypatch.setattr(module, "POLL_SECONDS", 0.01)
+    mine.watcher = Waits()
+    outcome: Outcome = mine.run()
+    assert waited == [1]
+    assert outcome.computed[-1] == made.cells[0].spec
+    assert len(outcome.computed) == 6
+
+
+def test_journals_hold_plain_json_that_anyone_can_read(tmp_path: Path):
+    with pytest.raises(StoppedError):
+        runner(
+            plan(tmp_path / "task"), tmp_path / "results", FakeBackend(fails=stops_after(1))
+        ).run()
+    (journal,) = (tmp_path / "results").rglob("*.journal.jsonl")
+    first = json.loads(journal.read_text().splitlines()[0])
+    assert {"test_id", "gold", "prediction", "correct", "prompt_tokens", "seconds"} <= first.keys()

@@ -1,0 +1,202 @@
+"""Task files: the shipped ones, a user's own, and what is said about a wrong one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from icl_bench.errors import UserError
+from icl_bench.prompts.rendering import prompt_text
+from icl_bench.tasks import task_files as taskfile
+from icl_bench.tasks.examples import load_data
+from icl_bench.tasks.task_files import known_tasks, load_task
+
+TASK = """\
+name: mine
+data:
+  train: train.jsonl
+  test: test.csv
+  fields: {text: text, label: label}
+template:
+  input: "query: {text}"
+  output: "intent: {label}"
+labels: {style: words}
+metrics: [accuracy]
+"""
+
+
+@pytest.fixture
+def complaint(tmp_path: Path):
+    """Say what is said about a task file, after the file's name."""
+
+    def complain(text: str | bytes) -> str:
+        path = tmp_path / "mine.yaml"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        with pytest.raises(UserError) as error:
+            load_task(path)
+        message = str(error.value)
+        assert "\n" not in message
+        return message.removeprefix(str(path))
+
+    return complain
+
+
+def test_the_shipped_tasks_are_the_six_of_the_paper_and_the_embedded_one():
+    assert known_tasks() == (
+        "banking77",
+        "clinic150",
+        "nlu",
+        "samsum",
+        "stdlib",
+        "trec",
+        "trec_fine",
+    )
+
+
+@pytest.mark.parametrize("name", known_tasks())
+def test_a_shipped_task_is_named_like_its_file_and_says_its_license_and_source(name: str):
+    spec = load_task(name)
+    assert spec.name == name
+    assert spec.description
+    assert spec.license
+    assert spec.source
+    assert spec.template.separator == "\n==\n"
+    assert spec.pool.drop_longest == 0.01
+    assert (spec.test.size, spec.test.seed) == (250, 43)
+
+
+@pytest.mark.parametrize("name", [n for n in known_tasks() if n not in ("samsum", "stdlib")])
+def test_the_papers_test_rows_are_asked_of_the_tasks_that_have_them(name: str):
+    assert load_task(name).test.ids == "paper"
+
+
+@pytest.mark.parametrize("name", ["banking77", "clinic150", "nlu", "trec", "trec_fine"])
+def test_a_shipped_task_gives_the_published_prompts_byte_for_byte(name: str, data_dir: Path):
+    rows = load_data(load_task(name), data_dir=data_dir)
+    train = {row.id: row for row in rows.train}
+    test = {row.id: row for row in rows.test}
+    for shots in (5, 50):
+        path = data_dir / "published" / "prompts" / f"{name}_n{shots}_run0.json"
+        published = json.loads(path.read_bytes())
+        query = test[published["test_id"]]
+        shown = [train[i] for i in published["demonstration_ids"]]
+        assert prompt_text(rows.spec.template, shown, query) == published["prompt"]
+        assert query.answer == published["answer"]
+
+
+@pytest.mark.parametrize(
+    ("name", "folder", "key", "written"),
+    [
+        ("banking77", "banking77", "label_key", "label"),
+        ("clinic150", "clinic150", "label_key", "label"),
+        ("nlu", "nlu", "label_key", "label"),
+        ("trec", "trec", "label_key", "label"),
+        ("trec_fine", "trec", "fine_label_key", "fine_label"),
+    ],
+)
+def test_the_hubs_label_names_are_written_as_in_the_data_folder(
+    name: str, folder: str, key: str, written: str, data_dir: Path
+):
+    labels = load_task(name).labels
+    assert labels is not None
+    lines = (data_dir / folder / "train.jsonl").read_text("utf-8").split("\n")
+    rows = [json.loads(line) for line in lines if line]
+    keys = {row[key] for row in rows}
+    assert {row[key]: row[written] for row in rows} == {k: labels.written(k) for k in keys}
+    assert set(labels.names) <= keys
+
+
+def test_a_mistyped_name_is_answered_with_the_nearest():
+    with pytest.raises(UserError, match=r"no task 'bankng77'; did you mean banking77\?"):
+        load_task("bankng77")
+
+
+@pytest.mark.parametrize("name", ["tasks/nothing", "nothing.yaml", "nothing.YML"])
+def test_a_name_with_a_separator_or_a_yaml_ending_is_a_path(name: str):
+    with pytest.raises(UserError, match=f"{name}: cannot be read: No such file"):
+        load_task(name)
+
+
+def test_data_paths_are_relative_to_the_task_file(tmp_path: Path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(TASK.replace("test.csv", "/elsewhere/test.csv"))
+    spec = load_task(str(path))
+    assert spec.data.train == tmp_path / "train.jsonl"
+    assert spec.data.test == Path("/elsewhere/test.csv")
+
+
+def test_tasks_are_found_in_the_package_before_the_source_checkout(monkeypatch, tmp_path: Path):
+    (tmp_path / "task_files").mkdir()
+    (tmp_path / "task_files" / "mine.yaml").write_text(TASK)
+    monkeypatch.setattr(taskfile, "package_files", lambda _: tmp_path)
+    assert known_tasks() == ("mine",)
+    assert load_task("mine").name == "mine"
+
+
+def test_an_unknown_field_is_named_with_its_line_and_the_nearest_known_one(complaint):
+    message = complaint(TASK.replace("template:", "templat:"))
+    assert message == ":6: templat: unknown field; did you mean template or test?"
+
+
+def test_an_unknown_field_inside_another_is_compared_with_the_fields_there(complaint):
+    message = complaint(TASK.replace("  train: ", "  trian: "))
+    assert message == ":3: data.trian: unknown field; did you mean train?"
+
+
+def test_a_missing_field_is_named_with_the_line_it_belongs_under(complaint):
+    message = complaint(TASK.replace('  output: "intent: {label}"\n', ""))
+    assert message == ":6: template.output: is missing"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("[accuracy]", "accuracy", ":10: metrics: Input should be a valid tuple, not 'accuracy'"),
+        ("[accuracy]", "[speed]", ":10: metrics[0]: Input should be 'accuracy', 'macro_f1', "),
+        ("[accuracy]", "[rouge]", ":1: metric rouge is for free text"),
+        ("[accuracy]", "[]", ":10: metrics: Tuple should have at least 1 item after validation"),
+        ("{label}", "{label} x", ":6: template: output must hold one field, the answer, at its"),
+        ('{text}"', '{txt}"', ":1: the template uses {txt}, which data.fields does not name"),
+        ("name: mine", "name: my task", ":1: name: String should match pattern"),
+        ("words", "loud", ":9: labels.style: Input should be 'words' or 'as-is', not 'loud'"),
+        ("  test: test.csv\n", "", ":2: data: train and test files come together: test is missing"),
+        ("style: words", "names: {a_b: {c: d}}", ":9: labels.names.a_b: Input should be a valid"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_line_and_what_was_expected(complaint, old, new, message):
+    assert complaint(TASK.replace(old, new)).startswith(message)
+
+
+def test_a_wrong_item_of_a_list_of_test_ids_is_named_with_its_place(complaint):
+    message = complaint(TASK + "test:\n  ids:\n  - a\n  - 7\n")
+    assert message == ":14: test.ids[1]: Input should be a valid string, not 7"
+
+
+def test_a_key_that_stands_twice_is_an_error_and_not_the_last_one(complaint):
+    message = complaint(TASK.replace("labels:", "metrics: [macro_f1]\nlabels:"))
+    assert message == ":11: metrics stands here twice"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", ": a task file holds fields (name: …), and this one is empty"),
+        ("- a\n- b\n", ": a task file holds fields (name: …), and this one is a list"),
+        ("name: [\n", ":2: not YAML: "),
+        ("a: 1\n---\nb: 2\n", ":2: not YAML: but found another document"),
+        ("name: !!python/name:os.system x\n", ":1: not YAML: could not determine a constructor"),
+        ("when: 2001-13-45\n", ": not YAML: month must be in 1..12"),
+        (b"name: \xff\n", ":1: not UTF-8 (byte 0xff)"),
+        ("a: &a [*a]\n", ":1: a: unknown field; known: "),
+        ("[" * 500, ": not a task file: nested too deeply"),
+    ],
+)
+def test_what_is_not_a_task_file_is_refused_in_one_line(complaint, text, message):
+    assert complaint(text).startswith(message)
+
+
+def test_an_unknown_field_that_comes_by_a_merge_is_named(complaint):
+    merged = TASK.replace("labels: {", "labels: {<<: {colour: red}, ")
+    assert complaint(merged) == ":9: labels.colour: unknown field; known: names, style"

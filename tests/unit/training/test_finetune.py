@@ -1,0 +1,575 @@
+"""Fine-tuning and its simple rivals learn from the prompt's examples and answer the same rows."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from support.fakes import FREE_TEXT, FakeBackend, experiment, plan, runner, write_task
+from support.models import llama_tokenizer, save_tiny_model, tiny_config
+from support.predictions import cell
+from transformers import AutoModelForCausalLM
+
+from icl_bench.analysis.findings import find
+from icl_bench.cli import main
+from icl_bench.errors import CellError, UserError
+from icl_bench.report.prompt_trace import find_prediction
+from icl_bench.results.cells import Prediction
+from icl_bench.results.reading import failed_cells, finished_cells, read_results, read_some
+from icl_bench.results.store import Store
+from icl_bench.seeds import generator
+from icl_bench.training import finetune
+from icl_bench.training import trainer as training
+from icl_bench.training.classification_head import first_tokens, load_classifier, sharing_rows
+from icl_bench.training.examples import VALIDATION_ROWS, Examples, Row
+from icl_bench.training.finetune import FinetuneSpec, Finetuning
+from icl_bench.training.probe import probe
+from icl_bench.training.trainer import (
+    LengthBatches,
+    Recipe,
+    Trained,
+    accuracy,
+    batches,
+    padded,
+    predict,
+)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    tokenizer = llama_tokenizer()
+    tokenizer.save_pretrained(folder)
+    return save_tiny_model(tiny_config("llama", len(tokenizer)), folder)
+
+
+def prepared(tmp_path: Path, tiny: Path, **changes: Any) -> Finetuning:
+    task = write_task(tmp_path / "task")
+    options = {"k": "12", "method": ("full",), "draws": 1, "epochs": 2, "device": "cpu",
+               "dtype": "float32"}  # fmt: skip
+    return Finetuning.prepare(FinetuneSpec(task=str(task), model=str(tiny), **options | changes))
+
+
+# -- examples -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("draw", [0, 1])
+def test_the_examples_are_those_of_the_prompt(tmp_path: Path, draw: int):
+    made = plan(tmp_path, "12")
+    shown = made.groups[draw].group.demonstrations(12)
+    examples = Examples(made.experiment, draw, 12)
+    names = [made.experiment.data.train[i].id for i in shown]
+    assert [row.id for row in examples.train] == [row.id for row in examples.shown] == names
+
+
+def test_validation_rows_are_neither_examples_nor_test_rows(tmp_path: Path):
+    there = experiment(tmp_path, train_rows=300)
+    examples = Examples(there, 0, 12)
+    names = {row.id for row in examples.held_out}
+    assert len(names) == VALIDATION_ROWS
+    assert not names & {row.id for row in examples.train}
+
+
+def test_a_fifth_of_the_examples_can_validate(tmp_path: Path):
+    examples = Examples(experiment(tmp_path), 0, 20, "examples")
+    assert (len(examples.train), len(examples.held_out)) == (16, 4)
+    assert [r.id for r in (*examples.train, *examples.held_out)] == [e.id for e in examples.shown]
+
+
+def test_a_query_is_the_end_of_a_prompt(tmp_path: Path):
+    there = experiment(tmp_path)
+    (first, *_) = Examples(there, 0, 12).train
+    example = there.data.train[there.drawn(0)[0]]
+    text = f"query: {example.fields['text']}\nintent:"
+    assert first.ids == there.encoder.whole(text)
+    assert there.data.labels[first.label] == example.answer
+
+
+def test_one_label_cannot_be_learnt(tmp_path: Path):
+    with pytest.raises(CellError, match="k=1: the examples to learn from have one label"):
+        _ = Examples(experiment(tmp_path), 0, 1).train
+
+
+def test_the_whole_pool_leaves_nothing_to_validate_by(tmp_path: Path):
+    with pytest.raises(CellError, match="k=40 is the whole pool"):
+        _ = Examples(experiment(tmp_path), 0, 40).held_out
+
+
+def test_labels_without_an_example_are_named(tmp_path: Path):
+    there = experiment(tmp_path)
+    examples = Examples(there, 0, 2)
+    known = {example.answer for example in examples.shown}
+    assert set(examples.missing) == set(there.data.labels) - known
+
+
+# -- the head -----------------------------------------------------------------------------------
+
+
+def test_the_first_logits_are_the_language_models(tmp_path: Path, tiny: Path):
+    made = prepared(tmp_path, tiny)
+    tokens = first_tokens(made.experiment)
+    model = load_classifier(str(tiny), len(tokens), tokens, 0, "float32").eval()
+    language = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32).eval()
+    rows = Examples(made.experiment, 0, 12).test
+    found = predict(model, rows, 0, 4)
+    for row, logits in zip(rows, found, strict=True):
+        with torch.no_grad():
+            expected = language(torch.tensor([row.ids])).logits[0, -1, tokens]
+        np.testing.assert_allclose(logits, expected.numpy(), atol=1e-5)
+
+
+def test_a_random_head_is_another(tmp_path: Path, tiny: Path):
+    made = prepared(tmp_path, tiny)
+    tokens = first_tokens(made.experiment)
+    lm, random = (load_classifier(str(tiny), 3, t, 0, "float32") for t in (tokens, None))
+    assert not torch.equal(lm.score.weight, random.score.weight)
+
+
+def test_labels_that_begin_alike_are_counted():
+    assert sharing_rows([5, 7, 5, 5, 9]) == 3
+    assert sharing_rows([1, 2, 3]) == 0
+
+
+def test_a_head_that_caps_its_logits_is_refused(tmp_path: Path, tiny: Path, monkeypatch):
+    from transformers import LlamaConfig
+
+    monkeypatch.setattr(LlamaConfig, "final_logit_softcapping", 30.0, raising=False)
+    with pytest.raises(CellError, match="caps its logits; use --head random"):
+        load_classifier(str(tiny), 3, [1, 2, 3], 0, "float32")
+
+
+# -- training -----------------------------------------------------------------------------------
+
+
+def rows(*lengths: int) -> list[Row]:
+    return [Row(str(i), tuple(range(3, 3 + n)), 0) for i, n in enumerate(lengths)]
+
+
+def test_batches_are_of_similar_lengths_and_lose_no_row():
+    some = rows(3, 9, 4, 8, 5)
+    assert list(batches(some, 2)) == [[1, 3], [4, 2], [0]]
+
+
+def test_every_epoch_has_each_row_once_in_other_batches_of_similar_lengths():
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(10, 60, 100)
+    batches_of = LengthBatches(lengths.tolist(), 32, np.random.default_rng(1))
+    assert len(batches_of) == 4
+    epochs = [list(batches_of) for _ in range(3)]
+    mixed = np.array_split(rng.permutation(100), [32, 64, 96])
+    padding = sum(len(b) * lengths[b].max() for b in mixed) - lengths.sum()
+    for epoch in epochs:
+        assert sorted(i for batch in epoch for i in batch) == list(range(100))
+        assert sum(len(b) * lengths[b].max() for b in epoch) - lengths.sum() < 0.7 * padding
+    assert epochs[0] != epochs[1] != epochs[2]
+    again = LengthBatches(lengths.tolist(), 32, np.random.default_rng(1))
+    assert list(again) == epochs[0]
+
+
+def test_padding_is_masked_and_on_the_right():
+    batch = padded([(5, 6, 7), (8,)], 0)
+    assert batch["input_ids"].tolist() == [[5, 6, 7], [8, 0, 0]]
+    assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
+
+
+def test_rows_in_a_batch_are_answered_as_if_alone(tmp_path: Path, tiny: Path):
+    made = prepared(tmp_path, tiny)
+    some = Examples(made.experiment, 0, 30).train
+    model = load_classifier(str(tiny), 3, None, 0, "float32")
+    alone = np.vstack([predict(model, [row], 0, 1) for row in some])
+    np.testing.assert_allclose(predict(model, some, 0, 8), alone, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_training_learns_its_examples(tmp_path: Path, tiny: Path, method: Any):
+    """Asked its own training rows, the model ends up answering all of them right."""
+    made = prepared(tmp_path, tiny)
+    examples = Examples(made.experiment, 0, 12)
+    object.__setattr__(examples, "test", examples.train)
+    recipe = Recipe.of(method, epochs=40, batch=4, learning_rate=2e-2, lora_dropout=0.0)
+    done = training.fine_tune(
+        examples, recipe, source=str(tiny), device="cpu", dtype="float32", seed=0
+    )
+    assert max(done.test) == 1.0
+    assert len(done.test) == len(done.validation) == len(done.logits) == 40
+    assert (
+        done.padded_tokens >= done.training_tokens == 40 * sum(len(r.ids) for r in examples.train)
+    )
+
+
+def test_products_are_computed_in_the_dtype_that_was_asked_for(tmp_path: Path, tiny: Path):
+    examples = Examples(prepared(tmp_path, tiny).experiment, 0, 12)
+    seen: dict[str, np.ndarray] = {}
+    for dtype in ("float32", "bfloat16"):
+        recipe = Recipe.of("full", epochs=1, batch=4, head="lm")
+        done = training.fine_tune(
+            examples, recipe, source=str(tiny), device="cpu", dtype=dtype, seed=0
+        )
+        seen[dtype] = done.logits[0]
+    largest = np.abs(seen["float32"]).max()
+    assert 1e-5 < np.abs(seen["float32"] - seen["bfloat16"]).max() / largest < 0.2
+
+
+def test_lora_trains_little_and_full_training_all(tmp_path: Path, tiny: Path):
+    made = prepared(tmp_path, tiny)
+    examples = Examples(made.experiment, 0, 12)
+    found = {
+        method: training.fine_tune(
+            examples, Recipe.of(method, epochs=1), source=str(tiny), device="cpu",
+            dtype="float32", seed=0,
+        ).trainable
+        for method in ("lora", "full")
+    }  # fmt: skip
+    assert 0 < found["lora"] < found["full"] / 5
+
+
+def test_the_checkpoint_is_the_first_of_the_best():
+    done = Trained(validation=[0.2, 0.6, 0.6, 0.5], test=[0.1, 0.2, 0.3, 0.4])
+    assert (done.best, done.best_on_test) == (1, 3)
+
+
+def test_accuracy_counts_the_largest_logit():
+    assert (
+        accuracy(np.array([[1.0, 2.0], [3.0, 0.0]]), [Row("a", (1,), 1), Row("b", (1,), 1)]) == 0.5
+    )
+
+
+# -- cells --------------------------------------------------------------------------------------
+
+
+def test_one_training_gives_the_honest_cell_and_the_upper_bound(tmp_path: Path, tiny: Path):
+    made = prepared(tmp_path, tiny, epochs=4)
+    outcome = made.run(tmp_path / "results")
+    assert sorted(cell.select for cell in outcome.computed) == ["full", "full-paper"]
+    frame = read_results(tmp_path / "results")
+    assert len(frame) == 2 * 6
+    metas = {meta["spec"]["select"]: meta for _, meta in finished_cells(tmp_path / "results")}
+    about = metas["full"]["training"]
+    right = frame.groupby("select", observed=True)["correct"].mean()
+    assert right["full"] == pytest.approx(about["test_accuracy"][about["epoch"] - 1], abs=1e-6)
+    assert right["full-paper"] == pytest.approx(max(about["test_accuracy"]), abs=1e-6)
+    assert metas["full"]["facts"]["checkpoint"] == "validation"
+    assert metas["full-paper"]["facts"]["checkpoint"] == "test"
+    assert (frame["label_mass"] == 1).all()
+    assert frame["probability"].between(1 / 3, 1).all()
+
+
+def test_icl_and_fine_tuning_had_the_same_examples(tmp_path: Path, tiny: Path):
+    prepared(tmp_path, tiny, draws=2, method=("full", "knn")).run(tmp_path / "results")
+    runner(plan(tmp_path / "task", "12"), tmp_path / "results", FakeBackend()).run()
+    ids: dict[int, set[tuple[str, ...]]] = {}
+    for _, meta in finished_cells(tmp_path / "results"):
+        ids.setdefault(meta["spec"]["draw"], set()).add(tuple(meta["demonstration_ids"]))
+    assert [len(of_draw) for of_draw in ids.values()] == [1, 1]
+    assert ids[0] != ids[1]
+
+
+def test_the_same_seed_gives_the_same_predictions(tmp_path: Path, tiny: Path):
+    found = []
+    for name in ("one", "two"):
+        prepared(tmp_path, tiny, method=("lora",), head="random").run(tmp_path / name)
+        found.append(read_results(tmp_path / name).sort_values(["select", "test_id"]))
+    assert found[0]["probability"].tolist() == found[1]["probability"].tolist()
+
+
+def test_finished_cells_are_kept(tmp_path: Path, tiny: Path, monkeypatch):
+    made = prepared(tmp_path, tiny, method=("full", "probe"))
+    made.run(tmp_path / "results")
+    monkeypatch.setattr(finetune, "fine_tune", None)
+    again = prepared(tmp_path, tiny, method=("full", "probe")).run(tmp_path / "results")
+    assert not again.computed
+    assert len(again.kept) == 2
+
+
+def test_a_cells_answers_are_all_of_one_training(tmp_path: Path, tiny: Path):
+    made = prepared(tmp_path, tiny, method=("probe",))
+    identity = made.identity("probe", Examples(made.experiment, 0, 12))
+    made.run(tmp_path / "results")
+    ((path, _),) = finished_cells(tmp_path / "results")
+    whole = read_results(tmp_path / "results")
+    path.unlink()
+    store = Store(tmp_path / "results")
+    with store.claim(identity, 6) as interrupted:
+        row = whole.iloc[0]
+        interrupted.append([Prediction(row.test_id, row.gold, "of before", False, True, 1, 0, 0,
+                                       row.prompt_hash)], 500.0)  # fmt: skip
+    made.run(tmp_path / "results")
+    ((_, meta),) = finished_cells(tmp_path / "results")
+    assert read_results(tmp_path / "results")["prediction"].tolist() == whole["prediction"].tolist()
+    assert meta["seconds"] < 500
+
+
+def test_a_cell_that_cannot_be_trained_is_marked_and_the_others_run(tmp_path: Path, tiny: Path):
+    made = prepared(tmp_path, tiny, k="1,12,40", method=("full", "knn"))
+    said: list[str] = []
+    outcome = made.run(tmp_path / "results", said.append)
+    reasons = {(cell.select, cell.k): why for cell, why in outcome.failed.items()}
+    assert set(reasons) == {("full", 1), ("knn", 1), ("full", 40)}
+    assert "one label" in reasons["full", 1]
+    assert len(failed_cells(tmp_path / "results")) == 3
+    assert any("failed: k=1" in text for text in said)
+    assert "full, k=1, draw 1 of 1: training (2 of 3 labels have no example)" in said
+    assert "full, k=12, draw 1 of 1: training" in said
+
+
+def test_a_loss_that_is_no_number_fails_its_cell(tmp_path: Path, tiny: Path):
+    made = prepared(tmp_path, tiny, learning_rate=1e30, epochs=3)
+    (why,) = made.run(tmp_path / "results").failed.values()
+    assert "not a number" in why or "not numbers" in why
+
+
+def test_a_full_disk_fails_the_cell_that_keeps_its_checkpoint(tmp_path: Path, tiny: Path):
+    (tmp_path / "taken").touch()
+    made = prepared(tmp_path, tiny, keep=tmp_path / "taken")
+    (why,) = made.run(tmp_path / "results").failed.values()
+    assert "checkpoint" in why
+
+
+def test_checkpoints_are_kept_where_asked_and_nowhere_else(tmp_path: Path, tiny: Path):
+    prepared(tmp_path, tiny, keep=tmp_path / "kept").run(tmp_path / "results")
+    (folder,) = (tmp_path / "kept").iterdir()
+    assert (folder / "model.safetensors").exists()
+    assert not list((tmp_path / "results").rglob("*.safetensors"))
+
+
+def test_another_head_is_another_variant(tmp_path: Path, tiny: Path):
+    for head in ("lm", "random"):
+        prepared(tmp_path, tiny, head=head).run(tmp_path / "results")
+    frame = read_results(tmp_path / "results")
+    assert frame.groupby("select", observed=True)["variant"].nunique().tolist() == [2, 2]
+
+
+def test_findings_set_training_beside_prompting_with_the_same_examples(tmp_path: Path, tiny: Path):
+    made = prepared(tmp_path, tiny, draws=2, method=("full", "probe"))
+    made.run(tmp_path / "results")
+    runner(plan(tmp_path / "task", "12"), tmp_path / "results", FakeBackend()).run()
+    stored = read_some(tmp_path / "results")
+    # made by other engines under other names: one model, as far as tables are concerned
+    frame = stored.predictions.assign(model="one")
+    variants = {name: {**facts, "fingerprint": "one"} for name, facts in stored.variants.items()}
+    found = find(replace(stored, predictions=frame, variants=variants))
+    table = found.training_gain.set_index("select")
+    assert sorted(table.index) == ["full", "full-paper", "probe"]
+    means = frame.groupby("select", observed=True)["correct"].mean()
+    for name, row in table.iterrows():
+        assert row["difference"] == pytest.approx(means[name] - means["random"])
+        assert (row["draws"], row["base_draws"], row["rows"]) == (2, 2, 6)
+    assert found.retrieval_gain.empty
+    assert found.noise_floor.empty
+    assert set(found.by_distance["select"]) == {"random"}
+    cost = found.cost.set_index("select")
+    assert cost.loc["full", "training_seconds"] > 0
+    assert cost.loc["full", "training_flops"] > cost.loc["probe", "training_flops"] > 0
+    assert cost.loc["full", "training_tokens"] > cost.loc["probe", "training_tokens"]
+    assert np.isnan(cost.loc["random", "training_seconds"])
+
+
+def test_training_and_prompts_are_no_settings_of_each_other(tmp_path: Path, tiny: Path):
+    """A learning rate that a prompt does not have is no difference; two of one method are."""
+    results = tmp_path / "results"
+    prepared(tmp_path, tiny).run(results)
+    prepared(tmp_path, tiny, method=("probe",)).run(results)
+    assert not find(read_some(results)).summary.settings
+    prepared(tmp_path, tiny, head="random").run(results)
+    named = find(read_some(results)).summary.settings
+    assert len(named) == 4
+    frame = read_results(results)
+    assert set(frame.loc[frame["variant"].isin(list(named)), "select"]) == {"full", "full-paper"}
+
+
+def test_an_upper_bound_is_never_called_the_best(tmp_path: Path, tiny: Path):
+    from icl_bench.report.build import make_report
+
+    prepared(tmp_path, tiny, epochs=6).run(tmp_path / "results")
+    said = [s.text for h in make_report(tmp_path / "results").headlines for s in h.sentences]
+    best = [text for text in said if "accuracy" in text]
+    assert len(best) == 1
+    assert "by full at k" in best[0]
+
+
+def test_an_upper_bound_that_is_higher_is_not_called_the_best(tmp_path: Path):
+    from icl_bench.report.build import make_report
+    from icl_bench.results.importing import import_predictions
+
+    made = pd.concat([cell("aabb", select="lora-paper"), cell("aabx", select="lora"), cell("axxx")])
+    made.drop(columns=["variant", "valid"]).to_csv(tmp_path / "some.csv", index=False)
+    import_predictions(tmp_path / "some.csv", tmp_path / "results")
+    said = [s.text for h in make_report(tmp_path / "results").headlines for s in h.sentences]
+    assert [text.split(" (")[0] for text in said if "accuracy" in text] == ["75.0% accuracy"]
+
+
+def test_a_trained_cells_prompt_is_the_bare_query(tmp_path: Path, tiny: Path):
+    prepared(tmp_path, tiny).run(tmp_path / "results")
+    wanted = {"task": "cards", "k": 12, "draw": 0, "select": "full"}
+    shown = find_prediction(tmp_path / "results", wanted)
+    assert shown.prompt.startswith("query: ")
+    assert shown.prompt.count("query:") == 1
+    assert len(shown.demonstrations) == 12
+    assert "hash checked" in shown.checked
+
+
+# -- rivals -------------------------------------------------------------------------------------
+
+
+def test_a_probe_separates_what_can_be_separated():
+    rng = np.random.default_rng(0)
+    labels = np.repeat([0, 2], 20)
+    states = rng.normal(size=(40, 5)) + 6 * labels[:, None]
+    found = probe(states, labels, states, 3)
+    assert (found.argmax(axis=1) == labels).all()
+    assert (found[:, 1] == 0).all()
+    np.testing.assert_allclose(found.sum(axis=1), 1)
+
+
+def test_neighbours_choose_their_number_by_leaving_one_out():
+    pytest.importorskip("sklearn")
+    from icl_bench.training.nearest_neighbours import neighbours
+
+    # pairs that contradict each other in clusters that agree: one neighbour misleads, five do not
+    rng = np.random.default_rng(0)
+    centres = np.repeat(np.eye(3), 20, axis=0)
+    points = centres + 0.05 * rng.normal(size=centres.shape)
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    labels = np.repeat([0, 1, 2], 20)
+    noisy = labels.copy()
+    noisy[::7] = (noisy[::7] + 1) % 3
+    found, number = neighbours(points, noisy, points, 4)
+    assert number > 1
+    assert (found.argmax(axis=1) == labels).mean() > 0.95
+    assert (found[:, 3] == 0).all()
+
+
+def test_states_are_those_of_the_last_token(tmp_path: Path, tiny: Path):
+    from transformers import AutoModel
+
+    from icl_bench.training.probe import LastStates
+
+    made = prepared(tmp_path, tiny)
+    some = Examples(made.experiment, 0, 12).train
+    states = LastStates(str(tiny), 0, "cpu", "float32").of(some)
+    model = AutoModel.from_pretrained(tiny, dtype=torch.float32).eval()
+    with torch.no_grad():
+        expected = [model(torch.tensor([row.ids])).last_hidden_state[0, -1] for row in some]
+    np.testing.assert_allclose(states, torch.stack(expected).numpy(), atol=1e-5)
+
+
+def test_equal_ids_of_train_and_test_rows_are_not_mixed_up(tmp_path: Path, tiny: Path):
+    from icl_bench.training.probe import LastStates
+
+    made = prepared(tmp_path, tiny)
+    examples = Examples(made.experiment, 0, 12)
+    shown = [replace(row, id=f"row {i}") for i, row in enumerate(examples.train)]
+    asked = [replace(row, id=f"row {i}") for i, row in enumerate(examples.test)]
+    together = LastStates(str(tiny), 0, "cpu", "float32")
+    together.of(shown)
+    alone = LastStates(str(tiny), 0, "cpu", "float32").of(asked)
+    np.testing.assert_allclose(together.of(asked), alone, atol=1e-5)
+
+
+def test_training_uses_batches_of_similar_lengths(tmp_path: Path, tiny: Path):
+    """The padding that was counted is that of these batches and of no others."""
+    made = prepared(tmp_path, tiny)
+    examples = Examples(made.experiment, 0, 30)
+    recipe = Recipe.of("full", epochs=2, batch=8)
+    done = training.fine_tune(
+        examples, recipe, source=str(tiny), device="cpu", dtype="float32", seed=5
+    )
+    lengths = [len(row.ids) for row in examples.train]
+    batches_of = LengthBatches(lengths, 8, generator(5, "batches"))
+    epochs = [batch for _ in range(2) for batch in batches_of]
+    expected = sum(len(batch) * max(lengths[i] for i in batch) for batch in epochs)
+    assert done.padded_tokens == expected
+
+
+# -- the command --------------------------------------------------------------------------------
+
+
+def run(capfd, monkeypatch, *words: object) -> tuple[int, str, str]:
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    with pytest.raises(SystemExit) as ended:
+        main([str(word) for word in words])
+    return int(ended.value.code or 0), *capfd.readouterr()
+
+
+def test_the_command_prints_methods_beside_each_other(tmp_path, tiny, capfd, monkeypatch):
+    task = write_task(tmp_path / "task")
+    code, out, _ = run(
+        capfd, monkeypatch, "finetune", "--task", task, "--model", tiny, "--method",
+        "lora,probe", "--k", 12, "--draws", 1, "--epochs", 1, "--device", "cpu", "--results",
+        tmp_path / "results", "--json",
+    )  # fmt: skip
+    assert code == 0
+    selects = [point["select"] for point in json.loads(out)["curves"]]
+    assert sorted(selects) == ["lora", "lora-paper", "probe"]
+
+
+def test_prompts_and_training_of_one_model_meet_in_tables_and_report(
+    tmp_path, tiny, capfd, monkeypatch
+):
+    """The commands as a user gives them, one after the other."""
+    from icl_bench.report.build import make_report
+    from icl_bench.report.page import page
+    from icl_bench.report.prediction_sample import FIELDS
+
+    results = tmp_path / "results"
+    words = ("--task", write_task(tmp_path / "task"), "--model", tiny, "--k", "6,12", "--device",
+             "cpu", "--dtype", "float32", "--results", results, "--quiet")  # fmt: skip
+    assert run(capfd, monkeypatch, "run", *words, "--select", "random,bm25", "--draws", 1)[0] == 0
+    code, *_ = run(
+        capfd, monkeypatch, "finetune", *words, "--method", "lora,knn", "--draws", 1, "--epochs", 1
+    )
+    assert code == 0
+    found = find(read_some(results))
+    assert set(found.training_gain["select"]) == {"lora", "lora-paper", "knn"}
+    even = found.break_even[found.break_even["select"] == "lora"]
+    assert sorted(set(even["beside"])) == ["bm25", "random, cached", "random, not cached"]
+    assert even["queries"].dropna().between(0, 1e7).all()
+    assert "knn" not in set(found.break_even["select"])  # no operations of its encoder are known
+    code, out, _ = run(capfd, monkeypatch, "summary", "--results", results, "--cost")
+    assert code == 0
+    assert "training: accuracy less that of a prompt" in out
+    assert "queries until training is cheaper" in out
+    made = make_report(results)
+    assert {"training", "even"} <= {section.name for section in made.sections}
+    fields, select = FIELDS.index("count"), FIELDS.index("select")
+    counts = {made.sample.texts[row[select]]: row[fields] for row in made.sample.rows}
+    assert (counts["lora"], counts["knn"]) == (0, 0)  # learnt, not shown
+    assert counts["random"] in (6, 12)
+    assert "When training pays" in page(made)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--method", "loar"], "--method loar: not a method; did you mean lora?"),
+        (["--method", ","], "--method: empty; give lora, full, probe, knn"),
+        (["--dtype", "float31"], "--dtype float31: not a dtype; did you mean float32 or"),
+        (["--dtype", "float16"], "--dtype float16: a CPU trains in float32 or bfloat16"),
+        (["--device", "gpu7"], "--device gpu7: not usable here"),
+        (["--learning-rate", "-1"], "--learning-rate -1.0: expected more than 0"),
+        (["--learning-rate", "nan"], "--learning-rate nan: expected more than 0"),
+        (["--k", "max"], "training has no context window"),
+        (["--k", "99"], "--k 99: the pool has 40 examples"),
+        (["--k", "x"], "not a number of demonstrations"),
+    ],
+)
+def test_a_mistake_ends_in_one_line(words, message, tmp_path, tiny, capfd, monkeypatch):
+    task = write_task(tmp_path / "task")
+    given = ["finetune", "--task", task, "--model", tiny, "--k", 12, "--results", tmp_path / "r"]
+    code, _, err = run(capfd, monkeypatch, *given, *words)
+    assert code == 2
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_free_text_cannot_be_learnt_as_labels(tmp_path: Path, tiny: Path):
+    task = write_task(tmp_path / "task", **FREE_TEXT)
+    with pytest.raises(UserError, match="free text; fine-tuning needs labels"):
+        Finetuning.prepare(FinetuneSpec(task=str(task), model=str(tiny), k="2"))
