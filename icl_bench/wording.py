@@ -8,7 +8,12 @@ from difflib import get_close_matches
 
 def counted(count: int, what: str) -> str:
     """``1 cell``, ``2 cells``."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+    return f"{count:,} {what}{plural(count)}"
+
+
+def plural(count: int) -> str:
+    """The ``s`` behind a word of which there are so many."""
+    return "" if count == 1 else "s"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -44,3 +49,9 @@ def one_line(message: str) -> str:
     """A message on one line, cut where it is very long."""
     line = " ".join(message.split())
     return line if len(line) <= 400 else f"{line[:400]}…"
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its kind where it has none."""
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:300]
