@@ -85,7 +85,8 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32")
     arguments = parser.parse_args()
 
-    from icl_bench.sweep.sweep import RunSpec, Sweep
+    from icl_bench.sweep.run_spec import RunSpec
+    from icl_bench.sweep.sweep import Sweep
 
     spec = RunSpec(task="banking77", model=arguments.model, k=str(arguments.k), draws=1,
                    test_size=1, data_dir=arguments.data)  # fmt: skip

@@ -22,8 +22,10 @@ BACKENDS = ("transformers", "vllm")
 
 def side(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Sweep with one backend."""
+    from icl_bench.backends.registry import BackendSpec
     from icl_bench.results.reading import finished_cells, read_results
-    from icl_bench.sweep.sweep import EngineSpec, RunSpec, Sweep
+    from icl_bench.sweep.run_spec import RunSpec
+    from icl_bench.sweep.sweep import Sweep
 
     spec = RunSpec(
         task=arguments.task,
@@ -32,7 +34,7 @@ def side(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         draws=1,
         test_size=arguments.rows,
         data_dir=arguments.data,
-        engine=EngineSpec(backend=name, dtype=arguments.dtype),
+        backend=BackendSpec(backend=name, dtype=arguments.dtype),
     )
     sweep = Sweep.prepare(spec)
     start = time.perf_counter()

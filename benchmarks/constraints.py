@@ -28,11 +28,12 @@ def cells(text: str) -> list[tuple[str, int]]:
 
 def sweep(task: str, k: int, data: Path, rows: int, backend: str) -> Any:
     from icl_bench.backends.registry import BackendSpec
-    from icl_bench.sweep.sweep import RunSpec, Sweep
+    from icl_bench.sweep.run_spec import RunSpec
+    from icl_bench.sweep.sweep import Sweep
 
     engine = BackendSpec(backend=backend)
     return Sweep.prepare(RunSpec(task=task, model="gemma3-270m", k=str(k), draws=1, seed=0,
-                                 test_size=rows, data_dir=data, engine=engine))  # fmt: skip
+                                 test_size=rows, data_dir=data, backend=engine))  # fmt: skip
 
 
 def transformers(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -41,7 +41,8 @@ def main() -> None:
 
     from transformers import AutoModelForCausalLM
 
-    from icl_bench.sweep.sweep import RunSpec, Sweep
+    from icl_bench.sweep.run_spec import RunSpec
+    from icl_bench.sweep.sweep import Sweep
 
     spec = RunSpec(
         task="banking77",

@@ -23,7 +23,8 @@ from icl_bench.demonstrations.selector_spec import SelectorSpec, split
 from icl_bench.errors import UserError
 from icl_bench.quiet_libraries import hush_libraries
 from icl_bench.results.reading import read_some
-from icl_bench.sweep.sweep import RunSpec, Sweep
+from icl_bench.sweep.run_spec import RunSpec
+from icl_bench.sweep.sweep import Sweep
 
 SELECT = "random,hybrid:10,hybrid:10,by=dense,hybrid:20,centroids,balanced,bm25,dense"
 POINT = ["select", "k"]

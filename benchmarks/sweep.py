@@ -26,7 +26,8 @@ SHOTS = (1, 10, 50, 100, 250, 400, 1000)
 def ours(data: Path, dtype: str, rows: int, results: Path | None) -> dict[str, Any]:
     """Sweep Banking-77 with this program; seconds, accuracy, counts, peak memory."""
     from icl_bench.results.reading import read_results
-    from icl_bench.sweep.sweep import RunSpec, Sweep
+    from icl_bench.sweep.run_spec import RunSpec
+    from icl_bench.sweep.sweep import Sweep
 
     spec = RunSpec(
         task="banking77",

@@ -50,7 +50,7 @@ def retrieval_gain(
 def source(select: str) -> str:
     """What a selector's draws are of: where it is the same, equal draws have much in common."""
     choice = known(select)
-    return f"{choice.base} of {choice.of}" if choice and choice.base else select
+    return str(choice.base) if choice and choice.base else select
 
 
 def sorting_penalty(

@@ -15,14 +15,13 @@ from pydantic import Field
 
 from icl_bench.errors import UserError
 from icl_bench.frozen import Frozen
-from icl_bench.sweep.plan import room_for
 from icl_bench.wording import nearest
 
 if TYPE_CHECKING:
     from icl_bench.backends.interface import Backend
     from icl_bench.models.registry import Model
-    from icl_bench.sweep.experiment import TokenizedTask
     from icl_bench.sweep.plan import Plan
+    from icl_bench.sweep.tokenized_task import TokenizedTask
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
@@ -124,6 +123,7 @@ class VllmLoader:
     def load(self, model: Model, experiment: TokenizedTask, plan: Plan) -> Backend:
         """See ``BackendLoader``."""
         from icl_bench.backends.vllm import VllmBackend
+        from icl_bench.sweep.plan import room_for
 
         return VllmBackend(
             model.source,

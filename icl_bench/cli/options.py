@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Concatenate,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    get_type_hints,
+)
 
 import typer
+
+from icl_bench.errors import UserError
+
+if TYPE_CHECKING:
+    from icl_bench.sweep.run_spec import RunSpec
+
+P = ParamSpec("P")
 
 Task = Annotated[
     str,
@@ -355,6 +373,143 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a tabl
 
 
 DEFAULT_RESULTS = Path("results")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskOptions:
+    """What ``run``, ``plan`` and ``finetune`` are about."""
+
+    task: Task
+    model: Model
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions:
+    """What the three are told of data and machine."""
+
+    seed: Seed = 0
+    test_size: TestSize = None
+    data_dir: DataDir = None
+    dtype: Dtype = "auto"
+    device: Device = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions(DataOptions, TaskOptions):
+    """What ``run`` and ``plan`` are told of a sweep."""
+
+    k: K = None
+    per_label: PerLabel = None
+    select: Select = "random"
+    encoder: Encoder = None
+    demonstrations: Demonstrations = "plain"
+    order: Order = None
+    attention: Attention = "full"
+    draws: Draws = None
+    labels: Labels = "all"
+    queries: Queries = "test"
+    unconstrained: Unconstrained = False
+    score: Score = "greedy"
+    context: Context = None
+    backend: Backend = "auto"
+    pack: Pack = None
+    tensor_parallel: TensorParallel = None
+    max_model_len: MaxModelLen = None
+    gpu_memory: GpuMemory = None
+    quantization: Quantization = None
+    base_url: BaseUrl = None
+    tokenizer: Tokenizer = None
+    chat: Chat = False
+    concurrency: Concurrency = None
+
+    def spec(self) -> RunSpec:
+        """Read them. Raises ``UserError``."""
+        from icl_bench.backends.registry import BackendSpec
+        from icl_bench.sweep.run_spec import RunSpec
+
+        if self.unconstrained and self.score == "exact":
+            raise UserError("--unconstrained and --score exact exclude each other")
+        return RunSpec(
+            task=self.task,
+            model=self.model,
+            k=self.k,
+            per_label=self.per_label,
+            select=self.select.strip(", ") or "random",
+            encoder=self.encoder,
+            demonstrations=self.demonstrations,
+            order=self.order,
+            attention=self.attention,
+            draws=self.draws,
+            seed=self.seed,
+            scoring="unconstrained" if self.unconstrained else self.score,
+            test_size=self.test_size,
+            labels=self.labels,
+            queries=self.queries,
+            data_dir=self.data_dir,
+            context_tokens=self.context,
+            tokenizer=self.tokenizer,
+            backend=BackendSpec(
+                backend=self.backend,
+                dtype=self.dtype,
+                device=self.device,
+                pack_rows=self.pack,
+                tensor_parallel=self.tensor_parallel,
+                max_model_len=self.max_model_len,
+                gpu_memory=self.gpu_memory,
+                quantization=self.quantization,
+                base_url=self.base_url,
+                endpoint="chat" if self.chat else "completions",
+                concurrency=self.concurrency,
+            ),
+        )
+
+
+O = TypeVar("O")
+
+
+def taking(options: type[O]) -> Callable[[Callable[Concatenate[O, P], None]], Callable[..., None]]:
+    """Make a command of a function whose first argument is a data class of options.
+
+    Typer reads a command's options from its signature: the class's fields come first there, then
+    the function's own arguments.
+    """
+
+    def command(run: Callable[Concatenate[O, P], None]) -> Callable[..., None]:
+        hints = get_type_hints(options, include_extras=True)
+        # in the help: what is required, what is the command's own, what it shares with others
+        ranked = sorted(
+            fields(options),  # type: ignore[arg-type]
+            key=lambda f: (
+                f.default is not MISSING,
+                f.name not in vars(options)["__annotations__"],
+            ),
+        )
+        shared = [
+            Parameter(
+                field.name,
+                Parameter.KEYWORD_ONLY,
+                default=Parameter.empty if field.default is MISSING else field.default,
+                annotation=hints[field.name],
+            )
+            for field in ranked
+        ]
+        own = get_type_hints(run, include_extras=True)
+        further = [
+            p.replace(kind=Parameter.KEYWORD_ONLY, annotation=own[p.name])
+            for p in list(signature(run).parameters.values())[1:]
+        ]
+
+        def called(*args: P.args, **given: P.kwargs) -> None:
+            named = {parameter.name: given.pop(parameter.name) for parameter in shared}
+            run(options(**named), *args, **given)
+
+        every = [*shared, *further]
+        called.__name__, called.__doc__ = run.__name__, run.__doc__
+        called.__annotations__ = {p.name: p.annotation for p in every}
+        called.__signature__ = Signature(every)  # type: ignore[attr-defined]
+        return called
+
+    return command
 
 
 def words(text: str | None) -> tuple[str, ...] | None:

@@ -4,12 +4,31 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import count
 
 import numpy as np
 
+from icl_bench.demonstrations.interface import Pool, SharedSelector
 from icl_bench.errors import UserError
 from icl_bench.wording import short
+
+
+@dataclass(frozen=True)
+class Balanced(SharedSelector):
+    """The same number of each label, the first of the draw."""
+
+    name = "balanced"
+    needs_labels = True
+    refuses = True
+
+    def choose(self, pool: Pool, draw: int, k: int) -> np.ndarray:
+        """See ``SharedSelector``."""
+        return balanced(pool.drawn(draw), pool.answers, k, pool.rng("balanced", draw))
+
+    def most(self, pool: Pool, draw: int) -> int:
+        """See ``SharedSelector``."""
+        return largest(pool.drawn(draw), pool.answers, pool.rng("balanced", draw))
 
 
 def balanced(

@@ -8,7 +8,7 @@ the query is BERTScore's reference, the demonstration its candidate.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib.metadata import version
 from itertools import pairwise
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from icl_bench.demonstrations.interface import Encoders, Retriever
 from icl_bench.demonstrations.ranking import Ranking
 from icl_bench.models.array_cache import draft, key_of, load, sha256_of
 from icl_bench.models.text_encoders import Encoder, encoder_default
@@ -43,7 +44,7 @@ class Packed(NamedTuple):
     """``(texts,)`` the row that holds each text; equal texts share one."""
 
 
-class BertScoreRecall:
+class BertScoreRecall(Retriever):
     """BERTScore recall of queries against whole demonstrations, equal to bert-score's own.
 
     As in bert-score's default, all tokens weigh the same, except that the query's special tokens
@@ -54,10 +55,22 @@ class BertScoreRecall:
     The pool's vectors are computed once and kept in ``cache_dir``, where given.
     """
 
+    name = "bertscore"
+
     def __init__(self, encoder: Encoder | None = None, cache_dir: Path | None = None) -> None:
         self.encoder = encoder or encoder_default()
         self._cache_dir = cache_dir
         self._pool: Packed
+
+    @classmethod
+    def of(cls, encoders: Encoders) -> BertScoreRecall:
+        """See ``Retriever``."""
+        return cls(encoders.encoder, encoders.cache_dir)
+
+    @classmethod
+    def facts(cls, encoders: Encoders) -> Mapping[str, Any]:
+        """See ``Retriever``."""
+        return {"encoder": encoders.encoder.name}
 
     @cached_property
     def _model(self) -> _Model:

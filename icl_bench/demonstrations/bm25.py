@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from icl_bench.demonstrations.interface import Retriever
 from icl_bench.demonstrations.ranking import Ranking
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def words(text: str) -> list[str]:
     return [word for word in _WORD.findall(text.lower()) if word not in STOP_WORDS]
 
 
-class BM25:
+class BM25(Retriever):
     """BM25 (Okapi, as in the library rank_bm25) of queries against whole demonstrations.
 
     A demonstration is related to a query if both hold the same word, stop words aside (Bertsch et
@@ -50,6 +51,7 @@ class BM25:
     template's "query:" and "intent:", tells none of them apart and counts as a stop word too.
     """
 
+    name = "bm25"
     _pool_size: int
     _index: BM25Okapi | None
     _places: dict[str, np.ndarray]

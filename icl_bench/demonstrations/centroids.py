@@ -9,17 +9,54 @@ so. Of the pool itself, nothing of the test set is seen.
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from icl_bench.demonstrations.interface import Pool, SharedSelector
 from icl_bench.errors import UserError
 from icl_bench.models.array_cache import kept, key_of
 
-NESTED = False
-"""Every k has a clustering of its own, so the choice for k does not begin that for a larger k: of
-1,000 clusters none need be among 500. (A nested order could only be had by another method.)"""
+
+@dataclass(frozen=True)
+class Centroids(SharedSelector):
+    """The pool's example nearest to each of k centroids.
+
+    Every k has a clustering of its own, so the choice for k does not begin that for a larger k: of
+    1,000 clusters none need be among 500. A nested order could only be had by another method.
+    """
+
+    of: Literal["pool", "queries"] = "pool"
+    """What the k-means is of."""
+    name = "centroids"
+    options = {"of": ("pool", "queries")}
+    nested = False
+    embeds = True
+    refuses = True
+
+    @property
+    def sees_queries(self) -> bool:
+        """See ``SharedSelector``."""
+        return self.of == "queries"
+
+    def choose(self, pool: Pool, draw: int, k: int) -> np.ndarray:
+        """See ``SharedSelector``."""
+        if not k:
+            return pool.rows[:0]
+        queries = pool.similarity.query_embeddings if self.sees_queries else None
+        found = nearest_to_centroids(
+            pool.similarity.pool_embeddings, k, pool.rng("centroids", draw, k),
+            queries=queries, cache_dir=pool.similarity.cache_dir,
+        )  # fmt: skip
+        chosen: np.ndarray = pool.rows[found]
+        return chosen
+
+    def most(self, pool: Pool, draw: int) -> int:
+        """See ``SharedSelector``."""
+        del draw
+        return min(len(pool), len(pool.data.test)) if self.sees_queries else len(pool)
 
 
 def nearest_to_centroids(

@@ -8,11 +8,13 @@ where demonstrations had their answers (0.87, 0.62).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from icl_bench.demonstrations.interface import Encoders, Retriever
 from icl_bench.demonstrations.ranking import Ranking
 from icl_bench.models.text_encoders import SentenceEncoder, embed_cached
 
@@ -20,12 +22,16 @@ _QUERIES = 256
 """Queries that are compared at once: 16 MiB of similarities with a pool of 15,000."""
 
 
-class Dense:
+class Dense(Retriever):
     """Cosine similarity of queries and demonstrations; every demonstration is related.
 
     Embeddings are computed once and kept in ``cache_dir``, where given. Raises ``UserError`` where
     the encoder cannot be had.
     """
+
+    name = "dense"
+    embeds = True
+    compares = "inputs"
 
     def __init__(
         self, encoder: SentenceEncoder | None = None, cache_dir: Path | None = None
@@ -36,6 +42,16 @@ class Dense:
         """``(rows, width)``: equal texts share a row, so that they score the same to the bit."""
         self._rows: np.ndarray
         """``(pool,)`` the row of each text."""
+
+    @classmethod
+    def of(cls, encoders: Encoders) -> Dense:
+        """See ``Retriever``."""
+        return cls(encoders.sentence_encoder, encoders.cache_dir)
+
+    @classmethod
+    def facts(cls, encoders: Encoders) -> Mapping[str, Any]:
+        """See ``Retriever``."""
+        return {"embeddings": encoders.sentence_encoder.name}
 
     def fit(self, demonstrations: Sequence[str]) -> None:
         """Embed the pool, or find its embeddings in the cache."""

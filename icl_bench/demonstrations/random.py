@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
+from icl_bench.demonstrations.interface import Pool, SharedSelector
 from icl_bench.seeds import generator
+
+
+@dataclass(frozen=True)
+class Random(SharedSelector):
+    """The first k of a draw (Bertsch et al. 2025, section 3.1)."""
+
+    name = "random"
+
+    def choose(self, pool: Pool, draw: int, k: int) -> np.ndarray:
+        """See ``SharedSelector``."""
+        return pool.drawn(draw)[:k]
 
 
 def draw(n_train: int, seed: int, draw: int) -> np.ndarray:

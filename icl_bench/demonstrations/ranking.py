@@ -1,14 +1,8 @@
-"""Selection: how demonstrations are chosen from the pool. ``choice`` says in which ways.
-
-What all queries share comes from ``random``, ``centroids`` or ``balanced``; what is a query's own
-from a retriever (``bm25``, ``bertscore``, ``dense``), which ranks the whole pool for each query:
-:func:`nearest` takes the first k of a ranking, and ``hybrid`` those that are not shown already.
-"""
+"""Rankings of the pool for a query, and the first k of one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,16 +14,6 @@ class Ranking(NamedTuple):
     """``(pool,)`` float64, larger means more similar."""
     related: np.ndarray
     """``(pool,)`` bool: whether the demonstration is retrieved at all."""
-
-
-class Retriever(Protocol):
-    """A measure of similarity that ranks the pool for each test example."""
-
-    def fit(self, demonstrations: Sequence[str]) -> None:
-        """Take in the pool's texts."""
-
-    def rank(self, queries: Sequence[str]) -> Iterator[Ranking]:
-        """Rank the pool for each query (a test example's input text), in the order given."""
 
 
 def nearest(ranking: Ranking, k: int, rng: np.random.Generator) -> np.ndarray:

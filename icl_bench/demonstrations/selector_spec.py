@@ -5,41 +5,28 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
+from icl_bench.demonstrations.interface import Retriever, SharedSelector
+from icl_bench.demonstrations.random import Random
 from icl_bench.errors import UserError
+from icl_bench.registry import SELECTORS
 from icl_bench.wording import nearest, plain
-
-Base = Literal["random", "centroids", "balanced"]
-
-
-Of = Literal["pool", "queries"]
-
-
-By = Literal["bm25", "bertscore", "dense"]
-
-
-KNOWN = (
-    "random", "centroids", "balanced", "bm25", "bertscore", "dense",
-    "hybrid:S", "centroids+hybrid:S", "balanced+hybrid:S",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class SelectorSpec:
-    """One way to choose, written as in ``--select``: ``SelectorSpec.parse(str(choice)) == choice``.
+    """One way to choose: ``SelectorSpec.parse(str(spec)) == spec``.
 
     A prompt of k demonstrations begins with ``k - S`` that all queries share and ends with S of the
     query's own, the most similar last (the hybrid of Golchin et al. 2025), of which none repeats a
     text and label. Either part may be empty: ``random`` has S = 0, retrieval S = k.
     """
 
-    base: Base | None = "random"
+    base: SharedSelector | None = Random()
     """What chooses the shared part; None where there is none."""
-    of: Of = "pool"
-    """What the k-means of ``centroids`` is of."""
-    by: By | None = None
-    """The similarity that chooses the query's own part; None where there is none."""
+    by: str | None = None
+    """The retriever that chooses the query's own part; None where there is none."""
     own: int | None = 0
     """S; None for all k."""
 
@@ -49,8 +36,6 @@ class SelectorSpec:
         hybrid = self.base is not None and self.by is not None and (self.own or 0) > 0
         if not (retrieval or shared or hybrid):
             raise ValueError(f"no way to choose: {self.base}, {self.by}, {self.own} of its own")
-        if self.of != "pool" and self.base != "centroids":
-            raise ValueError(f"{self.base} is not of {self.of}")
 
     @classmethod
     def parse(cls, text: str) -> SelectorSpec:
@@ -60,11 +45,13 @@ class SelectorSpec:
         *bases, last = names
         name, colon, count = last.partition(":")
         if name == "hybrid":
-            base = _base(bases, shown)
+            base_name = _base_name(bases, shown)
             own = _own(count, shown)
-            by = _one_of(By, options.pop("by", "bm25"), "by", "similarity", shown)
-            of = _of(base, options, shown)
-            return cls(base, of, by, own)
+            by = options.pop("by", "bm25")
+            if by not in _retrievers():
+                known = nearest(by, _retrievers())
+                raise UserError(f"{shown}: by={plain(by[:40])}: not a similarity; {known}")
+            return cls(_shared(base_name, options, shown), by, own)
         if bases or colon:
             part = " + ".join(plain(name[:40]) for name in names)
             raise UserError(
@@ -73,23 +60,27 @@ class SelectorSpec:
             )
         if "by" in options:
             raise UserError(f"{shown}: by= goes with hybrid:S alone, like hybrid:20,by=dense")
-        if name in get_args(By):
-            if "of" in options:
-                raise UserError(f"{shown}: of= goes with centroids alone")
-            return cls(None, "pool", _one_of(By, name, "by", "similarity", shown), None)
-        if name not in get_args(Base):
-            raise UserError(f"--select {plain(name[:80])}: not a selector; {nearest(name, KNOWN)}")
-        base = _base([name], shown)
-        return cls(base, _of(base, options, shown))
+        if name not in SELECTORS:
+            known = nearest(name, [*SELECTORS, *HYBRIDS])
+            raise UserError(f"--select {plain(name[:80])}: not a selector; {known}")
+        if issubclass(SELECTORS[name], Retriever):
+            for option in options:
+                raise UserError(f"{shown}: {option}= goes with {_having(option)} alone")
+            return cls(None, name, None)
+        return cls(_shared(name, options, shown))
 
     def __str__(self) -> str:
         if self.own is None:
             return str(self.by)
-        base = f"{self.base},of={self.of}" if self.of != "pool" else str(self.base)
         if self.by is None:
-            return base
+            return str(self.base)
         hybrid = f"hybrid:{self.own}" + (f",by={self.by}" if self.by != "bm25" else "")
-        return hybrid if self.base == "random" else f"{base}+{hybrid}"
+        return hybrid if self.base == Random() else f"{self.base}+{hybrid}"
+
+    @property
+    def retriever(self) -> type[Retriever] | None:
+        """What ranks the pool for each query, where something does."""
+        return None if self.by is None else SELECTORS[self.by]
 
     # -- what follows from it -------------------------------------------------------------------
 
@@ -107,24 +98,20 @@ class SelectorSpec:
     def nested(self) -> bool:
         """Whether the shared part for k begins the shared part for every larger k.
 
-        Not for ``centroids``: another k has other clusters. Retrieval has no shared part.
+        Retrieval has no shared part.
         """
-        return self.base in ("random", "balanced")
+        return self.base is not None and self.base.nested
 
     @property
     def embeds(self) -> bool:
         """Whether it depends on a sentence encoder."""
-        return self.base == "centroids" or self.by == "dense"
-
-    @property
-    def uses_encoder(self) -> bool:
-        """Whether it depends on an encoder of either kind, whose name belongs to the results."""
-        return self.embeds or self.by == "bertscore"
+        shared, own = self.base, self.retriever
+        return (shared is not None and shared.embeds) or (own is not None and own.embeds)
 
     @property
     def sees_queries(self) -> bool:
         """Whether the shared part was chosen with a look at the (unlabelled) test queries."""
-        return self.of == "queries"
+        return self.base is not None and self.base.sees_queries
 
     @property
     def caution(self) -> str | None:
@@ -149,8 +136,8 @@ class SelectorSpec:
         return k - self.own_count(k)
 
     def check_allowed(self, *, labelled: bool) -> None:
-        """Raise ``UserError`` where a task without labels is to be balanced by label."""
-        if self.base == "balanced" and not labelled:
+        """Raise ``UserError`` where a selection by labels is asked of a task without."""
+        if self.base is not None and self.base.needs_labels and not labelled:
             raise UserError(f"--select {self}: this task's answers are free text, not labels")
 
 
@@ -183,6 +170,32 @@ def split(text: str) -> list[str]:
     return found
 
 
+HYBRIDS = ("hybrid:S", "centroids+hybrid:S", "balanced+hybrid:S")
+"""How hybrids are written, for messages."""
+
+
+def _retrievers() -> list[str]:
+    return [name for name, found in SELECTORS.items() if issubclass(found, Retriever)]
+
+
+def _bases() -> list[str]:
+    return [name for name, found in SELECTORS.items() if issubclass(found, SharedSelector)]
+
+
+def _options() -> dict[str, dict[str, tuple[str, ...]]]:
+    """Option -> the selectors that have it -> the values it may have."""
+    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    for name in _bases():
+        for option, values in SELECTORS[name].options.items():
+            found.setdefault(option, {})[name] = values
+    return found
+
+
+def _having(option: str) -> str:
+    """The selectors that have an option."""
+    return ", ".join(_options()[option])
+
+
 def _parts(text: str, shown: str) -> tuple[list[str], dict[str, str]]:
     """The names that stand between pluses, and the options of all of them."""
     names, options = [], {}
@@ -191,10 +204,13 @@ def _parts(text: str, shown: str) -> tuple[list[str], dict[str, str]]:
         names.append(name)
         for word in words:
             option, _, value = (piece.strip() for piece in word.partition("="))
-            if option not in ("by", "of"):
+            if option != "by" and option not in _options():
+                *others, last = _retrievers()
+                own = (f"{o}={v}" for o, of in _options().items() for vs in of.values()
+                       for v in vs[1:])  # fmt: skip
                 raise UserError(
-                    f"{shown}: {plain(word[:40])} is no option; there are by=bm25, bertscore or "
-                    "dense, and of=queries"
+                    f"{shown}: {plain(word[:40])} is no option; there are by={', '.join(others)} "
+                    f"or {last}, and {', '.join(own)}"
                 )
             if option in options:
                 raise UserError(f"{shown}: {option}= is there twice")
@@ -202,16 +218,18 @@ def _parts(text: str, shown: str) -> tuple[list[str], dict[str, str]]:
     return names, options
 
 
-def _base(names: list[str], shown: str) -> Base:
+def _base_name(names: list[str], shown: str) -> str:
+    """The name of what chooses the shared part of a hybrid."""
     if len(names) > 1:
         raise UserError(f"{shown}: only one selector can stand before +hybrid:S")
-    for base in get_args(Base):
-        if names in ([], [base]):
-            return base  # type: ignore[no-any-return]
-    raise UserError(
-        f"{shown}: {plain(names[0][:40])} cannot stand before +hybrid:S; "
-        f"{nearest(names[0], get_args(Base))}"
-    )
+    if not names:
+        return Random.name
+    if names[0] not in _bases():
+        raise UserError(
+            f"{shown}: {plain(names[0][:40])} cannot stand before +hybrid:S; "
+            f"{nearest(names[0], _bases())}"
+        )
+    return names[0]
 
 
 def _own(count: str, shown: str) -> int:
@@ -223,17 +241,14 @@ def _own(count: str, shown: str) -> int:
     return int(count)
 
 
-def _of(base: Base, options: dict[str, str], shown: str) -> Of:
-    if "of" not in options:
-        return "pool"
-    if base != "centroids":
-        raise UserError(f"{shown}: of= goes with centroids alone")
-    of: Of = _one_of(Of, options["of"], "of", "set to cluster", shown)
-    return of
-
-
-def _one_of(kind: Any, value: str, option: str, what: str, shown: str) -> Any:
-    if value not in get_args(kind):
-        known = nearest(value, get_args(kind))
-        raise UserError(f"{shown}: {option}={plain(value[:40])}: not a {what}; {known}")
-    return value
+def _shared(name: str, options: dict[str, str], shown: str) -> SharedSelector:
+    """The selector of the shared part, with its options."""
+    found: Any = SELECTORS[name]
+    for option, value in options.items():
+        if option not in found.options:
+            raise UserError(f"{shown}: {option}= goes with {_having(option)} alone")
+        if value not in found.options[option]:
+            known = nearest(value, found.options[option])
+            raise UserError(f"{shown}: {option}={plain(value[:40])}: not known; {known}")
+    made: SharedSelector = found(**options)
+    return made

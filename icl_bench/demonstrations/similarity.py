@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from icl_bench.demonstrations.ranking import Ranking, Retriever
-from icl_bench.demonstrations.selector_spec import By
+from icl_bench.demonstrations.interface import Retriever
+from icl_bench.demonstrations.ranking import Ranking
 from icl_bench.prompts.rendering import demonstration_text
+from icl_bench.registry import SELECTORS
 from icl_bench.tasks.examples import Example, TaskData
 
 if TYPE_CHECKING:
@@ -35,35 +36,22 @@ class Similarity:
     cache_dir: Path
     asked_encoder: str | None = None
     """Name, folder or hub id of the sentence encoder; None for the packaged one."""
-    _ranked: dict[By, list[Ranking]] = field(default_factory=dict, repr=False)
+    _ranked: dict[str, list[Ranking]] = field(default_factory=dict, repr=False)
 
-    def ranked(self, by: By) -> list[Ranking]:
+    def ranked(self, by: str) -> list[Ranking]:
         """How similar the pool is to each test row. Raises ``UserError`` for lack of an encoder."""
         if by not in self._ranked:
-            retriever, train = self._retriever(by), self.data.train
-            if by == "dense":
+            retriever: Retriever = SELECTORS[by].of(self)
+            train, template = self.data.train, self.data.spec.template
+            if retriever.compares == "inputs":
                 retriever.fit(self._inputs(train))
             else:
-                template = self.data.spec.template
                 retriever.fit([demonstration_text(template, row) for row in train])
             self._ranked[by] = [
                 Ranking(found.scores[self.pool], found.related[self.pool])
                 for found in retriever.rank(self._inputs(self.data.test))
             ]
         return self._ranked[by]
-
-    def _retriever(self, by: By) -> Retriever:
-        if by == "bm25":
-            from icl_bench.demonstrations.bm25 import BM25
-
-            return BM25()
-        if by == "bertscore":
-            from icl_bench.demonstrations.bertscore import BertScoreRecall
-
-            return BertScoreRecall(self.encoder, self.cache_dir)
-        from icl_bench.demonstrations.dense import Dense
-
-        return Dense(self.sentence_encoder, self.cache_dir)
 
     @cached_property
     def pool_embeddings(self) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import Any
 from icl_bench.demonstrations.perturbations import PLAIN
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.results.cells import short_hash
-from icl_bench.sweep.experiment import TokenizedTask
+from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.examples import Example
 
 
@@ -19,7 +19,7 @@ def facts(
 ) -> dict[str, Any]:
     """All that decides a cell's predictions beside its axes. Goes into its hash and its file."""
     data, spec = experiment.data, experiment.data.spec
-    judge, teaching = experiment.metric_encoder, experiment.teaching
+    perturbation = experiment.perturbation
     return {
         **engine,
         "scoring": experiment.scoring if spec.is_classification else "generate",
@@ -31,13 +31,13 @@ def facts(
         "test_rows": len(data.test),
         **({"label_space": experiment.label_space} if experiment.label_space else {}),
         **({"queries": experiment.queries} if experiment.queries != "test" else {}),
-        **({"teaching": str(teaching)} if teaching != PLAIN else {}),
-        "pool": short_hash([data.train[i].id for i in experiment.pool]),
+        **({"teaching": str(perturbation)} if perturbation != PLAIN else {}),
+        "pool": short_hash([data.train[i].id for i in experiment.pool.rows]),
         "pool_rows": len(experiment.pool),
         "fingerprint": experiment.model.fingerprint,
         "max_answer_tokens": None if spec.is_classification else spec.max_answer_tokens,
-        **experiment.encoders(choice),
-        "bertscore": judge.name if judge else None,
+        **experiment.selection_facts(choice),
+        **experiment.metric_facts(),
     }
 
 

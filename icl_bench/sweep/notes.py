@@ -9,8 +9,8 @@ from icl_bench.tasks.data_report import leaking
 from icl_bench.wording import counted
 
 if TYPE_CHECKING:
-    from icl_bench.sweep.experiment import TokenizedTask
     from icl_bench.sweep.sweep import Sweep
+    from icl_bench.sweep.tokenized_task import TokenizedTask
 
 
 def asked(sweep: Sweep) -> str:
@@ -25,11 +25,11 @@ def notes(sweep: Sweep) -> list[str]:
     """What a user must know of the data, the pool and the choice of demonstrations."""
     experiment = sweep.experiment
     found = list(experiment.data.notes)
-    if experiment.dropped:
+    if experiment.pool.dropped:
         share = experiment.data.spec.pool.drop_longest
-        longest = int(experiment.lengths[experiment.pool].max())
+        longest = int(experiment.lengths[experiment.pool.rows].max())
         found.append(
-            f"{experiment.dropped:,} train rows longer than {longest} tokens are not in the pool "
+            f"{experiment.pool.dropped:,} train rows longer than {longest} tokens are not in the pool "
             f"(the longest {share:.0%}, pool.drop_longest)"
         )
     found += [choice.caution for choice in sweep.choices if choice.caution]
@@ -39,22 +39,22 @@ def notes(sweep: Sweep) -> list[str]:
         found += _leaks(experiment)
     if sweep.embeds:
         found += _cut(experiment)
-    if experiment.teaching != PLAIN:
-        found.append(f"demonstrations are not shown as they are: {experiment.teaching}")
+    if experiment.perturbation != PLAIN:
+        found.append(f"demonstrations are not shown as they are: {experiment.perturbation}")
     return found
 
 
 def _leaks(experiment: TokenizedTask) -> list[str]:
     """What is to be said where retrieval can find the very test examples."""
     test, train = experiment.data.test, experiment.data.train
-    count = len(leaking(test, [train[i] for i in experiment.pool]))
+    count = len(leaking(test, [train[i] for i in experiment.pool.rows]))
     found = "with the same text in the pool: retrieval shows it, answer included"
     return [f"{count:,} of the {counted(len(test), 'test example')} {found}"] if count else []
 
 
 def _cut(experiment: TokenizedTask) -> list[str]:
     """What is to be said where the sentence encoder does not read all of a text."""
-    count, window = experiment.similarity.cut
-    encoder = experiment.similarity.sentence_encoder.name
+    count, window = experiment.pool.similarity.cut
+    encoder = experiment.pool.similarity.sentence_encoder.name
     read = f"the first {window:,} tokens of {counted(count, 'text')}"
     return [f"{encoder} embeds {read}, not the rest"] if count else []

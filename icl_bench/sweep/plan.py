@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from icl_bench.demonstrations.ordering import Order
-from icl_bench.demonstrations.perturbations import PLAIN, Perturbation
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import UserError
-from icl_bench.models.attention_patterns import Pattern, parse
+from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.results.cells import CellSpec
 from icl_bench.sweep.compute_cost import PromptLayout
-from icl_bench.sweep.experiment import TokenizedTask
 from icl_bench.sweep.k_values import KValues
 from icl_bench.sweep.prompt_group import PromptGroup
+from icl_bench.sweep.run_spec import check_prompts, orders_for
+from icl_bench.sweep.tokenized_task import TokenizedTask
 
 VLLM_ROUNDING = 256
 """vLLM's ``max_model_len`` is a multiple of this many tokens."""
@@ -116,90 +116,35 @@ def _problem(draws: Sequence[CellPlan]) -> str | None:
     return f"{longest.problem}{some}"
 
 
-def orders_for(choice: SelectorSpec, asked: Sequence[str] | None, *, labelled: bool) -> list[Order]:
-    """The orders of a selector: those asked for, or its default. Raises ``UserError``."""
-    if not asked:
-        return [Order.parse("relevance" if choice.retrieves else "drawn")]
-    orders = [Order.parse(text) for text in dict.fromkeys(asked)]
-    for order in orders:
-        order.check_allowed(choice, labelled=labelled)
-    return orders
-
-
-def check_request(
-    choices: Sequence[SelectorSpec],
-    orders: Sequence[str] | None,
-    draws: int | None,
-    attention: Sequence[str] = ("full",),
-    teaching: Perturbation = PLAIN,
-    shots: Sequence[int] = (),
-    *,
-    labelled: bool,
-) -> None:
-    """Raise ``UserError`` for an order, attention or k that is not known or does not apply.
-
-    Needs no data: ``labelled`` says whether the task's answers are labels.
-    """
-    if draws is not None and draws < 1:
-        raise UserError(f"--draws {draws}: must be at least 1")
-    patterns = list(map(parse, attention))
-    for choice in choices:
-        choice.check_allowed(labelled=labelled)
-        teaching.check_allowed(shared=choice.shared, labelled=labelled)
-        for k in shots:
-            choice.own_count(k)
-            teaching.removed_count(k)
-        chosen = orders_for(choice, orders, labelled=labelled)
-        for pattern in patterns:
-            for order in chosen:
-                _check_reading(pattern, choice, order)
-
-
-def _check_reading(pattern: Pattern, choice: SelectorSpec, order: Order) -> None:
-    if not pattern.reuses:
-        return
-    if not choice.retrieves:
-        raise UserError(
-            f"--attention {pattern}: reuse is for demonstrations that are all the query's own, "
-            f"like those of bm25; what queries share under {choice} is computed once anyway"
-        )
-    if order.kind == "by-label":
-        raise UserError(
-            f"--attention {pattern}: order {order} is for neighbours that see each other, which "
-            "demonstrations that are computed once do not; write relevance or shuffled:SEED"
-        )
-
-
 def make_plan(
     experiment: TokenizedTask,
-    shots: KValues,
-    selects: Sequence[str] = ("random",),
-    orders: Sequence[str] | None = None,
+    k_values: KValues,
+    select: Sequence[SelectorSpec] = (SelectorSpec(),),
+    orders: Sequence[Order] | None = None,
     draws: int | None = None,
-    attention: Sequence[str] = ("full",),
+    attention: Sequence[Pattern] = (FULL,),
 ) -> Plan:
     """Lay out all cells and count their tokens.
 
     ``draws`` defaults to 10, and to 1 for retrieval, which draws only what it fills up with.
     Raises ``UserError`` where not one cell can run.
     """
+    select, attention = list(dict.fromkeys(select)), list(dict.fromkeys(attention))
     labelled = experiment.data.spec.is_classification
-    choices = list(dict.fromkeys(map(SelectorSpec.parse, selects)))
-    asked = (orders, draws, attention, experiment.teaching, shots.numbers)
-    check_request(choices, *asked, labelled=labelled)
-    patterns = list(dict.fromkeys(map(parse, attention)))
+    asked = (orders, draws, attention, experiment.perturbation, k_values.numbers)
+    check_prompts(select, *asked, labelled=labelled)
     groups = []
-    for choice in choices:
+    for choice in select:
         count = draws or (1 if choice.retrieves else DEFAULT_DRAWS)
-        for order in orders_for(choice, orders, labelled=labelled):
+        for order in dict.fromkeys(orders_for(choice, orders, labelled=labelled)):
             made = [
                 PromptGroup(experiment, choice, order, draw, pattern)
-                for pattern in patterns
+                for pattern in attention
                 for draw in range(count)
             ]
             # a k is compared over draws: the largest is one that fits in each of them
-            largest = min(g.largest() for g in made[:count]) if shots.largest else 0
-            numbers = shots.resolved(largest, made[0].smallest)
+            largest = min(g.largest() for g in made[:count]) if k_values.largest else 0
+            numbers = k_values.resolved(largest, made[0].smallest)
             groups += [PlannedGroup(group, _cells(group, numbers)) for group in made]
     plan = Plan(experiment, groups)
     if not any(group.runnable for group in groups):
@@ -219,7 +164,7 @@ def _cells(group: PromptGroup, numbers: Sequence[int]) -> list[CellPlan]:
 
     choice = group.choice
     # too few for so many centroids, or for a balance, is the user's mistake: selection names it
-    named = choice.base in ("centroids", "balanced")
+    named = choice.base is not None and choice.base.refuses
     over = [k for k in numbers if k > pool and not (named and choice.shared_count(k) > pool)]
     for k, prompts in group.prompts([k for k in numbers if k not in over]):
         needed = prompts.longest + answer

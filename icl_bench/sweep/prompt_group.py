@@ -12,7 +12,7 @@ from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.models.attention_patterns import FULL, Block, Pattern
 from icl_bench.prompts.encoding import PromptSet
 from icl_bench.seeds import generator
-from icl_bench.sweep.experiment import TokenizedTask
+from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.examples import Example
 
 
@@ -32,17 +32,17 @@ class PromptGroup:
     @property
     def shared(self) -> bool:
         """Whether all test rows see the same demonstrations."""
-        return self.choice.shared and self.experiment.teaching.shared
+        return self.choice.shared and self.experiment.perturbation.shared
 
     @property
     def grows(self) -> bool:
         """Whether the prefix for k begins that for a larger k."""
-        return self.choice.nested and self.order.nested and self.experiment.teaching.shared
+        return self.choice.nested and self.order.nested and self.experiment.perturbation.shared
 
     @property
     def sharing(self) -> str | None:
         """What a plan has to say of the prefix, where it is not shared by all queries and all k."""
-        choice, order, teaching = self.choice, self.order, self.experiment.teaching
+        choice, order, teaching = self.choice, self.order, self.experiment.perturbation
         if choice.retrieves:
             return None  # as ever: nothing is
         if not teaching.shared:
@@ -50,7 +50,7 @@ class PromptGroup:
             return f"{choice}: {each}, and nothing is shared but by chance"
         if self.grows and self.shared:
             return None
-        name = f"{choice}, {order.kind}" if choice.nested and not order.nested else str(choice)
+        name = f"{choice}, {order.name}" if choice.nested and not order.nested else str(choice)
         between = "" if self.grows else "; between different k nothing is shared"
         if own := choice.own:
             first = f"the first k - {own} demonstrations are shared by all queries"
@@ -60,7 +60,7 @@ class PromptGroup:
     @property
     def smallest(self) -> int:
         """The smallest k that leaves something to show."""
-        return max(self.experiment.teaching.smallest_k, self.choice.own or 1)
+        return max(self.experiment.perturbation.smallest_k, self.choice.own or 1)
 
     # -- demonstrations -------------------------------------------------------------------------
 
@@ -75,13 +75,13 @@ class PromptGroup:
 
     def _chosen(self, k: int) -> np.ndarray:
         experiment, choice = self.experiment, self.choice
-        shared = experiment.shared_part(choice, self.draw, choice.shared_count(k))
+        shared = experiment.pool.shared(choice, self.draw, choice.shared_count(k))
         shown = self._arranged(shared, "")
         if choice.by is not None:
-            own = experiment.own_part(choice.by, self.draw, shared, choice.own_count(k))
+            own = experiment.pool.own_part(choice.by, self.draw, shared, choice.own_count(k))
             return np.hstack([np.tile(shown, (len(own), 1)), own])
-        if not experiment.teaching.shared:
-            return experiment.without_nearest(shown, experiment.teaching.removed_count(k))
+        if not experiment.perturbation.shared:
+            return experiment.perturbation.of_queries(shown, experiment.pool)
         return shown
 
     def _retrieved(self, k: int) -> np.ndarray:
@@ -89,12 +89,12 @@ class PromptGroup:
         assert by is not None, f"{self.choice} does not retrieve"
         if isinstance(self.pattern, Block) and self.pattern.reuse and self.pattern.sink:
             # demonstrations that are computed once see the sink, so it is the same in every prompt
-            sink = experiment.drawn(self.draw)[:1]
-            found = experiment.retrieved(by, self.draw, min(k, len(experiment.pool)))
+            sink = experiment.pool.drawn(self.draw)[:1]
+            found = experiment.pool.retrieved(by, self.draw, min(k, len(experiment.pool)))
             others = [chosen[chosen != sink[0]][: k - 1] for chosen in found]
         else:
-            sink = experiment.pool[:0]
-            others = list(experiment.retrieved(by, self.draw, k))
+            sink = experiment.pool.rows[:0]
+            others = list(experiment.pool.retrieved(by, self.draw, k))
         rows = zip(others, experiment.data.test, strict=True)
         return np.stack([
             np.concatenate([sink, self._arranged(chosen, row.id)]) for chosen, row in rows
@@ -136,14 +136,14 @@ class PromptGroup:
         chosen, asked = self.demonstrations(k), self.queries(k)
         if self.shared:
             return encoder.shared_prompts(self._examples(chosen), [k], asked)[k]
-        same = self.choice.shared_count(k) if experiment.teaching.shared else 0
+        same = self.choice.shared_count(k) if experiment.perturbation.shared else 0
         own = [self._examples(row[same:]) for row in chosen]
         shown = self._examples(chosen[0, :same])
         return encoder.mixed_prompts(shown, own, asked, self.pattern.blocks)
 
     def _examples(self, indices: np.ndarray) -> list[Example]:
         """Train rows as this draw's prompts show them."""
-        taught = self.experiment.taught(self.draw)
+        taught = self.experiment.perturbed(self.draw)
         return [taught[i] for i in indices]
 
     # -- the largest k --------------------------------------------------------------------------
@@ -161,15 +161,15 @@ class PromptGroup:
     def _largest_by_sums(self) -> int:
         """As ``largest``, from the lengths of the demonstrations alone."""
         experiment = self.experiment
-        lengths, room = experiment.taught_lengths(self.draw), self._room()
-        shortest = np.cumsum(np.sort(lengths[experiment.pool]))
+        lengths, room = experiment.perturbed_lengths(self.draw), self._room()
+        shortest = np.cumsum(np.sort(lengths[experiment.pool.rows]))
         limit = int((shortest <= room.min()).sum())  # no choice has room for more
         if self.grows and self.shared:
-            limit = min(limit, experiment.most_shared(self.choice, self.draw))
-            shown = experiment.shared_part(self.choice, self.draw, limit)
+            limit = min(limit, experiment.pool.most_shared(self.choice, self.draw))
+            shown = experiment.pool.shared(self.choice, self.draw, limit)
             return int((np.cumsum(lengths[shown]) <= room.min()).sum())
         if self.choice.retrieves and limit and self.choice.by is not None:
-            found = experiment.retrieved(self.choice.by, self.draw, limit)
+            found = experiment.pool.retrieved(self.choice.by, self.draw, limit)
             totals = np.cumsum(lengths[found], axis=1)
             return int((totals <= room[:, None]).all(0).sum())
         return self._bisected(lengths, room, limit)
@@ -177,9 +177,9 @@ class PromptGroup:
     def _bisected(self, lengths: np.ndarray, room: np.ndarray, limit: int) -> int:
         """The same where each k has demonstrations of its own."""
         experiment = self.experiment
-        if not experiment.teaching.shared:
+        if not experiment.perturbation.shared:
             limit = len(experiment.pool)  # of k, some are not shown
-        most = experiment.most_shared(self.choice, self.draw) + (self.choice.own or 0)
+        most = experiment.pool.most_shared(self.choice, self.draw) + (self.choice.own or 0)
         low, high = self.smallest - 1, min(limit, most, len(experiment.pool))
         while low < high:
             k = (low + high + 1) // 2

@@ -19,10 +19,10 @@ from icl_bench.prompts.encoding import PromptSet
 from icl_bench.results.cells import CellSpec, Identity, Prediction
 from icl_bench.results.store import OpenCell, Store
 from icl_bench.sweep.compute_cost import work_of
-from icl_bench.sweep.experiment import TokenizedTask
 from icl_bench.sweep.facts import facts, origin
 from icl_bench.sweep.plan import CellPlan, Plan, PlannedGroup
 from icl_bench.sweep.prompt_group import PromptGroup
+from icl_bench.sweep.tokenized_task import TokenizedTask
 
 POLL_SECONDS = 2.0
 """How often a process that has nothing left looks whether another one has finished its cells."""
@@ -235,18 +235,11 @@ class Runner:
         return self._backend
 
     def _scores(self, rows: Sequence[Prediction]) -> dict[str, Sequence[float]]:
-        """Scores of free text, ``(rows,)`` each."""
-        data = self.plan.experiment.data
-        if data.spec.is_classification:
-            return {}
-        from icl_bench.metrics import bertscore_f1, rouge
-
+        """The scores of a cell's answers that its task's metrics store, ``(rows,)`` each."""
         gold, said = [r.gold for r in rows], [r.prediction for r in rows]
         scores: dict[str, Sequence[float]] = {}
-        if "rouge" in data.spec.metrics:
-            scores.update({kind: values.tolist() for kind, values in rouge(gold, said).items()})
-        if encoder := self.plan.experiment.metric_encoder:
-            scores["bertscore"] = bertscore_f1(gold, said, encoder).tolist()
+        for metric in self.plan.experiment.metrics:
+            scores |= {name: found.tolist() for name, found in metric.score(gold, said).items()}
         return scores
 
 
@@ -264,8 +257,8 @@ class _PredictionMaker:
         self.shown = [train[i] for i in there]
         self.changed: dict[str, Any] = {}
         """Answers that the prompts show instead of the data's, by the demonstration's id."""
-        if experiment.teaching.changes_answers:
-            taught = experiment.taught(group.draw)
+        if experiment.perturbation.changes_answers:
+            taught = experiment.perturbed(group.draw)
             self.changed["shown_answers"] = {train[i].id: taught[i].answer for i in there}
         self.shared_ids: list[str] | None = None
         self._own_ids: list[tuple[str, ...]] | None = None

@@ -10,70 +10,26 @@ from pathlib import Path
 from icl_bench.backends.interface import Backend
 from icl_bench.backends.registry import (
     BackendLoader,
-    BackendSpec,
-    check_backend,
     chosen,
     make_loader,
 )
 from icl_bench.demonstrations.balanced import shots_per_label
-from icl_bench.demonstrations.perturbations import PLAIN, Perturbation
 from icl_bench.demonstrations.selector_spec import SelectorSpec
-from icl_bench.errors import UserError
-from icl_bench.frozen import Frozen
 from icl_bench.models.architecture import Architecture, check_family, shape_of
-from icl_bench.models.attention_patterns import FULL, parse
 from icl_bench.models.registry import Model, load_tokenizer, resolve, served
 from icl_bench.results.store import Store
 from icl_bench.sweep.compute_cost import ComputeCost, work_of
-from icl_bench.sweep.experiment import Queries, Scoring, TokenizedTask
 from icl_bench.sweep.facts import versions
-from icl_bench.sweep.k_values import KValues, per_label
-from icl_bench.sweep.plan import Plan, check_request, make_plan
+from icl_bench.sweep.k_values import KValues
+from icl_bench.sweep.plan import Plan, make_plan
+from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.sweep.runner import Outcome, Runner, Watcher
+from icl_bench.sweep.tokenized_task import Scoring, TokenizedTask
 from icl_bench.tasks.examples import load_data
-from icl_bench.tasks.label_subset import HalfLabels
-from icl_bench.tasks.spec import TaskSpec
 from icl_bench.tasks.task_files import load_task
-from icl_bench.wording import plain
 
 EMBEDDING = ("sentence-transformers", "scikit-learn")
 """What embeddings and clusters are computed by: its versions are stored where there are any."""
-
-
-class RunSpec(Frozen):
-    """Everything that a user asks of a run."""
-
-    task: str
-    """A shipped task's name, or the path of a task file."""
-    model: str
-    """A registry name, a folder or a hub id; with an API, the name that the server knows."""
-    k: str | None = None
-    """Numbers of demonstrations, ``max`` or ``auto``; or else ``per_label``."""
-    per_label: str | None = None
-    """Numbers of demonstrations of each label, for ``balanced`` ones."""
-    select: tuple[str, ...] = ("random",)
-    """Ways to choose demonstrations: :class:`icl_bench.demonstrations.selector_spec.SelectorSpec`."""
-    encoder: str | None = None
-    """The sentence encoder of choices that need one: name, folder, hub id; None: the packaged."""
-    demonstrations: str = "plain"
-    """What prompts show of them: :class:`icl_bench.demonstrations.perturbations.Perturbation`."""
-    order: tuple[str, ...] | None = None
-    """Orders of the demonstrations; by default ``drawn``, and ``relevance`` for retrieval."""
-    attention: tuple[str, ...] = ("full",)
-    """How the model reads the demonstrations: patterns of :mod:`icl_bench.models.attention_patterns`."""
-    draws: int | None = None
-    seed: int = 0
-    scoring: Scoring = "greedy"
-    test_size: int | None = None
-    labels: str = "all"
-    """``all`` labels of the task, or ``half:SEED``."""
-    queries: Queries = "test"
-    """``copied``: demonstrations of the prompt are asked, instead of test rows."""
-    data_dir: Path | None = None
-    context_tokens: int | None = None
-    tokenizer: str | None = None
-    """With an API: the model whose tokenizer counts the tokens (a name, a folder or a hub id)."""
-    engine: BackendSpec = BackendSpec()
 
 
 @dataclass
@@ -92,28 +48,28 @@ class Sweep:
         ``say`` is told, in a few words, what is being done. Raises ``UserError``.
         """
         task = load_task(spec.task)
-        check(spec, task)
+        spec.check(task)
         say(f"reading {task.name}")
         data = load_data(task, data_dir=spec.data_dir, test_size=spec.test_size)
-        if half := HalfLabels.parse(spec.labels):
-            data = half.of(data)
+        if spec.labels:
+            data = spec.labels.of(data)
         say(f"preparing {spec.model}")
         model = _model(spec)
-        for text in spec.attention:
-            check_family(parse(text), model)
+        for pattern in spec.attention:
+            check_family(pattern, model)
         experiment = TokenizedTask(
             data, model, load_tokenizer(model), spec.seed, _scoring(spec), spec.queries,
-            str(half) if half else None, Perturbation.parse(spec.demonstrations), spec.encoder,
+            str(spec.labels) if spec.labels else None, spec.demonstrations, spec.encoder,
         )  # fmt: skip
         say("choosing demonstrations and counting tokens")
-        shots = _shots(spec, experiment)
-        plan = make_plan(experiment, shots, spec.select, spec.order, spec.draws, spec.attention)
+        k_values = _k_values(spec, experiment)
+        plan = make_plan(experiment, k_values, spec.select, spec.order, spec.draws, spec.attention)
         return cls(spec, model, experiment, plan)
 
     @cached_property
     def engine(self) -> BackendLoader:
         """The engine, not loaded yet."""
-        asked = _engine(self.spec)
+        asked = self.spec.resolved_backend
         if asked.dtype == "auto":
             asked = asked.model_copy(update={"dtype": self.model.dtype})
         return make_loader(asked, self.spec.model)
@@ -126,7 +82,7 @@ class Sweep:
     @property
     def embeds(self) -> bool:
         """Whether its demonstrations depend on a sentence encoder."""
-        return self.experiment.teaching.embeds or any(choice.embeds for choice in self.choices)
+        return self.spec.embeds
 
     def load_backend(self) -> Backend:
         """Load the model, or make the connection to it."""
@@ -173,76 +129,13 @@ class Sweep:
         return runner.run()
 
 
-def check(spec: RunSpec, task: TaskSpec) -> None:
-    """Raise ``UserError`` for what can be told without data and model."""
-    patterns = [parse(text) for text in spec.attention]
-    engine = chosen(_engine(spec))
-    if engine in {"vllm", "openai"} and (sparse := [p for p in patterns if p != FULL]):
-        raise UserError(f"--attention {sparse[0]}: runs on --backend transformers, not {engine}")
-    check_backend(_engine(spec))
-    if spec.scoring != "greedy" and not task.is_classification:
-        option = "--unconstrained" if spec.scoring == "unconstrained" else "--score exact"
-        raise UserError(f"{option}: task {task.name} is free text, it has no labels")
-    if spec.scoring == "exact" and engine != "transformers":
-        raise UserError("--score exact: runs on --backend transformers")
-    if HalfLabels.parse(spec.labels) and not task.is_classification:
-        raise UserError(f"--labels {spec.labels}: task {task.name} is free text, without labels")
-    if (engine == "openai") != (spec.tokenizer is not None):
-        raise UserError(
-            "--backend openai needs --tokenizer: a model name, folder or hub id whose tokenizer "
-            "counts the prompt's tokens"
-            if engine == "openai"
-            else "--tokenizer: applies to --backend openai only"
-        )
-    _check_demonstrations(spec, task)
-
-
-def _check_demonstrations(spec: RunSpec, task: TaskSpec) -> None:
-    """The same for what is asked of the demonstrations."""
-    choices = [SelectorSpec.parse(text) for text in spec.select]
-    teaching = Perturbation.parse(spec.demonstrations)
-    asked = (spec.order, spec.draws, spec.attention, teaching, _numbers(spec, choices))
-    check_request(choices, *asked, labelled=task.is_classification)
-    if spec.queries == "copied":
-        if own := [choice for choice in choices if not choice.shared]:
-            raise UserError(f"--queries copied: {own[0]} would only find the query itself; "
-                            "it is for demonstrations that all queries share")  # fmt: skip
-        if teaching != PLAIN:
-            raise UserError("--queries copied: asks for answers that the prompt shows; "
-                            "it is for --demonstrations plain")  # fmt: skip
-    embeds = teaching.embeds or any(choice.embeds for choice in choices)
-    if spec.encoder is not None and not embeds:
-        raise UserError(f"--encoder {plain(spec.encoder)}: nothing that is asked for embeds texts; "
-                        "it is for dense, centroids and nearest-removed")  # fmt: skip
-
-
-def _numbers(spec: RunSpec, choices: Sequence[SelectorSpec]) -> tuple[int, ...]:
-    """The k that are asked for by number. Raises ``UserError`` where it is not said how many."""
-    if (spec.k is None) == (spec.per_label is None):
-        raise UserError("give --k, or else --per-label: numbers of demonstrations, like 1,10,100")
-    if spec.k is not None:
-        return KValues.parse(spec.k).numbers
-    per_label(spec.per_label or "")
-    if others := [choice for choice in choices if str(choice) != "balanced"]:
-        raise UserError(f"--per-label: is for --select balanced, not {others[0]}; give --k")
-    return ()
-
-
-def _shots(spec: RunSpec, experiment: TokenizedTask) -> KValues:
+def _k_values(spec: RunSpec, experiment: TokenizedTask) -> KValues:
     """What ``--k`` or ``--per-label`` asks for. Raises ``UserError``."""
     if spec.per_label is None:
         assert spec.k is not None, "one of the two is there"
-        return KValues.parse(spec.k)
-    drawn, labels = experiment.drawn(0), experiment.answers_of_train
-    each = per_label(spec.per_label)
-    return KValues(tuple(shots_per_label(number, drawn, labels) for number in each))
-
-
-def _engine(spec: RunSpec) -> BackendSpec:
-    """The engine that is asked for: where patterns of attention are, the one that has them."""
-    if spec.engine.backend == "auto" and any(parse(text) != FULL for text in spec.attention):
-        return spec.engine.model_copy(update={"backend": "transformers"})
-    return spec.engine
+        return spec.k
+    drawn, labels = experiment.pool.drawn(0), experiment.pool.answers
+    return KValues(tuple(shots_per_label(each, drawn, labels) for each in spec.per_label))
 
 
 def _model(spec: RunSpec) -> Model:
@@ -253,4 +146,4 @@ def _model(spec: RunSpec) -> Model:
 
 def _scoring(spec: RunSpec) -> Scoring:
     """A server's answers cannot be held to the labels."""
-    return "unconstrained" if chosen(spec.engine) == "openai" else spec.scoring
+    return "unconstrained" if chosen(spec.backend) == "openai" else spec.scoring

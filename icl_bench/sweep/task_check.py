@@ -25,7 +25,7 @@ def check_task(
     report = asdict(check(data))
     if model is not None:
         from icl_bench.models.registry import load_tokenizer, resolve
-        from icl_bench.sweep.experiment import TokenizedTask
+        from icl_bench.sweep.tokenized_task import TokenizedTask
 
         found = resolve(model)
         experiment = TokenizedTask(data, found, load_tokenizer(found))
@@ -36,7 +36,7 @@ def check_task(
             "demonstration": _spread(experiment.lengths),
             "query": _spread(queries),
             "answer_longest": experiment.answer_tokens,
-            "dropped_from_pool": experiment.dropped,
+            "dropped_from_pool": experiment.pool.dropped,
             "context_tokens": found.context_tokens,
         }
     return report

@@ -33,7 +33,7 @@ def task_records(data_dir: Path | None) -> list[dict[str, Any]]:
 
 def _here(spec: TaskSpec, data_dir: Path | None) -> str | None:
     """Where the task's rows are on this machine, if they are."""
-    if spec.data.embedded:
-        return "embedded"
+    if spec.data.kind != "folder":
+        return spec.data.kind
     folder = data_dir / (spec.data.folder or spec.name) if data_dir else None
     return str(folder) if folder and folder.is_dir() else None

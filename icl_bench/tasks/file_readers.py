@@ -11,7 +11,6 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from icl_bench.errors import UserError
 from icl_bench.tasks.splits import Row, Split, no_column
@@ -97,9 +96,3 @@ def wanted_columns(columns: Mapping[str, str], there: Sequence[str], shown: str)
         if column not in there:
             raise UserError(no_column(shown, column, there))
     return sorted({*columns.values(), "id"} & set(there))
-
-
-def rows_digest(rows: Sequence[Mapping[str, Any]]) -> str:
-    """SHA-256, in hex, of rows as canonical JSON lines."""
-    lines = (json.dumps(row, sort_keys=True, default=str) for row in rows)
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from icl_bench.errors import UserError
-from icl_bench.tasks.file_readers import rows_digest, wanted_columns
+from icl_bench.tasks.file_readers import wanted_columns
 from icl_bench.tasks.spec import HubSource
-from icl_bench.tasks.splits import Row, Source, Split
+from icl_bench.tasks.splits import Row, Source, Split, rows_digest
 from icl_bench.wording import one_line
 
 HUB_SECONDS = 5.0

@@ -1,4 +1,7 @@
-"""Finds and reads a task's rows as they are stored: its own files, the data folder, or the hub.
+"""Finds and reads a task's rows as they are stored.
+
+A source is a function of the task and the data folder (where one is given) that gives both splits;
+:data:`icl_bench.registry.TASK_SOURCES` knows them by name.
 
 Nothing is repaired on the way: cells are taken as they stand in the source, white space and line
 breaks included.
@@ -11,10 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from icl_bench.errors import UserError
-from icl_bench.tasks.file_readers import read_split, rows_digest
+from icl_bench.registry import TASK_SOURCES
+from icl_bench.tasks.file_readers import read_split
 from icl_bench.tasks.hub import HubError, from_hub, hub_name
 from icl_bench.tasks.spec import TaskSpec
-from icl_bench.tasks.splits import Row, Source, Split
+from icl_bench.tasks.splits import Source, source_of_rows
 
 DATA_DIR_VARIABLE = "ICL_BENCH_DATA"
 
@@ -31,21 +35,43 @@ def data_folder(spec: TaskSpec, given: Path | None) -> Path | None:
     folder = Path(named)
     if folder.is_dir():
         return folder
-    if spec.data.embedded or spec.data.train:
+    if spec.data.kind != "folder":
         return None
     raise UserError(f"the data folder {folder}, which {DATA_DIR_VARIABLE} names, is not there")
 
 
 def find_source(spec: TaskSpec, data_dir: Path | None) -> Source:
-    """The task's rows: its own files, the embedded task, the data folder, or the hub."""
+    """The task's rows, from the source that it names or that its other fields say."""
+    source: Source = TASK_SOURCES[spec.data.kind](spec, data_dir)
+    return source
+
+
+def own_files(spec: TaskSpec, data_dir: Path | None) -> Source:  # noqa: ARG001
+    """The files that the task file names."""
     data = spec.data
-    if data.embedded:
-        return _embedded(spec)
-    if data.train is not None and data.test is not None:
-        train = read_split(data.train, "train", data.fields)
-        test = read_split(data.test, "test", data.fields)
-        return Source(f"files {data.train} and {data.test}", train, test, data.fields)
-    tried = "no data folder is given"
+    assert data.train is not None, "the task names its files"
+    assert data.test is not None, "train and test files come together"
+    train = read_split(data.train, "train", data.fields)
+    test = read_split(data.test, "test", data.fields)
+    return Source(f"files {data.train} and {data.test}", train, test, data.fields)
+
+
+def embedded(spec: TaskSpec, data_dir: Path | None) -> Source:  # noqa: ARG001
+    """The docstrings of Python's own standard library."""
+    from icl_bench.tasks.stdlib_docstrings import build
+
+    built = build()
+    rows = {
+        split: [{"id": row.id, "text": row.text, "label": row.label} for row in rows]
+        for split, rows in {"train": built.train, "test": built.test}.items()
+    }
+    origin = f"standard library of Python {built.python}"
+    return source_of_rows("stdlib", origin, rows["train"], rows["test"], spec.data.fields)
+
+
+def data_folder_or_hub(spec: TaskSpec, data_dir: Path | None) -> Source:
+    """The data folder's copy, else the hub's. Raises ``UserError`` where there is neither."""
+    data, tried = spec.data, "no data folder is given"
     if data_dir is not None:
         folder = data_dir / (data.folder or spec.name)
         train_path, test_path = _stored(folder, "train"), _stored(folder, "test")
@@ -77,16 +103,3 @@ def _stored(folder: Path, split: str) -> Path | None:
     if len(found) > 1:
         raise UserError(f"{folder} has both {found[0].name} and {found[1].name}: keep one of them")
     return found[0] if found else None
-
-
-def _embedded(spec: TaskSpec) -> Source:
-    from icl_bench.tasks import stdlib_docstrings as stdlib_task
-
-    built = stdlib_task.build()
-    splits = {}
-    for split, rows in {"train": built.train, "test": built.test}.items():
-        cells = [{"id": row.id, "text": row.text, "label": row.label} for row in rows]
-        stored = [Row(row["id"], row) for row in cells]
-        splits[split] = Split(split, f"stdlib-{split}", rows_digest(cells), stored)
-    origin = f"standard library of Python {built.python}"
-    return Source(origin, splits["train"], splits["test"], spec.data.fields)

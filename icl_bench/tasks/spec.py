@@ -1,27 +1,25 @@
-"""What a task, a run and a cell are: frozen data that can be printed, hashed and compared."""
+"""What a task is: frozen data that can be printed, hashed and compared."""
 
 from __future__ import annotations
 
 import string
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from icl_bench.frozen import Frozen
-
-Metric = Literal["accuracy", "macro_f1", "rouge", "bertscore"]
-
-
-LABEL_METRICS: frozenset[str] = frozenset({"accuracy", "macro_f1"})
+from icl_bench.registry import METRICS, TASK_SOURCES
 
 
-TEXT_METRICS: frozenset[str] = frozenset({"rouge", "bertscore"})
+def _known_metric(name: str) -> str:
+    if name not in METRICS:
+        raise ValueError(f"{name!r} is {METRICS.unknown(name)}")
+    return name
 
 
+MetricName = Annotated[str, AfterValidator(_known_metric)]
 Seed = Annotated[int, Field(ge=0, lt=2**64)]
-
-
 Count = Annotated[int, Field(ge=1, le=10**9)]
 
 
@@ -53,8 +51,8 @@ class HubSource(Frozen):
 class DataSpec(Frozen):
     """Where the examples come from.
 
-    Exactly one of ``train``/``test`` files, ``embedded``, or the data folder, with the hub behind
-    it.
+    Exactly one of ``train``/``test`` files, ``embedded``, a ``source`` by name, or the data folder,
+    with the hub behind it.
     """
 
     folder: Name | None = None
@@ -63,11 +61,28 @@ class DataSpec(Frozen):
     train: Path | None = None
     test: Path | None = None
     embedded: Literal["stdlib"] | None = None
+    source: str | None = None
+    """One of :data:`icl_bench.registry.TASK_SOURCES`, for sources that other packages add."""
+    source_options: dict[str, Any] | None = None
+    """What a ``source`` is told: for it to check."""
     fields: dict[str, str] = Field(min_length=1)
     """Template field -> column of the data file."""
 
+    @property
+    def kind(self) -> str:
+        """Its name in :data:`icl_bench.registry.TASK_SOURCES`."""
+        if self.source is not None:
+            return self.source
+        return "embedded" if self.embedded else "files" if self.train else "folder"
+
     @model_validator(mode="after")
     def _one_source(self) -> DataSpec:
+        if self.source is not None and self.source not in TASK_SOURCES:
+            raise ValueError(f"source {self.source!r} is {TASK_SOURCES.unknown(self.source)}")
+        if self.source is None and self.source_options is not None:
+            raise ValueError("source_options are for a source that is named: source is missing")
+        if self.source and (self.train or self.test or self.hub or self.embedded or self.folder):
+            raise ValueError("give a source, or files, or a folder/hub, or embedded: not several")
         if (self.train is None) != (self.test is None):
             missing = "test" if self.test is None else "train"
             raise ValueError(f"train and test files come together: {missing} is missing")
@@ -187,7 +202,8 @@ class TaskSpec(Frozen):
     template: Template
     labels: Labels | None = None
     """Absent for free text."""
-    metrics: tuple[Metric, ...] = Field(min_length=1)
+    metrics: tuple[MetricName, ...] = Field(min_length=1)
+    """Names of :data:`icl_bench.registry.METRICS`; points are compared by the first's score."""
     test: TestRows = TestRows()
     pool: Pool = Pool()
     max_answer_tokens: Count = 128
@@ -204,10 +220,10 @@ class TaskSpec(Frozen):
         for where, mapping in mappings:
             if missing := sorted(fields - mapping.keys()):
                 raise ValueError(f"the template uses {{{missing[0]}}}, which {where} does not name")
-        wrong = set(self.metrics) - (LABEL_METRICS if self.labels else TEXT_METRICS)
-        if wrong:
+        usual = "labels" if self.labels else "text"
+        if wrong := sorted(n for n in self.metrics if METRICS[n].answers not in (usual, "any")):
             reason = "for free text" if self.labels else "for labels, and 'labels:' is missing"
-            raise ValueError(f"metric {sorted(wrong)[0]} is {reason}")
+            raise ValueError(f"metric {wrong[0]} is {reason}")
         return self
 
     @property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -51,3 +53,30 @@ class Source:
 def no_column(where: str, column: str, columns: Iterable[str]) -> str:
     there = ", ".join(plain(c) for c in columns) or "none"
     return one_line(f"{where}: no column {column!r}; columns: {there}")
+
+
+def rows_digest(rows: Sequence[Mapping[str, Any]]) -> str:
+    """SHA-256, in hex, of rows as canonical JSON lines."""
+    lines = (json.dumps(row, sort_keys=True, default=str) for row in rows)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def source_of_rows(
+    name: str,
+    origin: str,
+    train: Sequence[Mapping[str, Any]],
+    test: Sequence[Mapping[str, Any]],
+    columns: Mapping[str, str],
+) -> Source:
+    """A source made of rows that are at hand; each may have an ``id``, which messages name.
+
+    ``name`` is what the splits are called (``name-train``), ``origin`` says where the rows are from
+    in one line, ``columns`` maps template fields to columns.
+    """
+    splits = {}
+    for split, rows in {"train": train, "test": test}.items():
+        stored = [
+            Row(str(row.get("id", f"{name} {split} row {n}")), row) for n, row in enumerate(rows)
+        ]
+        splits[split] = Split(split, f"{name}-{split}", rows_digest(rows), stored)
+    return Source(origin, splits["train"], splits["test"], columns)

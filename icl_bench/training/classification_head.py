@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from icl_bench.errors import CellError
-from icl_bench.sweep.experiment import TokenizedTask
+from icl_bench.sweep.tokenized_task import TokenizedTask
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -9,7 +9,7 @@ from typing import Literal
 
 from icl_bench.errors import CellError
 from icl_bench.prompts.encoding import Ids
-from icl_bench.sweep.experiment import TokenizedTask
+from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.examples import Example
 from icl_bench.wording import short
 
@@ -43,7 +43,7 @@ class Examples:
     def shown(self) -> tuple[Example, ...]:
         """The first k examples of the draw: those of the prompt with as many demonstrations."""
         experiment = self.experiment
-        return tuple(experiment.data.train[i] for i in experiment.drawn(self.draw)[: self.k])
+        return tuple(experiment.data.train[i] for i in experiment.pool.drawn(self.draw)[: self.k])
 
     @cached_property
     def _parts(self) -> tuple[Sequence[Example], Sequence[Example]]:
@@ -51,7 +51,7 @@ class Examples:
             held = max(1, self.k // 5)
             return self.shown[:-held], self.shown[-held:]
         experiment = self.experiment
-        after = experiment.drawn(self.draw)[self.k : self.k + VALIDATION_ROWS]
+        after = experiment.pool.drawn(self.draw)[self.k : self.k + VALIDATION_ROWS]
         return self.shown, tuple(experiment.data.train[i] for i in after)
 
     @cached_property

@@ -28,10 +28,10 @@ from icl_bench.prompts.encoding import PromptSet
 from icl_bench.results.cells import CellSpec, Identity, Prediction
 from icl_bench.results.store import Store
 from icl_bench.results.trained_methods import CLASSIFIER, METHODS, TRAINED, UPPER
-from icl_bench.sweep.experiment import TokenizedTask
 from icl_bench.sweep.facts import facts, origin, versions
 from icl_bench.sweep.k_values import KValues
 from icl_bench.sweep.runner import Outcome
+from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.task_files import load_task
 from icl_bench.training.classification_head import Head, first_tokens, sharing_rows

@@ -16,7 +16,7 @@ from icl_bench.errors import CellError
 from icl_bench.frozen import Frozen
 from icl_bench.models.architecture import Architecture
 from icl_bench.seeds import generator
-from icl_bench.sweep.experiment import TokenizedTask
+from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.training.classification_head import Head, first_tokens, load_classifier
 from icl_bench.training.examples import Examples, Row
 from icl_bench.wording import one_line

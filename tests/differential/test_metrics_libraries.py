@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icl_bench.metrics import bertscore_f1, macro_f1, rouge
+from icl_bench.metrics import macro_f1
+from icl_bench.metrics.bertscore import bertscore_f1
+from icl_bench.metrics.rouge import rouge
 from icl_bench.models.text_encoders import Encoder
 
 GOLD = [

@@ -11,9 +11,9 @@ import pytest
 from support.program import Run
 
 from icl_bench.backends.registry import BackendSpec
-from icl_bench.sweep.k_values import KValues
 from icl_bench.sweep.plan import make_plan
-from icl_bench.sweep.sweep import RunSpec, Sweep
+from icl_bench.sweep.run_spec import RunSpec
+from icl_bench.sweep.sweep import Sweep
 
 pytestmark = pytest.mark.slow
 BASELINE = Path(__file__).parents[2] / "results" / "baseline" / "gemma3-270m.parquet"
@@ -40,7 +40,7 @@ def test_the_program_answers_no_worse_than_its_baseline(
 
 def test_demonstrations_with_the_wrong_labels_fail_it(program: Run, data_dir: Path, tmp_path: Path):
     spec = RunSpec(task="trec", model="gemma3-270m", k="50", draws=2, test_size=100,
-                   data_dir=data_dir, engine=BackendSpec(dtype="float32"))  # fmt: skip
+                   data_dir=data_dir, backend=BackendSpec(dtype="float32"))  # fmt: skip
     sweep = Sweep.prepare(spec)
     experiment = sweep.experiment
     assert len(experiment.pool)  # decided, like every fact, before the labels are mixed up
@@ -48,7 +48,7 @@ def test_demonstrations_with_the_wrong_labels_fail_it(program: Run, data_dir: Pa
     mixed = np.random.default_rng(0).permutation(len(train))
     wrong = [replace(row, answer=train[i].answer) for row, i in zip(train, mixed, strict=True)]
     experiment.data = replace(experiment.data, train=tuple(wrong))
-    sweep.plan = make_plan(experiment, KValues.parse(spec.k), spec.select, spec.order, spec.draws)
+    sweep.plan = make_plan(experiment, spec.k, spec.select, spec.order, spec.draws)
     assert not sweep.run(tmp_path).failed
 
     done = program("check", "--baseline", BASELINE, "--results", tmp_path)

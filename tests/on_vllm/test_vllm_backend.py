@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from icl_bench.backends.interface import Answer, Free
+from icl_bench.backends.registry import BackendSpec
 from icl_bench.prompts.encoding import Ids, PromptSet
-from icl_bench.sweep.sweep import EngineSpec, RunSpec, Sweep
+from icl_bench.sweep.run_spec import RunSpec
+from icl_bench.sweep.sweep import Sweep
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +27,7 @@ NEAR_TIE = {"float32": 0.01, "bfloat16": 0.5}
 
 def prepared(task: str, k: str, data_dir: Path, rows: int = ROWS, select: str = "random") -> Sweep:
     spec = RunSpec(task=task, model="gemma3-270m", k=k, draws=1, test_size=rows, select=(select,),
-                   data_dir=data_dir, engine=EngineSpec(backend="transformers", device="cpu"))  # fmt: skip
+                   data_dir=data_dir, backend=BackendSpec(backend="transformers", device="cpu"))  # fmt: skip
     return Sweep.prepare(spec)
 
 

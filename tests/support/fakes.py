@@ -20,16 +20,19 @@ import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from icl_bench.backends.interface import Answer, Counters, Decoding, Exact, Free
+from icl_bench.demonstrations.ordering import Order
 from icl_bench.demonstrations.perturbations import Perturbation
+from icl_bench.demonstrations.selector_spec import SelectorSpec
+from icl_bench.models import attention_patterns
 from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.models.registry import Model
 from icl_bench.models.text_encoders import SentenceEncoder
 from icl_bench.prompts.encoding import PromptSet
 from icl_bench.results.store import Store
-from icl_bench.sweep.experiment import Queries, Scoring, TokenizedTask
 from icl_bench.sweep.k_values import KValues
 from icl_bench.sweep.plan import Plan, make_plan
 from icl_bench.sweep.runner import Runner, Watcher
+from icl_bench.sweep.tokenized_task import Queries, Scoring, TokenizedTask
 from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.label_subset import HalfLabels
 from icl_bench.tasks.task_files import load_task
@@ -145,11 +148,30 @@ def experiment(
 
 
 def plan(folder: Path, k: str = "1,2,4", draws: int | None = 2, **changes: Any) -> Plan:
-    """A small sweep; ``changes`` are those of ``experiment`` and of ``make_plan``."""
+    """A small sweep; ``changes`` are those of ``experiment`` and of ``planned``."""
     own = {
         name: changes.pop(name) for name in ("selects", "orders", "attention") if name in changes
     }
-    return make_plan(experiment(folder, **changes), KValues.parse(k), draws=draws, **own)
+    return planned(experiment(folder, **changes), k, draws=draws, **own)
+
+
+def planned(
+    task: TokenizedTask,
+    k: str,
+    selects: Sequence[str] = ("random",),
+    orders: Sequence[str] | None = None,
+    attention: Sequence[str] = ("full",),
+    draws: int | None = None,
+) -> Plan:
+    """The plan of what the command line would write so."""
+    return make_plan(
+        task,
+        KValues.parse(k),
+        list(map(SelectorSpec.parse, selects)),
+        orders and list(map(Order.parse, orders)),
+        draws,
+        list(map(attention_patterns.parse, attention)),
+    )
 
 
 class WordEncoder(SentenceEncoder):
@@ -244,7 +266,7 @@ if __name__ == "__main__":
     folder, results, log = map(Path, sys.argv[1:4])
     small: Any = small_tokenizer()
     there = TokenizedTask(load_data(load_task(folder / "cards.yaml")), model(), small)
-    ready = make_plan(there, KValues.parse("1,2,4"), draws=2)
+    ready = planned(there, "1,2,4", draws=2)
     (folder / f"ready-{os.getpid()}").touch()
     deadline = time.monotonic() + 60
     while not (folder / "go").exists() and time.monotonic() < deadline:

@@ -47,5 +47,5 @@ def word_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     found = WordEncoder("words", str(tmp_path / "no-files"))
     monkeypatch.setattr(SentenceEncoder, "find", lambda *_: found)
-    monkeypatch.setattr("icl_bench.sweep.experiment.cache_dir", lambda: tmp_path / "cache")
+    monkeypatch.setattr("icl_bench.sweep.tokenized_task.cache_dir", lambda: tmp_path / "cache")
     return found

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from icl_bench.cli import options as o
+
+if TYPE_CHECKING:
+    from icl_bench.training.finetune import FinetuneSpec
 
 Shots = Annotated[
     str,
@@ -81,24 +85,37 @@ Keep = Annotated[
 ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class FinetuneOptions(o.DataOptions, o.TaskOptions):
+    """What ``finetune`` is told."""
+
+    k: Shots
+    method: Methods = "lora"
+    draws: Draws = 3
+    head: HeadOption = "lm"
+    validation: ValidationOption = "pool"
+    epochs: Epochs = 30
+    batch: Batch = 32
+    learning_rate: Rate = None
+    keep_checkpoints: Keep = None
+
+    def spec(self) -> FinetuneSpec:
+        """Read them. Raises ``UserError``."""
+        from icl_bench.training.finetune import FinetuneSpec
+
+        return FinetuneSpec(
+            task=self.task, model=self.model, k=self.k, method=o.words(self.method) or (),
+            draws=self.draws, seed=self.seed, test_size=self.test_size, data_dir=self.data_dir,
+            head=self.head, validation=self.validation, epochs=self.epochs, batch=self.batch,
+            learning_rate=self.learning_rate, device=self.device, dtype=self.dtype,
+            keep=self.keep_checkpoints,
+        )  # fmt: skip
+
+
+@o.taking(FinetuneOptions)
 def finetune(
-    task: o.Task,
-    model: o.Model,
-    k: Shots,
-    method: Methods = "lora",
-    draws: Draws = 3,
-    seed: o.Seed = 0,
-    test_size: o.TestSize = None,
-    data_dir: o.DataDir = None,
+    options: FinetuneOptions,
     results: o.Results = o.DEFAULT_RESULTS,
-    head: HeadOption = "lm",
-    validation: ValidationOption = "pool",
-    epochs: Epochs = 30,
-    batch: Batch = 32,
-    learning_rate: Rate = None,
-    dtype: o.Dtype = "auto",
-    device: o.Device = None,
-    keep_checkpoints: Keep = None,
     quiet: o.Quiet = False,
     json: o.Json = False,
 ) -> None:
@@ -109,17 +126,11 @@ def finetune(
     the one that the test rows would choose, an upper bound. Finished cells are kept.
     """
     from icl_bench.cli.output.progress import Display, show_results
-    from icl_bench.training.finetune import FinetuneSpec, Finetuning
+    from icl_bench.training.finetune import Finetuning
 
-    spec = FinetuneSpec(
-        task=task, model=model, k=k, method=o.words(method) or (), draws=draws, seed=seed,
-        test_size=test_size, data_dir=data_dir, head=head, validation=validation, epochs=epochs,
-        batch=batch, learning_rate=learning_rate, device=device, dtype=dtype,
-        keep=keep_checkpoints,
-    )  # fmt: skip
     display = Display(quiet=quiet or json)
     with display.preparing() as say:
-        runs = Finetuning.prepare(spec, say)
+        runs = Finetuning.prepare(options.spec(), say)
     for text in runs.notes():
         display.note(f"  note: {text}")
     outcome = runs.run(results, display.note)

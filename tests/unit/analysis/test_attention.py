@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.fakes import ENGINE, FakeBackend, experiment, plan, runner
+from support.fakes import ENGINE, FakeBackend, experiment, plan, planned, runner
 from support.predictions import answers, cell, frame, scored
 
 from icl_bench.analysis.attention import attention_patterns, differences
@@ -32,8 +32,6 @@ from icl_bench.results.importing import import_predictions
 from icl_bench.results.reading import Stored, read_some
 from icl_bench.results.store import Store
 from icl_bench.sweep.compute_cost import ComputeCost
-from icl_bench.sweep.k_values import KValues
-from icl_bench.sweep.plan import make_plan
 from icl_bench.sweep.runner import Runner
 
 SHAPE = Architecture(parameters=50, heads_width=2, windows=(None, 4), key_width=2)
@@ -257,7 +255,7 @@ class Reader(FakeBackend):
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("reading")
     ready = experiment(folder / "cards", test_rows=12)
-    made = make_plan(ready, KValues.parse("4,8"), draws=2, attention=PATTERNS)
+    made = planned(ready, "4,8", draws=2, attention=PATTERNS)
     Runner(made, Store(folder / "results"), ENGINE, Reader, shape=lambda: SHAPE).run()
     return folder / "results"
 

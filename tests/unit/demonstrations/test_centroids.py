@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icl_bench.demonstrations import centroids
-from icl_bench.demonstrations.centroids import nearest_to_centroids
+from icl_bench.demonstrations.centroids import Centroids, nearest_to_centroids
 from icl_bench.errors import UserError
 
 pytest.importorskip("sklearn")
@@ -123,7 +123,7 @@ def test_the_order_is_random_and_not_that_in_which_kmeans_found_its_clusters():
 def test_another_k_has_other_clusters_and_so_nothing_is_said_to_be_nested():
     pool = cloud(300)
     assert not set(choose(pool, 10)) <= set(choose(pool, 20))
-    assert centroids.NESTED is False
+    assert not Centroids.nested
 
 
 # -- kept on disk -------------------------------------------------------------------------------

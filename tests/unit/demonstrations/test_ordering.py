@@ -7,14 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icl_bench.demonstrations.ordering import Order
+from icl_bench.demonstrations.ordering import (
+    ByLabel,
+    Drawn,
+    Order,
+    Relevance,
+    RelevanceReversed,
+    Shuffled,
+)
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import UserError
 
 WRITTEN = ["drawn", "shuffled:16", "by-label", "relevance", "relevance-reversed"]
-orders = st.sampled_from(WRITTEN).map(Order.parse) | st.integers(0, 10**12).map(
-    lambda seed: Order("shuffled", seed)
-)
+orders = st.sampled_from(WRITTEN).map(Order.parse) | st.integers(0, 10**12).map(Shuffled)
 
 
 @given(orders)
@@ -41,10 +46,10 @@ def test_a_mistyped_order_is_named_with_what_to_write(text, message):
 
 
 def test_a_seed_belongs_to_shuffles_and_only_to_them():
-    with pytest.raises(ValueError, match="shuffled"):
-        Order("shuffled")
-    with pytest.raises(ValueError, match="drawn"):
-        Order("drawn", 3)
+    with pytest.raises(UserError, match="a shuffle has a number"):
+        Order.parse("shuffled")
+    with pytest.raises(UserError, match="only a shuffle has a seed; write drawn"):
+        Order.parse("drawn:3")
 
 
 def test_only_drawn_demonstrations_share_a_growing_prefix():
@@ -91,17 +96,17 @@ def test_arranging_keeps_every_demonstration_once(order, labels, random):
 def test_relevance_puts_the_most_similar_last_and_reversed_puts_it_first():
     most_similar_first = np.array([9, 4, 7])
     labels = ["x", "y", "x"]
-    assert Order("relevance").arrange(most_similar_first, labels).tolist() == [7, 4, 9]
-    assert Order("relevance-reversed").arrange(most_similar_first, labels).tolist() == [9, 4, 7]
+    assert Relevance().arrange(most_similar_first, labels).tolist() == [7, 4, 9]
+    assert RelevanceReversed().arrange(most_similar_first, labels).tolist() == [9, 4, 7]
 
 
 def test_drawn_leaves_demonstrations_as_they_were_drawn():
-    assert Order("drawn").arrange(np.array([9, 4, 7]), ["x", "y", "x"]).tolist() == [9, 4, 7]
+    assert Drawn().arrange(np.array([9, 4, 7]), ["x", "y", "x"]).tolist() == [9, 4, 7]
 
 
 def test_by_label_sorts_by_label_and_keeps_the_drawn_order_within_one():
     labels = ["b", "a", "b", "a", "B"]
-    arranged = Order("by-label").arrange(np.array([9, 4, 7, 2, 5]), labels)
+    arranged = ByLabel().arrange(np.array([9, 4, 7, 2, 5]), labels)
     assert arranged.tolist() == [5, 4, 2, 9, 7]
 
 
@@ -109,7 +114,7 @@ def test_a_shuffle_depends_on_its_seed_and_on_whose_demonstrations_it_shuffles()
     indices, labels = np.arange(30), ["x"] * 30
 
     def shuffled(seed: int, *names: str | int) -> list[int]:
-        return Order("shuffled", seed).arrange(indices, labels, *names).tolist()
+        return Shuffled(seed).arrange(indices, labels, *names).tolist()
 
     assert shuffled(16, 0, "t1") == shuffled(16, 0, "t1")
     assert shuffled(16, 0, "t1") != indices.tolist()
@@ -121,4 +126,4 @@ def test_a_shuffle_depends_on_its_seed_and_on_whose_demonstrations_it_shuffles()
 
 def test_labels_of_other_demonstrations_are_refused():
     with pytest.raises(ValueError, match="2 labels for 3 demonstrations"):
-        Order("by-label").arrange(np.arange(3), ["a", "b"])
+        ByLabel().arrange(np.arange(3), ["a", "b"])

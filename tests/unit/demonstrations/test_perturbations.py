@@ -10,14 +10,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icl_bench.demonstrations.perturbations import Perturbation, taught, without_nearest
+from icl_bench.demonstrations.perturbations import (
+    PLAIN,
+    InputsOnly,
+    LabelsOnly,
+    NearestRemoved,
+    NoisyLabels,
+    PermutedLabels,
+    Perturbation,
+    without_nearest,
+)
 from icl_bench.errors import UserError
 from icl_bench.prompts.rendering import answer_line, demonstration_text, input_text, query_text
 from icl_bench.tasks.examples import Example, load_data
 from icl_bench.tasks.spec import Template
 from icl_bench.tasks.task_files import load_task
 
-PLAIN, PERMUTED = Perturbation(), Perturbation("labels:permuted")
+PERMUTED = PermutedLabels()
 LABELS = ("card arrival", "card lost", "pin", "top up")
 TRAIN = tuple(
     Example(f"row {i}", {"text": f"text {i}"}, LABELS[min(i % 7, 3)]) for i in range(2000)
@@ -25,19 +34,19 @@ TRAIN = tuple(
 """Labels of unequal frequency."""
 ORDER = np.random.default_rng(5).permutation(len(TRAIN))
 """A draw's order of the pool, which is all of it."""
-ways = st.sampled_from(["plain", "labels:permuted", "inputs-only", "labels-only"]).map(Perturbation)
-shares = st.floats(0, 1).map(lambda share: Perturbation("labels:noise", share))
-percents = st.floats(0, 100, exclude_min=True, exclude_max=True).map(
-    lambda percent: Perturbation("nearest-removed", percent)
+ways = st.sampled_from(["plain", "labels:permuted", "inputs-only", "labels-only"]).map(
+    Perturbation.parse
 )
+shares = st.floats(0, 1).map(NoisyLabels)
+percents = st.floats(0, 100, exclude_min=True, exclude_max=True).map(NearestRemoved)
 
 
 def noise(share: float) -> Perturbation:
-    return Perturbation("labels:noise", share)
+    return NoisyLabels(share)
 
 
 def answers(teaching: Perturbation, seed: int = 0, draw: int = 0) -> list[str]:
-    shown = taught(teaching, TRAIN, LABELS, seed, draw, ORDER)
+    shown = teaching.answers(TRAIN, LABELS, seed, draw, ORDER)
     assert [(row.id, row.fields) for row in shown] == [(row.id, row.fields) for row in TRAIN]
     return [row.answer for row in shown]
 
@@ -124,27 +133,29 @@ def test_whatever_is_written_is_a_way_or_a_mistake_of_the_users_on_one_line(text
 
 
 def test_an_amount_belongs_to_noise_and_removal_and_only_to_them():
-    for fields in (("plain", 0.3), ("labels:noise", None), ("nearest-removed", None)):
-        with pytest.raises(ValueError, match="an amount belongs to noise and removal"):
-            Perturbation(*fields)
+    with pytest.raises(UserError, match="not known; did you mean plain"):
+        Perturbation.parse("plain=0.3")
+    for text in ("labels:noise", "nearest-removed"):
+        with pytest.raises(UserError, match="like"):
+            Perturbation.parse(text)
 
 
 def test_removal_needs_shared_demonstrations_and_noise_needs_labels():
     with pytest.raises(UserError, match="nearest-removed:10: takes from demonstrations that all"):
-        Perturbation("nearest-removed", 10.0).check_allowed(shared=False, labelled=True)
+        NearestRemoved(10.0).check_allowed(shared=False, labelled=True)
     with pytest.raises(UserError, match=r"noise=0.5: .* free text, there is no wrong label"):
         noise(0.5).check_allowed(shared=True, labelled=False)
-    for teaching in (PLAIN, PERMUTED, Perturbation("inputs-only"), Perturbation("labels-only")):
+    for teaching in (PLAIN, PERMUTED, InputsOnly(), LabelsOnly()):
         teaching.check_allowed(shared=False, labelled=False)
-    Perturbation("nearest-removed", 10.0).check_allowed(shared=True, labelled=False)
-    assert not Perturbation("nearest-removed", 10.0).shared
+    NearestRemoved(10.0).check_allowed(shared=True, labelled=False)
+    assert not NearestRemoved(10.0).shared
 
 
 # -- other answers ------------------------------------------------------------------------------
 
 
 def test_plain_demonstrations_and_parts_of_them_keep_their_answers():
-    for teaching in (PLAIN, Perturbation("inputs-only"), Perturbation("nearest-removed", 10.0)):
+    for teaching in (PLAIN, InputsOnly(), NearestRemoved(10.0)):
         assert answers(teaching) == TRUE
         assert not teaching.changes_answers
 
@@ -176,12 +187,12 @@ def test_of_the_first_k_of_a_draw_that_share_has_a_wrong_label_exactly(share, dr
 
 def test_a_first_demonstration_is_wrong_in_that_share_of_the_draws():
     few, order = TRAIN[:5], np.array([3, 0, 2, 4, 1])
-    first = [taught(noise(0.3), few, LABELS, 0, draw, order)[3] != few[3] for draw in range(300)]
+    first = [noise(0.3).answers(few, LABELS, 0, draw, order)[3] != few[3] for draw in range(300)]
     assert np.mean(first) == pytest.approx(0.3, abs=0.08)
 
 
 def test_rows_that_are_not_in_the_pool_keep_their_answers():
-    shown = taught(noise(1.0), TRAIN, LABELS, 0, 0, ORDER[:500])
+    shown = noise(1.0).answers(TRAIN, LABELS, 0, 0, ORDER[:500])
     said = wrong([row.answer for row in shown])
     assert sorted(np.flatnonzero(said)) == sorted(ORDER[:500])
 
@@ -208,14 +219,14 @@ def test_other_answers_depend_on_seed_and_draw_and_nothing_else(teaching):
 
 
 def test_a_smaller_pools_first_rows_are_wrong_in_the_same_places():
-    shown = taught(noise(0.5), TRAIN, LABELS, 0, 0, ORDER)
-    fewer = taught(noise(0.5), TRAIN, LABELS, 0, 0, ORDER[:50])
+    shown = noise(0.5).answers(TRAIN, LABELS, 0, 0, ORDER)
+    fewer = noise(0.5).answers(TRAIN, LABELS, 0, 0, ORDER[:50])
     assert [shown[i] for i in ORDER[:50]] == [fewer[i] for i in ORDER[:50]]
 
 
 def test_noise_needs_two_labels():
     with pytest.raises(UserError, match=r"labels:noise=0\.5: needs two labels, has 1"):
-        taught(noise(0.5), TRAIN[:3], ["pin"], 0, 0, np.arange(3))
+        noise(0.5).answers(TRAIN[:3], ["pin"], 0, 0, np.arange(3))
 
 
 # -- parts of a demonstration -------------------------------------------------------------------
@@ -225,10 +236,10 @@ TEMPLATE = Template(input="query: {text}", output="intent: {label}")
 
 def test_a_demonstration_shows_its_input_its_answers_line_or_both():
     row = TRAIN[0]
-    assert Perturbation("inputs-only").piece(TEMPLATE, row) == "query: text 0"
-    assert Perturbation("labels-only").piece(TEMPLATE, row) == "intent: card arrival"
+    assert InputsOnly().piece(TEMPLATE, row) == "query: text 0"
+    assert LabelsOnly().piece(TEMPLATE, row) == "intent: card arrival"
     assert PLAIN.piece(TEMPLATE, row) == "query: text 0\nintent: card arrival"
-    for teaching in (PLAIN, PERMUTED, noise(0.5), Perturbation("nearest-removed", 10.0)):
+    for teaching in (PLAIN, PERMUTED, noise(0.5), NearestRemoved(10.0)):
         assert teaching.piece is demonstration_text
 
 
@@ -263,7 +274,6 @@ def test_a_decimal_percent_is_what_is_written_not_its_binary_neighbour():
     assert Perturbation.parse("nearest-removed:32.1").removed_count(1000) == 321
     assert math.ceil(7 / 100 * 100) == 8  # as floats
     assert Perturbation.parse("nearest-removed:7").removed_count(100) == 7
-    assert PLAIN.removed_count(5) == 0
 
 
 @given(st.lists(st.sampled_from([0.0, 0.5, 1.0]), max_size=20), st.randoms(), st.data())

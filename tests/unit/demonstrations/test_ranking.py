@@ -135,8 +135,8 @@ def test_bm25_has_nothing_to_say_about_a_pool_whose_words_tell_nothing(pool):
 
 def test_ways_to_choose_are_known_without_loading_heavy_libraries():
     code = (
-        "import sys, json; from icl_bench.demonstrations import similarity; "
-        "similarity.Similarity(None, None, None)._retriever('bm25'); "
+        "import sys, json; from icl_bench.demonstrations import pool; "
+        "from icl_bench.registry import SELECTORS; list(SELECTORS.values()); "
         "import icl_bench.demonstrations.bertscore, icl_bench.metrics, icl_bench.analysis.statistics.intervals; "
         "import icl_bench.models.text_encoders, icl_bench.demonstrations.centroids; "
         "print(json.dumps([m for m in ('torch', 'transformers', 'bert_score', 'rank_bm25', "

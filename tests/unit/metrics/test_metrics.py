@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from icl_bench.metrics import label_scores, macro_f1, rouge
+from icl_bench.metrics import label_scores, macro_f1
+from icl_bench.metrics.rouge import rouge
 
 
 def frame(gold: list[str], prediction: list[str | None], **columns: object) -> pd.DataFrame:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.fakes import experiment
+from support.fakes import experiment, planned
 
 from icl_bench.errors import UserError
 from icl_bench.models.architecture import Architecture
@@ -24,9 +24,7 @@ from icl_bench.models.attention_patterns import (
     parse,
     split,
 )
-from icl_bench.sweep.k_values import KValues
-from icl_bench.sweep.plan import make_plan
-from icl_bench.sweep.sweep import RunSpec, check
+from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.tasks.task_files import load_task
 
 NUMBERS = st.integers(1, 10**6)
@@ -171,7 +169,7 @@ def spec(**more: Any) -> RunSpec:
          "reuse is for demonstrations that are all the query's own"),
         ({"attention": ("block:1,reuse",), "select": ("bm25",), "order": ("by-label",)},
          "order by-label is for neighbours"),
-        ({"attention": ("block:5",), "engine": {"backend": "openai", "base_url": "http://x/v1"},
+        ({"attention": ("block:5",), "backend": {"backend": "openai", "base_url": "http://x/v1"},
           "tokenizer": "gemma3-270m"}, "runs on --backend transformers, not openai"),
     ],
 )  # fmt: skip
@@ -180,14 +178,12 @@ def test_what_does_not_apply_is_refused_before_anything_is_read(
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     with pytest.raises(UserError, match=said):
-        check(spec(**asked), load_task("stdlib"))
+        spec(**asked).check(load_task("stdlib"))
 
 
 def test_cells_of_a_plan_are_named_by_their_attention_and_counted_by_it(tmp_path: Any) -> None:
     found = experiment(tmp_path)
-    plan = make_plan(
-        found, KValues.parse("5,20"), draws=2, attention=["full", "block:5", "block:5"]
-    )
+    plan = planned(found, "5,20", draws=2, attention=["full", "block:5", "block:5"])
     named = [(c.spec.attention, c.spec.draw, c.spec.k) for c in plan.cells]
     texts = ("full", "block:5,sink=1,local=2")
     assert named == [(text, draw, k) for text in texts for draw in (0, 1) for k in (5, 20)]
@@ -200,9 +196,9 @@ def test_with_reuse_the_sink_is_the_draws_first_and_stands_first_in_every_prompt
     tmp_path: Any,
 ) -> None:
     found = experiment(tmp_path)
-    plan = make_plan(found, KValues.parse("4"), ["bm25"], attention=["full", "block:1,reuse"])
+    plan = planned(found, "4", ["bm25"], attention=["full", "block:1,reuse"])
     plain, reused = (group.group.demonstrations(4) for group in plan.groups)
-    sink = found.drawn(0)[0]
+    sink = found.pool.drawn(0)[0]
     assert (reused[:, 0] == sink).all()
     for mine, own in zip(reused, plain, strict=True):
         assert len(set(mine.tolist())) == 4

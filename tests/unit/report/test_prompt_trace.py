@@ -18,9 +18,9 @@ from icl_bench.models.registry import Model
 from icl_bench.prompts.rendering import prompt_text
 from icl_bench.report.prompt_trace import find_prediction
 from icl_bench.results.reading import finished_cells
-from icl_bench.sweep.experiment import TokenizedTask
 from icl_bench.sweep.k_values import KValues
 from icl_bench.sweep.plan import Plan, make_plan
+from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.task_files import load_task
 

@@ -37,9 +37,9 @@ from icl_bench.report.page import embedded, page
 from icl_bench.report.prediction_sample import FIELDS, _turns, sample
 from icl_bench.results.importing import import_predictions
 from icl_bench.results.reading import Stored, read_some
-from icl_bench.sweep.experiment import TokenizedTask
 from icl_bench.sweep.k_values import KValues
 from icl_bench.sweep.plan import make_plan
+from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.task_files import load_task
 

@@ -70,7 +70,7 @@ def test_prompts_show_what_was_asked_of_the_same_demonstrations(tmp_path: Path):
     for teaching in ("plain", *TEACHINGS):
         swept(tmp_path, teaching)
     found = experiment(tmp_path / "task")
-    shown = [found.data.train[i] for i in found.drawn(1)[:6]]
+    shown = [found.data.train[i] for i in found.pool.drawn(1)[:6]]
     end = query_text(found.data.spec.template, found.data.test[0])
     inputs = [f"query: {row.fields['text']}" for row in shown]
     answers = [f"intent: {row.answer}" for row in shown]
@@ -97,10 +97,10 @@ def test_the_nearest_are_removed_for_each_query_apart(tmp_path: Path):
     results = swept(tmp_path, "nearest-removed:50")
     frame = read_results(results)
     found = experiment(tmp_path / "task")
-    shown = found.drawn(0)[:6]
-    rankings = found.similarity.ranked("dense")
+    shown = found.pool.drawn(0)[:6]
+    rankings = found.pool.similarity.ranked("dense")
     for ids, ranking in zip(frame.query("draw == 0")["demonstration_ids"], rankings, strict=True):
-        scores = ranking.scores[np.searchsorted(found.pool, shown)]
+        scores = ranking.scores[found.pool.places(shown)]
         far = {found.data.train[shown[i]].id for i in np.argsort(-scores, kind="stable")[3:]}
         assert set(ids) == far
     assert len({tuple(ids) for ids in frame["demonstration_ids"]}) > 2
@@ -117,18 +117,18 @@ def test_what_a_prompt_shows_changes_neither_pool_nor_draw(tmp_path: Path):
     plain = experiment(tmp_path, pool={"drop_longest": 0.3})
     for teaching in TEACHINGS:
         other = experiment(tmp_path, pool={"drop_longest": 0.3}, teaching=teaching)
-        assert other.pool.tolist() == plain.pool.tolist()
-        assert other.drawn(1).tolist() == plain.drawn(1).tolist()
-        assert (other.retrieved("bm25", 0, 5) == plain.retrieved("bm25", 0, 5)).all()
+        assert other.pool.rows.tolist() == plain.pool.rows.tolist()
+        assert other.pool.drawn(1).tolist() == plain.pool.drawn(1).tolist()
+        assert (other.pool.retrieved("bm25", 0, 5) == plain.pool.retrieved("bm25", 0, 5)).all()
 
 
 def test_every_k_at_random_has_the_share_of_wrong_labels_though_rows_are_not_in_the_pool(
     tmp_path: Path,
 ):
     found = experiment(tmp_path, pool={"drop_longest": 0.3}, teaching="labels:noise=0.3")
-    assert found.dropped
+    assert found.pool.dropped
     for draw in range(5):
-        drawn, shown = found.drawn(draw), found.taught(draw)
+        drawn, shown = found.pool.drawn(draw), found.perturbed(draw)
         wrong = np.cumsum([shown[i] != found.data.train[i] for i in drawn])
         assert (np.abs(wrong - 0.3 * np.arange(1, len(drawn) + 1)) < 1).all()
 
@@ -138,7 +138,7 @@ def test_every_k_at_random_has_the_share_of_wrong_labels_though_rows_are_not_in_
 def test_by_label_sorts_by_the_labels_that_are_shown(tmp_path: Path, teaching: str, select: str):
     made = plan(tmp_path, "12", draws=1, selects=[select], orders=["by-label"], teaching=teaching)
     (group,) = made.groups
-    shown = made.experiment.taught(0)
+    shown = made.experiment.perturbed(0)
     for row in np.atleast_2d(group.group.demonstrations(12)):
         labels = [shown[i].answer for i in row]
         assert labels == sorted(labels)
@@ -175,7 +175,7 @@ def test_a_cell_tells_the_datas_labels_and_apart_from_them_what_it_showed(tmp_pa
     for _, meta in finished_cells(results):
         told = {name: label for label, ids in meta["demonstration_labels"].items() for name in ids}
         assert told == {name: true[name] for name in meta["demonstration_ids"]}
-        showed = {row.id: row.answer for row in found.taught(meta["spec"]["draw"])}
+        showed = {row.id: row.answer for row in found.perturbed(meta["spec"]["draw"])}
         assert meta["shown_answers"] == {name: showed[name] for name in meta["demonstration_ids"]}
         assert meta["shown_answers"] != told
 

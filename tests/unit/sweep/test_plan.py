@@ -99,11 +99,11 @@ def test_a_group_computes_its_longest_prefix_once_and_the_queries_for_each_k(
 
 def test_draws_are_permutations_of_their_own_that_a_seed_decides(tmp_path: Path):
     found = experiment(tmp_path)
-    first, second = found.drawn(0), found.drawn(1)
-    assert sorted(first) == sorted(second) == list(found.pool)
+    first, second = found.pool.drawn(0), found.pool.drawn(1)
+    assert sorted(first) == sorted(second) == list(found.pool.rows)
     assert list(first) != list(second)
-    assert list(experiment(tmp_path).drawn(0)) == list(first)
-    assert list(experiment(tmp_path, seed=1).drawn(0)) != list(first)
+    assert list(experiment(tmp_path).pool.drawn(0)) == list(first)
+    assert list(experiment(tmp_path, seed=1).pool.drawn(0)) != list(first)
 
 
 def test_by_default_random_is_drawn_ten_times_and_retrieval_once(tmp_path: Path):
@@ -124,14 +124,14 @@ def test_a_selector_or_order_that_is_named_twice_is_planned_once(tmp_path: Path)
 def test_every_prompt_shows_k_different_demonstrations(tmp_path: Path, select: str, order: str):
     found = experiment(tmp_path, train_rows=42)
     group = PromptGroup(found, SelectorSpec.parse(select), Order.parse(order), 0)
-    assert all(sorted(row) == list(found.pool) for row in np.atleast_2d(group.demonstrations(42)))
+    assert all(sorted(row) == list(found.pool.rows) for row in np.atleast_2d(group.demonstrations(42)))
 
 
 def test_the_longest_demonstrations_are_left_out_of_the_pool(tmp_path: Path):
     found = experiment(tmp_path, pool={"drop_longest": 0.3})
-    longest = found.lengths[found.pool].max()
-    assert 0 < found.dropped == (found.lengths > longest).sum() <= 0.3 * 40
-    assert set(found.drawn(0)) == set(found.pool)
+    longest = found.lengths[found.pool.rows].max()
+    assert 0 < found.pool.dropped == (found.lengths > longest).sum() <= 0.3 * 40
+    assert set(found.pool.drawn(0)) == set(found.pool.rows)
 
 
 # -- what does not fit --------------------------------------------------------------------------

@@ -21,10 +21,10 @@ from icl_bench.models import text_encoders
 from icl_bench.report.prompt_trace import find_prediction
 from icl_bench.results.cells import Identity
 from icl_bench.results.reading import finished_cells
-from icl_bench.sweep.experiment import TokenizedTask
 from icl_bench.sweep.facts import facts
 from icl_bench.sweep.plan import DEFAULT_DRAWS
 from icl_bench.sweep.prompt_group import PromptGroup
+from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.task_files import load_task
 
@@ -61,7 +61,7 @@ def test_a_hybrid_begins_with_its_base_and_ends_with_the_most_similar_others(
     shown = found.demonstrations(8)
     assert (shown[:, :5] == shared).all()
     by = found.choice.by
-    ranked = found.experiment.retrieved(by, 0, len(found.experiment.pool))
+    ranked = found.experiment.pool.retrieved(by, 0, len(found.experiment.pool))
     for own, most_similar_first in zip(shown[:, 5:], ranked, strict=True):
         others = [i for i in most_similar_first if i not in shared]
         assert own.tolist() == others[:3][::-1]
@@ -116,7 +116,7 @@ def test_centroids_are_of_the_pool_or_of_the_queries(tmp_path: Path):
 
 def test_a_hybrid_of_its_own_alone_shares_nothing_but_begins_no_worse(tmp_path: Path):
     found = group(tmp_path, "hybrid:3")
-    reversed_ = found.experiment.retrieved("bm25", 0, 3)[:, ::-1]
+    reversed_ = found.experiment.pool.retrieved("bm25", 0, 3)[:, ::-1]
     assert (found.demonstrations(3) == reversed_).all()
 
 
@@ -141,7 +141,7 @@ def test_the_own_part_of_a_hybrid_repeats_no_text_and_label(tmp_path: Path, sele
         for ids in shown:
             texts = [(*train[i].fields.values(), train[i].answer) for i in ids]
             assert len({*texts[-3:]} - {*texts[:-3]}) == 3
-    shared = found.experiment.shared_part(found.choice, 0, 9)
+    shared = found.experiment.pool.shared(found.choice, 0, 9)
     assert (found.demonstrations(12)[:, :9] == shared).all()
 
 

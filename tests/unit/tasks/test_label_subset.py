@@ -11,7 +11,7 @@ from support.fakes import FREE_TEXT, FakeBackend, experiment, plan, runner, writ
 from icl_bench.analysis.findings import find
 from icl_bench.errors import UserError
 from icl_bench.results.reading import read_results, read_some
-from icl_bench.sweep.sweep import RunSpec, check
+from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.tasks.examples import TaskData, load_data
 from icl_bench.tasks.label_subset import HalfLabels
 from icl_bench.tasks.task_files import load_task
@@ -69,7 +69,7 @@ def test_free_text_has_no_labels_to_leave_out(tmp_path: Path):
     task = load_task(write_task(tmp_path / "task", **FREE_TEXT))
     spec = RunSpec(task="t", model="m", k="1", labels="half:1")
     with pytest.raises(UserError, match="free text"):
-        check(spec, task)
+        spec.check(task)
 
 
 def test_halves_are_cells_of_their_own_and_stand_beside_all_labels(tmp_path: Path):
@@ -160,7 +160,7 @@ def test_retrieval_would_find_the_query_itself(tmp_path: Path):
     task = load_task(write_task(tmp_path / "task"))
     spec = RunSpec(task="t", model="m", k="1", select=("random", "bm25"), queries="copied")
     with pytest.raises(UserError, match="bm25 would only find the query itself"):
-        check(spec, task)
+        spec.check(task)
 
 
 def test_free_text_can_be_copied(tmp_path: Path):

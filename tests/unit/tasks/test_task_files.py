@@ -154,7 +154,7 @@ def test_a_missing_field_is_named_with_the_line_it_belongs_under(complaint):
     ("old", "new", "message"),
     [
         ("[accuracy]", "accuracy", ":10: metrics: Input should be a valid tuple, not 'accuracy'"),
-        ("[accuracy]", "[speed]", ":10: metrics[0]: Input should be 'accuracy', 'macro_f1', "),
+        ("[accuracy]", "[speed]", ":10: metrics[0]: 'speed' is not a metric; known: accuracy, "),
         ("[accuracy]", "[rouge]", ":1: metric rouge is for free text"),
         ("[accuracy]", "[]", ":10: metrics: Tuple should have at least 1 item after validation"),
         ("{label}", "{label} x", ":6: template: output must hold one field, the answer, at its"),

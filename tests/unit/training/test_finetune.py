@@ -86,7 +86,7 @@ def test_a_fifth_of_the_examples_can_validate(tmp_path: Path):
 def test_a_query_is_the_end_of_a_prompt(tmp_path: Path):
     there = experiment(tmp_path)
     (first, *_) = Examples(there, 0, 12).train
-    example = there.data.train[there.drawn(0)[0]]
+    example = there.data.train[there.pool.drawn(0)[0]]
     text = f"query: {example.fields['text']}\nintent:"
     assert first.ids == there.encoder.whole(text)
     assert there.data.labels[first.label] == example.answer

@@ -1,0 +1,12 @@
+"""Accuracy: the share of right labels. The column ``correct``, which every run stores, holds it."""
+
+from __future__ import annotations
+
+from icl_bench.metrics.interface import Measure, Metric
+
+
+class Accuracy(Metric):
+    """Whether an answer is the right label (Bertsch et al. 2025, section 2)."""
+
+    answers = "labels"
+    measures = (Measure("accuracy", "correct", "accuracy"),)

@@ -1,0 +1,58 @@
+"""BERTScore of free text (Zhang et al. 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+from icl_bench.metrics.interface import Measure, Metric
+from icl_bench.models.text_encoders import Encoder, encoder_default
+
+
+class BertScore(Metric):
+    """BERTScore F1 by the encoder that is at hand, whose name belongs to a cell's identity."""
+
+    answers = "text"
+    measures = (Measure("bertscore", "bertscore", "BERTScore"),)
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        """What compares tokens. Raises ``UserError`` where there is none."""
+        return encoder_default()
+
+    def facts(self) -> Mapping[str, Any]:
+        """See ``Metric``."""
+        return {"bertscore": self.encoder.name}
+
+    def score(self, gold: Sequence[str], said: Sequence[str]) -> Mapping[str, np.ndarray]:
+        """See ``Metric``."""
+        return {"bertscore": bertscore_f1(gold, said, self.encoder)}
+
+
+def bertscore_f1(gold: Sequence[str], prediction: Sequence[str], encoder: Encoder) -> np.ndarray:
+    """Return the BERTScore F1 of each example, ``(test,)``, not rescaled (Zhang et al. 2020).
+
+    Scores of different encoders differ: store the encoder's name beside them.
+
+    An empty text scores 0: bert-score says so too, but fails on one with transformers 5. Pairs are
+    scored one at a time: in a batch, bert-score counts padding as a token of similarity 0, and a
+    score would depend on its neighbours.
+    """
+    pairs = list(zip(gold, prediction, strict=True))
+    written = [place for place, pair in enumerate(pairs) if all(text.strip() for text in pair)]
+    f1 = np.zeros(len(pairs))
+    if written:
+        references, candidates = zip(*(pairs[place] for place in written), strict=True)
+        _, _, found = _scorer(encoder).score(list(candidates), list(references), batch_size=1)
+        f1[written] = found.numpy()
+    return f1
+
+
+@lru_cache(maxsize=1)  # a run scores many cells with one encoder
+def _scorer(encoder: Encoder) -> Any:
+    from bert_score import BERTScorer
+
+    return BERTScorer(model_type=encoder.model, num_layers=encoder.layers)

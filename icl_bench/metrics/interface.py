@@ -1,0 +1,60 @@
+"""What a metric is: scores of single answers, or one number of many answers at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+Answers = Literal["labels", "text", "any"]
+
+
+class Measure(NamedTuple):
+    """A score of single answers, a share of 1, whose mean is the score of a point."""
+
+    name: str
+    """What tables of comparisons call it in their column ``metric``."""
+    column: str
+    """The column of predictions that holds it."""
+    title: str
+
+
+class Metric:
+    """Base of all metrics; :data:`icl_bench.registry.METRICS` knows them by name.
+
+    A metric has measures, which are stored beside each prediction, or numbers of many predictions
+    at once, which the analysis makes of stored answers, or both.
+    """
+
+    answers: ClassVar[Answers] = "any"
+    """Which tasks may name it: those of labels, those of free text, or both."""
+    measures: ClassVar[tuple[Measure, ...]] = ()
+    """Its scores of single answers, the first the one that points are compared by."""
+    of_many: ClassVar[Mapping[str, str]] = {}
+    """Its numbers of many answers at once: column of the curves -> title."""
+
+    def facts(self) -> Mapping[str, Any]:
+        """What decides its values beside the answers (an encoder): goes into a cell's identity.
+
+        Raises ``UserError`` where it cannot be had.
+        """
+        return {}
+
+    def score(self, gold: Sequence[str], said: Sequence[str]) -> Mapping[str, np.ndarray]:
+        """Scores of answers, ``(rows,)`` each, by the columns of ``measures``.
+
+        Asked once a cell, after its last answer. What is stored without its help has none.
+        """
+        del gold, said
+        return {}
+
+    def score_many(
+        self, cell: np.ndarray, gold: Sequence[str], said: Sequence[str]
+    ) -> Mapping[str, np.ndarray]:
+        """Numbers of many answers, ``(cells,)`` each, by the columns of ``of_many``.
+
+        ``cell`` numbers the set that each answer belongs to, from 0: ``(rows,)``.
+        """
+        del cell, gold, said
+        return {}

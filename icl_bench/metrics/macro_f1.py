@@ -1,0 +1,81 @@
+"""Macro-F1 of labels (Bertsch et al. 2025, section 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from icl_bench.metrics.interface import Metric
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class MacroF1(Metric):
+    """The mean F1 over the labels that the test examples have."""
+
+    answers = "labels"
+    of_many = {"macro_f1": "macro-F1"}
+
+    def score_many(
+        self, cell: np.ndarray, gold: Sequence[str], said: Sequence[str]
+    ) -> Mapping[str, np.ndarray]:
+        """See ``Metric``."""
+        return {"macro_f1": _macro_f1(cell, gold, said)}
+
+
+def label_scores(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """Score predicted labels: one row for each combination of the columns ``by``, sorted.
+
+    ``frame`` has one row a prediction, with ``gold``, ``prediction``, ``correct`` and, where it is
+    known whether a prediction is one of the task's labels, ``valid``. The result has the columns
+    ``by``, ``accuracy``, ``macro_f1`` (see :func:`macro_f1`) and ``invalid``: the share of
+    predictions that are none of the task's labels, NaN where unknown.
+
+    Raises ValueError if ``by`` or the frame is empty.
+    """
+    if frame.empty:
+        raise ValueError("no predictions to score")
+    known = frame["valid"].astype(float) if "valid" in frame else np.nan
+    shares = frame.assign(accuracy=frame["correct"].astype(float), invalid=1 - known)
+    cells = shares.groupby(list(by), dropna=False, observed=True)
+    scores = cells[["accuracy", "invalid"]].mean()
+    # ngroup numbers the cells in the order of these rows
+    scores.insert(1, "macro_f1", _macro_f1(cells.ngroup(), frame["gold"], frame["prediction"]))
+    return scores.reset_index()
+
+
+def macro_f1(gold: Sequence[str], prediction: Sequence[str | None]) -> float:
+    """Return the mean F1 over the labels that the test examples have.
+
+    A label that is predicted but is nobody's gold label has no F1 of its own: predicting it costs
+    recall of the right one. Equals scikit-learn's ``f1_score(labels=<labels of gold>,
+    average="macro", zero_division=0)``.
+
+    Raises ValueError if there are no predictions, or not as many as gold labels.
+    """
+    if len(gold) == 0 or len(gold) != len(prediction):
+        raise ValueError(f"cannot score {len(prediction)} predictions of {len(gold)} test examples")
+    return float(_macro_f1(np.zeros(len(gold), dtype=np.int64), gold, prediction)[0])
+
+
+def _macro_f1(cell: Any, gold: Any, prediction: Any) -> np.ndarray:
+    """Return macro-F1 ``(cells,)`` of predictions in any order; ``cell`` numbers them from 0."""
+    import pandas as pd
+
+    cell = np.asarray(cell)
+    actual, labels = pd.factorize(np.asarray(gold, dtype=object))
+    predicted = pd.Index(labels).get_indexer(pd.Index(np.asarray(prediction, dtype=object)))
+    shape = (int(cell.max()) + 1, len(labels))
+
+    def count(code: np.ndarray, where: np.ndarray) -> np.ndarray:
+        flat = np.bincount(cell[where] * shape[1] + code[where], minlength=shape[0] * shape[1])
+        return flat.reshape(shape)
+
+    support = count(actual, actual >= 0)
+    hits = count(actual, actual == predicted)
+    f1 = 2 * hits / np.maximum(support + count(predicted, predicted >= 0), 1)
+    asked = support > 0
+    return np.asarray((f1 * asked).sum(axis=1) / asked.sum(axis=1))

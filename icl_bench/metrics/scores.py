@@ -1,0 +1,110 @@
+"""The one score by which the points of a task are compared, and the names of all scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from icl_bench.metrics.interface import Measure, Metric
+from icl_bench.registry import METRICS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ACCURACY = "accuracy"
+SCORES = ("rouge1", "rouge2", "rougeL", "bertscore")
+"""Columns of free text that every results file has, empty for labels."""
+
+
+def measures() -> dict[str, Measure]:
+    """The scores of single answers that all metrics have, by name, the preferred first."""
+    return {m.name: m for metric in METRICS.values() for m in metric.measures}
+
+
+def score_columns() -> tuple[str, ...]:
+    """The columns of predictions that hold such scores, ``correct`` aside."""
+    return tuple(m.column for m in measures().values() if m.name != ACCURACY)
+
+
+def numbers_of_many() -> dict[str, str]:
+    """The numbers that metrics make of many answers at once: column -> title."""
+    return {name: text for metric in METRICS.values() for name, text in metric.of_many.items()}
+
+
+def metrics_of(names: Sequence[str]) -> list[Metric]:
+    """The metrics that a task names. Raises ``KeyError`` for one that is not known."""
+    return [METRICS[name]() for name in names]
+
+
+def scored(
+    frame: pd.DataFrame, value: str | None = None, first: Mapping[str, str] | None = None
+) -> pd.DataFrame:
+    """Return predictions with ``score``, a share of 1, and ``metric``, of which it is the score.
+
+    A task has one metric: the one that ``first`` names for it, where some prediction has it;
+    else accuracy, where some answer is right or wrong; else, for free text, the score that most of
+    its predictions have, the first of :func:`measures` among equals. A prediction without it has no
+    score. Predictions that have both columns are returned as they are, so that parts of a folder
+    keep the metrics of the whole. With ``value``, the score is that column.
+    """
+    known = measures()
+    if value is not None:
+        names = {m.column: m.name for m in known.values()}
+        return frame.assign(score=frame[value], metric=names.get(value, value))
+    if {"score", "metric"} <= set(frame.columns):
+        return frame
+    there = {m.name: frame[m.column].notna() for m in known.values() if m.column in frame}
+    counts = frame[["task"]].assign(**there).groupby("task", observed=True).sum()
+    chosen = {
+        name: _metric(row, (first or {}).get(str(name), ACCURACY))
+        for name, row in counts.to_dict("index").items()
+    }
+    metric = frame["task"].map(chosen).astype("category")
+    score = np.full(len(frame), np.nan)
+    for name in set(chosen.values()):
+        rows = (metric == name).to_numpy()
+        score[rows] = frame.loc[rows, known[name].column].to_numpy(dtype=float)
+    return frame.assign(score=score, metric=metric)
+
+
+def _metric(counts: Mapping[Any, int], first: str) -> str:
+    """The metric of a task, from how many of its predictions have each."""
+    for name in (first, ACCURACY):
+        if counts.get(name):
+            return name
+    most = str(max(counts, key=counts.__getitem__))
+    return most if counts[most] else ACCURACY
+
+
+def first_measures(metrics_of_tasks: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Task -> the score that its points are compared by, from the metrics that each task names.
+
+    That is the first score of single answers; a task that has none is left out, and so is one whose
+    first metric is not known here.
+    """
+    found = {}
+    for task, names in metrics_of_tasks.items():
+        known = [METRICS[name] for name in names[:1] if name in METRICS]
+        if of := [m.name for metric in known for m in metric.measures]:
+            found[task] = of[0]
+    return found
+
+
+def metrics(frame: pd.DataFrame) -> dict[str, str]:
+    """Task -> metric, of predictions with both columns of :func:`scored`."""
+    first = frame.drop_duplicates("task")
+    return dict(zip(first["task"].astype(object), first["metric"].astype(object), strict=True))
+
+
+def measure(table: pd.DataFrame) -> str:
+    """What the scores of a table are called, or "score" where it has several ``metric``."""
+    names = set(table["metric"].astype(object))
+    return title(names.pop()) if len(names) == 1 else "score"
+
+
+def title(metric: str) -> str:
+    """What a metric is called; that of a column that is none of ours is the column's name."""
+    known = measures().get(metric)
+    return known.title if known else metric

@@ -1,0 +1,227 @@
+"""Everything that a user asks of a run, read once, and what of it can be refused at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BeforeValidator, InstanceOf
+
+from icl_bench.backends.registry import BackendSpec, check_backend, chosen
+from icl_bench.demonstrations import selector_spec
+from icl_bench.demonstrations.ordering import Order
+from icl_bench.demonstrations.perturbations import PLAIN, Perturbation
+from icl_bench.demonstrations.selector_spec import SelectorSpec
+from icl_bench.errors import UserError
+from icl_bench.frozen import Frozen
+from icl_bench.models import attention_patterns
+from icl_bench.models.attention_patterns import FULL, Pattern
+from icl_bench.sweep.k_values import KValues, per_label
+from icl_bench.sweep.tokenized_task import Queries, Scoring
+from icl_bench.tasks.label_subset import HalfLabels
+from icl_bench.tasks.spec import TaskSpec
+from icl_bench.wording import plain
+
+T = TypeVar("T")
+
+
+def _read(parse: Callable[[str], T]) -> BeforeValidator:
+    """Text is read; what has been read is taken as it is."""
+    return BeforeValidator(lambda given: parse(given) if isinstance(given, str) else given)
+
+
+def _read_each(parse: Callable[[str], T], split: Callable[[str], Iterable[str]]) -> BeforeValidator:
+    """The same for several: one text, or an iterable of texts and of what has been read.
+
+    Each is there once, in the order of its first mention.
+    """
+
+    def each(given: Any) -> Any:
+        if given is None:
+            return None
+        parts = split(given) if isinstance(given, str) else given
+        return tuple(dict.fromkeys(parse(p) if isinstance(p, str) else p for p in parts))
+
+    return BeforeValidator(each)
+
+
+def words(text: str) -> list[str]:
+    """Take a comma-separated list apart."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+class RunSpec(Frozen):
+    """Everything that a user asks of a run.
+
+    What the command line writes as text may be given as text here too: it is read when the
+    specification is made. Raises ``UserError`` for what cannot be read.
+    """
+
+    task: str
+    """A shipped task's name, or the path of a task file."""
+    model: str
+    """A registry name, a folder or a hub id; with an API, the name that the server knows."""
+    k: Annotated[InstanceOf[KValues] | None, _read(KValues.parse)] = None
+    """Numbers of demonstrations, ``max`` or ``auto``; or else ``per_label``."""
+    per_label: Annotated[tuple[int, ...] | None, _read(per_label)] = None
+    """Numbers of demonstrations of each label, for ``balanced`` ones."""
+    select: Annotated[
+        tuple[InstanceOf[SelectorSpec], ...], _read_each(SelectorSpec.parse, selector_spec.split)
+    ] = (SelectorSpec(),)
+    """Ways to choose demonstrations."""
+    encoder: str | None = None
+    """The sentence encoder of choices that need one: name, folder, hub id; None: the packaged."""
+    demonstrations: Annotated[InstanceOf[Perturbation], _read(Perturbation.parse)] = PLAIN
+    """What prompts show of them."""
+    order: Annotated[tuple[InstanceOf[Order], ...] | None, _read_each(Order.parse, words)] = None
+    """Orders of the demonstrations; by default ``drawn``, and ``relevance`` for retrieval."""
+    attention: Annotated[
+        tuple[InstanceOf[Pattern], ...],
+        _read_each(attention_patterns.parse, attention_patterns.split),
+    ] = (FULL,)
+    """How the model reads the demonstrations."""
+    draws: int | None = None
+    seed: int = 0
+    scoring: Scoring = "greedy"
+    test_size: int | None = None
+    labels: Annotated[InstanceOf[HalfLabels] | None, _read(HalfLabels.parse)] = None
+    """Which labels of the task are left (``half:SEED``); None, or ``all``, for all of them."""
+    queries: Queries = "test"
+    """``copied``: demonstrations of the prompt are asked, instead of test rows."""
+    data_dir: Path | None = None
+    context_tokens: int | None = None
+    tokenizer: str | None = None
+    """With an API: the model whose tokenizer counts the tokens (a name, a folder or a hub id)."""
+    backend: BackendSpec = BackendSpec()
+
+    @property
+    def resolved_backend(self) -> BackendSpec:
+        """The backend that is asked for: where attention patterns are, the one that has them."""
+        if self.backend.backend == "auto" and any(p != FULL for p in self.attention):
+            return self.backend.model_copy(update={"backend": "transformers"})
+        return self.backend
+
+    @property
+    def embeds(self) -> bool:
+        """Whether what is asked for depends on a sentence encoder."""
+        return self.demonstrations.embeds or any(spec.embeds for spec in self.select)
+
+    def check(self, task: TaskSpec) -> None:
+        """Raise ``UserError`` for what can be told without data and model."""
+        self._check_backend(task)
+        if self.labels and not task.is_classification:
+            raise UserError(
+                f"--labels {self.labels}: task {task.name} is free text, without labels"
+            )
+        numbers = self._numbers()
+        check_prompts(
+            self.select, self.order, self.draws, self.attention, self.demonstrations, numbers,
+            labelled=task.is_classification,
+        )  # fmt: skip
+        if self.queries == "copied":
+            self._check_copied()
+        if self.encoder is not None and not self.embeds:
+            raise UserError(
+                f"--encoder {plain(self.encoder)}: nothing that is asked for embeds texts; "
+                "it is for dense, centroids and nearest-removed"
+            )
+
+    def _check_backend(self, task: TaskSpec) -> None:
+        backend = chosen(self.resolved_backend)
+        sparse = [pattern for pattern in self.attention if pattern != FULL]
+        if backend in {"vllm", "openai"} and sparse:
+            raise UserError(
+                f"--attention {sparse[0]}: runs on --backend transformers, not {backend}"
+            )
+        check_backend(self.resolved_backend)
+        if self.scoring != "greedy" and not task.is_classification:
+            option = "--unconstrained" if self.scoring == "unconstrained" else "--score exact"
+            raise UserError(f"{option}: task {task.name} is free text, it has no labels")
+        if self.scoring == "exact" and backend != "transformers":
+            raise UserError("--score exact: runs on --backend transformers")
+        if (backend == "openai") != (self.tokenizer is not None):
+            raise UserError(
+                "--backend openai needs --tokenizer: a model name, folder or hub id whose "
+                "tokenizer counts the prompt's tokens"
+                if backend == "openai"
+                else "--tokenizer: applies to --backend openai only"
+            )
+
+    def _numbers(self) -> tuple[int, ...]:
+        """The k that are asked for by number. Raises ``UserError`` where none is said, or both."""
+        if (self.k is None) == (self.per_label is None):
+            raise UserError(
+                "give --k, or else --per-label: numbers of demonstrations, like 1,10,100"
+            )
+        if self.k is not None:
+            return self.k.numbers
+        if others := [spec for spec in self.select if str(spec) != "balanced"]:
+            raise UserError(f"--per-label: is for --select balanced, not {others[0]}; give --k")
+        return ()
+
+    def _check_copied(self) -> None:
+        if own := [spec for spec in self.select if not spec.shared]:
+            raise UserError(
+                f"--queries copied: {own[0]} would only find the query itself; "
+                "it is for demonstrations that all queries share"
+            )
+        if self.demonstrations != PLAIN:
+            raise UserError(
+                "--queries copied: asks for answers that the prompt shows; "
+                "it is for --demonstrations plain"
+            )
+
+
+def orders_for(
+    spec: SelectorSpec, asked: Sequence[Order] | None, *, labelled: bool
+) -> Sequence[Order]:
+    """The orders of a selector: those asked for, or its default. Raises ``UserError``."""
+    if not asked:
+        return [Order.parse("relevance" if spec.retrieves else "drawn")]
+    for order in asked:
+        order.check_allowed(spec, labelled=labelled)
+    return asked
+
+
+def check_prompts(
+    select: Sequence[SelectorSpec],
+    orders: Sequence[Order] | None,
+    draws: int | None,
+    attention: Sequence[Pattern],
+    perturbation: Perturbation,
+    k_values: Sequence[int],
+    *,
+    labelled: bool,
+) -> None:
+    """Raise ``UserError`` for an order, attention or k that does not apply.
+
+    Needs no data: ``labelled`` says whether the task's answers are labels.
+    """
+    if draws is not None and draws < 1:
+        raise UserError(f"--draws {draws}: must be at least 1")
+    for spec in select:
+        spec.check_allowed(labelled=labelled)
+        perturbation.check_allowed(shared=spec.shared, labelled=labelled)
+        for k in k_values:
+            spec.own_count(k)
+            perturbation.check_k(k)
+        chosen_orders = orders_for(spec, orders, labelled=labelled)
+        for pattern in attention:
+            for order in chosen_orders:
+                _check_reuse(pattern, spec, order)
+
+
+def _check_reuse(pattern: Pattern, spec: SelectorSpec, order: Order) -> None:
+    if not pattern.reuses:
+        return
+    if not spec.retrieves:
+        raise UserError(
+            f"--attention {pattern}: reuse is for demonstrations that are all the query's own, "
+            f"like those of bm25; what queries share under {spec} is computed once anyway"
+        )
+    if order.for_neighbours:
+        raise UserError(
+            f"--attention {pattern}: order {order} is for neighbours that see each other, which "
+            "demonstrations that are computed once do not; write relevance or shuffled:SEED"
+        )

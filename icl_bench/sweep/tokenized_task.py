@@ -1,0 +1,145 @@
+"""A task met by a model: its examples in the model's tokens, its pool, what prompts show of it.
+
+Everything here is decided by the data, the tokenizer and named seeds; nothing of it needs the
+model's weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from icl_bench.demonstrations.perturbations import PLAIN, Perturbation
+from icl_bench.demonstrations.pool import DemonstrationPool
+from icl_bench.demonstrations.selector_spec import SelectorSpec
+from icl_bench.metrics import metrics_of
+from icl_bench.metrics.interface import Metric
+from icl_bench.models.registry import Model, cache_dir
+from icl_bench.prompts.encoding import PromptEncoder
+from icl_bench.prompts.rendering import answer_text
+from icl_bench.tasks.examples import Example, TaskData
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from icl_bench.backends.interface import Decoding
+
+Scoring = Literal["greedy", "exact", "unconstrained"]
+Queries = Literal["test", "copied"]
+
+
+@dataclass
+class TokenizedTask:
+    """One task's data in one model's tokens."""
+
+    data: TaskData
+    model: Model
+    tokenizer: PreTrainedTokenizerBase
+    seed: int = 0
+    scoring: Scoring = "greedy"
+    queries: Queries = "test"
+    """``copied``: queries are demonstrations of their own prompt, not test rows."""
+    label_space: str | None = None
+    """Which part of the task's labels the data is cut to, in words; None for all."""
+    perturbation: Perturbation = PLAIN
+    """What prompts show of the demonstrations, and which they leave out."""
+    embedder: str | None = None
+    """The sentence encoder that is asked for; None for the packaged one."""
+    _perturbed: dict[int, tuple[Example, ...]] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def encoder(self) -> PromptEncoder:
+        """Turns examples into token ids."""
+        return PromptEncoder(self.data.spec.template, self.tokenizer, self.perturbation.piece)
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each train row as a whole demonstration with its separator: ``(train,)``."""
+        plain = PromptEncoder(self.data.spec.template, self.tokenizer)
+        return plain.demonstration_lengths(self.data.train)
+
+    @cached_property
+    def pool(self) -> DemonstrationPool:
+        """What demonstrations are chosen from.
+
+        Rows longer than the ``1 - drop_longest`` quantile are left out (Bertsch et al.'s code).
+        """
+        share = self.data.spec.pool.drop_longest
+        rows = np.arange(len(self.lengths))
+        if share:
+            rows = np.flatnonzero(self.lengths <= np.quantile(self.lengths, 1 - share))
+        folder = cache_dir() / "embeddings"
+        return DemonstrationPool(self.data, rows, self.seed, folder, self.embedder)
+
+    # -- what prompts show of it ----------------------------------------------------------------
+
+    def perturbed(self, draw: int) -> tuple[Example, ...]:
+        """The train rows with the answers that one draw's demonstrations show."""
+        if not self.perturbation.changes_answers:
+            return self.data.train
+        if draw not in self._perturbed:
+            data, drawn = self.data, self.pool.drawn(draw)
+            self._perturbed[draw] = self.perturbation.answers(
+                data.train, data.labels, self.seed, draw, drawn
+            )
+        return self._perturbed[draw]
+
+    def perturbed_lengths(self, draw: int) -> np.ndarray:
+        """Tokens of each train row as that draw's demonstrations show it: ``(train,)``."""
+        return self.encoder.demonstration_lengths(self.perturbed(draw))
+
+    def selection_facts(self, spec: SelectorSpec) -> dict[str, Any]:
+        """What decides which demonstrations are shown beside the data. Raises ``UserError``.
+
+        ``encoder`` is BERTScore's, which every cell names; ``embeddings`` the sentence encoder.
+        """
+        found: dict[str, Any] = {"encoder": None}
+        if spec.retriever is not None:
+            found |= spec.retriever.facts(self.pool.similarity)
+        if spec.embeds:
+            found["embeddings"] = self.pool.similarity.sentence_encoder.name
+        return found | dict(self.perturbation.facts(self.pool))
+
+    # -- answers --------------------------------------------------------------------------------
+
+    @cached_property
+    def answers(self) -> tuple[str, ...]:
+        """What may follow the query: each label with its lead and its end."""
+        return tuple(answer_text(self.data.spec.template, label) for label in self.data.labels)
+
+    @cached_property
+    def answer_tokens(self) -> int:
+        """Tokens that the longest answer may take."""
+        if not self.data.spec.is_classification:
+            return self.data.spec.max_answer_tokens
+        return max(map(len, self.encoder.answers(self.data.labels)))
+
+    @cached_property
+    def decoding(self) -> Decoding:
+        """How an answer is found, for a backend."""
+        from icl_bench.backends.interface import Exact, Free, Greedy
+        from icl_bench.backends.label_constraint import compile_labels, label_trie
+
+        if not self.data.spec.is_classification:
+            return Free(self.data.spec.template.separator, self.answer_tokens)
+        if self.scoring == "unconstrained":
+            return Free("\n", self.answer_tokens)
+        if self.scoring == "exact":
+            return Exact(label_trie(self.encoder.answers(self.data.labels)))
+        return Greedy(compile_labels(self.answers, self.tokenizer))
+
+    @cached_property
+    def metrics(self) -> list[Metric]:
+        """What scores the answers."""
+        return metrics_of(self.data.spec.metrics)
+
+    def metric_facts(self) -> Mapping[str, Any]:
+        """What decides the scores beside the answers. Raises ``UserError``."""
+        found: dict[str, Any] = {"bertscore": None}  # which every cell names
+        for metric in self.metrics:
+            found |= metric.facts()
+        return found
