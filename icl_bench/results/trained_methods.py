@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-TRAINED = ("lora", "full")
-"""Fine-tuning: the checkpoint is the one that validation rows choose."""
-
+from icl_bench.registry import TRAINING_METHODS
 
 UPPER = "-paper"
 """How the name of an upper bound ends: its checkpoint was chosen on the test rows, as in Bertsch
 et al. 2025."""
-
-
-METHODS = (*TRAINED, "probe", "knn")
-
-
-BASELINES = frozenset({*METHODS, *(name + UPPER for name in TRAINED)})
-
-
+BASELINES = frozenset(name + end for name in TRAINING_METHODS for end in ("", UPPER))
+"""All names of training methods and of their upper bounds."""
 PROMPT = "prompt"
 
 

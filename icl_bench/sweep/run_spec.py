@@ -26,7 +26,7 @@ from icl_bench.wording import plain
 T = TypeVar("T")
 
 
-def _read(parse: Callable[[str], T]) -> BeforeValidator:
+def read_text(parse: Callable[[str], T]) -> BeforeValidator:
     """Text is read; what has been read is taken as it is."""
     return BeforeValidator(lambda given: parse(given) if isinstance(given, str) else given)
 
@@ -62,9 +62,9 @@ class RunSpec(Frozen):
     """A shipped task's name, or the path of a task file."""
     model: str
     """A registry name, a folder or a hub id; with an API, the name that the server knows."""
-    k: Annotated[InstanceOf[KValues] | None, _read(KValues.parse)] = None
+    k: Annotated[InstanceOf[KValues] | None, read_text(KValues.parse)] = None
     """Numbers of demonstrations, ``max`` or ``auto``; or else ``per_label``."""
-    per_label: Annotated[tuple[int, ...] | None, _read(per_label)] = None
+    per_label: Annotated[tuple[int, ...] | None, read_text(per_label)] = None
     """Numbers of demonstrations of each label, for ``balanced`` ones."""
     select: Annotated[
         tuple[InstanceOf[SelectorSpec], ...], _read_each(SelectorSpec.parse, selector_spec.split)
@@ -72,7 +72,7 @@ class RunSpec(Frozen):
     """Ways to choose demonstrations."""
     encoder: str | None = None
     """The sentence encoder of choices that need one: name, folder, hub id; None: the packaged."""
-    demonstrations: Annotated[InstanceOf[Perturbation], _read(Perturbation.parse)] = PLAIN
+    demonstrations: Annotated[InstanceOf[Perturbation], read_text(Perturbation.parse)] = PLAIN
     """What prompts show of them."""
     order: Annotated[tuple[InstanceOf[Order], ...] | None, _read_each(Order.parse, words)] = None
     """Orders of the demonstrations; by default ``drawn``, and ``relevance`` for retrieval."""
@@ -85,7 +85,7 @@ class RunSpec(Frozen):
     seed: int = 0
     scoring: Scoring = "greedy"
     test_size: int | None = None
-    labels: Annotated[InstanceOf[HalfLabels] | None, _read(HalfLabels.parse)] = None
+    labels: Annotated[InstanceOf[HalfLabels] | None, read_text(HalfLabels.parse)] = None
     """Which labels of the task are left (``half:SEED``); None, or ``all``, for all of them."""
     queries: Queries = "test"
     """``copied``: demonstrations of the prompt are asked, instead of test rows."""

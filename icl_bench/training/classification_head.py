@@ -59,3 +59,13 @@ def load_classifier(
     with torch.no_grad():
         model.score.weight.copy_(output.weight[torch.tensor(list(tokens))])
     return model  # type: ignore[no-any-return]
+
+
+def pad_token(experiment: TokenizedTask) -> int:
+    """A token that stands in no query: the tokenizer's own for padding, else its end of text."""
+    tokenizer: Any = experiment.tokenizer
+    for name in ("pad_token_id", "eos_token_id", "unk_token_id"):
+        token = getattr(tokenizer, name, None)
+        if token is not None:
+            return int(token)
+    raise CellError("the tokenizer has no token to pad with")

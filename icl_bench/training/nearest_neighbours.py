@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from icl_bench.models.text_encoders import PACKAGED, SentenceEncoder
+from icl_bench.tasks.examples import Example
+from icl_bench.training.examples import Examples
+from icl_bench.training.interface import Learned, TrainingMethod
 from icl_bench.training.probe import spread
 
 NAME = PACKAGED
@@ -27,6 +33,45 @@ def encoder() -> SentenceEncoder:
 def embed(texts: Sequence[str]) -> np.ndarray:
     """Sentence embeddings of length 1, ``(texts, 384)``."""
     return encoder().embed(texts)
+
+
+class NearestNeighbours(TrainingMethod):
+    """Votes of the most similar examples."""
+
+    name = "knn"
+    backend = "knn"
+    packages = ("sklearn",)
+    has_architecture = False
+
+    def facts(self, select: str) -> Mapping[str, Any]:
+        """See ``TrainingMethod``."""
+        del select
+        return {"encoder": NAME}
+
+    def learn(self, examples: Examples, keep: Path | None) -> list[Learned]:
+        """See ``TrainingMethod``."""
+        del keep
+        task = self.run.task
+        names = task.data.spec.template.input_fields
+
+        def texts(rows: Iterable[Example]) -> list[str]:
+            return [" ".join(row.fields[name] for name in names) for row in rows]
+
+        labels = np.array([row.label for row in examples.train])
+        learnt = {row.id for row in examples.train}
+        encoder()  # loading it is no part of what is timed
+        start = time.perf_counter()
+        train = embed(texts(row for row in examples.shown if row.id in learnt))
+        middle = time.perf_counter()
+        asked = embed(texts(task.data.test))
+        found, number = neighbours(train, labels, asked, len(task.data.labels))
+        return [Learned(self.name, found, time.perf_counter() - middle, {
+            "method": self.name,
+            "seconds": round(middle - start, 3),
+            "encoder": NAME,
+            "neighbours": number,
+            "labels_without_example": list(examples.missing),
+        })]  # fmt: skip
 
 
 def neighbours(

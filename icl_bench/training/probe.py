@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from icl_bench.prompts.encoding import Ids
-from icl_bench.training.examples import Row
+from icl_bench.training.batches import padded
+from icl_bench.training.classification_head import pad_token
+from icl_bench.training.examples import Examples, Row
+from icl_bench.training.interface import Learned, TrainingMethod
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -45,14 +51,50 @@ class LastStates:
     def _compute(self, queries: Sequence[Ids]) -> None:
         import torch
 
-        from icl_bench.training.trainer import padded
-
         batch = padded(queries, self._pad)
         inputs = {name: value.to(self.model.device) for name, value in batch.items()}
         with torch.no_grad():
             states = self.model(**inputs, use_cache=False).last_hidden_state
         for number, ids in enumerate(queries):
             self._known[ids] = states[number, len(ids) - 1].float().cpu().numpy()
+
+
+class Probe(TrainingMethod):
+    """Logistic regression on the frozen model's states."""
+
+    name = "probe"
+    backend = "probe"
+    packages = ("sklearn",)
+
+    @cached_property
+    def _states(self) -> LastStates:
+        run = self.run
+        return LastStates(run.task.model.source, pad_token(run.task), run.device, run.dtype)
+
+    @cached_property
+    def _asked(self) -> tuple[np.ndarray, float]:
+        """The test rows' states, and the seconds that they took."""
+        states, rows = self._states, Examples(self.run.task, 0, 0).test
+        start = time.perf_counter()
+        found = states.of(rows)
+        return found, time.perf_counter() - start
+
+    def learn(self, examples: Examples, keep: Path | None) -> list[Learned]:
+        """See ``TrainingMethod``."""
+        del keep
+        train, (asked, inference) = examples.train, self._asked
+        start = time.perf_counter()
+        states = self._states.of(train)
+        labels = np.array([row.label for row in train])
+        found = probe(states, labels, asked, len(self.run.task.data.labels))
+        flops = self.run.architecture.flops
+        return [Learned(self.name, found, inference, {
+            "method": self.name,
+            "seconds": round(time.perf_counter() - start, 3),
+            "tokens": sum(len(row.ids) for row in train),
+            "flops": sum(flops(len(row.ids), len(row.ids) / 2) for row in train),
+            "labels_without_example": list(examples.missing),
+        })]  # fmt: skip
 
 
 def probe(train: np.ndarray, labels: np.ndarray, test: np.ndarray, count: int) -> np.ndarray:

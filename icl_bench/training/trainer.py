@@ -16,8 +16,13 @@ from icl_bench.errors import CellError
 from icl_bench.frozen import Frozen
 from icl_bench.models.architecture import Architecture
 from icl_bench.seeds import generator
-from icl_bench.sweep.tokenized_task import TokenizedTask
-from icl_bench.training.classification_head import Head, first_tokens, load_classifier
+from icl_bench.training.batches import batches, padded
+from icl_bench.training.classification_head import (
+    Head,
+    first_tokens,
+    load_classifier,
+    pad_token,
+)
 from icl_bench.training.examples import Examples, Row
 from icl_bench.wording import one_line
 
@@ -161,16 +166,6 @@ def fine_tune(
     return done
 
 
-def pad_token(experiment: TokenizedTask) -> int:
-    """A token that stands in no query: the tokenizer's own for padding, else its end of text."""
-    tokenizer: Any = experiment.tokenizer
-    for name in ("pad_token_id", "eos_token_id", "unk_token_id"):
-        token = getattr(tokenizer, name, None)
-        if token is not None:
-            return int(token)
-    raise CellError("the tokenizer has no token to pad with")
-
-
 def _with_lora(model: Any, recipe: Recipe) -> Any:
     from peft import LoraConfig, TaskType, get_peft_model
 
@@ -259,26 +254,6 @@ class _Padding:
         self.done.training_tokens += sum(len(row["input_ids"]) for row in rows)
         self.done.padded_tokens += batch["input_ids"].numel()
         return batch | {"labels": torch.tensor([row["labels"] for row in rows])}
-
-
-def padded(ids: Sequence[Sequence[int]], pad: int) -> dict[str, torch.Tensor]:
-    """A batch padded on the right: ids and mask, ``(rows, longest)``."""
-    import torch
-
-    longest = max(map(len, ids))
-    tokens = torch.full((len(ids), longest), pad)
-    mask = torch.zeros((len(ids), longest), dtype=torch.long)
-    for number, row in enumerate(ids):
-        tokens[number, : len(row)] = torch.tensor(list(row))
-        mask[number, : len(row)] = 1
-    return {"input_ids": tokens, "attention_mask": mask}
-
-
-def batches(rows: Sequence[Row], size: int) -> Iterator[list[int]]:
-    """Numbers of the rows in batches of similar lengths, longest first."""
-    order = sorted(range(len(rows)), key=lambda i: -len(rows[i].ids))
-    for start in range(0, len(order), size):
-        yield order[start : start + size]
 
 
 def predict(

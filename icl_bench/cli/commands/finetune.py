@@ -11,7 +11,7 @@ import typer
 from icl_bench.cli import options as o
 
 if TYPE_CHECKING:
-    from icl_bench.training.finetune import FinetuneSpec
+    from icl_bench.training.spec import FinetuneSpec
 
 Shots = Annotated[
     str,
@@ -101,7 +101,7 @@ class FinetuneOptions(o.DataOptions, o.TaskOptions):
 
     def spec(self) -> FinetuneSpec:
         """Read them. Raises ``UserError``."""
-        from icl_bench.training.finetune import FinetuneSpec
+        from icl_bench.training.spec import FinetuneSpec
 
         return FinetuneSpec(
             task=self.task, model=self.model, k=self.k, method=o.words(self.method) or (),
@@ -135,7 +135,7 @@ def finetune(
         display.note(f"  note: {text}")
     outcome = runs.run(results, display.note)
     display.outcome(outcome, results)
-    named = runs.experiment.data.spec.name, runs.model.name
+    named = runs.experiment.data.spec.name, runs.experiment.model.name
     show_results(results, *named, quiet=quiet, json=json)
     if outcome.failed:
         raise typer.Exit(1)

@@ -124,7 +124,9 @@ def test_a_selector_or_order_that_is_named_twice_is_planned_once(tmp_path: Path)
 def test_every_prompt_shows_k_different_demonstrations(tmp_path: Path, select: str, order: str):
     found = experiment(tmp_path, train_rows=42)
     group = PromptGroup(found, SelectorSpec.parse(select), Order.parse(order), 0)
-    assert all(sorted(row) == list(found.pool.rows) for row in np.atleast_2d(group.demonstrations(42)))
+    assert all(
+        sorted(row) == list(found.pool.rows) for row in np.atleast_2d(group.demonstrations(42))
+    )
 
 
 def test_the_longest_demonstrations_are_left_out_of_the_pool(tmp_path: Path):

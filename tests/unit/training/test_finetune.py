@@ -25,19 +25,19 @@ from icl_bench.results.cells import Prediction
 from icl_bench.results.reading import failed_cells, finished_cells, read_results, read_some
 from icl_bench.results.store import Store
 from icl_bench.seeds import generator
-from icl_bench.training import finetune
+from icl_bench.training import finetuned
 from icl_bench.training import trainer as training
+from icl_bench.training.batches import batches, padded
 from icl_bench.training.classification_head import first_tokens, load_classifier, sharing_rows
 from icl_bench.training.examples import VALIDATION_ROWS, Examples, Row
-from icl_bench.training.finetune import FinetuneSpec, Finetuning
+from icl_bench.training.finetune import Finetuning
 from icl_bench.training.probe import probe
+from icl_bench.training.spec import FinetuneSpec
 from icl_bench.training.trainer import (
     LengthBatches,
     Recipe,
     Trained,
     accuracy,
-    batches,
-    padded,
     predict,
 )
 
@@ -282,7 +282,7 @@ def test_the_same_seed_gives_the_same_predictions(tmp_path: Path, tiny: Path):
 def test_finished_cells_are_kept(tmp_path: Path, tiny: Path, monkeypatch):
     made = prepared(tmp_path, tiny, method=("full", "probe"))
     made.run(tmp_path / "results")
-    monkeypatch.setattr(finetune, "fine_tune", None)
+    monkeypatch.setattr(finetuned, "fine_tune", None)
     again = prepared(tmp_path, tiny, method=("full", "probe")).run(tmp_path / "results")
     assert not again.computed
     assert len(again.kept) == 2
