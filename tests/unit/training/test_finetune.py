@@ -548,7 +548,7 @@ def test_prompts_and_training_of_one_model_meet_in_tables_and_report(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--method", "loar"], "--method loar: not a method; did you mean lora?"),
+        (["--method", "loar"], "--method loar: not a training method; did you mean lora?"),
         (["--method", ","], "--method: empty; give lora, full, probe, knn"),
         (["--dtype", "float31"], "--dtype float31: not a dtype; did you mean float32 or"),
         (["--dtype", "float16"], "--dtype float16: a CPU trains in float32 or bfloat16"),

@@ -1,8 +1,8 @@
 """A fixed set of small runs over every selector, order, attention pattern, perturbation and method.
 
-``python tests/golden/runs.py FOLDER`` carries them out with the real model in float32 and writes
-one CSV file a run: what is stored under ``predictions/`` was made so, and later versions are held
-to it (``test_predictions.py``). Each run has a results folder of its own.
+``python tests/support/golden_runs.py FOLDER`` carries them out with the real model in float32 and writes
+one CSV file a run: what is stored in ``tests/golden/predictions`` was made so, and later versions are held
+to it. Each run has a results folder of its own.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # for the server of the API's unit tests
 
-HERE = Path(__file__).parent
+FREE_TEXT = Path(__file__).parent.parent / "golden" / "free_text.yaml"
 PORT = 18437
 """Of the run against a server: its address is a part of its cells' names."""
 COMMON = ("--model", "gemma3-270m", "--dtype", "float32", "--device", "cpu")
 
 RUNS: Mapping[str, Sequence[str]] = {
-    "selectors": ("run", "--task", "trec", "--k", "6,12", "--draws", "2", "--test-size", "12",
+    "selectors": ("run", "--task", "trec", "--k", "6", "--draws", "1", "--test-size", "8",
                   "--select", "random,balanced,centroids,centroids,of=queries,bm25,bertscore,dense,"
                   "hybrid:4,hybrid:4,by=dense,balanced+hybrid:4,centroids+hybrid:4,by=bertscore"),
     "orders": ("run", "--task", "trec", "--k", "6", "--draws", "2", "--test-size", "8",
@@ -58,7 +58,7 @@ RUNS: Mapping[str, Sequence[str]] = {
                   "--select", "balanced"),
     "seed": ("run", "--task", "banking77", "--k", "20", "--draws", "1", "--test-size", "8",
              "--seed", "5"),
-    "free-text": ("run", "--task", str(HERE / "free_text.yaml"), "--k", "2,4", "--draws", "1",
+    "free-text": ("run", "--task", str(FREE_TEXT), "--k", "2,4", "--draws", "1",
                   "--test-size", "4"),
     "simple-methods": ("finetune", "--task", "trec", "--k", "12", "--draws", "2", "--test-size",
                        "8", "--method", "probe,knn"),

