@@ -3,6 +3,7 @@
 A file is read and checked whole before anything is stored. Cells are taken as they stand; what the
 analysis could not count honestly (repeated rows, percentages for shares) is refused. Draws that
 lack test rows are taken in: tables compare them on their common rows and say what is left out.
+An import is one file in ``imported/``, with all its cells.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -21,10 +23,23 @@ import numpy as np
 
 from icl_bench.errors import UserError
 from icl_bench.metrics import SCORES
-from icl_bench.results.cells import AXES, cell_hash, prediction_schema
-from icl_bench.results.storage import Place
-from icl_bench.results.store import Store
-from icl_bench.table_files import csv_rows, gunzip, parquet_table, refusing_damaged_parquet
+from icl_bench.results.cells import (
+    AXES,
+    FINISHED,
+    PROTOCOL,
+    cell_hash,
+    prediction_schema,
+    slug,
+)
+from icl_bench.results.reading import IMPORT_META, IMPORTED, DamagedError, read_whole
+from icl_bench.results.storage import Place, Storage, storage_at
+from icl_bench.table_files import (
+    csv_rows,
+    gunzip,
+    parquet_bytes,
+    parquet_table,
+    refusing_damaged_parquet,
+)
 from icl_bench.text_files import decode, read_file
 from icl_bench.wording import one_line, plain, short
 
@@ -86,10 +101,10 @@ def import_predictions(file: Path, results: Place) -> Import:
         raise UserError(f"{shown}: must end in .parquet, .csv or .csv.gz")
     raw = read_file(file)
     sha256 = hashlib.sha256(raw).hexdigest()
-    store = Store(results)
-    if there := store.find_import(sha256):
-        name, rows = there
-        return Import(store.storage.where(name), rows, before=True)
+    storage = storage_at(results)
+    if before := find_import(storage, sha256):
+        name, rows = before
+        return Import(storage.where(name), rows, before=True)
     table = _read(raw, shown, ending)
     known = _known_columns(table, shown, variant=sha256[:8])
     further = {
@@ -99,9 +114,37 @@ def import_predictions(file: Path, results: Place) -> Import:
     }
     import pyarrow as pa
 
-    called = file.name[: -len(ending)]
-    stored = store.add_import(pa.table({**known, **further}), called, file.name, sha256)
-    return Import(store.storage.where(stored), len(table), tuple(further))
+    name = f"{IMPORTED}/{slug(file.name[: -len(ending)])[:80]}-{sha256[:12]}{FINISHED}"
+    about = {"source": file.name, "sha256": sha256, "rows": len(table), "protocol": PROTOCOL}
+    whole = pa.table({**known, **further}).replace_schema_metadata({IMPORT_META: json.dumps(about)})
+    _put(storage, name, whole, file.name)
+    return Import(storage.where(name), len(table), tuple(further))
+
+
+def find_import(storage: Storage, sha256: str) -> tuple[str, int] | None:
+    """The whole import of a file with this hash: its name and number of predictions."""
+    for name in sorted(storage.names(IMPORTED)):
+        if not name.endswith(f"-{sha256[:12]}{FINISHED}"):
+            continue
+        with suppress(DamagedError):
+            file = read_whole(storage, name)
+            if file.imported and file.imported["sha256"] == sha256:
+                return name, len(file.table)
+    return None
+
+
+def _put(storage: Storage, name: str, table: pa.Table, source: str) -> None:
+    import pyarrow as pa
+
+    storage.prepare()
+    try:
+        storage.put(name, parquet_bytes(table))
+    except OSError as error:
+        raise UserError(
+            f"results folder {storage.where()}: {error.strerror or error}; nothing was imported"
+        ) from None
+    except pa.ArrowException as error:
+        raise UserError(one_line(f"{source}: cannot be stored: {error}")) from None
 
 
 # -- reading ------------------------------------------------------------------------------------

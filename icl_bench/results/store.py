@@ -5,17 +5,16 @@ template, label set, data file or model is another cell and never mixes with the
 one JSON line per prediction; it is flushed to the disk after every pack. A last line that was torn
 by a kill is dropped on resume, and so are predictions whose prompts have changed since. Finished
 files appear whole or not at all. A cell that could not be computed is marked with its reason, in a
-file of its own. Predictions that were made elsewhere lie in ``imported/``, one file an import, with
-all its cells. Processes that share a folder take turns by a lock per cell, which is free again when
-a process dies. The store knows nothing of engines, and where its files lie is the business of a
-``Storage`` and of ``Journals``.
+file of its own. Processes that share a folder take turns by a lock per cell, which is free again
+when a process dies. The store knows nothing of engines, and where its files lie is the business of
+a ``Storage`` and of ``Journals``.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -28,20 +27,11 @@ from icl_bench.results.cells import (
     Identity,
     Prediction,
     prediction_schema,
-    slug,
 )
 from icl_bench.results.journals import Journal, Journals, journals_at
-from icl_bench.results.reading import (
-    CELL_META,
-    IMPORT_META,
-    IMPORTED,
-    DamagedError,
-    read_whole,
-    warn,
-)
+from icl_bench.results.reading import CELL_META, DamagedError, read_whole, warn
 from icl_bench.results.storage import Place, storage_at
 from icl_bench.table_files import parquet_bytes
-from icl_bench.wording import one_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -111,41 +101,6 @@ class Store:
                 yield opened
         finally:
             give_back()
-
-    def find_import(self, sha256: str) -> tuple[str, int] | None:
-        """The whole import of a file with this hash: its name and number of predictions."""
-        for name in sorted(self.storage.names(IMPORTED)):
-            if not name.endswith(f"-{sha256[:12]}{FINISHED}"):
-                continue
-            with suppress(DamagedError):
-                file = read_whole(self.storage, name)
-                if file.imported and file.imported["sha256"] == sha256:
-                    return name, len(file.table)
-        return None
-
-    def add_import(self, table: pa.Table, called: str, source: str, sha256: str) -> str:
-        """Store predictions that were made elsewhere, all in one file; returns its name.
-
-        ``table`` has the columns of ``prediction_schema`` and maybe further ones; the file is named
-        after ``called``, ``source`` is the file that they are from and ``sha256`` its hash.
-        Raises ``UserError`` where they cannot be written.
-        """
-        import pyarrow as pa
-
-        self.prepare()
-        name = f"{IMPORTED}/{slug(called)[:80]}-{sha256[:12]}{FINISHED}"
-        about = {"source": source, "sha256": sha256, "rows": len(table), "protocol": PROTOCOL}
-        table = table.replace_schema_metadata({IMPORT_META: json.dumps(about)})
-        try:
-            self.storage.put(name, parquet_bytes(table))
-        except OSError as error:
-            raise UserError(
-                f"results folder {self.storage.where()}: {error.strerror or error}; "
-                "nothing was imported"
-            ) from None
-        except pa.ArrowException as error:
-            raise UserError(one_line(f"{source}: cannot be stored: {error}")) from None
-        return name
 
     def others_at_work(self) -> bool:
         """Whether another process is computing a cell of this folder."""

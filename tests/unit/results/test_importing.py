@@ -34,9 +34,9 @@ from icl_bench.errors import UserError
 from icl_bench.report.prompt_trace import find_prediction
 from icl_bench.results.cells import AXES, prediction_schema
 from icl_bench.results.exporting import export_results
-from icl_bench.results.importing import NEEDED, Import, import_predictions
+from icl_bench.results.importing import NEEDED, Import, find_import, import_predictions
 from icl_bench.results.reading import failed_cells, finished_cells, read_stored
-from icl_bench.results.store import Store
+from icl_bench.results.storage import LocalStorage
 
 FORMATS = ("mine.parquet", "mine.csv", "mine.csv.gz", "MINE.CSV")
 KEY = [*AXES, "test_id"]
@@ -943,9 +943,9 @@ def test_a_changed_parquet_file_is_taken_or_refused_with_a_message(
 def test_an_import_is_stored_in_the_stores_own_place(tmp_path: Path):
     done = import_predictions(write(made_up(), tmp_path / "a.csv"), tmp_path / "results")
     sha256 = json.loads(pq.read_schema(stored(done)).metadata[b"icl_bench_import"])["sha256"]
-    store = Store(tmp_path / "results")
-    assert store.find_import(sha256) == (f"imported/{stored(done).name}", 12)
-    assert store.find_import("0" * 64) is None
+    storage = LocalStorage(tmp_path / "results")
+    assert find_import(storage, sha256) == (f"imported/{stored(done).name}", 12)
+    assert find_import(storage, "0" * 64) is None
 
 
 def test_draws_with_different_test_rows_are_compared_on_their_common_ones_and_it_is_said(

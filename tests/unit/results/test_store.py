@@ -16,7 +16,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.fakes import ENGINE, FREE_TEXT, FakeBackend, experiment, plan, row, runner, write_rows
+from support.in_memory import MemoryJournals, MemoryStorage
 
 from icl_bench import read_results
 from icl_bench.demonstrations.selector_spec import SelectorSpec
@@ -31,7 +34,8 @@ from icl_bench.results.cells import (
     Prediction,
     prediction_schema,
 )
-from icl_bench.results.reading import failed_cells, finished_cells, read_rows
+from icl_bench.results.exporting import export_results
+from icl_bench.results.reading import failed_cells, finished_cells, read_rows, result_files
 from icl_bench.results.store import OpenCell, Store
 from icl_bench.sweep.facts import facts
 
@@ -522,3 +526,62 @@ def test_files_are_readable_by_others_without_this_program(store: Store, identit
     path = finish(store, identity)
     assert path.stat().st_mode & 0o777 == 0o644
     assert len(pd.read_parquet(path, partitioning=None)) == len(ROWS)
+
+
+# -- further scores -----------------------------------------------------------------------------
+
+
+def test_scores_of_another_package_are_columns_of_their_own(
+    store: Store, identity: Identity, tmp_path: Path
+):
+    finish(store, Identity(SPEC.model_copy(update={"k": 3}), identity.facts))
+    with opened(store, identity) as cell:
+        cell.append(predictions(*ROWS))
+        scores = {"chrf": [0.5, 1.0, None, 0.25], "rouge1": [0.5] * 4}
+        name = cell.finish(ROWS, {"demonstration_ids": ["x"]}, scores)
+    schema = read_rows(store.storage, name).schema
+    assert schema.names == [*prediction_schema().names, "chrf"]
+    assert schema.field("chrf").type == pa.float64()
+    frame = read_results(store.storage)
+    assert list(frame.columns) == schema.names
+    own = frame[frame["k"] == 2]
+    assert own["chrf"].tolist()[:2] == [0.5, 1.0]
+    assert own["chrf"].isna().tolist() == [False, False, True, False]
+    assert own["rouge1"].tolist() == [0.5] * 4
+    assert own["rouge2"].isna().all()
+    assert frame.loc[frame["k"] == 3, "chrf"].isna().all()
+    for out in ("all.csv", "all.parquet"):
+        export_results(store.storage, tmp_path / out)
+    assert pd.read_csv(tmp_path / "all.csv")["chrf"].notna().sum() == 3
+    assert pq.read_table(tmp_path / "all.parquet")["chrf"].null_count == 5
+    with store.claim(identity, len(ROWS)) as again:
+        assert again is None  # a whole file
+
+
+@pytest.mark.parametrize("taken", ["k", "gold", "probability", "cell", "teaching"])
+def test_a_score_cannot_take_the_name_of_another_column(
+    store: Store, identity: Identity, taken: str
+):
+    with opened(store, identity) as cell:
+        cell.append(predictions(*ROWS))
+        with pytest.raises(ValueError, match=f"cannot be called {taken}"):
+            cell.finish(ROWS, {}, {taken: [0.5] * 4})
+    assert not store.has(identity)
+    assert path_of(store, identity, JOURNAL).exists()
+
+
+names = st.text(min_size=1, max_size=6).filter(lambda text: text not in prediction_schema().names)
+floats = st.one_of(st.none(), st.floats(allow_nan=False))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.dictionaries(names, st.lists(floats, min_size=4, max_size=4), max_size=3))
+def test_scores_of_any_name_are_read_as_they_were_given(scores: dict[str, list[float | None]]):
+    store = Store(MemoryStorage(), MemoryJournals())
+    identity = Identity(SPEC, {"backend": "fake", "seed": 0})
+    with opened(store, identity) as cell:
+        cell.append(predictions(*ROWS))
+        cell.finish(ROWS, {}, scores)
+    (file,) = result_files(store.storage, lambda message: pytest.fail(message))
+    found = file.table.select([*scores]).to_pydict()
+    assert found == scores
