@@ -152,9 +152,12 @@ def result_files(place: Place, say: Callable[[str], None]) -> Iterator[ResultFil
 
 def _in_order(names: Iterable[str]) -> list[str]:
     """The Parquet files of predictions, imports last, else by folder and name."""
-    paths = [name.split("/") for name in names if name.endswith(FINISHED)]
-    paths = [path for path in paths if ASIDE not in path]
-    return ["/".join(path) for path in sorted(paths, key=lambda p: (p[-2:-1] == [IMPORTED], p))]
+    found = [n for n in names if n.endswith(FINISHED) and ASIDE not in _parts(n)]
+    return sorted(found, key=lambda name: (_parts(name)[-2:-1] == [IMPORTED], _parts(name)))
+
+
+def _parts(name: str) -> list[str]:
+    return name.split("/")
 
 
 def _copied(storage: Storage, name: str, first: str, copies: int, cells: int) -> str:
@@ -223,7 +226,9 @@ def failed_cells(place: Place) -> list[dict[str, Any]]:
     """Cells that could not be computed: spec, reason, cell and variant of each."""
     storage, found = storage_at(place), []
     there = set(storage.names())
-    for name in sorted(name for name in there if name.endswith(FAILED)):
+    for name in sorted(there, key=_parts):
+        if not name.endswith(FAILED):
+            continue
         if name.removesuffix(FAILED) + FINISHED in there:
             continue  # finished after all, by a process that was killed before it cleared the mark
         try:

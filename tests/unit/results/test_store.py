@@ -424,6 +424,20 @@ def test_what_decides_no_prediction_leaves_the_cell_as_it_is(tmp_path: Path):
     assert identity_of(tmp_path).cell == same.cell
 
 
+def test_a_cells_files_are_called_after_its_axes_and_its_hash():
+    odd = {"task": "trec_fine", "model": "org/Model-1.5 b", "select": "hybrid:4,by=dense"}
+    identity = Identity(SPEC.model_copy(update=odd), {})
+    expected = "trec_fine/org-Model-1.5-b/hybrid-4-by-dense-drawn-full-k00002-d00-"
+    assert identity.name == f"{expected}{identity.cell}"
+
+
+@given(st.text(max_size=5), st.text(max_size=5))
+def test_no_name_leads_out_of_the_results_folder(task: str, model: str):
+    name = Identity(SPEC.model_copy(update={"task": task, "model": model}), {}).name
+    assert len(name.split("/")) == 3
+    assert not {"", ".", ".."} & set(name.split("/"))
+
+
 # -- reading ------------------------------------------------------------------------------------
 
 
