@@ -1,7 +1,10 @@
-"""Reads a file that a user names, or says why it cannot be read."""
+"""Reads a file that a user names, or says why it cannot; writes a file whole or not at all."""
 
 from __future__ import annotations
 
+import os
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from icl_bench.errors import UserError
@@ -24,3 +27,24 @@ def decode(raw: bytes, shown: str) -> str:
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise UserError(f"{shown}:{line}: not UTF-8 (byte 0x{raw[error.start]:02x})") from None
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write under a temporary name in the same folder, then rename; makes the folder.
+
+    The temporary name begins with a dot. Everyone may read the file. Raises ``OSError``.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-", suffix=path.suffix)
+    written = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        written.chmod(0o644)
+        written.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            written.unlink()
+        raise

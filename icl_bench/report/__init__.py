@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from icl_bench.errors import UserError
-from icl_bench.results.store import write_whole
+from icl_bench.text_files import write_whole
 
 MODULES = {"altair", "jinja2", "markupsafe", "vl_convert"}
 
@@ -82,6 +82,6 @@ def _check(out: Path) -> None:
 
 def _write(out: Path, content: bytes) -> None:
     try:
-        write_whole(out, lambda stream: stream.write(content))
+        write_whole(out, content)
     except OSError as error:
         raise UserError(f"--out {out}: cannot be written ({error.strerror})") from None

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from icl_bench.demonstrations.selector_spec import cautions
 from icl_bench.errors import UserError
 from icl_bench.results.cells import AXES, short_hash
-from icl_bench.results.reading import IMPORTED, Stored, read_stored
-from icl_bench.results.store import write_whole
+from icl_bench.results.reading import IMPORTED, Stored, imported_hashes, read_stored
 from icl_bench.results.trained_methods import UPPER
+from icl_bench.text_files import write_whole
 from icl_bench.wording import plain
 
 if TYPE_CHECKING:
@@ -101,28 +101,12 @@ def _versions(stored: Stored) -> dict[tuple[Any, ...], str]:
 
 def _data_hashes(stored: Stored, results: Path) -> dict[str, str]:
     """Variant -> hash of the data files and test rows behind it, or of the imported file."""
-    return _imported_hashes(results) | {
+    imports = {name: ", ".join(sorted(found)) for name, found in imported_hashes(results).items()}
+    return imports | {
         variant: short_hash({name: facts.get(name) for name in ("data", "test")})
         for variant, facts in stored.variants.items()
         if IMPORTED not in facts
     }
-
-
-def _imported_hashes(results: Path) -> dict[str, str]:
-    """The hashes that end the names of imports, by the variants in them."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    found: dict[str, set[str]] = {}
-    for path in sorted(results.rglob(f"{IMPORTED}/*.parquet")):
-        try:
-            with pq.ParquetFile(path) as file:
-                variants = file.read(["variant"])["variant"].unique().to_pylist()
-        except (pa.ArrowException, OSError, KeyError):
-            continue  # damaged: no prediction is read from it either
-        for variant in variants:
-            found.setdefault(variant, set()).add(path.stem.rpartition("-")[2])
-    return {variant: ", ".join(sorted(hashes)) for variant, hashes in found.items()}
 
 
 # -- as text ------------------------------------------------------------------------------------
@@ -214,12 +198,8 @@ def write(table: pd.DataFrame, out: Path) -> tuple[Path, Path]:
     beside = out.with_suffix(".md")
     for path, text in ((out, as_csv(table)), (beside, as_markdown(table))):
         try:
-            write_whole(path, _filler(text.encode()))
+            write_whole(path, text.encode())
         except OSError as error:
             reason = error.strerror or error
             raise UserError(f"{plain(path)}: cannot be written ({reason})") from None
     return out, beside
-
-
-def _filler(data: bytes) -> Callable[[Any], object]:
-    return lambda stream: stream.write(data)

@@ -11,7 +11,9 @@ from icl_bench.demonstrations.perturbations import Perturbation
 from icl_bench.errors import UserError
 from icl_bench.prompts.encoding import PromptEncoder, PromptSet
 from icl_bench.prompts.rendering import Piece, prompt_text
+from icl_bench.results.cells import FINISHED
 from icl_bench.results.reading import find_imported, finished_cells, read_rows
+from icl_bench.results.storage import Place, Storage, storage_at
 from icl_bench.results.trained_methods import CLASSIFIER
 from icl_bench.tasks.examples import Example, load_data
 from icl_bench.tasks.spec import TaskSpec, TestRows
@@ -27,7 +29,8 @@ class Shown:
     demonstrations: tuple[Example, ...]
     checked: str
     """Whether the rebuilt prompt is the one that was run, in words."""
-    file: Path
+    file: str
+    """Where it is stored."""
 
     def as_json(self) -> dict[str, Any]:
         """The prediction's columns, the prompt and the demonstrations."""
@@ -36,12 +39,12 @@ class Shown:
             "demonstration_ids": [d.id for d in self.demonstrations],
             "prompt": self.prompt,
             "checked": self.checked,
-            "file": str(self.file),
+            "file": self.file,
         }
 
 
 def find_prediction(
-    results: Path,
+    results: Place,
     wanted: Mapping[str, Any],
     test_id: str | None = None,
     data_dir: Path | None = None,
@@ -52,8 +55,9 @@ def find_prediction(
     demonstrations (``teaching``) or by its hash (``cell``). Raises ``UserError`` where none or
     several cells match, the test id is not among its rows, or the data files have changed since.
     """
-    path, meta = _one_cell(results, wanted)
-    row = _one_row(path, test_id)
+    storage = storage_at(results)
+    name, meta = _one_cell(storage, wanted)
+    row = _one_row(storage, name, test_id)
     spec = TaskSpec.model_validate(meta["task"])
     copied = row.get("queries") is not None  # the query is one of the demonstrations
     rows = TestRows(size=1) if copied else TestRows(ids=(row["test_id"],))
@@ -62,7 +66,7 @@ def find_prediction(
     stored = meta["facts"]["data"]  # may name a list of test ids too, which is not read here
     if any(stored.get(name) != digest for name, digest in data.files.items()):
         raise UserError(
-            f"{path}: the data has changed since the run ({data.origin}); "
+            f"{storage.where(name)}: the data has changed since the run ({data.origin}); "
             "its prompts cannot be rebuilt"
         )
     ids = row.pop("demonstration_ids")
@@ -72,7 +76,7 @@ def find_prediction(
     query = known[row["test_id"]] if copied else data.test[0]
     trained = meta["facts"].get("scoring") == CLASSIFIER  # on these examples, none is in the prompt
     text = prompt_text(spec.template, () if trained else shown, query, piece)
-    return Shown(row, text, shown, _checked(text, row, meta, spec), path)
+    return Shown(row, text, shown, _checked(text, row, meta, spec), storage.where(name))
 
 
 def as_shown(
@@ -87,7 +91,7 @@ def as_shown(
     return shown, Perturbation.parse(meta["facts"].get("teaching", "plain")).piece
 
 
-def _one_cell(results: Path, wanted: Mapping[str, Any]) -> tuple[Path, dict[str, Any]]:
+def _one_cell(storage: Storage, wanted: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     axes = {name: value for name, value in wanted.items() if name not in ("cell", "teaching")}
     teaching = wanted.get("teaching")
     if str(axes["task"]).endswith((".yaml", ".yml")):
@@ -95,19 +99,20 @@ def _one_cell(results: Path, wanted: Mapping[str, Any]) -> tuple[Path, dict[str,
 
         axes["task"] = load_task(str(axes["task"])).name
     found = [
-        (path, meta)
-        for path, meta in finished_cells(results)
-        if all(meta["spec"].get(name) == value for name, value in axes.items())
+        (name, meta)
+        for name, meta in finished_cells(storage)
+        if all(meta["spec"].get(axis) == value for axis, value in axes.items())
         and meta["cell"].startswith(str(wanted.get("cell", "")))
         and teaching in (None, meta["facts"].get("teaching", "plain"))
     ]
     asked = " ".join(f"{name}={value}" for name, value in wanted.items())
     if not found:
-        if path := find_imported(results, axes, str(wanted.get("cell", ""))):
-            raise UserError(f"{path}: imported predictions carry no prompt to show ({asked})")
-        raise UserError(f"results folder {results}: no finished cell with {asked}")
+        if name := find_imported(storage, axes, str(wanted.get("cell", ""))):
+            where = storage.where(name)
+            raise UserError(f"{where}: imported predictions carry no prompt to show ({asked})")
+        raise UserError(f"results folder {storage.where()}: no finished cell with {asked}")
     if len(found) > 1:
-        names = ", ".join(path.stem for path, _ in found[:4])
+        names = ", ".join(_stem(name) for name, _ in found[:4])
         raise UserError(
             f"{len(found)} cells match {asked}: {names}{', ...' if len(found) > 4 else ''}; "
             "say which by --model, --select, --order, --attention, --demonstrations or --cell HASH"
@@ -115,8 +120,12 @@ def _one_cell(results: Path, wanted: Mapping[str, Any]) -> tuple[Path, dict[str,
     return found[0]
 
 
-def _one_row(path: Path, test_id: str | None) -> dict[str, Any]:
-    rows = read_rows(path).to_pylist()
+def _stem(name: str) -> str:
+    return name.rpartition("/")[2].removesuffix(FINISHED)
+
+
+def _one_row(storage: Storage, name: str, test_id: str | None) -> dict[str, Any]:
+    rows = read_rows(storage, name).to_pylist()
     if test_id is None:
         first: dict[str, Any] = rows[0]
         return first
@@ -125,7 +134,7 @@ def _one_row(path: Path, test_id: str | None) -> dict[str, Any]:
             match: dict[str, Any] = row
             return match
     raise UserError(
-        f"--test-id {test_id}: not among the {len(rows)} test examples of {path.name} "
+        f"--test-id {test_id}: not among the {len(rows)} test examples of {_stem(name)}{FINISHED} "
         f"(the first is {rows[0]['test_id']})"
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,8 +20,8 @@ PROTOCOL = 1
 """Raised when the program changes in a way that changes predictions."""
 
 
-JOURNAL, FAILED = ".journal.jsonl", ".failed.json"
-"""How the names of an unfinished cell's journal and of a failed one's mark end."""
+FINISHED, JOURNAL, FAILED = ".parquet", ".journal.jsonl", ".failed.json"
+"""How names end: of a finished cell's file, an unfinished one's journal and a failed one's mark."""
 
 
 AXES = ("task", "model", "select", "order", "attention", "k", "draw")
@@ -45,8 +46,22 @@ class Identity:
         """Hash (12 hex digits) that names the cell's file."""
         return digest({"spec": self.spec.model_dump(), "facts": self.facts})[:12]
 
+    @property
+    def name(self) -> str:
+        """What the cell's files are called, but for the ending: ``TASK/MODEL/...-CELL``."""
+        spec = self.spec
+        kind = "-".join(map(slug, (spec.select, spec.order, spec.attention)))
+        file = f"{kind}-k{spec.k:05d}-d{spec.draw:02d}-{self.cell}"
+        return f"{slug(spec.task)}/{slug(spec.model)}/{file}"
+
+
+def slug(text: str) -> str:
+    """A text as a part of a file's name: letters, digits, dots and underscores stay."""
+    return re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-.") or "-"
+
 
 def digest(value: Any) -> str:
+    """SHA-256, in hex, of a JSON value under this protocol."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(f"{PROTOCOL}\n{text}".encode()).hexdigest()
 
@@ -84,7 +99,7 @@ def cell_hash(axes: Mapping[str, Any], variant: str) -> str:
 
 
 def prediction_schema() -> pa.Schema:
-    """The columns that every results file has."""
+    """The columns that every results file has; further ones may follow them."""
     import pyarrow as pa
 
     words = pa.dictionary(pa.int32(), pa.string())

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from icl_bench.errors import UserError
 from icl_bench.results.reading import EXPORT_META, finished_cells, read_table
+from icl_bench.results.storage import Place
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,7 +25,7 @@ FIRST = (
 """Columns that stand first, in this order; the others follow."""
 
 
-def export_results(results: Path, out: Path) -> int:
+def export_results(results: Place, out: Path) -> int:
     """Write Parquet or CSV by the file's ending; returns the number of predictions.
 
     The same results make the same bytes, with the same version of pyarrow.

@@ -3,21 +3,17 @@
 A file is read and checked whole before anything is stored. Cells are taken as they stand; what the
 analysis could not count honestly (repeated rows, percentages for shares) is refused. Draws that
 lack test rows are taken in: tables compare them on their common rows and say what is left out.
+An import is one file in ``imported/``, with all its cells.
 """
 
 from __future__ import annotations
 
-import csv
-import gzip
 import hashlib
-import io
 import json
 import math
-import sys
-import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -27,8 +23,23 @@ import numpy as np
 
 from icl_bench.errors import UserError
 from icl_bench.metrics import SCORES
-from icl_bench.results.cells import AXES, cell_hash, prediction_schema
-from icl_bench.results.store import Store
+from icl_bench.results.cells import (
+    AXES,
+    FINISHED,
+    PROTOCOL,
+    cell_hash,
+    prediction_schema,
+    slug,
+)
+from icl_bench.results.reading import IMPORT_META, IMPORTED, DamagedError, read_whole
+from icl_bench.results.storage import Place, Storage, storage_at
+from icl_bench.table_files import (
+    csv_rows,
+    gunzip,
+    parquet_bytes,
+    parquet_table,
+    refusing_damaged_parquet,
+)
 from icl_bench.text_files import decode, read_file
 from icl_bench.wording import one_line, plain, short
 
@@ -69,7 +80,8 @@ BATCH_ROWS = 50_000
 class Import:
     """A file that is in a results folder now."""
 
-    path: Path
+    where: str
+    """Where it is stored, as messages name it."""
     rows: int
     further: tuple[str, ...] = ()
     """Its columns that this program does not know; they are kept."""
@@ -77,7 +89,7 @@ class Import:
     """Whether it had been imported before: nothing was written."""
 
 
-def import_predictions(file: Path, results: Path) -> Import:
+def import_predictions(file: Path, results: Place) -> Import:
     """Store a file of predictions in a results folder, once.
 
     Raises ``UserError`` where the file cannot be read, lacks columns or values, has rows that
@@ -89,9 +101,10 @@ def import_predictions(file: Path, results: Path) -> Import:
         raise UserError(f"{shown}: must end in .parquet, .csv or .csv.gz")
     raw = read_file(file)
     sha256 = hashlib.sha256(raw).hexdigest()
-    store = Store(results)
-    if there := store.find_import(sha256):
-        return Import(*there, before=True)
+    storage = storage_at(results)
+    if before := find_import(storage, sha256):
+        name, rows = before
+        return Import(storage.where(name), rows, before=True)
     table = _read(raw, shown, ending)
     known = _known_columns(table, shown, variant=sha256[:8])
     further = {
@@ -101,9 +114,37 @@ def import_predictions(file: Path, results: Path) -> Import:
     }
     import pyarrow as pa
 
-    name = file.name[: -len(ending)]
-    path = store.add_import(pa.table({**known, **further}), name, file.name, sha256)
-    return Import(path, len(table), tuple(further))
+    name = f"{IMPORTED}/{slug(file.name[: -len(ending)])[:80]}-{sha256[:12]}{FINISHED}"
+    about = {"source": file.name, "sha256": sha256, "rows": len(table), "protocol": PROTOCOL}
+    whole = pa.table({**known, **further}).replace_schema_metadata({IMPORT_META: json.dumps(about)})
+    _put(storage, name, whole, file.name)
+    return Import(storage.where(name), len(table), tuple(further))
+
+
+def find_import(storage: Storage, sha256: str) -> tuple[str, int] | None:
+    """The whole import of a file with this hash: its name and number of predictions."""
+    for name in sorted(storage.names(IMPORTED)):
+        if not name.endswith(f"-{sha256[:12]}{FINISHED}"):
+            continue
+        with suppress(DamagedError):
+            file = read_whole(storage, name)
+            if file.imported and file.imported["sha256"] == sha256:
+                return name, len(file.table)
+    return None
+
+
+def _put(storage: Storage, name: str, table: pa.Table, source: str) -> None:
+    import pyarrow as pa
+
+    storage.prepare()
+    try:
+        storage.put(name, parquet_bytes(table))
+    except OSError as error:
+        raise UserError(
+            f"results folder {storage.where()}: {error.strerror or error}; nothing was imported"
+        ) from None
+    except pa.ArrowException as error:
+        raise UserError(one_line(f"{source}: cannot be stored: {error}")) from None
 
 
 # -- reading ------------------------------------------------------------------------------------
@@ -112,10 +153,7 @@ def import_predictions(file: Path, results: Path) -> Import:
 def _read(raw: bytes, shown: str, ending: str) -> pa.Table:
     """The columns as they stand in the file, every name once."""
     if ending == ".csv.gz":
-        try:
-            raw = gzip.decompress(raw)
-        except (OSError, EOFError, zlib.error) as error:
-            raise UserError(one_line(f"{shown}: not a whole gzip file: {error}")) from None
+        raw = gunzip(raw, shown)
     table = _parquet(raw, shown) if ending == ".parquet" else _csv(decode(raw, shown), shown)
     if not len(table):
         raise UserError(f"{shown}: has no rows")
@@ -124,16 +162,11 @@ def _read(raw: bytes, shown: str, ending: str) -> pa.Table:
 
 def _parquet(raw: bytes, shown: str) -> pa.Table:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    try:
-        with pq.ParquetFile(io.BytesIO(raw)) as file:
-            table = file.read()
-        table.validate(full=True)
+    with refusing_damaged_parquet(shown):
+        table = parquet_table(raw)
         _check_names(table.column_names, shown)
         return pa.table({name: _decoded(table[name]) for name in table.column_names})
-    except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, OverflowError) as error:
-        raise UserError(one_line(f"{shown}: not a whole Parquet file: {error}")) from None
 
 
 def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -151,46 +184,19 @@ def _csv(text: str, shown: str) -> pa.Table:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    with _cells_of_any_length():
-        rows = _csv_rows(text, shown)
-        header = next(rows, [])
-        _check_names(header, shown)
-        chunks: list[list[pa.Array]] = [[] for _ in header]
-        while batch := list(islice(rows, BATCH_ROWS)):
-            for chunk, cells in zip(chunks, zip(*batch, strict=True), strict=True):
-                chunk.append(pa.array(cells, pa.string()))
+    rows = (cells for _, cells in csv_rows(text, shown))
+    header = next(rows, [])
+    _check_names(header, shown)
+    chunks: list[list[pa.Array]] = [[] for _ in header]
+    while batch := list(islice(rows, BATCH_ROWS)):
+        for chunk, cells in zip(chunks, zip(*batch, strict=True), strict=True):
+            chunk.append(pa.array(cells, pa.string()))
     columns = {}
     for name, chunk in zip(header, chunks, strict=True):
         column = pa.chunked_array(chunk, pa.string())
         empty = pc.equal(column, "")
         columns[name] = column if name == "prediction" else pc.if_else(empty, None, column)
     return pa.table(columns)
-
-
-@contextmanager
-def _cells_of_any_length() -> Iterator[None]:
-    """Let ``csv`` read cells above its limit of 131,072 characters: whole prompts."""
-    before = csv.field_size_limit(sys.maxsize)
-    try:
-        yield
-    finally:
-        csv.field_size_limit(before)
-
-
-def _csv_rows(text: str, shown: str) -> Iterator[list[str]]:
-    """The header and the rows, as many cells in each."""
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    width = 0
-    try:
-        for cells in reader:
-            width = width or len(cells)
-            if len(cells) == width:
-                yield cells
-            elif cells:
-                where = f"{shown}:{reader.line_num}"
-                raise UserError(f"{where}: {len(cells)} cells, but the header has {width}")
-    except csv.Error as error:
-        raise UserError(one_line(f"{shown}:{reader.line_num}: not CSV: {error}")) from None
 
 
 def _check_names(names: Sequence[str], shown: str) -> None:

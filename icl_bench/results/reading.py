@@ -1,16 +1,20 @@
-"""Reads a results folder: whole files of cells and of imports, marks of failed cells."""
+"""Reads a results folder: whole files of cells and of imports, marks of failed cells.
+
+A folder may also be any other place that :func:`icl_bench.results.storage.storage_at` knows.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.errors import UserError
-from icl_bench.results.cells import AXES, FAILED, prediction_schema
-from icl_bench.wording import plain
+from icl_bench.results.cells import AXES, FAILED, FINISHED, prediction_schema
+from icl_bench.results.storage import Place, Storage, storage_at
+from icl_bench.table_files import parquet_table
+from icl_bench.wording import first_line, plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,6 +37,7 @@ EXPORT_META = b"icl_bench_export"
 
 
 def warn(message: str) -> None:
+    """Warn of something in the folder that is left out or put aside."""
     import warnings
 
     warnings.warn(message, stacklevel=3)
@@ -43,14 +48,14 @@ class DamagedError(Exception):
 
 
 class ExportError(DamagedError):
-    """The file is an export: other files hold its cells, or it is what they are checked against."""
+    """The file is an export: its cells have files of their own, or are compared with it."""
 
 
 @dataclass(frozen=True)
 class ResultFile:
     """A whole file: of one cell, or an import of many."""
 
-    path: Path
+    name: str
     meta: Mapping[str, Any]
     """What it says of itself."""
     table: pa.Table
@@ -85,76 +90,83 @@ class ResultFile:
         return self.table["cell"].combine_chunks().indices.to_numpy()
 
 
-def read_whole(path: Path, rows: int | None = None) -> ResultFile:
+def read_whole(storage: Storage, name: str, rows: int | None = None) -> ResultFile:
     """Read a whole file. Raises ``DamagedError``.
 
     ``rows`` is the number of predictions that it should have, where that is known.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path) as file:
-            table = file.read()
-        table.validate(full=True)
+        table = parquet_table(storage.read(name))
         stored = table.schema.metadata or {}
         if IMPORT_META in stored:
             about = json.loads(stored[IMPORT_META])
-            meta = {IMPORTED: {name: about[name] for name in ("source", "sha256")}}
+            meta = {IMPORTED: {fact: about[fact] for fact in ("source", "sha256")}}
             rows = int(about["rows"])
         elif EXPORT_META in stored:
             raise ExportError("is an export, not a result")
         else:
             meta = dict(json.loads(stored[CELL_META]))
-            meta |= {name: table[name][0].as_py() for name in ("cell", "variant")}
-        table = _conformed(table, further=IMPORT_META in stored)
+            meta |= {column: table[column][0].as_py() for column in ("cell", "variant")}
+        table = _conformed(table)
         if table["cell"].null_count:
             raise ValueError("rows that are of no cell")
     except KeyError:
         raise DamagedError("is not a results file of this program") from None
     except (pa.ArrowException, OSError, ValueError, TypeError, IndexError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise DamagedError(f"cannot be read ({reason[:120]})") from None
+        raise DamagedError(f"cannot be read ({first_line(error)[:120]})") from None
     if rows is not None and len(table) != rows:
         raise DamagedError(f"has {len(table)} predictions instead of {rows}")
-    return ResultFile(path, meta, table)
+    return ResultFile(name, meta, table)
 
 
-def result_files(root: Path, say: Callable[[str], None]) -> Iterator[ResultFile]:
+def result_files(place: Place, say: Callable[[str], None]) -> Iterator[ResultFile]:
     """Whole files, those of one cell first, then imports without the cells that went before.
 
     ``say`` is told what is left out. Raises ``UserError`` where there is no such folder.
     """
-    if not root.is_dir():
-        raise UserError(f"results folder {root}: not there; run something first (icl-bench run)")
-    paths = [
-        path
-        for path in root.rglob("*.parquet")
-        if not path.name.startswith(".") and ASIDE not in path.relative_to(root).parts
-    ]
-    seen: dict[tuple[Any, ...], Path] = {}
-    for path in sorted(paths, key=lambda path: (path.parent.name == IMPORTED, path)):
+    storage = storage_at(place)
+    if not storage.exists():
+        where = storage.where()
+        raise UserError(f"results folder {where}: not there; run something first (icl-bench run)")
+    seen: dict[tuple[Any, ...], str] = {}
+    for name in _in_order(storage.names()):
         try:
-            file = read_whole(path)
+            file = read_whole(storage, name)
         except ExportError:
             continue
         except DamagedError as problem:
-            say(f"{path}: {problem}; left out")
+            say(f"{storage.where(name)}: {problem}; left out")
             continue
         cells = {cell["cell"]: _same(cell) for cell in file.cells()}
         copies = [cell for cell, key in cells.items() if key in seen]
         if copies:
-            first = seen[cells[copies[0]]]
-            if len(copies) == len(cells) == 1:
-                say(f"{path}: holds the same cell as {first}; left out")
-            else:
-                count = f"{len(copies):,} of its {len(cells):,} cells"
-                say(f"{path}: {count} are in other files too ({first}); left out")
+            say(_copied(storage, name, seen[cells[copies[0]]], len(copies), len(cells)))
             if len(copies) == len(cells):
                 continue
             file = file.without(set(copies))
-        seen.update((key, path) for key in cells.values() if key not in seen)
+        seen.update((key, name) for key in cells.values() if key not in seen)
         yield file
+
+
+def _in_order(names: Iterable[str]) -> list[str]:
+    """The Parquet files of predictions, imports last, else by folder and name."""
+    found = [n for n in names if n.endswith(FINISHED) and ASIDE not in _parts(n)]
+    return sorted(found, key=lambda name: (_parts(name)[-2:-1] == [IMPORTED], _parts(name)))
+
+
+def _parts(name: str) -> list[str]:
+    return name.split("/")
+
+
+def _copied(storage: Storage, name: str, first: str, copies: int, cells: int) -> str:
+    """What to say of a file some of whose cells are in an earlier one."""
+    where, first = storage.where(name), storage.where(first)
+    if copies == cells == 1:
+        return f"{where}: holds the same cell as {first}; left out"
+    count = f"{copies:,} of its {cells:,} cells"
+    return f"{where}: {count} are in other files too ({first}); left out"
 
 
 def _same(cell: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -163,72 +175,96 @@ def _same(cell: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def finished_cells(
-    root: Path, say: Callable[[str], None] = warn
-) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """The files of finished cells, by name, with what they say of themselves.
+    place: Place, say: Callable[[str], None] = warn
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The names of finished cells' files, in order, with what they say of themselves.
 
     That is spec, facts, cell, variant, seconds, demonstration_ids where they are shared, task, ...
     Imports say nothing of the kind and are passed over. Damaged files, and further copies of a
     cell, are left out; ``say`` is told which. Raises ``UserError`` where there is no such folder.
     """
-    for file in result_files(root, say):
+    for file in result_files(place, say):
         if file.imported is None:
-            yield file.path, dict(file.meta)
+            yield file.name, dict(file.meta)
 
 
-def find_imported(root: Path, axes: Mapping[str, Any], cell: str = "") -> Path | None:
+def find_imported(place: Place, axes: Mapping[str, Any], cell: str = "") -> str | None:
     """The import that holds a cell with these axes and a hash that begins so, if there is one."""
-    for file in result_files(root, say=lambda _: None):
+    for file in result_files(place, say=lambda _: None):
         if file.imported and any(
             axes.items() <= known.items() and known["cell"].startswith(cell)
             for known in file.cells()
         ):
-            return file.path
+            return file.name
     return None
 
 
-def read_rows(path: Path) -> pa.Table:
-    """The predictions in one file, and nothing that the names of its folders might add."""
-    import pyarrow.parquet as pq
+def imported_hashes(place: Place) -> dict[str, set[str]]:
+    """Variant -> hashes that end the names of the imports with predictions of it."""
+    import pyarrow as pa
 
-    with pq.ParquetFile(path) as file:
-        return file.read()
-
-
-def failed_cells(root: Path) -> list[dict[str, Any]]:
-    """Cells that could not be computed: spec, reason, cell and variant of each."""
-    found = []
-    for path in sorted(root.rglob(f"*{FAILED}")):
-        if path.with_name(path.name.removesuffix(FAILED) + ".parquet").exists():
-            continue  # finished after all, by a process that was killed before it cleared the mark
+    storage, found = storage_at(place), dict[str, set[str]]()
+    for name in _in_order(storage.names()):
+        folder, _, file = name.rpartition("/")
+        if folder.rpartition("/")[2] != IMPORTED:
+            continue
         try:
-            found.append(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError) as error:
-            warn(f"{path}: cannot be read ({error}); left out")
+            variants = parquet_table(storage.read(name))["variant"].unique().to_pylist()
+        except (pa.ArrowException, OSError, KeyError):
+            continue  # damaged: no prediction is read from it either
+        for variant in variants:
+            found.setdefault(variant, set()).add(file.removesuffix(FINISHED).rpartition("-")[2])
     return found
 
 
-def read_results(root: str | Path = "results") -> pd.DataFrame:
+def read_rows(place: Place, name: str) -> pa.Table:
+    """The predictions in one file."""
+    return parquet_table(storage_at(place).read(name))
+
+
+def failed_cells(place: Place) -> list[dict[str, Any]]:
+    """Cells that could not be computed: spec, reason, cell and variant of each."""
+    storage, found = storage_at(place), []
+    there = set(storage.names())
+    for name in sorted(there, key=_parts):
+        if not name.endswith(FAILED):
+            continue
+        if name.removesuffix(FAILED) + FINISHED in there:
+            continue  # finished after all, by a process that was killed before it cleared the mark
+        try:
+            found.append(json.loads(storage.read(name).decode()))
+        except (OSError, ValueError) as error:
+            warn(f"{storage.where(name)}: cannot be read ({error}); left out")
+    return found
+
+
+def read_results(root: Place = "results") -> pd.DataFrame:
     """Read a results folder into one tidy frame, one row a prediction.
 
     Columns are the axes (task, model, select, order, attention, k, draw), test_id, gold,
     prediction, correct, valid, token counts, backend, scores, ``cell`` and ``variant``: cells of
     different variants (another test set, template, dtype, ...) must not be averaged together.
-    Further columns of imported files follow, null in rows that lack them. Damaged files and further
-    copies of a cell are left out with a warning that names them.
+    Further columns that a file has (an import's own, scores of another package) follow, null in
+    rows that lack them. Damaged files and further copies of a cell are left out with a warning that
+    names them.
 
     Raises ``UserError`` where there is no such folder or no result in it.
     """
-    frame: pd.DataFrame = read_table(Path(root)).to_pandas()
+    frame: pd.DataFrame = read_table(root).to_pandas()
     return frame
 
 
-def read_table(root: Path) -> pa.Table:
+def read_table(place: Place) -> pa.Table:
     """The same as ``read_results``, as a table in Arrow's types."""
-    files = list(result_files(root, warn))
+    files = list(result_files(place, warn))
     if not files:
-        raise UserError(f"results folder {root}: no results yet; run something first")
+        raise _nothing_in(place)
     return _joined(files)
+
+
+def _nothing_in(place: Place) -> UserError:
+    where = storage_at(place).where()
+    return UserError(f"results folder {where}: no results yet; run something first")
 
 
 def _joined(files: Sequence[ResultFile]) -> pa.Table:
@@ -253,15 +289,15 @@ class Stored:
     """The marks of ``failed_cells``."""
 
 
-def read_stored(root: Path) -> Stored:
+def read_stored(place: Place) -> Stored:
     """Read all that a results folder holds.
 
     Damaged files and further copies of a cell are left out with a warning that names them. Raises
     ``UserError`` where there is no such folder, or neither a finished nor a failed cell in it.
     """
-    files, failed = list(result_files(root, warn)), failed_cells(root)
+    files, failed = list(result_files(place, warn)), failed_cells(place)
     if not files and not failed:
-        raise UserError(f"results folder {root}: no results yet; run something first")
+        raise _nothing_in(place)
     cells = {file.meta["cell"]: file.meta for file in files if file.imported is None}
     frame: pd.DataFrame = _joined(files).to_pandas() if files else no_results()
     return Stored(frame, cells, _variants(files), failed)
@@ -273,11 +309,8 @@ def no_results() -> pd.DataFrame:
     return frame
 
 
-def _conformed(table: pa.Table, *, further: bool) -> pa.Table:
-    """Columns of an older or newer file in today's order, absent ones empty.
-
-    Behind them, if asked for, the ``further`` columns that are none of this program's.
-    """
+def _conformed(table: pa.Table) -> pa.Table:
+    """Columns of an older or newer file in today's order, absent ones empty; others behind them."""
     import pyarrow as pa
 
     schema, there = prediction_schema(), table.schema.names
@@ -287,17 +320,18 @@ def _conformed(table: pa.Table, *, further: bool) -> pa.Table:
         f.name: table[f.name].cast(f.type) if f.name in there else pa.nulls(len(table), f.type)
         for f in schema
     }
-    if further:
-        columns |= {name: table[name] for name in there if name not in columns}
+    columns |= {name: table[name] for name in there if name not in columns}
     return pa.table(columns)
 
 
 def _agreed(tables: Sequence[pa.Table]) -> list[pa.Table]:
-    """Tables whose further columns are of one type in all: the wider one, else text."""
+    """Tables whose further columns have the same type in all: the wider one, else text."""
     agreed = list(tables)
     names = {name for table in tables for name in table.schema.names}
     for name in names - set(prediction_schema().names):
         having = [i for i, table in enumerate(agreed) if name in table.schema.names]
+        if len({agreed[i].schema.field(name).type for i in having}) == 1:
+            continue
         columns = _of_one_type([agreed[i][name] for i in having])
         for i, column in zip(having, columns, strict=True):
             place = agreed[i].schema.get_field_index(name)
@@ -326,14 +360,6 @@ def _as_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return pa.chunked_array([pa.array(values, pa.string())])
 
 
-def read_variants(root: Path) -> dict[str, dict[str, Any]]:
-    """The facts of each variant in a results folder.
-
-    Of an import's variant only one is known, ``imported``: the name of the file it is from.
-    """
-    return _variants(result_files(root, say=lambda _: None))
-
-
 def _variants(files: Iterable[ResultFile]) -> dict[str, dict[str, Any]]:
     facts: dict[str, dict[str, Any]] = {}
     for file in files:
@@ -345,7 +371,7 @@ def _variants(files: Iterable[ResultFile]) -> dict[str, dict[str, Any]]:
     return facts
 
 
-def read_some(results: Path, only: Mapping[str, str] | None = None) -> Stored:
+def read_some(results: Place, only: Mapping[str, str] | None = None) -> Stored:
     """Read a results folder, or what of it has these values (task, model).
 
     Raises ``UserError`` where there is neither a finished nor a failed cell left.
@@ -353,7 +379,7 @@ def read_some(results: Path, only: Mapping[str, str] | None = None) -> Stored:
     wanted, stored = dict(only or {}), read_stored(results)
     failed = [f for f in stored.failed if wanted.items() <= f["spec"].items()]
     try:
-        frame = _those(stored.predictions, wanted, results)
+        frame = _those(stored.predictions, wanted, storage_at(results).where())
     except UserError:
         if not failed:
             raise
@@ -361,12 +387,12 @@ def read_some(results: Path, only: Mapping[str, str] | None = None) -> Stored:
     return replace(stored, predictions=frame, failed=failed)
 
 
-def _those(frame: pd.DataFrame, wanted: Mapping[str, str], results: Path) -> pd.DataFrame:
+def _those(frame: pd.DataFrame, wanted: Mapping[str, str], where: str) -> pd.DataFrame:
     for name, value in wanted.items():
         kept = frame[frame[name] == value]
         if kept.empty:
             there = ", ".join(sorted(frame[name].astype(str).unique()))
-            raise UserError(f"results folder {results}: nothing of {name} {value!r} (has: {there})")
+            raise UserError(f"results folder {where}: nothing of {name} {value!r} (has: {there})")
         frame = kept
     for name in frame.select_dtypes("category").columns:
         frame = frame.assign(**{name: frame[name].cat.remove_unused_categories()})

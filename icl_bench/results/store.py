@@ -1,115 +1,94 @@
-"""Predictions on disk: one Parquet file a finished cell, a journal while it is being computed.
+"""Writes predictions: a journal while a cell is computed, then one Parquet file.
 
 A file's name ends in a hash of everything that decides the cell's predictions, so that a changed
 template, label set, data file or model is another cell and never mixes with the old. A journal has
 one JSON line per prediction; it is flushed to the disk after every pack. A last line that was torn
 by a kill is dropped on resume, and so are predictions whose prompts have changed since. Finished
-files are written under a temporary name and renamed. A cell that could not be computed is marked
-with its reason, in a file of its own. Predictions that were made elsewhere lie in ``imported/``,
-one file an import, with all its cells. Processes that share a folder take turns by a lock per cell
-(flock, released by the system when a process dies). The store knows nothing of engines.
+files appear whole or not at all. A cell that could not be computed is marked with its reason, in a
+file of its own. Processes that share a folder take turns by a lock per cell, which is free again
+when a process dies. The store knows nothing of engines, and where its files lie is the business of
+a ``Storage`` and of ``Journals``.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import re
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from icl_bench.errors import UserError
 from icl_bench.metrics import SCORES
 from icl_bench.results.cells import (
     FAILED,
-    JOURNAL,
+    FINISHED,
     PROTOCOL,
     Identity,
     Prediction,
     prediction_schema,
 )
-from icl_bench.results.reading import (
-    CELL_META,
-    IMPORT_META,
-    IMPORTED,
-    DamagedError,
-    read_whole,
-    warn,
-)
-from icl_bench.wording import one_line
+from icl_bench.results.journals import Journal, Journals, journals_at
+from icl_bench.results.reading import CELL_META, DamagedError, read_whole, warn
+from icl_bench.results.storage import Place, storage_at
+from icl_bench.table_files import parquet_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from filelock import FileLock
 
 
 class Store:
-    """A results folder."""
+    """A results folder, to write to: a storage of what is finished, and journals of what is not.
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    ``place`` is a folder, or a storage; ``journals`` are those of the folder where none are given.
+    """
+
+    def __init__(self, place: Place, journals: Journals | None = None) -> None:
+        self.storage = storage_at(place)
+        self.journals = journals_at(place) if journals is None else journals
 
     def prepare(self) -> None:
         """Make the folder and try to write to it. Raises ``UserError``."""
-        try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.root):
-                pass
-        except OSError as error:
-            raise UserError(
-                f"results folder {self.root}: cannot be written ({error.strerror}); "
-                "give another with --results"
-            ) from None
+        self.storage.prepare()
 
-    def path(self, identity: Identity) -> Path:
-        """The file of a finished cell."""
-        spec = identity.spec
-        kind = "-".join(map(_slug, (spec.select, spec.order, spec.attention)))
-        name = f"{kind}-k{spec.k:05d}-d{spec.draw:02d}-{identity.cell}.parquet"
-        return self.root / _slug(spec.task) / _slug(spec.model) / name
-
-    def journal(self, identity: Identity) -> Path:
-        """The journal of an unfinished cell."""
-        return self.path(identity).with_suffix(JOURNAL)
-
-    def mark(self, identity: Identity) -> Path:
-        """The file that says why a cell could not be computed."""
-        return self.path(identity).with_suffix(FAILED)
+    def has(self, identity: Identity) -> bool:
+        """Whether a cell has a file; it may be damaged."""
+        return self.storage.has(f"{identity.name}{FINISHED}")
 
     def is_done(self, identity: Identity, rows: int) -> bool:
-        """Whether the cell's file is there and whole; one that is cut short is set aside.
+        """Whether the cell's file is there and whole; one that is damaged is renamed.
 
         ``rows`` is the number of predictions that a whole file has.
         """
-        path = self.path(identity)
-        if not path.exists():
+        name = f"{identity.name}{FINISHED}"
+        if not self.storage.has(name):
             return False
         try:
-            read_whole(path, rows)
+            read_whole(self.storage, name, rows)
         except DamagedError as problem:
-            aside = path.with_suffix(".parquet.damaged")
-            path.replace(aside)
-            warn(f"{path}: {problem}; set aside as {aside.name}, the cell is run again")
+            aside = f"{name}.damaged"
+            self.storage.rename(name, aside)
+            warn(
+                f"{self.storage.where(name)}: {problem}; set aside as {aside.rpartition('/')[2]}, "
+                "the cell is run again"
+            )
             return False
         return True
 
     @contextmanager
     def claim(self, identity: Identity, rows: int) -> Iterator[OpenCell | None]:
-        """Take a cell for this process: None if it is done, or another process has it."""
-        from filelock import Timeout
+        """Take a cell for this process while the block runs.
 
+        Gives None if it is done, or another process has it. ``rows`` is the number of predictions
+        of a whole cell. Raises ``UserError`` when the folder cannot be written.
+        """
         try:
-            lock = self._lock(identity.cell)
-            lock.acquire(timeout=0)
-        except Timeout:
+            give_back = self.journals.take(identity.name)
+        except OSError as error:
+            raise self.unwritable(error) from None
+        if give_back is None:
             yield None
             return
-        except OSError as error:
-            raise self._unwritable(error) from None
         try:
             if self.is_done(identity, rows):
                 yield None
@@ -117,74 +96,22 @@ class Store:
             try:
                 opened = OpenCell.resume(self, identity)
             except OSError as error:
-                raise self._unwritable(error) from None
+                raise self.unwritable(error) from None
             with opened:
                 yield opened
         finally:
-            lock.release()
-
-    def find_import(self, sha256: str) -> tuple[Path, int] | None:
-        """The whole import of a file with this hash, and its number of predictions."""
-        for path in sorted((self.root / IMPORTED).glob(f"*-{sha256[:12]}.parquet")):
-            with suppress(DamagedError):
-                file = read_whole(path)
-                if file.imported and file.imported["sha256"] == sha256:
-                    return path, len(file.table)
-        return None
-
-    def add_import(self, table: pa.Table, name: str, source: str, sha256: str) -> Path:
-        """Store predictions that were made elsewhere, all in one file.
-
-        ``table`` has the columns of ``prediction_schema`` and maybe further ones; ``name`` is what
-        the file is called after, ``source`` the file that they are from and ``sha256`` its hash.
-        Raises ``UserError`` where they cannot be written.
-        """
-        import pyarrow as pa
-
-        self.prepare()
-        path = self.root / IMPORTED / f"{_slug(name)[:80]}-{sha256[:12]}.parquet"
-        about = {"source": source, "sha256": sha256, "rows": len(table), "protocol": PROTOCOL}
-        table = table.replace_schema_metadata({IMPORT_META: json.dumps(about)})
-        try:
-            write_whole(path, lambda stream: _write_parquet(table, stream))
-        except OSError as error:
-            raise UserError(
-                f"results folder {self.root}: {error.strerror or error}; nothing was imported"
-            ) from None
-        except pa.ArrowException as error:
-            raise UserError(one_line(f"{source}: cannot be stored: {error}")) from None
-        return path
+            give_back()
 
     def others_at_work(self) -> bool:
         """Whether another process is computing a cell of this folder."""
-        journals = self.root.rglob(f"*{JOURNAL}")
-        return any(self._held(j.name.removesuffix(JOURNAL).rpartition("-")[2]) for j in journals)
+        return self.journals.others_at_work()
 
-    def _held(self, cell: str) -> bool:
-        from filelock import Timeout
-
-        try:
-            with self._lock(cell).acquire(timeout=0):
-                return False
-        except Timeout:
-            return True
-
-    def _lock(self, cell: str) -> FileLock:
-        from filelock import FileLock
-
-        locks = self.root / ".locks"
-        locks.mkdir(parents=True, exist_ok=True)
-        return FileLock(locks / f"{cell}.lock")
-
-    def _unwritable(self, error: OSError) -> UserError:
+    def unwritable(self, error: OSError) -> UserError:
+        """What a user is told of a disk that is full, or of a folder that cannot be written."""
         return UserError(
-            f"results folder {self.root}: {error.strerror or error}; what was journalled is kept, "
-            "run the same command again once there is space"
+            f"results folder {self.storage.where()}: {error.strerror or error}; what was "
+            "journalled is kept, run the same command again once there is space"
         )
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-.") or "-"
 
 
 @dataclass
@@ -193,11 +120,11 @@ class OpenCell:
 
     store: Store
     identity: Identity
+    journal: Journal
     done: dict[str, Prediction] = field(default_factory=dict)
     """Predictions so far, by test id."""
     _seconds: dict[str, float] = field(default_factory=dict)
     """Each one's part of the engine time."""
-    _stream: IO[bytes] | None = None
 
     @property
     def seconds(self) -> float:
@@ -207,33 +134,18 @@ class OpenCell:
     @classmethod
     def resume(cls, store: Store, identity: Identity) -> OpenCell:
         """Read what a journal holds, drop a torn last line, and open it for more."""
-        cell = cls(store, identity)
-        path = store.journal(identity)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        whole = cell._read(path) if path.exists() else 0
-        stream = path.open("r+b" if path.exists() else "w+b")
-        stream.truncate(whole)
-        stream.seek(whole)
-        cell._stream = stream
-        return cell
-
-    def _read(self, path: Path) -> int:
-        """Take in whole lines; returns the number of bytes they fill."""
-        data, whole = path.read_bytes(), 0
-        for line in data.splitlines(keepends=True):
+        cell = cls(store, identity, store.journals.open(identity.name))
+        whole = 0
+        for line in cell.journal.read().splitlines(keepends=True):
             try:
-                record = json.loads(line) if line.endswith(b"\n") else None
-                if not isinstance(record, dict):
-                    break
-                seconds = float(record.pop("seconds", 0.0))
-                ids = record.pop("demonstration_ids", None)
-                prediction = Prediction(**record, demonstration_ids=ids and tuple(ids))
-            except (ValueError, TypeError, UnicodeDecodeError):
+                prediction, seconds = _parsed(line)
+            except (ValueError, TypeError):
                 break
-            self.done[prediction.test_id] = prediction
-            self._seconds[prediction.test_id] = seconds
+            cell.done[prediction.test_id] = prediction
+            cell._seconds[prediction.test_id] = seconds
             whole += len(line)
-        return whole
+        cell.journal.cut(whole)
+        return cell
 
     def keep(self, hashes: Mapping[str, str]) -> None:
         """Drop predictions whose prompt is another than the present one, with a warning.
@@ -248,8 +160,9 @@ class OpenCell:
             count, had = f"{len(others):,} predictions", "other prompts"
             if len(others) == 1:
                 count, had = "1 prediction", "another prompt"
+            where = self.store.storage.where(f"{self.identity.name}{FINISHED}")
             warn(
-                f"{self.store.path(self.identity)}: {count} of an interrupted run had {had} "
+                f"{where}: {count} of an interrupted run had {had} "
                 "(another library or machine chose other demonstrations?); computed again"
             )
 
@@ -257,53 +170,46 @@ class OpenCell:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._stream is not None:
-            with suppress(OSError):  # a full disk was reported when it was met
-                self._stream.close()
+        self.journal.close()
 
     def append(self, predictions: Sequence[Prediction], seconds: float = 0.0) -> None:
         """Add a pack of predictions to the journal, safely on the disk when this returns.
 
         ``seconds`` is the engine time the pack took. Raises ``UserError`` when the disk is full.
         """
-        assert self._stream is not None
-        lines = []
-        for prediction in predictions:
-            record = {k: v for k, v in prediction.__dict__.items() if v is not None}
-            record["correct"] = prediction.correct
-            record["seconds"] = round(seconds / len(predictions), 6)
-            lines.append(json.dumps(record, ensure_ascii=False) + "\n")
+        each = seconds / max(1, len(predictions))
         try:
-            self._stream.write("".join(lines).encode())
-            self._stream.flush()
-            os.fsync(self._stream.fileno())
+            self.journal.append(b"".join(_line(prediction, each) for prediction in predictions))
         except OSError as error:
-            raise self.store._unwritable(error) from None
+            raise self.store.unwritable(error) from None
         self.done.update((p.test_id, p) for p in predictions)
-        self._seconds.update((p.test_id, seconds / len(predictions)) for p in predictions)
+        self._seconds.update((p.test_id, each) for p in predictions)
 
     def finish(
         self,
         order: Sequence[str],
         meta: Mapping[str, Any],
-        scores: Mapping[str, Sequence[float]] | None = None,
-    ) -> Path:
-        """Write the cell's file, rows in the order of the given test ids, and drop the journal.
+        scores: Mapping[str, Sequence[float | None]] | None = None,
+    ) -> str:
+        """Write the cell's file and drop the journal and a mark of failure; returns its name.
 
-        ``scores`` are further columns of free text, in the same order. Raises ``UserError`` when
-        the disk is full; the journal then stays.
+        Rows are in the ``order`` of test ids, and ``meta`` is what the file says of itself beside
+        spec, facts and seconds. ``scores`` are columns of floats in the same order: those of
+        ``icl_bench.metrics.SCORES`` that are not given are empty, others follow the columns that
+        every file has. Raises ``UserError`` when the disk is full (the journal then stays), and
+        ``ValueError`` for a score with the name of another column.
         """
-        path = self.store.path(self.identity)
-        table = self._table([self.done[test_id] for test_id in order], meta, scores or {})
+        name = f"{self.identity.name}{FINISHED}"
+        rows = [self.done[test_id] for test_id in order]
+        content = parquet_bytes(self._table(rows, meta, scores or {}))
         try:
-            write_whole(path, lambda stream: _write_parquet(table, stream))
+            self.store.storage.put(name, content)
         except OSError as error:
-            raise self.store._unwritable(error) from None
-        if self._stream is not None:
-            self._stream.close()
-        self.store.journal(self.identity).unlink(missing_ok=True)
-        self.store.mark(self.identity).unlink(missing_ok=True)
-        return path
+            raise self.store.unwritable(error) from None
+        self.journal.close()
+        self.store.journals.delete(self.identity.name)
+        self.store.storage.delete(f"{self.identity.name}{FAILED}")
+        return name
 
     def fail(self, reason: str) -> None:
         """Mark the cell with why it cannot be computed; its journal stays.
@@ -319,64 +225,61 @@ class OpenCell:
         }
         text = json.dumps(failure, ensure_ascii=False, indent=1) + "\n"
         try:
-            write_whole(self.store.mark(self.identity), lambda stream: stream.write(text.encode()))
+            self.store.storage.put(f"{self.identity.name}{FAILED}", text.encode())
         except OSError as error:
-            raise self.store._unwritable(error) from None
+            raise self.store.unwritable(error) from None
 
     def _table(
         self,
         rows: Sequence[Prediction],
         meta: Mapping[str, Any],
-        scores: Mapping[str, Sequence[float]],
+        scores: Mapping[str, Sequence[float | None]],
     ) -> pa.Table:
         import pyarrow as pa
 
-        spec, count = self.identity.spec, len(rows)
+        spec, facts, count = self.identity.spec, self.identity.facts, len(rows)
         constant = {
             **spec.model_dump(),
-            "backend": self.identity.facts["backend"],
-            "label_space": self.identity.facts.get("label_space"),
-            "queries": self.identity.facts.get("queries"),
-            "teaching": self.identity.facts.get("teaching"),
+            "backend": facts["backend"],
+            "label_space": facts.get("label_space"),
+            "queries": facts.get("queries"),
+            "teaching": facts.get("teaching"),
             "cell": self.identity.cell,
             "variant": self.identity.variant,
         }
         columns: dict[str, Any] = {name: [value] * count for name, value in constant.items()}
         for name in Prediction.__dataclass_fields__:
             columns[name] = [getattr(row, name) for row in rows]
-        for name in SCORES:
-            columns[name] = scores.get(name, [None] * count)
+        if taken := set(scores) & set(columns):
+            raise ValueError(f"a score cannot be called {min(taken)}: that is a column of its own")
+        columns |= {name: [None] * count for name in SCORES} | dict(scores)
         stored = {
             "spec": spec.model_dump(),
-            "facts": dict(self.identity.facts),
+            "facts": dict(facts),
             "protocol": PROTOCOL,
             "seconds": round(self.seconds, 3),
             **meta,
         }
-        about = json.dumps(stored, ensure_ascii=False)
-        schema = prediction_schema().with_metadata({CELL_META: about})
+        schema = prediction_schema()
+        for name in (score for score in scores if score not in SCORES):
+            schema = schema.append(pa.field(name, pa.float64()))
+        schema = schema.with_metadata({CELL_META: json.dumps(stored, ensure_ascii=False)})
         return pa.table({name: columns[name] for name in schema.names}, schema=schema)
 
 
-def _write_parquet(table: pa.Table, stream: IO[bytes]) -> None:
-    import pyarrow.parquet as pq
+def _line(prediction: Prediction, seconds: float) -> bytes:
+    """A prediction as a line of a journal; what is None is left out, but for ``correct``."""
+    record = {k: v for k, v in prediction.__dict__.items() if v is not None}
+    record["correct"] = prediction.correct
+    record["seconds"] = round(seconds, 6)
+    return (json.dumps(record, ensure_ascii=False) + "\n").encode()
 
-    pq.write_table(table, stream, compression="zstd")
 
-
-def write_whole(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
-    """Write under a temporary name in the same folder, then rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-", suffix=path.suffix)
-    written = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            fill(stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        written.chmod(0o644)
-        written.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            written.unlink()
-        raise
+def _parsed(line: bytes) -> tuple[Prediction, float]:
+    """The same back, with its seconds. Raises ``ValueError`` or ``TypeError`` for what is none."""
+    record = json.loads(line) if line.endswith(b"\n") else None
+    if not isinstance(record, dict):
+        raise ValueError("not a whole line")
+    seconds = float(record.pop("seconds", 0.0))
+    ids = record.pop("demonstration_ids", None)
+    return Prediction(**record, demonstration_ids=ids and tuple(ids)), seconds

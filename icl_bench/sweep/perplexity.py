@@ -25,7 +25,8 @@ from icl_bench.models.architecture import Architecture, check_family, shape_of
 from icl_bench.models.attention_patterns import Pattern, parse
 from icl_bench.models.registry import Model, load_tokenizer, resolve
 from icl_bench.results.cells import short_hash
-from icl_bench.results.perplexity_losses import losses_folder, write_losses
+from icl_bench.results.perplexity_losses import losses_name, write_losses
+from icl_bench.results.storage import Place, Storage, storage_at
 from icl_bench.sweep.compute_cost import cache_bytes, flops
 from icl_bench.sweep.facts import versions
 
@@ -118,21 +119,25 @@ class Perplexity:
         dtype = self.model.dtype if self.spec.dtype == "auto" else self.spec.dtype
         return TransformersLoader(BackendSpec(dtype=dtype, device=self.spec.device))
 
-    def run(self, results: Path, say: Callable[[str], None] = lambda _: None) -> Outcome:
-        """Compute what is not in the results folder yet; one file a text and pattern."""
-        outcome, backend = Outcome(), None
+    def run(self, results: Place, say: Callable[[str], None] = lambda _: None) -> Outcome:
+        """Compute what is not in the results folder yet; one file a text and pattern.
+
+        Raises ``UserError`` where the folder cannot be written.
+        """
+        storage, outcome, backend = storage_at(results), Outcome(), None
+        storage.prepare()
         for text in self.texts:
             for pattern in self.patterns:
                 facts = self._facts(text, pattern)
-                path = self._path(results, facts)
-                if path.exists():
+                name = self._name(facts)
+                if storage.has(name):
                     outcome.kept += 1
                     continue
                 if backend is None:
                     backend = self._load()
                 say(f"{text.name}, {pattern}")
                 try:
-                    self._compute(backend, text, pattern, facts, path)
+                    self._compute(backend, text, pattern, facts, storage, name)
                     outcome.computed += 1
                 except CellError as error:
                     outcome.failed[f"{text.name}, {pattern}"] = str(error)
@@ -165,13 +170,14 @@ class Perplexity:
             "windows": len(text.windows),
         }
 
-    def _path(self, results: Path, facts: dict[str, Any]) -> Path:
+    def _name(self, facts: dict[str, Any]) -> str:
         slug = re.sub(r"[^A-Za-z0-9.-]+", "_", f"{facts['attention']}-{facts['text']}")
-        return losses_folder(results) / self.model.name / f"{slug}-{short_hash(facts)}.parquet"
+        return losses_name(self.model.name, f"{slug}-{short_hash(facts)}")
 
     def _compute(
-        self, backend: Any, text: Text, pattern: Pattern, facts: dict[str, Any], path: Path
-    ) -> None:
+        self, backend: Any, text: Text, pattern: Pattern, facts: dict[str, Any],
+        storage: Storage, name: str,
+    ) -> None:  # fmt: skip
         found, seconds, peak = [], 0.0, 0
         for window in text.windows:
             start = time.perf_counter()
@@ -187,7 +193,7 @@ class Perplexity:
         }
         meta = {**facts, "seconds": seconds, "peak_cache_bytes": peak, "by_length": by_length,
                 "lengths": self.lengths, "about": versions()}  # fmt: skip
-        write_losses(path, found, meta)
+        write_losses(storage, name, found, meta)
 
 
 def parse_lengths(text: str) -> tuple[int, ...]:

@@ -129,7 +129,7 @@ class Runner:
             identity = self.identity(cell)
             with self.store.claim(identity, cell.queries) as opened:
                 if opened is None:
-                    if self.store.path(identity).exists():
+                    if self.store.has(identity):
                         outcome.kept.append(cell.spec)
                         self.watcher.cell_ended(cell, "kept")
                     elif apart:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
 import hashlib
-import io
 import json
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from icl_bench.errors import UserError
+from icl_bench.table_files import csv_rows, gunzip, parquet_table, refusing_damaged_parquet
 from icl_bench.tasks.splits import Row, Split, no_column
 from icl_bench.text_files import decode, read_file
 from icl_bench.wording import one_line, short
@@ -24,10 +21,7 @@ def read_split(path: Path, split: str, columns: Mapping[str, str]) -> Split:
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if suffixes[-1:] == [".gz"] and suffixes[-2:-1] != [".parquet"]:
         suffixes.pop()
-        try:
-            content = gzip.decompress(raw)
-        except (OSError, EOFError, zlib.error) as error:
-            raise UserError(one_line(f"{path}: not a whole gzip file: {error}")) from None
+        content = gunzip(raw, str(path))
     match suffixes[-1:]:
         case [".jsonl"]:
             rows = list(_jsonl_rows(content, str(path)))
@@ -57,35 +51,18 @@ def _jsonl_rows(content: bytes, shown: str) -> Iterator[Row]:
 
 
 def _csv_rows(content: bytes, shown: str) -> Iterator[Row]:
-    reader = csv.reader(io.StringIO(decode(content, shown), newline=""), strict=True)
-    header: list[str] | None = None
-    try:
-        for cells in reader:
-            where = f"{shown}:{reader.line_num}"
-            if not cells:
-                continue
-            if header is None:
-                header = cells
-                if twice := [name for name, count in Counter(header).items() if count > 1]:
-                    raise UserError(one_line(f"{where}: column {twice[0]!r} stands here twice"))
-            elif len(cells) != len(header):
-                raise UserError(f"{where}: {len(cells)} cells, but the header has {len(header)}")
-            else:
-                yield Row(where, dict(zip(header, cells, strict=True)))
-    except csv.Error as error:
-        raise UserError(one_line(f"{shown}:{reader.line_num}: not CSV: {error}")) from None
+    rows = csv_rows(decode(content, shown), shown)
+    where, header = next(rows, (shown, []))
+    if twice := [name for name, count in Counter(header).items() if count > 1]:
+        raise UserError(one_line(f"{where}: column {twice[0]!r} stands here twice"))
+    for where, cells in rows:
+        yield Row(where, dict(zip(header, cells, strict=True)))
 
 
 def _parquet_rows(content: bytes, shown: str, columns: Mapping[str, str]) -> Iterator[Row]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        table = pq.read_table(io.BytesIO(content))
-        wanted = wanted_columns(columns, table.column_names, shown)
-        records = table.select(wanted).to_pylist()
-    except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, OverflowError) as error:
-        raise UserError(one_line(f"{shown}: not a whole Parquet file: {error}")) from None
+    with refusing_damaged_parquet(shown):
+        table = parquet_table(content)
+        records = table.select(wanted_columns(columns, table.column_names, shown)).to_pylist()
     for number, record in enumerate(records, 1):
         yield Row(f"{shown} row {number}", record)
 

@@ -85,7 +85,7 @@ def print_shown(shown: Shown, console: Console) -> None:
         "test id": row["test_id"],
         "tokens": f"{row['prompt_tokens']:,} in the prompt, {row['cached_tokens']:,} cached",
         "prompt": shown.checked,
-        "file": str(shown.file),
+        "file": shown.file,
     }
     if row.get("teaching"):
         facts["shown"] = row["teaching"]

@@ -127,7 +127,7 @@ def test_imports_have_no_version_and_the_hash_of_their_file(results: Path, tmp_p
     done = import_predictions(tmp_path / "mine.csv", tmp_path / "results")
     table = leaderboard(tmp_path / "results")
     assert set(table["version"]) == {""}
-    assert set(table["data_hash"]) == {done.path.stem.rpartition("-")[2]}
+    assert set(table["data_hash"]) == {Path(done.where).stem.rpartition("-")[2]}
     assert "| – |" in as_markdown(table)
 
 

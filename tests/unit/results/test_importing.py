@@ -34,9 +34,9 @@ from icl_bench.errors import UserError
 from icl_bench.report.prompt_trace import find_prediction
 from icl_bench.results.cells import AXES, prediction_schema
 from icl_bench.results.exporting import export_results
-from icl_bench.results.importing import NEEDED, Import, import_predictions
-from icl_bench.results.reading import failed_cells, finished_cells, read_variants
-from icl_bench.results.store import Store
+from icl_bench.results.importing import NEEDED, Import, find_import, import_predictions
+from icl_bench.results.reading import failed_cells, finished_cells, read_stored
+from icl_bench.results.storage import LocalStorage
 
 FORMATS = ("mine.parquet", "mine.csv", "mine.csv.gz", "MINE.CSV")
 KEY = [*AXES, "test_id"]
@@ -58,6 +58,11 @@ def write(frame: pd.DataFrame, path: Path) -> Path:
     text = frame.to_csv(index=False, lineterminator="\r\n").encode()
     path.write_bytes(gzip.compress(text, mtime=0) if path.name.endswith("gz") else text)
     return path
+
+
+def stored(done: Import) -> Path:
+    """The file that an import is stored in."""
+    return Path(done.where)
 
 
 def imported(folder: Path, frame: pd.DataFrame, name: str = "mine.parquet") -> pd.DataFrame:
@@ -283,8 +288,7 @@ def test_further_columns_are_kept_and_null_in_rows_that_lack_them(own: Path, tmp
     further = ("seconds", "run", "when", "day", "words", "about")
     done = import_predictions(write(frame, tmp_path / "mine.parquet"), own)
     assert done.further == further
-    stored = pq.read_table(done.path, partitioning=None)
-    assert stored.schema.names == [*prediction_schema().names, *further]
+    assert pq.read_schema(stored(done)).names == [*prediction_schema().names, *further]
     found = read_results(own)
     assert tuple(found.columns[-6:]) == further
     theirs = found[found["backend"] == "imported"]
@@ -334,32 +338,32 @@ def test_pandas_own_notes_in_a_file_change_nothing(tmp_path: Path):
 def test_an_import_is_one_file_that_says_where_it_is_from(tmp_path: Path):
     source = write(made_up(), tmp_path / "my runs é.csv.gz")
     done = import_predictions(source, tmp_path / "results")
-    (stored,) = (p for p in (tmp_path / "results").rglob("*") if p.is_file())
-    assert stored == done.path
-    assert stored.parent == tmp_path / "results" / "imported"
-    said = json.loads(pq.read_schema(stored).metadata[b"icl_bench_import"])
+    (path,) = (p for p in (tmp_path / "results").rglob("*") if p.is_file())
+    assert path == stored(done)
+    assert path.parent == tmp_path / "results" / "imported"
+    said = json.loads(pq.read_schema(path).metadata[b"icl_bench_import"])
     assert (said["source"], said["rows"]) == ("my runs é.csv.gz", 12)
-    assert stored.name == f"my-runs-{said['sha256'][:12]}.parquet"
-    assert done == Import(stored, 12)
+    assert path.name == f"my-runs-{said['sha256'][:12]}.parquet"
+    assert done == Import(str(path), 12)
 
 
 def test_the_same_file_is_imported_once_whatever_it_is_called(tmp_path: Path, quiet: None):
     first = import_predictions(write(made_up(), tmp_path / "a.csv"), tmp_path / "results")
-    written = first.path.stat().st_mtime_ns
+    written = stored(first).stat().st_mtime_ns
     again = import_predictions(tmp_path / "a.csv", tmp_path / "results")
     renamed = import_predictions(write(made_up(), tmp_path / "b.csv"), tmp_path / "results")
-    assert again == renamed == Import(first.path, 12, before=True)
-    assert first.path.stat().st_mtime_ns == written
+    assert again == renamed == Import(first.where, 12, before=True)
+    assert stored(first).stat().st_mtime_ns == written
     assert len(read_results(tmp_path / "results")) == 12
 
 
 def test_an_import_whose_file_was_damaged_is_stored_again(tmp_path: Path):
     source = write(made_up(), tmp_path / "a.csv")
     first = import_predictions(source, tmp_path / "results")
-    whole = first.path.read_bytes()
-    first.path.write_bytes(whole[:-30])
+    whole = stored(first).read_bytes()
+    stored(first).write_bytes(whole[:-30])
     assert import_predictions(source, tmp_path / "results") == first
-    assert first.path.read_bytes() == whole
+    assert stored(first).read_bytes() == whole
 
 
 def test_a_long_or_odd_file_name_is_no_obstacle(tmp_path: Path):
@@ -417,47 +421,47 @@ def test_a_damaged_import_is_named_and_left_out(
 ):
     before = read_results(own)
     done = import_predictions(write(made_up(), tmp_path / "a.csv"), own)
-    done.path.write_bytes(damage(done.path.read_bytes()))
-    with pytest.warns(UserWarning, match=rf"{done.path.name}: cannot be read .*left out"):
+    stored(done).write_bytes(damage(stored(done).read_bytes()))
+    with pytest.warns(UserWarning, match=rf"{stored(done).name}: cannot be read .*left out"):
         pd.testing.assert_frame_equal(read_results(own), before)
-    with pytest.warns(UserWarning, match=rf"{done.path.name}.*left out"):
+    with pytest.warns(UserWarning, match=rf"{stored(done).name}.*left out"):
         summarise_folder(own)
 
 
 def test_an_import_that_lost_rows_is_named_and_left_out(tmp_path: Path):
     done = import_predictions(write(made_up(), tmp_path / "a.csv"), tmp_path / "results")
     other = import_predictions(write(made_up(note=1), tmp_path / "b.csv"), tmp_path / "results")
-    table = pq.read_table(done.path, partitioning=None)
-    pq.write_table(table.slice(0, 3), done.path)
+    table = pq.read_table(stored(done), partitioning=None)
+    pq.write_table(table.slice(0, 3), stored(done))
     with pytest.warns(UserWarning, match="has 3 predictions instead of 12; left out"):
         found = read_results(tmp_path / "results")
     assert set(found["note"]) == {"1"}
-    assert other.path.exists()
+    assert stored(other).exists()
 
 
 def test_an_import_that_lost_a_column_is_named_and_left_out_where_cells_are_not_known(
     tmp_path: Path,
 ):
     done = import_predictions(write(made_up(), tmp_path / "a.csv"), tmp_path / "results")
-    table = pq.read_table(done.path, partitioning=None)
-    pq.write_table(table.drop_columns(["cell"]), done.path)
+    table = pq.read_table(stored(done), partitioning=None)
+    pq.write_table(table.drop_columns(["cell"]), stored(done))
     with (
         pytest.warns(UserWarning, match=r"cannot be read \(rows that are of no cell\); left out"),
         pytest.raises(UserError, match="no results yet"),
     ):
         read_results(tmp_path / "results")
-    pq.write_table(table.drop_columns(["margin"]), done.path)
+    pq.write_table(table.drop_columns(["margin"]), stored(done))
     assert read_results(tmp_path / "results")["margin"].isna().all()
 
 
 def test_whatever_happens_to_an_imports_bytes_reading_ends_well(tmp_path: Path):
     done = import_predictions(write(made_up(note="n"), tmp_path / "a.csv"), tmp_path / "results")
-    whole = done.path.read_bytes()
+    whole = stored(done).read_bytes()
 
     @settings(max_examples=60, deadline=None)
     @given(st.integers(0, len(whole) - 1), st.binary(min_size=1, max_size=4))
     def check(place: int, inserted: bytes) -> None:
-        done.path.write_bytes(whole[:place] + inserted + whole[place + len(inserted) :])
+        stored(done).write_bytes(whole[:place] + inserted + whole[place + len(inserted) :])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             assert list(finished_cells(tmp_path / "results")) == []
@@ -482,13 +486,13 @@ def test_imports_and_own_cells_share_one_frame_and_one_summary(
     assert len(found) == len(before) + 12
     assert list(finished_cells(own)) == cells
     assert failed_cells(own) == []
-    assert set(read_variants(own)) == set(found["variant"])
+    assert set(read_stored(own).variants) == set(found["variant"])
     table = summarise_folder(own)
     assert set(table.curves["task"]) == {"cards", "wines"}
     assert list(table.settings.values()) == ["imported from a.csv"]
     json.dumps(table.as_json(), allow_nan=False)
     assert export_results(own, tmp_path / "all.csv") == len(found)
-    assert done.path.parent.name == "imported"
+    assert stored(done).parent.name == "imported"
 
 
 def test_a_run_beside_an_import_goes_on_as_before(own: Path, tmp_path: Path):
@@ -503,7 +507,7 @@ def test_a_folder_of_imports_alone_has_no_finished_cells(tmp_path: Path, quiet: 
     results = tmp_path / "results"
     assert list(finished_cells(results)) == []
     assert failed_cells(results) == []
-    assert [f["imported"] for f in read_variants(results).values()] == ["mine.parquet"]
+    assert [f["imported"] for f in read_stored(results).variants.values()] == ["mine.parquet"]
     table = summarise_folder(results, {"task": "wines"})
     assert table.curves["accuracy"].tolist() == [0.5, 0.5]
     assert list(table.settings.values()) == ["imported from mine.parquet"]
@@ -526,7 +530,7 @@ def test_settings_tell_imports_and_own_runs_of_a_task_and_model_apart(tmp_path: 
     assert {text.partition(", variant ")[0] for text in texts.values()} == {
         "imported from a.csv", "seed=0", "seed=5",
     }  # fmt: skip
-    assert f"imported from a.csv, variant {first.path.stem[-12:-4]}" in texts.values()
+    assert f"imported from a.csv, variant {stored(first).stem[-12:-4]}" in texts.values()
 
 
 def test_cells_of_the_same_settings_that_were_run_elsewhere_join_those_run_here(
@@ -534,13 +538,13 @@ def test_cells_of_the_same_settings_that_were_run_elsewhere_join_those_run_here(
 ):
     for shots, folder in (("1,3", "here"), ("5", "there")):
         runner(plan(tmp_path / "task", shots), tmp_path / folder, FakeBackend()).run()
-    facts = read_variants(tmp_path / "here")
+    facts = read_stored(tmp_path / "here").variants
     export_results(tmp_path / "there", tmp_path / "theirs.csv")
     import_predictions(tmp_path / "theirs.csv", tmp_path / "here")
     found = summarise_folder(tmp_path / "here")
     assert found.curves["k"].tolist() == [1, 3, 5]
     assert found.curves["variant"].nunique() == 1
-    assert read_variants(tmp_path / "here") == facts
+    assert read_stored(tmp_path / "here").variants == facts
     assert not found.settings
 
 
@@ -550,7 +554,9 @@ def test_show_says_in_one_line_that_an_imported_cell_has_no_prompt(own: Path, tm
     for wanted in ({"model": "tiny"}, {}, {"select": "bm25", "order": "pool"}, {"cell": cell[:6]}):
         with pytest.raises(UserError) as refused:
             find_prediction(own, {"task": "wines", "k": 5, "draw": 0, **wanted})
-        assert str(refused.value).startswith(f"{done.path}: imported predictions carry no prompt")
+        assert str(refused.value).startswith(
+            f"{stored(done)}: imported predictions carry no prompt"
+        )
         assert "\n" not in str(refused.value)
     for wanted in ({"k": 6}, {"model": "other"}, {"cell": "zz"}):
         with pytest.raises(UserError, match="no finished cell with"):
@@ -596,7 +602,7 @@ def test_an_export_that_is_imported_beside_its_cells_counts_no_cell_twice(
     before, table = read_results(own), summarise_folder(own).as_json()
     export_results(own, tmp_path / name)
     done = import_predictions(tmp_path / name, own)
-    said = rf"{done.path.name}: 8 of its 8 cells are in other files too .*left out"
+    said = rf"{stored(done).name}: 8 of its 8 cells are in other files too .*left out"
     with pytest.warns(UserWarning, match=said):
         pd.testing.assert_frame_equal(read_results(own), before)
     with pytest.warns(UserWarning, match=said):
@@ -936,9 +942,10 @@ def test_a_changed_parquet_file_is_taken_or_refused_with_a_message(
 
 def test_an_import_is_stored_in_the_stores_own_place(tmp_path: Path):
     done = import_predictions(write(made_up(), tmp_path / "a.csv"), tmp_path / "results")
-    sha256 = json.loads(pq.read_schema(done.path).metadata[b"icl_bench_import"])["sha256"]
-    assert Store(tmp_path / "results").find_import(sha256) == (done.path, 12)
-    assert Store(tmp_path / "results").find_import("0" * 64) is None
+    sha256 = json.loads(pq.read_schema(stored(done)).metadata[b"icl_bench_import"])["sha256"]
+    storage = LocalStorage(tmp_path / "results")
+    assert find_import(storage, sha256) == (f"imported/{stored(done).name}", 12)
+    assert find_import(storage, "0" * 64) is None
 
 
 def test_draws_with_different_test_rows_are_compared_on_their_common_ones_and_it_is_said(

@@ -16,13 +16,26 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.fakes import ENGINE, FREE_TEXT, FakeBackend, experiment, plan, row, runner, write_rows
+from support.in_memory import MemoryJournals, MemoryStorage
 
 from icl_bench import read_results
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import UserError
-from icl_bench.results.cells import AXES, CellSpec, Identity, Prediction
-from icl_bench.results.reading import failed_cells, finished_cells, read_rows
+from icl_bench.results.cells import (
+    AXES,
+    FAILED,
+    FINISHED,
+    JOURNAL,
+    CellSpec,
+    Identity,
+    Prediction,
+    prediction_schema,
+)
+from icl_bench.results.exporting import export_results
+from icl_bench.results.reading import failed_cells, finished_cells, read_rows, result_files
 from icl_bench.results.store import OpenCell, Store
 from icl_bench.sweep.facts import facts
 
@@ -42,6 +55,11 @@ def identity() -> Identity:
     return Identity(SPEC, {"backend": "fake", "seed": 0})
 
 
+def path_of(store: Store, identity: Identity, ending: str = FINISHED) -> Path:
+    """Where one of a cell's files is on the disk."""
+    return Path(store.storage.where(f"{identity.name}{ending}"))
+
+
 def predictions(*ids: str) -> list[Prediction]:
     return [Prediction(i, "gold é", f"said {i}", i == "a", True, 20, 15, 2, f"h-{i}") for i in ids]
 
@@ -56,7 +74,8 @@ def opened(store: Store, identity: Identity) -> Iterator[OpenCell]:
 def finish(store: Store, identity: Identity) -> Path:
     with opened(store, identity) as cell:
         cell.append(predictions(*(i for i in ROWS if i not in cell.done)), 1.5)
-        return cell.finish(ROWS, {"demonstration_ids": ["x"], "prefix_tokens": 15})
+        name = cell.finish(ROWS, {"demonstration_ids": ["x"], "prefix_tokens": 15})
+    return Path(store.storage.where(name))
 
 
 # -- the journal --------------------------------------------------------------------------------
@@ -98,7 +117,7 @@ def test_predictions_of_other_prompts_are_dropped_with_their_seconds_and_it_is_s
 def test_a_torn_journal_line_is_dropped_on_resume(store: Store, identity: Identity, cut: int):
     with opened(store, identity) as cell:
         cell.append(predictions("a", "b"))
-    journal = store.journal(identity)
+    journal = path_of(store, identity, JOURNAL)
     journal.write_bytes(journal.read_bytes()[:-cut])
     with opened(store, identity) as cell:
         assert list(cell.done) == ["a"]
@@ -115,7 +134,7 @@ def test_whatever_a_broken_disk_left_behind_whole_lines_is_dropped(
 ):
     with opened(store, identity) as cell:
         cell.append(predictions("a"))
-    with store.journal(identity).open("ab") as stream:
+    with path_of(store, identity, JOURNAL).open("ab") as stream:
         stream.write(tail)
     with opened(store, identity) as cell:
         assert list(cell.done) == ["a"]
@@ -124,7 +143,7 @@ def test_whatever_a_broken_disk_left_behind_whole_lines_is_dropped(
 def test_a_half_written_pack_keeps_its_whole_lines(store: Store, identity: Identity):
     with opened(store, identity) as cell:
         cell.append(predictions("a", "b", "c"))
-    journal = store.journal(identity)
+    journal = path_of(store, identity, JOURNAL)
     first, second, _ = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(first + second)
     with opened(store, identity) as cell:
@@ -140,11 +159,12 @@ def test_a_finished_cell_is_one_file_in_the_order_of_the_test_rows(
     with opened(store, identity) as cell:
         cell.append(predictions("d", "b"), 1.0)
         cell.append(predictions("c", "a"), 0.5)
-        path = cell.finish(ROWS, {"demonstration_ids": ["x"]})
-    assert path == store.path(identity)
-    assert read_rows(path)["test_id"].to_pylist() == list(ROWS)
+        name = cell.finish(ROWS, {"demonstration_ids": ["x"]})
+    path = path_of(store, identity)
+    assert name == f"{identity.name}{FINISHED}"
+    assert read_rows(store.storage, name)["test_id"].to_pylist() == list(ROWS)
     assert [p.name for p in path.parent.iterdir()] == [path.name]
-    ((_, meta),) = finished_cells(store.root)
+    ((_, meta),) = finished_cells(store.storage)
     assert meta["spec"] == SPEC.model_dump()
     assert meta["demonstration_ids"] == ["x"]
     assert (meta["seconds"], meta["cell"]) == (1.5, identity.cell)
@@ -180,11 +200,11 @@ def test_a_cell_that_is_open_is_not_opened_a_second_time(store: Store, identity:
 def test_a_kill_while_the_file_is_written_loses_no_prediction(store: Store, identity: Identity):
     with opened(store, identity) as cell:
         cell.append(predictions(*ROWS))
-    half = store.path(identity).with_name(".writing-xyz.parquet")
+    half = path_of(store, identity).with_name(".writing-xyz.parquet")
     half.write_bytes(b"PAR1 and then nothing")
-    assert list(finished_cells(store.root)) == []
+    assert list(finished_cells(store.storage)) == []
     path = finish(store, identity)
-    assert [p for p, _ in finished_cells(store.root)] == [path]
+    assert [store.storage.where(name) for name, _ in finished_cells(store.storage)] == [str(path)]
 
 
 @pytest.mark.parametrize("kept", [0, 3, 200, -1])
@@ -229,32 +249,32 @@ def test_a_failed_cell_is_marked_with_its_reason_until_it_is_finished(
     with opened(store, identity) as cell:
         cell.append(predictions("a"))
         cell.fail("out of memory")
-    (failure,) = failed_cells(store.root)
+    (failure,) = failed_cells(store.storage)
     assert (failure["spec"], failure["reason"]) == (SPEC.model_dump(), "out of memory")
-    assert store.mark(identity).parent == store.path(identity).parent
+    assert path_of(store, identity, FAILED).parent == path_of(store, identity).parent
     with opened(store, identity) as cell:
         assert list(cell.done) == ["a"]
-        assert len(failed_cells(store.root)) == 1
+        assert len(failed_cells(store.storage)) == 1
     finish(store, identity)
-    assert failed_cells(store.root) == []
-    assert not store.mark(identity).exists()
+    assert failed_cells(store.storage) == []
+    assert not path_of(store, identity, FAILED).exists()
 
 
 def test_a_mark_beside_a_finished_file_does_not_count(store: Store, identity: Identity):
     with opened(store, identity) as cell:
         cell.fail("out of memory")
-    mark = store.mark(identity).read_bytes()
+    mark = path_of(store, identity, FAILED).read_bytes()
     finish(store, identity)
-    store.mark(identity).write_bytes(mark)
-    assert failed_cells(store.root) == []
+    path_of(store, identity, FAILED).write_bytes(mark)
+    assert failed_cells(store.storage) == []
 
 
 def test_a_mark_that_cannot_be_read_is_named(store: Store, identity: Identity):
     with opened(store, identity) as cell:
         cell.fail("out of memory")
-    store.mark(identity).write_text("{")
+    path_of(store, identity, FAILED).write_text("{")
     with pytest.warns(UserWarning, match=r"failed\.json: cannot be read"):
-        assert failed_cells(store.root) == []
+        assert failed_cells(store.storage) == []
 
 
 # -- folders and disks --------------------------------------------------------------------------
@@ -285,14 +305,14 @@ def test_a_disk_that_is_full_while_journalling_loses_nothing_that_was_there(
 ):
     with opened(store, identity) as cell:
         cell.append(predictions("a", "b"))
-    written = store.journal(identity).stat().st_size
+    written = path_of(store, identity, JOURNAL).stat().st_size
     with (
         pytest.raises(UserError, match="what was journalled is kept"),
         files_no_larger_than(written + 30),
         opened(store, identity) as cell,
     ):
         cell.append(predictions("c"))
-    assert store.journal(identity).stat().st_size == written + 30
+    assert path_of(store, identity, JOURNAL).stat().st_size == written + 30
     with opened(store, identity) as cell:
         assert list(cell.done) == ["a", "b"]
     finish(store, identity)
@@ -303,15 +323,15 @@ def test_a_disk_that_is_full_while_a_file_is_written_leaves_the_journal(
 ):
     with opened(store, identity) as cell:
         cell.append(predictions(*ROWS))
-        written = store.journal(identity).stat().st_size
+        written = path_of(store, identity, JOURNAL).stat().st_size
     with (
         pytest.raises(UserError, match="run the same command again once there is space"),
         opened(store, identity) as cell,
         files_no_larger_than(written),
     ):
         cell.finish(ROWS, {"long": "x" * 4 * written})
-    folder = store.path(identity).parent
-    assert [p.name for p in folder.iterdir()] == [store.journal(identity).name]
+    folder = path_of(store, identity).parent
+    assert [p.name for p in folder.iterdir()] == [path_of(store, identity, JOURNAL).name]
     with opened(store, identity) as cell:
         assert list(cell.done) == list(ROWS)
 
@@ -363,7 +383,7 @@ def test_whatever_decides_predictions_makes_another_cell_and_variant(tmp_path: P
     before, after = identity_of(tmp_path / "a"), identity_of(tmp_path / "b", **CHANGES[changed])
     assert before.cell != after.cell
     assert before.variant != after.variant
-    assert Store(tmp_path).path(before) != Store(tmp_path).path(after)
+    assert before.name != after.name
 
 
 def test_one_changed_character_in_the_data_makes_another_cell(tmp_path: Path):
@@ -404,6 +424,20 @@ def test_what_decides_no_prediction_leaves_the_cell_as_it_is(tmp_path: Path):
     assert identity_of(tmp_path).cell == same.cell
 
 
+def test_a_cells_files_are_called_after_its_axes_and_its_hash():
+    odd = {"task": "trec_fine", "model": "org/Model-1.5 b", "select": "hybrid:4,by=dense"}
+    identity = Identity(SPEC.model_copy(update=odd), {})
+    expected = "trec_fine/org-Model-1.5-b/hybrid-4-by-dense-drawn-full-k00002-d00-"
+    assert identity.name == f"{expected}{identity.cell}"
+
+
+@given(st.text(max_size=5), st.text(max_size=5))
+def test_no_name_leads_out_of_the_results_folder(task: str, model: str):
+    name = Identity(SPEC.model_copy(update={"task": task, "model": model}), {}).name
+    assert len(name.split("/")) == 3
+    assert not {"", ".", ".."} & set(name.split("/"))
+
+
 # -- reading ------------------------------------------------------------------------------------
 
 
@@ -440,8 +474,8 @@ def test_a_retrieving_cell_stores_each_rows_demonstrations_and_a_shared_one_its_
 ):
     made = plan(tmp_path, "3", draws=1, selects=["random", "bm25"])
     runner(made, tmp_path / "results", FakeBackend()).run()
-    for path, meta in finished_cells(tmp_path / "results"):
-        ids = read_rows(path)["demonstration_ids"].to_pylist()
+    for name, meta in finished_cells(tmp_path / "results"):
+        ids = read_rows(tmp_path / "results", name)["demonstration_ids"].to_pylist()
         if meta["spec"]["select"] == "random":
             assert ids == [None] * 6
             assert len(meta["demonstration_ids"]) == 3
@@ -450,35 +484,36 @@ def test_a_retrieving_cell_stores_each_rows_demonstrations_and_a_shared_one_its_
             assert meta["demonstration_ids"] is None
 
 
-def test_a_file_that_lacks_a_column_is_read_with_that_column_empty(
+def test_columns_that_a_file_lacks_are_empty_and_further_ones_are_kept(
     store: Store, identity: Identity
 ):
     path = finish(store, identity)
-    other = finish(store, Identity(SPEC.model_copy(update={"k": 3}), identity.facts))
+    finish(store, Identity(SPEC.model_copy(update={"k": 3}), identity.facts))
     table = pq.read_table(path, partitioning=None).drop_columns(["margin", "rougeL"])
     plain = table.set_column(0, "task", table["task"].cast(pa.string()))
     pq.write_table(plain.append_column("news", [[1] * 4]), path)
-    frame = read_results(store.root)
-    assert list(frame.columns) == list(read_results(other.parent).columns)
+    frame = read_results(store.storage)
+    assert list(frame.columns) == [*prediction_schema().names, "news"]
     assert frame["margin"].isna().all()
+    assert frame["news"].isna().tolist() == [False] * 4 + [True] * 4
     assert set(frame["task"]) == {"cards"}
 
 
 def test_folder_names_add_nothing_to_the_columns(tmp_path: Path, identity: Identity):
     inner = Store(tmp_path / "k=77" / "extra=yes")
     finish(inner, identity)
-    frame = read_results(inner.root)
+    frame = read_results(inner.storage)
     assert set(frame["k"]) == {2}
     assert "extra" not in frame
 
 
-def test_a_damaged_file_is_named_and_left_out(store: Store, identity: Identity):
+def test_a_damaged_file_is_named_and_left_out(store: Store, identity: Identity, tmp_path: Path):
     path = finish(store, identity)
     other = finish(store, Identity(SPEC.model_copy(update={"k": 3}), identity.facts))
     other.write_bytes(other.read_bytes()[:50])
-    pq.write_table(pa.table({"x": [1]}), store.root / "mine.parquet")
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "results" / "mine.parquet")
     with pytest.warns(UserWarning, match="left out") as said:
-        frame = read_results(store.root)
+        frame = read_results(store.storage)
     assert set(frame["k"]) == {2}
     messages = "\n".join(str(w.message) for w in said)
     assert f"{other.name}: cannot be read" in messages
@@ -491,7 +526,7 @@ def test_a_second_copy_of_a_cell_is_named_and_left_out(store: Store, identity: I
     copy = path.with_name("copy.parquet")
     copy.write_bytes(path.read_bytes())
     with pytest.warns(UserWarning, match="holds the same cell as"):
-        frame = read_results(store.root)
+        frame = read_results(store.storage)
     assert not frame.duplicated("test_id").any()
 
 
@@ -505,3 +540,62 @@ def test_files_are_readable_by_others_without_this_program(store: Store, identit
     path = finish(store, identity)
     assert path.stat().st_mode & 0o777 == 0o644
     assert len(pd.read_parquet(path, partitioning=None)) == len(ROWS)
+
+
+# -- further scores -----------------------------------------------------------------------------
+
+
+def test_scores_of_another_package_are_columns_of_their_own(
+    store: Store, identity: Identity, tmp_path: Path
+):
+    finish(store, Identity(SPEC.model_copy(update={"k": 3}), identity.facts))
+    with opened(store, identity) as cell:
+        cell.append(predictions(*ROWS))
+        scores = {"chrf": [0.5, 1.0, None, 0.25], "rouge1": [0.5] * 4}
+        name = cell.finish(ROWS, {"demonstration_ids": ["x"]}, scores)
+    schema = read_rows(store.storage, name).schema
+    assert schema.names == [*prediction_schema().names, "chrf"]
+    assert schema.field("chrf").type == pa.float64()
+    frame = read_results(store.storage)
+    assert list(frame.columns) == schema.names
+    own = frame[frame["k"] == 2]
+    assert own["chrf"].tolist()[:2] == [0.5, 1.0]
+    assert own["chrf"].isna().tolist() == [False, False, True, False]
+    assert own["rouge1"].tolist() == [0.5] * 4
+    assert own["rouge2"].isna().all()
+    assert frame.loc[frame["k"] == 3, "chrf"].isna().all()
+    for out in ("all.csv", "all.parquet"):
+        export_results(store.storage, tmp_path / out)
+    assert pd.read_csv(tmp_path / "all.csv")["chrf"].notna().sum() == 3
+    assert pq.read_table(tmp_path / "all.parquet")["chrf"].null_count == 5
+    with store.claim(identity, len(ROWS)) as again:
+        assert again is None  # a whole file
+
+
+@pytest.mark.parametrize("taken", ["k", "gold", "probability", "cell", "teaching"])
+def test_a_score_cannot_take_the_name_of_another_column(
+    store: Store, identity: Identity, taken: str
+):
+    with opened(store, identity) as cell:
+        cell.append(predictions(*ROWS))
+        with pytest.raises(ValueError, match=f"cannot be called {taken}"):
+            cell.finish(ROWS, {}, {taken: [0.5] * 4})
+    assert not store.has(identity)
+    assert path_of(store, identity, JOURNAL).exists()
+
+
+names = st.text(min_size=1, max_size=6).filter(lambda text: text not in prediction_schema().names)
+floats = st.one_of(st.none(), st.floats(allow_nan=False))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.dictionaries(names, st.lists(floats, min_size=4, max_size=4), max_size=3))
+def test_scores_of_any_name_are_read_as_they_were_given(scores: dict[str, list[float | None]]):
+    store = Store(MemoryStorage(), MemoryJournals())
+    identity = Identity(SPEC, {"backend": "fake", "seed": 0})
+    with opened(store, identity) as cell:
+        cell.append(predictions(*ROWS))
+        cell.finish(ROWS, {}, scores)
+    (file,) = result_files(store.storage, lambda message: pytest.fail(message))
+    found = file.table.select([*scores]).to_pydict()
+    assert found == scores

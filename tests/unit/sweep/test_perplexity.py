@@ -18,7 +18,8 @@ from icl_bench.analysis.perplexity import perplexities
 from icl_bench.cli import main
 from icl_bench.errors import UserError
 from icl_bench.results import reading
-from icl_bench.results.perplexity_losses import losses_folder, write_losses
+from icl_bench.results.perplexity_losses import losses_name, write_losses
+from icl_bench.results.storage import LocalStorage
 from icl_bench.sweep.perplexity import Perplexity, PerplexitySpec, parse_lengths, text_files
 
 LENGTHS = (4, 8, 16)
@@ -54,8 +55,8 @@ def losses_file(folder: Path, attention: str, text: str, losses: np.ndarray, **m
             "text": text, "sha256": text, "length": LENGTHS[-1], "windows": len(losses),
             "by_length": {str(n): {"prefill_flops": 1.0 * n, "cache_bytes": 2.0 * n}
                           for n in LENGTHS}, **more}  # fmt: skip
-    name = f"{attention.replace(':', '_')}-{text}.parquet"
-    write_losses(losses_folder(folder) / "m" / name, list(losses), meta)
+    name = losses_name("m", f"{attention.replace(':', '_')}-{text}")
+    write_losses(LocalStorage(folder), name, list(losses), meta)
 
 
 @given(st.lists(st.integers(2, 10**8), min_size=1, max_size=6))
@@ -144,7 +145,7 @@ def test_ranges_limits_and_ratios_are_those_of_the_definition(tmp_path: Path) ->
 def test_a_damaged_file_is_left_out_with_a_warning(tmp_path: Path) -> None:
     losses_file(tmp_path, "full", "a", np.ones((2, 15)))
     losses_file(tmp_path, "full", "b", np.zeros((2, 15)))
-    (damaged,) = losses_folder(tmp_path).rglob("full-b.parquet")
+    (damaged,) = tmp_path.rglob("full-b.parquet")
     damaged.write_bytes(damaged.read_bytes()[:50])
     with pytest.warns(UserWarning, match="damaged one; left out"):
         table = perplexities(tmp_path)

@@ -292,9 +292,9 @@ def test_a_cells_answers_are_all_of_one_training(tmp_path: Path, tiny: Path):
     made = prepared(tmp_path, tiny, method=("probe",))
     identity = made.identity("probe", Examples(made.experiment, 0, 12))
     made.run(tmp_path / "results")
-    ((path, _),) = finished_cells(tmp_path / "results")
+    ((name, _),) = finished_cells(tmp_path / "results")
     whole = read_results(tmp_path / "results")
-    path.unlink()
+    (tmp_path / "results" / name).unlink()
     store = Store(tmp_path / "results")
     with store.claim(identity, 6) as interrupted:
         row = whole.iloc[0]

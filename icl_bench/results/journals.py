@@ -1,0 +1,145 @@
+"""What a cell needs while it is computed: a lock, and a journal that survives a kill.
+
+Both are known by the cell's name (``Identity.name``). They are apart from finished files
+(:mod:`icl_bench.results.storage`), because not every place that keeps files can lock them, or add
+to one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from icl_bench.results.cells import JOURNAL
+from icl_bench.results.storage import Place
+
+if TYPE_CHECKING:
+    from filelock import FileLock
+
+LOCKS = ".locks"
+"""The folder of the lock files."""
+
+
+class Journal(Protocol):
+    """The lines of one unfinished cell; only the process that has its lock opens it."""
+
+    def read(self) -> bytes:
+        """All that is there."""
+
+    def cut(self, size: int) -> None:
+        """Keep the first ``size`` bytes; what is behind them is lost."""
+
+    def append(self, lines: bytes) -> None:
+        """Add lines, which are safe when this returns. Raises ``OSError``."""
+
+    def close(self) -> None:
+        """No more is added by this process."""
+
+
+class Journals(Protocol):
+    """Locks and journals of the cells of one results folder. What fails raises ``OSError``."""
+
+    def take(self, cell: str) -> Callable[[], None] | None:
+        """Take a cell for this process: what gives it back, or None where another has it.
+
+        The cells of a process that dies are free again.
+        """
+
+    def open(self, cell: str) -> Journal:
+        """Open the journal of a cell; an empty one where there was none."""
+
+    def delete(self, cell: str) -> None:
+        """Remove the journal of a cell, if there is one."""
+
+    def others_at_work(self) -> bool:
+        """Whether another process has taken a cell that has a journal."""
+
+
+class LocalJournals:
+    """Journals beside the finished files of a folder; locks are flock's, which end with a process.
+
+    Every process that shares the folder has to see the same locks: it lies on one machine, or on a
+    network's file system that knows flock.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def take(self, cell: str) -> Callable[[], None] | None:
+        """Lock the cell's lock file."""
+        from filelock import Timeout
+
+        lock = self._lock(cell)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            return None
+        return lock.release
+
+    def open(self, cell: str) -> LocalJournal:
+        """Open the journal's file; makes its folder."""
+        path = self._path(cell)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return LocalJournal(path)
+
+    def delete(self, cell: str) -> None:
+        """Remove the journal's file."""
+        self._path(cell).unlink(missing_ok=True)
+
+    def others_at_work(self) -> bool:
+        """Whether one of the journals' locks is held."""
+        journals = self.root.rglob(f"*{JOURNAL}")
+        return any(self._held(journal.name.removesuffix(JOURNAL)) for journal in journals)
+
+    def _held(self, cell: str) -> bool:
+        if (give_back := self.take(cell)) is None:
+            return True
+        give_back()
+        return False
+
+    def _path(self, cell: str) -> Path:
+        return self.root / f"{cell}{JOURNAL}"
+
+    def _lock(self, cell: str) -> FileLock:
+        from filelock import FileLock
+
+        locks = self.root / LOCKS
+        locks.mkdir(parents=True, exist_ok=True)
+        return FileLock(locks / f"{cell.rpartition('-')[2]}.lock")  # by the hash that ends the name
+
+
+class LocalJournal:
+    """A journal in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._stream = path.open("a+b")
+
+    def read(self) -> bytes:
+        """The whole file."""
+        self._stream.seek(0)
+        return self._stream.read()
+
+    def cut(self, size: int) -> None:
+        """Truncate the file."""
+        self._stream.truncate(size)
+
+    def append(self, lines: bytes) -> None:
+        """Write at the end and wait for the disk."""
+        self._stream.write(lines)
+        self._stream.flush()
+        os.fsync(self._stream.fileno())
+
+    def close(self) -> None:
+        """Close the file."""
+        with suppress(OSError):  # a full disk was reported when it was met
+            self._stream.close()
+
+
+def journals_at(place: Place) -> Journals:
+    """The journals of the results at a place. Raises ``TypeError`` for one that is no folder."""
+    if isinstance(place, str | Path):
+        return LocalJournals(Path(place))
+    raise TypeError(f"{place.where()}: say where its journals are kept")

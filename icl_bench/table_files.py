@@ -1,0 +1,89 @@
+"""Reads the tables that users give as CSV or Parquet, or says what is wrong with them."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from icl_bench.errors import UserError
+from icl_bench.wording import one_line
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def gunzip(raw: bytes, shown: str) -> bytes:
+    """What a gzip file holds. Raises ``UserError``."""
+    try:
+        return gzip.decompress(raw)
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(one_line(f"{shown}: not a whole gzip file: {error}")) from None
+
+
+def csv_rows(text: str, shown: str) -> Iterator[tuple[str, list[str]]]:
+    """The header and the rows of a CSV file, as many cells in each; lines without any are skipped.
+
+    Each comes with its place as messages name it, like ``mine.csv:2``. Cells may be of any length:
+    whole prompts stand in some. Raises ``UserError`` with the line.
+    """
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    width = 0
+    try:
+        while (cells := _next(reader)) is not None:
+            where = f"{shown}:{reader.line_num}"
+            width = width or len(cells)
+            if cells and len(cells) != width:
+                raise UserError(f"{where}: {len(cells)} cells, but the header has {width}")
+            if cells:
+                yield where, cells
+    except csv.Error as error:
+        raise UserError(one_line(f"{shown}:{reader.line_num}: not CSV: {error}")) from None
+
+
+def _next(reader: Iterator[list[str]]) -> list[str] | None:
+    """The next row. A cell's length has a limit that all readers share: it is lifted meanwhile."""
+    before = csv.field_size_limit(sys.maxsize)
+    try:
+        return next(reader, None)
+    finally:
+        csv.field_size_limit(before)
+
+
+@contextmanager
+def refusing_damaged_parquet(shown: str) -> Iterator[None]:
+    """Turn what pyarrow raises for a damaged Parquet file into ``UserError``.
+
+    Values are often found damaged only when they are converted, so that belongs inside.
+    """
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, OverflowError) as error:
+        raise UserError(one_line(f"{shown}: not a whole Parquet file: {error}")) from None
+
+
+def parquet_table(raw: bytes) -> pa.Table:
+    """The table in a Parquet file, every value checked. Raises what pyarrow raises."""
+    import pyarrow.parquet as pq
+    from pyarrow import BufferReader
+
+    with pq.ParquetFile(BufferReader(raw)) as file:
+        table = file.read()
+    table.validate(full=True)
+    return table
+
+
+def parquet_bytes(table: pa.Table) -> bytes:
+    """A table as a Parquet file. Raises ``pyarrow.ArrowException`` for types that it has not."""
+    import pyarrow.parquet as pq
+
+    stream = io.BytesIO()
+    pq.write_table(table, stream, compression="zstd")
+    return stream.getvalue()

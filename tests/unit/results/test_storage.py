@@ -1,0 +1,172 @@
+"""Results go through the storage and the journals they are given, and through nothing else."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.fakes import ENGINE, FakeBackend, plan
+from support.in_memory import MemoryJournals, MemoryStorage
+
+from icl_bench import read_results
+from icl_bench.errors import UserError
+from icl_bench.results.exporting import export_results
+from icl_bench.results.importing import import_predictions
+from icl_bench.results.journals import LocalJournals, journals_at
+from icl_bench.results.perplexity_losses import losses_name, read_losses, write_losses
+from icl_bench.results.reading import (
+    failed_cells,
+    find_imported,
+    finished_cells,
+    read_rows,
+    read_stored,
+)
+from icl_bench.results.storage import LocalStorage, Place, Storage, storage_at
+from icl_bench.results.store import Store
+from icl_bench.sweep.runner import Runner
+
+THEIRS = (
+    "task,model,select,order,k,draw,test_id,gold,prediction,note\n"
+    "wines,tiny,bm25,pool,1,0,a,red,red,n\n"
+)
+
+
+def sweep(task: Path, store: Store) -> Any:
+    made = plan(task, "1,3", selects=["random", "bm25"])
+    return Runner(made, store, ENGINE, FakeBackend).run()
+
+
+def everything(place: Place) -> dict[str, Any]:
+    """What the readers of a results folder find, under names that are the same anywhere."""
+    stored = read_stored(place)
+    names = [name for name, _ in finished_cells(place)]
+    return {
+        "names": names,
+        "rows": [read_rows(place, name).to_pylist() for name in names],
+        "cells": dict(stored.cells),
+        "variants": dict(stored.variants),
+        "failed": failed_cells(place),
+        "imported": find_imported(place, {"task": "wines"}),
+        "losses": [(meta, losses.tolist()) for meta, losses in read_losses(place)],
+    }
+
+
+def fill(task: Path, place: Place, store: Store) -> None:
+    """Finished cells, one that failed, an import and losses of a text."""
+    assert len(sweep(task, store).computed) == 8
+    made = plan(task, "2", draws=1)
+    (cell,) = (cell for group in made.groups for cell in group.runnable)
+    identity = Runner(made, store, ENGINE, FakeBackend).identity(cell)
+    with store.claim(identity, 6) as opened:
+        assert opened is not None
+        opened.fail("no reason")
+    theirs = task / "theirs.csv"
+    theirs.write_text(THEIRS)
+    import_predictions(theirs, place)
+    write_losses(store.storage, losses_name("m", "text"), [np.ones(3)], {"model": "m"})
+
+
+def test_a_sweep_in_memory_is_the_sweep_in_a_folder_and_leaves_nothing_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    monkeypatch.chdir(empty)
+    memory, journals = MemoryStorage(), MemoryJournals()
+    fill(tmp_path / "task", memory, Store(memory, journals))
+    folder = tmp_path / "results"
+    fill(tmp_path / "task", folder, Store(folder, LocalJournals(folder)))
+    pd.testing.assert_frame_equal(read_results(memory), read_results(folder))
+    assert everything(memory) == everything(folder)
+    for place, out in ((memory, "a.csv"), (folder, "b.csv")):
+        export_results(place, tmp_path / out)
+    assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
+    there = {p.relative_to(folder).as_posix(): p for p in folder.rglob("*") if p.is_file()}
+    kept = memory.files | journals.as_files()
+    assert set(kept) == {name for name in there if not name.startswith(".locks/")}
+    assert {name: there[name].read_bytes() for name in kept} == kept
+    assert list(empty.iterdir()) == []
+    assert not journals.taken
+
+
+def test_a_sweep_in_memory_goes_on_where_it_was_and_takes_no_taken_cell(tmp_path: Path):
+    memory, journals = MemoryStorage(), MemoryJournals()
+    store = Store(memory, journals)
+    sweep(tmp_path, store)
+    assert not sweep(tmp_path, store).computed
+    name = min(name for name in memory.files if name.endswith(".parquet"))
+    memory.files[name] = memory.files[name][:50]
+    with pytest.warns(UserWarning, match=rf"memory:{name}: cannot be read .*set aside"):
+        assert len(sweep(tmp_path, store).computed) == 1
+    assert f"{name}.damaged" in memory.files
+    made = plan(tmp_path, "2", draws=1)
+    (cell,) = (cell for group in made.groups for cell in group.runnable)
+    identity = Runner(made, store, ENGINE, FakeBackend).identity(cell)
+    with store.claim(identity, 6) as first, store.claim(identity, 6) as second:
+        assert first is not None
+        assert second is None
+        assert store.others_at_work()
+    assert not store.others_at_work()
+
+
+def test_messages_name_a_storage_as_it_names_itself():
+    with pytest.raises(UserError, match=r"results folder memory:: no results yet"):
+        read_results(MemoryStorage())
+
+
+def test_a_place_is_a_folder_or_a_storage_itself(tmp_path: Path):
+    memory = MemoryStorage()
+    assert storage_at(memory) is memory
+    for place in (tmp_path, str(tmp_path)):
+        assert storage_at(place).where("a/b") == str(tmp_path / "a" / "b")
+        assert isinstance(journals_at(place), LocalJournals)
+    with pytest.raises(TypeError, match="memory:: say where its journals are kept"):
+        Store(memory)
+
+
+# -- one storage is as another ------------------------------------------------------------------
+
+parts = st.text(string.ascii_lowercase[:3], min_size=1, max_size=2)
+names = st.lists(parts, min_size=1, max_size=3).map(lambda path: "/".join(path) + ".x")
+contents = st.binary(max_size=3)
+acts: dict[str, Callable[[Storage, str, str, bytes], Any]] = {
+    "put": lambda s, name, _, content: s.put(name, content),
+    "read": lambda s, name, _, __: s.read(name) if s.has(name) else None,
+    "rename": lambda s, name, to, _: s.rename(name, to) if s.has(name) else None,
+    "delete": lambda s, name, _, __: s.delete(name),
+    "names": lambda s, name, _, __: sorted(s.names(name.partition("/")[0])),
+}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(sorted(acts)), names, names, contents), max_size=12))
+def test_a_folder_does_what_a_dictionary_of_files_does(
+    steps: list[tuple[str, str, str, bytes]],
+):
+    with TemporaryDirectory() as folder:
+        local, memory = LocalStorage(Path(folder)), MemoryStorage()
+        for act, name, to, content in steps:
+            target = f"{name.rpartition('/')[0]}/{to.rpartition('/')[2]}".lstrip("/")
+            assert acts[act](local, name, target, content) == acts[act](
+                memory, name, target, content
+            )
+        assert sorted(local.names()) == sorted(memory.names())
+        assert {name: local.read(name) for name in local.names()} == memory.files
+
+
+def test_files_that_are_being_written_and_a_missing_folder_have_no_names(tmp_path: Path):
+    local = LocalStorage(tmp_path / "results")
+    assert not local.exists()
+    assert local.names() == []
+    local.put("a/b.parquet", b"1")
+    (tmp_path / "results" / "a" / ".writing-xyz.parquet").write_bytes(b"half")
+    assert local.names() == local.names("a") == ["a/b.parquet"]
+    assert local.names("b") == []

@@ -1,0 +1,92 @@
+"""Tables that users give are read cell by cell as they stand, or refused with what is wrong."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from icl_bench.errors import UserError
+from icl_bench.table_files import (
+    csv_rows,
+    gunzip,
+    parquet_bytes,
+    parquet_table,
+    refusing_damaged_parquet,
+)
+
+cells = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=4)
+odd = st.sampled_from(["", " ", "a,b", 'q"q', "a\nb", "a\r\nb", "\r", "007", "NA", "\ufeff"])
+tables = st.integers(2, 4).flatmap(
+    lambda width: st.lists(
+        st.lists(st.one_of(cells, odd), min_size=width, max_size=width), min_size=1, max_size=5
+    )
+)
+
+
+@given(tables, st.sampled_from(["\n", "\r\n"]), st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL]))
+@example([["a", "b"], ["", ""]], "\n", csv.QUOTE_MINIMAL)
+def test_every_cell_that_a_program_writes_is_read_as_it_is(
+    table: list[list[str]], end: str, quoting: int
+):
+    if end == "\n" and any("\r" in cell for row in table for cell in row):
+        quoting = csv.QUOTE_ALL  # else csv leaves a "\r" without quotes, which ends a line
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator=end, quoting=quoting).writerows(table)
+    assert [row for _, row in csv_rows(text.getvalue(), "x.csv")] == table
+
+
+@given(st.text(st.sampled_from('a,1"\n\r\0é'), max_size=30))
+def test_any_text_is_read_or_refused_with_its_line(text: str):
+    try:
+        rows = list(csv_rows(text, "x.csv"))
+    except UserError as error:
+        message = str(error)
+        assert message.startswith("x.csv:")
+        assert "\n" not in message
+        return
+    assert len({len(row) for _, row in rows}) <= 1
+    lines = [int(where.removeprefix("x.csv:")) for where, _ in rows]
+    assert lines == sorted(lines)
+
+
+def test_lines_without_a_cell_are_skipped_and_each_row_says_where_it_is():
+    assert list(csv_rows('\na,b\n\n"1\n2",3\n', "x.csv")) == [
+        ("x.csv:2", ["a", "b"]),
+        ("x.csv:5", ["1\n2", "3"]),
+    ]
+
+
+def test_a_cell_may_be_of_any_length_and_other_readers_keep_their_limit():
+    before, long = csv.field_size_limit(), "x" * 300_000
+    rows = csv_rows(f"a,b\n{long},1\n", "x.csv")
+    assert next(rows)
+    assert csv.field_size_limit() == before
+    assert [row for _, row in rows] == [[long, "1"]]
+    assert csv.field_size_limit() == before
+
+
+def test_half_a_gzip_file_is_refused():
+    assert gunzip(gzip.compress(b"text"), "x.gz") == b"text"
+    with pytest.raises(UserError, match=r"x\.gz: not a whole gzip file"):
+        gunzip(gzip.compress(b"text" * 99)[:-5], "x.gz")
+
+
+@given(st.integers(0), st.binary(min_size=1, max_size=4))
+def test_a_changed_parquet_file_is_read_or_refused_in_a_line(place: int, inserted: bytes):
+    table = pa.table({"text": ["a", "é", None], "number": [1.5, 2.5, None]})
+    whole = parquet_bytes(table)
+    assert parquet_table(whole).equals(table)
+    place %= len(whole)
+    try:
+        with refusing_damaged_parquet("x.parquet"):
+            parquet_table(whole[:place] + inserted + whole[place + len(inserted) :]).to_pylist()
+    except UserError as error:
+        message = str(error)
+        assert message.startswith("x.parquet: not a whole Parquet file")
+        assert "\n" not in message
