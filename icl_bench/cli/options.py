@@ -464,17 +464,19 @@ class SweepOptions(DataOptions, TaskOptions):
         )
 
 
-O = TypeVar("O")
+Options = TypeVar("Options")
 
 
-def taking(options: type[O]) -> Callable[[Callable[Concatenate[O, P], None]], Callable[..., None]]:
+def taking(
+    options: type[Options],
+) -> Callable[[Callable[Concatenate[Options, P], None]], Callable[..., None]]:
     """Make a command of a function whose first argument is a data class of options.
 
     Typer reads a command's options from its signature: the class's fields come first there, then
     the function's own arguments.
     """
 
-    def command(run: Callable[Concatenate[O, P], None]) -> Callable[..., None]:
+    def command(run: Callable[Concatenate[Options, P], None]) -> Callable[..., None]:
         hints = get_type_hints(options, include_extras=True)
         # in the help: what is required, what is the command's own, what it shares with others
         ranked = sorted(

@@ -9,9 +9,10 @@ so. Of the pool itself, nothing of the test set is seen.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -31,7 +32,7 @@ class Centroids(SharedSelector):
     of: Literal["pool", "queries"] = "pool"
     """What the k-means is of."""
     name = "centroids"
-    options = {"of": ("pool", "queries")}
+    options: ClassVar[Mapping[str, tuple[str, ...]]] = {"of": ("pool", "queries")}
     nested = False
     embeds = True
     refuses = True

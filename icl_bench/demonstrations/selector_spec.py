@@ -13,6 +13,8 @@ from icl_bench.errors import UserError
 from icl_bench.registry import SELECTORS
 from icl_bench.wording import nearest, plain
 
+RANDOM = Random()
+
 
 @dataclass(frozen=True)
 class SelectorSpec:
@@ -23,7 +25,7 @@ class SelectorSpec:
     text and label. Either part may be empty: ``random`` has S = 0, retrieval S = k.
     """
 
-    base: SharedSelector | None = Random()
+    base: SharedSelector | None = RANDOM
     """What chooses the shared part; None where there is none."""
     by: str | None = None
     """The retriever that chooses the query's own part; None where there is none."""
@@ -75,7 +77,7 @@ class SelectorSpec:
         if self.by is None:
             return str(self.base)
         hybrid = f"hybrid:{self.own}" + (f",by={self.by}" if self.by != "bm25" else "")
-        return hybrid if self.base == Random() else f"{self.base}+{hybrid}"
+        return hybrid if self.base == RANDOM else f"{self.base}+{hybrid}"
 
     @property
     def retriever(self) -> type[Retriever] | None:

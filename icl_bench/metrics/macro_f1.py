@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -17,7 +17,7 @@ class MacroF1(Metric):
     """The mean F1 over the labels that the test examples have."""
 
     answers = "labels"
-    of_many = {"macro_f1": "macro-F1"}
+    of_many: ClassVar[Mapping[str, str]] = {"macro_f1": "macro-F1"}
 
     def score_many(
         self, cell: np.ndarray, gold: Sequence[str], said: Sequence[str]

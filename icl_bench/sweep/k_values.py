@@ -46,7 +46,7 @@ class KValues:
         return tuple(sorted(found))
 
 
-def per_label(text: str) -> tuple[int, ...]:
+def parse_per_label(text: str) -> tuple[int, ...]:
     """Read ``--per-label``: numbers of demonstrations of each label. Raises ``UserError``."""
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not words:

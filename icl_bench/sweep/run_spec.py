@@ -17,7 +17,7 @@ from icl_bench.errors import UserError
 from icl_bench.frozen import Frozen
 from icl_bench.models import attention_patterns
 from icl_bench.models.attention_patterns import FULL, Pattern
-from icl_bench.sweep.k_values import KValues, per_label
+from icl_bench.sweep.k_values import KValues, parse_per_label
 from icl_bench.sweep.tokenized_task import Queries, Scoring
 from icl_bench.tasks.label_subset import HalfLabels
 from icl_bench.tasks.spec import TaskSpec
@@ -64,7 +64,7 @@ class RunSpec(Frozen):
     """A registry name, a folder or a hub id; with an API, the name that the server knows."""
     k: Annotated[InstanceOf[KValues] | None, read_text(KValues.parse)] = None
     """Numbers of demonstrations, ``max`` or ``auto``; or else ``per_label``."""
-    per_label: Annotated[tuple[int, ...] | None, read_text(per_label)] = None
+    per_label: Annotated[tuple[int, ...] | None, read_text(parse_per_label)] = None
     """Numbers of demonstrations of each label, for ``balanced`` ones."""
     select: Annotated[
         tuple[InstanceOf[SelectorSpec], ...], _read_each(SelectorSpec.parse, selector_spec.split)

@@ -1,0 +1,113 @@
+"""Imports run one way: each package imports what stands below it, and nothing goes in a circle."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+import icl_bench
+
+ROOT = Path(icl_bench.__file__).parent
+
+GROUND = ("errors", "wording", "seeds", "frozen", "quiet_libraries", "registry", "text_files",
+          "table_files")  # fmt: skip
+LAYERS: Mapping[str, tuple[str, ...]] = {
+    "models": GROUND,
+    "metrics": (*GROUND, "models"),
+    "tasks": (*GROUND, "metrics"),
+    "prompts": (*GROUND, "tasks"),
+    "results": (*GROUND, "models", "metrics"),
+    "demonstrations": (*GROUND, "models", "tasks", "prompts"),
+    "backends": (*GROUND, "models", "prompts"),
+    "sweep": (*GROUND, "models", "metrics", "tasks", "prompts", "results", "demonstrations",
+              "backends"),
+    "analysis": (*GROUND, "models", "metrics", "results", "demonstrations"),
+    "training": (*GROUND, "models", "tasks", "prompts", "results", "demonstrations", "backends",
+                 "sweep"),
+    "report": (*GROUND, "models", "metrics", "tasks", "prompts", "results", "demonstrations",
+               "analysis"),
+    "cli": (*GROUND, "models", "metrics", "tasks", "prompts", "results", "demonstrations",
+            "backends", "sweep", "analysis", "training", "report"),
+}  # fmt: skip
+"""Package -> what it may import besides itself: the table of ``docs/design.md``."""
+WITHIN_GROUND = {
+    "text_files": {"errors", "wording"},
+    "table_files": {"errors", "wording", "text_files"},
+    "registry": {"errors", "wording"},
+}
+"""The same for the modules of the ground floor, of which the others import nothing."""
+
+
+def modules() -> dict[str, Path]:
+    """Every module but the package itself and its ``__main__``, by its dotted name below it."""
+    found = {}
+    for path in ROOT.rglob("*.py"):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        if name not in ("", "__main__"):
+            found[name] = path
+    return found
+
+
+MODULES = modules()
+
+
+def imported(module: str) -> Iterator[str]:
+    """Modules that one imports, at its top, in its functions or for types alone."""
+    for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{module}: import by the full name"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        for name in names:
+            parts = name.split(".")
+            if parts[0] != "icl_bench":
+                continue
+            while parts and ".".join(parts[1:]) not in MODULES:
+                parts.pop()
+            if len(parts) > 1:
+                yield ".".join(parts[1:])
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_a_module_imports_only_from_what_stands_below_its_package(module: str) -> None:
+    own = module.partition(".")[0]
+    allowed = {own, *(LAYERS[own] if own in LAYERS else WITHIN_GROUND.get(own, ()))}
+    wrong = {name for name in imported(module) if name.partition(".")[0] not in allowed}
+    assert not wrong
+
+
+def test_every_package_and_every_module_of_the_ground_floor_has_its_place() -> None:
+    assert {name.partition(".")[0] for name in MODULES} == {*LAYERS, *GROUND}
+
+
+def test_packages_import_each_other_in_no_circle_on_nine_levels_at_most() -> None:
+    levels: dict[str, int] = {}
+    for package, below in LAYERS.items():  # in an order in which what is below comes first
+        levels[package] = 1 + max((levels.get(name, 1) for name in below), default=0)
+        assert not [name for name in below if name in LAYERS and name not in levels]
+    assert max(levels.values()) <= 9
+
+
+def test_modules_import_each_other_in_no_circle() -> None:
+    waiting = {name: {n for n in imported(name) if n != name} for name in MODULES}
+    # a package's own module holds its public names: what it imports may import it again
+    packages = {name for name in MODULES if any(m.startswith(f"{name}.") for m in MODULES)}
+    waiting = {name: {n for n in found if n not in packages} for name, found in waiting.items()}
+    while free := [name for name, found in waiting.items() if not found & waiting.keys()]:
+        for name in free:
+            del waiting[name]
+    assert not waiting, f"in circles: {sorted(waiting)}"
+
+
+def test_the_design_shows_the_same_table() -> None:
+    design = (ROOT.parent / "docs" / "design.md").read_text(encoding="utf-8")
+    for package, below in LAYERS.items():
+        own = [name for name in below if name in LAYERS]
+        row = f"| `{package}` | {', '.join(own) or 'the ground floor alone'} |"
+        assert row in design, row
