@@ -23,10 +23,10 @@ demo: $(READY)
 
 # files side by side, one thread each: two threads beside other work wait for each other
 test: $(READY)
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --durations=10
 
 test-vllm: $(VLLM_READY)
-	$(VLLM_VENV)/bin/python -m pytest tests/on_vllm
+	$(VLLM_VENV)/bin/python -m pytest tests/on_vllm --durations=10
 
 lint: $(READY)
 	$(BIN)/ruff check .

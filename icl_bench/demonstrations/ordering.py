@@ -71,11 +71,10 @@ class Order:
         """
         if len(labels) != len(indices):
             raise ValueError(f"{len(labels)} labels for {len(indices)} demonstrations")
-        return self._arranged(indices, labels, *names)
+        return self.arranged(indices, labels, *names)
 
-    def _arranged(
-        self, indices: np.ndarray, labels: Sequence[str], *names: str | int
-    ) -> np.ndarray:
+    def arranged(self, indices: np.ndarray, labels: Sequence[str], *names: str | int) -> np.ndarray:
+        """As :meth:`arrange`, for an order to say: of as many labels as demonstrations."""
         raise NotImplementedError
 
 
@@ -96,9 +95,8 @@ class Drawn(Order):
                 "write relevance (most similar last) or relevance-reversed (most similar first)"
             )
 
-    def _arranged(
-        self, indices: np.ndarray, labels: Sequence[str], *names: str | int
-    ) -> np.ndarray:
+    def arranged(self, indices: np.ndarray, labels: Sequence[str], *names: str | int) -> np.ndarray:
+        """See ``Order``."""
         del labels, names
         return indices
 
@@ -124,9 +122,8 @@ class Shuffled(Order):
     def __str__(self) -> str:
         return f"{self.name}:{self.seed}"
 
-    def _arranged(
-        self, indices: np.ndarray, labels: Sequence[str], *names: str | int
-    ) -> np.ndarray:
+    def arranged(self, indices: np.ndarray, labels: Sequence[str], *names: str | int) -> np.ndarray:
+        """See ``Order``."""
         del labels
         return generator(self.seed, "order", *names).permutation(indices)
 
@@ -145,9 +142,8 @@ class ByLabel(Order):
         if not labelled:
             raise UserError(f"order {self}: this task's answers are free text, not labels")
 
-    def _arranged(
-        self, indices: np.ndarray, labels: Sequence[str], *names: str | int
-    ) -> np.ndarray:
+    def arranged(self, indices: np.ndarray, labels: Sequence[str], *names: str | int) -> np.ndarray:
+        """See ``Order``."""
         del names
         by_label = sorted(range(len(indices)), key=lambda place: labels[place])
         arranged: np.ndarray = indices[np.array(by_label, dtype=np.int64)]
@@ -171,9 +167,8 @@ class Relevance(Order):
             why = f"{spec} has the query's own last anyway, the most similar last"
         raise UserError(f"order {self}: {why}; write drawn, shuffled:SEED or by-label")
 
-    def _arranged(
-        self, indices: np.ndarray, labels: Sequence[str], *names: str | int
-    ) -> np.ndarray:
+    def arranged(self, indices: np.ndarray, labels: Sequence[str], *names: str | int) -> np.ndarray:
+        """See ``Order``."""
         del labels, names
         return indices[::-1]
 
@@ -185,8 +180,7 @@ class RelevanceReversed(Relevance):
     name = "relevance-reversed"
     written = "relevance-reversed"
 
-    def _arranged(
-        self, indices: np.ndarray, labels: Sequence[str], *names: str | int
-    ) -> np.ndarray:
+    def arranged(self, indices: np.ndarray, labels: Sequence[str], *names: str | int) -> np.ndarray:
+        """See ``Order``."""
         del labels, names
         return indices
