@@ -62,7 +62,7 @@ def _stretch(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if draws == 1:
         return np.zeros((*scores.shape[:-2], 1)), np.full((*scores.shape[:-2], 1), tests_alone)
     found = mean_squares(scores)
-    differ = found.draws > found.residual
+    differ = found.draws_differ
     left = np.where(differ, 1 - found.residual / np.maximum(found.tests, 1e-300), 1).clip(0)
     draws_alone = np.sqrt(draws / (draws - 1))
     return (draws_alone * differ)[..., None], (tests_alone * np.sqrt(left))[..., None]

@@ -75,7 +75,7 @@ def spread(scores: np.ndarray, upper: float) -> tuple[float, float]:
 def variance_of_mean(scores: np.ndarray) -> tuple[float, float]:
     """Return the variance of the mean of ``(draws, test)`` in two parts: by draws, by the rest."""
     found = mean_squares(scores)
-    if found.draws > found.residual:
+    if found.draws_differ:
         parts = found.draws, max(found.tests - found.residual, 0.0)
     else:
         parts = 0.0, max(found.tests, found.residual)

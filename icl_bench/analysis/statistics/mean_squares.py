@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+ROUNDING = 1e-9
+
 
 class MeanSquares(NamedTuple):
     """Mean squares by draws, by test examples and of the residual, ``(...)`` each."""
@@ -13,6 +15,11 @@ class MeanSquares(NamedTuple):
     draws: Any
     tests: Any
     residual: Any
+
+    @property
+    def draws_differ(self) -> Any:
+        """Whether draws differ by more than the residual, and not by rounding alone."""
+        return self.draws > self.residual * (1 + ROUNDING)
 
 
 def mean_squares(scores: np.ndarray) -> MeanSquares:
