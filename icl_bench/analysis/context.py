@@ -120,9 +120,7 @@ class Context:
         """The random numbers of a finding; the same folder gives the same."""
         return generator(SEED, name)
 
-    def by_variant(
-        self, frame: pd.DataFrame, table: Callable[..., pd.DataFrame]
-    ) -> pd.DataFrame:
+    def by_variant(self, frame: pd.DataFrame, table: Callable[..., pd.DataFrame]) -> pd.DataFrame:
         """One table of all variants whose demonstrations' labels are known.
 
         ``table`` takes predictions, labels by id and the shared demonstrations of cells. Ids of

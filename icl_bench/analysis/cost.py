@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icl_bench.analysis.attention import pattern_of
-from icl_bench.analysis.columns import TERA, POINT, Column
+from icl_bench.analysis.columns import POINT, TERA, Column
 from icl_bench.analysis.finding import Finding, Printed, Section
 from icl_bench.demonstrations.selector_spec import known
 from icl_bench.models.architecture import Architecture
@@ -214,7 +214,7 @@ COST = Finding(
         with_cost=True,
     ),
     section=Section(
-        "cost", "What {score} costs", "Cost", "run it here: imports seldom hold token counts",
+        "cost", "What a score costs", "Cost", "run it here: imports seldom hold token counts",
         "Up and to the left is better. Tokens computed are those of the prompt that came from no "
         "cache and were not shared with other queries: demonstrations common to all are computed "
         "once. Seconds are the engine's, of the run as it was: a nested sweep extends the prompt "

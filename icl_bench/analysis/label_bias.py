@@ -13,6 +13,7 @@ from icl_bench.analysis.statistics.grid import partition
 if TYPE_CHECKING:
     import pandas as pd
 
+
 def label_frequencies(frame: pd.DataFrame) -> pd.DataFrame:
     """How often each label is right and how often it is said.
 

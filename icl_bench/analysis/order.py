@@ -20,7 +20,16 @@ IN_ANY_ORDER = [name for name in POINT if name != "order"]
 """What a point and its reorderings have in common."""
 
 
-CHANGES = [*IN_ANY_ORDER, "reorderings", "draws", "rows", "changed", "ci_low", "ci_high", "left_out"]
+CHANGES = [
+    *IN_ANY_ORDER,
+    "reorderings",
+    "draws",
+    "rows",
+    "changed",
+    "ci_low",
+    "ci_high",
+    "left_out",
+]
 
 
 PROMPT = ["task", "model", "attention", "k", "test_id", "prompt_hash"]
@@ -132,7 +141,7 @@ ORDER_SENSITIVITY = Finding(
         "order", "How much the order matters", "Order sensitivity",
         "run --order drawn,shuffled:1 with k above 1",
         "The share of answers that change when the same demonstrations stand in another random "
-        "order, with its 95% interval. It need not cost {score}.",
+        "order, with its 95% interval. A changed answer need not be a worse one.",
         "Bertsch et al. 2025, figure 4",
         also=("noise_floor",),
         place=30,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icl_bench.errors import UserError
+from icl_bench.metrics import SCORES, title
 from icl_bench.prompts.rendering import query_text
 from icl_bench.report.naming import Naming
 from icl_bench.report.prompt_trace import as_shown
@@ -52,7 +53,7 @@ STRATA = ("task", "model", "select", "order", "attention", "variant", "k", "corr
 
 FIELDS = ("task", "model", "series", "select", "order", "teaching", "k", "draw", "test_id", "gold",
           "prediction", "correct", "valid", "prompt_tokens", "cached_tokens", "probability",
-          "margin", "label_mass", *("rouge1", "rouge2", "rougeL", "bertscore"),
+          "margin", "label_mass", *SCORES,
           "cell", "query", "shown", "listed", "count", "separator", "why")  # fmt: skip
 
 
@@ -85,7 +86,14 @@ class Sample:
 
     def as_json(self) -> dict[str, Any]:
         """What the page's program reads."""
-        return {"fields": FIELDS, "texts": self.texts, "rows": self.rows, "total": self.total}
+        scores = [[name, title(name)] for name in SCORES]
+        return {
+            "fields": FIELDS,
+            "scores": scores,
+            "texts": self.texts,
+            "rows": self.rows,
+            "total": self.total,
+        }
 
 
 def sample(

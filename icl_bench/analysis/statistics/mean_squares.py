@@ -6,8 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-ROUNDING = 1e-9
-
 
 class MeanSquares(NamedTuple):
     """Mean squares by draws, by test examples and of the residual, ``(...)`` each."""
@@ -18,8 +16,8 @@ class MeanSquares(NamedTuple):
 
     @property
     def draws_differ(self) -> Any:
-        """Whether draws differ by more than the residual, and not by rounding alone."""
-        return self.draws > self.residual * (1 + ROUNDING)
+        """Whether there is any sign that draws differ: by more than the residual."""
+        return self.draws > self.residual
 
 
 def mean_squares(scores: np.ndarray) -> MeanSquares:
@@ -30,11 +28,11 @@ def mean_squares(scores: np.ndarray) -> MeanSquares:
     draws, test = scores.shape[-2:]
     by_draw = scores.mean(axis=-1, keepdims=True)
     by_test = scores.mean(axis=-2, keepdims=True)
-    mean = by_draw.mean(axis=-2, keepdims=True)
+    mean = scores.mean(axis=(-2, -1), keepdims=True)
     residual = scores - by_draw - by_test + mean
     of_tests = max(test - 1, 1)
     return MeanSquares(
         test * by_draw[..., 0].var(axis=-1, ddof=1),
-        draws * ((by_test - mean)[..., 0, :] ** 2).sum(axis=-1) / of_tests,
+        draws * by_test[..., 0, :].var(axis=-1, ddof=min(1, test - 1)),
         (residual**2).sum(axis=(-2, -1)) / ((draws - 1) * of_tests),
     )
