@@ -102,7 +102,7 @@ def sample(
 ) -> Sample:  # fmt: skip
     """Choose predictions and rebuild the end of their prompts, where their data is at hand."""
     frame = stored.predictions
-    order = _turns(frame)[:most]
+    order = in_turns(frame)[:most]
     chosen = naming.named(frame.iloc[order])
     prompts = _Prompts(stored, data_dir)
     texts, rows = Texts(), []
@@ -115,7 +115,7 @@ def sample(
     return Sample(texts.texts, [row for _, row in sorted(rows, key=lambda r: r[0])], len(frame))
 
 
-def _turns(frame: pd.DataFrame) -> np.ndarray:
+def in_turns(frame: pd.DataFrame) -> np.ndarray:
     """Positions of all predictions, so that any number of the first has some of each stratum."""
     by = [name for name in STRATA if name in frame]
     strata = frame[by].astype({"correct": object}).groupby(by, observed=True, dropna=False)
