@@ -52,10 +52,12 @@ def attention_patterns(
 
     Columns: the setting; k; the pattern's ``kind`` (full, block, grouped, approx; of an imported
     one that is none of these its own name) and its size, sink, local, reuse, every, window and
-    chunk, as far as it has them (:mod:`icl_bench.models.attention_patterns`); draws, test_rows, metric, score,
-    ci_low, ci_high and accuracy of the curve; then, beside full attention in common draws and test
-    examples, as :func:`icl_bench.analysis.statistics.paired.compare` has them: difference with difference_low
-    and difference_high (95%), p, p_holm (corrected over all patterns and ks of the curve), the
+    chunk, as far as it has them (:mod:`icl_bench.models.attention_patterns`); draws, test_rows,
+    metric, score, ci_low, ci_high and accuracy of the curve; then, beside full attention in
+    common draws and test
+    examples, as :func:`icl_bench.analysis.statistics.paired.compare` has them: difference with
+    difference_low and difference_high (95%), p, p_holm (corrected over all patterns and ks of
+    the curve), the
     common test ``rows``, left_out and advice (the better attention where p_holm <= ``alpha``), and
     ``recovered``, the mean there over full attention's, whose uncertainty is the difference's;
     then operations, bytes and seconds of the prompt (prefix_flops, query_flops, cache_bytes,

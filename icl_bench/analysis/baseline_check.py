@@ -56,7 +56,8 @@ class Side:
     """The file or folder, as messages name it."""
     predictions: pd.DataFrame
     origins: Mapping[str, Mapping[str, Any]]
-    """Variant -> ``facts`` and ``about`` (see ``icl_bench.results.exporting.origins``); imports are not in it.
+    """Variant -> ``facts`` and ``about`` (see ``icl_bench.results.exporting.origins``); imports
+    are not in it.
     """
 
 
@@ -64,7 +65,8 @@ class Side:
 class Check:
     """A comparison with a baseline. ``icl_bench.analysis.regression`` describes the tables.
 
-    Each has ``teaching`` beside: the perturbation of the demonstrations, missing where there is none.
+    Each has ``teaching`` beside: the perturbation of the demonstrations, missing where there is
+    none.
     """
 
     baseline: str

@@ -35,7 +35,8 @@ def retrieval_gain(
     limits count how far random draws differ, and pair by test example alone.
     ``facts`` are those of each variant: a selector with an encoder has none in common with random
     selection, and is compared with the one that agrees in all else. ``difference`` is the gain; the
-    columns are those of :func:`icl_bench.analysis.statistics.paired.compare`, ``advice`` a selector.
+    columns are those of :func:`icl_bench.analysis.statistics.paired.compare`, ``advice`` a
+    selector.
     """
     import pandas as pd
 
@@ -63,8 +64,8 @@ def sorting_penalty(
     """Compare ``by-label`` with ``drawn``, the same demonstrations (Bertsch et al. 2025, figure 5).
 
     ``difference`` is below 0 where sorting hurts; the columns are those of
-    :func:`icl_bench.analysis.statistics.paired.compare`, ``advice`` an order. ``facts`` are those of
-    each variant.
+    :func:`icl_bench.analysis.statistics.paired.compare`, ``advice`` an order. ``facts`` are those
+    of each variant.
     """
     kept = frame[frame["order"].isin(["drawn", "by-label"])]
     return compare(kept, {"order": "drawn"}, alpha=alpha, facts=facts)
@@ -123,8 +124,9 @@ def compare_models(
 ) -> pd.DataFrame:
     """Compare each other model with ``base`` on equal demonstrations (Bertsch et al., figure 10).
 
-    The columns of :func:`icl_bench.analysis.statistics.paired.compare`, with ``direction`` (better, worse or
-    equal, as the figures stand) and ``significant`` (p_holm <= ``alpha``). ``base_variant`` is the
+    The columns of :func:`icl_bench.analysis.statistics.paired.compare`, with ``direction``
+    (better, worse or equal, as the figures stand) and ``significant`` (p_holm <= ``alpha``).
+    ``base_variant`` is the
     base's: models never share a variant. ``facts`` are those of each variant.
     """
     table = compare(frame, {"model": base}, alpha=alpha, facts=facts, apart=OF_MODEL)

@@ -47,7 +47,8 @@ class CellCost:
     training: Mapping[str, Any] | None = None
     """``seconds``, ``tokens`` and ``flops`` of a training."""
     counted: Mapping[str, float] | None = None
-    """Operations and bytes by formula: the fields of :class:`icl_bench.sweep.compute_cost.ComputeCost`."""
+    """Operations and bytes by formula: the fields of
+    :class:`icl_bench.sweep.compute_cost.ComputeCost`."""
     prefill_seconds: float | None = None
     """Measured, of what all prompts share."""
     peak_cache_bytes: float | None = None
@@ -99,9 +100,11 @@ def cost(frame: pd.DataFrame, cells: Mapping[str, CellCost]) -> pd.DataFrame:
     prefix_flops (operations of what is computed once for all queries: their prompts' shared
     beginning or, where demonstrations are reused, each of these), query_flops (of a query on top of
     it), whole_flops (of a query with nothing cached) and cache_bytes (of the keys and values kept
-    of the longest prompt) by formula (:mod:`icl_bench.sweep.compute_cost`; cells stored before it have those of
-    full attention by :meth:`icl_bench.models.architecture.Architecture.flops`, and no bytes); prefill_seconds and
-    peak_cache_bytes as measured; training_seconds, training_tokens and training_flops. What is not
+    of the longest prompt) by formula (:mod:`icl_bench.sweep.compute_cost`; cells stored before it
+    have those of full attention by :meth:`icl_bench.models.architecture.Architecture.flops`,
+    and no bytes);
+    prefill_seconds and peak_cache_bytes as measured; training_seconds, training_tokens and
+    training_flops. What is not
     known is NaN.
 
     A nested sweep extends the prompt of the next smaller k, so that seconds are those of the run

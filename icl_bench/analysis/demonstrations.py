@@ -220,7 +220,8 @@ COPYING = Finding(
         "Accuracy on queries that stand among the demonstrations, answer and all. A model that "
         "looks things up in its prompt gets all of them right.",
         "Bertsch et al. 2025, table 5",
-        Chart("accuracy", "accuracy on copies", "Accuracy on copied demonstrations, {panel}, over k",
+        Chart("accuracy", "accuracy on copies",
+              "Accuracy on copied demonstrations, {panel}, over k",
               tips=("predictions",)),
         place=160,
     ),

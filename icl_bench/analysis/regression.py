@@ -45,8 +45,9 @@ def pair(
 
     Columns: those of ``PAIR``, draw, test_id, gold, ``base_gold`` (that of the baseline's row),
     ``before`` and ``now`` (what was said), ``score`` (what is compared: the column of the first
-    score that all of a point's predictions have, ``correct`` before others; missing where there is none),
-    ``base_value`` and ``value`` (the score), and ``other_prompt``, whether the prompts' hashes are
+    score that all of a point's predictions have, ``correct`` before others; missing where there is
+    none), ``base_value`` and ``value`` (the score), and ``other_prompt``, whether the prompts'
+    hashes are
     known and differ.
     """
     keys = _pairs(_compared_columns(base), _compared_columns(now), comparable)
@@ -193,8 +194,8 @@ def decide(
     """Return p, p corrected over the points, and whether the point is lost, ``(points,)`` each.
 
     ``differences`` are the scores of each point minus the baseline's, ``(draws, test)``. A point
-    is lost if its corrected p (:func:`icl_bench.analysis.statistics.paired.holm`) is at most ``alpha`` and
-    its mean is below ``-tolerance``.
+    is lost if its corrected p (:func:`icl_bench.analysis.statistics.paired.holm`) is at most
+    ``alpha`` and its mean is below ``-tolerance``.
 
     In simulations of 1,000 pairs of runs that differ by chance alone in 1 to 13% of predictions,
     with 250 test examples and one or three draws, some point of six was lost in 0 to 5% of trials.

@@ -83,8 +83,8 @@ def _overview(frame: pd.DataFrame) -> str:
     if shots[0] == shots[1]:
         span = counted(int(shots[0]), "demonstration")
     return (
-        f"{counted(len(frame), 'prediction')} in {counted(cells, 'cell')}: {counted(models, 'model')}, "
-        f"{counted(tasks, 'task')}, {span} in the prompt."
+        f"{counted(len(frame), 'prediction')} in {counted(cells, 'cell')}: "
+        f"{counted(models, 'model')}, {counted(tasks, 'task')}, {span} in the prompt."
     )
 
 

@@ -81,8 +81,8 @@ def _best(curves: pd.DataFrame) -> Iterator[Sentence]:
     best = there.iloc[int(there["score"].argmax())]
     yield Sentence(
         "Best",
-        f"{percent(best['score'])}% {title(best['metric'])} ({_range(best)}) by {best['series']} at "
-        f"k = {best['k']:,}, the highest of {counted(len(there), 'tested point')}.",
+        f"{percent(best['score'])}% {title(best['metric'])} ({_range(best)}) by {best['series']} "
+        f"at k = {best['k']:,}, the highest of {counted(len(there), 'tested point')}.",
     )
 
 

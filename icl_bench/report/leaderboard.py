@@ -45,8 +45,9 @@ DIGITS = 6
 def leaderboard(results: Path) -> pd.DataFrame:
     """One row a point of each curve, with the columns of ``COLUMNS``: by task, best first.
 
-    Best is by each task's own score (:func:`icl_bench.metrics.scored`). ci_low and ci_high are of the same. ``saturation_k`` is that of the point's
-    curve, missing where it is not saturated within the tested k. ``version`` is the icl-bench that
+    Best is by each task's own score (:func:`icl_bench.metrics.scored`). ci_low and ci_high are of
+    the same. ``saturation_k`` is that of the point's curve, missing where it is not saturated
+    within the tested k. ``version`` is the icl-bench that
     made the predictions (several with commas), empty for imports; ``data_hash`` is of the data
     files and test rows, for imports of the imported file.
 

@@ -21,8 +21,8 @@ def share_interval(hits: np.ndarray, tries: np.ndarray, level: float = 0.95) -> 
     ``hits`` and ``tries`` are numbers of each draw and test example, ``(draws, test)``, 0 where a
     pair does not count. The share is a ratio of two means, so that its variance is that of the
     mean of ``(hits - share * tries) / mean tries`` (Cochran 1977, Sampling Techniques, section
-    6.3). The rest is :func:`icl_bench.analysis.statistics.intervals.mean_interval`'s, which this is equal to
-    where every pair was tried once.
+    6.3). The rest is :func:`icl_bench.analysis.statistics.intervals.mean_interval`'s, which this
+    is equal to where every pair was tried once.
     """
     from scipy.special import ndtri
 

@@ -138,7 +138,8 @@ def _curve_table(name: str, group: Any, settings: Mapping[str, int]) -> Table:
     for row in group.to_dict("records"):
         cells = [
             *(str(row[column]) for column in (*ways, "k", "draws", "test_rows")),
-            percent(row[scores[first]]), f"{percent(row['ci_low'])} {DASH} {percent(row['ci_high'])}",
+            percent(row[scores[first]]),
+            f"{percent(row['ci_low'])} {DASH} {percent(row['ci_high'])}",
             *(percent(row[scores[column]]) for column in others),
         ]  # fmt: skip
         if settings:

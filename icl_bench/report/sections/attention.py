@@ -86,7 +86,7 @@ def _sizes(lined: pd.DataFrame, look: Look) -> Iterator[Panel]:
             file_name("context-sizes", *curve, f"k{k}", f"sink{sink}", f"local{local}"),
             " · ".join([*curve, title]),
             charts.block_sizes(rows, look, of, [*_tips(of), tip("size", "block size", ",d")],
-                               f"{capital(of)} over the size of blocks, {' '.join(curve)}, {title}"),
+                               f"{capital(of)} over block size, {' '.join(curve)}, {title}"),
             chart_rows(rows, "series k size value low high"),
         )  # fmt: skip
 

@@ -36,7 +36,7 @@ def saturation(finding: Finding, findings: Findings, naming: Naming) -> Drawn | 
         return None
     panels = [
         Panel(file_name("saturation", task, model), f"{task} · {model}",
-              charts.chances(part, measure(part), f"Where the curves of {model} on {task} saturate"),
+              charts.chances(part, measure(part), f"Where curves of {model} on {task} saturate"),
               chart_rows(part, "series k chance score"))
         for (task, model), part in groups(frame, ["task", "model"])
     ]  # fmt: skip

@@ -52,7 +52,7 @@ def _choices(part: pd.DataFrame) -> tuple[Choice, ...]:
 
 
 def _usual(part: pd.DataFrame, choices: Sequence[Choice]) -> str:
-    """The point that is shown first: of random selection as drawn, under full attention if there."""
+    """The point that is shown first: of random selection as drawn, full attention before others."""
     drawn = part[(part["select"] == "random") & (part["order"] == "drawn")]
     full = drawn[drawn["attention"] == str(FULL)]
     first = set((full if len(full) else drawn)["point"])

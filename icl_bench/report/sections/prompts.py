@@ -78,9 +78,10 @@ def cost(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
             rows = rows.assign(cost=rows[name])
             if len(rows):
                 of = measure(rows)
+                says = f"{capital(of)} against {axis} on {task}"
                 panels.append(Panel(
                     file_name("cost", name, task), f"{task} · {axis}",
-                    charts.cost(rows, look, of, axis, form, f"{capital(of)} against {axis} on {task}"),
+                    charts.cost(rows, look, of, axis, form, says),
                     chart_rows(rows, "series k cost value low high"),
                 ))  # fmt: skip
     return Drawn(panels, [of_finding(finding, frame)], look, {"score": measure(frame)})

@@ -14,14 +14,14 @@ import pytest
 from support.fakes import FREE_TEXT, FakeBackend, plan, runner
 from support.predictions import cell, frame
 
-from icl_bench.analysis.cost import CellCost, break_even, cost
 from icl_bench.analysis.context import CellFacts
+from icl_bench.analysis.cost import CellCost, break_even, cost
 from icl_bench.analysis.findings import Findings, find
+from icl_bench.analysis.words import cautions_of
 from icl_bench.cli import main
 from icl_bench.errors import CellError, UserError
 from icl_bench.models.architecture import Architecture
 from icl_bench.prompts.encoding import PromptSet
-from icl_bench.analysis.words import cautions_of
 from icl_bench.results.reading import finished_cells, read_results, read_some
 
 
