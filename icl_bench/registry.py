@@ -142,6 +142,32 @@ BACKENDS = Registry("backend", "icl_bench.backends", {
 })  # fmt: skip
 """Names in ``--backend`` -> :class:`icl_bench.backends.interface.BackendLoader`."""
 
-FINDINGS = Registry("finding", "icl_bench.findings", {})
-"""Names of the tables of findings, in the order of the report ->
+FINDINGS = Registry("finding", "icl_bench.findings", {
+    "curves": "icl_bench.analysis.summary:CURVES",
+    "saturation": "icl_bench.analysis.summary:SATURATION",
+    "order_sensitivity": "icl_bench.analysis.order:ORDER_SENSITIVITY",
+    "taught": "icl_bench.analysis.summary:TAUGHT",
+    "saturation_chances": "icl_bench.analysis.saturation:SATURATION_CHANCES",
+    "context_shares": "icl_bench.analysis.saturation:CONTEXT_SHARES",
+    "label_spaces": "icl_bench.analysis.saturation:LABEL_SPACES",
+    "noise_floor": "icl_bench.analysis.order:NOISE_FLOOR",
+    "sorting_penalty": "icl_bench.analysis.comparisons:SORTING_PENALTY",
+    "retrieval_gain": "icl_bench.analysis.comparisons:RETRIEVAL_GAIN",
+    "training_gain": "icl_bench.analysis.comparisons:TRAINING_GAIN",
+    "attention_patterns": "icl_bench.analysis.attention:ATTENTION_PATTERNS",
+    "teaching": "icl_bench.analysis.comparisons:TEACHING",
+    "models": "icl_bench.analysis.comparisons:MODELS",
+    "label_bias": "icl_bench.analysis.label_bias:LABEL_BIAS",
+    "label_frequencies": "icl_bench.analysis.label_bias:LABEL_FREQUENCIES",
+    "confusions": "icl_bench.analysis.label_bias:CONFUSIONS",
+    "by_presence": "icl_bench.analysis.demonstrations:BY_PRESENCE",
+    "by_distance": "icl_bench.analysis.demonstrations:BY_DISTANCE",
+    "copying": "icl_bench.analysis.demonstrations:COPYING",
+    "reliability": "icl_bench.analysis.calibration:RELIABILITY",
+    "calibration_error": "icl_bench.analysis.calibration:CALIBRATION_ERROR",
+    "cost": "icl_bench.analysis.cost:COST",
+    "break_even": "icl_bench.analysis.cost:BREAK_EVEN",
+    "perplexity": "icl_bench.analysis.perplexity:PERPLEXITY",
+})  # fmt: skip
+"""Names of the tables of findings, in the order of the JSON ->
 :class:`icl_bench.analysis.finding.Finding`."""

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
+
+DASH = "\N{EN DASH}"
+"""Stands for what is missing."""
 
 
 def counted(count: int, what: str) -> str:
@@ -14,6 +19,25 @@ def counted(count: int, what: str) -> str:
 def plural(count: int) -> str:
     """The ``s`` behind a word of which there are so many."""
     return "" if count == 1 else "s"
+
+
+def percent(share: Any, sign: str = "") -> str:
+    """A share of 1 in percent with one decimal, without the sign for it; a dash for none.
+
+    With ``sign`` "+" it is a difference of shares, in points.
+    """
+    return DASH if share is None or math.isnan(share) else f"{100 * share + 0.0:{sign}.1f}"
+
+
+def listed(names: Iterable[str]) -> str:
+    """``one``, ``one and two``, ``one, two and three``."""
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def capital(text: str) -> str:
+    """The text as a sentence begins."""
+    return text[:1].upper() + text[1:]
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

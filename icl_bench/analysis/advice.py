@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from icl_bench.analysis.columns import POINT
 from icl_bench.analysis.comparisons import source
-from icl_bench.analysis.cost import POINT, CellCost, cost
+from icl_bench.analysis.cost import CellCost, cost
 from icl_bench.analysis.statistics.grid import grids
 from icl_bench.analysis.statistics.paired import compare, holm
 from icl_bench.analysis.summary import asked
+from icl_bench.analysis.words import points, try_more
 from icl_bench.demonstrations.selector_spec import cautions
 from icl_bench.errors import UserError
 from icl_bench.metrics import ACCURACY, metrics, scored, title
 from icl_bench.results.reading import read_some
 from icl_bench.results.trained_methods import BASELINES
-from icl_bench.wording import plain
+from icl_bench.wording import counted, plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,17 +40,20 @@ SAME = 0.02
 """The share by which computed tokens of a query differ by chance; one token is none either."""
 
 
-COSTS = ["computed_tokens", "prompt_tokens", "seconds"]
+QUERY_COSTS = ["computed_tokens", "prompt_tokens", "seconds"]
 
 
 TEST = ["difference", "ci_low", "ci_high", "p", "p_holm", "rows", "draws", "base_draws",
         "left_out"]  # fmt: skip
 
 
-ADVICE = [*POINT, "metric", "mean", *COSTS, "verdict", "advised", *TEST]
+ADVICE = [*POINT, "metric", "mean", *QUERY_COSTS, "verdict", "advised", *TEST]
 
 
 OTHERS = "other test examples"
+
+
+UNSURE = "not distinguishable"
 
 
 GOOD = ("best", "as good")
@@ -150,7 +155,7 @@ def advise(
     - ``not compared``: no test example in common with the best;
     - ``worse``: p_holm, one-sided and corrected over the cheaper points, is at most ``alpha``;
     - ``as good``: not worse, and the limits exclude a loss of ``margin`` or more;
-    - ``no telling``: not worse, but ``margin`` or more may be lost.
+    - ``not distinguishable``: not worse, but ``margin`` or more may be lost.
 
     Then ``advised``, whether it is the cheapest of the best and the as good (one of each task and
     model that has a point within the budget); ``difference`` from the best's mean, ci_low and
@@ -188,7 +193,7 @@ def advise(
     tests = table.loc[tested]
     lost, told = tests["p_holm"] <= alpha, tests["ci_low"] > -margin
     table.loc[tested, "verdict"] = np.select(
-        [tests["p"].isna(), lost, told], ["not compared", "worse", "as good"], "no telling"
+        [tests["p"].isna(), lost, told], ["not compared", "worse", "as good"], UNSURE
     )
     good = table.loc[within.index].assign(rank=ranks)
     good = good[good["verdict"].isin(GOOD)].sort_values("rank", kind="stable")
@@ -201,11 +206,11 @@ def advise_folder(
 ) -> pd.DataFrame:
     """:func:`advise` on a results folder, or on what of it has these values (task, model).
 
-    Halves of a label space are easier tasks, and demonstrations that were not shown as they are are
-    no advice: both are left out. Raises ``UserError`` where nothing is left.
+    Halves of a label space are easier tasks, and perturbed demonstrations are no advice: both are
+    left out. Raises ``UserError`` where nothing is left.
     """
     stored = read_some(results, only)
-    frame = asked(scored(stored.predictions))
+    frame = asked(scored(stored.predictions, first=stored.first_scores))
     frame = frame[frame["label_space"].isna()]
     if frame.empty:
         raise UserError(f"results folder {plain(results)}: no finished cell to advise on")
@@ -247,8 +252,8 @@ def _points(kept: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
     values = kept["score"].to_numpy(dtype=float)
     means = [float(values[grid.whole().rows].mean()) for grid in found]
     table = keys.assign(metric=keys["task"].map(metrics(kept)), mean=np.array(means, dtype=float))
-    plain = costs[[*POINT, *COSTS]].astype({name: keys[name].dtype for name in POINT})
-    table = table.merge(plain, on=POINT, how="left")
+    prices = costs[[*POINT, *QUERY_COSTS]].astype({name: keys[name].dtype for name in POINT})
+    table = table.merge(prices, on=POINT, how="left")
     table[TEST] = np.nan
     return table.assign(verdict="not cheaper", advised=False)
 
@@ -301,9 +306,9 @@ def _said(part: pd.DataFrame, budget: Budget, margin: float) -> Iterator[str]:
     unknown = int((part["verdict"] == "cost unknown").sum())
     rows = part.to_dict("records")
     if not part["advised"].any():
-        known = _priced(part, budget)
-        if len(known):
-            cheapest = known.iloc[int(budget.ranks(known).argmin())].to_dict()
+        priced = _priced(part, budget)
+        if len(priced):
+            cheapest = priced.iloc[int(budget.ranks(priced).argmin())].to_dict()
             yield f"nothing is within it; the cheapest point is {_point(cheapest, budget)}"
     else:
         best = next(row for row in rows if row["verdict"] == "best")
@@ -312,39 +317,39 @@ def _said(part: pd.DataFrame, budget: Budget, margin: float) -> Iterator[str]:
     other = int((part["verdict"] == OTHERS).sum())
     if other:
         yield (
-            f"{_count(other, 'point')} left out: not asked all of the test examples that most "
+            f"{counted(other, 'point')} left out: not asked all of the test examples that most "
             "points were"
         )
     if unknown:
         what = "computed tokens" if budget.seconds is None else "seconds"
-        yield f"{_count(unknown, 'point')} left out: their {what} are not known"
+        yield f"{counted(unknown, 'point')} left out: their {what} are not known"
 
 
 def _advice(
     part: pd.DataFrame, best: dict[Any, Any], advised: dict[Any, Any], budget: Budget, margin: float
 ) -> Iterator[str]:
     tests = int(part["p"].notna().sum())
-    points = f"{100 * margin:g} points"
+    loss = f"{100 * margin:g} points"
     if advised["verdict"] == "best":
         yield f"take {_point(best, budget)}: the best"
     else:
         yield (
             f"take {_point(advised, budget)}: not significantly worse than the best, and less than "
-            f"{points} are lost: {_tested(advised, tests)}"
+            f"{loss} are lost: {_tested(advised, tests)}"
         )
         yield f"the best is {_point(best, budget)}"
-    known = _priced(part, budget)
-    known = known.assign(rank=budget.ranks(known)).sort_values("rank", kind="stable")
-    cheaper = known[known["rank"] < known.loc[known["advised"], "rank"].iloc[0]]
-    unsure = cheaper[cheaper["verdict"] == "no telling"]
+    priced = _priced(part, budget)
+    priced = priced.assign(rank=budget.ranks(priced)).sort_values("rank", kind="stable")
+    cheaper = priced[priced["rank"] < priced.loc[priced["advised"], "rank"].iloc[0]]
+    unsure = cheaper[cheaper["verdict"] == UNSURE]
     worse = cheaper[cheaper["verdict"] == "worse"]
     if len(unsure):
         row = unsure.sort_values("mean").iloc[-1].to_dict()
         more = f" (nor {_others(len(unsure) - 1)})" if len(unsure) > 1 else ""
         yield (
-            f"the data do not tell whether less would do: {_point(row, budget)} is not "
-            f"significantly worse than the best{more}, but may lose {points} or more: "
-            f"{_tested(row, tests)}"
+            f"whether less would do is not distinguishable: {_point(row, budget)} is not "
+            f"significantly worse than the best{more}, but may lose {loss} or more: "
+            f"{_tested(row, tests)}{try_more(row)}"
         )
     elif len(worse):
         row = worse.sort_values("mean").iloc[-1].to_dict()
@@ -375,12 +380,11 @@ def _point(row: dict[Any, Any], budget: Budget) -> str:
 
 
 def _tested(row: dict[Any, Any], tests: int) -> str:
-    low, high = 100 * row["ci_low"], 100 * row["ci_high"]
     corrected = f", Holm over {tests} cheaper points" if tests > 1 else ""
     return (
-        f"{100 * row['difference']:+.1f} points (95%: {low:+.1f} to {high:+.1f}), "
-        f"p={row['p_holm']:.2g} for a loss (one-sided, paired by test example{corrected}; "
-        f"{_count(int(row['rows']), 'test example')}, {_count(int(row['draws']), 'draw')} beside "
+        f"{points(row)}, p={row['p_holm']:.2g} for a loss "
+        f"(one-sided, paired by test example{corrected}; "
+        f"{counted(int(row['rows']), 'test example')}, {counted(int(row['draws']), 'draw')} beside "
         f"{int(row['base_draws'])})"
     )
 
@@ -389,7 +393,3 @@ def _amount(number: float, cost: str) -> str:
     if cost == "seconds":
         return f"{number:.3g} s a query"
     return f"{number:,.0f} computed tokens a query"
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number:,} {word}{'' if number == 1 else 's'}"

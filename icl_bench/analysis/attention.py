@@ -1,9 +1,11 @@
-"""How demonstrations are read: every attention pattern beside full attention."""
+"""Attention patterns: what the same demonstrations are worth under each, beside full attention."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from icl_bench.analysis.columns import POINT, SIGNED_LIMITS, Column
+from icl_bench.analysis.finding import Finding, Printed, Section
 from icl_bench.analysis.statistics.paired import compare, holm
 from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import FULL, Pattern, parse
@@ -16,26 +18,23 @@ CURVE = [name for name in SETTING if name != "attention"]
 """What is the same where only the attention differs."""
 
 
-POINT = [*SETTING, "k"]
-
-
 NUMBERS = ["size", "sink", "local", "every", "window", "chunk"]
 
 
 PARTS = [*NUMBERS, "reuse"]
 
 
-SCORES = ["draws", "test_rows", "metric", "score", "ci_low", "ci_high", "accuracy"]
+OF_CURVE = ["draws", "test_rows", "metric", "score", "ci_low", "ci_high", "accuracy"]
 
 
 DIFFERENCE = ["difference", "difference_low", "difference_high", "p", "p_holm", "recovered",
               "rows", "left_out", "advice"]  # fmt: skip
 
 
-COSTS = ["prefix_flops", "query_flops", "cache_bytes", "prefill_seconds"]
+PROMPT_COSTS = ["prefix_flops", "query_flops", "cache_bytes", "prefill_seconds"]
 
 
-OF_FULL = [f"{name}_of_full" for name in COSTS]
+OF_FULL = [f"{name}_of_full" for name in PROMPT_COSTS]
 
 
 OF_PREFIX = ["prefix_flops_of_full", "prefill_seconds_of_full"]
@@ -44,22 +43,24 @@ OF_PREFIX = ["prefix_flops_of_full", "prefill_seconds_of_full"]
 def attention_patterns(
     frame: pd.DataFrame, curve: pd.DataFrame, costs: pd.DataFrame, alpha: float = 0.05
 ) -> pd.DataFrame:
-    """Compare the ways to read the same demonstrations (Bertsch et al. 2025, section 5, table 6).
+    """Compare attention patterns on the same demonstrations (Bertsch et al. 2025, section 5).
 
     ``frame`` holds predictions, ``curve`` and ``costs`` are the tables that
     :func:`icl_bench.analysis.curves.curves` and :func:`icl_bench.analysis.cost.cost` make of them.
     There is a row for each point with a score of a curve (task, model, select, order, variant) that
-    was read in more than one way, the points of full attention among them.
+    has more than one attention pattern, the points of full attention among them (table 6).
 
     Columns: the setting; k; the pattern's ``kind`` (full, block, grouped, approx; of an imported
     one that is none of these its own name) and its size, sink, local, reuse, every, window and
-    chunk, as far as it has them (:mod:`icl_bench.models.attention_patterns`); draws, test_rows, metric, score,
-    ci_low, ci_high and accuracy of the curve; then, beside full attention in common draws and test
-    examples, as :func:`icl_bench.analysis.statistics.paired.compare` has them: difference with difference_low
-    and difference_high (95%), p, p_holm (corrected over all patterns and ks of the curve), the
+    chunk, as far as it has them (:mod:`icl_bench.models.attention_patterns`); draws, test_rows,
+    metric, score, ci_low, ci_high and accuracy of the curve; then, beside full attention in
+    common draws and test
+    examples, as :func:`icl_bench.analysis.statistics.paired.compare` has them: difference with
+    difference_low and difference_high (95%), p, p_holm (corrected over all patterns and ks of
+    the curve), the
     common test ``rows``, left_out and advice (the better attention where p_holm <= ``alpha``), and
     ``recovered``, the mean there over full attention's, whose uncertainty is the difference's;
-    then operations, bytes and seconds of reading (prefix_flops, query_flops, cache_bytes,
+    then operations, bytes and seconds of the prompt (prefix_flops, query_flops, cache_bytes,
     prefill_seconds), and each as a share of full attention's, ``..._of_full``; and ``shared``,
     whether all queries have the same demonstrations. Where they do not, full attention computes
     none of them once, and there is no share of its prefix and prefill.
@@ -70,26 +71,26 @@ def attention_patterns(
     """
     import pandas as pd
 
-    plain = dict.fromkeys(SETTING, object)
-    table = curve.loc[curve["score"].notna(), [*POINT, *SCORES]].astype(plain)
+    names = dict.fromkeys(SETTING, object)
+    table = curve.loc[curve["score"].notna(), [*POINT, *OF_CURVE]].astype(names)
     table = table[table.groupby(CURVE)["attention"].transform("nunique") > 1]
     differences = _differences(frame if len(table) else frame.iloc[:0], alpha)
     table = table.merge(differences, on=POINT, how="left")
-    table = table.merge(costs[[*POINT, *COSTS]].astype(plain), on=POINT, how="left")
+    table = table.merge(costs[[*POINT, *PROMPT_COSTS]].astype(names), on=POINT, how="left")
     table = table.assign(other=table["attention"] != str(FULL))
-    named = dict(zip(COSTS, OF_FULL, strict=True))
-    full = table.loc[~table["other"], [*CURVE, "k", *COSTS]].rename(columns=named)
+    named = dict(zip(PROMPT_COSTS, OF_FULL, strict=True))
+    full = table.loc[~table["other"], [*CURVE, "k", *PROMPT_COSTS]].rename(columns=named)
     table = table.merge(full, on=[*CURVE, "k"], how="left")
     for name, share in named.items():
         table[share] = _ratio(table[name], table[share])
     own = frame.reindex(columns=[*POINT, "demonstration_ids"]).dropna()[POINT].drop_duplicates()
-    table = table.merge(own.astype(plain), on=POINT, how="left", indicator="shared")
+    table = table.merge(own.astype(names), on=POINT, how="left", indicator="shared")
     table = table.assign(shared=table["shared"] == "left_only")
     table[OF_PREFIX] = table[OF_PREFIX].where(table["shared"])
     parts = pd.DataFrame([_parts(one) for one in table["attention"]], columns=["kind", *PARTS])
     table = pd.concat([table, parts.astype(dict.fromkeys(NUMBERS, "Int64"))], axis=1)
     table = table.sort_values([*CURVE, "k", "other", "kind", *NUMBERS, "attention"])
-    columns = [*POINT, "kind", *PARTS, *SCORES, *DIFFERENCE, "shared", *COSTS, *OF_FULL]
+    columns = [*POINT, "kind", *PARTS, *OF_CURVE, *DIFFERENCE, "shared", *PROMPT_COSTS, *OF_FULL]
     return table[columns].reset_index(drop=True)
 
 
@@ -137,3 +138,49 @@ def _parts(attention: str) -> dict[str, Any]:
     if pattern is None:
         return {"kind": attention}
     return {"kind": pattern.name, **vars(pattern)}
+
+
+def _printed(table: pd.DataFrame) -> pd.DataFrame:
+    """The comparisons, with the kind of the better attention: patterns are long."""
+    found = differences(table)
+    other = found["advice"] == found["attention"]
+    return found.assign(advice=found["advice"].mask(other, found["kind"]))
+
+
+ATTENTION_PATTERNS = Finding(
+    "attention_patterns",
+    lambda context: attention_patterns(
+        context.prompts, context.table("curves"), context.table("cost")
+    ),
+    (
+        Column("size", "block size", "count", optional=True),
+        Column("sink", "sink blocks", "count", optional=True),
+        Column("local", "local blocks", "count", optional=True),
+        Column("difference_low", "95% from", "points"),
+        Column("difference_high", "95% to", "points"),
+        Column("recovered", "of full attention's {score}", "share", optional=True),
+        Column("prefix_flops_of_full", "of full attention's", "share", optional=True,
+               short="prefill\n%"),
+        Column("prefill_seconds", "seconds of prefill", "number", optional=True),
+    ),
+    caption="Attention patterns",
+    shown="task model series k attention size sink local metric score ci_low ci_high difference "
+    "difference_low difference_high p_holm recovered prefix_flops prefix_flops_of_full "
+    "query_flops cache_bytes prefill_seconds draws test_rows left_out",
+    printed=Printed(
+        "attention: {score} less that of full attention, points; cost of the prefill, % of full's",
+        "task model select order k difference ci_low p_holm advice prefix_flops_of_full",
+        _printed,
+        columns_here=SIGNED_LIMITS,
+    ),
+    section=Section(
+        "context", "Does context need context?", "Attention patterns",
+        "run --attention full,block:50",
+        "The same demonstrations under several attention patterns. {kinds} Lines and bands are "
+        "95% intervals. Whether a pattern differs from full attention is tested in the table, "
+        "paired by test example; p is corrected over patterns and k (Holm). Operations are counted "
+        "by formula, seconds are those of the run as it was.",
+        "Bertsch et al. 2025, figures 8 and 9 and table 6",
+        place=80,
+    ),
+)  # fmt: skip

@@ -15,17 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from icl_bench.analysis.regression import POINT, alone, compare, flips, pair
+from icl_bench.analysis.regression import COMPARED, alone, compare, flips, pair
 from icl_bench.analysis.settings import PLAINER
 from icl_bench.analysis.summary import records
 from icl_bench.errors import UserError
-from icl_bench.metrics import SCORES
+from icl_bench.metrics import COLUMNS
 from icl_bench.results.cells import prediction_schema
 from icl_bench.results.exporting import origins
 from icl_bench.results.importing import SHARE
 from icl_bench.results.reading import EXPORT_META, read_stored
 from icl_bench.text_files import read_file
-from icl_bench.wording import one_line, plain, short
+from icl_bench.wording import counted, one_line, plain, short
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +56,8 @@ class Side:
     """The file or folder, as messages name it."""
     predictions: pd.DataFrame
     origins: Mapping[str, Mapping[str, Any]]
-    """Variant -> ``facts`` and ``about`` (see ``icl_bench.results.exporting.origins``); imports are not in it.
+    """Variant -> ``facts`` and ``about`` (see ``icl_bench.results.exporting.origins``); imports
+    are not in it.
     """
 
 
@@ -64,7 +65,8 @@ class Side:
 class Check:
     """A comparison with a baseline. ``icl_bench.analysis.regression`` describes the tables.
 
-    Each has ``teaching`` beside: how demonstrations were shown, missing where as they are.
+    Each has ``teaching`` beside: the perturbation of the demonstrations, missing where there is
+    none.
     """
 
     baseline: str
@@ -119,10 +121,10 @@ def check_results(
     if pairs.empty:
         raise UserError(f"{now.shown} and {base.shown}: no draw and test row is in both; {NEW}")
     _refuse_other_gold(base, now, pairs)
-    taught = _taught(base) | _taught(now)
+    perturbations = _perturbations(base) | _perturbations(now)
 
     def told(table: pd.DataFrame) -> pd.DataFrame:
-        return table.assign(teaching=table["variant"].map(taught))
+        return table.assign(teaching=table["variant"].map(perturbations))
 
     return Check(
         base.shown,
@@ -137,8 +139,8 @@ def check_results(
     )
 
 
-def _taught(side: Side) -> dict[str, str]:
-    """Variant -> how its demonstrations were shown, of those that were not shown as they are."""
+def _perturbations(side: Side) -> dict[str, str]:
+    """Variant -> its perturbation, of those with perturbed demonstrations."""
     facts = {variant: origin["facts"] for variant, origin in side.origins.items()}
     return {v: str(found["teaching"]) for v, found in facts.items() if found.get("teaching")}
 
@@ -177,7 +179,7 @@ def _predictions(table: pa.Table, shown: str) -> pd.DataFrame:
     import pyarrow as pa
 
     schema = prediction_schema()
-    needed = [*POINT, "draw", "test_id", "gold", "prediction", "correct", "variant"]
+    needed = [*COMPARED, "draw", "test_id", "gold", "prediction", "correct", "variant"]
     if lacking := [name for name in needed if name not in table.column_names]:
         raise UserError(f"{shown}: no baseline, it lacks the column {lacking[0]}; {NEW}")
     if not len(table):
@@ -187,10 +189,11 @@ def _predictions(table: pa.Table, shown: str) -> pd.DataFrame:
         if name != "correct" and columns[name].null_count:
             raise UserError(f"{shown}: column {name} has missing values; {NEW}")
     frame: pd.DataFrame = pa.table(columns).to_pandas()
-    for name in (score for score in SCORES if score in columns):
+    scores = (column for column in COLUMNS.values() if column != "correct")
+    for name in (score for score in scores if score in columns):
         if not frame[name].dropna().between(-SHARE, SHARE).all():
             raise UserError(f"{shown}: column {name} is no share of 1; {NEW}")
-    if frame.duplicated([*POINT, "variant", "draw", "test_id"]).any():
+    if frame.duplicated([*COMPARED, "variant", "draw", "test_id"]).any():
         raise UserError(f"{shown}: a test row stands twice in a draw of a point; {NEW}")
     return frame
 
@@ -270,21 +273,21 @@ def _shown(value: Any) -> str:
 
 def _refuse_unlike(base: Side, now: Side, comparable: Collection[tuple[str, str]]) -> None:
     """Refuse points that both sides have, but no comparable variants of. Raises ``UserError``."""
-    points = [*POINT, "variant"]
+    points = [*COMPARED, "variant"]
     first = base.predictions[points].drop_duplicates().astype(dict.fromkeys(points, object))
     second = now.predictions[points].drop_duplicates().astype(dict.fromkeys(points, object))
-    both = first.merge(second, on=POINT, suffixes=("_base", ""))
+    both = first.merge(second, on=COMPARED, suffixes=("_base", ""))
     if both.empty:
         _refuse_apart(base, now, first, second)
     sides = zip(both["variant_base"], both["variant"], strict=True)
     both["fits"] = [side in comparable for side in sides]
-    unlike = both[~both.groupby(POINT)["fits"].transform("any")]
+    unlike = both[~both.groupby(COMPARED)["fits"].transform("any")]
     if unlike.empty:
         return
     row = unlike.iloc[0]
     why = _obstacle(base, now, row["variant_base"], row["variant"])
-    more = len(unlike[POINT].drop_duplicates()) - 1
-    others = f" (and {more:,} more point{'' if more == 1 else 's'})" if more else ""
+    more = len(unlike[COMPARED].drop_duplicates()) - 1
+    others = f" (and {counted(more, 'more point')})" if more else ""
     raise UserError(
         one_line(
             f"{now.shown}: {point_name(row)}{others} cannot be compared with {base.shown}: {why}; "
@@ -320,8 +323,8 @@ def point_name(row: Mapping[Any, Any] | pd.Series) -> str:
     """A point as messages name it: ``trec gemma3-270m random drawn k=50``."""
     named = [plain(row[name]) for name in ("task", "model", "select", "order")]
     attention = [] if row["attention"] == "full" else [plain(row["attention"])]
-    taught = [plain(row["teaching"])] if isinstance(row.get("teaching"), str) else []
-    return " ".join([*named, *attention, *taught, f"k={row['k']}"])
+    perturbation = [plain(row["teaching"])] if isinstance(row.get("teaching"), str) else []
+    return " ".join([*named, *attention, *perturbation, f"k={row['k']}"])
 
 
 def _changes(base: Side, now: Side, pairs: pd.DataFrame) -> Iterator[dict[str, Any]]:

@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from icl_bench.analysis.columns import POINT, Column
+from icl_bench.analysis.finding import Finding, Printed, Section
 from icl_bench.analysis.statistics.bootstrap import Counts, means, resample
 from icl_bench.analysis.statistics.grid import grids
-from icl_bench.results.cells import SETTING
 
 if TYPE_CHECKING:
     import pandas as pd
-
-POINT = [*SETTING, "k"]
-
 
 BINS = 10
 
@@ -31,9 +29,9 @@ def reliability(frame: pd.DataFrame, bins: int = BINS, normalise: bool = True) -
     """
     import pandas as pd
 
-    known = _known(frame, normalise)
-    chance, right = known["chance"].to_numpy(), known["correct"].to_numpy(dtype=float)
-    keys, found = grids(known, POINT)
+    labelled = _answered(frame, normalise)
+    chance, right = labelled["chance"].to_numpy(), labelled["correct"].to_numpy(dtype=float)
+    keys, found = grids(labelled, POINT)
     rows = []
     for at, point in enumerate(found):
         places = point.rows[point.rows >= 0]
@@ -64,10 +62,10 @@ def calibration_error(
     """
     import pandas as pd
 
-    known = _known(frame, normalise)
-    chance = known["chance"].to_numpy()
-    gap = chance - known["correct"].to_numpy(dtype=float)
-    keys, found = grids(known, POINT)
+    labelled = _answered(frame, normalise)
+    chance = labelled["chance"].to_numpy()
+    gap = chance - labelled["correct"].to_numpy(dtype=float)
+    keys, found = grids(labelled, POINT)
     rows = []
     counts: dict[tuple[int, ...], Counts] = {}  # by shape: drawing them is slow
     for point in found:
@@ -101,18 +99,46 @@ def _limits(gaps: np.ndarray, again: np.ndarray) -> tuple[float, float, float]:
     return float(error), max(float(low), 0.0), float(high)
 
 
-def _known(frame: pd.DataFrame, normalise: bool) -> pd.DataFrame:
+def _answered(frame: pd.DataFrame, normalise: bool) -> pd.DataFrame:
     """The labelled predictions that have a probability, as ``chance``."""
     chance = np.full(len(frame), np.nan)
     if "probability" in frame:
         chance = frame["probability"].to_numpy(dtype=float)
         if normalise:
             chance = chance / frame["label_mass"].to_numpy(dtype=float)
-    known = frame[[*POINT, "draw", "test_id", "correct"]].assign(chance=chance)
-    return known[known["chance"].notna() & known["correct"].notna()]
+    labelled = frame[[*POINT, "draw", "test_id", "correct"]].assign(chance=chance)
+    return labelled[labelled["chance"].notna() & labelled["correct"].notna()]
 
 
 def equal_bins(values: np.ndarray, bins: int) -> np.ndarray:
     """Return the bin of each value, ``(values,)``, 0 for the smallest: bins of equal numbers."""
     edges = np.quantile(values, np.linspace(0, 1, bins + 1))
     return np.asarray(np.searchsorted(edges[1:-1], values))
+
+
+RELIABILITY = Finding(
+    "reliability",
+    lambda context: reliability(context.unperturbed),
+    section=Section(
+        "calibration", "Whether probabilities can be believed", "Calibration", "run --score exact",
+        "Answers in ten bins of equal size by their probability among the labels. On the diagonal "
+        "a probability is the share of right answers; below it the model is too sure. The "
+        "calibration error is the mean distance from it.",
+        "Nguyen & O'Connor 2015",
+        also=("calibration_error",),
+        place=130,
+    ),
+)  # fmt: skip
+
+
+CALIBRATION_ERROR = Finding(
+    "calibration_error",
+    lambda context: calibration_error(context.unperturbed, context.generator("calibration")),
+    (Column("error", "calibration error", "share", short="error"),),
+    caption="Expected calibration error",
+    shown="task model series k error ci_low ci_high predictions left_out",
+    printed=Printed(
+        "calibration: expected calibration error, %", "task model select order k error ci_low",
+        place=1,
+    ),
+)  # fmt: skip

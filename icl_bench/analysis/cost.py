@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icl_bench.analysis.attention import pattern_of
+from icl_bench.analysis.columns import POINT, TERA, Column
+from icl_bench.analysis.finding import Finding, Printed, Section
 from icl_bench.demonstrations.selector_spec import known
 from icl_bench.models.architecture import Architecture
 from icl_bench.models.attention_patterns import FULL
@@ -18,16 +20,13 @@ from icl_bench.results.trained_methods import BASELINES
 if TYPE_CHECKING:
     import pandas as pd
 
-POINT = [*SETTING, "k"]
-
-
 TOKENS = ["prompt_tokens", "cached_tokens", "answer_tokens"]
 
 
-OF_READING = ["prefix_flops", "query_flops", "whole_flops", "cache_bytes"]
+BY_FORMULA = ["prefix_flops", "query_flops", "whole_flops", "cache_bytes"]
 
 
-OF_CELL = [*OF_READING, "prefill_seconds", "peak_cache_bytes", "training_seconds",
+OF_CELL = [*BY_FORMULA, "prefill_seconds", "peak_cache_bytes", "training_seconds",
            "training_tokens", "training_flops"]  # fmt: skip
 
 
@@ -44,11 +43,12 @@ class CellCost:
     prefix_tokens: int = 0
     """Tokens that all prompts share."""
     shape: Architecture | None = None
-    """Of the model, for cells of full attention whose file does not say their ``work``."""
+    """Of the model, for cells of full attention whose file has no ``counted`` cost."""
     training: Mapping[str, Any] | None = None
     """``seconds``, ``tokens`` and ``flops`` of a training."""
-    work: Mapping[str, float] | None = None
-    """Operations and bytes by formula: the fields of :class:`icl_bench.sweep.compute_cost.ComputeCost`."""
+    counted: Mapping[str, float] | None = None
+    """Operations and bytes by formula: the fields of
+    :class:`icl_bench.sweep.compute_cost.ComputeCost`."""
     prefill_seconds: float | None = None
     """Measured, of what all prompts share."""
     peak_cache_bytes: float | None = None
@@ -78,8 +78,8 @@ class CellCost:
         for name in ("prefill_seconds", "peak_cache_bytes"):
             value = getattr(self, name)
             found[name] = np.nan if value is None else float(value)
-        if self.work is not None:
-            return found | {name: float(self.work[name]) for name in OF_READING}
+        if self.counted is not None:
+            return found | {name: float(self.counted[name]) for name in BY_FORMULA}
         if self.shape is None or np.isnan(prompt_tokens):
             return found
         prefix = float(self.prefix_tokens)
@@ -100,9 +100,11 @@ def cost(frame: pd.DataFrame, cells: Mapping[str, CellCost]) -> pd.DataFrame:
     prefix_flops (operations of what is computed once for all queries: their prompts' shared
     beginning or, where demonstrations are reused, each of these), query_flops (of a query on top of
     it), whole_flops (of a query with nothing cached) and cache_bytes (of the keys and values kept
-    of the longest prompt) by formula (:mod:`icl_bench.sweep.compute_cost`; cells stored before it have those of
-    full attention by :meth:`icl_bench.models.architecture.Architecture.flops`, and no bytes); prefill_seconds and
-    peak_cache_bytes as measured; training_seconds, training_tokens and training_flops. What is not
+    of the longest prompt) by formula (:mod:`icl_bench.sweep.compute_cost`; cells stored before it
+    have those of full attention by :meth:`icl_bench.models.architecture.Architecture.flops`,
+    and no bytes);
+    prefill_seconds and peak_cache_bytes as measured; training_seconds, training_tokens and
+    training_flops. What is not
     known is NaN.
 
     A nested sweep extends the prompt of the next smaller k, so that seconds are those of the run
@@ -110,13 +112,13 @@ def cost(frame: pd.DataFrame, cells: Mapping[str, CellCost]) -> pd.DataFrame:
     """
     import pandas as pd
 
-    known = frame.reindex(columns=[*POINT, *TOKENS, "cell"])
-    known = known.astype(dict.fromkeys(TOKENS, float))
-    points = known.groupby(POINT, observed=True, sort=True)
+    queries = frame.reindex(columns=[*POINT, *TOKENS, "cell"])
+    queries = queries.astype(dict.fromkeys(TOKENS, float))
+    points = queries.groupby(POINT, observed=True, sort=True)
     table: pd.DataFrame = points[TOKENS].mean()
     table.insert(0, "predictions", points.size())
     table["computed_tokens"] = table["prompt_tokens"] - table["cached_tokens"]
-    by_cell = known.groupby([*POINT, "cell"], observed=True)
+    by_cell = queries.groupby([*POINT, "cell"], observed=True)
     means = by_cell[TOKENS].mean().assign(rows=by_cell.size()).reset_index()
     costs = [cells.get(str(cell), CellCost()) for cell in means["cell"]]
     means["seconds"] = [np.nan if c.seconds is None else c.seconds for c in costs]
@@ -136,7 +138,7 @@ def break_even(costs: pd.DataFrame) -> pd.DataFrame:
     ``costs`` is :func:`cost`'s table. Every training is set beside prompts of the same task, model
     and k: random ones, or others that queries share, with these demonstrations cached, the same
     with nothing cached, and retrieved ones, each computed anew or, with reuse, once for all
-    queries; those that are not read in full are named with their attention. It is even where
+    queries; attention other than full is named with them. It is even where
     ``training + n * query = prefix + n * prompt query``.
 
     Columns: task, model, select (the method), k, ``beside`` (what it is compared with),
@@ -146,9 +148,9 @@ def break_even(costs: pd.DataFrame) -> pd.DataFrame:
     """
     import pandas as pd
 
-    plain = costs.astype(dict.fromkeys(SETTING, object))
-    trained = plain[plain["select"].isin(BASELINES) & plain["training_flops"].notna()]
-    prompts = plain[~plain["select"].isin(BASELINES) & ~plain["order"].str.startswith("shuffled")]
+    named = costs.astype(dict.fromkeys(SETTING, object))
+    trained = named[named["select"].isin(BASELINES) & named["training_flops"].notna()]
+    prompts = named[~named["select"].isin(BASELINES) & ~named["order"].str.startswith("shuffled")]
     keys = ["task", "model", "k"]
     rows = [
         {**{name: row[name] for name in keys}, "select": row["select"], **_even(row, *base)}
@@ -196,3 +198,71 @@ def _queries(training: float, saved: float) -> float:
     if np.isnan(training) or np.isnan(saved) or (saved <= 0 and training > 0):
         return float("nan")
     return 0.0 if training <= 0 else float(np.floor(training / saved) + 1)
+
+
+COST = Finding(
+    "cost",
+    lambda context: cost(context.unperturbed, context.cells.costs),
+    caption="Cost of a query",
+    shown="task model series k predictions metric score prompt_tokens cached_tokens "
+    "computed_tokens answer_tokens seconds training_seconds training_tokens",
+    printed=Printed(
+        "cost of a query, and of a training",
+        "task model select order k prompt_tokens cached_tokens seconds query_flops whole_flops "
+        "training_seconds training_flops",
+        columns_here=(
+            Column("query_flops", "GFLOP,\ncached", "number", unit=1e9),
+            Column("whole_flops", "GFLOP,\nnot", "number", unit=1e9),
+        ),
+        with_cost=True,
+    ),
+    section=Section(
+        "cost", "What a score costs", "Cost", "run it here: imports seldom hold token counts",
+        "Up and to the left is better. Tokens computed are those of the prompt that came from no "
+        "cache and were not shared with other queries: demonstrations common to all are computed "
+        "once. Seconds are the engine's, of the run as it was: a nested sweep extends the prompt "
+        "of the next smaller k.",
+        place=180,
+    ),
+)  # fmt: skip
+
+
+def _printed(table: pd.DataFrame) -> pd.DataFrame:
+    """Numbers of queries as text: ``never`` where it never pays, a dash without costs."""
+    sides = (("queries", "base_flops"), ("queries_by_seconds", "base_seconds"))
+    shown = table.copy()
+    for name, base in sides:
+        text = table[name].map("{:,.0f}".format, na_action="ignore").fillna("never")
+        shown[name] = text.where(table[base].notna())
+    return shown
+
+
+BREAK_EVEN = Finding(
+    "break_even",
+    lambda context: break_even(context.table("cost")),
+    (
+        Column("select", "method"),
+        Column("beside", "beside"),
+        Column("queries", "queries until it pays", "count", short="by operations"),
+        Column("queries_by_seconds", "by seconds", "count", optional=True),
+        Column("flops", "a query (TFLOP)", "number", unit=TERA),
+        Column("base_flops", "a prompted query (TFLOP)", "number", unit=TERA),
+        Column("base_seconds", "seconds a prompted query", "number", optional=True),
+    ),
+    caption="Break-even",
+    shown="task model series k queries queries_by_seconds training_flops flops base_flops "
+    "training_seconds seconds base_seconds",
+    printed=Printed(
+        "queries until training is cheaper than a prompt of as many examples",
+        "task model select k beside queries queries_by_seconds", _printed, with_cost=True,
+    ),
+    section=Section(
+        "even", "When training pays", "Break-even", "icl-bench finetune, and run with the same k",
+        "After this many queries, training once and answering bare queries takes fewer "
+        "floating-point operations than prompting with the same number of demonstrations, which "
+        "are cached, computed anew for each query, or retrieved. How well either answers is "
+        "another matter. What never pays has no point.",
+        "Bertsch et al. 2025, section 3.3",
+        place=190,
+    ),
+)  # fmt: skip

@@ -7,15 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from icl_bench.analysis.columns import POINT
 from icl_bench.analysis.statistics.grid import grids
 from icl_bench.analysis.statistics.intervals import mean_interval
-from icl_bench.metrics import SCORES, metrics, scored
+from icl_bench.metrics import SCORES, metrics, numbers_of_many, scored
+from icl_bench.registry import METRICS
 from icl_bench.results.cells import SETTING
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SATURATED = 0.95
+
+
+SATURATION = ["k", "best_k", "max_k", "within_window", "metric"]
 
 
 def curves(predictions: pd.DataFrame) -> pd.DataFrame:
@@ -30,12 +35,9 @@ def curves(predictions: pd.DataFrame) -> pd.DataFrame:
     """
     import pandas as pd
 
-    from icl_bench.metrics import label_scores
-
-    points = [*SETTING, "k"]
     predictions = scored(predictions)
     of_task = metrics(predictions)
-    keys, found = grids(predictions, points)
+    keys, found = grids(predictions, POINT)
     parts = [grid.whole() for grid in found]
     scores = {
         name: predictions[name].to_numpy(dtype=float)
@@ -46,20 +48,37 @@ def curves(predictions: pd.DataFrame) -> pd.DataFrame:
         {**key, **_point(part.rows, scores), "metric": of_task[key["task"]]}
         for key, part in zip(keys.to_dict("records"), parts, strict=True)
     ]
-    table = pd.DataFrame(rows, columns=[*points, *SCORED])
+    table = pd.DataFrame(rows, columns=[*POINT, *SCORED])
     table["left_out"] = [g.predictions - p.rows.size for g, p in zip(found, parts, strict=True)]
     if table["left_out"].any():
         predictions = predictions.iloc[np.sort(np.hstack([part.rows.ravel() for part in parts]))]
-    labelled = predictions[predictions["correct"].notna()]
-    if len(labelled):
-        of_draws = label_scores(labelled, [*points, "draw"])
-        means = of_draws.groupby(points, observed=True)[["macro_f1"]].mean()
-        table = table.drop(columns="macro_f1").merge(means, on=points, how="left")
-    return table[[*points, *SCORED]]
+    for name, means in _of_many(predictions).items():
+        table = table.drop(columns=name).merge(means, on=POINT, how="left")
+    return table[[*POINT, *SCORED]]
 
 
 SCORED = ["draws", "test_rows", "metric", "score", "ci_low", "ci_high", "accuracy", "macro_f1",
-          "invalid", *SCORES, "left_out"]  # fmt: skip
+          "invalid", *SCORES, "left_out",
+          *(name for name in numbers_of_many() if name != "macro_f1")]  # fmt: skip
+
+
+def _of_many(predictions: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """What metrics say of many answers at once, by column: the points and the mean of draws."""
+    import pandas as pd
+
+    found: dict[str, pd.DataFrame] = {}
+    for metric in (kind() for kind in METRICS.values() if kind.of_many):
+        labelled = predictions["correct"].notna()
+        rows = {"labels": predictions[labelled], "text": predictions[~labelled]}
+        asked = rows.get(metric.answers, predictions)
+        if asked.empty:
+            continue
+        cells = asked.groupby([*POINT, "draw"], observed=True)
+        numbers = metric.score_many(cells.ngroup().to_numpy(), asked["gold"], asked["prediction"])
+        of_draws = cells.size().reset_index()[POINT].assign(**numbers)
+        means = of_draws.groupby(POINT, observed=True).mean()
+        found |= {name: pd.DataFrame(means[[name]]).reset_index() for name in metric.of_many}
+    return found
 
 
 def _point(rows: np.ndarray, scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -73,34 +92,35 @@ def _point(rows: np.ndarray, scores: Mapping[str, np.ndarray]) -> dict[str, Any]
     if "correct" in known:
         found["accuracy"] = float(here["correct"].mean())
         found["invalid"] = float(1 - here["valid"].mean())
-    else:
-        found |= {name: float(here[name].clip(0, 1).mean()) for name in SCORES if name in known}
+    found |= {name: float(here[name].clip(0, 1).mean()) for name in SCORES if name in known}
     return found
 
 
 def saturation(curve: pd.DataFrame) -> pd.DataFrame:
     """Where each curve is saturated (Bertsch et al. 2025, appendix A).
 
-    ``k`` is the smallest tested number of demonstrations whose mean accuracy reaches 95% of the
-    curve's maximum, ``best_k`` the one that has the maximum, ``max_k`` the largest tested. Where
-    only the last tested k reaches it, ``within_window`` is false: it may lie beyond.
+    ``curve`` has the setting, k, ``score`` and ``metric``. ``k`` of the result is the smallest
+    tested number of demonstrations whose mean score reaches 95% of the curve's maximum,
+    ``best_k`` the one that has the maximum, ``max_k`` the largest tested. Where only the last
+    tested k reaches it, ``within_window`` is false: it may lie beyond. ``metric`` says of what.
     """
     import pandas as pd
 
     rows = []
-    known = curve[curve["accuracy"].notna()]
+    known = curve[curve["score"].notna()]
     for key, points in known.groupby(SETTING, observed=True, sort=True):
         points = points.sort_values("k")
-        best = points["accuracy"].max()
-        reached = points.loc[points["accuracy"] >= SATURATED * best, "k"]
+        best = points["score"].max()
+        reached = points.loc[points["score"] >= SATURATED * best, "k"]
         k, last = int(reached.iloc[0]), int(points["k"].iloc[-1])
         rows.append(
             {
                 **dict(zip(SETTING, key, strict=True)),
                 "k": k,
-                "best_k": int(points["k"].iloc[int(points["accuracy"].argmax())]),
+                "best_k": int(points["k"].iloc[int(points["score"].argmax())]),
                 "max_k": last,
                 "within_window": k < last,
+                "metric": points["metric"].iloc[0],
             }
         )
-    return pd.DataFrame(rows, columns=[*SETTING, "k", "best_k", "max_k", "within_window"])
+    return pd.DataFrame(rows, columns=[*SETTING, *SATURATION])

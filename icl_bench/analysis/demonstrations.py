@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from icl_bench.analysis.columns import POINT, Column
+from icl_bench.analysis.finding import Chart, Finding, Printed, Section
 from icl_bench.analysis.statistics.grid import partition
 from icl_bench.analysis.statistics.shares import shares
-from icl_bench.results.cells import SETTING
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,9 +21,6 @@ Shared = Mapping[str, Sequence[str]]
 
 
 BINS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
-
-
-POINT = [*SETTING, "k"]
 
 
 UNKNOWN = -2
@@ -168,3 +166,63 @@ class _Fitting(NamedTuple):
         found = np.full(len(ids), BEYOND)
         np.minimum.at(found, np.repeat(np.arange(len(ids)), lengths)[fits], distance[fits])
         return np.where(found == BEYOND, 0, found)
+
+
+BY_PRESENCE = Finding(
+    "by_presence",
+    lambda context: context.by_variant(context.unperturbed, by_presence),
+    (Column("present", "its label is shown", "flag"),),
+    caption="By presence of the right label",
+    shown="task model series k present predictions accuracy ci_low ci_high",
+    section=Section(
+        "presence", "With and without a demonstration of the right label",
+        "Presence of the right label", "run it here: imports say nothing of the demonstrations",
+        "Accuracy of test examples whose label is that of some demonstration, and of the others. "
+        "They are different examples: rare labels are more often missing.",
+        chart=Chart(
+            "accuracy", about="Accuracy by whether the right label is shown, {panel}",
+            by=("task", "model", "curve"), line="present",
+            line_names={True: "its label is shown", False: "its label is not shown"},
+            tips=("predictions",),
+        ),
+        place=140,
+    ),
+)  # fmt: skip
+
+
+BY_DISTANCE = Finding(
+    "by_distance",
+    lambda context: context.by_variant(context.prompts, by_distance),
+    (Column("nearest", "from", "count"), Column("farthest", "to", "count")),
+    caption="By distance of the right label",
+    shown="task model series k nearest farthest predictions accuracy ci_low ci_high",
+    section=Section(
+        "distance", "How far back the right label stands", "Distance of the right label",
+        "run it here, with k above 1",
+        "Accuracy by how many demonstrations back the last one of the right label stands; 1 is "
+        "right before the query, “none” that there is none. Frequent labels stand nearer.",
+        place=150,
+    ),
+)  # fmt: skip
+
+
+COPYING = Finding(
+    "copying",
+    lambda context: copying(context.copied, context.cells.shared),
+    caption="Copied queries",
+    shown="task model series k predictions accuracy ci_low ci_high",
+    printed=Printed(
+        "copying: accuracy on queries that are among the demonstrations, %",
+        "task model select order k accuracy ci_low", place=1,
+    ),
+    section=Section(
+        "copying", "Asked what the prompt already answers", "Copying", "run --queries copied",
+        "Accuracy on queries that stand among the demonstrations, answer and all. A model that "
+        "looks things up in its prompt gets all of them right.",
+        "Bertsch et al. 2025, table 5",
+        Chart("accuracy", "accuracy on copies",
+              "Accuracy on copied demonstrations, {panel}, over k",
+              tips=("predictions",)),
+        place=160,
+    ),
+)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Label bias: which labels a model says too often, and which it takes for each other."""
+"""Label bias: which labels a model says too often, and which it confuses with each other."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from icl_bench.analysis.columns import POINT, Column
+from icl_bench.analysis.finding import Finding, Section
 from icl_bench.analysis.statistics.grid import partition
-from icl_bench.results.cells import SETTING
 
 if TYPE_CHECKING:
     import pandas as pd
-
-POINT = [*SETTING, "k"]
 
 
 def label_frequencies(frame: pd.DataFrame) -> pd.DataFrame:
@@ -94,3 +93,48 @@ def _coded(
     both = pd.concat([frame["gold"], frame["prediction"].fillna("")], ignore_index=True)
     codes, labels = pd.factorize(both, sort=True)
     return keys, point, codes[rows], codes[len(frame) + rows], np.asarray(labels, dtype=object)
+
+
+LABEL_BIAS = Finding(
+    "label_bias",
+    lambda context: label_bias(context.unperturbed),
+    (
+        Column("total_variation", "answers off", "share"),
+        Column("label", "label"),
+        Column("excess", "said beyond its share", "points"),
+    ),
+    caption="Label bias over k",
+)
+
+
+LABEL_FREQUENCIES = Finding(
+    "label_frequencies",
+    lambda context: label_frequencies(context.unperturbed),
+    section=Section(
+        "bias", "Labels said too often", "Label bias", "predictions of labels",
+        "Each point is a label. Above the diagonal it is said more often than it is right. In the "
+        "table, “answers off” is the share of answers that would have to change for the labels to "
+        "be as frequent as they should be; a few predictions are off by chance alone.",
+        also=("label_bias",),
+        place=120,
+    ),
+)  # fmt: skip
+
+
+CONFUSIONS = Finding(
+    "confusions",
+    lambda context: confusions(context.unperturbed),
+    (
+        Column("gold", "right"),
+        Column("prediction", "said"),
+        Column("count", "times", "count"),
+        Column("share", "of the right label's", "share"),
+    ),
+    caption="Mistakes",
+    section=Section(
+        "confusions", "Confusion table", "Confusion",
+        "predictions of labels, some of them wrong",
+        "The most frequent mistakes at one point of a curve: the right label → what was said.",
+        place=110,
+    ),
+)  # fmt: skip

@@ -6,17 +6,30 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from icl_bench.analysis.columns import POINT, Column
+from icl_bench.analysis.finding import Finding, Printed, Section, joined
 from icl_bench.analysis.statistics.grid import Grid, grids, partition
 from icl_bench.analysis.statistics.shares import share_interval, shares
-from icl_bench.results.cells import SETTING
 
 if TYPE_CHECKING:
     import pandas as pd
 
-POINT = [*(name for name in SETTING if name != "order"), "k"]
+    from icl_bench.analysis.context import Context
+
+IN_ANY_ORDER = [name for name in POINT if name != "order"]
+"""What a point and its reorderings have in common."""
 
 
-CHANGES = [*POINT, "reorderings", "draws", "rows", "changed", "ci_low", "ci_high", "left_out"]
+CHANGES = [
+    *IN_ANY_ORDER,
+    "reorderings",
+    "draws",
+    "rows",
+    "changed",
+    "ci_low",
+    "ci_high",
+    "left_out",
+]
 
 
 PROMPT = ["task", "model", "attention", "k", "test_id", "prompt_hash"]
@@ -38,11 +51,11 @@ def order_sensitivity(frame: pd.DataFrame) -> pd.DataFrame:
 
     order = frame["order"].astype(str)
     chosen = (frame["k"] > 1) & ((order == "drawn") | order.str.startswith("shuffled"))
-    kept = frame.loc[chosen, [*SETTING, "k", "draw", "test_id", "prediction"]]
+    kept = frame.loc[chosen, [*POINT, "draw", "test_id", "prediction"]]
     said, _ = pd.factorize(kept["prediction"])
-    keys, found = grids(kept, [*SETTING, "k"])
+    keys, found = grids(kept, POINT)
     drawn = (keys["order"] == "drawn").to_numpy()
-    points, places = partition(keys, POINT)
+    points, places = partition(keys, IN_ANY_ORDER)
     rows = []
     for point, at in zip(points.itertuples(index=False), places, strict=True):
         base, shuffled = at[drawn[at]], at[~drawn[at]]
@@ -96,3 +109,54 @@ def noise_floor(frame: pd.DataFrame) -> pd.DataFrame:
     pairs = pd.concat([within, between], ignore_index=True)
     pairs["differs"] = pairs["prediction_x"] != pairs["prediction_y"]
     return shares(pairs, RUNS, "differs", "changed")
+
+
+def _noise(context: Context) -> pd.DataFrame:
+    """The noise floor, of variants that take the same answer from equal logits."""
+    frame = context.prompts
+    scoring = {variant: str(facts.get("scoring")) for variant, facts in context.facts.items()}
+    of_row = frame["variant"].astype(object).map(scoring)
+    parts = [noise_floor(frame[of_row == way]) for way in sorted(set(scoring.values()))]
+    return joined(parts, noise_floor(frame.iloc[:0]))
+
+
+CHANGED = Column("changed", "changed", "share")
+
+
+ORDER_SENSITIVITY = Finding(
+    "order_sensitivity",
+    lambda context: order_sensitivity(context.unperturbed),
+    (
+        Column("reorderings", "reorderings", "count"),
+        CHANGED,
+        Column("floor", "changed by chance", "share", optional=True),
+    ),
+    caption="Answers changed by reordering",
+    shown="task model series k reorderings draws rows changed ci_low ci_high floor left_out",
+    printed=Printed(
+        "order: predictions that change when the demonstrations are reordered, %",
+        "task model select k changed ci_low",
+    ),
+    section=Section(
+        "order", "How much the order matters", "Order sensitivity",
+        "run --order drawn,shuffled:1 with k above 1",
+        "The share of answers that change when the same demonstrations stand in another random "
+        "order, with its 95% interval. A changed answer need not be a worse one.",
+        "Bertsch et al. 2025, figure 4",
+        also=("noise_floor",),
+        place=30,
+    ),
+)  # fmt: skip
+
+
+NOISE_FLOOR = Finding(
+    "noise_floor",
+    _noise,
+    (CHANGED,),
+    caption="Changed by running again",
+    shown="task model attention variant other_variant k predictions changed ci_low ci_high",
+    printed=Printed(
+        "noise: predictions that change when the same prompt is run again, %",
+        "task model k changed ci_low",
+    ),
+)

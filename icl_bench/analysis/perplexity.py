@@ -1,4 +1,4 @@
-"""Perplexity by length, and what reading in another way than in full does to it."""
+"""Perplexity by length, and what attention patterns other than full do to it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from icl_bench.analysis.columns import Column
+from icl_bench.analysis.finding import Finding, Section
 from icl_bench.analysis.statistics.paired import holm
 from icl_bench.results.perplexity_losses import read_losses
 
 if TYPE_CHECKING:
     import pandas as pd
 
-COLUMNS = ["model", "attention", "dtype", "after", "length", "windows", "tokens", "perplexity",
+    from icl_bench.analysis.context import Context
+
+NAMES = ["model", "attention", "dtype", "after", "length", "windows", "tokens", "perplexity",
            "ci_low", "ci_high", "whole", "ratio", "ratio_low", "ratio_high", "p", "p_holm",
            "prefill_flops", "cache_bytes"]  # fmt: skip
 
@@ -41,14 +45,14 @@ def perplexities(results: str | Path, model: str | None = None) -> pd.DataFrame:
     for group in by_model.values():
         rows += _of_model(group)
     rows = [row for row in rows if model in (None, row["model"])]
-    return pd.DataFrame(rows, columns=COLUMNS)
+    return pd.DataFrame(rows, columns=NAMES)
 
 
 def no_perplexities() -> pd.DataFrame:
     """The table of :func:`perplexities` without a row."""
     import pandas as pd
 
-    return pd.DataFrame(columns=COLUMNS)
+    return pd.DataFrame(columns=NAMES)
 
 
 def _of_model(group: Sequence[tuple[dict[str, Any], np.ndarray]]) -> list[dict[str, Any]]:
@@ -100,3 +104,41 @@ def _exponential(losses: np.ndarray) -> tuple[float, float, float, float]:
     reach = float(stdtrit(count - 1, 0.975)) * error
     p = 2 * float(stdtr(count - 1, -abs(mean) / error)) if error else float(mean == 0)
     return float(np.exp(mean)), float(np.exp(mean - reach)), float(np.exp(mean + reach)), p
+
+
+def _of_context(context: Context) -> pd.DataFrame:
+    if context.results is None:
+        return no_perplexities()
+    return perplexities(context.results, context.model)
+
+
+PERPLEXITY = Finding(
+    "perplexity",
+    _of_context,
+    (
+        Column("after", "tokens behind", "count"),
+        Column("length", "up to", "count"),
+        Column("perplexity", "perplexity", "number"),
+        Column("ci_low", "95% from", "number", upper="ci_high"),
+        Column("ci_high", "95% to", "number"),
+        Column("whole", "of all up to there", "number"),
+        Column("ratio", "over full attention's", "number"),
+        Column("ratio_low", "95% from", "number"),
+        Column("ratio_high", "95% to", "number"),
+        Column("windows", "windows", "count"),
+        Column("tokens", "tokens", "count"),
+    ),
+    caption="Perplexity by length",
+    shown="model series after length perplexity ci_low ci_high whole ratio ratio_low ratio_high "
+    "p_holm prefill_flops cache_bytes windows tokens",
+    section=Section(
+        "perplexity", "How well are long texts predicted?", "Perplexity",
+        "icl-bench perplexity --texts DIR",
+        "Perplexity of the tokens between one length and the next, in windows of the longest "
+        "length; the lower the better. Bands are 95% intervals over windows: texts differ "
+        "much. What a pattern does to the same windows is the ratio to full attention in the "
+        "table, tested paired (Student's t; p corrected over lengths and patterns, Holm).",
+        "Song et al. 2023 (Zebra), figures 2 and 4 and table 4",
+        place=90,
+    ),
+)  # fmt: skip

@@ -12,16 +12,17 @@ import numpy as np
 from icl_bench.analysis.statistics.contrast import contrast, judge
 from icl_bench.analysis.statistics.grid import grids
 from icl_bench.analysis.statistics.paired import holm
-from icl_bench.metrics import SCORES
+from icl_bench.metrics import COLUMNS
 from icl_bench.results.cells import AXES
 
 if TYPE_CHECKING:
     import pandas as pd
 
-POINT = [axis for axis in AXES if axis != "draw"]
+COMPARED = [axis for axis in AXES if axis != "draw"]
+"""What is the same on both sides of a point."""
 
 
-PAIR = [*POINT, "base_variant", "variant"]
+PAIR = [*COMPARED, "base_variant", "variant"]
 """A point of a run and the baseline's that it is compared with."""
 
 
@@ -43,20 +44,21 @@ def pair(
     that of each comparable one.
 
     Columns: those of ``PAIR``, draw, test_id, gold, ``base_gold`` (that of the baseline's row),
-    ``before`` and ``now`` (what was said), ``score`` (what is compared: ``correct``, or the first
-    score of free text that all of a point's predictions have; missing where there is none),
-    ``base_value`` and ``value`` (the score), and ``other_prompt``, whether the prompts' hashes are
+    ``before`` and ``now`` (what was said), ``score`` (what is compared: the column of the first
+    score that all of a point's predictions have, ``correct`` before others; missing where there is
+    none), ``base_value`` and ``value`` (the score), and ``other_prompt``, whether the prompts'
+    hashes are
     known and differ.
     """
-    keys = _pairs(_plain(base), _plain(now), comparable)
-    row = [*POINT, "draw", "test_id"]
-    first = _plain(base).rename(columns={"variant": "base_variant"})
-    both = keys.merge(first, on=[*POINT, "base_variant"])
-    both = both.merge(_plain(now), on=[*row, "variant"], suffixes=("_base", ""))
+    keys = _pairs(_compared_columns(base), _compared_columns(now), comparable)
+    row = [*COMPARED, "draw", "test_id"]
+    first = _compared_columns(base).rename(columns={"variant": "base_variant"})
+    both = keys.merge(first, on=[*COMPARED, "base_variant"])
+    both = both.merge(_compared_columns(now), on=[*row, "variant"], suffixes=("_base", ""))
     both = both.sort_values([*PAIR, "draw"], kind="stable").reset_index(drop=True)
     both["score"], both["base_value"], both["value"] = None, np.nan, np.nan
     point = both.groupby(PAIR).ngroup()
-    for name in ("correct", *SCORES):
+    for name in COLUMNS.values():
         values = both[[f"{name}_base", name]].astype(float)
         whole = values.notna().all(axis=1).groupby(point).transform("all").astype(bool)
         chosen = whole & both["score"].isna()
@@ -72,10 +74,10 @@ def pair(
     ]  # fmt: skip
 
 
-def _plain(frame: pd.DataFrame) -> pd.DataFrame:
+def _compared_columns(frame: pd.DataFrame) -> pd.DataFrame:
     """The columns that a comparison needs, as plain values: categories of two sides differ."""
-    words = [*(name for name in POINT if name != "k"), "variant", "test_id"]
-    used = [*POINT, "variant", "draw", "test_id", "gold", "prediction", "correct", *SCORES,
+    words = [*(name for name in COMPARED if name != "k"), "variant", "test_id"]
+    used = [*COMPARED, "variant", "draw", "test_id", "gold", "prediction", *COLUMNS.values(),
             "prompt_hash"]  # fmt: skip
     return frame.reindex(columns=used).astype(dict.fromkeys(words, object))
 
@@ -84,9 +86,9 @@ def _pairs(
     base: pd.DataFrame, now: pd.DataFrame, comparable: Collection[tuple[str, str]]
 ) -> pd.DataFrame:
     """The points that meet, one row each: the columns of ``PAIR``."""
-    points = [*POINT, "variant"]
+    points = [*COMPARED, "variant"]
     first = base[points].drop_duplicates().rename(columns={"variant": "base_variant"})
-    pairs = now[points].drop_duplicates().merge(first, on=POINT)
+    pairs = now[points].drop_duplicates().merge(first, on=COMPARED)
     sides = zip(pairs["base_variant"], pairs["variant"], strict=True)
     pairs = pairs[np.array([side in comparable for side in sides], dtype=bool)]
     alike = pairs["variant"] == pairs["base_variant"]
@@ -175,9 +177,9 @@ def alone(side: pd.DataFrame, pairs: pd.DataFrame, variant: str = "variant") -> 
 
     ``variant`` is the side's column in ``pairs``: ``base_variant`` for the baseline's.
     """
-    points = [*POINT, "variant"]
-    there = _plain(side)[points].drop_duplicates()
-    met = pairs[[*POINT, variant]].drop_duplicates().set_axis(points, axis=1)
+    points = [*COMPARED, "variant"]
+    there = _compared_columns(side)[points].drop_duplicates()
+    met = pairs[[*COMPARED, variant]].drop_duplicates().set_axis(points, axis=1)
     marked = there.merge(met, on=points, how="left", indicator="side")
     left = marked.loc[marked["side"] == "left_only", points]
     return left.sort_values(points).reset_index(drop=True)
@@ -192,8 +194,8 @@ def decide(
     """Return p, p corrected over the points, and whether the point is lost, ``(points,)`` each.
 
     ``differences`` are the scores of each point minus the baseline's, ``(draws, test)``. A point
-    is lost if its corrected p (:func:`icl_bench.analysis.statistics.paired.holm`) is at most ``alpha`` and
-    its mean is below ``-tolerance``.
+    is lost if its corrected p (:func:`icl_bench.analysis.statistics.paired.holm`) is at most
+    ``alpha`` and its mean is below ``-tolerance``.
 
     In simulations of 1,000 pairs of runs that differ by chance alone in 1 to 13% of predictions,
     with 250 test examples and one or three draws, some point of six was lost in 0 to 5% of trials.

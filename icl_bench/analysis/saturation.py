@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from icl_bench.analysis.curves import SATURATED, saturation
+from icl_bench.analysis.columns import POINT, Column
+from icl_bench.analysis.curves import SATURATED, SATURATION, saturation
+from icl_bench.analysis.finding import Finding, Printed, Section
 from icl_bench.analysis.statistics.bootstrap import means, resample
 from icl_bench.analysis.statistics.grid import Grid, grids, partition
+from icl_bench.metrics import ACCURACY, metrics, scored
 from icl_bench.results.cells import SETTING
 
 if TYPE_CHECKING:
     import pandas as pd
 
-CHANCES = [*SETTING, "k", "accuracy", "chance", "saturated", "rows", "left_out"]
+CHANCES = [*POINT, "metric", "score", "accuracy", "chance", "saturated", "rows", "left_out"]
 
 
-SHARES = ["k", "best_k", "max_k", "within_window", "share_of_tested", "prompt_tokens", "window",
-          "share_of_window"]  # fmt: skip
+SHARES = [*SATURATION, "share_of_tested", "prompt_tokens", "window", "share_of_window"]
 
 
 ALL_LABELS = "all"
@@ -36,29 +38,35 @@ def saturation_chances(
     appendix A). All ks of a curve share the test examples that they have in common, and are
     resampled together.
 
-    Columns: the setting, k, accuracy, chance (the share of resamples in which this k is the
+    Columns: the setting, k, metric and score (:func:`icl_bench.metrics.scored`), accuracy (the
+    score where it is that, else missing), chance (the share of resamples in which this k is the
     point; 1 over a curve), saturated (whether it is the point of the sample itself), rows (test
     examples) and left_out (predictions on others, or in incomplete draws).
     """
     import pandas as pd
 
-    frame = frame.loc[frame["correct"].notna(), [*SETTING, "k", "draw", "test_id", "correct"]]
-    correct = frame["correct"].to_numpy(dtype=float)
-    keys, found = grids(frame, [*SETTING, "k"])
+    frame = scored(frame)
+    frame = frame.loc[frame["score"].notna(), [*POINT, "draw", "test_id", "score", "metric"]]
+    scores = frame["score"].to_numpy(dtype=float).clip(0, 1)
+    of_task = metrics(frame)
+    keys, found = grids(frame, POINT)
     tables = []
-    for at in partition(keys, SETTING)[1]:
+    of_label = (keys["task"].astype(object).map(of_task) == ACCURACY).to_numpy()
+    # labels first: their random numbers do not depend on what else is in the folder
+    for at in sorted(partition(keys, SETTING)[1], key=lambda at: not of_label[at[0]]):
         parts = _common([found[place] for place in at])
-        accuracy, chance = _chances(parts, correct, rng, resamples)
+        score, chance = _chances(parts, scores, rng, resamples)
         used = np.array([part.rows.size for part in parts])
         there = np.array([found[place].predictions for place in at])
         tables.append(keys.iloc[at].assign(
-            accuracy=accuracy, chance=chance, rows=len(parts[0].tests), left_out=there - used
+            score=score, chance=chance, rows=len(parts[0].tests), left_out=there - used
         ))  # fmt: skip
     if not tables:
         return pd.DataFrame(columns=CHANCES)
-    table = pd.concat(tables, ignore_index=True)
-    point = saturation(table)[[*SETTING, "k"]].assign(saturated=True)
-    table = table.merge(point, on=[*SETTING, "k"], how="left")
+    table = _named(pd.concat(tables).sort_index().reset_index(drop=True), of_task)
+    table["accuracy"] = table["score"].where(table["metric"] == ACCURACY)
+    point = saturation(table)[POINT].assign(saturated=True)
+    table = table.merge(point, on=POINT, how="left")
     return table.assign(saturated=table["saturated"].notna())[CHANCES]
 
 
@@ -73,24 +81,24 @@ def _common(points: list[Grid]) -> list[Grid]:
 
 
 def _chances(
-    points: list[Grid], correct: np.ndarray, rng: np.random.Generator, resamples: int
+    points: list[Grid], scores: np.ndarray, rng: np.random.Generator, resamples: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Accuracies, and chances of being the saturation point, ``(k,)``; NaN without examples."""
+    """Mean scores, and chances of being the saturation point, ``(k,)``; NaN without examples."""
     if not len(points[0].tests):
         nothing = np.full(len(points), np.nan)
         return nothing, nothing
     draws = reduce(np.union1d, [point.draws for point in points])
     counts = resample(rng, resamples, len(draws), len(points[0].tests))
-    accuracy = np.array([correct[point.rows].mean() for point in points])
+    mean = np.array([scores[point.rows].mean() for point in points])
     again = np.empty((len(points), resamples))
     for number, point in enumerate(points):
         own = counts
         if len(point.draws) < len(draws):  # points of fewer draws are resampled among these
             of_draws = resample(rng, resamples, len(point.draws), 1).draws
             own = counts._replace(draws=of_draws)
-        again[number] = means(correct[point.rows], own)
+        again[number] = means(scores[point.rows], own)
     first = (again >= SATURATED * again.max(axis=0)).argmax(axis=0)
-    return accuracy, np.bincount(first, minlength=len(points)) / resamples
+    return mean, np.bincount(first, minlength=len(points)) / resamples
 
 
 def context_shares(frame: pd.DataFrame, windows: Mapping[str, int]) -> pd.DataFrame:
@@ -100,13 +108,14 @@ def context_shares(frame: pd.DataFrame, windows: Mapping[str, int]) -> pd.DataFr
     ``label_space``, which part of the label space a row belongs to ("all" or missing for the
     whole), each part has a curve of its own.
 
-    Columns: the setting, label_space if given; k, best_k, max_k and within_window of
+    Columns: the setting, label_space if given; k, best_k, max_k, within_window and metric of
     :func:`icl_bench.analysis.curves.saturation`; share_of_tested, k over max_k: the study's
     figure, whose largest k filled the window; prompt_tokens (mean at that k), window, and
     share_of_window, the quotient of these two. What is not known is NaN.
     """
     import pandas as pd
 
+    frame = scored(frame)
     if "label_space" in frame:
         labels = frame["label_space"].astype(object).fillna(ALL_LABELS)
         parts = {
@@ -118,9 +127,8 @@ def context_shares(frame: pd.DataFrame, windows: Mapping[str, int]) -> pd.DataFr
             return pd.DataFrame(columns=columns)
         table: pd.DataFrame = pd.concat(parts, names=["label_space"]).reset_index("label_space")
         return table[columns]
-    curve = _curve(frame[frame["correct"].notna()])
-    tokens = curve.drop(columns="accuracy")
-    table = saturation(curve).merge(tokens, on=[*SETTING, "k"], how="left")
+    curve = _curve(frame[frame["score"].notna()])
+    table = saturation(curve).merge(curve[[*POINT, "prompt_tokens"]], on=POINT, how="left")
     window = table["model"].astype(object).map(dict(windows)).astype(float)
     return table.assign(
         share_of_tested=table["k"] / table["max_k"],
@@ -130,23 +138,26 @@ def context_shares(frame: pd.DataFrame, windows: Mapping[str, int]) -> pd.DataFr
 
 
 def _curve(frame: pd.DataFrame) -> pd.DataFrame:
-    """Accuracy and mean prompt tokens of each point, over its complete part."""
-    keys, found = grids(frame, [*SETTING, "k"])
-    columns = {"accuracy": "correct", "prompt_tokens": "prompt_tokens"}
-    for name, column in columns.items():
-        values = (
-            frame[column].to_numpy(dtype=float) if column in frame else np.full(len(frame), np.nan)
-        )
-        keys[name] = np.array([values[point.whole().rows].mean() for point in found], dtype=float)
-    return keys
+    """Mean score and prompt tokens of each point, over its complete part."""
+    keys, found = grids(frame, POINT)
+    known = frame.reindex(columns=["score", "prompt_tokens"]).astype(float)
+    for name, values in known.assign(score=known["score"].clip(0, 1)).items():
+        column = values.to_numpy()
+        keys[name] = np.array([column[point.whole().rows].mean() for point in found], dtype=float)
+    return _named(keys, metrics(frame))
+
+
+def _named(table: pd.DataFrame, of_task: Mapping[str, str]) -> pd.DataFrame:
+    """The table with each task's ``metric``."""
+    return table.assign(metric=table["task"].astype(object).map(dict(of_task)))
 
 
 def label_spaces(
-    shares: pd.DataFrame, halves: Mapping[str, str], measure: str = "share_of_tested"
+    shares: pd.DataFrame, halves: Mapping[str, str], share: str = "share_of_tested"
 ) -> pd.DataFrame:
     """Saturation with all labels, and with half of them, mean of subsets (Bertsch et al., table 4).
 
-    ``shares`` is :func:`context_shares`' table and ``measure`` one of its columns. A curve belongs
+    ``shares`` is :func:`context_shares`' table and ``share`` one of its columns. A curve belongs
     to a half where ``halves`` names its task (task of the half -> task with all labels), or where
     its ``label_space`` is another than "all".
 
@@ -162,7 +173,80 @@ def label_spaces(
     twice = shares[shares.assign(label_space=labels).duplicated([*curve, "label_space"])]
     if len(twice):
         raise ValueError(f"several variants of {', '.join(twice[curve].iloc[0])}")
-    table = shares[curve].astype(object).assign(task=task.replace(dict(halves)), of=shares[measure])
+    table = shares[curve].astype(object).assign(task=task.replace(dict(halves)), of=shares[share])
     full = table[~half].rename(columns={"of": "full"})
     means = table[half].groupby(curve)["of"].agg(half="mean", subsets="size").reset_index()
     return full.merge(means, on=curve)
+
+
+def unmixed(shares: pd.DataFrame) -> pd.DataFrame:
+    """Without curves that are there in several variants, which must not be averaged."""
+    curve = [name for name in (*SETTING, "label_space") if name != "variant" and name in shares]
+    return shares[~shares.duplicated(curve, keep=False)]
+
+
+CHANCE_COLUMNS = (
+    Column("chance", "chance", "share"),
+    Column("saturated", "saturated", "flag"),
+)
+
+
+SATURATION_CHANCES = Finding(
+    "saturation_chances",
+    lambda context: saturation_chances(context.unperturbed, context.generator("saturation")),
+    CHANCE_COLUMNS,
+    caption="How probably each k is the point",
+    shown="task model series k metric score chance rows left_out",
+    section=Section(
+        "saturation", "Where more demonstrations stop paying", "Saturation",
+        "run --k with two or more numbers",
+        "A curve is saturated at the smallest k that reaches 95% of its best {score}. The "
+        "stronger a k's colour, the more of the resamples of draws and test examples had their "
+        "point there; gaps were not tested. At the last k, saturation may lie beyond what was "
+        "tested.",
+        "Bertsch et al. 2025, tables 3 and 4, appendix A",
+        also=("context_shares",),
+        place=20,
+    ),
+)  # fmt: skip
+
+
+CONTEXT_SHARES = Finding(
+    "context_shares",
+    lambda context: context_shares(context.prompts, context.cells.windows),
+    (
+        Column("best_k", "best k", "count"),
+        Column("max_k", "largest k", "count"),
+        Column("within_window", "saturated", "flag"),
+        Column("share_of_tested", "share of largest k", "share"),
+        Column("window", "context window", "count", optional=True),
+        Column("share_of_window", "share of the window", "share", optional=True),
+    ),
+    caption="Saturation points",
+    shown="task model series k metric best_k max_k within_window share_of_tested prompt_tokens "
+    "window share_of_window",
+)
+
+
+LABEL_SPACES = Finding(
+    "label_spaces",
+    lambda context: label_spaces(unmixed(context.table("context_shares")), {}),
+    (
+        Column("full", "all labels", "share"),
+        Column("half", "half of them", "share", short="half"),
+        Column("subsets", "halves", "count"),
+    ),
+    caption="Label spaces",
+    shown="task model series full half subsets",
+    printed=Printed(
+        "half of the labels: saturation k over the largest tested k, %",
+        "task model select order full half subsets", place=1,
+    ),
+    section=Section(
+        "label-spaces", "Half of the labels", "Label spaces", "run again with --labels half:1",
+        "Saturation, as a share of the largest tested k, with all labels and with half of them "
+        "(mean of the halves).",
+        "Bertsch et al. 2025, table 4",
+        place=170,
+    ),
+)  # fmt: skip

@@ -8,10 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from icl_bench.analysis.columns import Column
 from icl_bench.analysis.curves import curves, saturation
+from icl_bench.analysis.finding import Chart, Finding, Section
 from icl_bench.analysis.order import order_sensitivity
 from icl_bench.analysis.settings import name_settings
-from icl_bench.results.reading import Stored, read_some
+from icl_bench.metrics import SCORES, scored, title
+from icl_bench.results.reading import read_some
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +28,7 @@ class Summary:
     saturation: pd.DataFrame
     order_sensitivity: pd.DataFrame
     taught: pd.DataFrame
-    """The curves of demonstrations that were not shown as they are, by ``teaching``."""
+    """The curves of perturbed demonstrations; ``teaching`` is the perturbation."""
     settings: Mapping[str, str]
     """Variant -> what tells it from the other variants of its task and model, where there are."""
     failed: Sequence[Mapping[str, Any]] = ()
@@ -55,16 +58,16 @@ def summarise(predictions: pd.DataFrame) -> Summary:
 
     Queries that are copied from the demonstrations are no test examples: they are left out.
     """
-    plain = asked(predictions)
-    table = curves(plain)
-    other = _taught_curves(predictions)
-    return Summary(table, saturation(table), order_sensitivity(plain), other, {})
+    unperturbed = asked(predictions)
+    table = curves(unperturbed)
+    of_perturbed = perturbed_curves(predictions)
+    return Summary(table, saturation(table), order_sensitivity(unperturbed), of_perturbed, {})
 
 
 def asked(predictions: pd.DataFrame) -> pd.DataFrame:
-    """The predictions of test examples whose prompts show demonstrations as they are.
+    """The predictions of test examples with unperturbed demonstrations.
 
-    That is without queries made of demonstrations, and without demonstrations that were changed.
+    Queries that are copies of demonstrations are no test examples.
     """
     for name in ("queries", "teaching"):
         if name in predictions and predictions[name].notna().any():
@@ -72,13 +75,14 @@ def asked(predictions: pd.DataFrame) -> pd.DataFrame:
     return predictions
 
 
-def _taught_curves(predictions: pd.DataFrame) -> pd.DataFrame:
-    """The columns of ``curves`` with ``teaching`` before them."""
+def perturbed_curves(predictions: pd.DataFrame) -> pd.DataFrame:
+    """The curves of perturbed demonstrations: the columns of ``curves`` after ``teaching``."""
     empty = predictions.iloc[:0].assign(teaching=None)
-    changed = predictions[predictions["teaching"].notna()] if "teaching" in predictions else empty
-    table = curves(changed)
-    of_variant = changed.drop_duplicates("variant").set_index("variant")["teaching"].astype(object)
-    table.insert(0, "teaching", table["variant"].astype(object).map(of_variant))
+    perturbed = predictions[predictions["teaching"].notna()] if "teaching" in predictions else empty
+    table = curves(perturbed)
+    first = perturbed.drop_duplicates("variant").set_index("variant")
+    perturbation = first["teaching"].astype(object)
+    table.insert(0, "teaching", table["variant"].astype(object).map(perturbation))
     return table
 
 
@@ -87,16 +91,51 @@ def summarise_folder(results: Path, only: Mapping[str, str] | None = None) -> Su
 
     Raises ``UserError`` where there is neither a finished nor a failed cell left.
     """
-    return summarise_stored(read_some(results, only))
-
-
-def summarise_stored(stored: Stored) -> Summary:
-    """Summarise what was read of a results folder."""
-    tables = summarise(stored.predictions)
-    settings = name_settings(stored.variants, tables.curves)
-    # each is beside others of its kind: that it is another is told by its name
-    untold = {v: {n: f for n, f in facts.items() if n != "teaching"}
-              for v, facts in stored.variants.items()}  # fmt: skip
-    for _, table in tables.taught.groupby("teaching"):
-        settings |= name_settings(untold, table)
+    stored = read_some(results, only)
+    tables = summarise(scored(stored.predictions, first=stored.first_scores))
+    settings = settings_of(stored.variants, tables.curves, tables.taught)
     return replace(tables, settings=settings, failed=stored.failed)
+
+
+def settings_of(
+    facts: Mapping[str, Mapping[str, Any]], curve: pd.DataFrame, perturbed: pd.DataFrame
+) -> dict[str, str]:
+    """Variant -> what tells it from the other variants of its task and model, where there are.
+
+    ``curve`` and ``perturbed`` are the curves of unperturbed and of perturbed demonstrations.
+    """
+    settings = name_settings(facts, curve)
+    # each is beside others of its perturbation, which its table names already
+    others = {
+        variant: {name: fact for name, fact in known.items() if name != "teaching"}
+        for variant, known in facts.items()
+    }
+    for _, table in perturbed.groupby("teaching"):
+        settings |= name_settings(others, table)
+    return settings
+
+
+CURVES = Finding(
+    "curves",
+    lambda context: curves(context.unperturbed),
+    caption="{Score} over k",
+    shown="task model series k draws test_rows metric accuracy ci_low ci_high macro_f1 invalid "
+    f"{' '.join(SCORES)} left_out",
+    columns=tuple(Column(name, title(name), "share", optional=True) for name in SCORES),
+    section=Section(
+        "accuracy", "{Score} over the number of demonstrations", "{Score} over k",
+        "run something first",
+        "Each point is a mean over draws and test examples; the band is its 95% interval. "
+        "Read to the right: more demonstrations, on a logarithmic axis.",
+        "Bertsch et al. 2025, figures 1, 2 and 11",
+        Chart("score", "{score}", "{score} of {model} on {task} over the number of demonstrations, "
+              "log axis", tips=("draws", "test_rows"), shuffled="hidden"),
+        place=10,
+    ),
+)  # fmt: skip
+
+
+SATURATION = Finding("saturation", lambda context: saturation(context.table("curves")))
+
+
+TAUGHT = Finding("taught", lambda context: perturbed_curves(context.predictions))

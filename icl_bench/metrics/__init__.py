@@ -5,7 +5,9 @@ from __future__ import annotations
 from icl_bench.metrics.macro_f1 import label_scores, macro_f1
 from icl_bench.metrics.scores import (
     ACCURACY,
+    COLUMNS,
     SCORES,
+    STORED_SCORES,
     first_measures,
     measure,
     measures,
@@ -19,7 +21,9 @@ from icl_bench.metrics.scores import (
 
 __all__ = [
     "ACCURACY",
+    "COLUMNS",
     "SCORES",
+    "STORED_SCORES",
     "first_measures",
     "label_scores",
     "macro_f1",

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ACCURACY = "accuracy"
-SCORES = ("rouge1", "rouge2", "rougeL", "bertscore")
-"""Columns of free text that every results file has, empty for labels."""
+STORED_SCORES = ("rouge1", "rouge2", "rougeL", "bertscore")
+"""Columns of scores that every results file has; those of further metrics follow where they are."""
 
 
 def measures() -> dict[str, Measure]:
@@ -36,6 +36,12 @@ def numbers_of_many() -> dict[str, str]:
 def metrics_of(names: Sequence[str]) -> list[Metric]:
     """The metrics that a task names. Raises ``KeyError`` for one that is not known."""
     return [METRICS[name]() for name in names]
+
+
+SCORES = score_columns()
+"""The columns of predictions that hold scores, those of other packages' metrics included."""
+COLUMNS = {m.name: m.column for m in measures().values()}
+"""Name of a score -> the column of predictions that holds it, the preferred first."""
 
 
 def scored(

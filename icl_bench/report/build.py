@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.analysis.findings import Findings, find
-from icl_bench.analysis.perplexity import perplexities
 from icl_bench.demonstrations.selector_spec import cautions, known
 from icl_bench.report.headlines import Headlines, headlines
-from icl_bench.report.naming import Naming, count, unshuffled
+from icl_bench.report.naming import Naming, unshuffled
 from icl_bench.report.prediction_sample import Sample, sample
 from icl_bench.report.sections.index import sections
 from icl_bench.report.sections.panels import Missing, Section
-from icl_bench.report.tables import Table, table
+from icl_bench.report.tables import Table, of_names
 from icl_bench.results.reading import read_some
+from icl_bench.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,7 +57,7 @@ def make_report(
     said = [str(one.message) for one in caught if issubclass(one.category, UserWarning)]
     for text in said:
         warnings.warn(text, stacklevel=2)
-    findings = find(stored, perplexity=perplexities(results, (only or {}).get("model")))
+    findings = find(stored, results=results, model=(only or {}).get("model"))
     naming = Naming.of(findings.summary)
     there, missing = sections(findings, naming)
     return Report(
@@ -81,10 +81,10 @@ def _overview(frame: pd.DataFrame) -> str:
     shots = frame["k"].min(), frame["k"].max()
     span = f"{shots[0]:,} to {shots[1]:,} demonstrations"
     if shots[0] == shots[1]:
-        span = count(int(shots[0]), "demonstration")
+        span = counted(int(shots[0]), "demonstration")
     return (
-        f"{count(len(frame), 'prediction')} in {count(cells, 'cell')}: {count(models, 'model')}, "
-        f"{count(tasks, 'task')}, {span} in the prompt."
+        f"{counted(len(frame), 'prediction')} in {counted(cells, 'cell')}: "
+        f"{counted(models, 'model')}, {counted(tasks, 'task')}, {span} in the prompt."
     )
 
 
@@ -92,16 +92,16 @@ def _notes(findings: Findings) -> list[str]:
     notes = []
     failed = len(findings.summary.failed)
     if failed:
-        notes.append(f"{count(failed, 'cell')} could not be computed; they are listed below.")
+        notes.append(f"{counted(failed, 'cell')} could not be computed; they are listed below.")
     curves = unshuffled(findings.summary.curves)
     left_out = int(findings.summary.curves["left_out"].sum())
     if left_out:
         notes.append(
-            f"{count(left_out, 'prediction')} of incomplete draws are in no curve: a point is "
+            f"{counted(left_out, 'prediction')} of incomplete draws are in no curve: a point is "
             "taken where all its draws have all its test examples."
         )
     drawn = curves[curves["select"].astype(str).map(_is_drawn).astype(bool)]
-    points = f"of {count(len(drawn), 'point')} with demonstrations that are drawn"
+    points = f"of {counted(len(drawn), 'point')} with demonstrations that are drawn"
     single = int((drawn["draws"] == 1).sum())
     if single:
         notes.append(
@@ -132,7 +132,7 @@ def _failed(findings: Findings) -> Table | None:
         return None
     rows = [{**failure["spec"], "reason": failure["reason"]} for failure in failed]
     names = "task model select order attention k draw reason"
-    return table(pd.DataFrame(rows), "Cells that could not be computed", names)
+    return of_names(pd.DataFrame(rows), "Cells that could not be computed", names)
 
 
 def tables(report: Report) -> list[tuple[Any, Table]]:

@@ -120,16 +120,20 @@ SHOWN = "indexof(hidden, datum.series) < 0"
 
 
 def over_shots(
-    frame: pd.DataFrame, look: Look, title: str, tips: Sequence[alt.Tooltip], description: str
-) -> alt.LayerChart:
+    frame: pd.DataFrame, look: Look, title: str, tips: Sequence[alt.Tooltip], description: str,
+    percent: bool = True,
+) -> alt.LayerChart:  # fmt: skip
     """Lines over k with bands; columns: series, k, value, low, high, and ``floor`` if known.
 
     ``frame`` is what the chart is to show; where a series has a single point, or no neighbours,
-    its limits are a line.
+    its limits are a line. Values are shares unless ``percent`` is false.
     """
     color, shape, dash = _marks(look)
     base = alt.Chart(ROWS).transform_filter(SHOWN).encode(_shots(look, frame), color)
-    y = alt.Y("value:Q", **_share_axis(title, look))
+    axis = _share_axis(title, look)
+    if not percent:
+        axis["axis"] = alt.Axis(format="~g", tickCount=5)
+    y = alt.Y("value:Q", **axis)
     single = base.transform_filter("datum.alone")
     layers = [
         base.mark_area(opacity=0.16).encode(alt.Y("low:Q", title=title), y2="high:Q"),
@@ -203,8 +207,11 @@ def differences(
     )
 
 
-def chances(frame: pd.DataFrame, description: str) -> alt.LayerChart:
-    """A strip for each series: how probably each k is where it saturates; columns: chance."""
+def chances(frame: pd.DataFrame, measure: str, description: str) -> alt.LayerChart:
+    """A strip for each series: how probably each k is where it saturates; columns: chance, score.
+
+    ``measure`` is what the score is called.
+    """
     shots = sorted({int(k) for k in frame["k"]})
     y = alt.Y("series:N", title=None, axis=None)
     heat = (
@@ -219,7 +226,7 @@ def chances(frame: pd.DataFrame, description: str) -> alt.LayerChart:
                       legend=alt.Legend(format=".0%", gradientLength=150, gradientThickness=8,
                                         tickCount=3, direction="horizontal", orient="bottom")),
             tooltip=[tip("series", "curve"), tip("k", "k", ",d"), tip("chance", "chance", PERCENT),
-                     tip("accuracy", "accuracy", PERCENT)],
+                     tip("score", measure, PERCENT)],
         )
     )  # fmt: skip
     names = (

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from icl_bench.analysis.attention import differences
-from icl_bench.metrics import measure, title
-from icl_bench.report.naming import Naming, count, unshuffled
+from icl_bench.analysis.words import points, try_more
+from icl_bench.metrics import ACCURACY, measure, title
+from icl_bench.report.naming import Naming, unshuffled
 from icl_bench.results.trained_methods import UPPER
+from icl_bench.wording import counted, listed, percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,14 +38,14 @@ class Headlines:
 def headlines(findings: Findings, naming: Naming) -> list[Headlines]:
     """Say of each task and model what the tables support."""
     tables = {
-        "curves": findings.summary.curves,
-        "saturation": findings.summary.saturation,
+        "curves": findings.curves,
+        "saturation": findings.saturation,
         "chances": findings.saturation_chances,
         "selection": findings.retrieval_gain,
         "training": findings.training_gain,
         "sorting": findings.sorting_penalty,
         "attention": differences(findings.attention_patterns),
-        "order": findings.summary.order_sensitivity,
+        "order": findings.order_sensitivity,
         "models": findings.models,
     }
     named = {name: naming.named(table) for name, table in tables.items()}
@@ -73,21 +75,21 @@ def _sentences(tables: dict[str, pd.DataFrame]) -> Iterator[Sentence]:
 
 def _best(curves: pd.DataFrame) -> Iterator[Sentence]:
     honest = ~curves["select"].astype(str).str.endswith(UPPER)  # an upper bound is no result
-    known = curves[honest & curves["score"].notna()]
-    if known.empty:
+    there = curves[honest & curves["score"].notna()]
+    if there.empty:
         return
-    best = known.iloc[int(known["score"].argmax())]
+    best = there.iloc[int(there["score"].argmax())]
     yield Sentence(
         "Best",
-        f"{share(best['score'])} {title(best['metric'])} ({_range(best)}) by {best['series']} at "
-        f"k = {best['k']:,}, the highest of {count(len(known), 'tested point')}.",
+        f"{percent(best['score'])}% {title(best['metric'])} ({_range(best)}) by {best['series']} "
+        f"at k = {best['k']:,}, the highest of {counted(len(there), 'tested point')}.",
     )
 
 
 def _saturated(points: pd.DataFrame, chances: pd.DataFrame) -> Iterator[Sentence]:
     for row in points.itertuples():
         here = chances[(chances["series"] == row.series) & (chances["k"] == row.k)]
-        sure = f" (in {share(here['chance'].iloc[0])} of resamples)" if len(here) else ""
+        sure = f" (in {percent(here['chance'].iloc[0])}% of resamples)" if len(here) else ""
         tested = (chances["series"] == row.series).sum()
         if tested < 2:
             continue
@@ -99,10 +101,10 @@ def _saturated(points: pd.DataFrame, chances: pd.DataFrame) -> Iterator[Sentence
 
 
 def _gains(topic: str, table: pd.DataFrame, base: str) -> Iterator[Sentence]:
-    """Of each series: where it differs from its base by the test, and where there is no telling."""
+    """Of each series: where it differs from its base by the test, and where it cannot be told."""
     table = table[table["difference"].notna()]
-    of = measure(table)
-    compared = "" if of == "accuracy" else f", in {of}"
+    of = measure(table) if len(table) else title(ACCURACY)
+    compared = "" if of == title(ACCURACY) else f", in {of}"
     for series, rows in table.sort_values("k").groupby("series"):
         told = rows[rows["advice"].notna()]
         parts = []
@@ -110,13 +112,21 @@ def _gains(topic: str, table: pd.DataFrame, base: str) -> Iterator[Sentence]:
                            ("worse", told[told["difference"] < 0])):  # fmt: skip
             if len(kept):
                 ends = [kept.iloc[0], *([kept.iloc[-1]] if len(kept) > 1 else [])]
-                of = f" at {len(kept)} of {len(rows)} tested k," if len(kept) > 2 else ""
-                parts.append(f"{word}{of} by " + " and ".join(map(_difference, ends)))
-        unsure = [f"{k:,}" for k in rows.loc[rows["advice"].isna(), "k"]]
-        if unsure:
-            where = unsure[0] if len(unsure) == 1 else f"{', '.join(unsure[:-1])} and {unsure[-1]}"
-            parts.append(f"no telling apart at k = {where}")
+                where = f" at {len(kept)} of {len(rows)} tested k," if len(kept) > 2 else ""
+                parts.append(f"{word}{where} by " + " and ".join(map(_difference, ends)))
+        unsure = rows[rows["advice"].isna()]
+        if len(unsure):
+            parts.append(_undecided(unsure))
         yield Sentence(topic, f"{series} against {base}{compared}: {'; '.join(parts)}.")
+
+
+def _undecided(rows: pd.DataFrame) -> str:
+    """Where two sides are not distinguishable, and the largest difference among these points."""
+    largest = rows.iloc[int(rows["difference"].abs().argmax())]
+    where = listed(f"{k:,}" for k in rows["k"])
+    at = f" at k = {largest['k']:,}" if len(rows) > 1 else ""
+    up_to = "up to " if len(rows) > 1 else ""
+    return f"not distinguishable at k = {where}: {up_to}{points(largest)}{at}{try_more(largest)}"
 
 
 def _changed(table: pd.DataFrame) -> Iterator[Sentence]:
@@ -124,7 +134,7 @@ def _changed(table: pd.DataFrame) -> Iterator[Sentence]:
         rows = rows.sort_values("k")
         ends = [rows.iloc[0], *([rows.iloc[-1]] if len(rows) > 1 else [])]
         said = " and ".join(
-            f"{share(row['changed'])} ({_range(row)}) at k = {row['k']:,}" for row in ends
+            f"{percent(row['changed'])}% ({_range(row)}) at k = {row['k']:,}" for row in ends
         )
         yield Sentence("Order", f"{series}: another order changes {said} of the answers.")
 
@@ -136,9 +146,4 @@ def _difference(row: Any) -> str:
 
 
 def _range(row: Any) -> str:
-    return f"{100 * row['ci_low']:.1f}–{share(row['ci_high'])}"
-
-
-def share(value: float) -> str:
-    """A share of 1 in percent."""
-    return f"{100 * value:.1f}%"
+    return f"{100 * row['ci_low']:.1f}–{percent(row['ci_high'])}%"

@@ -15,19 +15,21 @@ from typing import TYPE_CHECKING, Any
 
 from icl_bench.demonstrations.selector_spec import cautions
 from icl_bench.errors import UserError
+from icl_bench.metrics import SCORES, scored, title
 from icl_bench.results.cells import AXES, short_hash
 from icl_bench.results.reading import IMPORTED, Stored, imported_hashes, read_stored
 from icl_bench.results.trained_methods import UPPER
 from icl_bench.text_files import write_whole
-from icl_bench.wording import plain
+from icl_bench.wording import DASH, percent, plain
 
 if TYPE_CHECKING:
     import pandas as pd
 
-POINT = [*(axis for axis in AXES if axis != "draw"), "variant"]
+LINE = [*(axis for axis in AXES if axis != "draw"), "variant"]
+"""What a line of the table stands for."""
 
 
-SHARES = ("accuracy", "ci_low", "ci_high", "macro_f1", "rouge1", "rougeL", "bertscore")
+SHARES = ("accuracy", "ci_low", "ci_high", "macro_f1", *SCORES)
 
 
 COLUMNS = (
@@ -40,36 +42,32 @@ COLUMNS = (
 DIGITS = 6
 
 
-DASH = "\N{EN DASH}"
-
-
 def leaderboard(results: Path) -> pd.DataFrame:
     """One row a point of each curve, with the columns of ``COLUMNS``: by task, best first.
 
-    Best is by each task's own score (:func:`icl_bench.metrics.scored`): accuracy or, for
-    free text, ROUGE-1. ci_low and ci_high are of the same. ``saturation_k`` is that of the point's
-    curve, missing where it is not saturated within the tested k. ``version`` is the icl-bench that
+    Best is by each task's own score (:func:`icl_bench.metrics.scored`). ci_low and ci_high are of
+    the same. ``saturation_k`` is that of the point's curve, missing where it is not saturated
+    within the tested k. ``version`` is the icl-bench that
     made the predictions (several with commas), empty for imports; ``data_hash`` is of the data
     files and test rows, for imports of the imported file.
 
     What would not stand beside the others fairly is left out: upper bounds, whose checkpoint was
-    chosen on the test rows, halves of a label space, which are easier tasks, and demonstrations
-    that were not shown as they are.
+    chosen on the test rows, halves of a label space, which are easier tasks, and perturbed
+    demonstrations.
 
     Raises ``UserError`` where there is no such folder, or no finished cell in it.
     """
     from icl_bench.analysis.summary import summarise
-    from icl_bench.metrics import scored
 
     stored = read_stored(results)
-    frame = scored(stored.predictions)
+    frame = scored(stored.predictions, first=stored.first_scores)
     upper = frame["select"].astype(str).str.endswith(UPPER)
     frame = frame[~upper & frame["label_space"].isna() & frame["teaching"].isna()]
     if frame.empty:
         raise UserError(f"results folder {plain(results)}: no finished cell; run something first")
     found = summarise(frame)
     saturated = found.saturation[found.saturation["within_window"].astype(bool)]
-    setting = [name for name in POINT if name != "k"]
+    setting = [name for name in LINE if name != "k"]
     saturated = saturated[[*setting, "k"]].rename(columns={"k": "saturation_k"})
     names = dict.fromkeys(setting, object)  # categories of two tables need not agree
     table = found.curves.astype(names).merge(saturated.astype(names), on=setting, how="left")
@@ -80,12 +78,12 @@ def leaderboard(results: Path) -> pd.DataFrame:
     for name in SHARES:
         table[name] = table[name].astype(float).round(DIGITS)
     best = table["score"].astype(float).round(DIGITS)
-    table = table.assign(best=-best).sort_values(["task", "best", *POINT], kind="stable")
+    table = table.assign(best=-best).sort_values(["task", "best", *LINE], kind="stable")
     return table[list(COLUMNS)].reset_index(drop=True)
 
 
 def _keys(table: pd.DataFrame) -> list[tuple[Any, ...]]:
-    return list(table[POINT].itertuples(index=False, name=None))
+    return list(table[LINE].itertuples(index=False, name=None))
 
 
 def _versions(stored: Stored) -> dict[tuple[Any, ...], str]:
@@ -95,7 +93,7 @@ def _versions(stored: Stored) -> dict[tuple[Any, ...], str]:
         named = {**cell["spec"], "variant": cell["variant"]}
         version = (cell.get("about") or {}).get("icl-bench")
         if version is not None:
-            found.setdefault(tuple(named[name] for name in POINT), set()).add(version)
+            found.setdefault(tuple(named[name] for name in LINE), set()).add(version)
     return {key: ", ".join(sorted(versions)) for key, versions in found.items()}
 
 
@@ -129,16 +127,20 @@ def as_csv(table: pd.DataFrame) -> str:
 
 
 def _percent(value: Any) -> str:
-    return f"{100 * value:.1f}" if _there(value) else DASH
+    return percent(value) if _there(value) else DASH
 
 
 def _interval(row: Mapping[str, Any]) -> str:
     low, high = row["ci_low"], row["ci_high"]
-    return f"{100 * low:.1f} {DASH} {100 * high:.1f}" if _there(low) else DASH
+    return f"{percent(low)} {DASH} {percent(high)}" if _there(low) else DASH
 
 
 def _there(value: Any) -> bool:
     return value not in (None, "") and not (isinstance(value, float) and math.isnan(value))
+
+
+def _shower(score: str) -> Callable[[Mapping[str, Any]], str]:
+    return lambda row: _percent(row[score])
 
 
 MARKDOWN: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
@@ -148,9 +150,7 @@ MARKDOWN: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "accuracy %": lambda row: _percent(row["accuracy"]),
     "95% interval": _interval,
     "macro-F1 %": lambda row: _percent(row["macro_f1"]),
-    "ROUGE-1": lambda row: _percent(row["rouge1"]),
-    "ROUGE-L": lambda row: _percent(row["rougeL"]),
-    "BERTScore": lambda row: _percent(row["bertscore"]),
+    **{title(name): _shower(name) for name in SCORES},
     "saturated at k": lambda row: f"{row['saturation_k']}" if row["saturation_k"] else DASH,
 }
 """Columns of numbers -> what stands in them."""

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
     from icl_bench.analysis.summary import Summary
 
+CURVE = ["task", "model", "series"]
+"""What tells the curves of a named table apart."""
+
+
 USUAL_ORDERS = ("drawn", "relevance")
 """Those that need no mention: of random selection, and of retrieval."""
 
@@ -27,7 +31,7 @@ class Naming:
     settings: Mapping[str, str]
     """Variant -> its text, where a task and model have several variants."""
     attentions: bool
-    """Whether demonstrations are read in another way than by full attention, or in several."""
+    """Whether there is other attention than full."""
 
     @classmethod
     def of(cls, summary: Summary) -> Naming:
@@ -53,14 +57,14 @@ class Naming:
 
         Curves of different tasks or models may have one name.
         """
-        frame = _plain(frame)
+        frame = _as_text(frame)
         series = frame["select"] if "select" in frame else frame["model"]
         if "order" in frame:
             unusual = ~frame["order"].isin(USUAL_ORDERS)
             series = series.where(~unusual, series + ", " + frame["order"])
         if self.attentions and "attention" in frame:
-            read = series + ", " + frame["attention"].map(reading)
-            series = series.where(series.isin(BASELINES), read)
+            with_attention = series + ", " + frame["attention"].map(attention_name)
+            series = series.where(series.isin(BASELINES), with_attention)
         if "variant" in frame:
             text = frame["variant"].map(dict(self.settings))
             series = series.where(text.isna(), series + ", " + text.fillna(""))
@@ -74,8 +78,8 @@ class Naming:
         return frame.assign(series=frame["series"].where(~several, told))
 
 
-def reading(attention: str) -> str:
-    """A way to read the demonstrations, as its pattern is written."""
+def attention_name(attention: str) -> str:
+    """What an attention pattern is called: as it is written, full and unknown ones in words."""
     pattern = pattern_of(attention)
     return f"{attention} attention" if pattern in (None, FULL) else attention
 
@@ -85,17 +89,7 @@ def unshuffled(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[~frame["order"].astype(str).str.startswith("shuffled")]
 
 
-def _plain(frame: pd.DataFrame) -> pd.DataFrame:
+def _as_text(frame: pd.DataFrame) -> pd.DataFrame:
     """Text instead of categories, so that columns of different tables can be joined."""
     categories = frame.select_dtypes("category").columns
     return frame.astype(dict.fromkeys(categories, object)).reset_index(drop=True)
-
-
-def capital(text: str) -> str:
-    """The text as a sentence begins."""
-    return text[:1].upper() + text[1:]
-
-
-def count(number: int, word: str) -> str:
-    """A number and what it counts."""
-    return f"{number:,} {word}{'' if number == 1 else 's'}"

@@ -228,12 +228,12 @@
 
   const reader = $("#reader");
   if (reader) {
-    const { texts, fields, rows, total } = data.reader;
+    const { texts, fields, rows, total, scores } = data.reader;
     const PAGE = 200;
     const place = Object.fromEntries(fields.map((name, i) => [name, i]));
     const get = (row, name) => row[place[name]];
     const text = (row, name) => (get(row, name) === null ? "" : texts[get(row, name)]);
-    const taught = (row) => text(row, "teaching") || "plain";
+    const perturbation = (row) => text(row, "teaching") || "unperturbed";
     const truth = { true: "right", false: "wrong", null: "free text" };
     const FILTERS = [
       ["task", "Task", (row) => text(row, "task")],
@@ -242,7 +242,7 @@
       ["k", "k", (row) => get(row, "k")],
       ["correct", "Answer", (row) => truth[get(row, "correct")]],
     ];
-    if (rows.some((row) => text(row, "teaching"))) FILTERS.splice(3, 0, ["teaching", "Demonstrations", taught]);
+    if (rows.some((row) => text(row, "teaching"))) FILTERS.splice(3, 0, ["teaching", "Demonstrations", perturbation]);
     const form = $(".filters", reader);
     const list = $(".list", reader);
     const controls = {};
@@ -280,7 +280,7 @@
         const option = make("div", { role: "option", id: `p${first + i}`, class: "option", "aria-selected": "false" },
           make("span", { class: verdict === "free text" ? "" : verdict }, verdict === "right" ? "✓ " : verdict === "wrong" ? "✗ " : "",
             make("span", { class: "name" }, text(row, "prediction") || "(nothing)")),
-          make("small", {}, `${text(row, "task")} · ${text(row, "model")} · ${text(row, "series")} · ${text(row, "teaching") && `${taught(row)} · `}k = ${whole.format(get(row, "k"))} · ${text(row, "test_id")}`));
+          make("small", {}, `${text(row, "task")} · ${text(row, "model")} · ${text(row, "series")} · ${text(row, "teaching") && `${perturbation(row)} · `}k = ${whole.format(get(row, "k"))} · ${text(row, "test_id")}`));
         option.addEventListener("click", () => choose(first + i));
         return option;
       }));
@@ -318,7 +318,7 @@
         ["Test example", text(row, "test_id")], ["Task", text(row, "task")], ["Model", text(row, "model")],
         ["Curve", text(row, "series")], ["k", `${whole.format(get(row, "k"))}, draw ${get(row, "draw")}`],
       ];
-      if (text(row, "teaching")) facts.push(["Demonstrations", taught(row)]);
+      if (text(row, "teaching")) facts.push(["Demonstrations", perturbation(row)]);
       if (get(row, "valid") === false) facts.push(["Validity", "the answer is none of the labels"]);
       const probability = get(row, "probability");
       if (probability !== null) {
@@ -326,7 +326,7 @@
         if (get(row, "margin") !== null) facts.push(["Next label's", SHOWN.share(Math.max(probability - get(row, "margin"), 0))]);
         if (get(row, "label_mass") !== null) facts.push(["All labels together", SHOWN.share(get(row, "label_mass"))]);
       }
-      for (const [name, title] of [["rouge1", "ROUGE-1"], ["rouge2", "ROUGE-2"], ["rougeL", "ROUGE-L"], ["bertscore", "BERTScore"]]) {
+      for (const [name, title] of scores) {
         if (get(row, name) !== null) facts.push([title, SHOWN.share(get(row, name))]);
       }
       if (get(row, "prompt_tokens") !== null) {

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icl_bench.errors import UserError
+from icl_bench.metrics import SCORES, title
 from icl_bench.prompts.rendering import query_text
 from icl_bench.report.naming import Naming
 from icl_bench.report.prompt_trace import as_shown
@@ -52,7 +53,7 @@ STRATA = ("task", "model", "select", "order", "attention", "variant", "k", "corr
 
 FIELDS = ("task", "model", "series", "select", "order", "teaching", "k", "draw", "test_id", "gold",
           "prediction", "correct", "valid", "prompt_tokens", "cached_tokens", "probability",
-          "margin", "label_mass", *("rouge1", "rouge2", "rougeL", "bertscore"),
+          "margin", "label_mass", *SCORES,
           "cell", "query", "shown", "listed", "count", "separator", "why")  # fmt: skip
 
 
@@ -85,7 +86,14 @@ class Sample:
 
     def as_json(self) -> dict[str, Any]:
         """What the page's program reads."""
-        return {"fields": FIELDS, "texts": self.texts, "rows": self.rows, "total": self.total}
+        scores = [[name, title(name)] for name in SCORES]
+        return {
+            "fields": FIELDS,
+            "scores": scores,
+            "texts": self.texts,
+            "rows": self.rows,
+            "total": self.total,
+        }
 
 
 def sample(
@@ -94,7 +102,7 @@ def sample(
 ) -> Sample:  # fmt: skip
     """Choose predictions and rebuild the end of their prompts, where their data is at hand."""
     frame = stored.predictions
-    order = _turns(frame)[:most]
+    order = in_turns(frame)[:most]
     chosen = naming.named(frame.iloc[order])
     prompts = _Prompts(stored, data_dir)
     texts, rows = Texts(), []
@@ -107,7 +115,7 @@ def sample(
     return Sample(texts.texts, [row for _, row in sorted(rows, key=lambda r: r[0])], len(frame))
 
 
-def _turns(frame: pd.DataFrame) -> np.ndarray:
+def in_turns(frame: pd.DataFrame) -> np.ndarray:
     """Positions of all predictions, so that any number of the first has some of each stratum."""
     by = [name for name in STRATA if name in frame]
     strata = frame[by].astype({"correct": object}).groupby(by, observed=True, dropna=False)

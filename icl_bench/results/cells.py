@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.frozen import Frozen
-from icl_bench.metrics import SCORES
+from icl_bench.metrics import STORED_SCORES
 from icl_bench.models.attention_patterns import FULL
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def prediction_schema() -> pa.Schema:
             ("probability", pa.float64()),
             ("margin", pa.float64()),
             ("label_mass", pa.float64()),
-            *((name, pa.float64()) for name in SCORES),
+            *((name, pa.float64()) for name in STORED_SCORES),
             ("prompt_hash", pa.string()),
             ("demonstration_ids", pa.list_(pa.string())),
             ("label_space", words),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.errors import UserError
+from icl_bench.metrics import first_measures
 from icl_bench.results.cells import AXES, FAILED, FINISHED, prediction_schema
 from icl_bench.results.storage import Place, Storage, storage_at
 from icl_bench.table_files import parquet_table
@@ -287,6 +288,16 @@ class Stored:
     """Variant -> its facts; of an import's only ``imported``, the name of the file it is from."""
     failed: Sequence[Mapping[str, Any]]
     """The marks of ``failed_cells``."""
+
+    @property
+    def first_scores(self) -> dict[str, str]:
+        """Task -> the score of the first metric that it names, for tasks that were run here."""
+        named = {
+            str(meta["spec"]["task"]): meta["task"]["metrics"]
+            for meta in self.cells.values()
+            if "task" in meta
+        }
+        return first_measures(named)
 
 
 def read_stored(place: Place) -> Stored:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.errors import UserError
-from icl_bench.metrics import SCORES
+from icl_bench.metrics import STORED_SCORES
 from icl_bench.results.cells import (
     FAILED,
     FINISHED,
@@ -252,7 +252,7 @@ class OpenCell:
             columns[name] = [getattr(row, name) for row in rows]
         if taken := set(scores) & set(columns):
             raise ValueError(f"a score cannot be called {min(taken)}: that is a column of its own")
-        columns |= {name: [None] * count for name in SCORES} | dict(scores)
+        columns |= {name: [None] * count for name in STORED_SCORES} | dict(scores)
         stored = {
             "spec": spec.model_dump(),
             "facts": dict(facts),
@@ -261,7 +261,7 @@ class OpenCell:
             **meta,
         }
         schema = prediction_schema()
-        for name in (score for score in scores if score not in SCORES):
+        for name in (score for score in scores if score not in STORED_SCORES):
             schema = schema.append(pa.field(name, pa.float64()))
         schema = schema.with_metadata({CELL_META: json.dumps(stored, ensure_ascii=False)})
         return pa.table({name: columns[name] for name in schema.names}, schema=schema)

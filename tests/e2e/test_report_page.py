@@ -192,7 +192,7 @@ def test_filters_choose_what_the_reader_lists(opened: Opened):
 
 def test_the_reader_names_demonstrations_that_were_changed(opened: Opened):
     driver = opened()
-    for way in ("labels:permuted", "plain"):
+    for way in ("labels:permuted", "unperturbed"):
         driver.execute_script(
             "const s = document.querySelector('#reader [name=teaching]'); s.value = arguments[0];"
             "s.dispatchEvent(new Event('input', { bubbles: true }))", way,

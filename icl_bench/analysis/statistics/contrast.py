@@ -9,10 +9,12 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from icl_bench.analysis.statistics.mean_squares import mean_squares
+
 Alternative = Literal["two-sided", "greater", "less"]
 
 
-POINTS = 128
+NODES = 128
 """Of the numerical integrals: p is then off by a thousandth of it, by up to a twentieth where
 both sides have draws of their own."""
 
@@ -59,12 +61,8 @@ def contrast(first: np.ndarray, second: np.ndarray, matched: bool) -> Contrast:
 
 def _of_draws(scores: np.ndarray) -> tuple[float, float, int]:
     """Mean squares of a two-way layout ``(draws, test)``, by draws and residual."""
-    draws, test = scores.shape
-    by_draw = scores.mean(axis=1)
-    residual = scores - by_draw[:, None] - scores.mean(axis=0) + by_draw.mean()
-    ms_draw = test * by_draw.var(ddof=1)
-    ms_residual = (residual**2).sum() / ((draws - 1) * max(test - 1, 1))
-    return float(ms_draw / scores.size), float(ms_residual / scores.size), draws - 1
+    found = mean_squares(scores)
+    return float(found.draws / scores.size), float(found.residual / scores.size), len(scores) - 1
 
 
 def judge(
@@ -107,8 +105,8 @@ def judge(
 
 def _deviations(contrasts: Sequence[Contrast]) -> tuple[np.ndarray, np.ndarray]:
     """Standard deviations of differences, ``(contrasts, points)``, and weights of the points."""
-    variance = np.empty((len(contrasts), POINTS))
-    weight = np.empty((len(contrasts), POINTS))
+    variance = np.empty((len(contrasts), NODES))
+    weight = np.empty((len(contrasts), NODES))
     for number, found in enumerate(contrasts):
         variance[number], weight[number] = found.of_test, 1.0
         for sample, (by_draw, residual, freedom) in enumerate(found.of_draws):
@@ -126,9 +124,9 @@ def _chi_square(freedom: int, sample: int) -> tuple[np.ndarray, np.ndarray]:
     """
     from scipy.special import gammaincinv
 
-    place = (np.arange(POINTS) + 0.5) / POINTS
+    place = (np.arange(NODES) + 0.5) / NODES
     if sample:
-        place = (place * POINTS * 0.6180339887498949) % 1
+        place = (place * NODES * 0.6180339887498949) % 1
     return 2 * gammaincinv(freedom / 2, place**3), place**2
 
 

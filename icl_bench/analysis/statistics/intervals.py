@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-if TYPE_CHECKING:
-    import pandas as pd
+from icl_bench.analysis.statistics.mean_squares import mean_squares
 
 
 class Interval(NamedTuple):
@@ -42,7 +41,7 @@ def mean_interval(correct: np.ndarray, level: float = 0.95) -> Interval:
 
     Raises ValueError unless the matrix is complete and its scores lie between 0 and 1.
     """
-    from scipy.special import ndtri, stdtrit
+    from scipy.special import ndtri
 
     scores = np.asarray(correct, dtype=float)
     if scores.ndim != 2 or scores.size == 0:
@@ -55,25 +54,31 @@ def mean_interval(correct: np.ndarray, level: float = 0.95) -> Interval:
         return wilson(mean, scores.shape[1], normal)
     if min(scores.shape) == 1:
         return wilson(mean, mean * (1 - mean) / (scores.var() / scores.size), normal)
+    variance, quantile = spread(scores, upper)
+    return wilson(mean, mean * (1 - mean) / variance, quantile)
+
+
+def spread(scores: np.ndarray, upper: float) -> tuple[float, float]:
+    """Return the variance of the mean of ``(draws, test)`` and the quantile that goes with it.
+
+    The parts by draws and by test examples have t quantiles of their own at ``upper``, joined in
+    quadrature (Zou & Donner 2008, Stat Med 27:1693).
+    """
+    from scipy.special import stdtrit
+
     of_draws, of_test = variance_of_mean(scores)
     t_draws, t_test = (float(stdtrit(size - 1, upper)) for size in scores.shape)
     variance = of_draws + of_test
-    quantile = math.sqrt((t_draws**2 * of_draws + t_test**2 * of_test) / variance)
-    return wilson(mean, mean * (1 - mean) / variance, quantile)
+    return variance, math.sqrt((t_draws**2 * of_draws + t_test**2 * of_test) / variance)
 
 
 def variance_of_mean(scores: np.ndarray) -> tuple[float, float]:
     """Return the variance of the mean of ``(draws, test)`` in two parts: by draws, by the rest."""
-    draws, test = scores.shape
-    by_draw, by_test = scores.mean(axis=1), scores.mean(axis=0)
-    residual = scores - by_draw[:, None] - by_test + scores.mean()
-    ms_draw = test * by_draw.var(ddof=1)
-    ms_test = draws * by_test.var(ddof=1)
-    ms_residual = (residual**2).sum() / ((draws - 1) * (test - 1))
-    if ms_draw > ms_residual:
-        parts = ms_draw, max(ms_test - ms_residual, 0.0)
+    found = mean_squares(scores)
+    if found.draws_differ:
+        parts = found.draws, max(found.tests - found.residual, 0.0)
     else:
-        parts = 0.0, max(ms_test, ms_residual)
+        parts = 0.0, max(found.tests, found.residual)
     return float(parts[0] / scores.size), float(parts[1] / scores.size)
 
 
@@ -83,21 +88,3 @@ def wilson(mean: float, examples: float, quantile: float) -> Interval:
     centre = (mean + weight / 2) / (1 + weight)
     half = math.sqrt(weight * mean * (1 - mean) + weight**2 / 4) / (1 + weight)
     return Interval(mean, max(centre - half, 0.0), min(centre + half, 1.0))
-
-
-def matrix(frame: pd.DataFrame, value: str = "correct") -> np.ndarray:
-    """Return one curve point's predictions as float ``(draws, test)``, draws and test ids sorted.
-
-    ``frame`` has one row a prediction, with ``draw``, ``test_id`` and the column ``value``.
-
-    Raises ValueError if a draw lacks a test example, has it twice, or its value is missing.
-    """
-    if frame.empty:
-        raise ValueError("no predictions")
-    if frame.duplicated(["draw", "test_id"]).any():
-        raise ValueError("several predictions of one test example in one draw")
-    wide = frame.pivot(index="draw", columns="test_id", values=value)
-    missing = int(wide.isna().to_numpy().sum())
-    if missing:
-        raise ValueError(f"{missing} of {wide.size} predictions are missing")
-    return wide.to_numpy(dtype=float)

@@ -76,8 +76,8 @@ def compare(
     by p_holm <= ``alpha`` (its value of the first column of ``base``), missing where there is no
     telling.
 
-    Limits and p are those of :func:`icl_bench.analysis.statistics.contrast.judge`. A single draw says nothing
-    of other draws: then they speak of its demonstrations alone.
+    Limits and p are those of :func:`icl_bench.analysis.statistics.contrast.judge`. A single draw
+    says nothing of other draws: then they speak of its demonstrations alone.
 
     Raises ValueError if a test example was predicted twice in one draw of a point.
     """

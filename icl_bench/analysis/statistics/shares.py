@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from icl_bench.analysis.statistics.grid import partition
-from icl_bench.analysis.statistics.intervals import Interval, variance_of_mean, wilson
+from icl_bench.analysis.statistics.intervals import Interval, spread, wilson
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,10 +21,10 @@ def share_interval(hits: np.ndarray, tries: np.ndarray, level: float = 0.95) -> 
     ``hits`` and ``tries`` are numbers of each draw and test example, ``(draws, test)``, 0 where a
     pair does not count. The share is a ratio of two means, so that its variance is that of the
     mean of ``(hits - share * tries) / mean tries`` (Cochran 1977, Sampling Techniques, section
-    6.3). The rest is :func:`icl_bench.analysis.statistics.intervals.mean_interval`'s, which this is equal to
-    where every pair was tried once.
+    6.3). The rest is :func:`icl_bench.analysis.statistics.intervals.mean_interval`'s, which this
+    is equal to where every pair was tried once.
     """
-    from scipy.special import ndtri, stdtrit
+    from scipy.special import ndtri
 
     if not tries.sum():
         return Interval(math.nan, math.nan, math.nan)
@@ -35,10 +35,7 @@ def share_interval(hits: np.ndarray, tries: np.ndarray, level: float = 0.95) -> 
         return wilson(share, int(np.count_nonzero(tries.any(axis=0))), normal)
     if min(hits.shape) == 1:
         return wilson(share, share * (1 - share) / (error.var() / error.size), normal)
-    of_draws, of_test = variance_of_mean(error)
-    t_draws, t_test = (float(stdtrit(size - 1, upper)) for size in hits.shape)
-    variance = of_draws + of_test
-    quantile = math.sqrt((t_draws**2 * of_draws + t_test**2 * of_test) / variance)
+    variance, quantile = spread(error, upper)
     return wilson(share, share * (1 - share) / variance, quantile)
 
 

@@ -10,10 +10,11 @@ from rich.markup import escape
 
 from icl_bench.analysis.baseline_check import point_name
 from icl_bench.analysis.regression import PAIR
-from icl_bench.cli.output.tables import DASH, empty_table, print_lines, share
-from icl_bench.demonstrations.perturbations import PLAIN
+from icl_bench.analysis.words import UNPERTURBED
+from icl_bench.cli.output.tables import empty_table, print_lines
 from icl_bench.demonstrations.selector_spec import cautions
-from icl_bench.wording import counted, plain, short
+from icl_bench.metrics import title
+from icl_bench.wording import DASH, counted, percent, plain, short
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,10 +47,10 @@ def _table(title: str, group: Any) -> Table:
     table = empty_table(escape(title))
     further = [name for name in ("attention", "score") if set(group[name]) - {"full", "correct"}]
     several = bool(group.duplicated(["teaching", "select", "order", "attention", "k"]).any())
-    taught = ["teaching"] if group["teaching"].notna().any() else []
-    named = [*taught, "select", "order", *further, *(["variant"] if several else [])]
+    perturbed = ["teaching"] if group["teaching"].notna().any() else []
+    named = [*perturbed, "select", "order", *further, *(["variant"] if several else [])]
     for name in named:
-        table.add_column("shown" if name == "teaching" else name, overflow="fold")
+        table.add_column("demonstrations" if name == "teaching" else name, overflow="fold")
     for name in ("k", "draws", "test\nrows", "baseline\n%", "now\n%", "differ-\nence",
                  "95%\ninterval", "p\n(Holm)"):  # fmt: skip
         table.add_column(name, justify="right", no_wrap=name.startswith("95"))
@@ -59,8 +60,8 @@ def _table(title: str, group: Any) -> Table:
         table.add_row(
             *(escape(_named(row, name)) for name in named),
             str(row["k"]), str(row["draws"]), str(row["rows"]),
-            share(row["base_mean"]), share(row["mean"]), share(row["difference"], "+"),
-            f"{share(row['ci_low'], '+')} {DASH} {share(row['ci_high'], '+')}",
+            percent(row["base_mean"]), percent(row["mean"]), percent(row["difference"], "+"),
+            f"{percent(row['ci_low'], '+')} {DASH} {percent(row['ci_high'], '+')}",
             DASH if math.isnan(row["p_holm"]) else f"{row['p_holm']:.4f}",
             f"[{style}]{verdict}[/]" if style else verdict,
         )  # fmt: skip
@@ -70,8 +71,8 @@ def _table(title: str, group: Any) -> Table:
 def _named(row: Mapping[str, Any], name: str) -> str:
     value = row[name]
     if name == "score":
-        return {"correct": "accuracy", None: DASH}.get(value, str(value))
-    return str(value if isinstance(value, str) or name != "teaching" else PLAIN)
+        return DASH if value is None else "accuracy" if value == "correct" else title(value)
+    return str(value if isinstance(value, str) or name != "teaching" else UNPERTURBED)
 
 
 def _changes(check: Check) -> Iterator[str]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
-from icl_bench.analysis.attention import differences
+from icl_bench.analysis.columns import Column
+from icl_bench.analysis.finding import Finding, Printed
+from icl_bench.analysis.words import cautions_of, undecided
 from icl_bench.cli.output.summary import print_summary, setting_numbers
-from icl_bench.cli.output.tables import DASH, empty_table, print_lines, share
+from icl_bench.cli.output.tables import empty_table, print_lines
 from icl_bench.metrics import ACCURACY, measure, title
 from icl_bench.models.attention_patterns import FULL
-from icl_bench.report.tables import said
+from icl_bench.registry import FINDINGS
+from icl_bench.wording import DASH, percent
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,157 +30,35 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 
 
-class Column(NamedTuple):
-    """A column as it is printed."""
-
-    name: str
-    text: Callable[[Row], str]
-    right: bool = True
+METRIC, SETTING = Column("metric", "metric"), Column("setting", "setting")
 
 
-def points(value: Any) -> str:
-    """A difference of shares, in points of a percentage, with its sign."""
-    return share(value, "+")
+def shown(column: Column, row: Row) -> str:
+    """A value as a cell of the terminal; with an ``upper`` column, both limits."""
+    value = _shown(column, row[column.name])
+    return f"{value} to {_shown(column, row[column.upper])}" if column.upper else value
 
 
-def _of(name: str, right: bool = False) -> Column:
-    return Column(name, lambda row: str(row[name]), right)
-
-
-def _interval(of: Callable[[Any], str]) -> Column:
-    return Column("95% interval", lambda row: f"{of(row['ci_low'])} to {of(row['ci_high'])}")
-
-
-def _share(name: str, column: str) -> Column:
-    return Column(name, lambda row: share(row[column]))
-
-
-def _number(name: str, column: str, unit: float = 1.0) -> Column:
-    """A quantity with three digits, or all before the point."""
-
-    def text(row: Row) -> str:
-        value = row[column] / unit
-        return DASH if math.isnan(value) else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-    return Column(name, text)
-
-
-def _queries(name: str, column: str, known: str) -> Column:
-    """A number of queries, given the cost of one that must be known for it."""
-
-    def text(row: Row) -> str:
-        if math.isnan(row[known]):
-            return DASH
-        return "never" if math.isnan(row[column]) else f"{row[column]:,.0f}"
-
-    return Column(name, text)
-
-
-def _chance(p: Any) -> str:
-    return DASH if p is None or math.isnan(p) else "<0.001" if p < 0.001 else f"{p:.3f}"
-
-
-def _better(row: Row) -> str:
-    """Which attention is better: the patterns themselves are long."""
-    if not isinstance(row["advice"], str):
-        return "no telling"
-    return str(row["kind"] if row["advice"] == row["attention"] else row["advice"])
-
-
-_K = Column("k", lambda row: f"{row['k']:,}")
-
-
-_METRIC = Column("metric", lambda row: title(row["metric"]), right=False)
-
-
-_CURVE = (_of("task"), _of("model"), _of("select"), _of("order"))
-
-
-_POINT = (_of("task"), _of("model"), _of("select"), _K)
-
-
-_DIFFERENCE = (
-    Column("difference", lambda row: points(row["difference"])),
-    _interval(points),
-    Column("p (Holm)", lambda row: _chance(row["p_holm"])),
-    Column("better", lambda row: row["advice"] if isinstance(row["advice"], str) else "no telling",
-           right=False),
-)  # fmt: skip
-
-
-TABLES: Mapping[str, tuple[str, Sequence[Column]]] = {
-    "order_sensitivity": (
-        "order: predictions that change when the demonstrations are reordered, %",
-        (*_POINT, _share("changed", "changed"), _interval(share)),
-    ),
-    "noise_floor": (
-        "noise: predictions that change when the same prompt is run again, %",
-        (_of("task"), _of("model"), _K, _share("changed", "changed"), _interval(share)),
-    ),
-    "sorting_penalty": (
-        "sorting: {score} of by-label less that of drawn, points",
-        (*_POINT, *_DIFFERENCE),
-    ),
-    "retrieval_gain": (
-        "selection: {score} less that of random selection, points",
-        (*_POINT, *_DIFFERENCE),
-    ),
-    "training_gain": (
-        "training: {score} less that of a prompt with the same examples, points",
-        (_of("task"), _of("model"), Column("method", lambda row: str(row["select"]), right=False),
-         _K, *_DIFFERENCE),
-    ),
-    "attention_patterns": (
-        "attention: {score} less that of full attention, points; work of the prefill, % of full's",
-        (*_CURVE, _K, Column("points", lambda row: points(row["difference"])), *_DIFFERENCE[1:3],
-         Column("better", _better, right=False), _share("work\n%", "prefix_flops_of_full")),
-    ),
-    "teaching": (
-        "demonstrations: {score} less that of plain ones, points",
-        (_of("task"), _of("model"), Column("shown", lambda row: str(row["teaching"]), right=False),
-         _of("select"), _of("order"), _K, *_DIFFERENCE),
-    ),
-    "models": (
-        "models: {score} less that of the base model, points",
-        (_of("task"), _of("model"), _of("base_model"), _of("select"), _of("order"), _K,
-         *_DIFFERENCE),
-    ),
-    "label_spaces": (
-        "half of the labels: saturation k over the largest tested k, %",
-        (*_CURVE, _share("all labels", "full"), _share("half", "half"), _of("subsets", right=True)),
-    ),
-    "copying": (
-        "copying: accuracy on queries that are among the demonstrations, %",
-        (*_CURVE, _K, _share("accuracy", "accuracy"), _interval(share)),
-    ),
-    "calibration_error": (
-        "calibration: expected calibration error, %",
-        (*_CURVE, _K, _share("error", "error"), _interval(share)),
-    ),
-}  # fmt: skip
-"""Table of ``Findings`` -> its title and columns; the others are in the JSON and the report.
-
-``{score}`` stands for what a table of comparisons compares.
-"""
-
-
-COST: Mapping[str, tuple[str, Sequence[Column]]] = {
-    "cost": (
-        "cost of a query, and of a training",
-        (*_CURVE, _K, _number("prompt\ntokens", "prompt_tokens"),
-         _number("cached", "cached_tokens"), _number("seconds", "seconds"),
-         _number("GFLOP,\ncached", "query_flops", 1e9), _number("GFLOP,\nnot", "whole_flops", 1e9),
-         _number("training\nseconds", "training_seconds"),
-         _number("training\nTFLOP", "training_flops", 1e12)),
-    ),
-    "break_even": (
-        "queries until training is cheaper than a prompt of as many examples",
-        (_of("task"), _of("model"), Column("method", lambda row: str(row["select"]), right=False),
-         _K, _of("beside"), _queries("by operations", "queries", "base_flops"),
-         _queries("by seconds", "queries_by_seconds", "base_seconds")),
-    ),
-}  # fmt: skip
-"""The same for ``--cost``."""
+def _shown(column: Column, value: Any) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return DASH
+    if isinstance(value, str):
+        return value
+    match column.kind:
+        case "share":
+            return percent(value / column.unit)
+        case "points":
+            return percent(value / column.unit, "+")
+        case "p":
+            return "<0.001" if value < 0.001 else f"{value:.3f}"
+        case "count":
+            return f"{value / column.unit:,.0f}"
+        case "number":
+            number = value / column.unit
+            return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+        case "flag":
+            return "yes" if value else "no"
+    return str(value)
 
 
 def print_findings(findings: Findings, console: Console, cost: bool = False) -> None:
@@ -188,21 +69,35 @@ def print_findings(findings: Findings, console: Console, cost: bool = False) -> 
     """
     print_summary(findings.summary, console, order=False)
     numbers = setting_numbers(findings.summary)
-    tables = dict(findings.tables())
-    tables["attention_patterns"] = differences(findings.attention_patterns)
-    for name, (text, columns) in ({**TABLES, **COST} if cost else TABLES).items():
-        if len(tables[name]):
-            told, shown = _measured(text, columns, tables[name])
-            numbered = _numbered(shown, tables[name], numbers)
-            for named, kept, part in _parts(told, numbered, tables[name]):
-                console.print(named, style="bold", highlight=False)
-                console.print(_printed(kept, part))
-            print_lines(console, *said(tables[name]))
+    for finding, printed in _printed(cost):
+        table = printed.rows(findings.context.table(finding.name))
+        if len(table):
+            heading, columns = _measured(printed.heading, finding.in_terminal(), table)
+            _print(heading, columns, table, numbers, console)
     print_lines(
         console,
         "label bias, confusions, demonstrations, cost and single predictions: icl-bench report; "
         "all numbers: --json",
     )
+
+
+def _printed(cost: bool) -> list[tuple[Finding, Printed]]:
+    """The findings that are printed, in their order, and how."""
+    there = [(finding, finding.printed) for finding in FINDINGS.values() if finding.printed]
+    asked = [(finding, printed) for finding, printed in there if cost or not printed.with_cost]
+    return sorted(asked, key=lambda both: (both[1].with_cost, both[1].place))
+
+
+def _print(
+    heading: str, columns: Sequence[Column], table: pd.DataFrame, numbers: Mapping[str, int],
+    console: Console,
+) -> None:  # fmt: skip
+    table, columns = _numbered(table, columns, numbers)
+    for named, kept, part in _parts(heading, columns, table):
+        console.print(named, style="bold", highlight=False)
+        console.print(_table(kept, part))
+    names = {column.name for column in columns}
+    print_lines(console, *(undecided(table) if "advice" in names else []), *cautions_of(table))
 
 
 def print_advice(results: Path, asked: str, only: Mapping[str, str | None], *, json: bool) -> None:
@@ -220,53 +115,60 @@ def print_advice(results: Path, asked: str, only: Mapping[str, str | None], *, j
 
 
 def _measured(
-    text: str, columns: Sequence[Column], frame: pd.DataFrame
+    heading: str, columns: Sequence[Column], frame: pd.DataFrame
 ) -> tuple[str, Sequence[Column]]:
-    """Title and columns with what is compared; as a column only where it is not all accuracy."""
+    """Heading and columns with what the scores are; as a column where not all are accuracy."""
     if "metric" not in frame:
-        return text, columns
-    if (frame["metric"] != ACCURACY).any():
-        at = columns.index(_K) + 1
-        columns = [*columns[:at], _METRIC, *columns[at:]]
-    return text.format(score=measure(frame)), columns
+        return heading.format(score=title(ACCURACY)), columns
+    several = (frame["metric"] != ACCURACY).any() and any(c.name == "difference" for c in columns)
+    if several:
+        at = [column.name for column in columns].index("k") + 1
+        columns = [*columns[:at], METRIC, *columns[at:]]
+    return heading.format(score=measure(frame)), columns
 
 
 def _numbered(
-    columns: Sequence[Column], frame: pd.DataFrame, numbers: Mapping[str, int]
-) -> Sequence[Column]:
-    """The columns with the setting before the first number, where rows are of several."""
+    frame: pd.DataFrame, columns: Sequence[Column], numbers: Mapping[str, int]
+) -> tuple[pd.DataFrame, Sequence[Column]]:
+    """With the setting before the first number, where rows are of several."""
+    if "metric" in frame:
+        frame = frame.assign(metric=frame["metric"].map(title))
     if "variant" not in frame or not set(frame["variant"]) & numbers.keys():
-        return columns
-    at = [column.right for column in columns].index(True)
-    setting = Column("setting", lambda row: str(numbers.get(row["variant"], DASH)), right=False)
-    return [*columns[:at], setting, *columns[at:]]
+        return frame, columns
+    at = _first_number(columns)
+    number = frame["variant"].astype(object).map(lambda variant: str(numbers.get(variant, DASH)))
+    return frame.assign(setting=number), [*columns[:at], SETTING, *columns[at:]]
+
+
+def _first_number(columns: Sequence[Column]) -> int:
+    return next((at for at, c in enumerate(columns) if c.kind != "text"), len(columns))
 
 
 def _parts(
-    text: str, columns: Sequence[Column], frame: pd.DataFrame
+    heading: str, columns: Sequence[Column], frame: pd.DataFrame
 ) -> Iterator[tuple[str, Sequence[Column], pd.DataFrame]]:
-    """The table as it is or, with other attention than full, by curve: title, columns, rows."""
+    """The table as it is or, with other attention than full, by curve: heading, columns, rows."""
     if "attention" not in frame or set(frame["attention"]) <= {str(FULL)}:
-        yield text, columns, frame
+        yield heading, columns, frame
         return
-    at = [column.right for column in columns].index(True)
-    names = [column.name for column in columns[:at] if column.name in frame]
-    kept = [column for column in columns[:at] if column.name not in names]
-    for key, part in frame.groupby(names, observed=True):
-        told = f"{text} ({', '.join(map(str, key))})"
-        yield told, [*kept, _of("attention"), *columns[at:]], part
+    at = _first_number(columns)
+    names = [column for column in columns[:at] if column != SETTING]
+    kept = [column for column in columns[:at] if column == SETTING]
+    for key, part in frame.groupby([column.name for column in names], observed=True):
+        told = f"{heading} ({', '.join(map(str, key))})"
+        yield told, [*kept, Column("attention", "attention"), *columns[at:]], part
 
 
-def _printed(columns: Sequence[Column], frame: pd.DataFrame) -> Table:
+def _table(columns: Sequence[Column], frame: pd.DataFrame) -> Table:
     table = empty_table()
     for column in columns:
         table.add_column(
-            column.name,
-            justify="right" if column.right else "left",
+            column.brief,
+            justify="left" if column.kind == "text" else "right",
             overflow="fold",
             no_wrap=column.name == "attention",
         )
     rows: Any = frame.to_dict("records")
     for row in rows:
-        table.add_row(*(escape(column.text(row)) for column in columns))
+        table.add_row(*(escape(shown(column, row)) for column in columns))
     return table

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 from icl_bench.cli.output.plan import in_bytes
-from icl_bench.cli.output.tables import DASH, empty_table, print_lines
+from icl_bench.cli.output.tables import empty_table, print_lines
 from icl_bench.models.attention_patterns import FULL
-from icl_bench.wording import counted
+from icl_bench.wording import DASH, counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -88,7 +88,7 @@ def print_shown(shown: Shown, console: Console) -> None:
         "file": shown.file,
     }
     if row.get("teaching"):
-        facts["shown"] = row["teaching"]
+        facts["perturbed"] = row["teaching"]
     if row.get("probability") is not None:
         facts["probability"] = f"{row['probability']:.4f}, margin {row['margin']:.4f}"
     for name, value in facts.items():

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 from rich.table import Table
 
-from icl_bench.cli.output.tables import DASH, empty_table, print_lines, share
+from icl_bench.cli.output.tables import empty_table, print_lines
 from icl_bench.demonstrations.selector_spec import cautions
+from icl_bench.metrics import SCORES, STORED_SCORES, title
 from icl_bench.models.attention_patterns import FULL
 from icl_bench.results.cells import SETTING, CellSpec
-from icl_bench.wording import counted
+from icl_bench.wording import DASH, counted, percent
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from icl_bench.analysis.summary import Summary
 
-TAUGHT = ["task", "model", "teaching"]
-"""What tells tables of changed demonstrations apart."""
+PERTURBED = ["task", "model", "teaching"]
+"""What tells tables of perturbed demonstrations apart."""
 
 
 def print_summary(summary: Summary, console: Console, order: bool = True) -> None:
@@ -44,10 +46,10 @@ def print_summary(summary: Summary, console: Console, order: bool = True) -> Non
             *(_sensitivity(row, settings) for row in _here(sensitivity, task, model)),
             *cautions(group["select"]),
         )
-    for (task, model, teaching), group in summary.taught.groupby(TAUGHT, observed=True):
+    for (task, model, perturbation), group in summary.taught.groupby(PERTURBED, observed=True):
         named, settings = numbered_settings(group, summary.settings)
-        title = f"{task} · {model}, demonstrations {teaching}"
-        console.print(_curve_table(title, group, settings))
+        name = f"{task} · {model}, perturbed demonstrations: {perturbation}"
+        console.print(_curve_table(name, group, settings))
         print_lines(console, *named, *cautions(group["select"]))
     if summary.failed:
         console.print(f"{counted(len(summary.failed), 'cell')} failed:", highlight=False)
@@ -68,7 +70,7 @@ def numbered_settings(group: Any, settings: Mapping[str, str]) -> tuple[list[str
 def setting_numbers(summary: Summary) -> dict[str, int]:
     """Variant -> its number in the printed curves, where a task and model have several."""
     numbers: dict[str, int] = {}
-    for table, by in ((summary.taught, TAUGHT), (summary.curves, TAUGHT[:2])):
+    for table, by in ((summary.taught, PERTURBED), (summary.curves, PERTURBED[:2])):
         for _, group in table.groupby(by, observed=True):
             numbers |= numbered_settings(group, summary.settings)[1]
     return numbers
@@ -84,9 +86,9 @@ def _setting(variant: str, settings: Mapping[str, int]) -> str:
 
 
 def _way(row: Any) -> str:
-    """How demonstrations were chosen, ordered and, where it is not in full, read."""
-    read = "" if row.attention == str(FULL) else f", {row.attention}"
-    return f"{row.select}, {row.order}{read}"
+    """The selection, the order and, where it is not full, the attention."""
+    attention = "" if row.attention == str(FULL) else f", {row.attention}"
+    return f"{row.select}, {row.order}{attention}"
 
 
 def _left_out(row: Any, settings: Mapping[str, int]) -> str:
@@ -102,44 +104,55 @@ def _saturation(row: Any, settings: Mapping[str, int]) -> str:
 
 
 def _sensitivity(row: Any, settings: Mapping[str, int]) -> str:
-    read = "" if row.attention == str(FULL) else f", {row.attention}"
-    name = f"{row.select}{read}{_setting(row.variant, settings)}, k={row.k}"
+    attention = "" if row.attention == str(FULL) else f", {row.attention}"
+    name = f"{row.select}{attention}{_setting(row.variant, settings)}, k={row.k}"
     return (
         f"{name}: {row.changed:.1%} ({row.ci_low:.1%} to {row.ci_high:.1%}) of the predictions "
         "change with the demonstrations' order"
     )
 
 
-def _curve_table(title: str, group: Any, settings: Mapping[str, int]) -> Table:
+LABEL_SCORES = {"accuracy\n%": "accuracy", "macro\nF1 %": "macro_f1", "invalid\n%": "invalid"}
+"""Scores of labels as they are printed -> their columns."""
+
+
+def _curve_table(name: str, group: Any, settings: Mapping[str, int]) -> Table:
     free_text = group["accuracy"].isna().all()
-    table = empty_table(title)
+    table = empty_table(name)
     ways = ["select", "order"]
     if set(group["attention"]) != {str(FULL)}:
         ways.append("attention")
-    for name in ways:
-        table.add_column(name, overflow="fold")
-    for name in ("k", "draws", "test\nrows"):
-        table.add_column(name, justify="right")
-    scores = (
-        {"ROUGE-1": "rouge1", "ROUGE-2": "rouge2", "ROUGE-L": "rougeL", "BERT\nScore": "bertscore"}
-        if free_text
-        else {"accuracy\n%": "accuracy", "macro\nF1 %": "macro_f1", "invalid\n%": "invalid"}
-    )
+    for column in ways:
+        table.add_column(column, overflow="fold")
+    for column in ("k", "draws", "test\nrows"):
+        table.add_column(column, justify="right")
+    scores = {} if free_text else dict(LABEL_SCORES)
+    scores |= {
+        _title(score): score
+        for score in SCORES
+        if group[score].notna().any() or (free_text and score in STORED_SCORES)
+    }
     metric = group["metric"].iloc[0]  # the interval is its own
-    first, *others = sorted(scores, key=lambda title: scores[title] != metric)
+    first, *others = sorted(scores, key=lambda name: scores[name] != metric)
     table.add_column(first, justify="right")
     table.add_column("95%\ninterval", justify="right", no_wrap=True)
-    for name in others:
-        table.add_column(name, justify="right")
+    for column in others:
+        table.add_column(column, justify="right")
     if settings:
         table.add_column("setting", justify="right")
     for row in group.to_dict("records"):
         cells = [
-            *(str(row[name]) for name in (*ways, "k", "draws", "test_rows")),
-            share(row[scores[first]]), f"{share(row['ci_low'])} {DASH} {share(row['ci_high'])}",
-            *(share(row[scores[name]]) for name in others),
+            *(str(row[column]) for column in (*ways, "k", "draws", "test_rows")),
+            percent(row[scores[first]]),
+            f"{percent(row['ci_low'])} {DASH} {percent(row['ci_high'])}",
+            *(percent(row[scores[column]]) for column in others),
         ]  # fmt: skip
         if settings:
             cells.append(str(settings.get(row["variant"], "")))
         table.add_row(*map(escape, cells))
     return table
+
+
+def _title(score: str) -> str:
+    """What a score is called, on two lines where it is long: ``BERT`` above ``Score``."""
+    return re.sub(r"(?<=[A-Z])(?=[A-Z][a-z])", "\n", title(score))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.padding import Padding
@@ -14,17 +13,10 @@ from rich.text import Text
 if TYPE_CHECKING:
     from rich.console import Console
 
-DASH = "\N{EN DASH}"
-
 
 def print_json(value: object) -> None:
     """Print indented JSON on standard output."""
     print(json.dumps(value, indent=1, ensure_ascii=False, default=str))
-
-
-def share(value: Any, sign: str = "") -> str:
-    """A share of 1 as a percentage with one decimal; with ``sign`` "+" a difference of shares."""
-    return DASH if value is None or math.isnan(value) else f"{100 * value + 0.0:{sign}.1f}"
 
 
 def empty_table(title: str | None = None) -> Table:

@@ -10,33 +10,29 @@ from icl_bench.metrics import measure
 from icl_bench.models.attention_patterns import FULL
 from icl_bench.report import charts
 from icl_bench.report.charts import PERCENT, Look, tip
-from icl_bench.report.naming import capital, reading, unshuffled
+from icl_bench.report.naming import attention_name, unshuffled
 from icl_bench.report.sections.panels import (
-    CURVE,
     LIMITS,
+    Drawn,
     Panel,
-    Section,
+    chart_rows,
     common_look,
     file_name,
     groups,
-    plain_rows,
     with_limits,
 )
-from icl_bench.report.tables import table
+from icl_bench.report.tables import of_finding
+from icl_bench.wording import capital
 
 if TYPE_CHECKING:
     import altair as alt
     import pandas as pd
 
+    from icl_bench.analysis.finding import Finding
     from icl_bench.analysis.findings import Findings
     from icl_bench.report.naming import Naming
 
-WAY = ["task", "model", "way"]
-
-
-SHOWN = (f"{CURVE} k attention size sink local metric score ci_low ci_high difference "
-         "difference_low difference_high p_holm recovered prefix_tera prefix_flops_of_full "
-         "query_tera cache_mega prefill_seconds draws test_rows left_out")  # fmt: skip
+BY = ["task", "model", "curve"]
 
 
 KINDS = {
@@ -49,92 +45,83 @@ KINDS = {
 """What a kind of pattern leaves of what is seen."""
 
 
-REUSED = (" Reused, each demonstration is computed once for all prompts; a sink is then the same "
+REUSED = ("Reused, each demonstration is computed once for all prompts; a sink is then the same "
           "one in all, which changes retrieved prompts by it.")  # fmt: skip
 
 
-def context(findings: Findings, naming: Naming) -> Section | None:
-    """Every way to read the demonstrations beside full attention."""
+def attention(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
+    """Every attention pattern beside full attention."""
     frame = unshuffled(findings.attention_patterns)
     if frame.empty:
         return None
     frame = replace(naming, attentions=False).named(frame)
-    shown = frame.assign(way=frame["series"], series=frame["attention"].map(reading))
+    shown = frame.assign(curve=frame["series"], series=frame["attention"].map(attention_name))
     lined = with_limits(shown, "score")
     # full attention first, then as the table has them
     other = lined["attention"] != str(FULL)
     lined = lined.assign(other=other).sort_values(
         ["other", "kind", "size", "sink", "local", "every", "window", "chunk", "series", "k"]
     )
-    alone = lined.groupby([*WAY, "series"])["k"].transform("size") == 1
+    alone = lined.groupby([*BY, "series"])["k"].transform("size") == 1
     lined = lined.assign(alone=alone)
     look = common_look(lined)
-    panels = (*_sizes(lined, look), *_shots(lined, look), *_work(lined, look))
+    panels = [*_sizes(lined, look), *_shots(lined, look), *_costs(lined, look)]
     kinds = [text for kind, text in KINDS.items() if (frame["kind"] == kind).any()]
-    reused = REUSED if frame["reuse"].eq(True).any() else ""
-    tera = {f"{name}_tera": frame[f"{name}_flops"] / 1e12 for name in ("prefix", "query")}
-    frame = frame.assign(cache_mega=frame["cache_bytes"] / 1e6, **tera)
-    return Section(
-        "context", "Does context need context?",
-        f"The same demonstrations, read in several ways. {' '.join(kinds)}{reused} Lines and bands "
-        "are 95% intervals. Whether a pattern differs from full attention is "
-        "tested in the table, paired by test example; p is corrected over patterns and k (Holm). "
-        "Operations are counted by formula, seconds are those of the run as it was.",
-        "Bertsch et al. 2025, figures 8 and 9 and table 6", panels,
-        (table(frame, "Attention patterns", SHOWN),), look,
-    )  # fmt: skip
+    reused = [REUSED] if frame["reuse"].eq(True).any() else []
+    words = {"kinds": " ".join([*kinds, *reused])}
+    return Drawn(panels, [of_finding(finding, frame)], look, words)
 
 
 def _sizes(lined: pd.DataFrame, look: Look) -> Iterator[Panel]:
     """At each k the score over block sizes, where several have the same sink and local."""
     blocks = lined[(lined["kind"] == "block") & ~lined["reuse"].eq(True)]
-    mask = [*WAY, "k", "sink", "local"]
+    mask = [*BY, "k", "sink", "local"]
     several = blocks.groupby(mask)["size"].transform("nunique") > 1
-    for (*way, _, sink, local), part in groups(blocks[several], mask):
+    for (*curve, _, sink, local), part in groups(blocks[several], mask):
         k = int(part["k"].iloc[0])
-        beside = _beside(lined, way)
+        beside = _beside(lined, curve)
         rows = lined[lined.index.isin([*part.index, *beside.index[beside["k"] == k]])]
         title, of = f"k = {k:,}, sink {sink}, local {local}", measure(rows)
         yield Panel(
-            file_name("context-sizes", *way, f"k{k}", f"sink{sink}", f"local{local}"),
-            " · ".join([*way, title]),
+            file_name("context-sizes", *curve, f"k{k}", f"sink{sink}", f"local{local}"),
+            " · ".join([*curve, title]),
             charts.block_sizes(rows, look, of, [*_tips(of), tip("size", "block size", ",d")],
-                               f"{capital(of)} over the size of blocks, {' '.join(way)}, {title}"),
-            plain_rows(rows, "series k size value low high"),
+                               f"{capital(of)} over block size, {' '.join(curve)}, {title}"),
+            chart_rows(rows, "series k size value low high"),
         )  # fmt: skip
 
 
 def _shots(lined: pd.DataFrame, look: Look) -> Iterator[Panel]:
     """Over k the score with blocks of one size, or other patterns of one kind."""
     lined = lined.assign(size=lined["size"].fillna(0))
-    for (*way, kind, size), part in groups(lined[lined["other"]], [*WAY, "kind", "size"]):
+    for (*curve, kind, size), part in groups(lined[lined["other"]], [*BY, "kind", "size"]):
         if part["alone"].all():
             continue
         name = f"{kind} size {size}" if int(size) else kind
-        rows = lined[lined.index.isin([*part.index, *_beside(lined, way).index])]
+        rows = lined[lined.index.isin([*part.index, *_beside(lined, curve).index])]
         of = measure(rows)
-        says = f"{capital(of)} over k with {name}, {' '.join(way)}"
+        says = f"{capital(of)} over k with {name}, {' '.join(curve)}"
         yield Panel(
-            file_name("context-shots", *way, name), " · ".join([*way, name]),
+            file_name("context-shots", *curve, name), " · ".join([*curve, name]),
             charts.over_shots(rows, look, of, _tips(of), says),
-            plain_rows(rows, "series k value low high alone"),
+            chart_rows(rows, "series k value low high alone"),
         )  # fmt: skip
 
 
-def _work(lined: pd.DataFrame, look: Look) -> Iterator[Panel]:
+def _costs(lined: pd.DataFrame, look: Look) -> Iterator[Panel]:
     """The score against operations: of the prefill or, with demonstrations of its own, a query."""
-    for way, part in groups(lined, WAY):
+    for curve, part in groups(lined, BY):
         shared = part["shared"].all()
         name, title = ("prefix", "prefill") if shared else ("query", "a query")
         rows = part.assign(cost=part[f"{name}_flops"] / 1e12)
         rows = rows[rows["cost"] > 0]
         if len(rows):
             title, of = f"TFLOP of {title}", measure(rows)
-            says = f"{capital(of)} against {title}, {' '.join(way)}"
+            says = f"{capital(of)} against {title}, {' '.join(curve)}"
             yield Panel(
-                file_name("context-work", *way), " · ".join([*way, title]),
+                file_name("context-work", *curve), " · ".join([*curve, title]),
                 charts.cost(rows, look, of, title, "~g", says),
-                plain_rows(rows, "series k cost value low high"),
+                chart_rows(rows, "series k cost value low high"),
             )  # fmt: skip
 
 
@@ -143,7 +130,7 @@ def _tips(of: str) -> list[alt.Tooltip]:
     return [tip("series", "attention"), tip("k", "k", ",d"), tip("value", of, PERCENT), *LIMITS]
 
 
-def _beside(lined: pd.DataFrame, way: Sequence[str]) -> pd.DataFrame:
-    """The points of full attention of the same task, model and way to choose."""
-    same = (lined[WAY] == list(way)).all(axis=1)
+def _beside(lined: pd.DataFrame, curve: Sequence[str]) -> pd.DataFrame:
+    """The points of full attention of the same task, model and curve."""
+    same = (lined[BY] == list(curve)).all(axis=1)
     return lined[same & ~lined["other"]]

@@ -2,56 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from icl_bench.report.sections.attention import context
-from icl_bench.report.sections.comparisons import models, selection, sorting, teaching, training
-from icl_bench.report.sections.curves import accuracy, order, saturation
-from icl_bench.report.sections.panels import Missing, Section
+from icl_bench.analysis.finding import Finding
+from icl_bench.metrics import ACCURACY, measure, title
+from icl_bench.registry import FINDINGS
+from icl_bench.report.sections.attention import attention
+from icl_bench.report.sections.curves import order, saturation
+from icl_bench.report.sections.over_k import over_k
+from icl_bench.report.sections.panels import Drawn, Missing, Section
 from icl_bench.report.sections.perplexity import perplexity
+from icl_bench.report.sections.perturbations import perturbations
 from icl_bench.report.sections.points import bias, calibration, confusions, distance
-from icl_bench.report.sections.prompts import copying, cost, even, presence, spaces
+from icl_bench.report.sections.prompts import cost, even, spaces
+from icl_bench.wording import capital, listed
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from icl_bench.analysis.findings import Findings
     from icl_bench.report.naming import Naming
 
-Maker = Callable[["Findings", "Naming"], Section | None]
+Drawer = Callable[[Finding, "Findings", "Naming"], Drawn | None]
+
+
+DRAWERS: Mapping[str, Drawer] = {
+    "saturation_chances": saturation,
+    "order_sensitivity": order,
+    "teaching": perturbations,
+    "attention_patterns": attention,
+    "perplexity": perplexity,
+    "confusions": confusions,
+    "label_frequencies": bias,
+    "reliability": calibration,
+    "by_distance": distance,
+    "label_spaces": spaces,
+    "cost": cost,
+    "break_even": even,
+}
+"""Finding -> what draws it, where it is more than the chart that it declares."""
 
 
 def sections(findings: Findings, naming: Naming) -> tuple[list[Section], list[Missing]]:
     """Return the sections that have data, in the page's order, and those that have none."""
     there, missing = [], []
-    for title, needs, make in MAKERS:
-        section = make(findings, naming)
-        if section is None:
-            missing.append(Missing(title, needs))
-        else:
-            there.append(replace(section, short=section.short or title))
+    declarations = [(finding, finding.section) for finding in FINDINGS.values() if finding.section]
+    for finding, declared in sorted(declarations, key=lambda both: both[1].place):
+        drawn = DRAWERS.get(finding.name, over_k)(finding, findings, naming)
+        words = _words(finding, findings) | dict(drawn.words if drawn else {})
+        if drawn is None:
+            accuracy = {"score": title(ACCURACY), "Score": capital(title(ACCURACY))}
+            missing.append(Missing(declared.short.format(**words | accuracy), declared.needs))
+            continue
+        reading = " ".join(part for part in (declared.reading.format(**words), drawn.more) if part)
+        there.append(Section(
+            declared.name, declared.title.format(**words), reading, declared.source,
+            tuple(drawn.panels), tuple(drawn.tables), drawn.look, declared.short.format(**words),
+        ))  # fmt: skip
     return there, missing
 
 
-MAKERS: tuple[tuple[str, str, Maker], ...] = (
-    ("Accuracy over k", "run something first", accuracy),
-    ("Saturation", "run --k with two or more numbers", saturation),
-    ("Order sensitivity", "run --order drawn,shuffled:1 with k above 1", order),
-    ("Sorting penalty", "run --order drawn,by-label", sorting),
-    ("Selection gain", "run --select random,bm25", selection),
-    ("Demonstrations changed", "run again with --demonstrations labels:permuted", teaching),
-    ("Training", "icl-bench finetune, and run --select random with the same k", training),
-    ("Attention patterns", "run --attention full,block:50", context),
-    ("Perplexity", "icl-bench perplexity --texts DIR", perplexity),
-    ("Models compared", "run the same with another --model; the first by name is the base", models),
-    ("Confusion", "predictions of labels, some of them wrong", confusions),
-    ("Label bias", "predictions of labels", bias),
-    ("Calibration", "run --score exact", calibration),
-    ("Presence of the right label", "run it here: imports say nothing of the demonstrations",
-     presence),
-    ("Distance of the right label", "run it here, with k above 1", distance),
-    ("Copying", "run --queries copied", copying),
-    ("Label spaces", "run again with --labels half:1", spaces),
-    ("Cost", "run it here: imports seldom hold token counts", cost),
-    ("Break-even", "icl-bench finetune, and run with the same k", even),
-)  # fmt: skip
+def _words(finding: Finding, findings: Findings) -> dict[str, str]:
+    """What stands in texts for ``{score}``, ``{Score}`` and the names of bases."""
+    frame: pd.DataFrame = findings.context.table(finding.name)
+    scores = frame if "metric" in frame and len(frame) else findings.summary.curves
+    score = measure(scores) if len(scores) else title(ACCURACY)
+    bases = {name: listed(sorted(set(frame[name].astype(str)))) for name in frame.columns
+             if name.startswith("base_") and name != "base_mean" and len(frame)}  # fmt: skip
+    return {"score": score, "Score": capital(score), **bases}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,9 +16,6 @@ from icl_bench.report.tables import Table
 if TYPE_CHECKING:
     import altair as alt
     import pandas as pd
-
-CURVE = "task model series"
-
 
 LIMITS = [tip("low", "95% from", PERCENT), tip("high", "95% to", PERCENT)]
 
@@ -66,6 +63,18 @@ class Section:
     """The title where there is little room."""
 
 
+class Drawn(NamedTuple):
+    """What a drawer makes of a finding: the rest of its section is the finding's declaration."""
+
+    panels: Sequence[Panel]
+    tables: Sequence[Table]
+    look: Look = Look(())
+    words: Mapping[str, str] = {}
+    """What stands in the declaration's texts for names that these are."""
+    more: str = ""
+    """What is to be said besides of how to read it."""
+
+
 class Missing(NamedTuple):
     """A section without data, and what gives it."""
 
@@ -103,6 +112,6 @@ def with_limits(frame: pd.DataFrame, value: str) -> pd.DataFrame:
     return frame.assign(alone=size.transform("size") == 1)
 
 
-def plain_rows(frame: pd.DataFrame, names: str) -> list[dict[str, Any]]:
+def chart_rows(frame: pd.DataFrame, names: str) -> list[dict[str, Any]]:
     """A chart's rows: those of the named columns, spaces between, that are there."""
     return records(frame[[name for name in names.split() if name in frame]])

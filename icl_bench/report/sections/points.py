@@ -6,23 +6,24 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from icl_bench.models.attention_patterns import FULL
+from icl_bench.registry import FINDINGS
 from icl_bench.report import charts
-from icl_bench.report.naming import unshuffled
+from icl_bench.report.naming import CURVE, unshuffled
 from icl_bench.report.sections.panels import (
-    CURVE,
     Choice,
+    Drawn,
     Panel,
-    Section,
+    chart_rows,
     file_name,
     groups,
-    plain_rows,
 )
-from icl_bench.report.tables import table
+from icl_bench.report.tables import of_finding
 
 if TYPE_CHECKING:
     import altair as alt
     import pandas as pd
 
+    from icl_bench.analysis.finding import Finding
     from icl_bench.analysis.findings import Findings
     from icl_bench.report.naming import Naming
 
@@ -36,7 +37,7 @@ def _pointed(frame: pd.DataFrame) -> pd.DataFrame:
     """
     frame = unshuffled(frame)
     if len(frame) > POINT_ROWS:
-        frame = frame[frame["k"] == frame.groupby(CURVE.split())["k"].transform("max")]
+        frame = frame[frame["k"] == frame.groupby(CURVE)["k"].transform("max")]
     return frame.assign(point=frame["series"] + ", k = " + frame["k"].map("{:,}".format))
 
 
@@ -51,10 +52,10 @@ def _choices(part: pd.DataFrame) -> tuple[Choice, ...]:
 
 
 def _usual(part: pd.DataFrame, choices: Sequence[Choice]) -> str:
-    """The point that is shown first: of random selection as drawn, read in full if it was."""
-    plain = part[(part["select"] == "random") & (part["order"] == "drawn")]
-    full = plain[plain["attention"] == str(FULL)]
-    first = set((full if len(full) else plain)["point"])
+    """The point that is shown first: of random selection as drawn, full attention before others."""
+    drawn = part[(part["select"] == "random") & (part["order"] == "drawn")]
+    full = drawn[drawn["attention"] == str(FULL)]
+    first = set((full if len(full) else drawn)["point"])
     return next((choice.value for choice in choices if choice.value in first), choices[0].value)
 
 
@@ -72,17 +73,17 @@ def _panels(
         told = says.format(model=model, task=task)
         panels.append(Panel(
             file_name(name, task, model), f"{task} · {model}",
-            chart(part, _usual(part, choices), told), plain_rows(part, names), choices,
+            chart(part, _usual(part, choices), told), chart_rows(part, names), choices,
         ))  # fmt: skip
     return tuple(panels)
 
 
-def confusions(findings: Findings, naming: Naming) -> Section | None:
+def confusions(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
     """The most frequent mistakes."""
     frame = _pointed(naming.named(findings.confusions))
     if frame.empty:
         return None
-    frame["rank"] = frame.groupby([*CURVE.split(), "k"]).cumcount() + 1
+    frame["rank"] = frame.groupby([*CURVE, "k"]).cumcount() + 1
     said = frame["prediction"].where(frame["prediction"] != "", "(nothing)")
     count = frame["count"].map("{:,}".format) + " × "
     frame["pair"] = count + frame["gold"] + " → " + said
@@ -90,15 +91,10 @@ def confusions(findings: Findings, naming: Naming) -> Section | None:
         frame, "confusions", "The most frequent mistakes of {model} on {task}",
         "point rank pair gold prediction count share", charts.mistakes,
     )  # fmt: skip
-    return Section(
-        "confusions", "What is taken for what",
-        "The most frequent mistakes at one point of a curve: the right label → what was said.",
-        "", panels,
-        (table(frame, "Mistakes", f"{CURVE} k gold prediction count share"),),
-    )  # fmt: skip
+    return Drawn(panels, [of_finding(finding, frame)])
 
 
-def bias(findings: Findings, naming: Naming) -> Section | None:
+def bias(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
     """How often each label is said and right."""
     frame = _pointed(naming.named(findings.label_frequencies))
     if frame.empty:
@@ -110,17 +106,10 @@ def bias(findings: Findings, naming: Naming) -> Section | None:
         "point label gold predicted most", lambda _, *more: charts.against_gold(*more),
     )  # fmt: skip
     bias = unshuffled(naming.named(findings.label_bias))
-    return Section(
-        "bias", "Labels said too often",
-        "Each point is a label. Above the diagonal it is said more often than it is right. In the "
-        "table, “answers off” is the share of answers that would have to change for the labels to "
-        "be as frequent as they should be; a few predictions are off by chance alone.",
-        "", panels,
-        (table(bias, "Label bias over k", f"{CURVE} k total_variation label excess"),),
-    )  # fmt: skip
+    return Drawn(panels, [of_finding(FINDINGS["label_bias"], bias)])
 
 
-def calibration(findings: Findings, naming: Naming) -> Section | None:
+def calibration(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
     """Accuracy against probability."""
     frame = _pointed(naming.named(findings.reliability))
     if frame.empty:
@@ -131,18 +120,10 @@ def calibration(findings: Findings, naming: Naming) -> Section | None:
         "point probability accuracy predictions", lambda _, *more: charts.reliability(*more),
     )  # fmt: skip
     error = unshuffled(naming.named(findings.calibration_error))
-    return Section(
-        "calibration", "Whether probabilities can be believed",
-        "Answers in ten bins of equal size by their probability among the labels. On the diagonal "
-        "a probability is the share of right answers; below it the model is too sure. The "
-        "calibration error is the mean distance from it.",
-        "Nguyen & O'Connor 2015", panels,
-        (table(error, "Expected calibration error", f"{CURVE} k error ci_low ci_high predictions "
-               "left_out"),),
-    )  # fmt: skip
+    return Drawn(panels, [of_finding(FINDINGS["calibration_error"], error)])
 
 
-def distance(findings: Findings, naming: Naming) -> Section | None:
+def distance(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
     """Accuracy by how far back the right label stands."""
     frame = naming.named(findings.by_distance)
     frame = _pointed(frame.rename(columns={"ci_low": "low", "ci_high": "high"}))
@@ -163,11 +144,4 @@ def distance(findings: Findings, naming: Naming) -> Section | None:
         ),
     )  # fmt: skip
     shown = frame.rename(columns={"low": "ci_low", "high": "ci_high"})
-    return Section(
-        "distance", "How far back the right label stands",
-        "Accuracy by how many demonstrations back the last one of the right label stands; 1 is "
-        "right before the query, “none” that there is none. Frequent labels stand nearer.",
-        "", panels,
-        (table(shown, "By distance of the right label", f"{CURVE} k nearest farthest predictions "
-               "accuracy ci_low ci_high"),),
-    )  # fmt: skip
+    return Drawn(panels, [of_finding(finding, shown)])

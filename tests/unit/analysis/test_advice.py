@@ -15,7 +15,8 @@ from support.predictions import answers, cell, frame, scored
 
 from icl_bench import read_results
 from icl_bench.analysis.advice import ADVICE, Budget, advise, advise_folder, lines
-from icl_bench.analysis.cost import POINT, CellCost, cost
+from icl_bench.analysis.columns import POINT
+from icl_bench.analysis.cost import CellCost, cost
 from icl_bench.analysis.curves import curves
 from icl_bench.analysis.statistics.contrast import contrast, judge
 from icl_bench.analysis.statistics.paired import holm
@@ -130,7 +131,7 @@ def test_a_point_that_is_only_not_significantly_worse_is_not_advised():
     rng = np.random.default_rng(1)
     cheap, middle, best = (answers(rng, (1, 1, 40), share)[0] for share in (0.6, 0.7, 0.7))
     table = advised(point(cheap, 10, k=1), point(middle, 20, k=2), point(best, 30, k=3))
-    assert verdicts(table)["random", 1] == "no telling"
+    assert verdicts(table)["random", 1] == "not distinguishable"
     row = table.iloc[0]
     assert row["p_holm"] > 0.05
     assert row["ci_low"] < -0.05
@@ -354,7 +355,7 @@ def test_what_to_take_is_said_with_its_cost_and_the_test_behind_it():
     assert first == "t · m, up to 2,000 computed tokens a query:"
     assert second.startswith(
         "  take random, drawn, k=100 (69.0%, computes 30 of 900 tokens): not significantly "
-        "worse than the best, and less than 5 points are lost: -1.0 points (95%: "
+        "worse than the best, and less than 5 points are lost: -1.0 points, 95% interval "
     )
     assert second.endswith(
         "for a loss (one-sided, paired by test example, Holm over 2 cheaper points; 800 test "
@@ -363,7 +364,7 @@ def test_what_to_take_is_said_with_its_cost_and_the_test_behind_it():
     assert third == "  the best is hybrid:20, drawn, k=100 (70.0%, computes 600 of 6,000 tokens)"
     assert last.startswith(
         "  every cheaper point is significantly worse than the best; the best of them is random, "
-        "drawn, k=10 (30.0%, computes 30 of 300 tokens): -40.0 points (95%: "
+        "drawn, k=10 (30.0%, computes 30 of 300 tokens): -40.0 points, 95% interval "
     )
 
 
@@ -385,16 +386,16 @@ def test_it_is_said_when_the_data_do_not_tell():
         point(shares(0.71, 20, 100), 30, k=4),
     )
     table = advised(*points)
-    assert list(verdicts(table).values()) == ["no telling", "no telling", "as good", "best"]
+    assert list(verdicts(table).values()) == [*["not distinguishable"] * 2, "as good", "best"]
     text = said(table)
     assert "take random, drawn, k=3 (70.0%, computes 20 of 5,000 tokens): not signif" in text
     assert "the best is random, drawn, k=4 (71.0%, computes 30 of" in text
     assert (
-        "the data do not tell whether less would do: random, drawn, k=1 (69.0%, computes 10 of "
+        "whether less would do is not distinguishable: random, drawn, k=1 (69.0%, computes 10 of "
         "5,000 tokens) is not significantly worse than the best (nor is 1 other), but may lose 5 points "
         "or more: "
     ) in text
-    assert "100 test examples, 1 draw beside 1)" in text
+    assert "100 test examples, 1 draw beside 1); 1 draw, try --draws 3" in text
     text = said(advised(points[0], points[3]))
     assert "take random, drawn, k=4" in text
     assert "(nor" not in text

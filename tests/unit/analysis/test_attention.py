@@ -25,6 +25,7 @@ from icl_bench.backends.interface import Answer
 from icl_bench.cli import main
 from icl_bench.models.architecture import Architecture
 from icl_bench.models.attention_patterns import FULL, Pattern, parse
+from icl_bench.registry import FINDINGS
 from icl_bench.report.build import make_report, tables
 from icl_bench.report.naming import Naming
 from icl_bench.report.sections.curves import order
@@ -156,7 +157,7 @@ def test_other_variants_are_no_base():
 
 def test_a_cells_own_work_counts_and_not_the_formula_of_full_attention():
     rows = frame(cell("aabb", cell="one")).assign(prompt_tokens=30, answer_tokens=0)
-    known = CellCost(prefix_tokens=20, shape=SHAPE, work=WORK)
+    known = CellCost(prefix_tokens=20, shape=SHAPE, counted=WORK)
     (found,) = cost(rows, {"one": known}).itertuples()
     assert (found.prefix_flops, found.query_flops, found.whole_flops) == (1000, 10, 1010)
     assert found.cache_bytes == 64
@@ -189,7 +190,7 @@ def test_costs_are_shares_of_full_attentions_at_the_same_k():
     ))  # fmt: skip
     costs = {
         f"{a} {k}": CellCost(
-            work=ComputeCost(k * part * 100, part * 10, 0, part * 8).as_json(),
+            counted=ComputeCost(k * part * 100, part * 10, 0, part * 8).as_json(),
             prefill_seconds=k * part,
         )
         for a, part in (("full", 1.0), (BARE, 0.25))
@@ -206,7 +207,7 @@ def test_prompts_with_demonstrations_of_their_own_have_no_share_of_a_prefix():
     reused = "block:1,sink=1,local=0,reuse"
     rows = frame(cell("aabb", cell="a"), cell("aabb", attention=reused, cell="b"))
     rows["demonstration_ids"] = [["x"]] * len(rows)
-    costs = {name: CellCost(work=WORK, prefill_seconds=2.0) for name in "ab"}
+    costs = {name: CellCost(counted=WORK, prefill_seconds=2.0) for name in "ab"}
     table = read(rows, costs)
     assert not table["shared"].any()
     assert table[["prefix_flops_of_full", "prefill_seconds_of_full"]].isna().all(axis=None)
@@ -309,7 +310,7 @@ def test_what_changes_when_run_again_is_told_by_attention(tmp_path: Path):
     made = frame(*rows, *(cell("aabb", order="shuffled:1", attention=a) for a in ("full", BLOCK)))
     stored = Stored(made.assign(cell="c", queries=None, prompt_hash="h"), {}, {"v": {}}, [])
     noise = find(stored)
-    section = order(noise, Naming.of(noise.summary))
+    section = order(FINDINGS["order_sensitivity"], noise, Naming.of(noise.summary))
     assert section is not None
     (table,) = [t for t in section.tables if t.caption == "Changed by running again"]
     at = [column.name for column in table.columns].index("attention")
@@ -398,7 +399,10 @@ def test_no_difference_of_attention_is_claimed_without_its_test(tmp_path: Path):
     results = imported(tmp_path, cell(right, right), cell("b" + right[1:], right, attention=BLOCK))
     (said,) = make_report(results).headlines
     (about,) = [text for topic, text in said.sentences if topic == "Attention"]
-    assert about == f"random, {BLOCK} against full attention: no telling apart at k = 5."
+    assert (
+        about
+        == f"random, {BLOCK} against full attention: not distinguishable at k = 5: -3.3 points, 95% interval -14.3 to +8.0; 1 draw, try --draws 3."
+    )
 
 
 def told(capsys: pytest.CaptureFixture[str], *words: object) -> str:

@@ -225,10 +225,12 @@ def test_demonstrations_that_were_changed_are_named(check: Check, folders: Path,
     assert done.code == 1
     assert "variant" not in done.out
     lines = [line.split() for line in done.out.splitlines()]
-    assert [line[:3] for line in lines if "select" in line] == [["shown", "select", "order"]]
+    assert [line[:3] for line in lines if "select" in line] == [
+        ["demonstrations", "select", "order"]
+    ]
     assert sorted(line[:4] for line in lines if line[1:3] == ["random", "drawn"]) == [
         ["labels:permuted", "random", "drawn", "2"],
-        ["plain", "random", "drawn", "1"], ["plain", "random", "drawn", "2"],
+        ["unperturbed", "random", "drawn", "1"], ["unperturbed", "random", "drawn", "2"],
     ]  # fmt: skip
     assert "cards small random drawn labels:permuted k=2: " in done.out
     assert "only in the baseline: cards small random drawn labels:permuted k=1\n" in done.out
@@ -239,7 +241,7 @@ def test_demonstrations_that_were_changed_are_named(check: Check, folders: Path,
     ]  # fmt: skip
     for name in ("flips", "only_in_baseline", "only_in_results"):
         assert {row["teaching"] for row in found[name]} == {"labels:permuted"}
-    assert "shown" not in check(folders / "good", folders / "good").out
+    assert "demonstrations" not in check(folders / "good", folders / "good").out
 
 
 def test_that_a_selection_saw_the_queries_is_said_below_its_table(
@@ -256,7 +258,7 @@ def test_free_text_is_compared_by_a_score(check: Check, tmp_path: Path):
         run(tmp_path / name, share, **FREE_TEXT)
     done = check(tmp_path / "base", tmp_path / "now")
     assert done.code == 1
-    assert "rouge1" in done.out
+    assert "ROUGE-1" in done.out
     assert "right → wrong" not in done.out
     assert check(tmp_path / "base", tmp_path / "base").code == 0
 

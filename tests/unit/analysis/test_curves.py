@@ -8,7 +8,7 @@ import pytest
 from support.predictions import cell, frame
 
 from icl_bench.analysis.curves import curves
-from icl_bench.analysis.statistics.intervals import matrix, mean_interval
+from icl_bench.analysis.statistics.intervals import mean_interval
 from icl_bench.metrics import macro_f1
 from icl_bench.results.cells import SETTING
 
@@ -28,9 +28,8 @@ def test_every_point_has_its_own_numbers_in_a_frame_of_many():
     assert len(table) == 8
     for key, point in rows.groupby([*SETTING, "k"]):
         found = table.loc[key]
-        assert found[["accuracy", "ci_low", "ci_high"]].tolist() == list(
-            mean_interval(matrix(point))
-        )
+        scores = point.pivot(index="draw", columns="test_id", values="correct").to_numpy(float)
+        assert found[["accuracy", "ci_low", "ci_high"]].tolist() == list(mean_interval(scores))
         by_draw = [
             macro_f1(d["gold"].tolist(), d["prediction"].tolist()) for _, d in point.groupby("draw")
         ]

@@ -14,13 +14,14 @@ import pytest
 from support.fakes import FREE_TEXT, FakeBackend, plan, runner
 from support.predictions import cell, frame
 
+from icl_bench.analysis.context import CellFacts
 from icl_bench.analysis.cost import CellCost, break_even, cost
-from icl_bench.analysis.findings import CellFacts, Findings, find
+from icl_bench.analysis.findings import Findings, find
+from icl_bench.analysis.words import cautions_of
 from icl_bench.cli import main
 from icl_bench.errors import CellError, UserError
 from icl_bench.models.architecture import Architecture
 from icl_bench.prompts.encoding import PromptSet
-from icl_bench.report.tables import said
 from icl_bench.results.reading import finished_cells, read_results, read_some
 
 
@@ -304,8 +305,8 @@ def test_a_training_beside_a_selection_that_saw_the_queries_says_so():
         costed().query("select == 'random'").assign(select=select) for select in selects
     )]))  # fmt: skip
     assert "centroids,of=queries, cached" in set(beside["beside"])
-    assert len(said(beside)) == 1
-    assert said(break_even(costed())) == []
+    assert len(cautions_of(beside)) == 1
+    assert cautions_of(break_even(costed())) == []
 
 
 def test_a_folder_of_failed_cells_alone_has_nothing_to_find(tmp_path: Path, capsys):

@@ -16,9 +16,9 @@ from icl_bench import metrics as scores
 from icl_bench.analysis.attention import attention_patterns
 from icl_bench.analysis.comparisons import (
     compare_models,
+    perturbation_effect,
     retrieval_gain,
     sorting_penalty,
-    teaching_effect,
     training_gain,
 )
 from icl_bench.analysis.cost import cost
@@ -42,7 +42,7 @@ def patterns(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def taught(rows: pd.DataFrame) -> pd.DataFrame:
-    return teaching_effect(rows, {"v": {}, "w": {"teaching": "inputs-only"}})
+    return perturbation_effect(rows, facts={"v": {}, "w": {"teaching": "inputs-only"}})
 
 
 TABLES: dict[str, tuple[dict[str, str], Callable[[pd.DataFrame], pd.DataFrame]]] = {

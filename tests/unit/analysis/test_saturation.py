@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from support.predictions import answers, cell, frame, scored
+from support.predictions import answers, cell, frame, scored, texts
 
 from icl_bench.analysis.curves import curves, saturation
 from icl_bench.analysis.saturation import context_shares, label_spaces, saturation_chances
@@ -162,3 +162,47 @@ def test_variants_of_one_label_space_are_not_averaged():
 def test_tasks_without_a_half_are_left_out():
     assert label_spaces(context_shares(shaped(FULL), WINDOWS), {}).empty
     assert label_spaces(context_shares(shaped(FULL).iloc[:0], WINDOWS), {}).empty
+
+
+# -- whatever the score is ----------------------------------------------------------------------
+
+
+def rising(**axes: object) -> pd.DataFrame:
+    """Free text whose ROUGE-1 rises and stays; ROUGE-L falls."""
+    rng = np.random.default_rng(3)
+    levels = {1: 0.2, 5: 0.6, 10: 0.61}
+    return frame(*(texts(rng.normal(mean, 0.02, (3, 50)), k=k, **axes)
+                   for k, mean in levels.items()))  # fmt: skip
+
+
+def test_free_text_saturates_by_its_own_score():
+    (point,) = saturation(curves(rising())).itertuples()
+    assert (point.k, point.within_window, point.metric) == (5, True, "rouge1")
+    table = chances(rising())
+    assert table["chance"].tolist() == [0, 1, 0]
+    assert table["score"].round(1).tolist() == [0.2, 0.6, 0.6]
+    assert table["accuracy"].isna().all()
+    shares = context_shares(rising().assign(prompt_tokens=50), {"m": 100})
+    assert (shares["k"].item(), shares["metric"].item()) == (5, "rouge1")
+    assert shares["share_of_window"].item() == 0.5
+
+
+def test_a_score_of_another_package_saturates_as_any():
+    rows = rising().assign(correct=None)
+    rows = rows.assign(score=rows["rouge1"], metric="their score")
+    assert saturation(curves(rows))["metric"].tolist() == ["their score"]
+    assert chances(rows)["metric"].unique().tolist() == ["their score"]
+
+
+def test_labels_have_the_same_chances_whatever_texts_are_beside_them():
+    labels = curve({1: 0.3, 5: 0.82, 10: 0.85, 50: 0.885}, task="u")
+    alone, beside = chances(labels), chances(frame(rising(task="a"), labels))
+    assert alone["accuracy"].tolist() == alone["score"].tolist()
+    assert beside[beside["task"] == "u"]["chance"].tolist() == alone["chance"].tolist()
+
+
+def test_half_of_the_labels_of_free_text_is_compared_with_all():
+    rows = frame(rising(label_space=None), rising(label_space="half:1").query("k < 10"))
+    shares = context_shares(rows, {})
+    (found,) = label_spaces(shares, {}).itertuples()
+    assert (found.full, found.half) == (0.5, 1.0)

@@ -43,10 +43,10 @@ def frame(*cells: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(cells, ignore_index=True)
 
 
-def curve(accuracies: Sequence[float], shots: Sequence[int]) -> pd.DataFrame:
-    """A curve's table with nothing but accuracies."""
+def curve(scores: Sequence[float], shots: Sequence[int]) -> pd.DataFrame:
+    """A curve's table with nothing but scores."""
     table = curves(frame(*(cell(k, 0, "aabb") for k in shots)))
-    return table.assign(accuracy=list(accuracies))
+    return table.assign(score=list(scores))
 
 
 # -- curves -------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ def test_a_single_k_is_not_saturated():
     assert not row.within_window
 
 
-def test_free_text_has_no_saturation():
+def test_a_curve_without_a_score_has_no_saturation():
     assert saturation(curve([math.nan, math.nan], [1, 5])).empty
 
 
@@ -266,5 +266,6 @@ def test_json_holds_plain_values_and_null_for_what_is_undefined(tmp_path: Path):
         {
             "task": "t", "model": "m", "select": "random", "order": "drawn", "attention": "full",
             "variant": "v", "k": 1, "best_k": 1, "max_k": 5, "within_window": True,
+            "metric": "accuracy",
         }
     ]  # fmt: skip

@@ -214,13 +214,14 @@ def test_the_report_has_a_panel_a_model_and_every_range_in_its_table(tmp_path: P
     pytest.importorskip("altair")
     from types import SimpleNamespace
 
+    from icl_bench.registry import FINDINGS
     from icl_bench.report.sections.perplexity import perplexity
 
     rng = np.random.default_rng(1)
     for attention in ("full", "grouped:2,8"):
         losses_file(tmp_path, attention, "a", rng.gamma(2, 1, (3, 15)))
     found: Any = SimpleNamespace(perplexity=perplexities(tmp_path))
-    section = perplexity(found, found)
+    section = perplexity(FINDINGS["perplexity"], found, found)
     assert section is not None
     (panel,) = section.panels
     assert [row["series"] for row in panel.rows] == ["full attention"] * 3 + ["grouped:2,8"] * 3
@@ -229,4 +230,4 @@ def test_the_report_has_a_panel_a_model_and_every_range_in_its_table(tmp_path: P
     (table,) = section.tables
     assert len(table.rows) == 6
     nothing: Any = SimpleNamespace(perplexity=perplexities(tmp_path / "none"))
-    assert perplexity(nothing, nothing) is None
+    assert perplexity(FINDINGS["perplexity"], nothing, nothing) is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.special import expit
 from scipy.stats import binomtest, norm
 
-from icl_bench.analysis.statistics.intervals import matrix, mean_interval, variance_of_mean
+from icl_bench.analysis.statistics.intervals import mean_interval, variance_of_mean
 
 TRIALS = 1500
 
@@ -135,33 +134,3 @@ def test_a_score_of_free_text_has_the_limits_of_its_own_small_spread():
 def test_scores_that_are_missing_or_no_shares_are_refused(bad):
     with pytest.raises(ValueError, match="scores"):
         mean_interval(np.array(bad))
-
-
-def predictions() -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "draw": [1, 1, 0, 0],
-            "test_id": ["b", "a", "a", "b"],
-            "correct": [True, False, True, True],
-        }
-    )
-
-
-def test_a_matrix_has_a_row_a_draw_and_a_column_a_test_example():
-    assert matrix(predictions()).tolist() == [[1.0, 1.0], [0.0, 1.0]]
-
-
-def test_a_matrix_with_holes_is_refused():
-    with pytest.raises(ValueError, match="1 of 4 predictions are missing"):
-        matrix(predictions().iloc[1:])
-
-
-def test_two_predictions_of_one_test_example_in_one_draw_are_refused():
-    rows = predictions()
-    with pytest.raises(ValueError, match="several predictions"):
-        matrix(pd.concat([rows, rows.iloc[:1]]))
-
-
-def test_no_predictions_make_no_matrix():
-    with pytest.raises(ValueError, match="no predictions"):
-        matrix(predictions().iloc[:0])

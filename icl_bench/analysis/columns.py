@@ -1,0 +1,101 @@
+"""How columns of the tables are shown: title and kind of each, the same on page and terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from icl_bench.results.cells import SETTING
+
+POINT = [*SETTING, "k"]
+"""What tells points of curves apart."""
+
+
+Kind = Literal["text", "count", "number", "share", "points", "p", "flag"]
+"""``share`` is of 1 and shown in percent, ``points`` a difference of shares, ``p`` a probability,
+``count`` a whole number, ``number`` any other, ``flag`` yes or no."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table."""
+
+    name: str
+    title: str
+    """May hold ``{score}``, what the table is about."""
+    kind: Kind = "text"
+    optional: bool = False
+    """Left out where it has no value (a count of what was left out: or 0 everywhere)."""
+    unit: float = 1.0
+    """What values are divided by to be shown."""
+    short: str = ""
+    """The title in the terminal, where there is less room; may have two lines."""
+    upper: str = ""
+    """The column of the other limit, for a lower one: the terminal prints both as one."""
+
+    @property
+    def brief(self) -> str:
+        """The title in the terminal."""
+        return self.short or self.title
+
+
+TERA, MEGA = 1e12, 1e6
+
+
+COLUMNS: Mapping[str, Column] = {column.name: column for column in (
+    Column("task", "task"),
+    Column("model", "model"),
+    Column("series", "curve"),
+    Column("select", "selector", short="select"),
+    Column("order", "order"),
+    Column("attention", "attention"),
+    Column("teaching", "demonstrations"),
+    Column("variant", "variant"),
+    Column("other_variant", "other variant"),
+    Column("draw", "draw", "count"),
+    Column("k", "k", "count"),
+    Column("draws", "draws", "count"),
+    Column("base_draws", "draws of the base", "count"),
+    Column("rows", "test rows", "count"),
+    Column("test_rows", "test rows", "count"),
+    Column("predictions", "predictions", "count"),
+    Column("left_out", "left out", "count", optional=True),
+    Column("reason", "reason"),
+    Column("metric", "metric"),
+    Column("score", "{score}", "share"),
+    Column("accuracy", "accuracy", "share", optional=True),
+    Column("ci_low", "95% from", "share", short="95% interval", upper="ci_high"),
+    Column("ci_high", "95% to", "share"),
+    Column("macro_f1", "macro-F1", "share", optional=True),
+    Column("invalid", "invalid", "share", optional=True),
+    Column("prompt_tokens", "prompt tokens", "number", optional=True, short="prompt\ntokens"),
+    Column("cached_tokens", "cached tokens", "number", optional=True, short="cached"),
+    Column("computed_tokens", "computed tokens", "number", optional=True),
+    Column("answer_tokens", "answer tokens", "number", optional=True),
+    Column("seconds", "seconds a query", "number", optional=True, short="seconds"),
+    Column("training_seconds", "seconds of training", "number", optional=True,
+           short="training\nseconds"),
+    Column("training_tokens", "tokens of training", "count", optional=True),
+    Column("prefix_flops", "prefill (TFLOP)", "number", optional=True, unit=TERA),
+    Column("prefill_flops", "prefill (TFLOP)", "number", unit=TERA),
+    Column("query_flops", "a query (TFLOP)", "number", optional=True, unit=TERA),
+    Column("training_flops", "training (TFLOP)", "number", unit=TERA, short="training\nTFLOP"),
+    Column("cache_bytes", "cache (MB)", "number", optional=True, unit=MEGA),
+    Column("difference", "difference", "points"),
+    Column("mean", "{score}", "share"),
+    Column("base_mean", "of the base", "share"),
+    Column("base_select", "base"),
+    Column("base_model", "base", short="base_model"),
+    Column("p", "p", "p", optional=True),
+    Column("p_holm", "p (Holm)", "p", optional=True),
+    Column("advice", "better", optional=True),
+)}  # fmt: skip
+"""Column -> how it is shown where a finding does not say otherwise."""
+
+
+SIGNED_LIMITS = (
+    Column("ci_low", "95% from", "points", short="95% interval", upper="ci_high"),
+    Column("ci_high", "95% to", "points"),
+)
+"""The limits of a difference."""

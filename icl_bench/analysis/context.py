@@ -1,0 +1,135 @@
+"""What findings are made of: predictions, facts and other findings, each worked out once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from icl_bench.analysis.comparisons import prompted
+from icl_bench.analysis.cost import CellCost
+from icl_bench.analysis.finding import joined
+from icl_bench.analysis.summary import asked
+from icl_bench.metrics import scored
+from icl_bench.models.registry import REGISTRY
+from icl_bench.registry import FINDINGS
+from icl_bench.seeds import generator
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+    from icl_bench.results.reading import Stored
+
+SEED = 0
+"""Of the resampling: the same folder gives the same numbers."""
+
+
+@dataclass(frozen=True)
+class CellFacts:
+    """What cells' files say beside their predictions."""
+
+    shared: Mapping[str, Sequence[str]]
+    """Cell -> ids of the demonstrations that all its prompts have."""
+    labels: Mapping[str, Mapping[str, str]]
+    """Variant -> id of each demonstration -> its label."""
+    costs: Mapping[str, CellCost]
+    """Cell -> what it took."""
+    windows: Mapping[str, int]
+    """Model -> tokens it reads."""
+
+    @classmethod
+    def of(cls, stored: Stored) -> CellFacts:
+        """Gather it from a folder's cells; windows of other models are the registry's."""
+        labels: dict[str, dict[str, str]] = {}
+        windows = {name: spec.context_tokens for name, spec in REGISTRY.items()}
+        shared, costs = {}, {}
+        for cell, meta in stored.cells.items():
+            if meta.get("demonstration_ids") is not None:
+                shared[cell] = meta["demonstration_ids"]
+            of_variant = labels.setdefault(meta["variant"], {})
+            for label, ids in (meta.get("demonstration_labels") or {}).items():
+                of_variant.update(dict.fromkeys(ids, label))
+            costs[cell] = CellCost.of(meta)
+            if "context_tokens" in meta:
+                windows[meta["spec"]["model"]] = meta["context_tokens"]
+        return cls(shared, labels, costs, windows)
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the ``make`` of every finding is given.
+
+    All frames of predictions have ``score`` and ``metric``, those of each task's own metric in the
+    whole folder (:func:`icl_bench.metrics.scored`).
+    """
+
+    stored: Stored
+    base_model: str | None = None
+    """What other models are compared with, by default each task's first by name."""
+    results: Path | None = None
+    """The folder that was read, for files beside the predictions."""
+    model: str | None = None
+    """The only model that is asked for."""
+    _tables: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False, compare=False)
+
+    def table(self, name: str) -> pd.DataFrame:
+        """The table of a finding, made when it is first asked for."""
+        if name not in self._tables:
+            self._tables[name] = FINDINGS[name].make(self)
+        return self._tables[name]
+
+    @property
+    def facts(self) -> Mapping[str, Mapping[str, Any]]:
+        """Variant -> its facts."""
+        return self.stored.variants
+
+    @cached_property
+    def cells(self) -> CellFacts:
+        """What cells' files say beside their predictions."""
+        return CellFacts.of(self.stored)
+
+    @cached_property
+    def predictions(self) -> pd.DataFrame:
+        """All predictions."""
+        return scored(self.stored.predictions, first=self.stored.first_scores)
+
+    @cached_property
+    def of_tests(self) -> pd.DataFrame:
+        """Those of test examples, whose demonstrations may be perturbed."""
+        return self.predictions[self.predictions["queries"].isna()]
+
+    @cached_property
+    def copied(self) -> pd.DataFrame:
+        """Those of queries that are copies of demonstrations."""
+        return self.predictions[self.predictions["queries"].notna()]
+
+    @cached_property
+    def unperturbed(self) -> pd.DataFrame:
+        """Those of test examples with unperturbed demonstrations: what most findings are of."""
+        return asked(self.predictions)
+
+    @cached_property
+    def prompts(self) -> pd.DataFrame:
+        """The same without trained classifiers."""
+        return prompted(self.unperturbed)
+
+    def generator(self, name: str) -> np.random.Generator:
+        """The random numbers of a finding; the same folder gives the same."""
+        return generator(SEED, name)
+
+    def by_variant(self, frame: pd.DataFrame, table: Callable[..., pd.DataFrame]) -> pd.DataFrame:
+        """One table of all variants whose demonstrations' labels are known.
+
+        ``table`` takes predictions, labels by id and the shared demonstrations of cells. Ids of
+        demonstrations are a data set's own: another one may have the same.
+        """
+        of_variant = frame["variant"].astype(object)
+        parts = [
+            table(frame[of_variant == variant], labels, self.cells.shared)
+            for variant, labels in self.cells.labels.items()
+            if labels
+        ]
+        return joined(parts, table(frame.iloc[:0], {}, {}))

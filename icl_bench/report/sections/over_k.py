@@ -1,0 +1,156 @@
+"""The chart that a finding declares: values or differences over k, drawn by its declaration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from icl_bench.analysis.finding import Chart, Finding
+from icl_bench.metrics import ACCURACY, measure, title
+from icl_bench.report import charts
+from icl_bench.report.charts import PERCENT, POINTS, Look, tip
+from icl_bench.report.naming import unshuffled
+from icl_bench.report.sections.panels import (
+    Drawn,
+    Panel,
+    chart_rows,
+    common_look,
+    file_name,
+    groups,
+    with_limits,
+)
+from icl_bench.report.tables import of_finding
+
+if TYPE_CHECKING:
+    import altair as alt
+    import pandas as pd
+
+    from icl_bench.analysis.findings import Findings
+    from icl_bench.report.naming import Naming
+
+TESTED = ("The line is the 95% interval, paired by test example; p values in the table are "
+          "corrected over k (Holm).")  # fmt: skip
+
+
+FORMS = {"share": PERCENT, "points": POINTS, "count": ",d", "number": ",.3~g", "p": ".2g"}
+"""Kind of a column -> how hovering shows its values."""
+
+
+def over_k(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
+    """Draw the chart of a finding, or show its table alone; nothing where it has no value."""
+    frame = naming.named(findings.context.table(finding.name))
+    chart = finding.section.chart if finding.section else None
+    if frame.empty or (chart and not frame[chart.value].notna().any()):
+        return None
+    if chart is None:
+        return Drawn((), [of_finding(finding, frame)])
+    if chart.shuffled == "left out":
+        frame = unshuffled(frame) if "order" in frame else frame
+        if not frame[chart.value].notna().any():
+            return None
+    frame = frame.assign(curve=frame["series"])
+    lined = _lines(frame, chart, naming)
+    hidden = _shuffled(lined) if chart.shuffled == "hidden" else ()
+    look = common_look(lined, hidden=hidden, room=_room(finding, chart))
+    panels = [_panel(finding, chart, part, key, look) for key, part in groups(lined, chart.by)]
+    shown = frame if chart.line or not chart.difference else naming.against(frame, chart.by)
+    more = TESTED if chart.difference else ""
+    if look.hidden:
+        more = "Reshuffled prompts are switched off at first."
+    return Drawn(panels, [of_finding(finding, shown)], look, more=more)
+
+
+def _lines(frame: pd.DataFrame, chart: Chart, naming: Naming) -> pd.DataFrame:
+    """The rows that are drawn: ``series`` is a line's name; value, low, high and alone."""
+    kept = frame[frame[chart.value].notna()]
+    if chart.line:
+        names = dict(chart.line_names)
+        order = {value: place for place, value in enumerate(names)}
+        line = kept[chart.line]
+        kept = kept.assign(series=line.map(names) if names else line, at=line.map(order))
+    elif "model" not in chart.by and "model" in kept:
+        kept = kept.assign(series=kept["model"] + ", " + kept["series"])
+    if chart.difference:
+        kept = naming.against(kept, chart.by)
+    again = kept["series"].isin(_shuffled(kept)) if chart.shuffled == "hidden" else False
+    first = ["again", "at"] if "at" in kept else ["again"]
+    kept = kept.assign(again=again).sort_values([*first, "series", "k"])
+    lined = with_limits(kept, chart.value)
+    for name in ("low", "high"):
+        if name not in lined:
+            lined[name] = float("nan")
+    count = lined.groupby([*dict.fromkeys([*chart.by, "series"])])["k"].transform("size")
+    return lined.assign(alone=count == 1)
+
+
+def _shuffled(frame: pd.DataFrame) -> list[str]:
+    again = frame["order"].astype(str).str.startswith("shuffled")
+    return sorted(set(frame.loc[again, "series"]))
+
+
+def _room(finding: Finding, chart: Chart) -> bool:
+    """Whether the vertical axis has to fit the values: shares go from 0 to 1."""
+    return chart.difference or finding.column(chart.value).kind != "share"
+
+
+def _panel(
+    finding: Finding, chart: Chart, part: pd.DataFrame, key: tuple[str, ...], look: Look
+) -> Panel:
+    words = told(finding, part, key, chart)
+    axis = (chart.axis or finding.column(chart.value).title).format(**words)
+    form = FORMS.get(finding.column(chart.value).kind, "~g")
+    about = chart.about.format(**words)
+    if chart.difference:
+        axis = f"difference in {words['score']} (points)"
+        drawn = charts.differences(part, look, axis, _difference_tips(words["score"]), about)
+        names = "series k value low high mean base_mean p_holm rows"
+    else:
+        tips = [_tip(finding, name) for name in chart.tips]
+        limits = [tip("low", "95% from", form), tip("high", "95% to", form)]
+        tips = [tip("series", "curve"), tip("k", "k", ",d"), tip("value", axis, form), *limits,
+                *tips]  # fmt: skip
+        shares = finding.column(chart.value).kind == "share"
+        drawn = charts.over_shots(part, look, axis, tips, about, percent=shares)
+        names = " ".join(["series k value low high", *chart.tips, "alone"])
+    name = finding.section.name if finding.section else finding.name
+    return Panel(file_name(name, *key), " · ".join(key), drawn, chart_rows(part, names))
+
+
+def told(
+    finding: Finding, frame: pd.DataFrame, key: tuple[str, ...], chart: Chart
+) -> Mapping[str, str]:
+    """The words of a panel's texts."""
+    score = measure(frame) if "metric" in frame else title(ACCURACY)
+    name = finding.section.short if finding.section else finding.name
+    return {"score": score, "title": name.format(score=score, Score=score),
+            "panel": " and ".join(key), **dict(zip(chart.by, key, strict=True))}  # fmt: skip
+
+
+def _tip(finding: Finding, name: str) -> alt.Tooltip:
+    column = finding.column(name)
+    return tip(name, column.title, FORMS.get(column.kind))
+
+
+def _difference_tips(score: str) -> list[Any]:
+    """What hovering over a difference shows."""
+    return [
+        tip("series", "curve"), tip("k", "k", ",d"), tip("value", "difference", POINTS),
+        tip("low", "95% from", POINTS), tip("high", "95% to", POINTS),
+        tip("mean", score, PERCENT), tip("base_mean", "base", PERCENT),
+        tip("p_holm", "p (Holm)", ".2g"), tip("rows", "test rows", ",d"),
+    ]  # fmt: skip
+
+
+def differences_over_k(
+    finding: Finding, frame: pd.DataFrame, by: tuple[str, ...], base: tuple[str, ...]
+) -> tuple[list[Panel], Look]:
+    """Panels of the differences of a named table, a line each ``series``.
+
+    ``base`` are series that other panels of the section have, before these.
+    """
+    chart = Chart("difference", by=by, difference=True)
+    lined = with_limits(frame.sort_values(["series", "k"]), "difference")
+    look = common_look(lined, room=True)
+    look = replace(look, series=[*dict.fromkeys([*base, *look.series])])
+    return [_panel(finding, chart, part, key, look) for key, part in groups(lined, by)], look

@@ -1,0 +1,88 @@
+"""The section on perturbed demonstrations: curves beside the unperturbed one, and differences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from icl_bench.analysis.words import UNPERTURBED
+from icl_bench.metrics import measure
+from icl_bench.report import charts
+from icl_bench.report.charts import PERCENT, Look, tip
+from icl_bench.report.sections.over_k import TESTED, differences_over_k
+from icl_bench.report.sections.panels import (
+    LIMITS,
+    Drawn,
+    Panel,
+    chart_rows,
+    file_name,
+    groups,
+    with_limits,
+)
+from icl_bench.report.tables import of_finding
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from icl_bench.analysis.finding import Finding
+    from icl_bench.analysis.findings import Findings
+    from icl_bench.report.naming import Naming
+
+BY = ("task", "model", "curve")
+
+
+def perturbations(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
+    """What demonstrations are worth when something of them is changed or left out."""
+    shown = naming.named(findings.teaching)
+    shown = shown[shown["difference"].notna()]
+    if shown.empty:
+        return None
+    frame = naming.against(shown.assign(curve=shown["series"], series=shown["teaching"]), BY)
+    both = _both_sides(findings, naming, frame)
+    names = tuple(dict.fromkeys(both["series"]))
+    compared, look = differences_over_k(finding, frame, BY, names)
+    curves = _curves(both, replace(look, values=(0.0, 1.0)))
+    panels = [panel for pair in zip(curves, compared, strict=True) for panel in pair]
+    return Drawn(panels, [of_finding(finding, shown)], look, more=TESTED)
+
+
+def _both_sides(findings: Findings, naming: Naming, compared: pd.DataFrame) -> pd.DataFrame:
+    """The curves of both sides: ``curve`` is the comparison's, ``series`` the perturbation."""
+    import pandas as pd
+
+    setting = ["task", "model", "select", "order", "attention", "variant"]
+    unperturbed, perturbed = naming.named(findings.curves), naming.named(findings.taught)
+    bases = compared.assign(variant=compared["base_variant"])[[*setting, "curve"]]
+    bases = bases.drop_duplicates()
+    several = bases.duplicated([*setting[:-1], "curve"], keep=False)
+    text = bases["variant"].map(dict(naming.settings)).fillna(bases["variant"])
+    bases = bases.assign(shown=(UNPERTURBED + ", " + text).where(several, UNPERTURBED))
+    unperturbed = unperturbed.merge(bases, on=setting)
+    perturbed = perturbed.merge(compared[[*setting, "curve"]].drop_duplicates(), on=setting)
+    return pd.concat([
+        unperturbed.assign(series=unperturbed["shown"]),
+        perturbed.assign(series=perturbed["teaching"]),
+    ])  # fmt: skip
+
+
+def _curves(frame: pd.DataFrame, look: Look) -> Sequence[Panel]:
+    """Panels of curves over k, one for each comparison."""
+    found = []
+    for key, part in groups(frame, BY):
+        lined, of = with_limits(part.sort_values("k"), "score"), measure(part)
+        says = f"{of} over k, demonstrations perturbed and unperturbed, {' and '.join(key)}"
+        tips = [
+            tip("series", "demonstrations"),
+            tip("k", "k", ",d"),
+            tip("value", of, PERCENT),
+            *LIMITS,
+            tip("draws", "draws", ",d"),
+            tip("test_rows", "test rows", ",d"),
+        ]
+        found.append(Panel(
+            file_name("teaching-curves", *key), " · ".join(key),
+            charts.over_shots(lined, look, of, tips, says),
+            chart_rows(lined, "series k value low high draws test_rows alone"),
+        ))  # fmt: skip
+    return found
