@@ -68,6 +68,6 @@ def _words(finding: Finding, findings: Findings) -> dict[str, str]:
     frame: pd.DataFrame = findings.context.table(finding.name)
     scores = frame if "metric" in frame and len(frame) else findings.summary.curves
     score = measure(scores) if len(scores) else title(ACCURACY)
-    bases = {name: listed(sorted(set(frame[name].astype(str)))) for name in frame.columns
-             if name.startswith("base_") and name != "base_mean" and len(frame)}  # fmt: skip
+    names = [n for n in frame if n.startswith("base_") and finding.column(n).kind == "text"]
+    bases = {name: listed(sorted(set(frame[name]))) for name in names if len(frame)}
     return {"score": score, "Score": capital(score), **bases}
