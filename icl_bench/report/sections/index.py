@@ -68,6 +68,7 @@ def _words(finding: Finding, findings: Findings) -> dict[str, str]:
     frame: pd.DataFrame = findings.context.table(finding.name)
     scores = frame if "metric" in frame and len(frame) else findings.summary.curves
     score = measure(scores) if len(scores) else title(ACCURACY)
-    bases = {name: listed(sorted(set(frame[name].astype(str)))) for name in frame.columns
-             if name.startswith("base_") and name != "base_mean" and len(frame)}  # fmt: skip
+    based = [str(name) for name in frame.columns if str(name).startswith("base_")]
+    names = [name for name in based if finding.column(name).kind == "text"]
+    bases = {name: listed(sorted(set(frame[name]))) for name in names if len(frame)}
     return {"score": score, "Score": capital(score), **bases}

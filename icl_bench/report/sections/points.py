@@ -94,7 +94,7 @@ def confusions(finding: Finding, findings: Findings, naming: Naming) -> Drawn | 
     return Drawn(panels, [of_finding(finding, frame)])
 
 
-def bias(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
+def bias(_: Finding, findings: Findings, naming: Naming) -> Drawn | None:
     """How often each label is said and right."""
     frame = _pointed(naming.named(findings.label_frequencies))
     if frame.empty:
@@ -109,7 +109,7 @@ def bias(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
     return Drawn(panels, [of_finding(FINDINGS["label_bias"], bias)])
 
 
-def calibration(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
+def calibration(_: Finding, findings: Findings, naming: Naming) -> Drawn | None:
     """Accuracy against probability."""
     frame = _pointed(naming.named(findings.reliability))
     if frame.empty:

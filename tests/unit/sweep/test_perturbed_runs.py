@@ -250,9 +250,9 @@ def test_their_own_curves_are_printed_after_a_run_and_in_the_summary(
     results = swept(tmp_path, "labels:permuted")
     assert summarise_folder(results).curves.empty
     alone = told()
-    assert "cards · small, demonstrations labels:permuted" in alone
+    assert "cards · small, perturbed demonstrations: labels:permuted" in alone
     swept(tmp_path)
-    assert "less that of plain ones" in told()
+    assert "less that of unperturbed ones" in told()
     tables = json.loads(told("--json"))
     for name in ("taught", "teaching"):
         assert [row["teaching"] for row in tables[name]] == ["labels:permuted"]
