@@ -2,8 +2,8 @@
 
     python benchmarks/backends.py --data DIR [--k 10,100,400] [--rows 50] [--dtype auto]
 
-Each backend runs in a process of its own, one after the other; engine starts are printed apart. A
-cell's seconds are the engine's, from its prefix to its last answer.
+Each backend runs in a process of its own, one after the other; loading is printed apart. A cell's
+seconds are the backend's, from its prefix to its last answer.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ BACKENDS = ("transformers", "vllm")
 
 def side(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Sweep with one backend."""
+    from icl_bench.backends.spec import BackendSpec
     from icl_bench.results.reading import finished_cells, read_results
-    from icl_bench.sweep.sweep import EngineSpec, RunSpec, Sweep
+    from icl_bench.sweep.sweep import RunSpec, Sweep
 
     spec = RunSpec(
         task=arguments.task,
@@ -32,7 +33,7 @@ def side(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         draws=1,
         test_size=arguments.rows,
         data_dir=arguments.data,
-        engine=EngineSpec(backend=name, dtype=arguments.dtype),
+        engine=BackendSpec(backend=name, dtype=arguments.dtype),
     )
     sweep = Sweep.prepare(spec)
     start = time.perf_counter()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def make_spec(options: dict[str, Any]) -> RunSpec:
     """Take the options that ``run`` and ``plan`` share. Raises ``UserError``."""
-    from icl_bench.backends.registry import BackendSpec
+    from icl_bench.backends.spec import BackendSpec
     from icl_bench.sweep.sweep import RunSpec
 
     if options["unconstrained"] and options["score"] == "exact":

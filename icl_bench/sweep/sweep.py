@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from icl_bench.backends.interface import Backend
-from icl_bench.backends.registry import (
-    BackendLoader,
-    BackendSpec,
-    check_backend,
-    chosen,
-    make_loader,
-)
+from icl_bench.backends.choice import check_able, check_backend, make_loader
+from icl_bench.backends.interface import Backend, BackendLoader
+from icl_bench.backends.spec import BackendSpec
 from icl_bench.demonstrations.balanced import shots_per_label
 from icl_bench.demonstrations.perturbations import PLAIN, Perturbation
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import UserError
 from icl_bench.frozen import Frozen
 from icl_bench.models.architecture import Architecture, check_family, shape_of
-from icl_bench.models.attention_patterns import FULL, parse
+from icl_bench.models.attention_patterns import parse
 from icl_bench.models.registry import Model, load_tokenizer, resolve, served
 from icl_bench.results.store import Store
 from icl_bench.sweep.compute_cost import ComputeCost, work_of
 from icl_bench.sweep.experiment import Queries, Scoring, TokenizedTask
 from icl_bench.sweep.facts import versions
 from icl_bench.sweep.k_values import KValues, per_label
-from icl_bench.sweep.plan import Plan, check_request, make_plan
+from icl_bench.sweep.plan import Plan, check_request, make_plan, room_for
 from icl_bench.sweep.runner import Outcome, Runner, Watcher
 from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.label_subset import HalfLabels
@@ -112,11 +107,11 @@ class Sweep:
 
     @cached_property
     def engine(self) -> BackendLoader:
-        """The engine, not loaded yet."""
-        asked = _engine(self.spec)
-        if asked.dtype == "auto":
-            asked = asked.model_copy(update={"dtype": self.model.dtype})
-        return make_loader(asked, self.spec.model)
+        """The backend, not loaded yet."""
+        loader = _loader(self.spec)
+        if loader.spec.dtype != "auto":
+            return loader
+        return replace(loader, spec=loader.spec.model_copy(update={"dtype": self.model.dtype}))
 
     @property
     def choices(self) -> list[SelectorSpec]:
@@ -130,7 +125,8 @@ class Sweep:
 
     def load_backend(self) -> Backend:
         """Load the model, or make the connection to it."""
-        return self.engine.load(self.model, self.experiment, self.plan)
+        room = room_for(self.plan, self.model.context_tokens)
+        return self.engine.load(self.model, self.experiment.tokenizer, room)
 
     def works(self) -> Sequence[ComputeCost | None]:
         """What each cell of the plan takes by formula; None where it is not known."""
@@ -176,24 +172,14 @@ class Sweep:
 def check(spec: RunSpec, task: TaskSpec) -> None:
     """Raise ``UserError`` for what can be told without data and model."""
     patterns = [parse(text) for text in spec.attention]
-    engine = chosen(_engine(spec))
-    if engine in {"vllm", "openai"} and (sparse := [p for p in patterns if p != FULL]):
-        raise UserError(f"--attention {sparse[0]}: runs on --backend transformers, not {engine}")
-    check_backend(_engine(spec))
+    loader = _loader(spec)
+    check_able(loader, patterns, spec.tokenizer, exact=spec.scoring == "exact")
+    check_backend(loader)
     if spec.scoring != "greedy" and not task.is_classification:
         option = "--unconstrained" if spec.scoring == "unconstrained" else "--score exact"
         raise UserError(f"{option}: task {task.name} is free text, it has no labels")
-    if spec.scoring == "exact" and engine != "transformers":
-        raise UserError("--score exact: runs on --backend transformers")
     if HalfLabels.parse(spec.labels) and not task.is_classification:
         raise UserError(f"--labels {spec.labels}: task {task.name} is free text, without labels")
-    if (engine == "openai") != (spec.tokenizer is not None):
-        raise UserError(
-            "--backend openai needs --tokenizer: a model name, folder or hub id whose tokenizer "
-            "counts the prompt's tokens"
-            if engine == "openai"
-            else "--tokenizer: applies to --backend openai only"
-        )
     _check_demonstrations(spec, task)
 
 
@@ -238,11 +224,9 @@ def _shots(spec: RunSpec, experiment: TokenizedTask) -> KValues:
     return KValues(tuple(shots_per_label(number, drawn, labels) for number in each))
 
 
-def _engine(spec: RunSpec) -> BackendSpec:
-    """The engine that is asked for: where patterns of attention are, the one that has them."""
-    if spec.engine.backend == "auto" and any(parse(text) != FULL for text in spec.attention):
-        return spec.engine.model_copy(update={"backend": "transformers"})
-    return spec.engine
+def _loader(spec: RunSpec) -> BackendLoader:
+    """The backend that is meant: where patterns of attention are asked for, one that has them."""
+    return make_loader(spec.engine, [parse(text) for text in spec.attention])
 
 
 def _model(spec: RunSpec) -> Model:
@@ -252,5 +236,5 @@ def _model(spec: RunSpec) -> Model:
 
 
 def _scoring(spec: RunSpec) -> Scoring:
-    """A server's answers cannot be held to the labels."""
-    return "unconstrained" if chosen(spec.engine) == "openai" else spec.scoring
+    """Answers that cannot be held to the labels are free text."""
+    return spec.scoring if _loader(spec).constrained else "unconstrained"

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from icl_bench.backends.registry import check_dtype
+from icl_bench.backends.spec import check_dtype
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import CellError, UserError
 from icl_bench.frozen import Frozen
