@@ -49,20 +49,20 @@ def measure(
     from icl_bench.models.attention_patterns import parse
     from icl_bench.sweep.compute_cost import PromptLayout, cache_bytes, work_of
 
-    backend, shape = TransformersBackend(source, tokenizer, dtype=dtype), shape_of(str(source))
+    backend, shape = TransformersBackend.load(source, tokenizer, dtype=dtype), shape_of(str(source))
     tokens = len(prompts.prefix)
     seconds: dict[str, float] = {}
     held: dict[str, int] = {}
     for _ in range(repeats):
         for text in patterns:
-            backend._drop_prefix()
-            view = backend._viewed(parse(text), prompts, 0)
+            backend.cache.drop()
+            pattern = parse(text)
             start = time.perf_counter()
-            backend._load_prefix(prompts.prefix, tokens, view)
+            backend.load_prefix(prompts, tokens, pattern)
             elapsed = time.perf_counter() - start
             seconds[text] = min(elapsed, seconds.get(text, elapsed))
-            held[text] = backend._prefix.nbytes()
-    backend._drop_prefix()
+            held[text] = backend.cache.prefix.nbytes()
+    backend.cache.drop()
     print(f"{name}, {tokens:,} tokens, {dtype}")
     columns = ("seconds", "of full", "formula", "ratio", "cache MB", "formula")
     print(f"{'':26}" + "".join(f"{name:>10}" for name in columns))

@@ -2,8 +2,8 @@
 
     python benchmarks/backends.py --data DIR [--k 10,100,400] [--rows 50] [--dtype auto]
 
-Each backend runs in a process of its own, one after the other; engine starts are printed apart. A
-cell's seconds are the engine's, from its prefix to its last answer.
+Each backend runs in a process of its own, one after the other; loading is printed apart. A cell's
+seconds are the backend's, from its prefix to its last answer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BACKENDS = ("transformers", "vllm")
 
 def side(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Sweep with one backend."""
-    from icl_bench.backends.registry import BackendSpec
+    from icl_bench.backends.spec import BackendSpec
     from icl_bench.results.reading import finished_cells, read_results
     from icl_bench.sweep.run_spec import RunSpec
     from icl_bench.sweep.sweep import Sweep

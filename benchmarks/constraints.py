@@ -2,8 +2,8 @@
 
     python benchmarks/constraints.py --data DIR [--rows 40] [--cells banking77:10,clinic150:10]
 
-Each engine runs in a process of its own. Ways: ``choice`` with each of vLLM's grammar engines
-(structured outputs), ``processor`` (a logits processor loaded by the engine) and ``steps`` (one
+Each side runs in a process of its own. Ways: ``choice`` with each of vLLM's grammar engines
+(structured outputs), ``processor`` (a logits processor loaded by vLLM's engine) and ``steps`` (one
 call per token, its tokens allowed from outside). Seconds are of the queries alone, their prefix
 cached; every cell runs twice and the second time counts, so that grammars are compiled already
 (the first time is printed too).
@@ -27,13 +27,13 @@ def cells(text: str) -> list[tuple[str, int]]:
 
 
 def sweep(task: str, k: int, data: Path, rows: int, backend: str) -> Any:
-    from icl_bench.backends.registry import BackendSpec
+    from icl_bench.backends.spec import BackendSpec
     from icl_bench.sweep.run_spec import RunSpec
     from icl_bench.sweep.sweep import Sweep
 
-    engine = BackendSpec(backend=backend)
+    asked = BackendSpec(backend=backend)
     return Sweep.prepare(RunSpec(task=task, model="gemma3-270m", k=str(k), draws=1, seed=0,
-                                 test_size=rows, data_dir=data, backend=engine))  # fmt: skip
+                                 test_size=rows, data_dir=data, backend=asked))  # fmt: skip
 
 
 def transformers(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def transformers(arguments: argparse.Namespace) -> dict[str, Any]:
         ((_, prompts),) = made.plan.groups[0].group.prompts([k])
         start = time.perf_counter()
         answers = [a for pack in backend.answer(prompts, range(arguments.rows),
-                   made.experiment.decoding, 0) for a in pack]  # fmt: skip
+                   [made.experiment.decoding] * len(prompts), 0) for a in pack]  # fmt: skip
         answers.sort(key=lambda a: a.index)
         seconds = time.perf_counter() - start
         found[f"{task}:{k}"] = {"labels": [a.label for a in answers], "seconds": seconds}
@@ -53,7 +53,7 @@ def transformers(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def vllm(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The ways of one engine: its grammar; or the logits processor, and stepping from outside."""
+    """The ways of one side: its grammar; or the logits processor, and stepping from outside."""
     from icl_bench.backends.vllm import VllmBackend
 
     made = [(name, sweep(*name, arguments.data, arguments.rows, "vllm"))
@@ -67,19 +67,17 @@ def vllm(arguments: argparse.Namespace) -> dict[str, Any]:
         max_model_len=needed, constraint=constraint,
     )  # fmt: skip
     print(f"{arguments.side}: engine started in {time.perf_counter() - start:.0f} s", flush=True)
-    ways = (
-        {constraint: _engine} if constraint in GRAMMARS else {constraint: _engine, "steps": _steps}
-    )
+    ways = {constraint: _whole} if constraint in GRAMMARS else {constraint: _whole, "steps": _steps}
     found: dict[str, Any] = {}
     for name, way in ways.items():
         for (task, k), s in made:
             ((_, prompts),) = s.plan.groups[0].group.prompts([k])
             automaton = s.experiment.decoding.automaton
-            backend._warm(prompts.prefix)
+            backend.warm(prompts.prefix)
             took, labels = [], []
             for _ in range(2):
                 backend.llm.reset_prefix_cache()
-                backend._warm(prompts.prefix)
+                backend.warm(prompts.prefix)
                 start = time.perf_counter()
                 asked = [prompts.ids(i) for i in range(arguments.rows)]
                 labels, tokens = way(backend, asked, automaton)
@@ -90,10 +88,10 @@ def vllm(arguments: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def _engine(backend: Any, prompts: Any, automaton: Any) -> tuple[list[int], int]:
+def _whole(backend: Any, prompts: Any, automaton: Any) -> tuple[list[int], int]:
     from icl_bench.backends.interface import Greedy
 
-    done = backend.generate(prompts, backend.sampling(Greedy(automaton)))
+    done = backend.generate(prompts, [backend.sampling(Greedy(automaton))] * len(prompts))
     tokens = [output.outputs[0].token_ids for output in done]
     return [automaton.read(t) for t in tokens], sum(map(len, tokens))
 

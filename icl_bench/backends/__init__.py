@@ -1,3 +1,3 @@
-"""Engines that turn prompts (token ids) into answers."""
+"""Backends that turn prompts (token ids) into answers."""
 
 from __future__ import annotations

@@ -37,14 +37,18 @@ BLOCK_RUN = 256
 class View:
     """Who sees whom in each layer."""
 
-    sights: tuple[ReceptiveSpan, ...] | None = None
+    spans: tuple[ReceptiveSpan, ...] | None = None
     """Of each layer; None where the model's own windows are all there is."""
     layout: Layout | None = None
     """The blocks of the demonstrations."""
 
-    def sight(self, layer: int, window: int | None) -> ReceptiveSpan:
+    def __post_init__(self) -> None:
+        if self.layout is not None and any(span.chunk for span in self.spans or ()):
+            raise ValueError("blocks and means of chunks are not computed together")
+
+    def span(self, layer: int, window: int | None) -> ReceptiveSpan:
         """How far a layer sees that has a window of its own, or none."""
-        return ReceptiveSpan(window) if self.sights is None else self.sights[layer]
+        return ReceptiveSpan(window) if self.spans is None else self.spans[layer]
 
 
 def _weighed(part: Part, chunk: int) -> Part:
@@ -52,11 +56,23 @@ def _weighed(part: Part, chunk: int) -> Part:
     return Part(part.out, part.lse + math.log(chunk))
 
 
-def _banded(ahead: int, queries: int, keys: int, window: int) -> Tensor:
-    """Causal visibility in a window, the first query at key ``ahead``: ``(queries, keys)``."""
-    query = torch.arange(ahead, ahead + queries)[:, None]
-    key = torch.arange(keys)[None]
-    return (key <= query) & (key > query - window)
+def _windows_from(first: int, last: int, window: int) -> np.ndarray:
+    """The first key in the window of each token of ``[first, last)``: ``(tokens,)``."""
+    return np.arange(first, last) - (window - 1)
+
+
+def _seen(
+    lows: np.ndarray, first: int, keys: range, near: np.ndarray | None = None, sink: int = 0
+) -> np.ndarray:
+    """Which keys the tokens from ``first`` on see: ``(tokens, keys)`` bool.
+
+    Each token sees from its own place in ``lows`` up to itself, and besides the keys before
+    ``sink``; nothing that stands before its place in ``near``. All places are counted alike.
+    """
+    token = np.arange(first, first + len(lows))[:, None]
+    key = np.arange(keys.start, keys.stop)[None]
+    seen: np.ndarray = (key <= token) & ((key >= lows[:, None]) | (key < sink))
+    return seen if near is None else seen & (key >= near[:, None])
 
 
 class Masks:
@@ -105,11 +121,11 @@ class Extend:
         window: int | None,
     ) -> Tensor:
         """One layer's attention: ``(1, heads, tokens, head_dim)`` for query and result."""
-        sight, layout = self.view.sight(layer, window), self.view.layout
-        if sight.chunk is not None:
-            return self._chunked(layer, query, LayerKeys(key, value), scale, sight)
-        if sight.window is not None:
-            return self._sliding(layer, query, key, value, scale, sight.window)
+        span, layout = self.view.span(layer, window), self.view.layout
+        if span.chunk is not None:
+            return self._chunked(layer, query, LayerKeys(key, value), scale, span)
+        if span.window is not None:
+            return self._sliding(layer, query, key, value, scale, span.window)
         if layout is not None:
             self.prefix.append_full(layer, key, value)
             return self._blocked(self.prefix.whole(layer), query, scale, layout)
@@ -133,7 +149,8 @@ class Extend:
                 if low < start:
                     parts.append(attend(block, *held.part(low, start), scale))
             else:
-                mask = self._seen_from(lows, start, end, ("blocks",), block, held.key)
+                seen = partial(_seen, lows, start, range(low, end))
+                mask = self._masks.get(("blocks", start, end), block, held.key, seen)
                 parts = [attend(block, *held.part(low, end), scale, mask=mask)]
             if sink:
                 parts.append(attend(block, *held.part(0, sink), scale))
@@ -159,22 +176,6 @@ class Extend:
                 yield begin, cut
                 begin = cut
 
-    def _seen_from(
-        self, lows: np.ndarray, start: int, end: int, kind: tuple[object, ...], query: Tensor,
-        key: Tensor,
-    ) -> Mask:  # fmt: skip
-        """The mask of tokens ``start`` to ``end``, each of which sees from its low to itself.
-
-        Keys begin at the first one's low; all count from the prefix's beginning.
-        """
-
-        def seen() -> np.ndarray:
-            keys = np.arange(lows[0], end)
-            shown: np.ndarray = (keys <= np.arange(start, end)[:, None]) & (keys >= lows[:, None])
-            return shown
-
-        return self._masks.get((*kind, start, end), query, key, seen)
-
     # -- windows --------------------------------------------------------------------------------
 
     def _sliding(
@@ -191,7 +192,7 @@ class Extend:
             high = before + end
             block = query[:, :, start:end]
             if self.view.layout is None:
-                mask = self._mask(before + start - low, high - low, window, block, key)
+                mask = self._in_window(before + start - low, high - low, window, block, key)
             else:
                 low, mask = self._blocks_in_window(start, end, low, before, window, block, key)
             part = attend(block, key[:, :, low:high], value[:, :, low:high], scale, mask=mask)
@@ -200,10 +201,11 @@ class Extend:
         self.prefix.replace_tail(layer, key[:, :, keep:].clone(), value[:, :, keep:].clone())
         return torch.cat(outs, 2)
 
-    def _mask(self, ahead: int, keys: int, window: int, query: Tensor, key: Tensor) -> Mask:
+    def _in_window(self, ahead: int, keys: int, window: int, query: Tensor, key: Tensor) -> Mask:
         """The window's mask for queries whose first stands ``ahead`` keys into the keys."""
         shape = (ahead, query.shape[2], keys, window)
-        return self._masks.get(shape, query, key, lambda: _banded(*shape))
+        lows = _windows_from(ahead, ahead + query.shape[2], window)
+        return self._masks.get(shape, query, key, partial(_seen, lows, ahead, range(keys)))
 
     def _blocks_in_window(
         self, start: int, end: int, low: int, before: int, window: int, query: Tensor, key: Tensor
@@ -214,30 +216,25 @@ class Extend:
         """
         layout = self.view.layout
         assert layout is not None
+        first, last = self.prefix.length + start, self.prefix.length + end
         offset = self.prefix.length - before  # the position of the first key that is there
-        positions = np.arange(start, end) + self.prefix.length
-        lows = layout.first(positions)
+        lows = layout.first(np.arange(first, last))
         if layout.sink_end <= low + offset or not lows[0]:
             low = max(low, int(lows[0]) - offset)
-
-        def seen() -> np.ndarray:
-            keys = np.arange(low, before + end) + offset
-            near = (keys <= positions[:, None]) & (keys > positions[:, None] - window)
-            shown: np.ndarray = near & ((keys >= lows[:, None]) | (keys < layout.sink_end))
-            return shown
-
+        near, keys = _windows_from(first, last, window), range(low + offset, last)
+        seen = partial(_seen, lows, first, keys, near, layout.sink_end)
         return low, self._masks.get(("window", start, low, window), query, key, seen)
 
     # -- means of chunks ------------------------------------------------------------------------
 
     def _chunked(
-        self, layer: int, query: Tensor, new: LayerKeys, scale: float, sight: ReceptiveSpan
+        self, layer: int, query: Tensor, new: LayerKeys, scale: float, span: ReceptiveSpan
     ) -> Tensor:
         """A window that reaches back to the beginning of a chunk, and means before it."""
-        chunk, length = sight.chunk or 1, self.prefix.length
+        chunk, length = span.chunk or 1, self.prefix.length
         keys = joined(self.prefix.tail(layer), new)
         base = length + self.tokens - keys.tokens  # where the first of the keys stands
-        far = sight.first(np.arange(length, length + self.tokens + 1))
+        far = span.first(np.arange(length, length + self.tokens + 1))
         count = (int(far[-1]) - base) // chunk
         if count:
             self.prefix.append_means(layer, chunk_means(keys, chunk, count))
@@ -246,16 +243,15 @@ class Extend:
             end = min(start + SLIDING_BLOCK, self.tokens)
             block, lows = query[:, :, start:end], far[start:end]
             low, high = int(lows[0]) - base, length + end - base
-            mask = self._seen_from(
-                lows, length + start, length + end, ("near", sight), block, keys.key
-            )
+            seen = partial(_seen, lows, length + start, range(int(lows[0]), length + end))
+            mask = self._masks.get(("near", span, start, end), block, keys.key, seen)
             parts = [attend(block, *keys.part(low, high), scale, mask=mask)]
             sure, some = int(lows[0]) // chunk, int(lows[-1]) // chunk
             if means is not None and sure:
                 parts.append(_weighed(attend(block, *means.part(0, sure), scale), chunk))
             if means is not None and some > sure:
                 gone = partial(np.less, np.arange(sure, some), lows[:, None] // chunk)
-                mask = self._masks.get(("means", sight, start), block, keys.key, gone)
+                mask = self._masks.get(("means", span, start), block, keys.key, gone)
                 part = attend(block, *means.part(sure, some), scale, mask=mask)
                 parts.append(_weighed(part, chunk))
             outs.append(merge(parts))
@@ -264,10 +260,6 @@ class Extend:
             layer, keys.key[:, :, keep:].clone(), keys.value[:, :, keep:].clone()
         )
         return torch.cat(outs, 2)
-
-    def done(self) -> None:
-        """All layers were computed: the new tokens belong to the prefix."""
-        self.prefix.length += self.tokens
 
 
 class Pack:
@@ -316,30 +308,30 @@ class Pack:
         held = self.keys.layer(layer, key)
         held.key[self.rows, :, self.slots] = key[0].transpose(0, 1)
         held.value[self.rows, :, self.slots] = value[0].transpose(0, 1)
-        sight = self.view.sight(layer, window)
-        if sight.chunk is not None:
-            return merge(self._chunked(layer, held, query, scale, sight))
-        parts = [self._own(held, query, scale, sight.window)]
-        if self.prefix.length and sight.window is None:
+        span = self.view.span(layer, window)
+        if span.chunk is not None:
+            return merge(self._chunked(layer, held, query, scale, span))
+        parts = [self._own(held, query, scale, span.window)]
+        if self.prefix.length and span.window is None:
             parts.append(attend(query, *self.prefix.full(layer), scale))
         elif (tail := self.prefix.tail(layer)) is not None and tail.tokens:
-            mask = self._tail_mask(tail.tokens, sight.window or 0, query, key)
+            mask = self._tail_mask(tail.tokens, span.window or 0, query, key)
             parts.append(attend(query, tail.key, tail.value, scale, mask=mask))
         return merge(parts)
 
     def _chunked(
-        self, layer: int, held: LayerKeys, query: Tensor, scale: float, sight: ReceptiveSpan
+        self, layer: int, held: LayerKeys, query: Tensor, scale: float, span: ReceptiveSpan
     ) -> list[Part]:
         """A query's own tokens, all of them in its window, the prefix's last ones, and means."""
         parts = [self._own(held, query, scale, None)]
-        tail, means, chunk = self.prefix.tail(layer), self.prefix.means(layer), sight.chunk or 1
+        tail, means, chunk = self.prefix.tail(layer), self.prefix.means(layer), span.chunk or 1
         if tail is None or not tail.tokens:
             return parts
-        far = self._far(sight)
+        far = self._far(span)
         base = self.prefix.length - tail.tokens
         past = max(0, int(far.max()) - base) // chunk  # chunks that leave the window in this pack
         keys = torch.arange(base, self.prefix.length, device=far.device)
-        name = ("near", sight.window)
+        name = ("near", span)
         mask = self._masks.get(name, query, tail.key, lambda: keys >= far[:, None])
         parts.append(attend(query, tail.key, tail.value, scale, mask=mask))
         if means is not None:
@@ -347,15 +339,15 @@ class Pack:
         if past:
             left = chunk_means(tail, chunk, past)
             ends = base + (torch.arange(past, device=far.device) + 1) * chunk
-            name = ("gone", sight.window)
+            name = ("gone", span)
             mask = self._masks.get(name, query, tail.key, lambda: ends <= far[:, None])
             parts.append(_weighed(attend(query, left.key, left.value, scale, mask=mask), chunk))
         return parts
 
-    def _far(self, sight: ReceptiveSpan) -> Tensor:
+    def _far(self, span: ReceptiveSpan) -> Tensor:
         """The first token that each new one sees by itself: ``(tokens,)``."""
         positions = (self.offsets + self.prefix.length).cpu().numpy()
-        far = sight.first(positions)
+        far = span.first(positions)
         assert far.max() <= self.prefix.length, "a query's own tokens leave its window"
         return torch.from_numpy(far).to(self.offsets.device)
 

@@ -2,8 +2,8 @@
 
 Where a demonstration sees nothing but itself and a sink that all prompts begin with, its keys and
 values do not depend on the prompt; only the keys' rotation does. So they are computed behind the
-sink, kept, and turned by the distance to their place (rotary embeddings turn a key at position p
-and by d further as one at p + d: Su et al. 2021, section 3.2).
+sink, kept, and rotated by the distance to their place (a key that rotary embeddings have rotated
+for position p, rotated by d more, is one for position p + d: Su et al. 2021, section 3.2).
 """
 
 from __future__ import annotations
@@ -60,19 +60,19 @@ def _nbytes(layers: Mapping[int, LayerKeys]) -> int:
 
 
 class RotaryShift:
-    """Turns keys by a distance, as a model's rotary embedding does."""
+    """Rotates keys by a distance, as a model's rotary embedding does."""
 
     def __init__(self, core: Any) -> None:
         self._rotary = core.rotary_emb
         kinds = getattr(core.config, "layer_types", None) or []
         self._kinds: list[str] = kinds if hasattr(self._rotary, "layer_types") else []
 
-    def angles(self, shifts: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+    def angles(self, distances: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
         """Cosines and sines, ``(tokens, head_dim)`` each, of distances ``(tokens,)``, by kind."""
-        like = torch.zeros(1, device=shifts.device)
+        like = torch.zeros(1, device=distances.device)
         found = {}
         for kind in dict.fromkeys(self._kinds or [""]):
-            cos, sin = self._rotary(like, shifts[None], *([kind] if kind else []))
+            cos, sin = self._rotary(like, distances[None], *([kind] if kind else []))
             name = f"{kind}_attention_scaling" if kind else "attention_scaling"
             scaling = getattr(self._rotary, name, 1.0)
             found[kind] = (cos[0] / scaling, sin[0] / scaling)
@@ -83,8 +83,8 @@ class RotaryShift:
         return self._kinds[layer] if self._kinds else ""
 
 
-def turned(key: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Keys ``(1, heads, tokens, head_dim)`` turned further, computed in float32."""
+def rotated(key: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Keys ``(1, heads, tokens, head_dim)`` rotated further, computed in float32."""
     wide = key.float()
     first, second = wide.chunk(2, -1)
     return (wide * cos + torch.cat((-second, first), -1) * sin).to(key.dtype)
@@ -94,29 +94,29 @@ def assembled(
     head: Prefix,
     shown: Sequence[Mapping[int, LayerKeys]],
     base: int,
-    sights: Sequence[ReceptiveSpan],
-    turner: RotaryShift,
-    device: torch.device,
+    spans: Sequence[ReceptiveSpan],
+    shift: RotaryShift,
 ) -> Prefix:
     """A prefix of the head and, behind it, demonstrations that were computed at ``base``."""
+    device = next(iter(shown[0].values())).key.device
     sizes = [next(iter(layers.values())).tokens for layers in shown]
     length = head.length + sum(sizes)
     places = head.length + torch.cumsum(torch.tensor([0, *sizes]), 0)[:-1]
-    shifts = torch.repeat_interleave(places - base, torch.tensor(sizes)).to(device)
-    angles = turner.angles(shifts)
+    distances = torch.repeat_interleave(places - base, torch.tensor(sizes)).to(device)
+    angles = shift.angles(distances)
     result = Prefix()
     result.reserve(length)
-    for layer, sight in enumerate(sights):
+    for layer, span in enumerate(spans):
         key = torch.cat([layers[layer].key for layers in shown], 2)
         value = torch.cat([layers[layer].value for layers in shown], 2)
-        key = turned(key, *angles[turner.kind(layer)])
-        start = head.tail(layer) if sight.window else LayerKeys(*head.full(layer))
+        key = rotated(key, *angles[shift.kind(layer)])
+        start = head.tail(layer) if span.window else LayerKeys(*head.full(layer))
         if start is not None:
             key, value = torch.cat([start.key, key], 2), torch.cat([start.value, value], 2)
-        if sight.window is None:
+        if span.window is None:
             result.append_full(layer, key, value)
         else:
-            keep = max(0, key.shape[2] - (sight.window - 1))
+            keep = max(0, key.shape[2] - (span.window - 1))
             result.replace_tail(layer, key[:, :, keep:], value[:, :, keep:])
     result.length = length
     return result

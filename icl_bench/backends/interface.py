@@ -1,14 +1,23 @@
-"""What the runner asks of an engine: token ids in, answers out, a pack at a time."""
+"""What a run asks of a backend: token ids in, answers out, a pack at a time.
+
+A backend of another package is one file: a :class:`BackendLoader`, entered in
+:data:`icl_bench.registry.BACKENDS`, and the :class:`Backend` that it loads.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from icl_bench.backends.label_constraint import LabelAutomaton, LabelTrie
+from icl_bench.backends.spec import BackendSpec
 from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.prompts.encoding import PromptSet
+
+if TYPE_CHECKING:
+    from icl_bench.models.registry import Model
 
 
 @dataclass(frozen=True)
@@ -34,11 +43,12 @@ class Free:
 
 
 Decoding = Greedy | Exact | Free
+"""How the answer to one prompt is found. Prompts that are answered alike have the same object."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What an engine says to one prompt."""
+    """What a backend says to one prompt."""
 
     index: int
     """Which prompt of the set."""
@@ -60,7 +70,7 @@ class Answer:
 
 @dataclass
 class Counters:
-    """Work done since the engine started."""
+    """Work done since the backend was loaded."""
 
     prefix_tokens: int = 0
     """Prompt tokens computed once and shared."""
@@ -79,7 +89,7 @@ class Counters:
 
 
 class Backend(Protocol):
-    """An engine with a loaded model."""
+    """A loaded model that answers prompts."""
 
     name: str
     counters: Counters
@@ -87,27 +97,70 @@ class Backend(Protocol):
     @property
     def peak_prefix_bytes(self) -> int | None:
         """Most bytes of keys and values that were kept while the last prompts were answered; None
-        where the engine does not say.
+        where the backend does not say.
         """
 
     def identity(self) -> dict[str, str]:
-        """What of the engine decides the answers: its name, the dtype, ..."""
+        """What of it decides the answers: its name, the dtype, ..."""
         ...
 
     def answer(
         self,
         prompts: PromptSet,
         todo: Sequence[int],
-        decoding: Decoding,
+        decodings: Sequence[Decoding],
         reserve: int,
         pattern: Pattern = FULL,
     ) -> Iterator[list[Answer]]:
         """Answer the prompts whose indices are in ``todo``, a pack at a time, in any order.
 
-        Calls whose prefixes extend one another should follow each other: the engine keeps what it
+        ``decodings[i]`` says how prompt ``i`` is answered: there is one for each prompt of the set.
+        Calls whose prefixes extend one another should follow each other: the backend keeps what it
         has computed. ``reserve`` is the longest prefix (tokens) that will follow. ``pattern`` says
-        which tokens see which; an engine that has only ``full`` is not asked for another.
+        which tokens see which; a backend that has only ``full`` is not asked for another.
 
         Raises ``CellError`` where this cell cannot be computed, for example for lack of memory.
         """
         ...
+
+
+@dataclass(frozen=True)
+class BackendLoader(ABC):
+    """A backend before it is loaded: what may be asked of it, and what it will be called.
+
+    What decides its answers goes into a cell's hash, so that is known before anything is loaded.
+    Making a loader imports nothing of the backend's library and checks nothing.
+    """
+
+    spec: BackendSpec
+
+    name: ClassVar[str]
+    """As in ``--backend`` and in the registry."""
+    options: ClassVar[frozenset[str]] = frozenset()
+    """Fields of ``BackendSpec`` that it reads beside ``dtype``; others must not be set."""
+    patterns: ClassVar[bool] = False
+    """Whether it computes attention patterns other than ``full``."""
+    constrained: ClassVar[bool] = True
+    """Whether it holds answers to the labels (``Greedy``); else it is asked for ``Free`` alone."""
+    exact: ClassVar[bool] = False
+    """Whether it scores every label (``Exact``)."""
+    needs_tokenizer_name: ClassVar[bool] = False
+    """Whether the model's files are not here, so that a tokenizer must be named to count tokens."""
+
+    def check(self) -> None:
+        """Raise ``UserError`` for what can be told without loading: a missing package or key."""
+        return
+
+    @abstractmethod
+    def identity(self) -> dict[str, str]:
+        """What of it decides the answers, ``backend`` first; equals the loaded backend's."""
+
+    @abstractmethod
+    def load(self, model: Model, tokenizer: Any, room: int) -> Backend:
+        """Load the model, or make the connection. ``room`` is the tokens of the longest prompt
+        with its answer. Raises ``UserError`` or ``CellError``.
+        """
+
+    def rate(self) -> float | None:
+        """Operations a second that this machine computes; None where another one computes."""
+        return None

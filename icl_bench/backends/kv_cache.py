@@ -116,6 +116,7 @@ class Prefix:
 
 
 def grown(old: Tensor | None, new: Tensor, size: int, used: int) -> Tensor:
+    """A buffer ``(1, key_heads, size, head_dim)`` like ``new`` that begins with the old tokens."""
     batch, heads, _, width = new.shape
     grown = new.new_empty(batch, heads, size, width)
     if old is not None:
@@ -124,6 +125,7 @@ def grown(old: Tensor | None, new: Tensor, size: int, used: int) -> Tensor:
 
 
 def joined(first: LayerKeys | None, then: LayerKeys) -> LayerKeys:
+    """Keys and values of some tokens and of those behind them."""
     if first is None:
         return then
     return LayerKeys(torch.cat([first.key, then.key], 2), torch.cat([first.value, then.value], 2))

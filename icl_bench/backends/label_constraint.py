@@ -49,6 +49,11 @@ class LabelAutomaton:
         return tuple(np.searchsorted(self.vocabulary, tokens) for tokens in self.tokens)
 
     @cached_property
+    def longest(self) -> int:
+        """Bytes of the longest answer, and so the most tokens that one may take."""
+        return max(len(answer.encode()) for answer in self.answers)
+
+    @cached_property
     def deciding(self) -> tuple[int, ...]:
         """Tokens that decide on an answer wherever they are allowed: generation can stop there."""
         undecided: set[int] = set()

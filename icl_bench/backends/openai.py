@@ -115,16 +115,15 @@ class OpenAIBackend:
         self,
         prompts: PromptSet,
         todo: Sequence[int],
-        decoding: Decoding,
+        decodings: Sequence[Decoding],
         reserve: int,  # noqa: ARG002 - the server keeps what it likes
         pattern: Pattern = FULL,
     ) -> Iterator[list[Answer]]:
         """See ``Backend.answer``. What has been answered when a request fails is yielded first."""
         assert pattern == FULL, "attention patterns run on the transformers backend"
-        assert isinstance(decoding, Free), "a server's answers cannot be constrained"
         start, failure = time.perf_counter(), None
         with ThreadPoolExecutor(self._concurrency) as pool:
-            asked = {pool.submit(self._ask, prompts.text(i), decoding): i for i in todo}
+            asked = {pool.submit(self._ask, prompts.text(i), _free(decodings[i])): i for i in todo}
             try:
                 while asked:
                     done, _ = wait(asked, return_when=FIRST_COMPLETED)
@@ -206,6 +205,11 @@ class OpenAIBackend:
         cause = error.__cause__ if str(error) == "Connection error." else None
         text = str(cause or error) or type(error).__name__
         return one_line(text.replace(self._key, "***"))[:300]
+
+
+def _free(decoding: Decoding) -> Free:
+    assert isinstance(decoding, Free), "a server's answers cannot be constrained"
+    return decoding
 
 
 def _cancel(futures: Mapping[Future[_Reply], int]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -12,26 +12,64 @@ from torch import Tensor
 from icl_bench.backends.attention_steps import Pack, causal_rows
 from icl_bench.backends.interface import Answer, Decoding, Exact, Free, Greedy
 from icl_bench.backends.kv_cache import LayerKeys, PackKeys
-from icl_bench.backends.label_constraint import LabelTrie
+from icl_bench.backends.label_constraint import LabelAutomaton, LabelTrie
+from icl_bench.backends.prefix_cache import PrefixCache
 from icl_bench.prompts.encoding import Ids
 
-if TYPE_CHECKING:
-    from icl_bench.backends.transformers import TransformersBackend
+HEAD_ROWS = 128
+"""Rows of logits over a whole vocabulary that are held at once."""
 
-HEAD_ROWS = 128  # rows of logits over a whole vocabulary that are held at once
+
+def pack_kind(decoding: Decoding) -> object:
+    """What the queries of one pack have in common: how they are answered, and for ``Exact``, of
+    which one pass computes the same tree behind every query, the labels.
+    """
+    return id(decoding.trie) if isinstance(decoding, Exact) else type(decoding)
+
+
+def answer_room(decoding: Decoding) -> int:
+    """Tokens that an answer takes at most."""
+    if isinstance(decoding, Greedy):
+        return decoding.automaton.longest
+    return decoding.max_tokens if isinstance(decoding, Free) else int(decoding.trie.depths.max())
+
+
+def tree_tokens(decoding: Decoding) -> int:
+    """Tokens that are computed behind a query in one call (0 where they follow one by one)."""
+    return len(decoding.trie.inner) if isinstance(decoding, Exact) else 0
+
+
+@dataclass
+class PackLimits:
+    """How much is computed in one call; the backend lowers it where memory is short."""
+
+    rows: int
+    tokens: int
+    """Rows times the width of the widest."""
+
+    def first_rows(self, widths: Sequence[int]) -> int:
+        """How many of the first rows make a pack, given their widths in rising order: at least
+        one.
+        """
+        count = 1
+        while count < min(len(widths), self.rows) and widths[count] * (count + 1) <= self.tokens:
+            count += 1
+        return count
 
 
 class OpenPack:
-    """A pack of queries while their answers are being written."""
+    """A pack of queries behind one prefix while their answers are being written."""
 
-    def __init__(self, engine: TransformersBackend, suffixes: Sequence[Ids], extra: int) -> None:
-        self._engine, self._device = engine, engine.device
+    def __init__(self, cache: PrefixCache, suffixes: Sequence[Ids], extra: int) -> None:
+        """Compute the queries; ``extra`` is the tokens that a row's answer may take behind it."""
+        self._cache, self._model = cache, cache.model
+        self._device = device = cache.model.device
         lengths = [len(s) for s in suffixes]
-        self.lengths = torch.tensor(lengths, device=self._device)
+        self._lengths = torch.tensor(lengths, device=device)
         self._keys = PackKeys(len(suffixes), max(lengths) + extra)
-        arange = torch.arange(max(lengths) + extra, device=self._device)
+        arange = torch.arange(max(lengths) + extra, device=device)
         self._slot_offsets = arange.repeat(len(suffixes), 1)
-        rows, slots = causal_rows(lengths, self._device)
+        rows, slots = causal_rows(lengths, device)
         used = int(slots.max()) + 1
         hidden = self._call(
             [token for suffix in suffixes for token in suffix],
@@ -40,17 +78,24 @@ class OpenPack:
             slots,
             arange[:used] <= slots[:, None],
         )
-        self.ends = hidden[torch.cumsum(self.lengths, 0) - 1]
+        self.ends = hidden[torch.cumsum(self._lengths, 0) - 1]
+        """Last hidden states of the queries' ends: ``(rows, hidden)``."""
+
+    @classmethod
+    def of(
+        cls, cache: PrefixCache, suffixes: Sequence[Ids], decodings: Sequence[Decoding]
+    ) -> OpenPack:
+        """Compute queries that will be answered so."""
+        return cls(cache, suffixes, max(tree_tokens(d) or answer_room(d) for d in decodings))
 
     def _call(
         self, tokens: Sequence[int], rows: Tensor, slots: Tensor, offsets: Tensor, visible: Tensor
     ) -> Tensor:
-        prefix = self._engine._prefix
+        prefix = self._cache.prefix
         seen = self._slot_offsets[:, : visible.shape[1]]
-        view = self._engine._view
-        step = Pack(prefix, self._keys, rows, slots, offsets, visible, seen, view)
+        step = Pack(prefix, self._keys, rows, slots, offsets, visible, seen, self._cache.view)
         flat = torch.tensor(tokens, device=self._device)
-        return self._engine._forward(flat, offsets + prefix.length, step)
+        return self._model.forward(flat, offsets + prefix.length, step)
 
     def keys_of(self, row: int, tokens: int) -> dict[int, LayerKeys]:
         """Copies of one row's keys and values in every layer."""
@@ -59,27 +104,45 @@ class OpenPack:
     def _next(self, rows: Sequence[int], tokens: Sequence[int], written: int) -> Tensor:
         """Feed one chosen token for each live row; hidden states ``(rows, hidden)``."""
         live = torch.tensor(rows, device=self._device)
-        slots = self.lengths[live] + written
+        slots = self._lengths[live] + written
         used = int(slots.max()) + 1
         visible = torch.arange(used, device=self._device) <= slots[:, None]
-        self._engine.counters.answer_tokens += len(rows)
+        self._cache.counters.answer_tokens += len(rows)
         return self._call(tokens, live, slots, slots, visible)
 
-    def greedy(self, decoding: Greedy) -> list[Answer]:
-        """Walk the automaton, all rows a token at a time, until each has one label left."""
-        automaton = decoding.automaton
-        states = [0] * len(self.lengths)
+    def answers(self, decodings: Sequence[Decoding]) -> list[Answer]:
+        """Answer every query by its own decoding; all are of one :func:`pack_kind`.
+
+        An answer's index is its row.
+        """
+        greedy = [decoding for decoding in decodings if isinstance(decoding, Greedy)]
+        free = [decoding for decoding in decodings if isinstance(decoding, Free)]
+        if len(greedy) == len(decodings):
+            return self._greedy([decoding.automaton for decoding in greedy])
+        if len(free) == len(decodings):
+            return self._free(free)
+        (first, *_) = decodings
+        assert isinstance(first, Exact), "a pack's queries are answered in one way"
+        return self._exact(first.trie)
+
+    # -- greedy ---------------------------------------------------------------------------------
+
+    def _greedy(self, automata: Sequence[LabelAutomaton]) -> list[Answer]:
+        """Walk each row's automaton, all rows a token at a time, until it has one label left."""
+        vocabulary, columns = _joint_vocabulary(automata)
+        states = [0] * len(automata)
         answers: dict[int, Answer] = {}
         rows, hidden, written = list(range(len(states))), self.ends, 0
         while rows:
-            logits = self._engine._some_logits(hidden, automaton.vocabulary)
+            logits = self._model.some_logits(hidden, vocabulary)
             tokens = []
             for place, row in enumerate(rows):
-                token, states[row] = automaton.choose(states[row], logits[place])
+                own = logits[place][columns[id(automata[row])]]
+                token, states[row] = automata[row].choose(states[row], own)
                 tokens.append(token)
             written += 1
             for row in rows:
-                if (label := int(automaton.decided[states[row]])) >= 0:
+                if (label := int(automata[row].decided[states[row]])) >= 0:
                     answers[row] = Answer(row, 0, written, label=label)
             going = [place for place, row in enumerate(rows) if row not in answers]
             rows, tokens = [rows[p] for p in going], [tokens[p] for p in going]
@@ -87,38 +150,40 @@ class OpenPack:
                 hidden = self._next(rows, tokens, written - 1)
         return [answers[row] for row in range(len(states))]
 
-    def free(self, decoding: Free) -> list[Answer]:
-        """Generate without constraint until the stop text, the end token or the limit."""
-        engine = self._engine
-        ends = _end_tokens(engine._model, engine.tokenizer)
-        written: list[list[int]] = [[] for _ in self.lengths]
+    # -- free text ------------------------------------------------------------------------------
+
+    def _free(self, decodings: Sequence[Free]) -> list[Answer]:
+        """Generate without constraint until a row's stop text, the end token or its limit."""
+        ends, decode = self._model.end_tokens, self._model.tokenizer.decode
+        written: list[list[int]] = [[] for _ in decodings]
         answers: dict[int, Answer] = {}
-        rows, hidden = list(range(len(written))), self.ends
-        for step in range(decoding.max_tokens):
+        rows, hidden, step = list(range(len(written))), self.ends, 0
+        while rows:
             blocks = hidden.split(HEAD_ROWS)
-            tokens = torch.cat([engine._logits(h).argmax(-1) for h in blocks]).tolist()
+            tokens = torch.cat([self._model.logits(h).argmax(-1) for h in blocks]).tolist()
             for row, token in zip(rows, tokens, strict=True):
-                text = None
+                asked, text = decodings[row], None
                 if token in ends:
-                    text = engine.tokenizer.decode(written[row])
+                    text = decode(written[row])
                 else:
                     written[row].append(token)
-                    so_far = engine.tokenizer.decode(written[row])
-                    if decoding.stop in so_far or step + 1 == decoding.max_tokens:
-                        text = so_far.split(decoding.stop)[0]
+                    so_far = decode(written[row])
+                    if asked.stop in so_far or step + 1 == asked.max_tokens:
+                        text = so_far.split(asked.stop)[0]
                 if text is not None:
                     answers[row] = Answer(row, 0, step + 1, text=text)
             going = [place for place, row in enumerate(rows) if row not in answers]
             rows, tokens = [rows[p] for p in going], [tokens[p] for p in going]
-            if not rows:
-                break
-            hidden = self._next(rows, tokens, step)
+            if rows:
+                hidden = self._next(rows, tokens, step)
+            step += 1
         return [answers[row] for row in range(len(written))]
 
-    def exact(self, decoding: Exact) -> list[Answer]:
+    # -- every label ----------------------------------------------------------------------------
+
+    def _exact(self, trie: LabelTrie) -> list[Answer]:
         """Log-probability of every label, all of them as branches of one tree behind the query."""
-        trie, count = decoding.trie, len(self.lengths)
-        inner = trie.inner
+        inner, count = trie.inner, len(self._lengths)
         below = inner[1:]  # the root's hidden state is the query's end
         hidden = self.ends[:, None]
         if len(below):
@@ -141,7 +206,7 @@ class OpenPack:
         wanted = torch.from_numpy(children).to(self._device)
         found = []
         for start in range(0, len(hidden), HEAD_ROWS):
-            logits = self._engine._logits(hidden[start : start + HEAD_ROWS])
+            logits = self._model.logits(hidden[start : start + HEAD_ROWS])
             nodes = torch.arange(start, start + len(logits), device=self._device) % len(wanted)
             chosen = logits.gather(1, wanted[nodes])
             found.append(chosen - torch.logsumexp(logits, -1, keepdim=True))
@@ -149,26 +214,40 @@ class OpenPack:
 
     def _tree(self, tokens: np.ndarray, trie: LabelTrie, nodes: np.ndarray) -> Tensor:
         """Hidden states of tree nodes behind every query: ``(rows, nodes, hidden)``."""
-        count, size, device = len(self.lengths), len(nodes), self._device
+        count, size, device = len(self._lengths), len(nodes), self._device
         rows = torch.arange(count, device=device).repeat_interleave(size)
         order = torch.arange(size, device=device).repeat(count)
         depths = torch.from_numpy(trie.depths[nodes] - 1).to(device)
         paths = torch.from_numpy(trie.ancestors[np.ix_(nodes, nodes)]).to(device)
-        starts = self.lengths[rows]
-        used = int(self.lengths.max()) + size
+        starts = self._lengths[rows]
+        used = int(self._lengths.max()) + size
         slot = torch.arange(used, device=device)
         visible = slot[None] < starts[:, None]
         visible[torch.arange(len(rows), device=device)[:, None], starts[:, None] + slot[:size]] = (
             paths[order]
         )
         every = torch.arange(count, device=device)[:, None]
-        self._slot_offsets[every, self.lengths[:, None] + slot[:size]] = (
-            self.lengths[:, None] + depths[None]
+        self._slot_offsets[every, self._lengths[:, None] + slot[:size]] = (
+            self._lengths[:, None] + depths[None]
         )
-        self._engine.counters.answer_tokens += len(rows)
+        self._cache.counters.answer_tokens += len(rows)
         flat = np.tile(tokens, count).tolist()
         hidden = self._call(flat, rows, starts + order, starts + depths[order], visible)
         return hidden.reshape(count, size, -1)
+
+
+def _joint_vocabulary(
+    automata: Sequence[LabelAutomaton],
+) -> tuple[np.ndarray, dict[int, np.ndarray | slice]]:
+    """Tokens that any of the automata allows, sorted; by an automaton's id, where its own stand.
+
+    One product gives the logits of all rows, however many automata they have.
+    """
+    different = {id(automaton): automaton for automaton in automata}
+    if len(different) == 1:
+        return automata[0].vocabulary, {id(automata[0]): slice(None)}
+    joint = np.unique(np.concatenate([a.vocabulary for a in different.values()]))
+    return joint, {name: np.searchsorted(joint, a.vocabulary) for name, a in different.items()}
 
 
 def _scored(row: int, scores: np.ndarray) -> Answer:
@@ -180,17 +259,3 @@ def _scored(row: int, scores: np.ndarray) -> Answer:
     return Answer(
         row, 0, 0, label=best, probability=top, margin=top - second, label_mass=float(chances.sum())
     )
-
-
-def answer_room(decoding: Decoding) -> int:
-    """Tokens that an answer takes at most (a token has at least one byte)."""
-    if isinstance(decoding, Greedy):
-        return max(len(text.encode()) for text in decoding.automaton.answers)
-    return decoding.max_tokens if isinstance(decoding, Free) else int(decoding.trie.depths.max())
-
-
-def _end_tokens(model: Any, tokenizer: Any) -> set[int]:
-    """Tokens after which a model is done."""
-    ids = getattr(model.generation_config, "eos_token_id", None)
-    ids = ids if isinstance(ids, list) else [ids]
-    return {int(i) for i in [*ids, tokenizer.eos_token_id] if i is not None}

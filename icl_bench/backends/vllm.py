@@ -1,8 +1,8 @@
-"""The vLLM backend: demonstrations stay in the engine's prefix cache, answers held to the labels.
+"""The vLLM backend: demonstrations stay in its prefix cache, answers are held to the labels.
 
-One engine serves a run. A cell is one call: first its prefix alone, so that its queries find it in
-the cache instead of each computing it, then all queries together. Cells of a draw follow each other
-with rising k, so that every prefix extends the one before it.
+One engine of vLLM serves a run. A cell is one call: first its prefix alone, so that its queries
+find it in the cache instead of each computing it, then all queries together. Cells of a draw follow
+each other with rising k, so that every prefix extends the one before it.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class VllmBackend:
         self,
         prompts: PromptSet,
         todo: Sequence[int],
-        decoding: Decoding,
+        decodings: Sequence[Decoding],
         reserve: int,  # noqa: ARG002 - the engine's cache has the size it has
         pattern: Pattern = FULL,
     ) -> Iterator[list[Answer]]:
@@ -123,25 +123,30 @@ class VllmBackend:
         start = time.perf_counter()
         try:
             if prompts.prefix and len(todo) > 1:
-                self._warm(prompts.prefix)
-            answers = self._answers(prompts, todo, decoding)
+                self.warm(prompts.prefix)
+            answers = self._answers(prompts, todo, decodings)
         except Exception as error:
             raise CellError(f"vLLM failed ({self._said(error)})") from None
         self.counters.seconds += time.perf_counter() - start
         yield answers
 
-    def _warm(self, prefix: Ids) -> None:
+    def warm(self, prefix: Ids) -> None:
         """Compute a prefix once, before many queries ask for it at the same time."""
         from vllm import SamplingParams
 
-        (done,) = self.generate([prefix], SamplingParams(temperature=0, max_tokens=1))
+        (done,) = self.generate([prefix], [SamplingParams(temperature=0, max_tokens=1)])
         self.counters.prefix_tokens += len(prefix) - _cached(done)
 
-    def _answers(self, prompts: PromptSet, todo: Sequence[int], decoding: Decoding) -> list[Answer]:
-        done = self.generate([prompts.ids(i) for i in todo], self.sampling(decoding))
+    def _answers(
+        self, prompts: PromptSet, todo: Sequence[int], decodings: Sequence[Decoding]
+    ) -> list[Answer]:
+        different = {id(decodings[i]): decodings[i] for i in todo}
+        sampling = {name: self.sampling(decoding) for name, decoding in different.items()}
+        asked = [sampling[id(decodings[i])] for i in todo]
+        done = self.generate([prompts.ids(i) for i in todo], asked)
         answers = []
         for index, output in zip(todo, done, strict=True):
-            cached, (said,) = _cached(output), output.outputs
+            cached, (said,), decoding = _cached(output), output.outputs, decodings[index]
             self.counters.own_tokens += len(prompts.ids(index)) - cached
             self.counters.answer_tokens += len(said.token_ids)
             if isinstance(decoding, Greedy):
@@ -164,8 +169,7 @@ class VllmBackend:
             )
         assert isinstance(decoding, Greedy), "exact scoring runs on the transformers backend"
         automaton = decoding.automaton
-        longest = max(len(answer.encode()) for answer in automaton.answers)
-        common = {"temperature": 0, "max_tokens": longest + 1, "detokenize": False}
+        common = {"temperature": 0, "max_tokens": automaton.longest + 1, "detokenize": False}
         if self.constraint == "processor":
             path, end = self._saved(automaton)
             return SamplingParams(
@@ -190,10 +194,10 @@ class VllmBackend:
             self._written[id(automaton)] = automaton, str(path)
         return self._written[id(automaton)][1], end
 
-    def generate(self, prompts: Sequence[Ids], sampling: Any) -> list[Any]:
-        """Request outputs of vLLM, in the order of the prompts."""
+    def generate(self, prompts: Sequence[Ids], sampling: Sequence[Any]) -> list[Any]:
+        """Request outputs of vLLM, in the order of the prompts; sampling parameters of each."""
         asked = [{"prompt_token_ids": list(ids)} for ids in prompts]
-        done: list[Any] = self.llm.generate(asked, sampling, use_tqdm=False)
+        done: list[Any] = self.llm.generate(asked, list(sampling), use_tqdm=False)
         return done
 
     def _said(self, error: BaseException) -> str:

@@ -424,7 +424,7 @@ class SweepOptions(DataOptions, TaskOptions):
 
     def spec(self) -> RunSpec:
         """Read them. Raises ``UserError``."""
-        from icl_bench.backends.registry import BackendSpec
+        from icl_bench.backends.spec import BackendSpec
         from icl_bench.sweep.run_spec import RunSpec
 
         if self.unconstrained and self.score == "exact":

@@ -2,7 +2,8 @@
 
 A pattern says, for every layer, which earlier tokens a token sees. The query always sees every
 demonstration that its layer keeps. Nothing here touches a model: the same rules count the keys for
-a plan and draw the masks of a backend.
+a plan and draw the masks of a backend. So a pattern of another package is a subclass of
+:class:`Pattern` that is entered in :data:`icl_bench.registry.ATTENTION_PATTERNS`, and no more.
 """
 
 from __future__ import annotations
@@ -10,18 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 
 from icl_bench.errors import UserError
-from icl_bench.wording import nearest
-
-WRITTEN = ("full", "block:SIZE[,sink=1,local=2][,reuse]", "grouped:EVERY,WINDOW",
-           "approx:WINDOW,CHUNK")  # fmt: skip
-
-
-NAMES = tuple(text.partition(":")[0] for text in WRITTEN)
+from icl_bench.registry import ATTENTION_PATTERNS
 
 
 @dataclass(frozen=True)
@@ -77,29 +72,47 @@ class Layout:
         return self.sink_end == other.sink_end or not mine.any()
 
 
-def keys_seen(sight: ReceptiveSpan, layout: Layout | None, first: int, last: int) -> int:
+def keys_seen(span: ReceptiveSpan, layout: Layout | None, first: int, last: int) -> int:
     """Pairs of a token of ``[first, last)`` and a key that it sees in a layer (chunks: one key)."""
     tokens = np.arange(first, last)
-    far = sight.first(tokens)
+    far = span.first(tokens)
     low = far if layout is None else np.maximum(far, layout.first(tokens))
     seen = tokens - low + 1
     if layout is not None:
         seen += np.maximum(np.minimum(layout.sink_end, low) - far, 0)
-    if sight.chunk:
-        seen += far // sight.chunk
+    if span.chunk:
+        seen += far // span.chunk
     return int(seen.sum())
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """Base of all patterns; by itself ``full``: every token sees every earlier one."""
+    """Base of all patterns; by itself ``full``: every token sees every earlier one.
+
+    A backend and a plan ask for nothing but what is defined here. A pattern is a frozen data class
+    whose ``str`` :func:`parse` reads back: it names the pattern's cells.
+    """
 
     name: ClassVar[str] = "full"
+    """The word that it begins with, as in the registry."""
+    written: ClassVar[str] = "full"
+    """How it is written, for messages."""
+
+    @classmethod
+    def parse_words(cls, words: Sequence[str]) -> Self:
+        """Read what stands behind the name and its colon, split at commas.
+
+        Raises ``ValueError`` where it is not as ``written`` says, ``UserError`` for a value that
+        is none.
+        """
+        if words:
+            raise ValueError
+        return cls()
 
     def __str__(self) -> str:
         return self.name
 
-    def sights(self, windows: Sequence[int | None]) -> tuple[ReceptiveSpan, ...]:
+    def spans(self, windows: Sequence[int | None]) -> tuple[ReceptiveSpan, ...]:
         """How far each layer sees, given the model's own windows."""
         return tuple(map(ReceptiveSpan, windows))
 
@@ -120,6 +133,20 @@ class Pattern:
         """Whether each demonstration is computed once and put into prompts as it is."""
         return False
 
+    @property
+    def sink(self) -> int:
+        """Blocks at a prompt's beginning that all others see (the attention sink)."""
+        return 0
+
+    def packed_query_limit(self, windows: Sequence[int | None]) -> int | None:
+        """Tokens of a query, its answer included, that one call may compute; None for any number.
+
+        Where a layer sees means of chunks, all of them must lie in one window. ``windows`` are the
+        model's own.
+        """
+        spans = self.spans(windows)
+        return min((span.window for span in spans if span.chunk and span.window), default=None)
+
 
 FULL = Pattern()
 
@@ -139,8 +166,25 @@ class Block(Pattern):
     local: int = 2
     """Blocks that each sees before itself."""
     reuse: bool = False
-    """Each demonstration is computed once, behind the sink, and turned to its place."""
+    """Each demonstration is computed once, behind the sink, and rotated to its place."""
     name: ClassVar[str] = "block"
+    written: ClassVar[str] = "block:SIZE[,sink=1,local=2][,reuse]"
+
+    @classmethod
+    def parse_words(cls, words: Sequence[str]) -> Self:
+        """See :meth:`Pattern.parse_words`."""
+        size, *options = words or [""]
+        named: dict[str, int] = {}
+        reuse = "reuse" in options
+        for option in options:
+            name, _, value = option.partition("=")
+            if option == "reuse" and options.count("reuse") == 1:
+                continue
+            if name not in ("sink", "local") or name in named:
+                raise ValueError
+            named[name] = whole_number(value)
+        local = named.get("local", 0 if reuse else 2)
+        return cls(whole_number(size), named.get("sink", 1), local, reuse)
 
     def __post_init__(self) -> None:
         _at_least(1, self, size=self.size)
@@ -193,6 +237,13 @@ class Grouped(Pattern):
     window: int
     """Tokens that a layer with a window sees, the token itself included."""
     name: ClassVar[str] = "grouped"
+    written: ClassVar[str] = "grouped:EVERY,WINDOW"
+
+    @classmethod
+    def parse_words(cls, words: Sequence[str]) -> Self:
+        """See :meth:`Pattern.parse_words`."""
+        every, window = words
+        return cls(whole_number(every), whole_number(window))
 
     def __post_init__(self) -> None:
         _at_least(1, self, EVERY=self.every, WINDOW=self.window)
@@ -200,8 +251,8 @@ class Grouped(Pattern):
     def __str__(self) -> str:
         return f"grouped:{self.every},{self.window}"
 
-    def sights(self, windows: Sequence[int | None]) -> tuple[ReceptiveSpan, ...]:
-        """See :meth:`Pattern.sights`."""
+    def spans(self, windows: Sequence[int | None]) -> tuple[ReceptiveSpan, ...]:
+        """See :meth:`Pattern.spans`."""
         found, place = [], 0
         for window in windows:
             if window is None:
@@ -224,6 +275,13 @@ class Approx(Pattern):
     window: int
     chunk: int
     name: ClassVar[str] = "approx"
+    written: ClassVar[str] = "approx:WINDOW,CHUNK"
+
+    @classmethod
+    def parse_words(cls, words: Sequence[str]) -> Self:
+        """See :meth:`Pattern.parse_words`."""
+        window, chunk = words
+        return cls(whole_number(window), whole_number(chunk))
 
     def __post_init__(self) -> None:
         _at_least(1, self, WINDOW=self.window, CHUNK=self.chunk)
@@ -231,11 +289,15 @@ class Approx(Pattern):
     def __str__(self) -> str:
         return f"approx:{self.window},{self.chunk}"
 
-    def sights(self, windows: Sequence[int | None]) -> tuple[ReceptiveSpan, ...]:
-        """See :meth:`Pattern.sights`."""
+    def spans(self, windows: Sequence[int | None]) -> tuple[ReceptiveSpan, ...]:
+        """See :meth:`Pattern.spans`."""
         return tuple(
             ReceptiveSpan(w) if w else ReceptiveSpan(self.window, self.chunk) for w in windows
         )
+
+    def packed_query_limit(self, windows: Sequence[int | None]) -> int:  # noqa: ARG002
+        """See :meth:`Pattern.packed_query_limit`; the same for every model."""
+        return self.window
 
 
 def _at_least(least: int, pattern: Pattern, **values: int) -> None:
@@ -246,58 +308,26 @@ def _at_least(least: int, pattern: Pattern, **values: int) -> None:
 
 def split(text: str) -> tuple[str, ...]:
     """Split a list of patterns at the commas before a pattern's name."""
-    parts = re.split(rf",\s*(?=(?:{'|'.join(NAMES)})\b)", text.strip())
-    return tuple(part.strip() for part in parts)
+    names = "|".join(map(re.escape, ATTENTION_PATTERNS))
+    return tuple(part.strip() for part in re.split(rf",\s*(?=(?:{names})\b)", text.strip()))
 
 
 def parse(text: str) -> Pattern:
     """Read one pattern: ``parse(str(pattern)) == pattern``. Raises ``UserError``."""
     name, _, rest = text.strip().partition(":")
-    if name not in NAMES:
-        raise UserError(f"--attention {text}: not a pattern; {nearest(name, WRITTEN)}")
-    words = [word.strip() for word in rest.split(",")] if rest else []
+    if name not in ATTENTION_PATTERNS:
+        raise UserError(f"--attention {text}: {ATTENTION_PATTERNS.unknown(name)}")
+    kind: type[Pattern] = ATTENTION_PATTERNS[name]
     try:
-        return _MAKERS[name](words)
+        return kind.parse_words([word.strip() for word in rest.split(",")] if rest else [])
     except ValueError:
-        written = WRITTEN[NAMES.index(name)]
-        raise UserError(f"--attention {text}: is written {written}, with whole numbers") from None
+        raise UserError(
+            f"--attention {text}: is written {kind.written}, with whole numbers"
+        ) from None
 
 
-def _full(words: Sequence[str]) -> Pattern:
-    if words:
-        raise ValueError
-    return FULL
-
-
-def _block(words: Sequence[str]) -> Block:
-    size, *options = words or [""]
-    named: dict[str, int] = {}
-    reuse = "reuse" in options
-    for option in options:
-        name, _, value = option.partition("=")
-        if option == "reuse" and options.count("reuse") == 1:
-            continue
-        if name not in ("sink", "local") or name in named:
-            raise ValueError
-        named[name] = _number(value)
-    local = named.get("local", 0 if reuse else 2)
-    return Block(_number(size), named.get("sink", 1), local, reuse)
-
-
-def _grouped(words: Sequence[str]) -> Grouped:
-    every, window = words
-    return Grouped(_number(every), _number(window))
-
-
-def _approx(words: Sequence[str]) -> Approx:
-    window, chunk = words
-    return Approx(_number(window), _number(chunk))
-
-
-_MAKERS = {"full": _full, "block": _block, "grouped": _grouped, "approx": _approx}
-
-
-def _number(text: str) -> int:
+def whole_number(text: str) -> int:
+    """Read a number of a pattern. Raises ``ValueError``."""
     if not re.fullmatch(r"[0-9]{1,9}", text):
         raise ValueError
     return int(text)

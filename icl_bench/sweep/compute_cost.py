@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icl_bench.models.architecture import Architecture
-from icl_bench.models.attention_patterns import Block, Layout, Pattern, keys_seen
+from icl_bench.models.attention_patterns import Layout, Pattern, keys_seen
 from icl_bench.prompts.encoding import parts
 
 if TYPE_CHECKING:
@@ -43,8 +43,7 @@ class PromptLayout:
         """Take from prompts what decides their cost."""
         encoded = 0
         if pattern.reuses:
-            sink = pattern.sink if isinstance(pattern, Block) else 0
-            shown = {ids for i in range(len(prompts)) for ids in parts(prompts, i, sink)}
+            shown = {ids for i in range(len(prompts)) for ids in parts(prompts, i, pattern.sink)}
             encoded = sum(map(len, shown))
         own = tuple(map(len, prompts.suffixes))
         ends = prompts.ends if pattern.blocks else ()
@@ -79,14 +78,14 @@ def flops(
     shape: Architecture, pattern: Pattern, layout: Layout | None, first: int, last: int
 ) -> float:
     """Operations for the tokens ``[first, last)`` of one prompt."""
-    layers = Counter(pattern.sights(shape.windows))
+    layers = Counter(pattern.spans(shape.windows))
     seen = sum(count * keys_seen(s, layout, first, last) for s, count in layers.items())
     return 2.0 * shape.parameters * (last - first) + 4.0 * shape.heads_width * seen
 
 
 def cache_bytes(shape: Architecture, pattern: Pattern, tokens: int, dtype: str) -> float:
     """Bytes of the keys and values that are kept of so many tokens."""
-    kept = sum(sight.kept(tokens) for sight in pattern.sights(shape.windows))
+    kept = sum(span.kept(tokens) for span in pattern.spans(shape.windows))
     return 2.0 * shape.key_width * ITEM_BYTES[dtype] * kept
 
 

@@ -18,7 +18,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from icl_bench.backends.registry import BackendSpec, TransformersLoader, check_backend
+from icl_bench.backends.choice import check_backend
+from icl_bench.backends.loaders import TransformersLoader
+from icl_bench.backends.spec import BackendSpec
 from icl_bench.errors import CellError, UserError
 from icl_bench.frozen import Frozen
 from icl_bench.models.architecture import Architecture, check_family, shape_of
@@ -88,7 +90,7 @@ class Perplexity:
         if blocks := [pattern for pattern in patterns if pattern.blocks]:
             raise UserError(f"--attention {blocks[0]}: counts demonstrations, and a text has none; "
                             "take full, grouped or approx")  # fmt: skip
-        check_backend(BackendSpec(backend="transformers", dtype=spec.dtype, device=spec.device))
+        check_backend(TransformersLoader(BackendSpec(dtype=spec.dtype, device=spec.device)))
         files = text_files(spec.texts)
         say(f"preparing {spec.model}")
         model = resolve(spec.model)
@@ -114,8 +116,8 @@ class Perplexity:
         return cls(spec, model, tokenizer, lengths, patterns, tuple(texts), tuple(notes))
 
     @property
-    def engine(self) -> TransformersLoader:
-        """The engine, not loaded yet."""
+    def backend(self) -> TransformersLoader:
+        """The backend, not loaded yet."""
         dtype = self.model.dtype if self.spec.dtype == "auto" else self.spec.dtype
         return TransformersLoader(BackendSpec(dtype=dtype, device=self.spec.device))
 
@@ -149,18 +151,12 @@ class Perplexity:
         return shape_of(self.model.source)
 
     def _load(self) -> Any:
-        from icl_bench.backends.transformers import TransformersBackend
-
-        spec = self.engine.spec
-        return TransformersBackend(
-            self.model.source, self.tokenizer, revision=self.model.revision, dtype=spec.dtype,
-            device=spec.device,
-        )  # fmt: skip
+        return self.backend.load(self.model, self.tokenizer, self.lengths[-1])
 
     def _facts(self, text: Text, pattern: Pattern) -> dict[str, Any]:
         """All that decides a file's numbers."""
         return {
-            **self.engine.identity(),
+            **self.backend.identity(),
             "model": self.model.name,
             "fingerprint": self.model.fingerprint,
             "attention": str(pattern),

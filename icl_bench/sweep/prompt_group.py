@@ -9,7 +9,7 @@ import numpy as np
 
 from icl_bench.demonstrations.ordering import Order
 from icl_bench.demonstrations.selector_spec import SelectorSpec
-from icl_bench.models.attention_patterns import FULL, Block, Pattern
+from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.prompts.encoding import PromptSet
 from icl_bench.seeds import generator
 from icl_bench.sweep.tokenized_task import TokenizedTask
@@ -87,7 +87,7 @@ class PromptGroup:
     def _retrieved(self, k: int) -> np.ndarray:
         experiment, by = self.experiment, self.choice.by
         assert by is not None, f"{self.choice} does not retrieve"
-        if isinstance(self.pattern, Block) and self.pattern.reuse and self.pattern.sink:
+        if self.pattern.reuses and self.pattern.sink:
             # demonstrations that are computed once see the sink, so it is the same in every prompt
             sink = experiment.pool.drawn(self.draw)[:1]
             found = experiment.pool.retrieved(by, self.draw, min(k, len(experiment.pool)))

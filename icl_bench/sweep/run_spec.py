@@ -8,7 +8,9 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, InstanceOf
 
-from icl_bench.backends.registry import BackendSpec, check_backend, chosen
+from icl_bench.backends.choice import check_able, check_backend, make_loader
+from icl_bench.backends.interface import BackendLoader
+from icl_bench.backends.spec import BackendSpec
 from icl_bench.demonstrations import selector_spec
 from icl_bench.demonstrations.ordering import Order
 from icl_bench.demonstrations.perturbations import PLAIN, Perturbation
@@ -96,11 +98,12 @@ class RunSpec(Frozen):
     backend: BackendSpec = BackendSpec()
 
     @property
-    def resolved_backend(self) -> BackendSpec:
-        """The backend that is asked for: where attention patterns are, the one that has them."""
-        if self.backend.backend == "auto" and any(p != FULL for p in self.attention):
-            return self.backend.model_copy(update={"backend": "transformers"})
-        return self.backend
+    def loader(self) -> BackendLoader:
+        """The backend that is meant, not loaded: where patterns are asked for, one that has them.
+
+        Raises ``UserError`` for a name that is none.
+        """
+        return make_loader(self.backend, self.attention)
 
     @property
     def embeds(self) -> bool:
@@ -128,25 +131,12 @@ class RunSpec(Frozen):
             )
 
     def _check_backend(self, task: TaskSpec) -> None:
-        backend = chosen(self.resolved_backend)
-        sparse = [pattern for pattern in self.attention if pattern != FULL]
-        if backend in {"vllm", "openai"} and sparse:
-            raise UserError(
-                f"--attention {sparse[0]}: runs on --backend transformers, not {backend}"
-            )
-        check_backend(self.resolved_backend)
+        loader = self.loader
+        check_able(loader, self.attention, self.tokenizer, exact=self.scoring == "exact")
+        check_backend(loader)
         if self.scoring != "greedy" and not task.is_classification:
             option = "--unconstrained" if self.scoring == "unconstrained" else "--score exact"
             raise UserError(f"{option}: task {task.name} is free text, it has no labels")
-        if self.scoring == "exact" and backend != "transformers":
-            raise UserError("--score exact: runs on --backend transformers")
-        if (backend == "openai") != (self.tokenizer is not None):
-            raise UserError(
-                "--backend openai needs --tokenizer: a model name, folder or hub id whose "
-                "tokenizer counts the prompt's tokens"
-                if backend == "openai"
-                else "--tokenizer: applies to --backend openai only"
-            )
 
     def _numbers(self) -> tuple[int, ...]:
         """The k that are asked for by number. Raises ``UserError`` where none is said, or both."""

@@ -191,10 +191,10 @@ class Runner:
         outcome: Outcome,
     ) -> dict[str, Any]:
         """Answer what is left; returns what was measured of it beside its seconds."""
-        backend, decoding = self._loaded(), self.plan.experiment.decoding
+        backend, decodings = self._loaded(), [self.plan.experiment.decoding] * len(prompts)
         start, tokens = backend.counters.seconds, backend.counters.prompt_tokens
         before = backend.counters.prefix_seconds
-        for pack in backend.answer(prompts, todo, decoding, group.reserve, cell.pattern):
+        for pack in backend.answer(prompts, todo, decodings, group.reserve, cell.pattern):
             seconds = backend.counters.seconds - start
             made = [maker.make(answer) for answer in pack]
             opened.append(made, seconds)

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from icl_bench.backends.interface import Backend
-from icl_bench.backends.registry import (
-    BackendLoader,
-    chosen,
-    make_loader,
-)
+from icl_bench.backends.interface import Backend, BackendLoader
 from icl_bench.demonstrations.balanced import shots_per_label
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.models.architecture import Architecture, check_family, shape_of
@@ -21,7 +16,7 @@ from icl_bench.results.store import Store
 from icl_bench.sweep.compute_cost import ComputeCost, work_of
 from icl_bench.sweep.facts import versions
 from icl_bench.sweep.k_values import KValues
-from icl_bench.sweep.plan import Plan, make_plan
+from icl_bench.sweep.plan import Plan, make_plan, room_for
 from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.sweep.runner import Outcome, Runner, Watcher
 from icl_bench.sweep.tokenized_task import Scoring, TokenizedTask
@@ -68,11 +63,11 @@ class Sweep:
 
     @cached_property
     def engine(self) -> BackendLoader:
-        """The engine, not loaded yet."""
-        asked = self.spec.resolved_backend
-        if asked.dtype == "auto":
-            asked = asked.model_copy(update={"dtype": self.model.dtype})
-        return make_loader(asked, self.spec.model)
+        """The backend, not loaded yet."""
+        loader = self.spec.loader
+        if loader.spec.dtype != "auto":
+            return loader
+        return replace(loader, spec=loader.spec.model_copy(update={"dtype": self.model.dtype}))
 
     @property
     def choices(self) -> list[SelectorSpec]:
@@ -86,7 +81,8 @@ class Sweep:
 
     def load_backend(self) -> Backend:
         """Load the model, or make the connection to it."""
-        return self.engine.load(self.model, self.experiment, self.plan)
+        room = room_for(self.plan, self.model.context_tokens)
+        return self.engine.load(self.model, self.experiment.tokenizer, room)
 
     def works(self) -> Sequence[ComputeCost | None]:
         """What each cell of the plan takes by formula; None where it is not known."""
@@ -145,5 +141,5 @@ def _model(spec: RunSpec) -> Model:
 
 
 def _scoring(spec: RunSpec) -> Scoring:
-    """A server's answers cannot be held to the labels."""
-    return "unconstrained" if chosen(spec.backend) == "openai" else spec.scoring
+    """Answers that cannot be held to the labels are free text."""
+    return spec.scoring if spec.loader.constrained else "unconstrained"

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import InstanceOf
 
-from icl_bench.backends.registry import check_dtype
+from icl_bench.backends.spec import check_dtype
 from icl_bench.errors import UserError
 from icl_bench.frozen import Frozen
 from icl_bench.registry import TRAINING_METHODS

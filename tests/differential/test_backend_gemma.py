@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from support.models import plain_logits, plain_model
+from support.models import packed_logits, plain_logits, plain_model
 
 from icl_bench.backends.interface import Answer, Greedy
 from icl_bench.backends.label_constraint import compile_labels
-from icl_bench.backends.packed_decoding import OpenPack
 from icl_bench.backends.transformers import TransformersBackend
 from icl_bench.models.registry import Model, load_tokenizer, resolve
 from icl_bench.prompts.encoding import PromptEncoder, PromptSet
@@ -55,14 +55,14 @@ def greedy(data: TaskData, tokenizer: Any) -> Greedy:
 
 @pytest.fixture(scope="module")
 def single(model: Model, tokenizer: Any) -> TransformersBackend:
-    return TransformersBackend(model.source, tokenizer, dtype="float32", device="cpu")
+    return TransformersBackend.load(model.source, tokenizer, dtype="float32", device="cpu")
 
 
 def answered(
     backend: TransformersBackend, prompts: PromptSet, decoding: Greedy, rows: int, queries: int
 ) -> list[Answer]:
-    backend.pack_rows = rows
-    packs = backend.answer(prompts, range(queries), decoding, 0)
+    backend.limits.rows = rows
+    packs = backend.answer(prompts, range(queries), [decoding] * len(prompts), 0)
     return sorted((answer for pack in packs for answer in pack), key=lambda a: a.index)
 
 
@@ -75,12 +75,12 @@ def test_packed_logits_are_those_of_a_plain_forward_pass(model, single, prompts)
     """Over a prefix of three windows, reached in two steps; the queries end in different places."""
     reference = plain_model(model.source)
     asked = [0, 7, 13]
-    single._load_prefix(prompts[5].prefix, 0)
-    single._load_prefix(prompts[62].prefix, 0)
+    single.load_prefix(prompts[5])
+    longer = replace(prompts[62], suffixes=tuple(prompts[62].suffixes[i] for i in asked))
+    got = packed_logits(single, longer)
     assert 1_300 < len(prompts[62].prefix) < 1_700
     assert single.counters.prefix_tokens == len(prompts[62].prefix)
-    pack = OpenPack(single, [prompts[62].suffixes[i] for i in asked], 0)
-    for i, found in zip(asked, single._logits(pack.ends), strict=True):
+    for i, found in zip(asked, got, strict=True):
         expected = plain_logits(reference, prompts[62].ids(i), last=1)[-1]
         torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)
 
@@ -93,7 +93,7 @@ def test_answers_do_not_depend_on_the_pack_in_single_precision(single, prompts, 
 
 def test_few_answers_depend_on_the_pack_in_half_precision(model, tokenizer, prompts, greedy):
     """Rounding to bfloat16 depends on the shape of a product: near ties can turn."""
-    half = TransformersBackend(model.source, tokenizer, dtype="bfloat16", device="cpu")
+    half = TransformersBackend.load(model.source, tokenizer, dtype="bfloat16", device="cpu")
     alone = answered(half, prompts[5], greedy, 1, 10)
     share = differing(answered(half, prompts[5], greedy, 10, 10), alone)
     print(f"bfloat16: {share:.0%} of 10 answers differ between packs of 1 and of 10")

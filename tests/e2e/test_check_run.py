@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support.program import Run
 
-from icl_bench.backends.registry import BackendSpec
+from icl_bench.backends.spec import BackendSpec
 from icl_bench.sweep.plan import make_plan
 from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.sweep.sweep import Sweep

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from icl_bench.backends.interface import Answer, Free
-from icl_bench.backends.registry import BackendSpec
+from icl_bench.backends.spec import BackendSpec
 from icl_bench.prompts.encoding import Ids, PromptSet
 from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.sweep.sweep import Sweep
@@ -31,7 +31,7 @@ def prepared(task: str, k: str, data_dir: Path, rows: int = ROWS, select: str = 
     return Sweep.prepare(spec)
 
 
-def vllm_engine(dtype: str, **more: Any) -> Any:
+def on_vllm(dtype: str, **more: Any) -> Any:
     from icl_bench.backends.vllm import VllmBackend
     from icl_bench.models.registry import load_tokenizer, resolve
 
@@ -41,27 +41,27 @@ def vllm_engine(dtype: str, **more: Any) -> Any:
     return VllmBackend(model.source, load_tokenizer(model), identity=identity, **options)
 
 
-def transformers_engine(dtype: str) -> Any:
+def on_transformers(dtype: str) -> Any:
     from icl_bench.backends.transformers import TransformersBackend
     from icl_bench.models.registry import load_tokenizer, resolve
 
     model = resolve("gemma3-270m")
-    return TransformersBackend(model.source, load_tokenizer(model), dtype=dtype, device="cpu")
+    return TransformersBackend.load(model.source, load_tokenizer(model), dtype=dtype, device="cpu")
 
 
 @pytest.fixture(scope="module")
 def vllm() -> Any:
-    return vllm_engine("float32")
+    return on_vllm("float32")
 
 
 @pytest.fixture(scope="module")
 def transformers() -> Any:
-    return transformers_engine("float32")
+    return on_transformers("float32")
 
 
 def answered(backend: Any, sweep: Sweep, prompts: PromptSet) -> list[Answer]:
     todo = range(len(prompts.suffixes))
-    packs = backend.answer(prompts, todo, sweep.experiment.decoding, 0)
+    packs = backend.answer(prompts, todo, [sweep.experiment.decoding] * len(prompts), 0)
     return sorted((a for pack in packs for a in pack), key=lambda a: a.index)
 
 
@@ -70,10 +70,10 @@ def margin(backend: Any, prompts: PromptSet, index: int, one: Ids, other: Ids) -
     from icl_bench.backends.packed_decoding import OpenPack
 
     common = next(i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
-    backend._load_prefix(prompts.prefix, 0)
-    pack = OpenPack(backend, [prompts.suffixes[index] + one[:common]], 0)
+    backend.load_prefix(prompts)
+    pack = OpenPack(backend.cache, [prompts.suffixes[index] + one[:common]], 0)
     tokens = np.array(sorted({one[common], other[common]}))
-    low, high = backend._some_logits(pack.ends, tokens)[0]
+    low, high = backend.model.some_logits(pack.ends, tokens)[0]
     return abs(float(high - low))
 
 
@@ -162,18 +162,40 @@ def test_queries_with_demonstrations_of_their_own_keep_what_they_share_once(
     found = compared(sweep, vllm, transformers, "float32")
     assert found.differing <= 1
     vllm.llm.reset_prefix_cache()
-    engines = {"vllm": (vllm, BLOCK), "transformers": (transformers, 0)}
-    for name, (engine, block) in engines.items():
-        before, own, longest = engine.counters.prompt_tokens, 0, 0
+    both = {"vllm": (vllm, BLOCK), "transformers": (transformers, 0)}
+    for name, (backend, block) in both.items():
+        before, own, longest = backend.counters.prompt_tokens, 0, 0
         for _, prompts in sweep.plan.groups[0].group.prompts([40, 100]):
             assert len(prompts.prefix) > longest
             longest = len(prompts.prefix)
-            for answer in answered(engine, sweep, prompts):
+            for answer in answered(backend, sweep, prompts):
                 assert longest - block <= answer.cached_tokens <= longest + 2 * block
                 own += len(prompts.ids(answer.index)) - longest
-        computed = engine.counters.prompt_tokens - before
+        computed = backend.counters.prompt_tokens - before
         print(f"{name}: computed {computed}, longest prefix {longest}, own {own}")
         assert longest + own <= computed <= longest + own + block * (2 * 12 + 2)
+
+
+def test_rows_with_choices_of_their_own_are_answered_as_each_alone(data_dir: Path, vllm: Any):
+    from icl_bench.backends.interface import Decoding, Greedy
+    from icl_bench.backends.label_constraint import compile_labels
+
+    sweep = prepared("banking77", "10", data_dir, rows=6)
+    ((_, prompts),) = sweep.plan.groups[0].group.prompts([10])
+    labels, tokenizer = sweep.experiment.data.labels, sweep.experiment.tokenizer
+    own: list[Decoding] = [
+        Greedy(
+            compile_labels([f" {label}\n" for label in labels[3 * row : 3 * row + 4]], tokenizer)
+        )
+        for row in range(4)
+    ]
+    own += [Free("\n", 12), Free(" ", 3)]
+
+    def said(todo: Sequence[int]) -> list[tuple[int, int | None, str | None]]:
+        found = [answer for pack in vllm.answer(prompts, todo, own, 0) for answer in pack]
+        return sorted((a.index, a.label, a.text) for a in found)
+
+    assert said(range(6)) == [row for i in range(6) for row in said([i])]
 
 
 def test_free_text_ends_at_the_stop_and_is_that_of_the_other_backend(
@@ -184,7 +206,7 @@ def test_free_text_ends_at_the_stop_and_is_that_of_the_other_backend(
     free = Free("\n", 12)
 
     def said(backend: Any) -> Sequence[str]:
-        packs = backend.answer(prompts, range(12), free, 0)
+        packs = backend.answer(prompts, range(12), [free] * 12, 0)
         found = sorted((a for pack in packs for a in pack), key=lambda a: a.index)
         return [str(a.text).strip() for a in found]
 
@@ -197,10 +219,10 @@ def test_free_text_ends_at_the_stop_and_is_that_of_the_other_backend(
 
 
 def test_in_half_precision_few_answers_differ_and_all_of_them_are_near_ties(data_dir: Path):
-    """Two engines round differently: 12 of 495 differed where this was measured."""
+    """Two backends round differently: 12 of 495 differed where this was measured."""
     sweep = prepared("banking77", "10", data_dir, rows=25)
-    engines = vllm_engine("bfloat16", max_model_len=2048), transformers_engine("bfloat16")
-    found = compared(sweep, *engines, "bfloat16")
+    both = on_vllm("bfloat16", max_model_len=2048), on_transformers("bfloat16")
+    found = compared(sweep, *both, "bfloat16")
     assert found.differing <= 0.12 * found.total
 
 
@@ -208,6 +230,6 @@ def test_an_engine_that_does_not_start_says_so_in_one_line():
     from icl_bench.errors import CellError
 
     with pytest.raises(CellError, match=r"vLLM did not start.*--max-model-len") as raised:
-        vllm_engine("float32", max_model_len=32768, kv_cache_memory_bytes=2**22)
+        on_vllm("float32", max_model_len=32768, kv_cache_memory_bytes=2**22)
     print(raised.value)
     assert "\n" not in str(raised.value)

@@ -221,8 +221,8 @@ class FakeBackend:
         return ENGINE
 
     def answer(
-        self, prompts: PromptSet, todo: Sequence[int], decoding: Decoding, reserve: int,
-        pattern: Pattern = FULL,
+        self, prompts: PromptSet, todo: Sequence[int], decodings: Sequence[Decoding],
+        reserve: int, pattern: Pattern = FULL,
     ) -> Iterator[list[Answer]]:  # fmt: skip
         assert pattern == FULL
         self.reserved.append(reserve)
@@ -233,7 +233,7 @@ class FakeBackend:
             pack = todo[start : start + self._pack]
             self.counters.own_tokens += sum(len(prompts.suffixes[i]) for i in pack)
             self.counters.seconds += 0.5
-            yield [self._answered(prompts, i, decoding) for i in pack]
+            yield [self._answered(prompts, i, decodings[i]) for i in pack]
 
     def _answered(self, prompts: PromptSet, index: int, decoding: Decoding) -> Answer:
         ids, cached = prompts.ids(index), len(prompts.prefix)

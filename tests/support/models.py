@@ -10,7 +10,8 @@ from typing import Any
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from icl_bench.prompts.encoding import Ids
+from icl_bench.models.attention_patterns import FULL, Pattern
+from icl_bench.prompts.encoding import Ids, PromptSet
 
 CORPUS = (
     "query: where is my new card?\nintent: card arrival\n==\nquery: I still wait for a transfer",
@@ -158,3 +159,13 @@ def plain_logits(model: Any, ids: Ids, last: int = 0) -> Any:
     with torch.inference_mode():
         output = model(torch.tensor([ids]), use_cache=False, logits_to_keep=last)
         return output.logits[0].float()
+
+
+def packed_logits(
+    backend: Any, prompts: PromptSet, pattern: Pattern = FULL, reserve: int = 0
+) -> Any:
+    """Logits of every query's end, all packed over the shared prefix: ``(queries, vocabulary)``."""
+    from icl_bench.backends.packed_decoding import OpenPack
+
+    backend.load_prefix(prompts, reserve, pattern)
+    return backend.model.logits(OpenPack(backend.cache, prompts.suffixes, 0).ends)

@@ -242,13 +242,13 @@ class Reader(FakeBackend):
     """Answers by the hash of a prompt and, as a real engine, otherwise in another pattern."""
 
     def answer(
-        self, prompts: Any, todo: Sequence[int], decoding: Any, reserve: int,
+        self, prompts: Any, todo: Sequence[int], decodings: Any, reserve: int,
         pattern: Pattern = FULL,
     ) -> Iterator[list[Answer]]:  # fmt: skip
         self.peak_prefix_bytes: int | None = 1000
         self.counters.prefix_seconds += 0.5
         turn = PATTERNS.index(str(pattern))
-        for pack in super().answer(prompts, todo, decoding, reserve):
+        for pack in super().answer(prompts, todo, decodings, reserve):
             yield [Answer(**{**vars(a), "label": (a.label + turn) % 3}) for a in pack]
 
 

@@ -11,16 +11,35 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.models import plain_model, qwen_tokenizer, save_tiny_model, tiny_config
+from support.models import (
+    packed_logits,
+    plain_model,
+    qwen_tokenizer,
+    save_tiny_model,
+    tiny_config,
+)
+from support.outside import installed
 from transformers import AttentionInterface
 
+from icl_bench.backends.attention_steps import View
 from icl_bench.backends.interface import Answer, Free
 from icl_bench.backends.packed_decoding import OpenPack
 from icl_bench.backends.transformers import TransformersBackend
-from icl_bench.errors import CellError
+from icl_bench.errors import CellError, UserError
+from icl_bench.models import attention_patterns
 from icl_bench.models.architecture import layer_windows, shape_of
-from icl_bench.models.attention_patterns import FULL, Approx, Block, Grouped, Pattern, parse
+from icl_bench.models.attention_patterns import (
+    FULL,
+    Approx,
+    Block,
+    Grouped,
+    Pattern,
+    ReceptiveSpan,
+    parse,
+    split,
+)
 from icl_bench.prompts.encoding import Ids, PromptSet
+from icl_bench.registry import ATTENTION_PATTERNS
 from icl_bench.sweep.compute_cost import PromptLayout, cache_bytes, work_of
 
 KINDS = ["llama", "mistral", "qwen2", "gemma3_text"]
@@ -62,8 +81,8 @@ def model(folders: dict[str, Path], kind: str) -> Any:
 
 @pytest.fixture(scope="module")
 def backend(folders: dict[str, Path], kind: str) -> TransformersBackend:
-    return TransformersBackend(folders[kind], qwen_tokenizer(), dtype="float32", device="cpu",
-                               chunk_tokens=48)  # fmt: skip
+    return TransformersBackend.load(folders[kind], qwen_tokenizer(), dtype="float32",
+                                    device="cpu", chunk_tokens=48)  # fmt: skip
 
 
 def ids(count: int, seed: int) -> Ids:
@@ -182,36 +201,31 @@ def expected(model: Any, prompts: PromptSet, index: int, pattern: Pattern) -> to
 # -- the backend --------------------------------------------------------------------------------
 
 
-def last_logits(
-    backend: TransformersBackend, prompts: PromptSet, pattern: Pattern, reserve: int = 0
-) -> torch.Tensor:
-    """Logits of every query's end, all of them packed over the cached prefix."""
-    backend._load_prefix(prompts.prefix, reserve, backend._viewed(pattern, prompts, 0))
-    return backend._logits(OpenPack(backend, prompts.suffixes, 0).ends)
+def packs_of(
+    backend: TransformersBackend, prompts: PromptSet, pattern: Pattern, tokens: int = 1
+) -> list[list[Answer]]:
+    """Answers of so many tokens, by pack."""
+    free = [Free("\n", tokens)] * len(prompts)
+    return list(backend.answer(prompts, range(len(prompts)), free, 0, pattern))
 
 
 def answers(
     backend: TransformersBackend, prompts: PromptSet, pattern: Pattern
 ) -> tuple[torch.Tensor, list[Answer]]:
     """Logits of every query's end as ``answer`` computes them, and its answers."""
-    ends: dict[int, torch.Tensor] = {}
-    own = backend._answer_pack
+    ends: list[torch.Tensor] = []
+    own = OpenPack.answers
 
-    def spy(suffixes: Sequence[Ids], decoding: Any) -> list[Answer]:
-        hidden = OpenPack(backend, suffixes, 1).ends
-        for suffix, logits in zip(suffixes, backend._logits(hidden), strict=True):
-            (index,) = (i for i in range(len(prompts)) if prompts.ids(i)[-5:] == suffix[-5:])
-            ends[index] = logits
-        return own(suffixes, decoding)
+    def spy(pack: OpenPack, decodings: Any) -> list[Answer]:
+        ends.append(backend.model.logits(pack.ends))
+        return own(pack, decodings)
 
-    backend._answer_pack = spy  # type: ignore[method-assign]
-    try:
-        packs = list(backend.answer(prompts, range(len(prompts)), Free("\n", 1), 0, pattern))
-    finally:
-        del backend._answer_pack  # type: ignore[attr-defined]
-    found = {a.index: a for pack in packs for a in pack}
-    order = range(len(prompts))
-    return torch.stack([ends[i] for i in order]), [found[i] for i in order]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(OpenPack, "answers", spy)
+        said = [answer for pack in packs_of(backend, prompts, pattern) for answer in pack]
+    by_index = {a.index: (row, a) for row, a in zip(torch.cat(ends), said, strict=True)}
+    rows, found = zip(*(by_index[i] for i in range(len(prompts))), strict=True)
+    return torch.stack(rows), list(found)
 
 
 @pytest.mark.parametrize("text", PATTERNS)
@@ -219,10 +233,10 @@ def test_packed_queries_over_a_growing_prefix_have_the_logits_of_a_dense_pass(
     backend: TransformersBackend, model: Any, text: str
 ) -> None:
     pattern = parse(text)
-    last_logits(backend, shared(3, [4]), pattern)
-    last_logits(backend, shared(11, [6, 2]), pattern)  # extends what is cached
+    packed_logits(backend, shared(3, [4]), pattern)
+    packed_logits(backend, shared(11, [6, 2]), pattern)  # extends what is cached
     prompts = shared(26, [9, 1, 17])
-    got = last_logits(backend, prompts, pattern)
+    got = packed_logits(backend, prompts, pattern)
     for i in range(len(prompts)):
         wanted = expected(model, prompts, i, pattern)
         torch.testing.assert_close(got[i], wanted, atol=TOLERANCE, rtol=0)
@@ -242,8 +256,8 @@ def test_retrieved_demonstrations_have_the_logits_of_a_dense_pass(
 # -- demonstrations that are computed once ------------------------------------------------------
 
 
-def turned(keys: torch.Tensor, by: int, theta: float) -> torch.Tensor:
-    """Keys ``(heads, tokens, head_dim)`` turned by a distance, as complex numbers."""
+def rotated(keys: torch.Tensor, by: int, theta: float) -> torch.Tensor:
+    """Keys ``(heads, tokens, head_dim)`` rotated by a distance, as complex numbers."""
     half = keys.shape[-1] // 2
     angles = by * theta ** (-torch.arange(half, dtype=torch.double) / half)
     numbers = torch.complex(keys[..., :half].double(), keys[..., half:].double())
@@ -297,7 +311,7 @@ def pieced_logits(model: Any, head: Ids, shown: Sequence[Ids], alone: bool, quer
     for demonstration in shown:
         passed(demonstration if alone else head + demonstration, 0)
         for layer, (key, value) in kept.items():
-            own = turned(key[:, base:], place - base, theta_of(config, layer)), value[:, base:]
+            own = rotated(key[:, base:], place - base, theta_of(config, layer)), value[:, base:]
             whole[layer].append(own)
         place += len(demonstration)
     for layer, pairs in whole.items():
@@ -322,26 +336,26 @@ def test_reused_demonstrations_have_the_logits_of_ones_that_were_computed_apart(
 
 def test_each_demonstration_is_computed_once(backend: TransformersBackend) -> None:
     prompts, pattern = retrieved(4, 6), parse("block:1,reuse")
-    backend._kept.clear()
-    backend._drop_prefix()
+    backend.reused.clear()
+    backend.cache.drop()
     before = backend.counters.prefix_tokens
-    list(backend.answer(prompts, range(4), Free("\n", 1), 0, pattern))
+    packs_of(backend, prompts, pattern)
     reading = PromptLayout.of(prompts, pattern)
     sink = prompts.ends_of(0)[0]
     assert backend.counters.prefix_tokens - before == reading.encoded_tokens + sink
-    list(backend.answer(prompts, range(4), Free("\n", 1), 0, pattern))
+    packs_of(backend, prompts, pattern)
     assert backend.counters.prefix_tokens - before == reading.encoded_tokens + sink
 
 
 def test_demonstrations_over_the_limit_are_computed_again(backend: TransformersBackend) -> None:
     prompts, pattern = retrieved(4, 6), parse("block:1,reuse")
     first, _ = answers(backend, prompts, pattern)
-    for kept in backend._kept.values():
+    for kept in backend.reused.kept.values():
         kept.limit_bytes = 1
         kept.trim()
     again, _ = answers(backend, prompts, pattern)
     torch.testing.assert_close(first, again)
-    backend._kept.clear()
+    backend.reused.clear()
 
 
 # -- what it saves ------------------------------------------------------------------------------
@@ -352,10 +366,10 @@ def test_the_cache_holds_the_bytes_of_the_formula(
     backend: TransformersBackend, folders: dict[str, Path], kind: str, text: str
 ) -> None:
     pattern, prompts = parse(text), shared(26, [9])
-    backend._drop_prefix()
-    last_logits(backend, prompts, pattern, reserve=1000)
+    backend.cache.drop()
+    packed_logits(backend, prompts, pattern, reserve=1000)
     wanted = cache_bytes(shape_of(str(folders[kind])), pattern, len(prompts.prefix), "float32")
-    assert backend._prefix.nbytes() == wanted
+    assert backend.cache.prefix.nbytes() == wanted
 
 
 @pytest.mark.parametrize("text", PATTERNS)
@@ -381,11 +395,11 @@ def test_the_formula_counts_the_keys_that_are_computed(
         return own(query, key, value, scale, **how)
 
     monkeypatch.setattr(module, "attend", counting)
-    backend._drop_prefix()
-    backend._load_prefix(prompts.prefix, 0, backend._viewed(pattern, prompts, 0))
+    backend.cache.drop()
+    backend.load_prefix(prompts, 0, pattern)
     shape = shape_of(str(folders[kind]))
     work = work_of(PromptLayout.of(prompts, pattern), shape, 0, "float32")
-    width = shape.heads_width // backend._model.config.get_text_config().num_attention_heads
+    width = shape.heads_width // backend.model.config.num_attention_heads
     counted = 2.0 * shape.parameters * len(prompts.prefix) + 4.0 * width * pairs
     assert work.prefix_flops == pytest.approx(counted, rel=1e-12)
 
@@ -394,7 +408,7 @@ def test_a_window_that_cannot_hold_an_answer_is_an_error_of_the_cell(
     backend: TransformersBackend,
 ) -> None:
     with pytest.raises(CellError, match="WINDOW must hold an answer, here 11 tokens"):
-        list(backend.answer(shared(5, [3]), [0], Free("\n", 10), 0, parse("approx:8,4")))
+        packs_of(backend, shared(5, [3]), parse("approx:8,4"), 10)
 
 
 def test_another_pattern_does_not_take_over_what_is_cached(
@@ -402,7 +416,7 @@ def test_another_pattern_does_not_take_over_what_is_cached(
 ) -> None:
     prompts = shared(20, [5])
     for text in ("block:3", "full", "block:3,sink=0,local=0", "grouped:2,20", "full"):
-        got = last_logits(backend, prompts, parse(text))
+        got = packed_logits(backend, prompts, parse(text))
         wanted = expected(model, prompts, 0, parse(text))
         torch.testing.assert_close(got[0], wanted, atol=TOLERANCE, rtol=0)
 
@@ -412,8 +426,102 @@ def test_full_is_the_models_own_attention(backend: TransformersBackend, model: A
     model.set_attn_implementation("sdpa")
     with torch.inference_mode():
         own = model(torch.tensor([prompts.ids(0)]), use_cache=False).logits[0, -1].float()
-    got = last_logits(backend, prompts, FULL)[0]
+    got = packed_logits(backend, prompts, FULL)[0]
     torch.testing.assert_close(got, own, atol=TOLERANCE, rtol=0)
+
+
+# -- a pattern of another package ----------------------------------------------------------------
+
+STAIRS = """
+    from dataclasses import dataclass
+    from typing import ClassVar
+
+    import numpy as np
+
+    from icl_bench.models.attention_patterns import Layout, Pattern, ReceptiveSpan, whole_number
+
+
+    @dataclass(frozen=True)
+    class Stairs(Pattern):
+        width: int
+        name: ClassVar[str] = "stairs"
+        written: ClassVar[str] = "stairs:WIDTH"
+
+        @classmethod
+        def parse_words(cls, words):
+            (width,) = words
+            return cls(whole_number(width))
+
+        def __str__(self):
+            return f"stairs:{self.width}"
+
+        def spans(self, windows):
+            own = [(self.width, None)[layer % 2] for layer in range(len(windows))]
+            return tuple(ReceptiveSpan(w or mine) for w, mine in zip(windows, own))
+
+        def layout(self, ends):
+            bounds = np.array([0, *ends])
+            place = np.arange(len(ends))
+            return Layout(np.repeat(bounds[place - place // 2], np.diff(bounds)), int(ends[0]))
+
+        @property
+        def blocks(self):
+            return True
+    """
+
+
+@pytest.fixture
+def stairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pattern:
+    """Demonstration n sees the first and those from the (n - n // 2)th on; every other layer has a
+    window.
+    """
+    known = installed(tmp_path, monkeypatch, ATTENTION_PATTERNS, "stairs = stairs_pattern:Stairs",
+                      STAIRS, {"full": "icl_bench.models.attention_patterns:Pattern"})  # fmt: skip
+    monkeypatch.setattr(attention_patterns, "ATTENTION_PATTERNS", known)
+    return parse("stairs:17")
+
+
+def stairs_seen(model: Any, ends: Sequence[int], tokens: int) -> Sees:
+    windows = layer_windows(model.config.get_text_config())
+    place = np.full(tokens, -1)
+    for number, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        place[start:end] = number
+    mine, its = place[:, None], place[None]
+    near = (its == 0) | (its >= mine - mine // 2) | (mine < 0)
+    distance = np.arange(tokens)[:, None] - np.arange(tokens)[None]
+
+    def of_layer(layer: int) -> np.ndarray:
+        window = windows[layer] or (tokens if layer % 2 else 17)
+        seen: np.ndarray = near & (distance >= 0) & (distance < window)
+        return seen
+
+    return of_layer
+
+
+def test_a_pattern_of_another_package_has_the_logits_of_a_dense_pass_under_its_mask(
+    backend: TransformersBackend, model: Any, stairs: Pattern
+) -> None:
+    packed_logits(backend, shared(11, [6, 2]), stairs)
+    for prompts in (shared(26, [9, 1, 17]), retrieved(3, 6), mixed(3, 9, 4)):
+        got, _ = answers(backend, prompts, stairs)
+        for i in range(len(prompts)):
+            prompt = prompts.ids(i)
+            of_layer = stairs_seen(model, prompts.ends_of(i), len(prompt))
+            wanted = dense_logits(model, prompt, of_layer, {})[-1]
+            torch.testing.assert_close(got[i], wanted, atol=TOLERANCE, rtol=0)
+
+
+def test_a_pattern_of_another_package_is_read_and_its_mistakes_are_said(stairs: Pattern) -> None:
+    assert parse(str(stairs)) == stairs
+    assert split("full, stairs:3,full") == ("full", "stairs:3", "full")
+    with pytest.raises(UserError, match=r"--attention stairs:x: is written stairs:WIDTH"):
+        parse("stairs:x")
+
+
+def test_blocks_and_means_of_chunks_are_not_taken_for_something_else() -> None:
+    layout = Block(1).layout([3, 6])
+    with pytest.raises(ValueError, match="not computed together"):
+        View((ReceptiveSpan(8, 4),), layout)
 
 
 # -- losses -------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import torch
 from support.models import (
     WINDOW,
+    packed_logits,
     plain_logits,
     plain_model,
     qwen_tokenizer,
@@ -19,11 +21,13 @@ from support.models import (
     tiny_config,
 )
 
-from icl_bench.backends import transformers as module
 from icl_bench.backends.attention_steps import Extend
+from icl_bench.backends.device import choose_device
+from icl_bench.backends.device_memory import out_of_memory
+from icl_bench.backends.forward_check import check_forward
 from icl_bench.backends.interface import Answer, Decoding, Exact, Free, Greedy
 from icl_bench.backends.label_constraint import compile_labels, label_trie, token_bytes
-from icl_bench.backends.packed_decoding import OpenPack
+from icl_bench.backends.loaded_model import LoadedModel
 from icl_bench.backends.transformers import TransformersBackend
 from icl_bench.errors import CellError, UserError
 from icl_bench.prompts.encoding import Ids, PromptSet
@@ -60,24 +64,20 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def loaded(folders: dict[str, Path], tokenizer: Any) -> dict[str, Any]:
-    return {
-        kind: TransformersBackend(folder, tokenizer, dtype="float32", device="cpu")._model
-        for kind, folder in folders.items()
-    }
+def loaded(folders: dict[str, Path], tokenizer: Any) -> dict[str, LoadedModel]:
+    models = {}
+    for kind, folder in folders.items():
+        models[kind] = LoadedModel.load(folder, tokenizer, None, "float32", "cpu")
+        check_forward(models[kind])
+    return models
 
 
 @pytest.fixture
-def load(
-    loaded: dict[str, Any], tokenizer: Any, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., TransformersBackend]:
+def load(loaded: dict[str, LoadedModel]) -> Callable[..., TransformersBackend]:
     """Make a fresh backend around a model that is read from disk only once."""
 
     def make(kind: str, **settings: Any) -> TransformersBackend:
-        loaded[kind].set_attn_implementation("sdpa")
-        with monkeypatch.context() as patch:
-            patch.setattr(TransformersBackend, "_load", lambda *_: loaded[kind])
-            return TransformersBackend("", tokenizer, dtype="float32", device="cpu", **settings)
+        return TransformersBackend(copy.copy(loaded[kind]), **settings)
 
     return make
 
@@ -104,28 +104,36 @@ def prompts_of(prefix: int, suffixes: Sequence[int], seed: int = 0) -> PromptSet
     return PromptSet(ids(500, seed)[:prefix], own)
 
 
+def packs_of(
+    backend: TransformersBackend,
+    prompts: PromptSet,
+    decoding: Decoding | Sequence[Decoding],
+    todo: Sequence[int],
+    reserve: int = 0,
+) -> list[list[Answer]]:
+    """Packs of answers; one decoding is for all prompts."""
+    same = isinstance(decoding, Greedy | Exact | Free)
+    each = [decoding] * len(prompts) if same else decoding
+    return list(backend.answer(prompts, todo, each, reserve))
+
+
 def run(
     backend: TransformersBackend,
     prompts: PromptSet,
-    decoding: Decoding,
+    decoding: Decoding | Sequence[Decoding],
     todo: Sequence[int] | None = None,
 ) -> list[Answer]:
     """All answers, in the order of the prompts; each comes once."""
     wanted = list(range(len(prompts.suffixes))) if todo is None else list(todo)
-    packs = list(backend.answer(prompts, wanted, decoding, 0))
+    packs = packs_of(backend, prompts, decoding, wanted)
     found = {answer.index: answer for pack in packs for answer in pack}
     assert sorted(found) == sorted(wanted)
     assert sum(map(len, packs)) == len(wanted)
     return [found[i] for i in wanted]
 
 
-def last_logits(backend: TransformersBackend, prompts: PromptSet) -> torch.Tensor:
-    backend._load_prefix(prompts.prefix, 0)
-    return backend._logits(OpenPack(backend, prompts.suffixes, 0).ends)
-
-
-def label_ids(tokenizer: Any) -> list[Ids]:
-    return [tuple(tokenizer(answer)["input_ids"]) for answer in ANSWERS]
+def label_ids(tokenizer: Any, answers: Sequence[str] = ANSWERS) -> list[Ids]:
+    return [tuple(tokenizer(answer)["input_ids"]) for answer in answers]
 
 
 @pytest.fixture(scope="session")
@@ -141,10 +149,10 @@ def exact(tokenizer: Any) -> Exact:
 # -- the same by plain forward passes -----------------------------------------------------------
 
 
-def greedy_label(model: Any, tokenizer: Any, prompt: Ids) -> int:
+def greedy_label(model: Any, tokenizer: Any, prompt: Ids, answers: Sequence[str] = ANSWERS) -> int:
     """Constrained greedy decoding by its definition, from texts alone."""
     spelled, written, tokens = token_bytes(tokenizer), b"", list(prompt)
-    encoded = [answer.encode() for answer in ANSWERS]
+    encoded = [answer.encode() for answer in answers]
     while len(left := [i for i, a in enumerate(encoded) if a.startswith(written)]) > 1:
         logits = plain_logits(model, tuple(tokens))[-1]
         allowed = [
@@ -189,7 +197,7 @@ def test_packed_queries_over_a_growing_prefix_have_the_plain_forwards_logits(
     backend = load(kind, chunk_tokens=chunk)
     for prefix in (0, 1, 6, 30, 31, 77, 200):
         prompts = prompts_of(prefix, LENGTHS)
-        found = last_logits(backend, prompts)
+        found = packed_logits(backend, prompts)
         for i, _ in enumerate(LENGTHS):
             expected = plain_logits(references[kind], prompts.ids(i))[-1]
             torch.testing.assert_close(found[i], expected, atol=1e-4, rtol=1e-4)
@@ -198,7 +206,7 @@ def test_packed_queries_over_a_growing_prefix_have_the_plain_forwards_logits(
 def test_a_sliding_block_boundary_changes_nothing(load, references, monkeypatch, kind):
     monkeypatch.setattr("icl_bench.backends.attention_steps.SLIDING_BLOCK", 7)
     prompts = prompts_of(60, LENGTHS)
-    found = last_logits(load(kind, chunk_tokens=25), prompts)
+    found = packed_logits(load(kind, chunk_tokens=25), prompts)
     for i, _ in enumerate(LENGTHS):
         expected = plain_logits(references[kind], prompts.ids(i))[-1]
         torch.testing.assert_close(found[i], expected, atol=1e-4, rtol=1e-4)
@@ -287,13 +295,79 @@ def test_free_text_ends_at_the_models_end_token(folders, tokenizer, references, 
     model = AutoModelForCausalLM.from_pretrained(folders[kind])
     model.generation_config.eos_token_id = [end, 0]
     model.save_pretrained(tmp_path / "ending")
-    backend = TransformersBackend(tmp_path / "ending", tokenizer, dtype="float32", device="cpu")
+    backend = TransformersBackend.load(
+        tmp_path / "ending", tokenizer, dtype="float32", device="cpu"
+    )
     for i, answer in enumerate(run(backend, prompts, Free("no such text", 12))):
         full = found[i]
         stops = {end, 0, tokenizer.eos_token_id}
         kept = next((full[:n] for n, t in enumerate(full) if t in stops), full)
         assert answer.text == tokenizer.decode(kept)
         assert answer.answer_tokens == min(len(kept) + 1, 12)
+
+
+# -- answers of their own ------------------------------------------------------------------------
+
+CHOICES = [["card arrival", "card", "card status"], ["order", "état"], ["top up", "a", "b", "ab"],
+           ["an order of cards", "an order"], ["card", "top up"]]  # fmt: skip
+
+
+def choices_of(row: int) -> list[str]:
+    return [f" {choice}\n" for choice in CHOICES[row % len(CHOICES)]]
+
+
+def own_decoding(tokenizer: Any, row: int) -> Decoding:
+    """Rows take turns: greedy, exact and free, each with choices or a limit of its own."""
+    if row % 3 == 0:
+        return Greedy(compile_labels(choices_of(row), tokenizer))
+    if row % 3 == 1:
+        return Exact(label_trie(label_ids(tokenizer, choices_of(row))))
+    return Free("e" if row % 2 else "no such text", 3 + row % 5)
+
+
+@pytest.mark.parametrize("prefix", [0, 33])
+def test_rows_with_choices_of_their_own_are_answered_as_each_alone(
+    load, references, tokenizer, kind, prefix
+):
+    prompts = prompts_of(prefix, [*LENGTHS * 4, 40])
+    own = [own_decoding(tokenizer, row) for row in range(len(prompts))]
+    found = run(load(kind, chunk_tokens=25), prompts, own)
+    alone = load(kind, chunk_tokens=25)
+    each = [answer for row in range(len(prompts)) for answer in run(alone, prompts, own, [row])]
+    assert_same(found, each)
+    for row in range(0, len(prompts), 3):
+        prompt = prompts.ids(row)
+        wanted = greedy_label(references[kind], tokenizer, prompt, choices_of(row))
+        assert found[row].label == wanted
+
+
+def test_greedy_rows_are_packed_whatever_their_choices_and_exact_ones_where_they_have_the_same(
+    load, tokenizer
+):
+    prompts = prompts_of(20, [3] * 12)
+    tree = Exact(label_trie(label_ids(tokenizer)))
+    same_tree = Exact(tree.trie)
+    other_tree = Exact(label_trie(label_ids(tokenizer)))
+    own = [Greedy(compile_labels(choices_of(row), tokenizer)) for row in range(4)]
+    own += [tree, other_tree, same_tree, tree, Free("e", 2), Free("x", 5), Free("e", 3), own[1]]
+    packs = packs_of(load("llama"), prompts, own, range(12))
+    assert [[answer.index for answer in pack] for pack in packs] == [
+        [0, 1, 2, 3, 11], [4, 6, 7], [5], [8, 9, 10]
+    ]  # fmt: skip
+
+
+def test_a_row_that_is_answered_at_length_needs_no_more_room_in_a_window_than_it_takes(
+    load, tokenizer
+):
+    """The window must hold the longest answer of those that are asked, not of all that are there."""
+    from icl_bench.models.attention_patterns import parse
+
+    prompts, backend = prompts_of(20, [3, 3]), load("llama")
+    own = [Free("\n", 2), Free("\n", 50)]
+    pattern = parse("approx:16,4")
+    assert len(list(backend.answer(prompts, [0], own, 0, pattern))) == 1
+    with pytest.raises(CellError, match="here 51 tokens"):
+        list(backend.answer(prompts, [0, 1], own, 0, pattern))
 
 
 # -- packs, resuming, caching -------------------------------------------------------------------
@@ -332,7 +406,7 @@ def test_packs_keep_within_rows_and_tokens(load, greedy, exact):
     backend = load("llama", pack_rows=5, pack_tokens=40)
     for decoding in (greedy, exact):
         extra = len(exact.trie.inner) if decoding is exact else 0
-        for pack in backend.answer(prompts, range(24), decoding, 0):
+        for pack in packs_of(backend, prompts, decoding, range(24)):
             widest = max(len(prompts.suffixes[a.index]) for a in pack) + extra
             assert len(pack) <= 5
             assert len(pack) == 1 or len(pack) * widest <= 40
@@ -360,7 +434,7 @@ def test_after_a_long_query_the_prefix_can_still_be_extended(load, references, e
     for prefix in (11, 25, 60):
         run(backend, prompts_of(prefix, [40, 3]), exact)
     prompts = prompts_of(90, LENGTHS)
-    found = last_logits(backend, prompts)
+    found = packed_logits(backend, prompts)
     assert backend.counters.prefix_tokens == 90
     for i, _ in enumerate(LENGTHS):
         expected = plain_logits(references[either], prompts.ids(i))[-1]
@@ -383,7 +457,7 @@ def test_another_or_a_shorter_prefix_starts_anew(load, references, greedy, eithe
     computed = 0
     for prefix, seed in ((50, 0), (50, 1), (20, 1), (20, 1), (0, 1), (50, 0)):
         prompts = prompts_of(prefix, LENGTHS, seed)
-        found = last_logits(backend, prompts)
+        found = packed_logits(backend, prompts)
         for i, _ in enumerate(LENGTHS):
             expected = plain_logits(references[either], prompts.ids(i))[-1]
             torch.testing.assert_close(found[i], expected, atol=1e-4, rtol=1e-4)
@@ -397,7 +471,7 @@ def test_room_kept_for_a_longer_prefix_changes_nothing(load, greedy, either):
     prompts = prompts_of(40, LENGTHS)
     backend, roomy = load(either), load(either)
     expected = run(backend, prompts, greedy)
-    (pack,) = roomy.answer(prompts, range(len(LENGTHS)), greedy, 400)
+    (pack,) = packs_of(roomy, prompts, greedy, range(len(LENGTHS)), 400)
     assert_same(sorted(pack, key=lambda a: a.index), expected)
     assert roomy.peak_prefix_bytes >= backend.peak_prefix_bytes
 
@@ -408,7 +482,7 @@ def test_nothing_to_do_gives_no_answers(load, greedy):
 
 def test_a_cell_left_in_the_middle_does_not_disturb_the_next(load, greedy, either):
     backend, prompts = load(either, pack_rows=2), prompts_of(40, LENGTHS)
-    packs: Iterator[list[Answer]] = backend.answer(prompts, range(6), greedy, 0)
+    packs: Iterator[list[Answer]] = backend.answer(prompts, range(6), [greedy] * 6, 0)
     next(packs)
     packs.close()
     assert_same(run(backend, prompts, greedy), run(load(either), prompts, greedy))
@@ -416,7 +490,7 @@ def test_a_cell_left_in_the_middle_does_not_disturb_the_next(load, greedy, eithe
 
 def test_an_interrupted_prefix_is_taken_up_where_it_was_whole(load, greedy, either, monkeypatch):
     backend, prompts = load(either, chunk_tokens=16), prompts_of(40, LENGTHS)
-    real, calls = backend._forward, []
+    real, calls = backend.model.forward, []
 
     def forward(*step: Any) -> torch.Tensor:
         calls.append(real(*step))
@@ -424,7 +498,7 @@ def test_an_interrupted_prefix_is_taken_up_where_it_was_whole(load, greedy, eith
             raise KeyboardInterrupt
         return calls[-1]
 
-    monkeypatch.setattr(backend, "_forward", forward)
+    monkeypatch.setattr(backend.model, "forward", forward)
     with pytest.raises(KeyboardInterrupt):
         run(backend, prompts, greedy)
     assert_same(run(backend, prompts, greedy), run(load(either), prompts, greedy))
@@ -438,7 +512,7 @@ def limit_memory(
     monkeypatch: Any, backend: TransformersBackend, tokens: int, steps: type = object
 ) -> None:
     """Pretend that calls of more than so many tokens do not fit."""
-    real = backend._forward
+    real = backend.model.forward
 
     def forward(flat: torch.Tensor, positions: torch.Tensor, step: Any) -> torch.Tensor:
         hidden = real(flat, positions, step)  # as on a device, part of the work is done by then
@@ -446,7 +520,7 @@ def limit_memory(
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
         return hidden
 
-    monkeypatch.setattr(backend, "_forward", forward)
+    monkeypatch.setattr(backend.model, "forward", forward)
 
 
 def test_packs_are_halved_until_they_fit(load, greedy, exact, either, monkeypatch):
@@ -466,7 +540,7 @@ def test_a_prefix_is_computed_in_smaller_chunks_where_memory_is_short(
     backend = load(either, chunk_tokens=300)
     limit_memory(monkeypatch, backend, 80)
     prompts = prompts_of(400, [4, 5])
-    found = last_logits(backend, prompts)
+    found = packed_logits(backend, prompts)
     assert backend.counters.prefix_tokens == 400
     for i in range(2):
         expected = plain_logits(references[either], prompts.ids(i))[-1]
@@ -476,7 +550,7 @@ def test_a_prefix_is_computed_in_smaller_chunks_where_memory_is_short(
 def test_queries_are_still_packed_after_the_prefix_needed_smaller_chunks(load, greedy, monkeypatch):
     backend = load("llama", chunk_tokens=300)
     limit_memory(monkeypatch, backend, 80, steps=Extend)
-    (pack,) = backend.answer(prompts_of(400, [100, 101, 3]), range(3), greedy, 0)
+    (pack,) = packs_of(backend, prompts_of(400, [100, 101, 3]), greedy, range(3))
     assert len(pack) == 3
 
 
@@ -487,7 +561,7 @@ def test_short_queries_are_still_packed_after_long_ones_did_not_fit_together(
     limit_memory(monkeypatch, backend, 80)
     prompts = prompts_of(40, [70, 71, *[3] * 20])
     for _ in range(2):
-        packs = list(backend.answer(prompts, range(22), greedy, 0))
+        packs = packs_of(backend, prompts, greedy, range(22))
         assert [len(pack) for pack in packs] == [20, 1, 1]
 
 
@@ -518,7 +592,7 @@ def test_a_long_query_that_cannot_fit_fails_its_cell_and_no_other(
     load, greedy, either, monkeypatch
 ):
     backend, prompts = load(either, chunk_tokens=16), prompts_of(40, [3, 60])
-    real, calls = backend._forward, []
+    real, calls = backend.model.forward, []
 
     def forward(*step: Any) -> torch.Tensor:
         calls.append(real(*step))
@@ -526,7 +600,7 @@ def test_a_long_query_that_cannot_fit_fails_its_cell_and_no_other(
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return calls[-1]
 
-    monkeypatch.setattr(backend, "_forward", forward)
+    monkeypatch.setattr(backend.model, "forward", forward)
     with pytest.raises(CellError, match="out of memory"):
         run(backend, prompts, greedy)
     assert len(calls) == 7
@@ -549,7 +623,7 @@ def test_memory_kept_for_later_cells_does_not_fail_a_cell_that_fits(load, greedy
     backend = load("gemma3_text", chunk_tokens=16)
     for prefix in (9, 40, 100):
         prompts = prompts_of(prefix, [3, 4])
-        (pack,) = backend.answer(prompts, [0, 1], greedy, 5_000)
+        (pack,) = packs_of(backend, prompts, greedy, [0, 1], 5_000)
         monkeypatch.undo()
         expected = run(load("gemma3_text"), prompts, greedy)
         monkeypatch.setattr(storage, "grown", grown)
@@ -562,9 +636,9 @@ def test_memory_kept_for_later_cells_does_not_fail_a_cell_that_fits(load, greedy
 def test_the_messages_of_cpu_and_gpu_allocators_are_lack_of_memory():
     with pytest.raises(RuntimeError) as caught:
         torch.empty(10**17)
-    assert module._out_of_memory(caught.value)
-    assert module._out_of_memory(torch.OutOfMemoryError("x"))
-    assert not module._out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    assert out_of_memory(caught.value)
+    assert out_of_memory(torch.OutOfMemoryError("x"))
+    assert not out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
 
 
 def test_other_errors_are_not_taken_for_lack_of_memory(load, greedy, monkeypatch):
@@ -573,7 +647,7 @@ def test_other_errors_are_not_taken_for_lack_of_memory(load, greedy, monkeypatch
     def forward(*step: Any) -> torch.Tensor:
         raise RuntimeError("shapes cannot be multiplied")
 
-    monkeypatch.setattr(backend, "_forward", forward)
+    monkeypatch.setattr(backend.model, "forward", forward)
     with pytest.raises(RuntimeError, match="shapes"):
         run(backend, prompts_of(0, [3]), greedy)
     with pytest.raises(RuntimeError, match="shapes"):
@@ -640,7 +714,7 @@ def test_a_model_whose_attention_is_not_computed_here_is_refused(name, tokenizer
     kind, fields = REFUSED[name]
     folder = save_tiny_model(small(kind, **fields), tmp_path / kind)
     with pytest.raises(UserError, match=r"not compute|not support") as caught:
-        TransformersBackend(folder, tokenizer, dtype="float32", device="cpu")
+        TransformersBackend.load(folder, tokenizer, dtype="float32", device="cpu")
     assert len(str(caught.value).replace(str(folder), "")) < 250
 
 
@@ -659,9 +733,11 @@ def test_other_common_models_are_computed_as_by_their_own_forward_pass(kind, tok
         },
     }.get(kind, HEADS)
     folder = save_tiny_model(small(kind, **fields), tmp_path / kind)
-    backend = TransformersBackend(folder, tokenizer, dtype="float32", device="cpu", chunk_tokens=9)
+    backend = TransformersBackend.load(
+        folder, tokenizer, dtype="float32", device="cpu", chunk_tokens=9
+    )
     prompts = prompts_of(50, LENGTHS)
-    found, reference = last_logits(backend, prompts), plain_model(folder)
+    found, reference = packed_logits(backend, prompts), plain_model(folder)
     for i, _ in enumerate(LENGTHS):
         expected = plain_logits(reference, prompts.ids(i))[-1]
         torch.testing.assert_close(found[i], expected, atol=1e-4, rtol=1e-4)
@@ -669,15 +745,15 @@ def test_other_common_models_are_computed_as_by_their_own_forward_pass(kind, tok
 
 def test_a_folder_without_a_model_is_a_users_error(tmp_path, tokenizer):
     with pytest.raises(UserError, match="cannot be loaded"):
-        TransformersBackend(tmp_path, tokenizer, device="cpu")
+        TransformersBackend.load(tmp_path, tokenizer, device="cpu")
 
 
 def test_a_device_that_is_not_there_is_a_users_error():
     with pytest.raises(UserError, match="--device nonsense: not usable here"):
-        module.choose_device("nonsense")
+        choose_device("nonsense")
 
 
-def test_an_engine_says_its_arithmetic(load):
+def test_a_backend_says_its_arithmetic(load):
     assert load("llama").identity() == {"backend": "transformers", "dtype": "float32"}
 
 
@@ -689,4 +765,4 @@ def test_a_model_that_does_not_fit_the_memory_is_a_users_error(folders, tokenize
 
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", load)
     with pytest.raises(UserError, match="does not fit the memory"):
-        TransformersBackend(folders["llama"], tokenizer, device="cpu")
+        TransformersBackend.load(folders["llama"], tokenizer, device="cpu")

@@ -332,7 +332,7 @@ BAD: dict[str, tuple[list[object], str]] = {
     "results a file": (["--results", "task/cards.yaml"], "results folder.*cannot be written"),
     "dtype": (["--dtype", "float17"], "--dtype float17.*did you mean float16"),
     "device": (["--device", "abacus"], "--device abacus: not usable here"),
-    "backend": (["--backend", "vlm"], "--backend vlm: not an engine"),
+    "backend": (["--backend", "vlm"], "--backend vlm: not a backend"),
     "vllm missing": (["--backend", "vllm"], "vLLM is not installed; pip install 'icl-bench.vllm.'"),
     "vllm's option": (["--tensor-parallel", "2"], "--tensor-parallel: applies to --backend vllm only"),
     "gpu memory": (["--gpu-memory", "1.5"], "--gpu-memory.*less than or equal to 1"),

@@ -71,7 +71,7 @@ def test_any_text_is_a_pattern_or_a_users_error(text: str) -> None:
         ("block:5,sink=1,sink=2", "is written block:SIZE"),
         ("grouped:4", "is written grouped:EVERY,WINDOW"),
         ("block:-3", "is written block:SIZE"),
-        ("blocks:3", "not a pattern"),
+        ("blocks:3", "not an attention pattern; did you mean block?"),
         ("block:5,reuse", "has no neighbours there"),
         ("block:1,local=1,reuse", "has no neighbours there"),
         ("block:1,sink=2,reuse", "the sink is one demonstration, or 0"),
@@ -118,20 +118,20 @@ def test_the_layout_of_fewer_demonstrations_begins_that_of_more(
 
 @given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 80))
 def test_what_is_kept_is_all_that_a_later_token_sees(window: int, chunk: int, tokens: int) -> None:
-    for sight in (ReceptiveSpan(), ReceptiveSpan(window), ReceptiveSpan(window, chunk)):
-        first = int(sight.first(np.array([tokens]))[0])
-        means = first // chunk if sight.chunk else 0
-        assert sight.kept(tokens) == tokens - first + means
+    for span in (ReceptiveSpan(), ReceptiveSpan(window), ReceptiveSpan(window, chunk)):
+        first = int(span.first(np.array([tokens]))[0])
+        means = first // chunk if span.chunk else 0
+        assert span.kept(tokens) == tokens - first + means
         # a token of its own sees what is kept, and itself
-        assert keys_seen(sight, None, tokens, tokens + 1) == sight.kept(tokens) + 1
+        assert keys_seen(span, None, tokens, tokens + 1) == span.kept(tokens) + 1
     assert ReceptiveSpan(window).kept(tokens) == min(tokens, window - 1)
 
 
 def test_groups_are_counted_over_the_layers_that_are_global() -> None:
-    everywhere = Grouped(4, 512).sights([None] * 6)
-    assert [sight.window for sight in everywhere] == [None, 512, 512, 512, None, 512]
+    everywhere = Grouped(4, 512).spans([None] * 6)
+    assert [span.window for span in everywhere] == [None, 512, 512, 512, None, 512]
     gemma = [128, 128, None] * 4
-    windows = [sight.window for sight in Grouped(2, 512).sights(gemma)]
+    windows = [span.window for span in Grouped(2, 512).spans(gemma)]
     assert windows == [128, 128, None, 128, 128, 512] * 2
 
 
@@ -140,8 +140,8 @@ def test_the_complexities_of_zebras_table_9_are_the_formulas() -> None:
     shape = Architecture(0, width, (None,) * 8, width)
 
     def pairs(pattern: Pattern) -> float:
-        layers = pattern.sights(shape.windows)
-        return sum(keys_seen(sight, None, 0, tokens) for sight in layers) / len(layers)
+        layers = pattern.spans(shape.windows)
+        return sum(keys_seen(span, None, 0, tokens) for span in layers) / len(layers)
 
     # of the causal half: N²/2, W·N, N²/(2 C²) · C and N²/(2 L) with W·N in the other layers
     assert pairs(FULL) == pytest.approx(tokens**2 / 2, rel=1e-3)

@@ -1,0 +1,164 @@
+"""A decoder of the transformers library in memory: one call of it, and the logits behind it.
+
+Its attention is taken over by ``AttentionInterface``: every layer asks the step that is handed
+through the call which keys are seen (:mod:`icl_bench.backends.attention_steps`).
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from icl_bench.backends.attention_steps import Step
+from icl_bench.backends.device import choose_device, choose_dtype
+from icl_bench.backends.device_memory import out_of_memory
+from icl_bench.errors import UserError
+from icl_bench.models.architecture import layer_windows
+from icl_bench.prompts.encoding import Ids
+from icl_bench.wording import first_line
+
+ATTENTION = "icl_bench"
+"""Our attention's name in the transformers library."""
+
+
+def _attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,  # noqa: ARG001 - always None: the step knows
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    step: Step | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """What the model calls in every layer; the step knows which keys are seen."""
+    if step is None:
+        raise UserError("this model does not hand options through to its attention layers")
+    for name in ("softcap", "s_aux"):
+        if options.get(name) is not None:
+            raise UserError(f"this model's attention uses {name!r}, which is not supported")
+    scale = scaling if scaling is not None else query.shape[-1] ** -0.5
+    out = step.layer(module.layer_idx, query, key, value, scale, sliding_window)
+    return out.transpose(1, 2), None
+
+
+class LoadedModel:
+    """A decoder with its tokenizer, on one device."""
+
+    def __init__(
+        self, network: Any, tokenizer: Any, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        """``network`` is the library's model with a head, on the device, in that number format."""
+        self.network, self.tokenizer = network, tokenizer
+        self.device, self.dtype = device, dtype
+        self.core = network.get_decoder()
+        self._head = network.get_output_embeddings()
+        self._head_rows: tuple[bytes, Tensor, Tensor | float] | None = None
+
+    @classmethod
+    def load(
+        cls, source: str | Path, tokenizer: Any, revision: str | None, dtype: str,
+        device: str | None,
+    ) -> LoadedModel:  # fmt: skip
+        """Read a model from a folder or the hub. Raises ``UserError``."""
+        from transformers import AutoModelForCausalLM
+
+        where = choose_device(device)
+        kind = choose_dtype(dtype, where)
+        try:
+            network: Any = AutoModelForCausalLM.from_pretrained(
+                str(source),
+                revision=revision or "main",
+                dtype=kind,
+                attn_implementation="sdpa",
+            )
+            return cls(network.to(where).eval(), tokenizer, where, kind)
+        except (OSError, ValueError, KeyError) as error:
+            raise UserError(f"model {source}: cannot be loaded ({first_line(error)})") from None
+        except RuntimeError as error:
+            if not out_of_memory(error):
+                raise
+            raise UserError(
+                f"model {source}: does not fit the memory ({first_line(error)})"
+            ) from None
+
+    @property
+    def config(self) -> Any:
+        """The configuration of its text part."""
+        return self.network.config.get_text_config()
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """Each layer's own window in tokens; None where it sees all."""
+        return layer_windows(self.config)
+
+    @cached_property
+    def end_tokens(self) -> frozenset[int]:
+        """Tokens after which it is done."""
+        ids = getattr(self.network.generation_config, "eos_token_id", None)
+        ids = ids if isinstance(ids, list) else [ids]
+        return frozenset(int(i) for i in [*ids, self.tokenizer.eos_token_id] if i is not None)
+
+    @torch.inference_mode()
+    def plain_logits(self, ids: Ids, places: list[int]) -> Tensor:
+        """Logits of some places by the library's own forward pass: ``(places, vocabulary)``.
+
+        Only before :meth:`take_over_attention`.
+        """
+        tokens = torch.tensor([ids], device=self.device)
+        logits: Tensor = self.network(tokens, use_cache=False).logits[0, places].float()
+        return logits
+
+    def take_over_attention(self) -> None:
+        """From here on, layers ask a step for their attention."""
+        from transformers import AttentionInterface
+
+        AttentionInterface.register(ATTENTION, _attention)
+        self.network.set_attn_implementation(ATTENTION)
+
+    @torch.inference_mode()
+    def forward(self, tokens: Tensor, positions: Tensor, step: Step) -> Tensor:
+        """Last hidden states of flat tokens: ``(tokens, hidden)``."""
+        output = self.core(
+            input_ids=tokens[None],
+            position_ids=positions[None],
+            use_cache=False,
+            step=step,
+        )
+        hidden: Tensor = output.last_hidden_state[0]
+        return hidden
+
+    @torch.inference_mode()
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits over the whole vocabulary in float32: ``(rows, vocabulary)``."""
+        logits: Tensor = self._head(hidden).float()
+        config = self.config
+        if (scale := getattr(config, "logit_scale", None)) is not None:
+            logits = logits * scale
+        if (divisor := getattr(config, "logits_scaling", None)) is not None:
+            logits = logits / divisor
+        if (cap := getattr(config, "final_logit_softcapping", None)) is not None:
+            logits = torch.tanh(logits / cap) * cap
+        return logits
+
+    @torch.inference_mode()
+    def some_logits(self, hidden: Tensor, vocabulary: np.ndarray) -> np.ndarray:
+        """Logits of some tokens only, up to a monotone function: ``(rows, allowed)`` float32.
+
+        In single precision whatever the model's: logits rounded to bfloat16 often tie.
+        """
+        name = vocabulary.tobytes()
+        if self._head_rows is None or self._head_rows[0] != name:
+            index = torch.from_numpy(vocabulary).to(self.device)
+            bias = getattr(self._head, "bias", None)
+            rows = self._head.weight[index].float()
+            self._head_rows = (name, rows, 0.0 if bias is None else bias[index].float())
+        _, rows, bias = self._head_rows
+        logits: Tensor = hidden.float() @ rows.T + bias
+        return logits.cpu().numpy()

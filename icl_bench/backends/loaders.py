@@ -1,0 +1,147 @@
+"""The backends of this package before they are loaded.
+
+Nothing here imports a backend's library before it is needed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+from icl_bench.backends.interface import Backend, BackendLoader
+from icl_bench.errors import UserError
+
+if TYPE_CHECKING:
+    from icl_bench.models.registry import Model
+
+
+class TransformersLoader(BackendLoader):
+    """PyTorch on the CPU or CUDA; packs queries over one prefix cache."""
+
+    name = "transformers"
+    options = frozenset({"device", "pack_rows"})
+    patterns = True
+    exact = True
+
+    def check(self) -> None:
+        """See ``BackendLoader``: the device is there."""
+        if self.spec.device is not None:
+            from icl_bench.backends.device import choose_device
+
+            choose_device(self.spec.device)
+
+    def identity(self) -> dict[str, str]:
+        """See ``BackendLoader``."""
+        return {"backend": self.name, "dtype": dtype_here(self.spec.dtype, self.spec.device)}
+
+    def load(self, model: Model, tokenizer: Any, room: int) -> Backend:  # noqa: ARG002
+        """See ``BackendLoader``."""
+        from icl_bench.backends.transformers import TransformersBackend
+
+        return TransformersBackend.load(
+            model.source,
+            tokenizer,
+            revision=model.revision,
+            dtype=self.spec.dtype,
+            device=self.spec.device,
+            pack_rows=self.spec.pack_rows,
+        )
+
+    def rate(self) -> float:
+        """See ``BackendLoader``."""
+        return rate_here(self.spec.dtype, self.spec.device)
+
+
+class VllmLoader(BackendLoader):
+    """vLLM on CUDA or the CPU; demonstrations stay in its prefix cache."""
+
+    name = "vllm"
+    options = frozenset({"tensor_parallel", "max_model_len", "gpu_memory", "quantization"})
+
+    def check(self) -> None:
+        """See ``BackendLoader``: vLLM is installed."""
+        if importlib.util.find_spec("vllm") is None:
+            raise UserError("--backend vllm: vLLM is not installed; pip install 'icl-bench[vllm]'")
+
+    def identity(self) -> dict[str, str]:
+        """See ``BackendLoader``."""
+        named = {"backend": self.name, "dtype": dtype_here(self.spec.dtype)}
+        if self.spec.quantization:
+            named["quantization"] = self.spec.quantization
+        return named
+
+    def load(self, model: Model, tokenizer: Any, room: int) -> Backend:
+        """See ``BackendLoader``."""
+        from icl_bench.backends.vllm import VllmBackend
+
+        return VllmBackend(
+            model.source,
+            tokenizer,
+            identity=self.identity(),
+            max_model_len=self.spec.max_model_len or room,
+            tensor_parallel=self.spec.tensor_parallel or 1,
+            gpu_memory=self.spec.gpu_memory,
+            quantization=self.spec.quantization,
+        )
+
+    def rate(self) -> float:
+        """See ``BackendLoader``."""
+        return rate_here(self.spec.dtype)
+
+
+class OpenAILoader(BackendLoader):
+    """A server with OpenAI's API, asked over the network without constraint."""
+
+    name = "openai"
+    options = frozenset({"base_url", "endpoint", "concurrency"})
+    constrained = False
+    needs_tokenizer_name = True
+
+    def check(self) -> None:
+        """See ``BackendLoader``: its package, the server's address and the key are there."""
+        from icl_bench.backends.openai import address, api_key
+
+        if importlib.util.find_spec("openai") is None:
+            raise UserError(
+                "--backend openai: the openai package is missing; pip install 'icl-bench[openai]'"
+            )
+        if self.spec.dtype != "auto":
+            raise UserError("--dtype: the server's own, with --backend openai it cannot be chosen")
+        address(self.spec.base_url)
+        api_key()
+
+    def identity(self) -> dict[str, str]:
+        """See ``BackendLoader``. The server's address tells models of one name apart."""
+        from icl_bench.backends.openai import address
+
+        return {
+            "backend": self.name,
+            "server": address(self.spec.base_url),
+            "endpoint": self.spec.endpoint,
+        }
+
+    def load(self, model: Model, tokenizer: Any, room: int) -> Backend:  # noqa: ARG002
+        """See ``BackendLoader``."""
+        from icl_bench.backends.openai import OpenAIBackend, address
+
+        return OpenAIBackend(
+            model.asked,
+            base_url=address(self.spec.base_url),
+            endpoint=self.spec.endpoint,
+            concurrency=self.spec.concurrency or 8,
+            identity=self.identity(),
+        )
+
+
+def dtype_here(asked: str, device: str | None = None) -> str:
+    """The name of the number format that is meant on a device of this machine."""
+    from icl_bench.backends.device import choose_device, choose_dtype
+
+    return str(choose_dtype(asked, choose_device(device))).removeprefix("torch.")
+
+
+def rate_here(dtype: str, device: str | None = None) -> float:
+    """Operations a second of a device of this machine."""
+    from icl_bench.backends.device import choose_device, device_rate
+
+    return device_rate(str(choose_device(device)), dtype_here(dtype, device))

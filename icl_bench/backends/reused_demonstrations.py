@@ -1,0 +1,80 @@
+"""Prompts that are put together of demonstrations, each computed once for all prompts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from icl_bench.backends.attention_steps import View
+from icl_bench.backends.demonstration_cache import DemonstrationCache, RotaryShift, assembled
+from icl_bench.backends.packed_decoding import OpenPack, PackLimits
+from icl_bench.backends.prefix_cache import PrefixCache
+from icl_bench.models.attention_patterns import Pattern
+from icl_bench.prompts.encoding import Ids, PromptSet, parts
+
+
+@dataclass(frozen=True)
+class AssembledPrompt:
+    """One prompt whose demonstrations are there."""
+
+    index: int
+    """Which prompt of the set."""
+    cache: PrefixCache
+    """Holds its demonstrations, and what stands before them."""
+    new_tokens: int
+    """How many of its tokens were computed for it and for no prompt before."""
+
+
+class ReusedDemonstrations:
+    """Demonstrations that were shown once, kept behind the sink that they were computed behind."""
+
+    def __init__(self, cache: PrefixCache, limits: PackLimits) -> None:
+        self._cache, self._limits = cache, limits
+        self._kept: dict[Ids, DemonstrationCache] = {}
+
+    @property
+    def kept(self) -> Mapping[Ids, DemonstrationCache]:
+        """What is kept, by the tokens of the sink."""
+        return self._kept
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        self._kept.clear()
+
+    def assembled(
+        self, prompts: PromptSet, batch: Sequence[int], pattern: Pattern
+    ) -> Iterator[AssembledPrompt]:
+        """Put the prompts of a batch together; what none has shown before is computed first."""
+        head = prompts.ids(batch[0])[: [prompts.lead, *prompts.ends_of(batch[0])][pattern.sink]]
+        behind = head if pattern.sink else ()
+        spans = pattern.spans(self._cache.model.windows)
+        self._cache.load(behind, 0, View(spans))
+        kept = self._kept.setdefault(behind, DemonstrationCache(len(behind)))
+        shown = {i: parts(prompts, i, pattern.sink) for i in batch}
+        fresh = {ids for i in batch for ids in shown[i] if ids not in kept}
+        self._compute(sorted(fresh, key=lambda ids: (len(ids), ids)), kept)
+        self._cache.load(head, 0, View(spans))
+        shift = RotaryShift(self._cache.model.core)
+        for i in batch:
+            assert prompts.ids(i)[: len(head)] == head, "prompts that reuse begin alike"
+            layers = [kept.get(part) for part in shown[i]]
+            prefix = assembled(self._cache.prefix, layers, kept.base, spans, shift)
+            held = prefix.nbytes() + kept.nbytes
+            self._cache.peak_bytes = max(self._cache.peak_bytes, held)
+            new = sum(len(part) for part in shown[i] if part in fresh)
+            yield AssembledPrompt(i, self._cache.standing_in(prefix), new)
+            fresh.difference_update(shown[i])
+        kept.trim()
+
+    def _compute(self, texts: Sequence[Ids], kept: DemonstrationCache) -> None:
+        """Compute demonstrations behind the loaded sink, many in one call; sorted by length."""
+        start, counters = time.perf_counter(), self._cache.counters
+        while texts:
+            size = self._limits.first_rows([len(text) for text in texts])
+            pack, texts = texts[:size], texts[size:]
+            opened = OpenPack(self._cache, pack, 0)
+            for row, text in enumerate(pack):
+                kept.put(text, opened.keys_of(row, len(text)))
+            counters.prefix_tokens += sum(map(len, pack))
+        counters.prefix_seconds += time.perf_counter() - start

@@ -1,0 +1,233 @@
+"""Backends before they are loaded: which one is meant, and what of a request it can do."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support import fakes
+from support.outside import installed
+
+from icl_bench.backends import choice
+from icl_bench.backends.choice import check_able, check_backend, chosen, make_loader
+from icl_bench.backends.interface import BackendLoader
+from icl_bench.backends.spec import BackendSpec
+from icl_bench.backends.vllm import last_error
+from icl_bench.errors import UserError
+from icl_bench.models.attention_patterns import FULL, parse
+from icl_bench.registry import BACKENDS
+from icl_bench.results.reading import read_results
+from icl_bench.sweep.plan import room_for
+from icl_bench.sweep.sweep import RunSpec, Sweep
+
+
+def present(monkeypatch: pytest.MonkeyPatch, *, vllm: bool, cuda: bool) -> None:
+    find = importlib.util.find_spec
+    spec = object() if vllm else None
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: spec if name == "vllm" else find(name)
+    )
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+
+
+@pytest.mark.parametrize(
+    ("vllm", "cuda", "asked", "expected"),
+    [
+        (True, True, {}, "vllm"),
+        (True, False, {}, "transformers"),
+        (False, True, {}, "transformers"),
+        (True, True, {"device": "cuda:1"}, "transformers"),
+        (True, True, {"pack_rows": 3}, "transformers"),
+        (True, True, {"base_url": "http://host/v1"}, "openai"),
+        (True, True, {"backend": "transformers"}, "transformers"),
+        (True, False, {"backend": "vllm"}, "vllm"),
+    ],
+)
+def test_vllm_is_taken_where_it_and_a_gpu_are_present_and_no_option_says_otherwise(
+    vllm: bool, cuda: bool, asked: dict[str, Any], expected: str, monkeypatch: pytest.MonkeyPatch
+):
+    present(monkeypatch, vllm=vllm, cuda=cuda)
+    assert chosen(BackendSpec(**asked)) == expected
+
+
+def test_attention_patterns_are_for_the_backend_that_has_them(monkeypatch: pytest.MonkeyPatch):
+    present(monkeypatch, vllm=True, cuda=True)
+    assert chosen(BackendSpec(), [FULL]) == "vllm"
+    assert chosen(BackendSpec(), [FULL, parse("block:5")]) == "transformers"
+    assert chosen(BackendSpec(backend="vllm"), [parse("block:5")]) == "vllm"
+
+
+def test_a_name_that_is_no_backend_is_said_with_the_nearest():
+    with pytest.raises(UserError, match=r"^--backend vlm: not a backend; did you mean vllm\?$"):
+        make_loader(BackendSpec(backend="vlm"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "option"),
+    [
+        ({"backend": "transformers", "max_model_len": 10}, "--max-model-len"),
+        ({"backend": "transformers", "quantization": "awq"}, "--quantization"),
+        ({"backend": "transformers", "concurrency": 2}, "--concurrency"),
+        ({"backend": "vllm", "pack_rows": 2}, "--pack"),
+        ({"backend": "vllm", "base_url": "http://host/v1"}, "--base-url"),
+    ],
+)
+def test_an_option_of_another_backend_is_refused(
+    asked: dict[str, Any], option: str, monkeypatch: pytest.MonkeyPatch
+):
+    present(monkeypatch, vllm=True, cuda=False)
+    with pytest.raises(UserError, match=f"^{option}: applies to --backend"):
+        check_backend(make_loader(BackendSpec(**asked)))
+
+
+def test_a_missing_vllm_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    present(monkeypatch, vllm=False, cuda=True)
+    with pytest.raises(UserError, match=r"not installed; pip install 'icl-bench\[vllm\]'"):
+        check_backend(make_loader(BackendSpec(backend="vllm")))
+
+
+def test_what_decides_answers_is_in_a_backends_identity(monkeypatch: pytest.MonkeyPatch):
+    present(monkeypatch, vllm=True, cuda=False)
+    plain = make_loader(BackendSpec(backend="vllm", dtype="float32")).identity()
+    fp8 = make_loader(
+        BackendSpec(backend="vllm", dtype="float32", quantization="fp8", gpu_memory=0.5)
+    ).identity()
+    assert plain == {"backend": "vllm", "dtype": "float32"}
+    assert fp8 == {**plain, "quantization": "fp8"}
+
+
+@pytest.mark.parametrize(
+    ("backend", "asked", "said"),
+    [
+        ("vllm", {"patterns": ("block:5",)},
+         "--attention block:5,sink=1,local=2: runs on --backend transformers, not vllm"),
+        ("openai", {"patterns": ("full", "grouped:2,8"), "tokenizer": "m"},
+         "--attention grouped:2,8: runs on --backend transformers, not openai"),
+        ("vllm", {"exact": True}, "--score exact: runs on --backend transformers"),
+        ("vllm", {"tokenizer": "m"}, "--tokenizer: applies to --backend openai only"),
+        ("openai", {}, "--backend openai needs --tokenizer: a model name, folder or hub id"),
+        ("transformers", {"patterns": ("block:5", "approx:9,3"), "exact": True}, None),
+        ("openai", {"tokenizer": "m"}, None),
+        ("vllm", {"patterns": ("full",)}, None),
+    ],
+)  # fmt: skip
+def test_what_a_backend_cannot_do_is_said_with_the_one_that_can(
+    backend: str, asked: dict[str, Any], said: str | None
+):
+    loader = make_loader(BackendSpec(backend=backend))
+    request = {"patterns": (), "tokenizer": None, "exact": False, **asked}
+    patterns = [parse(text) for text in request["patterns"]]
+    if said is None:
+        check_able(loader, patterns, request["tokenizer"], exact=request["exact"])
+        return
+    with pytest.raises(UserError) as raised:
+        check_able(loader, patterns, request["tokenizer"], exact=request["exact"])
+    assert str(raised.value).startswith(said)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_loader_is_named_as_in_the_registry_and_its_options_are_fields(name: str):
+    loader = BACKENDS[name]
+    assert issubclass(loader, BackendLoader)
+    assert loader.name == name
+    assert loader.options <= set(BackendSpec.model_fields) - {"backend", "dtype"}
+
+
+# -- a backend of another package ---------------------------------------------------------------
+
+ECHO = """
+    from icl_bench.backends.interface import Answer, BackendLoader, Counters
+    from icl_bench.errors import UserError
+    from icl_bench.models.attention_patterns import FULL
+
+
+    class EchoLoader(BackendLoader):
+        name = "echo"
+        options = frozenset({"base_url"})
+        needs_tokenizer_name = True
+
+        def check(self):
+            if self.spec.base_url == "nowhere":
+                raise UserError("--base-url nowhere: nothing is there")
+
+        def identity(self):
+            return {"backend": "echo"}
+
+        def load(self, model, tokenizer, room):
+            return Echo(room)
+
+
+    class Echo:
+        name = "echo"
+        peak_prefix_bytes = None
+
+        def __init__(self, room):
+            self.counters, self.room = Counters(), room
+
+        def identity(self):
+            return {"backend": "echo"}
+
+        def answer(self, prompts, todo, decodings, reserve, pattern=FULL):
+            assert all(len(prompts.ids(i)) < self.room for i in todo)
+            yield [Answer(i, 0, 1, label=len(decodings[i].automaton.answers) - 1) for i in todo]
+    """
+
+
+@pytest.fixture
+def echo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = {"transformers": "icl_bench.backends.loaders:TransformersLoader"}
+    known = installed(
+        tmp_path / "site", monkeypatch, BACKENDS, "echo = echo_backend:EchoLoader", ECHO, here
+    )
+    monkeypatch.setattr(choice, "BACKENDS", known)
+
+
+@pytest.mark.usefixtures("echo")
+def test_a_backend_of_another_package_answers_a_sweep(tmp_path: Path):
+    asked = BackendSpec(backend="echo", base_url="here")
+    check_backend(make_loader(asked))
+    plan = fakes.plan(tmp_path, k="1,2", draws=1)
+    spec = RunSpec(task="cards", model="tiny", k="1,2", engine=asked, tokenizer="tiny")
+    sweep = Sweep(spec, plan.experiment.model, plan.experiment, plan)
+    outcome = sweep.run(tmp_path / "results")
+    assert len(outcome.computed) == 2
+    frame = read_results(tmp_path / "results")
+    assert set(frame["backend"]) == {"echo"}
+    assert set(frame["prediction"]) == {plan.experiment.data.labels[-1]}
+
+
+@pytest.mark.usefixtures("echo")
+def test_options_and_checks_of_a_backend_of_another_package_are_its_own():
+    with pytest.raises(UserError, match="nowhere: nothing is there"):
+        check_backend(make_loader(BackendSpec(backend="echo", base_url="nowhere")))
+    with pytest.raises(UserError, match="--pack: applies to --backend transformers only"):
+        check_backend(make_loader(BackendSpec(backend="echo", pack_rows=2)))
+    with pytest.raises(UserError, match="--base-url: applies to --backend echo only"):
+        check_backend(make_loader(BackendSpec(backend="transformers", base_url="here")))
+    with pytest.raises(UserError, match="not echo"):
+        check_able(make_loader(BackendSpec(backend="echo")), [parse("block:5")], "m", exact=False)
+
+
+# -- vLLM ---------------------------------------------------------------------------------------
+
+
+def test_vllm_makes_room_for_the_largest_cell_and_no_more_than_the_window(tmp_path: Path):
+    plan = fakes.plan(tmp_path, k="1,4")
+    largest = max(cell.needed_tokens for cell in plan.cells)
+    assert largest < room_for(plan, 4096) <= largest + 257
+    assert room_for(plan, 4096) % 256 == 0
+    assert room_for(plan, largest + 3) == largest + 3
+
+
+def test_the_last_error_of_a_log_is_the_cause_and_not_what_wraps_it():
+    log = """INFO starting
+(EngineCore pid=7) ERROR 10:00:00 [core.py:9] Traceback (most recent call last):
+(EngineCore pid=7) ERROR 10:00:00 [core.py:9]     raise ValueError("too large")
+(EngineCore pid=7) ERROR 10:00:00 [core.py:9] ValueError: No available memory for the cache blocks.
+RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}
+"""
+    assert last_error(log) == "No available memory for the cache blocks."
+    assert last_error("nothing of the kind") is None
