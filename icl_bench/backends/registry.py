@@ -80,16 +80,15 @@ class TransformersLoader:
         return {"backend": "transformers", "dtype": self._dtype()}
 
     def _dtype(self) -> str:
-        from icl_bench.backends.device import choose_device, choose_dtype
+        from icl_bench.backends.device import device_name, dtype_name
 
-        dtype = choose_dtype(self.spec.dtype, choose_device(self.spec.device))
-        return str(dtype).removeprefix("torch.")
+        return dtype_name(self.spec.dtype, device_name(self.spec.device))
 
     def load(self, model: Model, experiment: TokenizedTask, plan: Plan) -> Backend:  # noqa: ARG002
         """See ``BackendLoader``."""
         from icl_bench.backends.transformers import TransformersBackend
 
-        return TransformersBackend(
+        backend = TransformersBackend(
             model.source,
             experiment.tokenizer,
             revision=model.revision,
@@ -97,12 +96,14 @@ class TransformersLoader:
             device=self.spec.device,
             pack_rows=self.spec.pack_rows,
         )
+        self.rate()  # measured once PyTorch is loaded, and kept for plans
+        return backend
 
     def rate(self) -> float:
         """See ``BackendLoader``."""
-        from icl_bench.backends.device import choose_device, device_rate
+        from icl_bench.backends.device import device_name, device_rate
 
-        return device_rate(str(choose_device(self.spec.device)), self._dtype())
+        return device_rate(device_name(self.spec.device), self._dtype())
 
 
 @dataclass(frozen=True)
@@ -113,10 +114,9 @@ class VllmLoader:
 
     def identity(self) -> dict[str, str]:
         """See ``BackendLoader``."""
-        from icl_bench.backends.device import choose_device, choose_dtype
+        from icl_bench.backends.device import device_name, dtype_name
 
-        dtype = str(choose_dtype(self.spec.dtype, choose_device(None))).removeprefix("torch.")
-        named = {"backend": "vllm", "dtype": dtype}
+        named = {"backend": "vllm", "dtype": dtype_name(self.spec.dtype, device_name(None))}
         if self.spec.quantization:
             named["quantization"] = self.spec.quantization
         return named
@@ -203,9 +203,9 @@ def chosen(spec: BackendSpec) -> str:
         return "openai"
     if spec.device or spec.pack_rows or importlib.util.find_spec("vllm") is None:
         return "transformers"
-    import torch
+    from icl_bench.backends.device import device_name
 
-    return "vllm" if torch.cuda.is_available() else "transformers"
+    return "transformers" if device_name(None) == "cpu" else "vllm"
 
 
 def make_loader(spec: BackendSpec, model: str) -> BackendLoader:
@@ -231,9 +231,9 @@ def check_backend(spec: BackendSpec) -> None:
     if name == "openai":
         _check_server(spec)
     elif spec.device is not None:
-        from icl_bench.backends.device import choose_device
+        from icl_bench.backends.device import device_name
 
-        choose_device(spec.device)
+        device_name(spec.device)
 
 
 def check_dtype(name: str) -> None:

@@ -24,8 +24,8 @@ from icl_bench.backends.interface import Answer, Counters, Decoding, Exact, Gree
 from icl_bench.backends.kv_cache import Prefix
 from icl_bench.backends.packed_decoding import HEAD_ROWS, OpenPack, answer_room
 from icl_bench.errors import CellError, UserError
-from icl_bench.models.architecture import layer_windows
 from icl_bench.models.attention_patterns import FULL, Approx, Block, Pattern
+from icl_bench.models.config import layer_windows
 from icl_bench.prompts.encoding import Ids, PromptSet, parts
 
 ATTENTION = "icl_bench"

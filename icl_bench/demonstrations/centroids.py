@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from icl_bench.errors import UserError
-from icl_bench.models.array_cache import kept, key_of
+from icl_bench.models.array_cache import kept
+from icl_bench.models.fingerprints import key_of
 
 NESTED = False
 """Every k has a clustering of its own, so the choice for k does not begin that for a larger k: of

@@ -20,17 +20,17 @@ from icl_bench.demonstrations.random import draw as permutation
 from icl_bench.demonstrations.ranking import nearest
 from icl_bench.demonstrations.selector_spec import By, SelectorSpec
 from icl_bench.demonstrations.similarity import Similarity
-from icl_bench.models.registry import Model, cache_dir
+from icl_bench.models.cache_folder import cache_dir
+from icl_bench.models.registry import Model
 from icl_bench.prompts.encoding import PromptEncoder
 from icl_bench.prompts.rendering import answer_text, demonstration_text
 from icl_bench.seeds import generator
 from icl_bench.tasks.examples import Example, TaskData
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
     from icl_bench.backends.interface import Decoding
     from icl_bench.models.text_encoders import Encoder
+    from icl_bench.models.tokenizers import Tokenizer
 
 Scoring = Literal["greedy", "exact", "unconstrained"]
 
@@ -44,7 +44,7 @@ class TokenizedTask:
 
     data: TaskData
     model: Model
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: Tokenizer
     seed: int = 0
     scoring: Scoring = "greedy"
     queries: Queries = "test"

@@ -14,7 +14,8 @@ from icl_bench.demonstrations.dense import Dense
 from icl_bench.demonstrations.ranking import nearest
 from icl_bench.errors import UserError
 from icl_bench.models import text_encoders as sentences
-from icl_bench.models.array_cache import draft, kept, key_of, load
+from icl_bench.models.array_cache import draft, kept, load
+from icl_bench.models.fingerprints import key_of
 from icl_bench.models.text_encoders import SentenceEncoder, cut_cached, embed_cached
 
 POOL = [
