@@ -106,7 +106,9 @@ class KeptTokenizer:
         """``input_ids`` and, if asked for, ``offset_mapping``, ``attention_mask`` of each text."""
         self.backend_tokenizer.encode_special_tokens = split_special_tokens
         texts = [text] if isinstance(text, str) else list(text)
-        found = self.backend_tokenizer.encode_batch(texts, add_special_tokens=add_special_tokens)
+        backend = self.backend_tokenizer
+        encode = backend.encode_batch if return_offsets_mapping else backend.encode_batch_fast
+        found = encode(texts, add_special_tokens=add_special_tokens)
         result: dict[str, list[Any]] = {"input_ids": [encoding.ids for encoding in found]}
         if return_offsets_mapping:
             result["offset_mapping"] = [encoding.offsets for encoding in found]
