@@ -21,6 +21,17 @@ _REQUIRED: Mapping[str, frozenset[str]] = {
 }
 """By family, the fields whose default is neither null nor read here."""
 
+_NULL: Mapping[str, frozenset[str]] = {
+    "llama": frozenset({"num_key_value_heads", "head_dim", "sliding_window"}),
+    "mistral": frozenset({"sliding_window", "head_dim"}),
+    "qwen2": frozenset({"sliding_window", "layer_types"}),
+    "gemma3_text": frozenset({"sliding_window"}),
+}
+"""By family, the fields that may be null."""
+
+_OPTIONAL = ("num_key_value_heads", "head_dim", "sliding_window", "use_sliding_window",
+             "layer_types", "max_window_layers")  # fmt: skip
+
 _ALWAYS = frozenset(
     {"hidden_size", "num_attention_heads", "num_hidden_layers", "max_position_embeddings"}
 )
@@ -65,10 +76,14 @@ def _stated(file: Path) -> dict[str, Any] | None:
         return None
     if not isinstance(found, dict) or found.get("model_type") not in _REQUIRED:
         return None
-    wanted = _ALWAYS | _REQUIRED[found["model_type"]]
+    family = found["model_type"]
+    wanted = _ALWAYS | _REQUIRED[family]
     if not wanted <= found.keys() or any(found.get(name) for name in _OTHER_READINGS):
         return None
-    if found.get("use_sliding_window") and not found.get("layer_types"):
+    null = {name for name in _OPTIONAL if name in found and found[name] is None}
+    if not null <= _NULL[family] or _layers_by_default(found):
+        return None
+    if family in {"llama", "mistral"} and "layer_types" in found:  # not theirs: up to transformers
         return None
     numbers = [found[name] for name in _ALWAYS]
     numbers += [found[n] for n in ("num_key_value_heads", "head_dim") if found.get(n) is not None]
@@ -76,6 +91,11 @@ def _stated(file: Path) -> dict[str, Any] | None:
     if not whole or found["hidden_size"] % found["num_attention_heads"]:
         return None
     return found
+
+
+def _layers_by_default(found: Mapping[str, Any]) -> bool:
+    """Whether a default decides which layers have a window."""
+    return bool(found.get("use_sliding_window")) and not found.get("layer_types")
 
 
 def _of(stated: Mapping[str, Any]) -> ModelConfig:

@@ -80,13 +80,14 @@ def _stored(folder: Path, split: str) -> Path | None:
 
 
 def _embedded(spec: TaskSpec) -> Source:
-    from icl_bench.tasks import stdlib_docstrings as stdlib_task
+    from icl_bench.tasks.stdlib_docstrings import EMBEDDED, build
 
-    built = stdlib_task.build()
+    name = str(spec.data.embedded)
+    built = build(modules=EMBEDDED[name])
     splits = {}
     for split, rows in {"train": built.train, "test": built.test}.items():
         cells = [{"id": row.id, "text": row.text, "label": row.label} for row in rows]
         stored = [Row(row["id"], row) for row in cells]
-        splits[split] = Split(split, f"stdlib-{split}", rows_digest(cells), stored)
+        splits[split] = Split(split, f"{name}-{split}", rows_digest(cells), stored)
     origin = f"standard library of Python {built.python}"
     return Source(origin, splits["train"], splits["test"], spec.data.fields)

@@ -1,4 +1,4 @@
-"""The embedded task: sentences from the docstrings of Python's standard library and their module.
+"""The embedded tasks: sentences from the docstrings of Python's standard library and their module.
 
 Real text that every machine with Python has: the first sentence of each public class, function
 and method is the text, the module it comes from is the label. The modules' sources are parsed,
@@ -38,6 +38,17 @@ MODULES = (
 # fmt: on
 """The modules that may become labels, in every Python from 3.11 on: fixed, so that the label set
 does not follow what a distribution happens to install."""
+
+
+TEN_MODULES = (
+    "asyncio", "decimal", "email", "http", "logging", "multiprocessing", "pathlib", "tarfile",
+    "unittest", "xml",
+)  # fmt: skip
+"""Ten of them with many docstrings, of subjects far apart: an easier task for a first look."""
+
+
+EMBEDDED = {"stdlib": MODULES, "stdlib-ten": TEN_MODULES}
+"""The modules of each embedded task, by the name in a task file's ``data.embedded``."""
 
 
 FEWEST_EXAMPLES = 12
@@ -84,8 +95,8 @@ def digest(rows: tuple[Row, ...]) -> str:
 
 
 @cache
-def build(library: Path | None = None) -> StdlibRows:
-    """Read the standard library's sources (by default this Python's) and split them.
+def build(library: Path | None = None, modules: tuple[str, ...] = MODULES) -> StdlibRows:
+    """Read the modules' sources in the standard library (by default this Python's) and split them.
 
     Texts that stand in several modules are ambiguous and texts that name their own module are
     answered by copying: neither is kept. A text that stands twice in one module is kept once. The
@@ -96,7 +107,7 @@ def build(library: Path | None = None) -> StdlibRows:
     """
     library = library or Path(sysconfig.get_path("stdlib"))
     with _collector_paused():
-        found = {name: _sentences(library, name) for name in MODULES}
+        found = {name: _sentences(library, name) for name in modules}
     homes: dict[str, set[str]] = defaultdict(set)
     for name, rows in found.items():
         for row in rows:

@@ -43,13 +43,14 @@ def complaint(tmp_path: Path):
     return complain
 
 
-def test_the_shipped_tasks_are_the_six_of_the_paper_and_the_embedded_one():
+def test_the_shipped_tasks_are_the_six_of_the_paper_and_the_embedded_ones():
     assert known_tasks() == (
         "banking77",
         "clinic150",
         "nlu",
         "samsum",
         "stdlib",
+        "stdlib_ten",
         "trec",
         "trec_fine",
     )
