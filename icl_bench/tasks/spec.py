@@ -62,7 +62,7 @@ class DataSpec(Frozen):
     hub: HubSource | None = None
     train: Path | None = None
     test: Path | None = None
-    embedded: Literal["stdlib", "stdlib-ten"] | None = None
+    embedded: Literal["stdlib", "stdlib-six"] | None = None
     """Built from the running Python's own sources: :mod:`icl_bench.tasks.stdlib_docstrings`."""
     fields: dict[str, str] = Field(min_length=1)
     """Template field -> column of the data file."""

@@ -257,7 +257,7 @@ def test_a_model_that_cannot_be_read_is_said_to_be_so(encoder, tmp_path, monkeyp
 
     copy = tmp_path / "copy"
     shutil.copytree(encoder.source, copy)
-    monkeypatch.setattr(sentences, "sha256_of", unreadable)
+    monkeypatch.setattr("icl_bench.models.fingerprints.sha256_of", unreadable)
     with pytest.raises(UserError, match=r"copy: cannot be read: .*Permission denied"):
         SentenceEncoder.find(str(copy))
 

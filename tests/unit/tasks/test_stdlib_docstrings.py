@@ -15,7 +15,7 @@ from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.stdlib_docstrings import (
     FEWEST_EXAMPLES,
     MODULES,
-    TEN_MODULES,
+    SIX_MODULES,
     build,
     digest,
     first_sentence,
@@ -57,13 +57,13 @@ def test_every_label_stands_in_both_splits_and_nothing_leaks():
     assert report.duplicates == 0
 
 
-def test_the_demos_task_has_ten_labels_and_is_checked_like_the_large_one():
-    rows = load_data(load_task("stdlib_ten"))
-    assert sorted(rows.labels) == sorted(TEN_MODULES)
-    assert set(TEN_MODULES) < set(MODULES)
-    assert len(rows.train) > 1_000
-    assert len(rows.test) == 100
-    assert set(rows.files) == {"stdlib-ten-train", "stdlib-ten-test"}
+def test_the_demos_task_has_six_labels_and_is_checked_like_the_large_one():
+    rows = load_data(load_task("stdlib_six"))
+    assert sorted(rows.labels) == sorted(SIX_MODULES)
+    assert set(SIX_MODULES) < set(MODULES)
+    assert 600 <= len(rows.train) <= 1_000
+    assert 100 <= len(rows.test) <= 250
+    assert set(rows.files) == {"stdlib-six-train", "stdlib-six-test"}
     report = check(rows)
     assert report.leaks == ()
     assert report.duplicates == 0
