@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from icl_bench.models import packaged
+from icl_bench.models.fingerprints import sha256_of
 from icl_bench.models.gguf_file import GgufFile
 
 pytestmark = pytest.mark.slow
@@ -30,20 +32,22 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def test_every_weight_is_transformers_own(converted: Path, file: Path):
-    import torch
-    from safetensors.torch import load_file
-    from transformers import AutoModelForCausalLM, GgufConfig
+WEIGHTS = "d9df495ac8121f17441f73a45548b59cd75068fbd5e57ed0883c9e4a443fe908"
+"""SHA-256 of the model.safetensors that transformers 5.19 writes of the file, as bfloat16."""
 
-    own = AutoModelForCausalLM.from_pretrained(
-        file.parent, gguf_file=file.name, dtype=torch.bfloat16,
-        quantization_config=GgufConfig(dequantize=True),
-    )  # fmt: skip
-    wanted = {name: weight for name, weight in own.state_dict().items() if name != "lm_head.weight"}
-    found = load_file(converted / "model.safetensors")
-    assert found.keys() == wanted.keys()
-    for name, weight in wanted.items():
-        assert torch.equal(found[name].view(torch.int16), weight.view(torch.int16)), name
+TOKENIZER = "c5a7b7aa08d5c8eef0d90f0a66fd197ebc5d16f682a1c9e080c678aaf8805059"
+"""The same of the tokenizer.json that it writes, as JSON with sorted keys."""
+
+
+def test_the_weights_are_transformers_own_to_the_bit(converted: Path):
+    assert sha256_of(converted / "model.safetensors") == WEIGHTS
+
+
+def test_the_tokenizer_is_transformers_own(converted: Path):
+    """Made anew by transformers it takes a minute: so it is told by its hash."""
+    content = json.loads((converted / "tokenizer.json").read_text(encoding="utf-8"))
+    text = json.dumps(content, sort_keys=True)
+    assert hashlib.sha256(text.encode()).hexdigest() == TOKENIZER
 
 
 def test_the_config_is_transformers_own(converted: Path, file: Path):
@@ -56,17 +60,6 @@ def test_the_config_is_transformers_own(converted: Path, file: Path):
     for name in own.keys() | found.keys() - aside:
         if name not in aside:
             assert found.get(name) == own.get(name), name
-
-
-def test_the_tokenizer_is_transformers_own(converted: Path, file: Path):
-    from transformers import AutoTokenizer
-
-    own = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-    wanted = json.loads(own.backend_tokenizer.to_str())
-    found = json.loads((converted / "tokenizer.json").read_text(encoding="utf-8"))
-    assert found.keys() == wanted.keys()
-    for part in wanted:
-        assert found[part] == wanted[part], part
 
 
 def test_a_file_is_read_as_the_gguf_package_reads_it(file: Path):

@@ -68,7 +68,9 @@ def test_a_shipped_task_is_named_like_its_file_and_says_its_license_and_source(n
     assert (spec.test.size, spec.test.seed) == (250, 43)
 
 
-@pytest.mark.parametrize("name", [n for n in known_tasks() if n not in ("samsum", "stdlib", "stdlib_six")])
+@pytest.mark.parametrize(
+    "name", [n for n in known_tasks() if n not in ("samsum", "stdlib", "stdlib_six")]
+)
 def test_the_papers_test_rows_are_asked_of_the_tasks_that_have_them(name: str):
     assert load_task(name).test.ids == "paper"
 
