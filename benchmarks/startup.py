@@ -72,7 +72,8 @@ def main() -> None:
         both = ["--task", arguments.task, "--model", arguments.model]
         run = ["run", *both, "--k", "1", "--draws", "1", "--test-size", "4"]
         shown = Path(name) / "shown"
-        processor_seconds(["-m", "icl_bench", *run, "--results", str(shown)], {})
+        one_thread = {"OMP_NUM_THREADS": "1"}
+        processor_seconds(["-m", "icl_bench", *run, "--results", str(shown)], one_thread)
         commands: list[tuple[str, list[str], float]] = [
             ("--help", ["--help"], 0.3),
             ("tasks", ["tasks"], 0.6),
@@ -81,7 +82,6 @@ def main() -> None:
             ("show", ["show", "--task", arguments.task, "--k", "1", "--results", str(shown)], 3.0),
             ("tasks --check", ["tasks", "--check", *both[1:]], 3.0),
         ]
-        one_thread = {"OMP_NUM_THREADS": "1"}
         for label, command, most in commands:
             seconds = [
                 processor_seconds(["-m", "icl_bench", *command], one_thread)
