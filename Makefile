@@ -14,11 +14,11 @@ PIP_OPTIONS := --quiet --disable-pip-version-check
 .PHONY: demo test test-vllm lint check clean
 
 demo: $(READY)
-	$(BIN)/icl-bench run --task stdlib --model gemma3-270m --k 1,10,100 --draws 3 --results results/demo
+	$(BIN)/icl-bench run --task stdlib_six --model gemma3-270m --k 1,10,100 --draws 3 --test-size 100 --results results/demo
 	@echo
-	@echo "Next: icl-bench show --task stdlib --k 10 --results results/demo   (one prediction and its prompt)"
-	@echo "      icl-bench report --results results/demo                      (a page with charts: report.html)"
-	@echo "      icl-bench run --help                                         (your own task and model)"
+	@echo "Next: icl-bench show --task stdlib_six --k 10 --results results/demo   (one prediction and its prompt)"
+	@echo "      icl-bench report --results results/demo                          (a page with charts: report.html)"
+	@echo "      icl-bench run --help                                             (your own task and model)"
 	@echo "The program is $(BIN)/icl-bench; '. $(BIN)/activate' puts it on the path."
 
 # files side by side, one thread each: two threads beside other work wait for each other

@@ -16,9 +16,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from icl_bench.analysis.cost import CellCost, cost
+from icl_bench.analysis.cell_cost import CellCost
+from icl_bench.analysis.cost import cost
 from icl_bench.analysis.curves import curves
-from icl_bench.analysis.summary import asked
+from icl_bench.analysis.predictions import asked
 from icl_bench.demonstrations.selector_spec import SelectorSpec, split
 from icl_bench.errors import UserError
 from icl_bench.quiet_libraries import hush_libraries

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from icl_bench.analysis.cell_cost import CellCost
 from icl_bench.analysis.columns import POINT
 from icl_bench.analysis.comparisons import source
-from icl_bench.analysis.cost import CellCost, cost
+from icl_bench.analysis.cost import cost
+from icl_bench.analysis.predictions import asked
 from icl_bench.analysis.statistics.grid import grids
 from icl_bench.analysis.statistics.paired import compare, holm
-from icl_bench.analysis.summary import asked
 from icl_bench.analysis.words import points, try_more
 from icl_bench.demonstrations.selector_spec import cautions
 from icl_bench.errors import UserError

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from icl_bench.analysis.columns import SIGNED_LIMITS, Column
-from icl_bench.analysis.finding import Chart, Finding, Printed, Section, joined
+from icl_bench.analysis.finding import Chart, Finding, Printed, Section
+from icl_bench.analysis.predictions import joined
 from icl_bench.analysis.statistics.paired import NO_FACTS, Facts, compare
 from icl_bench.demonstrations.perturbations import PLAIN
 from icl_bench.demonstrations.selector_spec import known
@@ -108,11 +109,6 @@ def training_gain(
     select, order = frame["select"].astype(object), frame["order"].astype(object)
     kept = frame[(select.isin(BASELINES) | (select == "random")) & (order == "drawn")]
     return compare(kept, {"select": "random"}, alpha=alpha, facts=facts, apart=ENGINE)
-
-
-def prompted(frame: pd.DataFrame) -> pd.DataFrame:
-    """The predictions of prompts with demonstrations, without those of trained classifiers."""
-    return frame[~frame["select"].astype(object).isin(BASELINES)]
 
 
 OF_MODEL = (*ENGINE, "fingerprint", "max_answer_tokens")

@@ -8,10 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from icl_bench.analysis.comparisons import prompted
-from icl_bench.analysis.cost import CellCost
-from icl_bench.analysis.finding import joined
-from icl_bench.analysis.summary import asked
+from icl_bench.analysis.cell_cost import CellCost
+from icl_bench.analysis.predictions import asked, joined, prompted
 from icl_bench.metrics import scored
 from icl_bench.models.registry import REGISTRY
 from icl_bench.registry import FINDINGS

@@ -140,11 +140,3 @@ class Finding:
             "task", "model", "select", "order", "k", *own
         ]  # fmt: skip
         return [here.get(name) or self.column(name) for name in names]
-
-
-def joined(parts: Sequence[pd.DataFrame], empty: pd.DataFrame) -> pd.DataFrame:
-    """The tables as one; ``empty``, which has the columns, where no part has a row."""
-    import pandas as pd
-
-    parts = [part for part in parts if len(part)]
-    return pd.concat(parts, ignore_index=True) if parts else empty

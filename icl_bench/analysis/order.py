@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icl_bench.analysis.columns import POINT, Column
-from icl_bench.analysis.finding import Finding, Printed, Section, joined
+from icl_bench.analysis.finding import Finding, Printed, Section
+from icl_bench.analysis.predictions import joined
 from icl_bench.analysis.statistics.grid import Grid, grids, partition
 from icl_bench.analysis.statistics.shares import share_interval, shares
 

@@ -12,6 +12,7 @@ from icl_bench.analysis.columns import Column
 from icl_bench.analysis.curves import curves, saturation
 from icl_bench.analysis.finding import Chart, Finding, Section
 from icl_bench.analysis.order import order_sensitivity
+from icl_bench.analysis.predictions import asked
 from icl_bench.analysis.settings import name_settings
 from icl_bench.metrics import SCORES, scored, title
 from icl_bench.results.reading import read_some
@@ -62,17 +63,6 @@ def summarise(predictions: pd.DataFrame) -> Summary:
     table = curves(unperturbed)
     of_perturbed = perturbed_curves(predictions)
     return Summary(table, saturation(table), order_sensitivity(unperturbed), of_perturbed, {})
-
-
-def asked(predictions: pd.DataFrame) -> pd.DataFrame:
-    """The predictions of test examples with unperturbed demonstrations.
-
-    Queries that are copies of demonstrations are no test examples.
-    """
-    for name in ("queries", "teaching"):
-        if name in predictions and predictions[name].notna().any():
-            predictions = predictions[predictions[name].isna()]
-    return predictions
 
 
 def perturbed_curves(predictions: pd.DataFrame) -> pd.DataFrame:

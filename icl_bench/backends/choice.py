@@ -27,9 +27,9 @@ def chosen(spec: BackendSpec, patterns: Sequence[Pattern] = ()) -> str:
         return "openai"
     if spec.device or spec.pack_rows or importlib.util.find_spec("vllm") is None:
         return "transformers"
-    import torch
+    from icl_bench.backends.device import device_name
 
-    return "vllm" if torch.cuda.is_available() else "transformers"
+    return "transformers" if device_name(None) == "cpu" else "vllm"
 
 
 def make_loader(spec: BackendSpec, patterns: Sequence[Pattern] = ()) -> BackendLoader:

@@ -1,37 +1,92 @@
-"""Devices and number formats, and how fast a device multiplies."""
+"""Devices and number formats by name, how fast a device multiplies, and PyTorch's own of both.
+
+What a plan asks (which device, which dtype, how fast) is answered without PyTorch where that gives
+the same answer, because importing it takes longer than the plan.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import json
+import os
+import platform
+import sys
+import tempfile
 import time
-
-import torch
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from icl_bench.errors import UserError
+from icl_bench.models.cache_folder import cache_dir
 
-
-def device_rate(device: str, dtype: str, seconds: float = 0.2) -> float:
-    """Operations a second of a plain matrix product on a device."""
+if TYPE_CHECKING:
     import torch
 
-    kind = getattr(torch, dtype)
-    size = 1024 if device == "cpu" else 8192
-    a, b = (torch.randn(size, size, device=device).to(kind) for _ in range(2))
+_CPU_INFO = Path("/proc/cpuinfo")
 
-    def multiply() -> None:
-        torch.matmul(a, b)
-        if device.startswith("cuda"):
-            torch.cuda.synchronize()
 
-    multiply()
-    count, start = 0, time.perf_counter()
-    while time.perf_counter() - start < seconds:
-        multiply()
-        count += 1
-    return count * 2.0 * size**3 / (time.perf_counter() - start)
+# -- names --------------------------------------------------------------------------------------
+
+
+def device_name(asked: str | None) -> str:
+    """What :func:`choose_device` chooses, by name. Raises ``UserError`` as it does."""
+    if asked == "cpu" or (asked is None and not may_have_cuda()):
+        return "cpu"
+    return str(choose_device(asked))
+
+
+def dtype_name(asked: str, device: str) -> str:
+    """What :func:`choose_dtype` chooses, by name."""
+    if asked != "auto":
+        return asked
+    on_cpu = device.partition(":")[0] == "cpu"
+    return "float32" if on_cpu and not cpu_has_bfloat16() else "bfloat16"
+
+
+def may_have_cuda() -> bool:
+    """Whether PyTorch could find a CUDA (or ROCm) device: False only where it cannot.
+
+    Asks the driver's library how many devices there are, as PyTorch does.
+    """
+    if sys.platform == "darwin":
+        return False
+    if sys.platform != "linux" or Path("/dev/kfd").exists():  # ROCm's device file
+        return True
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+        count = ctypes.c_int()
+        failed = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+    except (OSError, AttributeError):
+        return False
+    return not failed and count.value > 0
+
+
+@cache
+def cpu_has_bfloat16() -> bool:
+    """Whether the CPU multiplies bfloat16 itself, by AVX-512 or AMX, as PyTorch decides it."""
+    if sys.platform == "linux" and platform.machine() == "x86_64":
+        with suppress(OSError):
+            for line in _CPU_INFO.read_text().splitlines():
+                if line.startswith("flags"):
+                    return not {"avx512_bf16", "amx_tile"}.isdisjoint(line.split())
+    import torch
+
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+# -- PyTorch's own ------------------------------------------------------------------------------
 
 
 def choose_device(asked: str | None) -> torch.device:
-    """The device that was asked for, else CUDA where there is one, else the CPU."""
+    """The device that was asked for, else CUDA where there is one, else the CPU.
+
+    Raises ``UserError`` for one that cannot be used here.
+    """
+    import torch
+
     if asked is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -48,13 +103,85 @@ def choose_dtype(asked: str, device: torch.device) -> torch.dtype:
 
     There bfloat16 products are emulated and take several times as long.
     """
-    if asked != "auto":
-        return {
-            "float32": torch.float32,
-            "bfloat16": torch.bfloat16,
-            "float16": torch.float16,
-        }[asked]
-    if device.type != "cpu":
-        return torch.bfloat16
-    native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    return torch.bfloat16 if native else torch.float32
+    import torch
+
+    found: torch.dtype = getattr(torch, dtype_name(asked, device.type))
+    return found
+
+
+# -- how fast -----------------------------------------------------------------------------------
+
+
+def device_rate(device: str, dtype: str) -> float:
+    """Operations a second of a plain matrix product on a device.
+
+    What was measured with PyTorch on this machine is kept in the cache folder and taken from
+    there. On a CPU for which nothing is kept, and as long as PyTorch is not loaded, the product is
+    numpy's in float32: a CPU with bfloat16 arithmetic is faster than that in bfloat16, one without
+    is slower, each several times.
+    """
+    file = cache_dir() / "rates.json"
+    key = f"{platform.node()} {platform.machine()} {os.cpu_count()} {_threads()} {device} {dtype}"
+    kept = _kept_rates(file)
+    if key in kept:
+        return kept[key]
+    if device == "cpu" and "torch" not in sys.modules:
+        return numpy_rate()
+    rate = torch_rate(device, dtype)
+    _keep_rates(file, {**kept, key: rate})
+    return rate
+
+
+def numpy_rate(seconds: float = 0.1) -> float:
+    """Operations a second of numpy's matrix product in float32."""
+    import numpy as np
+
+    size = 1024
+    a = np.ones((size, size), np.float32)
+    return _rate(lambda: a @ a, size, seconds)
+
+
+def torch_rate(device: str, dtype: str, seconds: float = 0.2) -> float:
+    """Operations a second of PyTorch's matrix product."""
+    import torch
+
+    kind = getattr(torch, dtype)
+    size = 1024 if device == "cpu" else 8192
+    a, b = (torch.randn(size, size, device=device).to(kind) for _ in range(2))
+
+    def multiply() -> None:
+        torch.matmul(a, b)
+        if device.startswith("cuda"):
+            torch.cuda.synchronize()
+
+    return _rate(multiply, size, seconds)
+
+
+def _rate(multiply: Callable[[], object], size: int, seconds: float) -> float:
+    multiply()
+    count, start = 0, time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        multiply()
+        count += 1
+    return count * 2.0 * size**3 / (time.perf_counter() - start)
+
+
+def _threads() -> str:
+    return os.environ.get("OMP_NUM_THREADS", "all")
+
+
+def _kept_rates(file: Path) -> dict[str, float]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        return {str(key): float(rate) for key, rate in found.items() if rate > 0}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _keep_rates(file: Path, rates: dict[str, float]) -> None:
+    # without a cache it is measured again: no reason to stop
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False) as draft:
+            json.dump(rates, draft, indent=1)
+        Path(draft.name).replace(file)

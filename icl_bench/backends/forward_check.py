@@ -14,7 +14,7 @@ from icl_bench.backends.loaded_model import LoadedModel
 from icl_bench.backends.packed_decoding import OpenPack
 from icl_bench.backends.prefix_cache import PrefixCache
 from icl_bench.errors import UserError
-from icl_bench.models.architecture import layer_windows
+from icl_bench.models.config import layer_windows
 from icl_bench.prompts.encoding import Ids
 from icl_bench.wording import first_line
 

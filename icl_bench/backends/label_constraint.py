@@ -21,7 +21,7 @@ from icl_bench.errors import UserError
 from icl_bench.prompts.encoding import Ids
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from icl_bench.models.tokenizers import Tokenizer
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -86,7 +86,7 @@ class LabelAutomaton:
         return int(self.tokens[state][best]), int(self.targets[state][best])
 
 
-def compile_labels(answers: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> LabelAutomaton:
+def compile_labels(answers: Sequence[str], tokenizer: Tokenizer) -> LabelAutomaton:
     """Compile answers (lead, label and end: ``" card arrival\\n"``) into an automaton.
 
     The vocabulary is first reduced to tokens whose bytes occur inside some answer, the only ones
@@ -174,7 +174,7 @@ def _decided(
     return np.where(decided == -2, -1, decided)
 
 
-def token_bytes(tokenizer: PreTrainedTokenizerBase) -> dict[int, bytes]:
+def token_bytes(tokenizer: Tokenizer) -> dict[int, bytes]:
     """What each ordinary token writes, as bytes; special tokens are left out.
 
     Knows the two ways in which vocabularies spell bytes: byte-level (GPT-2, Llama 3, Qwen) and

@@ -18,7 +18,7 @@ from icl_bench.backends.attention_steps import Step
 from icl_bench.backends.device import choose_device, choose_dtype
 from icl_bench.backends.device_memory import out_of_memory
 from icl_bench.errors import UserError
-from icl_bench.models.architecture import layer_windows
+from icl_bench.models.config import layer_windows
 from icl_bench.prompts.encoding import Ids
 from icl_bench.wording import first_line
 

@@ -26,9 +26,9 @@ class TransformersLoader(BackendLoader):
     def check(self) -> None:
         """See ``BackendLoader``: the device is there."""
         if self.spec.device is not None:
-            from icl_bench.backends.device import choose_device
+            from icl_bench.backends.device import device_name
 
-            choose_device(self.spec.device)
+            device_name(self.spec.device)
 
     def identity(self) -> dict[str, str]:
         """See ``BackendLoader``."""
@@ -38,7 +38,7 @@ class TransformersLoader(BackendLoader):
         """See ``BackendLoader``."""
         from icl_bench.backends.transformers import TransformersBackend
 
-        return TransformersBackend.load(
+        backend = TransformersBackend.load(
             model.source,
             tokenizer,
             revision=model.revision,
@@ -46,6 +46,8 @@ class TransformersLoader(BackendLoader):
             device=self.spec.device,
             pack_rows=self.spec.pack_rows,
         )
+        self.rate()  # measured once PyTorch is loaded, and kept for plans
+        return backend
 
     def rate(self) -> float:
         """See ``BackendLoader``."""
@@ -135,13 +137,13 @@ class OpenAILoader(BackendLoader):
 
 def dtype_here(asked: str, device: str | None = None) -> str:
     """The name of the number format that is meant on a device of this machine."""
-    from icl_bench.backends.device import choose_device, choose_dtype
+    from icl_bench.backends.device import device_name, dtype_name
 
-    return str(choose_dtype(asked, choose_device(device))).removeprefix("torch.")
+    return dtype_name(asked, device_name(device))
 
 
 def rate_here(dtype: str, device: str | None = None) -> float:
     """Operations a second of a device of this machine."""
-    from icl_bench.backends.device import choose_device, device_rate
+    from icl_bench.backends.device import device_name, device_rate
 
-    return device_rate(str(choose_device(device)), dtype_here(dtype, device))
+    return device_rate(device_name(device), dtype_here(dtype, device))

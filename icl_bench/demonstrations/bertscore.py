@@ -19,7 +19,8 @@ import numpy as np
 
 from icl_bench.demonstrations.interface import Encoders, Retriever
 from icl_bench.demonstrations.ranking import Ranking
-from icl_bench.models.array_cache import draft, key_of, load, sha256_of
+from icl_bench.models.array_cache import draft, load
+from icl_bench.models.fingerprints import key_of, sha256_of
 from icl_bench.models.text_encoders import Encoder, encoder_default
 
 if TYPE_CHECKING:

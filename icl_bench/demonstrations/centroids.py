@@ -18,7 +18,8 @@ import numpy as np
 
 from icl_bench.demonstrations.interface import Pool, SharedSelector
 from icl_bench.errors import UserError
-from icl_bench.models.array_cache import kept, key_of
+from icl_bench.models.array_cache import kept
+from icl_bench.models.fingerprints import key_of
 
 
 @dataclass(frozen=True)

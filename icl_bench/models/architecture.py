@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+import json
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import FULL, Pattern
+from icl_bench.models.config import read_config, states_everything
 
 if TYPE_CHECKING:
     from icl_bench.models.registry import Model
+
+_FLOATS = frozenset({"F32", "BF16", "F16"})
+
+_LONGEST_HEADER = 100 * 2**20
+"""The format's own limit, in bytes."""
+
+_TENSOR = re.compile(
+    r"model\.norm\.weight|model\.layers\.\d+\.(?:(?:input|post_attention|pre_feedforward|"
+    r"post_feedforward)_layernorm\.weight|self_attn\.[qkvo]_proj\.(?:weight|bias)|"
+    r"self_attn\.[qk]_norm\.weight|mlp\.(?:gate|up|down)_proj\.(?:weight|bias))"
+)
+
+_NOT_COUNTED = re.compile(
+    r"model\.embed_tokens\.weight|lm_head\.weight|model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq"
+)
+"""Embeddings, and what older files store of positions, which is no parameter."""
 
 
 @dataclass(frozen=True)
@@ -45,21 +66,61 @@ class Architecture:
 
 
 def shape_of(source: str) -> Architecture:
-    """Read a model's shape from its config, without its weights."""
+    """Read a model's shape from its config and its files' headers, without its weights.
+
+    Where a file is not of a form that is known here, the model is laid out by transformers,
+    without memory for its weights.
+    """
+    config = read_config(source)
+    parameters = stored_parameters(Path(source)) if states_everything(source) else None
+    return Architecture(
+        laid_out_parameters(source) if parameters is None else parameters,
+        config.head_width * config.heads,
+        config.windows,
+        config.head_width * config.key_heads,
+    )
+
+
+def stored_parameters(folder: Path) -> int | None:
+    """Parameters of a checkpoint's safetensors files, without embeddings, from their headers.
+
+    None where a tensor is not one of the tested families', or not of plain floating point.
+    """
+    shapes: dict[str, list[int]] = {}
+    for file in folder.glob("*.safetensors"):
+        header = _safetensors_header(file)
+        if header is None or any(about["dtype"] not in _FLOATS for about in header.values()):
+            return None
+        shapes |= {name: about["shape"] for name, about in header.items()}
+    counted = {name: shape for name, shape in shapes.items() if not _NOT_COUNTED.fullmatch(name)}
+    if not counted or not all(map(_TENSOR.fullmatch, counted)):
+        return None
+    return sum(map(math.prod, counted.values()))
+
+
+def _safetensors_header(file: Path) -> dict[str, Any] | None:
+    """Dtype and shape of each tensor of a file, by name; None where it is no such file."""
+    try:
+        with file.open("rb") as stream:
+            size = int.from_bytes(stream.read(8), "little")
+            if size > _LONGEST_HEADER:
+                return None
+            header: dict[str, Any] = json.loads(stream.read(size))
+    except (OSError, ValueError):
+        return None
+    header.pop("__metadata__", None)
+    return header
+
+
+def laid_out_parameters(source: str) -> int:
+    """Parameters of a model that is laid out on no device, without embeddings."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    config = AutoConfig.from_pretrained(source)
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
-    text: Any = config.get_text_config()
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(source))
     embeddings = {id(model.get_input_embeddings().weight), id(model.get_output_embeddings().weight)}
-    parameters = sum(p.numel() for p in model.parameters() if id(p) not in embeddings)
-    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    key_heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-    return Architecture(
-        parameters, width * text.num_attention_heads, layer_windows(text), width * key_heads
-    )
+    return sum(p.numel() for p in model.parameters() if id(p) not in embeddings)
 
 
 FAMILIES: Mapping[str, str] = {
@@ -71,9 +132,7 @@ FAMILIES: Mapping[str, str] = {
 
 def family_of(source: str) -> str:
     """A model's family, as its config names it."""
-    from transformers import AutoConfig
-
-    return str(AutoConfig.from_pretrained(source).get_text_config().model_type)
+    return read_config(source).family
 
 
 def check_family(pattern: Pattern, model: Model) -> None:
@@ -85,12 +144,3 @@ def check_family(pattern: Pattern, model: Model) -> None:
             f"--attention {pattern}: {model.name} is of the family {family}; patterns are for "
             f"{', '.join(dict.fromkeys(FAMILIES.values()))}"
         )
-
-
-def layer_windows(config: Any) -> tuple[int | None, ...]:
-    """Each layer's own window in tokens, of a text model's config; None where it sees all."""
-    window = getattr(config, "sliding_window", None)
-    kinds = getattr(config, "layer_types", None)
-    if kinds is None:
-        return (window,) * int(config.num_hidden_layers)
-    return tuple(window if kind == "sliding_attention" else None for kind in kinds)

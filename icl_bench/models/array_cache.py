@@ -6,7 +6,6 @@ and renamed, and read only where every hash is right: a torn or changed one is c
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import tempfile
@@ -16,18 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
+from icl_bench.models.fingerprints import sha256_of
+
 SUMS = "sha256.json"
-
-
-def sha256_of(file: Path) -> str:
-    """Hash of a file's bytes, in hex."""
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def key_of(parts: Sequence[str | int]) -> str:
-    """A name for what these parts decide: 32 hex digits. No two lists of parts have one."""
-    return hashlib.sha256(json.dumps(list(parts)).encode()).hexdigest()[:32]
 
 
 def load(entry: Path, names: Sequence[str]) -> list[np.ndarray] | None:

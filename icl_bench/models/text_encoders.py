@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from icl_bench.errors import UserError
-from icl_bench.models.array_cache import kept, key_of, sha256_of
-from icl_bench.wording import one_line, plain
+from icl_bench.models import hub
+from icl_bench.models.array_cache import kept
+from icl_bench.models.fingerprints import key_of, key_of_files
+from icl_bench.wording import first_line, one_line, plain
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -62,10 +64,7 @@ def encoder_default() -> Encoder:
 
 
 def _is_cached(model: str) -> bool:
-    from huggingface_hub import try_to_load_from_cache
-
-    files = ("config.json", "model.safetensors")
-    return all(isinstance(try_to_load_from_cache(model, file), str) for file in files)
+    return all(hub.cached_file(model, file) for file in ("config.json", "model.safetensors"))
 
 
 def _is_on_hub(model: str) -> bool:
@@ -188,15 +187,13 @@ def fingerprint(source: str) -> str:
     """
     folder = Path(source)
     try:
-        parts = [version("sentence-transformers"), version("transformers")]
-        for file in sorted(folder.rglob("*")):
-            if file.is_file() and any(file.match(pattern) for pattern in _FILES):
-                parts += [file.relative_to(folder).as_posix(), sha256_of(file)]
+        libraries = [version("sentence-transformers"), version("transformers")]
+        found = [file for pattern in _FILES for file in folder.rglob(pattern) if file.is_file()]
+        return key_of_files(libraries, folder, found)
     except PackageNotFoundError:
         raise UserError(MISSING) from None
     except OSError as error:
         raise UserError(one_line(f"encoder {plain(source)}: cannot be read: {error}")) from None
-    return key_of(parts)
 
 
 def _packaged() -> Path:
@@ -207,17 +204,14 @@ def _packaged() -> Path:
 
 
 def _from_hub(asked: str) -> SentenceEncoder:
-    from huggingface_hub import snapshot_download
-
-    hub = asked if "/" in asked else f"sentence-transformers/{asked}"
-    try:
-        folder = snapshot_download(hub, allow_patterns=_FILES)
-    except Exception as error:  # requests, hub and file errors alike
-        raise UserError(
-            f"encoder {plain(asked)}: no folder, and {plain(hub)} cannot be had from the hub "
-            f"({_reason(error)}); give a folder, or leave it out for {PACKAGED}"
-        ) from None
-    return SentenceEncoder(f"{hub}@{Path(folder).name[:12]}", folder)
+    name = asked if "/" in asked else f"sentence-transformers/{asked}"
+    folder = hub.fetch(
+        name,
+        _FILES,
+        whose=f"encoder {plain(asked)}: no folder, and {plain(name)}",
+        instead=f"give a folder, or leave it out for {PACKAGED}",
+    )
+    return SentenceEncoder(f"{name}@{folder.name[:12]}", str(folder))
 
 
 @cache
@@ -232,11 +226,6 @@ def _loaded(source: str) -> SentenceTransformer:
         )
     except Exception as error:  # the library raises many kinds, some of dependencies
         raise UserError(
-            f"encoder {plain(source)}: cannot be loaded ({_reason(error)}); give the folder of a "
-            "sentence-transformers model with safetensors weights"
+            f"encoder {plain(source)}: cannot be loaded ({first_line(error)}); give the folder of "
+            "a sentence-transformers model with safetensors weights"
         ) from None
-
-
-def _reason(error: BaseException) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return one_line(lines[0])[:200]

@@ -21,7 +21,7 @@ from icl_bench.prompts.rendering import HasText, Piece, answer_text, demonstrati
 from icl_bench.tasks.spec import Template
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from icl_bench.models.tokenizers import Tokenizer
 
 Ids = tuple[int, ...]
 
@@ -124,7 +124,7 @@ class PromptEncoder:
     def __init__(
         self,
         template: Template,
-        tokenizer: PreTrainedTokenizerBase,
+        tokenizer: Tokenizer,
         piece: Piece = demonstration_text,
     ) -> None:
         self.template = template

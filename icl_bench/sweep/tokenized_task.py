@@ -18,15 +18,15 @@ from icl_bench.demonstrations.pool import DemonstrationPool
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.metrics import metrics_of
 from icl_bench.metrics.interface import Metric
-from icl_bench.models.registry import Model, cache_dir
+from icl_bench.models.cache_folder import cache_dir
+from icl_bench.models.registry import Model
 from icl_bench.prompts.encoding import PromptEncoder
 from icl_bench.prompts.rendering import answer_text
 from icl_bench.tasks.examples import Example, TaskData
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
     from icl_bench.backends.interface import Decoding
+    from icl_bench.models.tokenizers import Tokenizer
 
 Scoring = Literal["greedy", "exact", "unconstrained"]
 Queries = Literal["test", "copied"]
@@ -38,7 +38,7 @@ class TokenizedTask:
 
     data: TaskData
     model: Model
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: Tokenizer
     seed: int = 0
     scoring: Scoring = "greedy"
     queries: Queries = "test"

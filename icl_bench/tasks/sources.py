@@ -58,15 +58,16 @@ def own_files(spec: TaskSpec, data_dir: Path | None) -> Source:  # noqa: ARG001
 
 def embedded(spec: TaskSpec, data_dir: Path | None) -> Source:  # noqa: ARG001
     """The docstrings of Python's own standard library."""
-    from icl_bench.tasks.stdlib_docstrings import build
+    from icl_bench.tasks.stdlib_docstrings import EMBEDDED, build
 
-    built = build()
+    name = str(spec.data.embedded)
+    built = build(modules=EMBEDDED[name])
     rows = {
         split: [{"id": row.id, "text": row.text, "label": row.label} for row in rows]
         for split, rows in {"train": built.train, "test": built.test}.items()
     }
     origin = f"standard library of Python {built.python}"
-    return source_of_rows("stdlib", origin, rows["train"], rows["test"], spec.data.fields)
+    return source_of_rows(name, origin, rows["train"], rows["test"], spec.data.fields)
 
 
 def data_folder_or_hub(spec: TaskSpec, data_dir: Path | None) -> Source:

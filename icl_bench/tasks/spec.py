@@ -60,7 +60,8 @@ class DataSpec(Frozen):
     hub: HubSource | None = None
     train: Path | None = None
     test: Path | None = None
-    embedded: Literal["stdlib"] | None = None
+    embedded: Literal["stdlib", "stdlib-six"] | None = None
+    """Built from the running Python's own sources: :mod:`icl_bench.tasks.stdlib_docstrings`."""
     source: str | None = None
     """One of :data:`icl_bench.registry.TASK_SOURCES`, for sources that other packages add."""
     source_options: dict[str, Any] | None = None

@@ -1,4 +1,4 @@
-"""The embedded task: sentences from the docstrings of Python's standard library and their module.
+"""The embedded tasks: sentences from the docstrings of Python's standard library and their module.
 
 Real text that every machine with Python has: the first sentence of each public class, function
 and method is the text, the module it comes from is the label. The modules' sources are parsed,
@@ -15,14 +15,17 @@ import json
 import platform
 import re
 import sysconfig
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from icl_bench.errors import UserError
+from icl_bench.models.cache_folder import cache_dir
+from icl_bench.models.fingerprints import key_of
 
 # fmt: off
 MODULES = (
@@ -40,6 +43,14 @@ MODULES = (
 does not follow what a distribution happens to install."""
 
 
+SIX_MODULES = ("asyncio", "decimal", "email", "tarfile", "unittest", "xml")
+"""Six of them with many docstrings, of subjects far apart: an easier task for a first look."""
+
+
+EMBEDDED = {"stdlib": MODULES, "stdlib-six": SIX_MODULES}
+"""The modules of each embedded task, by the name in a task file's ``data.embedded``."""
+
+
 FEWEST_EXAMPLES = 12
 """Modules with fewer examples are left out."""
 
@@ -50,6 +61,10 @@ TEST_SHARE = 0.15
 
 SHORTEST, LONGEST = 20, 300
 """Bounds of a sentence's length, in characters."""
+
+
+_FORM = 1
+"""Of what is kept: to be raised where sentences are found or cut in another way."""
 
 
 _TESTS = frozenset({"test", "tests"})
@@ -84,8 +99,8 @@ def digest(rows: tuple[Row, ...]) -> str:
 
 
 @cache
-def build(library: Path | None = None) -> StdlibRows:
-    """Read the standard library's sources (by default this Python's) and split them.
+def build(library: Path | None = None, modules: tuple[str, ...] = MODULES) -> StdlibRows:
+    """Read the modules' sources in the standard library (by default this Python's) and split them.
 
     Texts that stand in several modules are ambiguous and texts that name their own module are
     answered by copying: neither is kept. A text that stands twice in one module is kept once. The
@@ -95,8 +110,7 @@ def build(library: Path | None = None) -> StdlibRows:
     Raises UserError where the sources are not installed.
     """
     library = library or Path(sysconfig.get_path("stdlib"))
-    with _collector_paused():
-        found = {name: _sentences(library, name) for name in MODULES}
+    found = _kept_sentences(library, modules)
     homes: dict[str, set[str]] = defaultdict(set)
     for name, rows in found.items():
         for row in rows:
@@ -116,6 +130,34 @@ def build(library: Path | None = None) -> StdlibRows:
             "Use a Python that is installed with its .py files, or another task"
         )
     return StdlibRows(tuple(train), tuple(test), platform.python_version())
+
+
+def _kept_sentences(library: Path, modules: tuple[str, ...]) -> dict[str, list[Row]]:
+    """:func:`_sentences` of each module, from the cache folder where the sources are unchanged.
+
+    Parsing takes two seconds. A source is told by its path, size and time of change.
+    """
+    files = {name: _sources(library, name) for name in modules}
+    about = [
+        (str(f), f.stat().st_size, f.stat().st_mtime_ns) for some in files.values() for f in some
+    ]
+    key = key_of([str(_FORM), platform.python_version(), json.dumps([modules, about])])
+    entry = cache_dir() / "stdlib" / f"{key}.json"
+    try:
+        kept = json.loads(entry.read_text(encoding="utf-8"))
+        return {name: [Row(*row) for row in rows] for name, rows in kept.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        pass
+    with _collector_paused():
+        found = {name: _sentences(library, name, sources) for name, sources in files.items()}
+    rows = {name: [[row.id, row.text, row.label] for row in some] for name, some in found.items()}
+    # without a cache they are parsed again: no reason to stop
+    with suppress(OSError):
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=entry.parent, delete=False) as draft:
+            json.dump(rows, draft)
+        Path(draft.name).replace(entry)
+    return found
 
 
 @contextmanager
@@ -155,10 +197,10 @@ def _sources(library: Path, module: str) -> list[Path]:
     return single + sorted(package)
 
 
-def _sentences(library: Path, module: str) -> list[Row]:
+def _sentences(library: Path, module: str, sources: list[Path]) -> list[Row]:
     """Every usable sentence of a module, in the order of its sources."""
     rows = []
-    for path in _sources(library, module):
+    for path in sources:
         where = ".".join(path.relative_to(library).with_suffix("").parts)
         try:
             tree = ast.parse(path.read_bytes())

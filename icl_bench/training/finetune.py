@@ -45,7 +45,7 @@ class Finetuning:
     @classmethod
     def prepare(cls, spec: FinetuneSpec, say: Say = lambda _: None) -> Finetuning:
         """Load data and tokenizer; nothing is trained yet. Raises ``UserError``."""
-        from icl_bench.backends.device import choose_device, choose_dtype
+        from icl_bench.backends.device import device_name, dtype_name
 
         spec.check()
         task = load_task(spec.task)
@@ -59,11 +59,11 @@ class Finetuning:
         pool = len(experiment.pool)
         if spec.k.numbers[0] > pool:
             raise UserError(f"--k {spec.k.numbers[0]:,}: the pool has {pool:,} examples")
-        device = choose_device(spec.device)
-        dtype = str(choose_dtype(spec.dtype, device)).removeprefix("torch.")
-        if dtype == "float16" and device.type == "cpu":
+        device = device_name(spec.device)
+        dtype = dtype_name(spec.dtype, device)
+        if dtype == "float16" and device == "cpu":
             raise UserError("--dtype float16: a CPU trains in float32 or bfloat16")
-        return cls(spec, experiment, str(device), dtype)
+        return cls(spec, experiment, device, dtype)
 
     @cached_property
     def methods(self) -> dict[str, TrainingMethod]:

@@ -51,8 +51,8 @@ def check(
     """
     from icl_bench.analysis.baseline_check import check_results
     from icl_bench.cli.output.baseline_check import print_check
-    from icl_bench.cli.output.progress import console
     from icl_bench.cli.output.tables import print_json
+    from icl_bench.cli.output.terminal import console
 
     found = check_results(baseline, results, tolerance, alpha)
     if json:

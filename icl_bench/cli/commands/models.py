@@ -22,8 +22,8 @@ def models(prepare: Prepare = None, json: o.Json = False) -> None:
     Any folder that holds a model, and any hub id, works as --model too.
     """
     from icl_bench.cli.output.lists import print_models
-    from icl_bench.cli.output.progress import console
     from icl_bench.cli.output.tables import print_json
+    from icl_bench.cli.output.terminal import console
     from icl_bench.models.registry import listing, resolve
 
     if prepare is not None:

@@ -56,8 +56,9 @@ def perplexity(
     from icl_bench.analysis.perplexity import perplexities
     from icl_bench.analysis.summary import records
     from icl_bench.cli.output.lists import print_perplexity
-    from icl_bench.cli.output.progress import Display, console
+    from icl_bench.cli.output.progress import Display
     from icl_bench.cli.output.tables import print_json
+    from icl_bench.cli.output.terminal import console
     from icl_bench.models.attention_patterns import split
     from icl_bench.sweep.perplexity import Perplexity, PerplexitySpec
 

@@ -13,8 +13,9 @@ def plan(options: o.SweepOptions, json: o.Json = False) -> None:
     and nothing is written.
     """
     from icl_bench.cli.output.plan import plan_records, print_plan
-    from icl_bench.cli.output.progress import Display, console
+    from icl_bench.cli.output.progress import Display
     from icl_bench.cli.output.tables import print_json
+    from icl_bench.cli.output.terminal import console
     from icl_bench.sweep.sweep import Sweep
 
     with Display(quiet=json).preparing() as say:

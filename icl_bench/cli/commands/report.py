@@ -41,7 +41,7 @@ def report(
     Charts with intervals, sortable tables and a reader for single predictions. Prompts are rebuilt
     from the data folder, where it is at hand.
     """
-    from icl_bench.cli.output.progress import console
+    from icl_bench.cli.output.terminal import console
     from icl_bench.report import write_report
 
     asked = {"task": task, "model": model}

@@ -58,8 +58,8 @@ def show(
     prediction.
     """
     from icl_bench.cli.output.lists import print_shown
-    from icl_bench.cli.output.progress import console
     from icl_bench.cli.output.tables import print_json
+    from icl_bench.cli.output.terminal import console
     from icl_bench.demonstrations.perturbations import Perturbation
     from icl_bench.demonstrations.selector_spec import known
     from icl_bench.models.attention_patterns import parse

@@ -63,8 +63,8 @@ def summary(
     """
     from icl_bench.analysis.findings import read_findings
     from icl_bench.cli.output.findings import print_advice, print_findings
-    from icl_bench.cli.output.progress import console
     from icl_bench.cli.output.tables import print_json
+    from icl_bench.cli.output.terminal import console
     from icl_bench.demonstrations.selector_spec import cautions
 
     if advice is not None:

@@ -39,12 +39,14 @@ def tasks(
 ) -> None:
     """List the tasks, or check one task's data."""
     from icl_bench.cli.output.lists import print_report, print_tasks
-    from icl_bench.cli.output.progress import Display, console
     from icl_bench.cli.output.tables import print_json
-    from icl_bench.sweep.task_check import check_task
+    from icl_bench.cli.output.terminal import console
     from icl_bench.tasks.catalogue import task_records
 
     if check is not None:
+        from icl_bench.cli.output.progress import Display
+        from icl_bench.sweep.task_check import check_task
+
         with Display(quiet=json).preparing() as say:
             say(f"reading {check}")
             report = check_task(check, model=model, data_dir=data_dir, test_size=test_size)

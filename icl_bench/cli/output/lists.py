@@ -9,7 +9,6 @@ from rich.markup import escape
 
 from icl_bench.cli.output.plan import in_bytes
 from icl_bench.cli.output.tables import empty_table, print_lines
-from icl_bench.models.attention_patterns import FULL
 from icl_bench.wording import DASH, counted
 
 if TYPE_CHECKING:
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
 
 def print_perplexity(frame: Any, console: Console) -> None:
     """Perplexity of each range of lengths, one table a model and dtype."""
+    from icl_bench.models.attention_patterns import FULL
+
     for (model, dtype), group in frame.groupby(["model", "dtype"]):
         table = empty_table(f"{model} · {dtype}, perplexity of the tokens up to each length")
         table.add_column("attention")

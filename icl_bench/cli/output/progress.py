@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from icl_bench.cli.output.terminal import console
 from icl_bench.quiet_libraries import hush_libraries
 from icl_bench.sweep.notes import asked, notes
 from icl_bench.sweep.runner import Watcher
@@ -25,12 +25,6 @@ if TYPE_CHECKING:
     from icl_bench.sweep.plan import CellPlan, Plan
     from icl_bench.sweep.runner import Outcome
     from icl_bench.sweep.sweep import Sweep
-
-
-def console(stderr: bool = False) -> Console:
-    """The terminal; wide enough for tables where the output goes into a file."""
-    known = (sys.stderr if stderr else sys.stdout).isatty() or "COLUMNS" in os.environ
-    return Console(stderr=stderr, width=None if known else 120, soft_wrap=False)
 
 
 class Display:

@@ -15,8 +15,9 @@ from support.predictions import answers, cell, frame, scored
 
 from icl_bench import read_results
 from icl_bench.analysis.advice import ADVICE, Budget, advise, advise_folder, lines
+from icl_bench.analysis.cell_cost import CellCost
 from icl_bench.analysis.columns import POINT
-from icl_bench.analysis.cost import CellCost, cost
+from icl_bench.analysis.cost import cost
 from icl_bench.analysis.curves import curves
 from icl_bench.analysis.statistics.contrast import contrast, judge
 from icl_bench.analysis.statistics.paired import holm

@@ -17,7 +17,8 @@ from support.fakes import ENGINE, FakeBackend, experiment, plan, planned, runner
 from support.predictions import answers, cell, frame, scored
 
 from icl_bench.analysis.attention import attention_patterns, differences
-from icl_bench.analysis.cost import CellCost, break_even, cost
+from icl_bench.analysis.cell_cost import CellCost
+from icl_bench.analysis.cost import break_even, cost
 from icl_bench.analysis.curves import curves
 from icl_bench.analysis.findings import Findings, find
 from icl_bench.analysis.statistics.paired import compare, holm

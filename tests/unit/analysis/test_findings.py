@@ -14,8 +14,9 @@ import pytest
 from support.fakes import FREE_TEXT, FakeBackend, plan, runner
 from support.predictions import cell, frame
 
+from icl_bench.analysis.cell_cost import CellCost
 from icl_bench.analysis.context import CellFacts
-from icl_bench.analysis.cost import CellCost, break_even, cost
+from icl_bench.analysis.cost import break_even, cost
 from icl_bench.analysis.findings import Findings, find
 from icl_bench.analysis.words import cautions_of
 from icl_bench.cli import main

@@ -27,7 +27,7 @@ from icl_bench.backends.packed_decoding import OpenPack
 from icl_bench.backends.transformers import TransformersBackend
 from icl_bench.errors import CellError, UserError
 from icl_bench.models import attention_patterns
-from icl_bench.models.architecture import layer_windows, shape_of
+from icl_bench.models.architecture import shape_of
 from icl_bench.models.attention_patterns import (
     FULL,
     Approx,
@@ -38,6 +38,7 @@ from icl_bench.models.attention_patterns import (
     parse,
     split,
 )
+from icl_bench.models.config import layer_windows
 from icl_bench.prompts.encoding import Ids, PromptSet
 from icl_bench.registry import ATTENTION_PATTERNS
 from icl_bench.sweep.compute_cost import PromptLayout, cache_bytes, work_of

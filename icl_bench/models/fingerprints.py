@@ -1,0 +1,55 @@
+"""Hashes that say which files a result or a cache entry was made from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+SAMPLES, SAMPLE_BYTES, SMALL_FILE = 64, 65536, 64 * 2**20
+"""Of a file larger than ``SMALL_FILE`` bytes, this many samples of so many bytes are read."""
+
+_OF_CHECKPOINT = frozenset({".json", ".safetensors", ".model", ".txt"})
+
+
+def sha256_of(file: Path) -> str:
+    """Hash of a file's bytes, in hex."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def key_of(parts: Sequence[str | int]) -> str:
+    """A name for what these parts decide: 32 hex digits. No two lists of parts have one."""
+    return hashlib.sha256(json.dumps(list(parts)).encode()).hexdigest()[:32]
+
+
+def key_of_files(parts: Sequence[str], folder: Path, files: Iterable[Path]) -> str:
+    """:func:`key_of` of parts and of files below a folder, by name and content.
+
+    Raises ``OSError`` where a file cannot be read.
+    """
+    named = [(file.relative_to(folder).as_posix(), file) for file in sorted(files)]
+    return key_of([*parts, *(part for name, file in named for part in (name, sha256_of(file)))])
+
+
+def folder_fingerprint(folder: Path) -> str:
+    """Hash of a checkpoint's files: small files whole, large ones by size and 64 samples.
+
+    A retrained checkpoint differs in nearly every tensor, so that samples tell it apart, in a
+    second instead of minutes.
+    """
+    digest = hashlib.sha256()
+    for file in sorted(folder.iterdir()):
+        if not file.is_file() or file.suffix not in _OF_CHECKPOINT:
+            continue
+        size = file.stat().st_size
+        digest.update(f"{file.name}\0{size}\0".encode())
+        with file.open("rb") as stream:
+            if size <= SMALL_FILE:
+                digest.update(stream.read())
+                continue
+            for i in range(SAMPLES):
+                stream.seek(i * (size - SAMPLE_BYTES) // (SAMPLES - 1))
+                digest.update(stream.read(SAMPLE_BYTES))
+    return f"files-sha256:{digest.hexdigest()}"

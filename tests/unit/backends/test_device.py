@@ -1,0 +1,92 @@
+"""Devices and dtypes by name are those that PyTorch chooses."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from icl_bench.backends import device
+from icl_bench.backends.device import (
+    choose_device,
+    choose_dtype,
+    cpu_has_bfloat16,
+    device_name,
+    device_rate,
+    dtype_name,
+    may_have_cuda,
+    numpy_rate,
+    torch_rate,
+)
+from icl_bench.errors import UserError
+
+
+def test_a_cpu_has_bfloat16_where_pytorch_says_so():
+    native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    assert cpu_has_bfloat16() == native
+
+
+def test_there_may_be_cuda_wherever_pytorch_finds_it():
+    assert may_have_cuda() or not torch.cuda.is_available()
+
+
+@pytest.mark.parametrize("asked", [None, "cpu", "cpu:0"])
+@pytest.mark.parametrize("dtype", ["auto", "float32", "bfloat16", "float16"])
+def test_names_are_those_of_pytorchs_own(asked: str | None, dtype: str):
+    own = choose_device(asked)
+    assert device_name(asked) == str(own)
+    assert f"torch.{dtype_name(dtype, str(own))}" == str(choose_dtype(dtype, own))
+
+
+@pytest.mark.parametrize("dtype", ["auto", "float32"])
+def test_a_device_that_is_no_cpu_has_bfloat16(dtype: str):
+    wanted = "bfloat16" if dtype == "auto" else dtype
+    assert dtype_name(dtype, "cuda:1") == wanted
+    assert str(choose_dtype(dtype, torch.device("cuda:1"))) == f"torch.{wanted}"
+
+
+@pytest.mark.parametrize("asked", ["nonsense", "cuda:99"])
+def test_a_device_that_is_not_there_is_refused_in_one_line(asked: str):
+    with pytest.raises(UserError, match=f"--device {asked}: not usable here") as refused:
+        device_name(asked)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_rate_is_measured_by_pytorch_once_and_then_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("ICL_BENCH_CACHE", str(tmp_path))
+    monkeypatch.setattr(device, "torch_rate", lambda *_: 7e9)
+    assert device_rate("cpu", "float32") == 7e9
+    assert list(json.loads((tmp_path / "rates.json").read_text()).values()) == [7e9]
+    monkeypatch.setattr(device, "torch_rate", lambda *_: 8e9)
+    assert device_rate("cpu", "float32") == 7e9
+    assert device_rate("cpu", "bfloat16") == 8e9
+
+
+def test_without_pytorch_an_unknown_rate_is_numpys_and_is_not_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("ICL_BENCH_CACHE", str(tmp_path))
+    monkeypatch.delitem(sys.modules, "torch")
+    monkeypatch.setattr(device, "numpy_rate", lambda: 5e9)
+    assert device_rate("cpu", "bfloat16") == 5e9
+    assert not (tmp_path / "rates.json").exists()
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"a": "b"}', '{"a": -1}'])
+def test_a_damaged_file_of_rates_is_written_anew(
+    content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("ICL_BENCH_CACHE", str(tmp_path))
+    monkeypatch.setattr(device, "torch_rate", lambda *_: 7e9)
+    (tmp_path / "rates.json").write_text(content)
+    assert device_rate("cpu", "float32") == 7e9
+    assert list(json.loads((tmp_path / "rates.json").read_text()).values()) == [7e9]
+
+
+def test_both_libraries_multiply_at_a_rate_of_one_kind():
+    assert 1 / 20 < numpy_rate(0.05) / torch_rate("cpu", "float32", 0.05) < 20
