@@ -178,7 +178,9 @@ class Runner:
             **measured,
         }
         names = [row.id for row in asked]
-        opened.finish(names, meta, self._scores([opened.done[name] for name in names]))
+        rows = [opened.done[name] for name in names]
+        scores = experiment.scores([r.gold for r in rows], [r.prediction for r in rows])
+        opened.finish(names, meta, scores)
 
     def _answer(
         self,
@@ -233,14 +235,6 @@ class Runner:
             self.watcher.engine_ready()
             assert self._backend.identity() == dict(self.engine), "the engine is another than said"
         return self._backend
-
-    def _scores(self, rows: Sequence[Prediction]) -> dict[str, Sequence[float]]:
-        """The scores of a cell's answers that its task's metrics store, ``(rows,)`` each."""
-        gold, said = [r.gold for r in rows], [r.prediction for r in rows]
-        scores: dict[str, Sequence[float]] = {}
-        for metric in self.plan.experiment.metrics:
-            scores |= {name: found.tolist() for name, found in metric.score(gold, said).items()}
-        return scores
 
 
 class _PredictionMaker:

@@ -6,7 +6,7 @@ model's weights.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -136,6 +136,13 @@ class TokenizedTask:
     def metrics(self) -> list[Metric]:
         """What scores the answers."""
         return metrics_of(self.data.spec.metrics)
+
+    def scores(self, gold: Sequence[str], said: Sequence[str]) -> dict[str, Sequence[float]]:
+        """The scores of answers that the metrics store, by column, ``(rows,)`` each."""
+        found: dict[str, Sequence[float]] = {}
+        for metric in self.metrics:
+            found |= {name: values.tolist() for name, values in metric.score(gold, said).items()}
+        return found
 
     def metric_facts(self) -> Mapping[str, Any]:
         """What decides the scores beside the answers. Raises ``UserError``."""

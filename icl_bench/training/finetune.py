@@ -172,12 +172,13 @@ class Finetuning:
                 margin=float(chance[first] - chance[second]), label_mass=1.0,
             ))  # fmt: skip
         opened.append(made, found.seconds)
+        scores = self.experiment.scores([p.gold for p in made], [p.prediction for p in made])
         opened.finish([row.id for row in data.test], {
             **origin(self.experiment, examples.shown, self._versions),
             "demonstration_ids": [example.id for example in examples.shown],
             "training": dict(found.about),
             "shape": method.run.architecture.as_json() if method.has_architecture else None,
-        })  # fmt: skip
+        }, scores)  # fmt: skip
 
     @cached_property
     def _versions(self) -> dict[str, str]:
