@@ -19,7 +19,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 def memory_reason(error: BaseException, tokens: int) -> str:
     """Why a cell with prompts of so many tokens fails."""
-    return f"out of memory at {tokens:,} prompt tokens ({first_line(error)})"
+    return f"out of memory at {tokens:,} prompt tokens ({first_line(error)[:200]})"
 
 
 def release(device: torch.device) -> None:

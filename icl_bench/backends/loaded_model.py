@@ -80,12 +80,14 @@ class LoadedModel:
             )
             return cls(network.to(where).eval(), tokenizer, where, kind)
         except (OSError, ValueError, KeyError) as error:
-            raise UserError(f"model {source}: cannot be loaded ({first_line(error)})") from None
+            raise UserError(
+                f"model {source}: cannot be loaded ({first_line(error)[:200]})"
+            ) from None
         except RuntimeError as error:
             if not out_of_memory(error):
                 raise
             raise UserError(
-                f"model {source}: does not fit the memory ({first_line(error)})"
+                f"model {source}: does not fit the memory ({first_line(error)[:200]})"
             ) from None
 
     @property

@@ -55,10 +55,7 @@ class VllmBackend:
         ``engine`` are further arguments of ``vllm.LLM``. Raises ``CellError`` with the engine's own
         words where it does not start.
         """
-        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-        os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
-        # asked for by --context or --max-model-len: longer than the model's config says
-        os.environ.setdefault("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "1")
+        _set_environment()
         self.tokenizer, self.counters = tokenizer, Counters()
         self._identity = dict(identity)
         cuda = _has_cuda()
@@ -66,12 +63,7 @@ class VllmBackend:
         self._folder = tempfile.TemporaryDirectory(prefix="icl-bench-")
         self._written: dict[int, tuple[LabelAutomaton, str]] = {}
         if not cuda:
-            # in this process it starts in half the time and uses all cores; compiling takes
-            # minutes and gains little; and by itself vLLM would take nearly all memory
-            os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-            engine = {"enforce_eager": True, **engine}
-            if gpu_memory is None and "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
-                engine = {"kv_cache_memory_bytes": CPU_CACHE_BYTES, **engine}
+            engine = _on_a_cpu(engine, gpu_memory)
         if gpu_memory is not None:
             engine["gpu_memory_utilization"] = gpu_memory
         if quantization is not None:
@@ -208,6 +200,26 @@ class VllmBackend:
         if not text or any(wrapped in text for wrapped in _WRAPPED):
             text = last_error(log) or text or type(error).__name__
         return one_line(text)[:300]
+
+
+def _set_environment() -> None:
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
+    # asked for by --context or --max-model-len: longer than the model's config says
+    os.environ.setdefault("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "1")
+
+
+def _on_a_cpu(engine: Mapping[str, Any], gpu_memory: float | None) -> dict[str, Any]:
+    """The engine's arguments where there is no GPU.
+
+    In this process it starts in half the time and uses all cores; compiling takes minutes and
+    gains little; and by itself vLLM would take nearly all memory.
+    """
+    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    arguments = {"enforce_eager": True, **engine}
+    if gpu_memory is None and "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
+        arguments = {"kv_cache_memory_bytes": CPU_CACHE_BYTES, **arguments}
+    return arguments
 
 
 def _has_cuda() -> bool:
