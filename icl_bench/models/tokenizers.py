@@ -190,14 +190,13 @@ def _read(entry: Path) -> KeptTokenizer | None:
     """What is kept; None where there is nothing, or nothing that can be read."""
     try:
         ids = json.loads((entry / _SPECIAL).read_text(encoding="utf-8"))
-        state = (entry / _BACKEND).read_text(encoding="utf-8")
     except (OSError, ValueError):
         return None
     from tokenizers import Tokenizer as Backend
 
     try:
         special = SpecialTokens(**{**ids, "all_special_ids": tuple(ids["all_special_ids"])})
-        return KeptTokenizer(Backend.from_str(state), special)
+        return KeptTokenizer(Backend.from_file(str(entry / _BACKEND)), special)
     except Exception:  # the package raises plain Exception for a damaged file
         return None
 

@@ -29,8 +29,8 @@ def notes(sweep: Sweep) -> list[str]:
         share = experiment.data.spec.pool.drop_longest
         longest = int(experiment.lengths[experiment.pool.rows].max())
         found.append(
-            f"{experiment.pool.dropped:,} train rows longer than {longest} tokens are not in the pool "
-            f"(the longest {share:.0%}, pool.drop_longest)"
+            f"{experiment.pool.dropped:,} train rows longer than {longest} tokens are not in the "
+            f"pool (the longest {share:.0%}, pool.drop_longest)"
         )
     found += [choice.caution for choice in sweep.choices if choice.caution]
     sharing = (planned.group.sharing for planned in sweep.plan.groups)

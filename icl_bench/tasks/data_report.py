@@ -57,6 +57,7 @@ def leaking(test: Iterable[Example], train: Iterable[Example]) -> tuple[str, ...
 
 
 def inputs_of(example: Example) -> tuple[str, ...]:
+    """The values of its input fields, which must not stand in train and test."""
     return tuple(example.fields.values())
 
 

@@ -26,6 +26,7 @@ class HubError(Exception):
 
 
 def hub_name(hub: HubSource) -> str:
+    """Data set and revision, as messages name them."""
     return f"{hub.path}@{hub.revision}"
 
 

@@ -51,6 +51,7 @@ class Source:
 
 
 def no_column(where: str, column: str, columns: Iterable[str]) -> str:
+    """What to say of a column that is not there."""
     there = ", ".join(plain(c) for c in columns) or "none"
     return one_line(f"{where}: no column {column!r}; columns: {there}")
 

@@ -1,4 +1,4 @@
-"""What a training method is: it learns from the k examples of a prompt and answers the test rows."""
+"""What a training method is: it learns from a prompt's k examples and answers the test rows."""
 
 from __future__ import annotations
 

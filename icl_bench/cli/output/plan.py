@@ -104,10 +104,12 @@ def _plan_table(
 
 
 def in_bytes(count: float) -> str:
+    """A number of bytes with its unit."""
     return f"{count / 1e6:.0f} MB" if count < 1e9 else f"{count / 1e9:.1f} GB"
 
 
 def duration(seconds: float) -> str:
+    """Seconds, minutes or hours."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

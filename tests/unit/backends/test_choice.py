@@ -30,6 +30,7 @@ def present(monkeypatch: pytest.MonkeyPatch, *, vllm: bool, cuda: bool) -> None:
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: spec if name == "vllm" else find(name)
     )
+    monkeypatch.setattr("icl_bench.backends.device.may_have_cuda", lambda: cuda)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
 
 

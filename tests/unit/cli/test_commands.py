@@ -510,7 +510,7 @@ def test_a_task_is_said_to_be_here_where_its_data_is(icl: Run, tmp_path: Path):
     (tmp_path / "data" / "trec").mkdir(parents=True)
     done = icl("tasks", "--data-dir", "data", "--json")
     here = [record["name"] for record in json.loads(done.out) if record["installed"]]
-    assert here == ["stdlib", "trec", "trec_fine"]
+    assert here == ["stdlib", "stdlib_six", "trec", "trec_fine"]
 
 
 # -- starting up --------------------------------------------------------------------------------
