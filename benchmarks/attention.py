@@ -45,11 +45,14 @@ def measure(
 ) -> None:  # fmt: skip
     """Prefill under each pattern and print a table."""
     from icl_bench.backends.transformers import TransformersBackend
-    from icl_bench.models.architecture import shape_of
+    from icl_bench.models.architecture import architecture_of
     from icl_bench.models.attention_patterns import parse
-    from icl_bench.sweep.compute_cost import PromptLayout, cache_bytes, work_of
+    from icl_bench.sweep.compute_cost import PromptLayout, cache_bytes, cost_of
 
-    backend, shape = TransformersBackend.load(source, tokenizer, dtype=dtype), shape_of(str(source))
+    backend, shape = (
+        TransformersBackend.load(source, tokenizer, dtype=dtype),
+        architecture_of(str(source)),
+    )
     tokens = len(prompts.prefix)
     seconds: dict[str, float] = {}
     held: dict[str, int] = {}
@@ -66,7 +69,7 @@ def measure(
     print(f"{name}, {tokens:,} tokens, {dtype}")
     columns = ("seconds", "of full", "formula", "ratio", "cache MB", "formula")
     print(f"{'':26}" + "".join(f"{name:>10}" for name in columns))
-    works = {t: work_of(PromptLayout.of(prompts, parse(t)), shape, 0, dtype) for t in patterns}
+    works = {t: cost_of(PromptLayout.of(prompts, parse(t)), shape, 0, dtype) for t in patterns}
     for text in patterns:
         share = seconds[text] / seconds[patterns[0]]
         formula = works[text].prefix_flops / works[patterns[0]].prefix_flops
@@ -92,7 +95,7 @@ def main() -> None:
                    test_size=1, data_dir=arguments.data)  # fmt: skip
     sweep = Sweep.prepare(spec)
     ((_, prompts),) = sweep.plan.groups[0].group.prompts([arguments.k])
-    tokenizer = sweep.experiment.tokenizer
+    tokenizer = sweep.task.tokenizer
     with tempfile.TemporaryDirectory() as folder:
         made = all_global(sweep.model.source, tokenizer, Path(folder))
         options = prompts, PATTERNS, arguments.repeats, arguments.dtype

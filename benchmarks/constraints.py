@@ -45,7 +45,7 @@ def transformers(arguments: argparse.Namespace) -> dict[str, Any]:
         ((_, prompts),) = made.plan.groups[0].group.prompts([k])
         start = time.perf_counter()
         answers = [a for pack in backend.answer(prompts, range(arguments.rows),
-                   [made.experiment.decoding] * len(prompts), 0) for a in pack]  # fmt: skip
+                   [made.task.decoding] * len(prompts), 0) for a in pack]  # fmt: skip
         answers.sort(key=lambda a: a.index)
         seconds = time.perf_counter() - start
         found[f"{task}:{k}"] = {"labels": [a.label for a in answers], "seconds": seconds}
@@ -63,7 +63,7 @@ def vllm(arguments: argparse.Namespace) -> dict[str, Any]:
     constraint = arguments.side if arguments.side in GRAMMARS else "processor"
     start = time.perf_counter()
     backend = VllmBackend(
-        first.model.source, first.experiment.tokenizer, identity=first.engine.identity(),
+        first.model.source, first.task.tokenizer, identity=first.engine.identity(),
         max_model_len=needed, constraint=constraint,
     )  # fmt: skip
     print(f"{arguments.side}: engine started in {time.perf_counter() - start:.0f} s", flush=True)
@@ -72,7 +72,7 @@ def vllm(arguments: argparse.Namespace) -> dict[str, Any]:
     for name, way in ways.items():
         for (task, k), s in made:
             ((_, prompts),) = s.plan.groups[0].group.prompts([k])
-            automaton = s.experiment.decoding.automaton
+            automaton = s.task.decoding.automaton
             backend.warm(prompts.prefix)
             took, labels = [], []
             for _ in range(2):

@@ -3,7 +3,7 @@
 A baseline is a Parquet file of ``icl-bench export``, or another results folder. Predictions are
 compared only where both sides were asked the same: data, template, labels, test rows, pool, seed
 and scoring are facts of each variant and must be equal. What computed the answers (model file,
-dtype, engine, versions) is what is being checked: it may differ, and is said.
+dtype, backend, versions) is what is being checked: it may differ, and is said.
 """
 
 from __future__ import annotations

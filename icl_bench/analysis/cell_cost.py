@@ -23,7 +23,7 @@ class CellCost:
     """What a cell's file says of its cost; None where it does not."""
 
     seconds: float | None = None
-    """That the engine took to answer."""
+    """That the backend took to answer."""
     prefix_tokens: int = 0
     """Tokens that all prompts share."""
     shape: Architecture | None = None

@@ -92,7 +92,7 @@ def perturbation_effect(
     return compare(frame, {"teaching": str(PLAIN)}, alpha=alpha, facts=facts)
 
 
-ENGINE = ("backend", "dtype", "scoring")
+OF_BACKEND = ("backend", "dtype", "scoring")
 """Facts that differ where another program computes the answers."""
 
 
@@ -104,14 +104,14 @@ def training_gain(
     Fine-tuning, probe and neighbours against random selection as drawn; draws are matched, as both
     sides have the same examples. ``difference`` is above 0 where training is better; the columns
     are those of :func:`icl_bench.analysis.statistics.paired.compare`, ``advice`` a method.
-    ``facts`` are those of each variant; prompts are run by another engine than training.
+    ``facts`` are those of each variant; prompts are run by another backend than training.
     """
     select, order = frame["select"].astype(object), frame["order"].astype(object)
     kept = frame[(select.isin(BASELINES) | (select == "random")) & (order == "drawn")]
-    return compare(kept, {"select": "random"}, alpha=alpha, facts=facts, apart=ENGINE)
+    return compare(kept, {"select": "random"}, alpha=alpha, facts=facts, apart=OF_BACKEND)
 
 
-OF_MODEL = (*ENGINE, "fingerprint", "max_answer_tokens")
+OF_MODEL = (*OF_BACKEND, "fingerprint", "max_answer_tokens")
 """Facts that differ between models."""
 
 

@@ -155,7 +155,7 @@ COST = Finding(
         "cost", "What a score costs", "Cost", "run it here: imports seldom hold token counts",
         "Up and to the left is better. Tokens computed are those of the prompt that came from no "
         "cache and were not shared with other queries: demonstrations common to all are computed "
-        "once. Seconds are the engine's, of the run as it was: a nested sweep extends the prompt "
+        "once. Seconds are the backend's, of the run as it was: a nested sweep extends the prompt "
         "of the next smaller k.",
         place=180,
     ),

@@ -65,7 +65,7 @@ class Architecture:
         return tokens * (2.0 * self.parameters + 4.0 * self.heads_width * seen)
 
 
-def shape_of(source: str) -> Architecture:
+def architecture_of(source: str) -> Architecture:
     """Read a model's shape from its config and its files' headers, without its weights.
 
     Where a file is not of a form that is known here, the model is laid out by transformers,

@@ -6,7 +6,7 @@ one JSON line per prediction; it is flushed to the disk after every pack. A last
 by a kill is dropped on resume, and so are predictions whose prompts have changed since. Finished
 files appear whole or not at all. A cell that could not be computed is marked with its reason, in a
 file of its own. Processes that share a folder take turns by a lock per cell, which is free again
-when a process dies. The store knows nothing of engines, and where its files lie is the business of
+when a process dies. The store knows nothing of backends, and where its files lie is the business of
 a ``Storage`` and of ``Journals``.
 """
 
@@ -124,11 +124,11 @@ class OpenCell:
     done: dict[str, Prediction] = field(default_factory=dict)
     """Predictions so far, by test id."""
     _seconds: dict[str, float] = field(default_factory=dict)
-    """Each one's part of the engine time."""
+    """Each one's part of the backend's time."""
 
     @property
     def seconds(self) -> float:
-        """Engine time of the predictions so far, those of interrupted runs included."""
+        """The backend's time of the predictions so far, those of interrupted runs included."""
         return sum(self._seconds.values())
 
     @classmethod
@@ -175,7 +175,7 @@ class OpenCell:
     def append(self, predictions: Sequence[Prediction], seconds: float = 0.0) -> None:
         """Add a pack of predictions to the journal, safely on the disk when this returns.
 
-        ``seconds`` is the engine time the pack took. Raises ``UserError`` when the disk is full.
+        ``seconds`` is the time that the pack took. Raises ``UserError`` when the disk is full.
         """
         each = seconds / max(1, len(predictions))
         try:

@@ -75,52 +75,52 @@ class ComputeCost:
 
 
 def flops(
-    shape: Architecture, pattern: Pattern, layout: Layout | None, first: int, last: int
+    architecture: Architecture, pattern: Pattern, layout: Layout | None, first: int, last: int
 ) -> float:
     """Operations for the tokens ``[first, last)`` of one prompt."""
-    layers = Counter(pattern.spans(shape.windows))
+    layers = Counter(pattern.spans(architecture.windows))
     seen = sum(count * keys_seen(s, layout, first, last) for s, count in layers.items())
-    return 2.0 * shape.parameters * (last - first) + 4.0 * shape.heads_width * seen
+    return 2.0 * architecture.parameters * (last - first) + 4.0 * architecture.heads_width * seen
 
 
-def cache_bytes(shape: Architecture, pattern: Pattern, tokens: int, dtype: str) -> float:
+def cache_bytes(architecture: Architecture, pattern: Pattern, tokens: int, dtype: str) -> float:
     """Bytes of the keys and values that are kept of so many tokens."""
-    kept = sum(span.kept(tokens) for span in pattern.spans(shape.windows))
-    return 2.0 * shape.key_width * ITEM_BYTES[dtype] * kept
+    kept = sum(span.kept(tokens) for span in pattern.spans(architecture.windows))
+    return 2.0 * architecture.key_width * ITEM_BYTES[dtype] * kept
 
 
-def work_of(
-    reading: PromptLayout, shape: Architecture, answer_tokens: float, dtype: str
+def cost_of(
+    prompts: PromptLayout, architecture: Architecture, answer_tokens: float, dtype: str
 ) -> ComputeCost:
     """Count what a cell's prompts take, with so many answer tokens a query."""
-    prefix, pattern = reading.prefix_tokens, reading.pattern
-    longest = prefix + max(reading.own_tokens, default=0)
-    held = cache_bytes(shape, pattern, longest, dtype)
-    queries = _each(reading, shape, answer_tokens)
+    prefix, pattern = prompts.prefix_tokens, prompts.pattern
+    longest = prefix + max(prompts.own_tokens, default=0)
+    held = cache_bytes(architecture, pattern, longest, dtype)
+    queries = _each(prompts, architecture, answer_tokens)
     if pattern.reuses:
-        shown = sum(ends[-1] for ends in reading.ends)
-        once = sum(whole - query for whole, query in queries) * reading.encoded_tokens / shown
+        shown = sum(ends[-1] for ends in prompts.ends)
+        once = sum(whole - query for whole, query in queries) * prompts.encoded_tokens / shown
     else:
-        once = flops(shape, pattern, reading.layout(0), 0, prefix)
+        once = flops(architecture, pattern, prompts.layout(0), 0, prefix)
     whole, query = np.mean(queries, axis=0) if queries else (0.0, 0.0)
     return ComputeCost(once, float(query), float(whole), held)
 
 
 def _each(
-    reading: PromptLayout, shape: Architecture, answer_tokens: float
+    prompts: PromptLayout, architecture: Architecture, answer_tokens: float
 ) -> Sequence[tuple[float, float]]:
     """Operations of each query: with nothing computed before, and on top of what is kept."""
-    pattern, prefix = reading.pattern, reading.prefix_tokens
+    pattern, prefix = prompts.pattern, prompts.prefix_tokens
     known: dict[Any, tuple[float, float]] = {}
     result = []
-    for i, own in enumerate(reading.own_tokens):
-        key = own if len(reading.ends) <= 1 else (own, i)
+    for i, own in enumerate(prompts.own_tokens):
+        key = own if len(prompts.ends) <= 1 else (own, i)
         if key not in known:
-            layout, end = reading.layout(i), prefix + own
-            kept = reading.ends[i][-1] if pattern.reuses else prefix
-            before = flops(shape, pattern, layout, 0, kept)
-            answer = answer_tokens * flops(shape, pattern, None, end, end + 1)
-            query = flops(shape, pattern, layout, kept, end) + answer
+            layout, end = prompts.layout(i), prefix + own
+            kept = prompts.ends[i][-1] if pattern.reuses else prefix
+            before = flops(architecture, pattern, layout, 0, kept)
+            answer = answer_tokens * flops(architecture, pattern, None, end, end + 1)
+            query = flops(architecture, pattern, layout, kept, end) + answer
             known[key] = before + query, query
         result.append(known[key])
     return result

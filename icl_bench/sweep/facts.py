@@ -14,35 +14,33 @@ from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.examples import Example
 
 
-def facts(
-    experiment: TokenizedTask, choice: SelectorSpec, engine: Mapping[str, str]
-) -> dict[str, Any]:
+def facts(task: TokenizedTask, choice: SelectorSpec, backend: Mapping[str, str]) -> dict[str, Any]:
     """All that decides a cell's predictions beside its axes. Goes into its hash and its file."""
-    data, spec = experiment.data, experiment.data.spec
-    perturbation = experiment.perturbation
+    data, spec = task.data, task.data.spec
+    perturbation = task.perturbation
     return {
-        **engine,
-        "scoring": experiment.scoring if spec.is_classification else "generate",
-        "seed": experiment.seed,
+        **backend,
+        "scoring": task.scoring if spec.is_classification else "generate",
+        "seed": task.seed,
         "template": spec.template.model_dump(),
         "labels": short_hash(data.labels),
         "data": dict(data.files),
         "test": short_hash([row.id for row in data.test]),
         "test_rows": len(data.test),
-        **({"label_space": experiment.label_space} if experiment.label_space else {}),
-        **({"queries": experiment.queries} if experiment.queries != "test" else {}),
+        **({"label_space": task.label_space} if task.label_space else {}),
+        **({"queries": task.queries} if task.queries != "test" else {}),
         **({"teaching": str(perturbation)} if perturbation != PLAIN else {}),
-        "pool": short_hash([data.train[i].id for i in experiment.pool.rows]),
-        "pool_rows": len(experiment.pool),
-        "fingerprint": experiment.model.fingerprint,
+        "pool": short_hash([data.train[i].id for i in task.pool.rows]),
+        "pool_rows": len(task.pool),
+        "fingerprint": task.model.fingerprint,
         "max_answer_tokens": None if spec.is_classification else spec.max_answer_tokens,
-        **experiment.selection_facts(choice),
-        **experiment.metric_facts(),
+        **task.selection_facts(choice),
+        **task.metric_facts(),
     }
 
 
 def origin(
-    experiment: TokenizedTask, shown: Iterable[Example], about: Mapping[str, Any]
+    task: TokenizedTask, shown: Iterable[Example], about: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What a cell's file says of where its predictions are from, beside the facts.
 
@@ -53,14 +51,14 @@ def origin(
     for example in shown:
         labelled.setdefault(example.answer, []).append(example.id)
     return {
-        "demonstration_labels": labelled if experiment.data.labels else None,
-        "context_tokens": experiment.model.context_tokens,
-        "task": experiment.data.spec.model_dump(mode="json"),
-        "model_source": experiment.model.asked,
-        "tokenizer": experiment.model.tokenizer,
+        "demonstration_labels": labelled if task.data.labels else None,
+        "context_tokens": task.model.context_tokens,
+        "task": task.data.spec.model_dump(mode="json"),
+        "model_source": task.model.asked,
+        "tokenizer": task.model.tokenizer,
         "about": dict(about),
-        "notes": list(experiment.data.notes),
-        "origin": experiment.data.origin,
+        "notes": list(task.data.notes),
+        "origin": task.data.origin,
     }
 
 

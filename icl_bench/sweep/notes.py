@@ -15,46 +15,46 @@ if TYPE_CHECKING:
 
 def asked(sweep: Sweep) -> str:
     """What is asked in each cell, in words."""
-    count = len(sweep.experiment.data.test)
-    if sweep.experiment.queries == "copied":
+    count = len(sweep.task.data.test)
+    if sweep.task.queries == "copied":
         return f"up to {count:,} of the prompt's own demonstrations asked"
     return counted(count, "test example")
 
 
 def notes(sweep: Sweep) -> list[str]:
     """What a user must know of the data, the pool and the choice of demonstrations."""
-    experiment = sweep.experiment
-    found = list(experiment.data.notes)
-    if experiment.pool.dropped:
-        share = experiment.data.spec.pool.drop_longest
-        longest = int(experiment.lengths[experiment.pool.rows].max())
+    task = sweep.task
+    found = list(task.data.notes)
+    if task.pool.dropped:
+        share = task.data.spec.pool.drop_longest
+        longest = int(task.lengths[task.pool.rows].max())
         found.append(
-            f"{experiment.pool.dropped:,} train rows longer than {longest} tokens are not in the "
+            f"{task.pool.dropped:,} train rows longer than {longest} tokens are not in the "
             f"pool (the longest {share:.0%}, pool.drop_longest)"
         )
     found += [choice.caution for choice in sweep.choices if choice.caution]
     sharing = (planned.group.sharing for planned in sweep.plan.groups)
     found += dict.fromkeys(text for text in sharing if text)
     if not all(choice.shared for choice in sweep.choices):
-        found += _leaks(experiment)
+        found += _leaks(task)
     if sweep.embeds:
-        found += _cut(experiment)
-    if experiment.perturbation != PLAIN:
-        found.append(f"demonstrations are not shown as they are: {experiment.perturbation}")
+        found += _cut(task)
+    if task.perturbation != PLAIN:
+        found.append(f"demonstrations are not shown as they are: {task.perturbation}")
     return found
 
 
-def _leaks(experiment: TokenizedTask) -> list[str]:
+def _leaks(task: TokenizedTask) -> list[str]:
     """What is to be said where retrieval can find the very test examples."""
-    test, train = experiment.data.test, experiment.data.train
-    count = len(leaking(test, [train[i] for i in experiment.pool.rows]))
+    test, train = task.data.test, task.data.train
+    count = len(leaking(test, [train[i] for i in task.pool.rows]))
     found = "with the same text in the pool: retrieval shows it, answer included"
     return [f"{count:,} of the {counted(len(test), 'test example')} {found}"] if count else []
 
 
-def _cut(experiment: TokenizedTask) -> list[str]:
+def _cut(task: TokenizedTask) -> list[str]:
     """What is to be said where the sentence encoder does not read all of a text."""
-    count, window = experiment.pool.similarity.cut
-    encoder = experiment.pool.similarity.sentence_encoder.name
+    count, window = task.pool.similarity.cut
+    encoder = task.pool.similarity.sentence_encoder.name
     read = f"the first {window:,} tokens of {counted(count, 'text')}"
     return [f"{encoder} embeds {read}, not the rest"] if count else []

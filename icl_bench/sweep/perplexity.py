@@ -23,7 +23,7 @@ from icl_bench.backends.loaders import TransformersLoader
 from icl_bench.backends.spec import BackendSpec
 from icl_bench.errors import CellError, UserError
 from icl_bench.frozen import Frozen
-from icl_bench.models.architecture import Architecture, check_family, shape_of
+from icl_bench.models.architecture import Architecture, architecture_of, check_family
 from icl_bench.models.attention_patterns import Pattern, parse
 from icl_bench.models.registry import Model, load_tokenizer, resolve
 from icl_bench.results.cells import short_hash
@@ -146,9 +146,9 @@ class Perplexity:
         return outcome
 
     @cached_property
-    def _shape(self) -> Architecture:
+    def _architecture(self) -> Architecture:
         """What of the model decides its cost."""
-        return shape_of(self.model.source)
+        return architecture_of(self.model.source)
 
     def _load(self) -> Any:
         return self.backend.load(self.model, self.tokenizer, self.lengths[-1])
@@ -182,8 +182,8 @@ class Perplexity:
             peak = max(peak, backend.peak_prefix_bytes)
         by_length = {
             str(length): {
-                "prefill_flops": flops(self._shape, pattern, None, 0, length),
-                "cache_bytes": cache_bytes(self._shape, pattern, length, facts["dtype"]),
+                "prefill_flops": flops(self._architecture, pattern, None, 0, length),
+                "cache_bytes": cache_bytes(self._architecture, pattern, length, facts["dtype"]),
             }
             for length in self.lengths
         }

@@ -45,7 +45,7 @@ class CellPlan:
     """Tokens to compute once the group's smaller cells are cached."""
     queries: int
     """Predictions that the cell has."""
-    reading: PromptLayout
+    prompt_layout: PromptLayout
     """How its prompts are read: decides operations and the bytes of its cache."""
     problem: str | None = None
     """Why the cell cannot run; None if it can."""
@@ -58,7 +58,7 @@ class CellPlan:
     @property
     def pattern(self) -> Pattern:
         """Its attention pattern."""
-        return self.reading.pattern
+        return self.prompt_layout.pattern
 
     @property
     def shared_tokens(self) -> int:
@@ -88,7 +88,7 @@ class PlannedGroup:
 class Plan:
     """All cells of one task and model."""
 
-    experiment: TokenizedTask
+    task: TokenizedTask
     groups: list[PlannedGroup]
 
     @property
@@ -117,7 +117,7 @@ def _problem(draws: Sequence[CellPlan]) -> str | None:
 
 
 def make_plan(
-    experiment: TokenizedTask,
+    task: TokenizedTask,
     k_values: KValues,
     select: Sequence[SelectorSpec] = (SelectorSpec(),),
     orders: Sequence[Order] | None = None,
@@ -130,15 +130,15 @@ def make_plan(
     Raises ``UserError`` where not one cell can run.
     """
     select, attention = list(dict.fromkeys(select)), list(dict.fromkeys(attention))
-    labelled = experiment.data.spec.is_classification
-    asked = (orders, draws, attention, experiment.perturbation, k_values.numbers)
+    labelled = task.data.spec.is_classification
+    asked = (orders, draws, attention, task.perturbation, k_values.numbers)
     check_prompts(select, *asked, labelled=labelled)
     groups = []
     for choice in select:
         count = draws or (1 if choice.retrieves else DEFAULT_DRAWS)
         for order in dict.fromkeys(orders_for(choice, orders, labelled=labelled)):
             made = [
-                PromptGroup(experiment, choice, order, draw, pattern)
+                PromptGroup(task, choice, order, draw, pattern)
                 for pattern in attention
                 for draw in range(count)
             ]
@@ -146,19 +146,19 @@ def make_plan(
             largest = min(g.largest() for g in made[:count]) if k_values.largest else 0
             numbers = k_values.resolved(largest, made[0].smallest)
             groups += [PlannedGroup(group, _cells(group, numbers)) for group in made]
-    plan = Plan(experiment, groups)
+    plan = Plan(task, groups)
     if not any(group.runnable for group in groups):
         raise UserError("nothing fits: " + "; ".join(plan.problems or ["no k fits the window"]))
     return plan
 
 
 def _cells(group: PromptGroup, numbers: Sequence[int]) -> list[CellPlan]:
-    experiment = group.experiment
-    window, answer = experiment.model.context_tokens, experiment.answer_tokens
-    pool, cells, cached = len(experiment.pool), [], 0
+    task = group.task
+    window, answer = task.model.context_tokens, task.answer_tokens
+    pool, cells, cached = len(task.pool), [], 0
 
     def spec(k: int) -> CellSpec:
-        data, model = experiment.data.spec.name, experiment.model.name
+        data, model = task.data.spec.name, task.model.name
         return CellSpec(task=data, model=model, select=str(group.choice), order=str(group.order),
                         attention=str(group.pattern), k=k, draw=group.draw)  # fmt: skip
 
@@ -170,20 +170,20 @@ def _cells(group: PromptGroup, numbers: Sequence[int]) -> list[CellPlan]:
         needed = prompts.longest + answer
         problem = None
         if needed > window:
-            problem = f"k={k} needs {needed:,} tokens; {experiment.model.name} reads {window:,}"
+            problem = f"k={k} needs {needed:,} tokens; {task.model.name} reads {window:,}"
         new = len(prompts.prefix) - (cached if group.grows else 0) + prompts.own_tokens
         if problem is None:
             cached = len(prompts.prefix)
-        reading = PromptLayout.of(prompts, group.pattern)
+        prompt_layout = PromptLayout.of(prompts, group.pattern)
         if group.pattern.reuses:
             queries = sum(len(prompts.ids(i)) - prompts.ends_of(i)[-1] for i in range(len(prompts)))
-            new = reading.encoded_tokens + queries
+            new = prompt_layout.encoded_tokens + queries
         cells.append(CellPlan(
             spec(k), len(prompts.prefix), prompts.longest, answer, window, prompts.prompt_tokens,
-            new, len(prompts.suffixes), reading, problem,
+            new, len(prompts.suffixes), prompt_layout, problem,
         ))  # fmt: skip
     for k in over:
         problem = f"k={k} is more than the pool's {pool:,} demonstrations"
-        reading = PromptLayout(group.pattern, 0, ())
-        cells.append(CellPlan(spec(k), 0, 0, answer, window, 0, 0, 0, reading, problem))
+        prompt_layout = PromptLayout(group.pattern, 0, ())
+        cells.append(CellPlan(spec(k), 0, 0, answer, window, 0, 0, 0, prompt_layout, problem))
     return cells

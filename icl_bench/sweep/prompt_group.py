@@ -20,7 +20,7 @@ from icl_bench.tasks.examples import Example
 class PromptGroup:
     """Cells that differ in k alone."""
 
-    experiment: TokenizedTask
+    task: TokenizedTask
     choice: SelectorSpec
     order: Order
     draw: int
@@ -32,21 +32,21 @@ class PromptGroup:
     @property
     def shared(self) -> bool:
         """Whether all test rows see the same demonstrations."""
-        return self.choice.shared and self.experiment.perturbation.shared
+        return self.choice.shared and self.task.perturbation.shared
 
     @property
     def grows(self) -> bool:
         """Whether the prefix for k begins that for a larger k."""
-        return self.choice.nested and self.order.nested and self.experiment.perturbation.shared
+        return self.choice.nested and self.order.nested and self.task.perturbation.shared
 
     @property
     def sharing(self) -> str | None:
         """What a plan has to say of the prefix, where it is not shared by all queries and all k."""
-        choice, order, teaching = self.choice, self.order, self.experiment.perturbation
+        choice, order, perturbation = self.choice, self.order, self.task.perturbation
         if choice.retrieves:
             return None  # as ever: nothing is
-        if not teaching.shared:
-            each = f"each query has what {teaching} leaves it"
+        if not perturbation.shared:
+            each = f"each query has what {perturbation} leaves it"
             return f"{choice}: {each}, and nothing is shared but by chance"
         if self.grows and self.shared:
             return None
@@ -60,7 +60,7 @@ class PromptGroup:
     @property
     def smallest(self) -> int:
         """The smallest k that leaves something to show."""
-        return max(self.experiment.perturbation.smallest_k, self.choice.own or 1)
+        return max(self.task.perturbation.smallest_k, self.choice.own or 1)
 
     # -- demonstrations -------------------------------------------------------------------------
 
@@ -74,28 +74,28 @@ class PromptGroup:
         return self._shown[k]
 
     def _chosen(self, k: int) -> np.ndarray:
-        experiment, choice = self.experiment, self.choice
-        shared = experiment.pool.shared(choice, self.draw, choice.shared_count(k))
+        task, choice = self.task, self.choice
+        shared = task.pool.shared(choice, self.draw, choice.shared_count(k))
         shown = self._arranged(shared, "")
         if choice.by is not None:
-            own = experiment.pool.own_part(choice.by, self.draw, shared, choice.own_count(k))
+            own = task.pool.own_part(choice.by, self.draw, shared, choice.own_count(k))
             return np.hstack([np.tile(shown, (len(own), 1)), own])
-        if not experiment.perturbation.shared:
-            return experiment.perturbation.of_queries(shown, experiment.pool)
+        if not task.perturbation.shared:
+            return task.perturbation.of_queries(shown, task.pool)
         return shown
 
     def _retrieved(self, k: int) -> np.ndarray:
-        experiment, by = self.experiment, self.choice.by
+        task, by = self.task, self.choice.by
         assert by is not None, f"{self.choice} does not retrieve"
         if self.pattern.reuses and self.pattern.sink:
             # demonstrations that are computed once see the sink, so it is the same in every prompt
-            sink = experiment.pool.drawn(self.draw)[:1]
-            found = experiment.pool.retrieved(by, self.draw, min(k, len(experiment.pool)))
+            sink = task.pool.drawn(self.draw)[:1]
+            found = task.pool.retrieved(by, self.draw, min(k, len(task.pool)))
             others = [chosen[chosen != sink[0]][: k - 1] for chosen in found]
         else:
-            sink = experiment.pool.rows[:0]
-            others = list(experiment.pool.retrieved(by, self.draw, k))
-        rows = zip(others, experiment.data.test, strict=True)
+            sink = task.pool.rows[:0]
+            others = list(task.pool.retrieved(by, self.draw, k))
+        rows = zip(others, task.data.test, strict=True)
         return np.stack([
             np.concatenate([sink, self._arranged(chosen, row.id)]) for chosen, row in rows
         ])  # fmt: skip
@@ -111,20 +111,20 @@ class PromptGroup:
 
         They are a random sample of the prompt's, in its order (Bertsch et al. 2025, table 5).
         """
-        experiment = self.experiment
-        if experiment.queries == "test":
-            return experiment.data.test
+        task = self.task
+        if task.queries == "test":
+            return task.data.test
         shown = self.demonstrations(k)
-        count = min(len(experiment.data.test), k)
-        rng = generator(experiment.seed, "copied", self.draw, k)
+        count = min(len(task.data.test), k)
+        rng = generator(task.seed, "copied", self.draw, k)
         return self._examples(shown[np.sort(rng.permutation(k)[:count])])
 
     def prompts(self, shots: Sequence[int]) -> Iterator[tuple[int, PromptSet]]:
         """Prompts of each k, in rising order."""
-        if self.shared and self.grows and self.experiment.queries == "test":
+        if self.shared and self.grows and self.task.queries == "test":
             if missing := [k for k in shots if k not in self._sets]:
                 shown = self._examples(self.demonstrations(max(missing)))
-                encoder, test = self.experiment.encoder, self.experiment.data.test
+                encoder, test = self.task.encoder, self.task.data.test
                 self._sets.update(encoder.shared_prompts(shown, missing, test))
             yield from ((k, self._sets[k]) for k in sorted(shots))
             return
@@ -132,25 +132,25 @@ class PromptGroup:
             yield k, self._prompts(k)
 
     def _prompts(self, k: int) -> PromptSet:
-        experiment, encoder = self.experiment, self.experiment.encoder
+        task, encoder = self.task, self.task.encoder
         chosen, asked = self.demonstrations(k), self.queries(k)
         if self.shared:
             return encoder.shared_prompts(self._examples(chosen), [k], asked)[k]
-        same = self.choice.shared_count(k) if experiment.perturbation.shared else 0
+        same = self.choice.shared_count(k) if task.perturbation.shared else 0
         own = [self._examples(row[same:]) for row in chosen]
         shown = self._examples(chosen[0, :same])
         return encoder.mixed_prompts(shown, own, asked, self.pattern.blocks)
 
     def _examples(self, indices: np.ndarray) -> list[Example]:
         """Train rows as this draw's prompts show them."""
-        taught = self.experiment.perturbed(self.draw)
+        taught = self.task.perturbed(self.draw)
         return [taught[i] for i in indices]
 
     # -- the largest k --------------------------------------------------------------------------
 
     def largest(self) -> int:
         """The largest k whose longest prompt and answer fit the context window (0 if none)."""
-        window, answer = self.experiment.model.context_tokens, self.experiment.answer_tokens
+        window, answer = self.task.model.context_tokens, self.task.answer_tokens
         for k in range(self._largest_by_sums(), self.smallest - 1, -1):
             ((_, prompts),) = self.prompts([k])
             self._sets.pop(k, None)
@@ -160,27 +160,27 @@ class PromptGroup:
 
     def _largest_by_sums(self) -> int:
         """As ``largest``, from the lengths of the demonstrations alone."""
-        experiment = self.experiment
-        lengths, room = experiment.perturbed_lengths(self.draw), self._room()
-        shortest = np.cumsum(np.sort(lengths[experiment.pool.rows]))
+        task = self.task
+        lengths, room = task.perturbed_lengths(self.draw), self._room()
+        shortest = np.cumsum(np.sort(lengths[task.pool.rows]))
         limit = int((shortest <= room.min()).sum())  # no choice has room for more
         if self.grows and self.shared:
-            limit = min(limit, experiment.pool.most_shared(self.choice, self.draw))
-            shown = experiment.pool.shared(self.choice, self.draw, limit)
+            limit = min(limit, task.pool.most_shared(self.choice, self.draw))
+            shown = task.pool.shared(self.choice, self.draw, limit)
             return int((np.cumsum(lengths[shown]) <= room.min()).sum())
         if self.choice.retrieves and limit and self.choice.by is not None:
-            found = experiment.pool.retrieved(self.choice.by, self.draw, limit)
+            found = task.pool.retrieved(self.choice.by, self.draw, limit)
             totals = np.cumsum(lengths[found], axis=1)
             return int((totals <= room[:, None]).all(0).sum())
         return self._bisected(lengths, room, limit)
 
     def _bisected(self, lengths: np.ndarray, room: np.ndarray, limit: int) -> int:
         """The same where each k has demonstrations of its own."""
-        experiment = self.experiment
-        if not experiment.perturbation.shared:
-            limit = len(experiment.pool)  # of k, some are not shown
-        most = experiment.pool.most_shared(self.choice, self.draw) + (self.choice.own or 0)
-        low, high = self.smallest - 1, min(limit, most, len(experiment.pool))
+        task = self.task
+        if not task.perturbation.shared:
+            limit = len(task.pool)  # of k, some are not shown
+        most = task.pool.most_shared(self.choice, self.draw) + (self.choice.own or 0)
+        low, high = self.smallest - 1, min(limit, most, len(task.pool))
         while low < high:
             k = (low + high + 1) // 2
             fits = (lengths[self.demonstrations(k)].sum(axis=-1) <= room).all()
@@ -190,8 +190,8 @@ class PromptGroup:
 
     def _room(self) -> np.ndarray:
         """Tokens that the window leaves for the demonstrations of each query: ``(queries,)``."""
-        experiment, data = self.experiment, self.experiment.data
-        asked = data.test if experiment.queries == "test" else data.train
-        bare = experiment.encoder.own_prompts([[] for _ in asked], asked)
+        task, data = self.task, self.task.data
+        asked = data.test if task.queries == "test" else data.train
+        bare = task.encoder.own_prompts([[] for _ in asked], asked)
         own = np.array(list(map(len, bare.suffixes))) + len(bare.prefix)
-        return experiment.model.context_tokens - experiment.answer_tokens - own
+        return task.model.context_tokens - task.answer_tokens - own

@@ -18,7 +18,7 @@ from icl_bench.models.architecture import Architecture
 from icl_bench.prompts.encoding import PromptSet
 from icl_bench.results.cells import CellSpec, Identity, Prediction
 from icl_bench.results.store import OpenCell, Store
-from icl_bench.sweep.compute_cost import work_of
+from icl_bench.sweep.compute_cost import cost_of
 from icl_bench.sweep.facts import facts, origin
 from icl_bench.sweep.plan import CellPlan, Plan, PlannedGroup
 from icl_bench.sweep.prompt_group import PromptGroup
@@ -34,11 +34,11 @@ class Watcher:
     def cell_started(self, cell: CellPlan, already: int) -> None:
         """A cell begins; so many of its predictions were in the journal and are kept."""
 
-    def engine_loading(self) -> None:
-        """The engine is being loaded, which takes a while."""
+    def backend_loading(self) -> None:
+        """The backend is being loaded, which takes a while."""
 
-    def engine_ready(self) -> None:
-        """The engine begins to compute."""
+    def backend_ready(self) -> None:
+        """The backend begins to compute."""
 
     def predicted(self, predictions: int, computed_tokens: int) -> None:
         """A pack was answered, and so many tokens of prompts were computed for it."""
@@ -67,14 +67,14 @@ class Outcome:
 
 @dataclass
 class Runner:
-    """Computes the cells of one plan with one engine."""
+    """Computes the cells of one plan with one backend."""
 
     plan: Plan
     store: Store
-    engine: Mapping[str, str]
-    """The engine's identity, known before it is loaded."""
+    identity_of_backend: Mapping[str, str]
+    """What of the backend decides the answers, known before it is loaded."""
     load: Callable[[], Backend]
-    """Loads the engine, when the first cell needs it."""
+    """Loads the backend, when the first cell needs it."""
     watcher: Watcher = field(default_factory=Watcher)
     about: Mapping[str, Any] = field(default_factory=dict)
     """Further facts to store (versions, device); they do not decide predictions."""
@@ -82,7 +82,7 @@ class Runner:
     """Tells what of the model decides its cost, where its files are here."""
     _backend: Backend | None = None
     _refusal: str | None = None
-    """Why the engine did not start: it is not tried again for the next cell."""
+    """Why the backend did not start: it is not tried again for the next cell."""
     _facts: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def identity(self, cell: CellPlan) -> Identity:
@@ -90,7 +90,7 @@ class Runner:
         select = cell.spec.select
         if select not in self._facts:
             choice = SelectorSpec.parse(select)
-            self._facts[select] = facts(self.plan.experiment, choice, self.engine)
+            self._facts[select] = facts(self.plan.task, choice, self.identity_of_backend)
         return Identity(cell.spec, self._facts[select])
 
     def run(self) -> Outcome:
@@ -156,12 +156,12 @@ class Runner:
     def _compute(
         self, group: PlannedGroup, cell: CellPlan, opened: OpenCell, outcome: Outcome
     ) -> None:
-        experiment = self.plan.experiment
+        task = self.plan.task
         asked = group.group.queries(cell.spec.k)
         ((_, prompts),) = group.group.prompts([cell.spec.k])
-        if prompts.longest + experiment.answer_tokens > experiment.model.context_tokens:
-            raise CellError(f"needs {prompts.longest + experiment.answer_tokens:,} tokens")
-        maker = _PredictionMaker(experiment, group.group, cell.spec.k, prompts)
+        if prompts.longest + task.answer_tokens > task.model.context_tokens:
+            raise CellError(f"needs {prompts.longest + task.answer_tokens:,} tokens")
+        maker = _PredictionMaker(task, group.group, cell.spec.k, prompts)
         opened.keep(maker.hashes)
         self.watcher.cell_started(cell, len(opened.done))
         todo = [i for i, row in enumerate(asked) if row.id not in opened.done]
@@ -169,17 +169,17 @@ class Runner:
         if todo:
             measured = self._answer(prompts, todo, group, cell, maker, opened, outcome)
         meta = {
-            **origin(experiment, maker.shown, self.about),
+            **origin(task, maker.shown, self.about),
             "demonstration_ids": maker.shared_ids,
             **maker.changed,
             "prefix_tokens": len(prompts.prefix),
-            "shape": self._shape.as_json() if self._shape else None,
+            "shape": self._architecture.as_json() if self._architecture else None,
             "work": self._work(cell, [row.answer_tokens for row in opened.done.values()]),
             **measured,
         }
         names = [row.id for row in asked]
         rows = [opened.done[name] for name in names]
-        scores = experiment.scores([r.gold for r in rows], [r.prediction for r in rows])
+        scores = task.scores([r.gold for r in rows], [r.prediction for r in rows])
         opened.finish(names, meta, scores)
 
     def _answer(
@@ -193,7 +193,7 @@ class Runner:
         outcome: Outcome,
     ) -> dict[str, Any]:
         """Answer what is left; returns what was measured of it beside its seconds."""
-        backend, decodings = self._loaded(), [self.plan.experiment.decoding] * len(prompts)
+        backend, decodings = self._loaded(), [self.plan.task.decoding] * len(prompts)
         start, tokens = backend.counters.seconds, backend.counters.prompt_tokens
         before = backend.counters.prefix_seconds
         for pack in backend.answer(prompts, todo, decodings, group.reserve, cell.pattern):
@@ -212,47 +212,49 @@ class Runner:
         return {"prefill_seconds": prefill, "peak_cache_bytes": backend.peak_prefix_bytes}
 
     @cached_property
-    def _shape(self) -> Architecture | None:
+    def _architecture(self) -> Architecture | None:
         return self.shape() if self.shape else None
 
     def _work(self, cell: CellPlan, answers: Sequence[int]) -> dict[str, float] | None:
         """Operations and cache bytes of a cell by formula, with the answers that it has."""
-        dtype = self.engine.get("dtype")
-        if self._shape is None or dtype is None:
+        dtype = self.identity_of_backend.get("dtype")
+        if self._architecture is None or dtype is None:
             return None
-        return work_of(cell.reading, self._shape, float(np.mean(answers)), dtype).as_json()
+        return cost_of(
+            cell.prompt_layout, self._architecture, float(np.mean(answers)), dtype
+        ).as_json()
 
     def _loaded(self) -> Backend:
         if self._refusal is not None:
             raise CellError(self._refusal)
         if self._backend is None:
-            self.watcher.engine_loading()
+            self.watcher.backend_loading()
             try:
                 self._backend = self.load()
             except CellError as error:
                 self._refusal = str(error)
                 raise
-            self.watcher.engine_ready()
-            assert self._backend.identity() == dict(self.engine), "the engine is another than said"
+            self.watcher.backend_ready()
+            assert self._backend.identity() == dict(self.identity_of_backend), (
+                "the backend is another than said"
+            )
         return self._backend
 
 
 class _PredictionMaker:
     """Turns a backend's answers into predictions with all that traces them to their prompt."""
 
-    def __init__(
-        self, experiment: TokenizedTask, group: PromptGroup, k: int, prompts: PromptSet
-    ) -> None:
-        self._asked, self._labels = group.queries(k), experiment.data.labels
+    def __init__(self, task: TokenizedTask, group: PromptGroup, k: int, prompts: PromptSet) -> None:
+        self._asked, self._labels = group.queries(k), task.data.labels
         self._known = set(self._labels)
         self._prompts, self._hashes = prompts, prompts.hashes()
-        train, chosen = experiment.data.train, group.demonstrations(k)
+        train, chosen = task.data.train, group.demonstrations(k)
         there = np.unique(chosen)
         self.shown = [train[i] for i in there]
         self.changed: dict[str, Any] = {}
         """Answers that the prompts show instead of the data's, by the demonstration's id."""
-        if experiment.perturbation.changes_answers:
-            taught = experiment.perturbed(group.draw)
+        if task.perturbation.changes_answers:
+            taught = task.perturbed(group.draw)
             self.changed["shown_answers"] = {train[i].id: taught[i].answer for i in there}
         self.shared_ids: list[str] | None = None
         self._own_ids: list[tuple[str, ...]] | None = None

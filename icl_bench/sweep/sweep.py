@@ -10,10 +10,10 @@ from pathlib import Path
 from icl_bench.backends.interface import Backend, BackendLoader
 from icl_bench.demonstrations.balanced import shots_per_label
 from icl_bench.demonstrations.selector_spec import SelectorSpec
-from icl_bench.models.architecture import Architecture, check_family, shape_of
+from icl_bench.models.architecture import Architecture, architecture_of, check_family
 from icl_bench.models.registry import Model, load_tokenizer, resolve, served
 from icl_bench.results.store import Store
-from icl_bench.sweep.compute_cost import ComputeCost, work_of
+from icl_bench.sweep.compute_cost import ComputeCost, cost_of
 from icl_bench.sweep.facts import versions
 from icl_bench.sweep.k_values import KValues
 from icl_bench.sweep.plan import Plan, make_plan, room_for
@@ -33,7 +33,7 @@ class Sweep:
 
     spec: RunSpec
     model: Model
-    experiment: TokenizedTask
+    task: TokenizedTask
     plan: Plan
 
     @classmethod
@@ -42,27 +42,27 @@ class Sweep:
 
         ``say`` is told, in a few words, what is being done. Raises ``UserError``.
         """
-        task = load_task(spec.task)
-        spec.check(task)
-        say(f"reading {task.name}")
-        data = load_data(task, data_dir=spec.data_dir, test_size=spec.test_size)
+        asked = load_task(spec.task)
+        spec.check(asked)
+        say(f"reading {asked.name}")
+        data = load_data(asked, data_dir=spec.data_dir, test_size=spec.test_size)
         if spec.labels:
             data = spec.labels.of(data)
         say(f"preparing {spec.model}")
         model = _model(spec)
         for pattern in spec.attention:
             check_family(pattern, model)
-        experiment = TokenizedTask(
+        task = TokenizedTask(
             data, model, load_tokenizer(model), spec.seed, _scoring(spec), spec.queries,
             str(spec.labels) if spec.labels else None, spec.demonstrations, spec.encoder,
         )  # fmt: skip
         say("choosing demonstrations and counting tokens")
-        k_values = _k_values(spec, experiment)
-        plan = make_plan(experiment, k_values, spec.select, spec.order, spec.draws, spec.attention)
-        return cls(spec, model, experiment, plan)
+        k_values = _k_values(spec, task)
+        plan = make_plan(task, k_values, spec.select, spec.order, spec.draws, spec.attention)
+        return cls(spec, model, task, plan)
 
     @cached_property
-    def engine(self) -> BackendLoader:
+    def loader(self) -> BackendLoader:
         """The backend, not loaded yet."""
         loader = self.spec.loader
         if loader.spec.dtype != "auto":
@@ -82,55 +82,55 @@ class Sweep:
     def load_backend(self) -> Backend:
         """Load the model, or make the connection to it."""
         room = room_for(self.plan, self.model.context_tokens)
-        return self.engine.load(self.model, self.experiment.tokenizer, room)
+        return self.loader.load(self.model, self.task.tokenizer, room)
 
-    def works(self) -> Sequence[ComputeCost | None]:
+    def costs(self) -> Sequence[ComputeCost | None]:
         """What each cell of the plan takes by formula; None where it is not known."""
-        identity = self.engine.identity()
+        identity = self.loader.identity()
         if self.spec.tokenizer or "dtype" not in identity:
             return [None] * len(self.plan.cells)
         dtype = identity["dtype"]
         return [
             None
             if cell.problem
-            else work_of(cell.reading, self._shape, cell.answer_tokens / 2, dtype)
+            else cost_of(cell.prompt_layout, self._architecture, cell.answer_tokens / 2, dtype)
             for cell in self.plan.cells
         ]
 
     @cached_property
-    def _shape(self) -> Architecture:
+    def _architecture(self) -> Architecture:
         """What of the model decides its cost; the model is laid out once, without weights."""
-        return shape_of(self.model.source)
+        return architecture_of(self.model.source)
 
     def estimates(self) -> Sequence[float | None]:
         """Estimated seconds of each cell of the plan; None where a server computes them."""
         from icl_bench.sweep.time_estimate import seconds
 
-        rate = self.engine.rate()
+        rate = self.loader.rate()
         if rate is None:
             return [None] * len(self.plan.cells)
-        return seconds(self._shape, rate, self.plan.cells)
+        return seconds(self._architecture, rate, self.plan.cells)
 
     def run(self, results: Path, watcher: Watcher | None = None) -> Outcome:
         """Compute what is not in the results folder yet. Raises ``UserError``."""
         runner = Runner(
             self.plan,
             Store(results),
-            self.engine.identity(),
+            self.loader.identity(),
             self.load_backend,
             watcher or Watcher(),
             about=versions(*(EMBEDDING if self.embeds else ())),
-            shape=None if self.spec.tokenizer else lambda: self._shape,
+            shape=None if self.spec.tokenizer else lambda: self._architecture,
         )
         return runner.run()
 
 
-def _k_values(spec: RunSpec, experiment: TokenizedTask) -> KValues:
+def _k_values(spec: RunSpec, task: TokenizedTask) -> KValues:
     """What ``--k`` or ``--per-label`` asks for. Raises ``UserError``."""
     if spec.per_label is None:
         assert spec.k is not None, "one of the two is there"
         return spec.k
-    drawn, labels = experiment.pool.drawn(0), experiment.pool.answers
+    drawn, labels = task.pool.drawn(0), task.pool.answers
     return KValues(tuple(shots_per_label(each, drawn, labels) for each in spec.per_label))
 
 

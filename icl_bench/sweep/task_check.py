@@ -28,15 +28,15 @@ def check_task(
         from icl_bench.sweep.tokenized_task import TokenizedTask
 
         found = resolve(model)
-        experiment = TokenizedTask(data, found, load_tokenizer(found))
-        bare = experiment.encoder.own_prompts([[] for _ in data.test], data.test)
+        task = TokenizedTask(data, found, load_tokenizer(found))
+        bare = task.encoder.own_prompts([[] for _ in data.test], data.test)
         queries = np.array([len(bare.prefix) + len(own) for own in bare.suffixes])
         report["tokens"] = {
             "model": found.name,
-            "demonstration": _spread(experiment.lengths),
+            "demonstration": _spread(task.lengths),
             "query": _spread(queries),
-            "answer_longest": experiment.answer_tokens,
-            "dropped_from_pool": experiment.pool.dropped,
+            "answer_longest": task.answer_tokens,
+            "dropped_from_pool": task.pool.dropped,
             "context_tokens": found.context_tokens,
         }
     return report

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 Head = Literal["lm", "random"]
 
 
-def first_tokens(experiment: TokenizedTask) -> list[int]:
+def first_tokens(task: TokenizedTask) -> list[int]:
     """The token by which each label's answer begins, ``(labels,)``."""
-    return [ids[0] for ids in experiment.encoder.answers(experiment.data.labels)]
+    return [ids[0] for ids in task.encoder.answers(task.data.labels)]
 
 
 def sharing_rows(tokens: Sequence[int]) -> int:
@@ -61,9 +61,9 @@ def load_classifier(
     return model  # type: ignore[no-any-return]
 
 
-def pad_token(experiment: TokenizedTask) -> int:
+def pad_token(task: TokenizedTask) -> int:
     """A token that stands in no query: the tokenizer's own for padding, else its end of text."""
-    tokenizer: Any = experiment.tokenizer
+    tokenizer: Any = task.tokenizer
     for name in ("pad_token_id", "eos_token_id", "unk_token_id"):
         token = getattr(tokenizer, name, None)
         if token is not None:

@@ -34,7 +34,7 @@ class Row:
 class Examples:
     """The rows of one training run: k examples of a draw, validation rows, test rows."""
 
-    experiment: TokenizedTask
+    task: TokenizedTask
     draw: int
     k: int
     validation: Validation = "pool"
@@ -42,17 +42,17 @@ class Examples:
     @cached_property
     def shown(self) -> tuple[Example, ...]:
         """The first k examples of the draw: those of the prompt with as many demonstrations."""
-        experiment = self.experiment
-        return tuple(experiment.data.train[i] for i in experiment.pool.drawn(self.draw)[: self.k])
+        task = self.task
+        return tuple(task.data.train[i] for i in task.pool.drawn(self.draw)[: self.k])
 
     @cached_property
     def _parts(self) -> tuple[Sequence[Example], Sequence[Example]]:
         if self.validation == "examples":
             held = max(1, self.k // 5)
             return self.shown[:-held], self.shown[-held:]
-        experiment = self.experiment
-        after = experiment.pool.drawn(self.draw)[self.k : self.k + VALIDATION_ROWS]
-        return self.shown, tuple(experiment.data.train[i] for i in after)
+        task = self.task
+        after = task.pool.drawn(self.draw)[self.k : self.k + VALIDATION_ROWS]
+        return self.shown, tuple(task.data.train[i] for i in after)
 
     @cached_property
     def train(self) -> tuple[Row, ...]:
@@ -79,19 +79,19 @@ class Examples:
     @cached_property
     def test(self) -> tuple[Row, ...]:
         """The test rows that are asked."""
-        return self._rows(self.experiment.data.test)
+        return self._rows(self.task.data.test)
 
     @cached_property
     def missing(self) -> tuple[str, ...]:
         """Labels of the task without an example to learn from."""
         there = {example.answer for example in self._parts[0]}
-        return tuple(label for label in self.experiment.data.labels if label not in there)
+        return tuple(label for label in self.task.data.labels if label not in there)
 
     def _rows(self, examples: Sequence[Example]) -> tuple[Row, ...]:
         if not examples:
             return ()
-        numbers = {label: i for i, label in enumerate(self.experiment.data.labels)}
-        prompts = self.experiment.encoder.own_prompts([[] for _ in examples], examples)
+        numbers = {label: i for i, label in enumerate(self.task.data.labels)}
+        prompts = self.task.encoder.own_prompts([[] for _ in examples], examples)
         return tuple(
             Row(example.id, prompts.ids(i), numbers.get(example.answer, -1))
             for i, example in enumerate(examples)

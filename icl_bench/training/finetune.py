@@ -38,7 +38,7 @@ class Finetuning:
     """Planned runs of one task and model."""
 
     spec: FinetuneSpec
-    experiment: TokenizedTask
+    task: TokenizedTask
     device: str
     dtype: str
 
@@ -48,33 +48,33 @@ class Finetuning:
         from icl_bench.backends.device import device_name, dtype_name
 
         spec.check()
-        task = load_task(spec.task)
-        if not task.is_classification:
-            raise UserError(f"task {task.name} is free text; fine-tuning needs labels")
-        say(f"reading {task.name}")
-        data = load_data(task, data_dir=spec.data_dir, test_size=spec.test_size)
+        asked = load_task(spec.task)
+        if not asked.is_classification:
+            raise UserError(f"task {asked.name} is free text; fine-tuning needs labels")
+        say(f"reading {asked.name}")
+        data = load_data(asked, data_dir=spec.data_dir, test_size=spec.test_size)
         say(f"preparing {spec.model}")
         model = resolve(spec.model)
-        experiment = TokenizedTask(data, model, load_tokenizer(model), spec.seed)
-        pool = len(experiment.pool)
+        task = TokenizedTask(data, model, load_tokenizer(model), spec.seed)
+        pool = len(task.pool)
         if spec.k.numbers[0] > pool:
             raise UserError(f"--k {spec.k.numbers[0]:,}: the pool has {pool:,} examples")
         device = device_name(spec.device)
         dtype = dtype_name(spec.dtype, device)
         if dtype == "float16" and device == "cpu":
             raise UserError("--dtype float16: a CPU trains in float32 or bfloat16")
-        return cls(spec, experiment, device, dtype)
+        return cls(spec, task, device, dtype)
 
     @cached_property
     def methods(self) -> dict[str, TrainingMethod]:
         """What learns, by name."""
-        run = TrainingRun(self.spec, self.experiment, self.device, self.dtype)
+        run = TrainingRun(self.spec, self.task, self.device, self.dtype)
         return {name: TRAINING_METHODS[name](run) for name in self.spec.method}
 
     def notes(self) -> list[str]:
         """What a user should know before the runs."""
         own = (note for method in self.methods.values() for note in method.notes())
-        return list(dict.fromkeys([*self.experiment.data.notes, *own]))
+        return list(dict.fromkeys([*self.task.data.notes, *own]))
 
     # -- cells ----------------------------------------------------------------------------------
 
@@ -84,20 +84,20 @@ class Finetuning:
         store.prepare()
         for k in self.spec.k.numbers:
             for draw in range(self.spec.draws):
-                examples = Examples(self.experiment, draw, k, self.spec.validation)
+                examples = Examples(self.task, draw, k, self.spec.validation)
                 for method in self.methods.values():
                     self._run(store, method, examples, outcome, say)
         return outcome
 
     def identity(self, select: str, examples: Examples) -> Identity:
         """A cell with all that decides its predictions."""
-        experiment, method = self.experiment, self.methods[select.removesuffix(UPPER)]
+        task, method = self.task, self.methods[select.removesuffix(UPPER)]
         spec = CellSpec(
-            task=experiment.data.spec.name, model=experiment.model.name, select=select,
+            task=task.data.spec.name, model=task.model.name, select=select,
             order="drawn", attention="full", k=examples.k, draw=examples.draw,
         )  # fmt: skip
         backend = {"backend": method.backend, "dtype": self.dtype}
-        decided = facts(experiment, SelectorSpec(), backend) | {"scoring": CLASSIFIER}
+        decided = facts(task, SelectorSpec(), backend) | {"scoring": CLASSIFIER}
         return Identity(spec, decided | dict(method.facts(select)))
 
     def _run(
@@ -105,19 +105,19 @@ class Finetuning:
     ) -> None:
         """One method on one k and draw: its cell, and that of the upper bound where it has one."""
         identity = self.identity(method.name, examples)
-        rows = len(self.experiment.data.test)
+        rows = len(self.task.data.test)
         where = f"{method.name}, k={examples.k:,}, draw {examples.draw + 1} of {self.spec.draws}"
         with store.claim(identity, rows) as opened:
             if opened is None:
                 outcome.kept.append(identity.spec)
                 return
             unseen = len(examples.missing)
-            without = f" ({unseen} of {len(self.experiment.data.labels)} labels have no example)"
+            without = f" ({unseen} of {len(self.task.data.labels)} labels have no example)"
             say(f"{where}: training{without if unseen else ''}")
             try:
-                if examples.k > len(self.experiment.pool):
+                if examples.k > len(self.task.pool):
                     raise CellError(
-                        f"k={examples.k:,} is more than the pool's {len(self.experiment.pool):,}"
+                        f"k={examples.k:,} is more than the pool's {len(self.task.pool):,}"
                     )
                 learned = method.learn(examples, self._kept(identity))
             except CellError as error:
@@ -157,7 +157,7 @@ class Finetuning:
         self, opened: OpenCell, method: TrainingMethod, found: Learned, examples: Examples
     ) -> None:
         """Write a cell's predictions and what led to them."""
-        data = self.experiment.data
+        data = self.task.data
         hashes = PromptSet((), tuple(row.ids for row in examples.test)).hashes()
         order = np.argsort(-found.probabilities, axis=1, kind="stable")
         made = []
@@ -172,9 +172,9 @@ class Finetuning:
                 margin=float(chance[first] - chance[second]), label_mass=1.0,
             ))  # fmt: skip
         opened.append(made, found.seconds)
-        scores = self.experiment.scores([p.gold for p in made], [p.prediction for p in made])
+        scores = self.task.scores([p.gold for p in made], [p.prediction for p in made])
         opened.finish([row.id for row in data.test], {
-            **origin(self.experiment, examples.shown, self._versions),
+            **origin(self.task, examples.shown, self._versions),
             "demonstration_ids": [example.id for example in examples.shown],
             "training": dict(found.about),
             "shape": method.run.architecture.as_json() if method.has_architecture else None,

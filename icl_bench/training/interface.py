@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from icl_bench.errors import UserError
-from icl_bench.models.architecture import Architecture, shape_of
+from icl_bench.models.architecture import Architecture, architecture_of
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.training.examples import Examples
 from icl_bench.training.spec import FinetuneSpec
@@ -44,7 +44,7 @@ class TrainingRun:
     @cached_property
     def architecture(self) -> Architecture:
         """What of the model decides its cost."""
-        return shape_of(self.task.model.source)
+        return architecture_of(self.task.model.source)
 
 
 class TrainingMethod:

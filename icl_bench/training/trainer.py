@@ -121,12 +121,12 @@ def fine_tune(
     from transformers import Trainer, TrainingArguments, set_seed
 
     train, held_out, test = examples.train, examples.held_out, examples.test
-    experiment = examples.experiment
-    pad = pad_token(experiment)
+    task = examples.task
+    pad = pad_token(task)
     set_seed(seed)
-    tokens = first_tokens(experiment) if recipe.head == "lm" else None
+    tokens = first_tokens(task) if recipe.head == "lm" else None
     # weights stay in float32 and products are in the dtype that was asked for
-    model = load_classifier(source, len(experiment.data.labels), tokens, pad, "float32")
+    model = load_classifier(source, len(task.data.labels), tokens, pad, "float32")
     if recipe.method == "lora":
         model = _with_lora(model, recipe)
     done = Trained(trainable=sum(p.numel() for p in model.parameters() if p.requires_grad))

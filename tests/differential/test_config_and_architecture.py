@@ -11,9 +11,9 @@ from support.models import save_tiny_model, tiny_config
 
 from icl_bench.models.architecture import (
     FAMILIES,
+    architecture_of,
     family_of,
     laid_out_parameters,
-    shape_of,
     stored_parameters,
 )
 from icl_bench.models.config import layer_windows, read_config, states_everything
@@ -124,7 +124,7 @@ def test_parameters_of_the_files_are_those_of_the_model_laid_out(
     save_tiny_model(config, tmp_path)
     wanted = laid_out_parameters(str(tmp_path))
     assert stored_parameters(tmp_path) == wanted > 0
-    assert shape_of(str(tmp_path)).parameters == wanted
+    assert architecture_of(str(tmp_path)).parameters == wanted
 
 
 def test_biases_and_several_files_are_counted(tmp_path: Path):
@@ -144,11 +144,11 @@ def test_biases_and_several_files_are_counted(tmp_path: Path):
 )  # fmt: skip
 def test_what_is_quantized_or_named_otherwise_is_laid_out(name: str, dtype: str, tmp_path: Path):
     save_tiny_model(tiny_config("llama", VOCABULARY), tmp_path)
-    wanted = shape_of(str(tmp_path))
+    wanted = architecture_of(str(tmp_path))
     header = json.dumps({name: {"dtype": dtype, "shape": [2, 2], "data_offsets": [0, 16]}}).encode()
     (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
     assert stored_parameters(tmp_path) is None
-    assert shape_of(str(tmp_path)) == wanted
+    assert architecture_of(str(tmp_path)) == wanted
 
 
 def test_positions_that_older_files_store_are_no_parameters(tmp_path: Path):
@@ -167,6 +167,6 @@ def test_the_packaged_models_shape_is_read_right():
     from icl_bench.models.registry import resolve
 
     source = resolve("gemma3-270m").source
-    found = shape_of(source)
+    found = architecture_of(source)
     agrees(Path(source))
     assert stored_parameters(Path(source)) == found.parameters == laid_out_parameters(source)

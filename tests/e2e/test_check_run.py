@@ -42,7 +42,7 @@ def test_demonstrations_with_the_wrong_labels_fail_it(program: Run, data_dir: Pa
     spec = RunSpec(task="trec", model="gemma3-270m", k="50", draws=2, test_size=100,
                    data_dir=data_dir, backend=BackendSpec(dtype="float32"))  # fmt: skip
     sweep = Sweep.prepare(spec)
-    experiment = sweep.experiment
+    experiment = sweep.task
     assert len(experiment.pool)  # decided, like every fact, before the labels are mixed up
     train = experiment.data.train
     mixed = np.random.default_rng(0).permutation(len(train))

@@ -46,7 +46,7 @@ def prepared(task: Path, **changes: object) -> Finetuning:
 def test_forty_examples_of_four_labels_are_learnt(four: Path):
     """Asked its own training rows, the model ends up answering all of them right."""
     made = prepared(four)
-    examples = Examples(made.experiment, 0, 40)
+    examples = Examples(made.task, 0, 40)
     assert {row.label for row in examples.train} == {0, 1, 2, 3}
     object.__setattr__(examples, "test", examples.train)
     done = fine_tune(
@@ -62,9 +62,9 @@ def test_the_heads_first_logits_are_the_language_models(four: Path):
     from transformers import AutoModelForCausalLM
 
     made = prepared(four)
-    tokens, pad = first_tokens(made.experiment), pad_token(made.experiment)
+    tokens, pad = first_tokens(made.task), pad_token(made.task)
     assert sharing_rows(tokens) == 0
-    rows = Examples(made.experiment, 0, 40).test[:6]
+    rows = Examples(made.task, 0, 40).test[:6]
     model = load_classifier(made.model.source, len(tokens), tokens, pad, "float32").eval()
     found = predict(model, rows, pad, 6)
     language = AutoModelForCausalLM.from_pretrained(made.model.source, dtype=torch.float32).eval()

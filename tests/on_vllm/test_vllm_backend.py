@@ -61,7 +61,7 @@ def transformers() -> Any:
 
 def answered(backend: Any, sweep: Sweep, prompts: PromptSet) -> list[Answer]:
     todo = range(len(prompts.suffixes))
-    packs = backend.answer(prompts, todo, [sweep.experiment.decoding] * len(prompts), 0)
+    packs = backend.answer(prompts, todo, [sweep.task.decoding] * len(prompts), 0)
     return sorted((a for pack in packs for a in pack), key=lambda a: a.index)
 
 
@@ -86,13 +86,13 @@ class Compared(NamedTuple):
 
 def compared(sweep: Sweep, one: Any, other: Any, dtype: str) -> Compared:
     """Answer all cells with both; every disagreement is a near tie."""
-    labels = sweep.experiment.data.labels
-    written = sweep.experiment.encoder.answers(labels)
+    labels = sweep.task.data.labels
+    written = sweep.task.encoder.answers(labels)
     right, differing, total = [0, 0], 0, 0
     shots = [cell.spec.k for cell in sweep.plan.cells]
     for _, prompts in sweep.plan.groups[0].group.prompts(shots):
         found = answered(one, sweep, prompts), answered(other, sweep, prompts)
-        for row, a, b in zip(sweep.experiment.data.test, *found, strict=True):
+        for row, a, b in zip(sweep.task.data.test, *found, strict=True):
             right[0] += labels[a.label] == row.answer
             right[1] += labels[b.label] == row.answer
             total += 1
@@ -101,9 +101,7 @@ def compared(sweep: Sweep, one: Any, other: Any, dtype: str) -> Compared:
                 close = margin(other, prompts, a.index, written[a.label], written[b.label])
                 print(f"{labels[a.label]!r} / {labels[b.label]!r}: margin {close:.4f}")
                 assert close <= NEAR_TIE[dtype]
-    print(
-        f"{dtype} {sweep.experiment.data.spec.name}: {differing} of {total} differ; right {right}"
-    )
+    print(f"{dtype} {sweep.task.data.spec.name}: {differing} of {total} differ; right {right}")
     return Compared(total, differing, right[0] - right[1])
 
 
@@ -182,7 +180,7 @@ def test_rows_with_choices_of_their_own_are_answered_as_each_alone(data_dir: Pat
 
     sweep = prepared("banking77", "10", data_dir, rows=6)
     ((_, prompts),) = sweep.plan.groups[0].group.prompts([10])
-    labels, tokenizer = sweep.experiment.data.labels, sweep.experiment.tokenizer
+    labels, tokenizer = sweep.task.data.labels, sweep.task.tokenizer
     own: list[Decoding] = [
         Greedy(
             compile_labels([f" {label}\n" for label in labels[3 * row : 3 * row + 4]], tokenizer)

@@ -1,6 +1,6 @@
-"""What stands in for a model in unit tests: a small tokenizer, a task of made-up rows, an engine.
+"""What stands in for a model in unit tests: a small tokenizer, a task of made-up rows, a backend.
 
-The engine is replaced at its narrowest point, token ids in and answers out. Run as a program, this
+The backend is replaced at its narrowest point, token ids in and answers out. Run as a program, this
 file is one process of a sweep: ``python fakes.py FOLDER RESULTS LOG PAUSE``.
 """
 
@@ -125,7 +125,7 @@ def model(context_tokens: int = WINDOW, fingerprint: str = "none") -> Model:
     return Model("small", "small", "small", None, context_tokens, fingerprint)
 
 
-def experiment(
+def tokenized_task(
     folder: Path,
     *,
     context_tokens: int = WINDOW,
@@ -148,11 +148,11 @@ def experiment(
 
 
 def plan(folder: Path, k: str = "1,2,4", draws: int | None = 2, **changes: Any) -> Plan:
-    """A small sweep; ``changes`` are those of ``experiment`` and of ``planned``."""
+    """A small sweep; ``changes`` are those of ``tokenized_task`` and of ``planned``."""
     own = {
         name: changes.pop(name) for name in ("selects", "orders", "attention") if name in changes
     }
-    return planned(experiment(folder, **changes), k, draws=draws, **own)
+    return planned(tokenized_task(folder, **changes), k, draws=draws, **own)
 
 
 def planned(
@@ -193,7 +193,7 @@ class WordEncoder(SentenceEncoder):
         return sum(len(text.split()) > self.window for text in texts), self.window
 
 
-# -- an engine ----------------------------------------------------------------------------------
+# -- a backend ---------------------------------------------------------------------------------
 
 
 class FakeBackend:
@@ -253,10 +253,10 @@ class FakeBackend:
 def runner(
     plan: Plan, results: Path, engine: FakeBackend | None = None, watcher: Watcher | None = None
 ) -> Runner:
-    """A run of a plan with an engine; without one, the engine must not be needed."""
+    """A run of a plan with a backend; without one, none must be needed."""
 
     def load() -> FakeBackend:
-        assert engine is not None, "the engine was loaded"
+        assert engine is not None, "the backend was loaded"
         return engine
 
     return Runner(plan, Store(results), ENGINE, load, watcher or Watcher())

@@ -135,7 +135,7 @@ def finetune(
         display.note(f"  note: {text}")
     outcome = runs.run(results, display.note)
     display.outcome(outcome, results)
-    named = runs.experiment.data.spec.name, runs.experiment.model.name
+    named = runs.task.data.spec.name, runs.task.model.name
     show_results(results, *named, quiet=quiet, json=json)
     if outcome.failed:
         raise typer.Exit(1)

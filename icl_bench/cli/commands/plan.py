@@ -20,7 +20,7 @@ def plan(options: o.SweepOptions, json: o.Json = False) -> None:
 
     with Display(quiet=json).preparing() as say:
         sweep = Sweep.prepare(options.spec(), say)
-        seconds, works = sweep.estimates(), sweep.works()
+        seconds, works = sweep.estimates(), sweep.costs()
     if json:
         print_json(plan_records(sweep, seconds, works))
     else:

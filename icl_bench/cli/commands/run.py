@@ -29,7 +29,7 @@ def run(
     with display.running(sweep.plan) as watcher:
         outcome = sweep.run(results, watcher)
     display.outcome(outcome, results)
-    named = sweep.experiment.data.spec.name, sweep.model.name
+    named = sweep.task.data.spec.name, sweep.model.name
     show_results(results, *named, quiet=quiet, json=json)
     if outcome.failed:
         raise typer.Exit(1)

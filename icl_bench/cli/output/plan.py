@@ -54,7 +54,7 @@ def print_plan(
     """The plan as tables, one row a cell, one table per selector, order and attention."""
     from icl_bench.sweep.notes import asked, notes
 
-    data, model = sweep.experiment.data, sweep.model
+    data, model = sweep.task.data, sweep.model
     console.print(f"{data.spec.name} · {model.name}, tokens", style="bold", highlight=False)
     rows = list(zip(sweep.plan.cells, seconds, works, strict=True))
     for curve in dict.fromkeys(map(_curve, sweep.plan.cells)):

@@ -54,10 +54,9 @@ class Display:
         """What will run, and what a user must know about the data, unless quiet."""
         if self._quiet:
             return  # some of it takes an encoder to find out
-        data, plan = sweep.experiment.data, sweep.plan
+        data, plan = sweep.task.data, sweep.plan
         self.note(
-            f"{data.spec.name}: {asked(sweep)}, pool of "
-            f"{len(sweep.experiment.pool):,} ({data.origin})"
+            f"{data.spec.name}: {asked(sweep)}, pool of {len(sweep.task.pool):,} ({data.origin})"
         )
         for text in notes(sweep):
             self.note(f"  note: {text}")
@@ -144,10 +143,10 @@ class _Bar(Watcher):
         self._name_cell()
         self._advance(cell, already)
 
-    def engine_loading(self) -> None:
+    def backend_loading(self) -> None:
         self._title.plain = "loading the model"
 
-    def engine_ready(self) -> None:
+    def backend_ready(self) -> None:
         self._since = time.monotonic()
         self._name_cell()
 

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.fakes import ENGINE, FakeBackend, experiment, plan, planned, runner
+from support.fakes import ENGINE, FakeBackend, plan, planned, runner, tokenized_task
 from support.predictions import answers, cell, frame, scored
 
 from icl_bench.analysis.attention import attention_patterns, differences
@@ -256,7 +256,7 @@ class Reader(FakeBackend):
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("reading")
-    ready = experiment(folder / "cards", test_rows=12)
+    ready = tokenized_task(folder / "cards", test_rows=12)
     made = planned(ready, "4,8", draws=2, attention=PATTERNS)
     Runner(made, Store(folder / "results"), ENGINE, Reader, shape=lambda: SHAPE).run()
     return folder / "results"

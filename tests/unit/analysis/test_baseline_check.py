@@ -39,7 +39,7 @@ class Able(FakeBackend):
 
     def __init__(self, made: Plan, share: float, dtype: str = "float32") -> None:
         super().__init__(pack=ROWS)
-        self._data, self._share, self._dtype = made.experiment.data, share, dtype
+        self._data, self._share, self._dtype = made.task.data, share, dtype
 
     def identity(self) -> dict[str, str]:
         return {"backend": "fake", "dtype": self._dtype}

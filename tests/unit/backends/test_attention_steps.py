@@ -27,7 +27,7 @@ from icl_bench.backends.packed_decoding import OpenPack
 from icl_bench.backends.transformers import TransformersBackend
 from icl_bench.errors import CellError, UserError
 from icl_bench.models import attention_patterns
-from icl_bench.models.architecture import shape_of
+from icl_bench.models.architecture import architecture_of
 from icl_bench.models.attention_patterns import (
     FULL,
     Approx,
@@ -41,7 +41,7 @@ from icl_bench.models.attention_patterns import (
 from icl_bench.models.config import layer_windows
 from icl_bench.prompts.encoding import Ids, PromptSet
 from icl_bench.registry import ATTENTION_PATTERNS
-from icl_bench.sweep.compute_cost import PromptLayout, cache_bytes, work_of
+from icl_bench.sweep.compute_cost import PromptLayout, cache_bytes, cost_of
 
 KINDS = ["llama", "mistral", "qwen2", "gemma3_text"]
 BLOCKS = ["block:1", "block:3,sink=0,local=0", "block:3,sink=0,local=1", "block:3,sink=1,local=0",
@@ -369,7 +369,9 @@ def test_the_cache_holds_the_bytes_of_the_formula(
     pattern, prompts = parse(text), shared(26, [9])
     backend.cache.drop()
     packed_logits(backend, prompts, pattern, reserve=1000)
-    wanted = cache_bytes(shape_of(str(folders[kind])), pattern, len(prompts.prefix), "float32")
+    wanted = cache_bytes(
+        architecture_of(str(folders[kind])), pattern, len(prompts.prefix), "float32"
+    )
     assert backend.cache.prefix.nbytes() == wanted
 
 
@@ -398,8 +400,8 @@ def test_the_formula_counts_the_keys_that_are_computed(
     monkeypatch.setattr(module, "attend", counting)
     backend.cache.drop()
     backend.load_prefix(prompts, 0, pattern)
-    shape = shape_of(str(folders[kind]))
-    work = work_of(PromptLayout.of(prompts, pattern), shape, 0, "float32")
+    shape = architecture_of(str(folders[kind]))
+    work = cost_of(PromptLayout.of(prompts, pattern), shape, 0, "float32")
     width = shape.heads_width // backend.model.config.num_attention_heads
     counted = 2.0 * shape.parameters * len(prompts.prefix) + 4.0 * width * pairs
     assert work.prefix_flops == pytest.approx(counted, rel=1e-12)

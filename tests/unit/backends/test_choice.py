@@ -192,12 +192,12 @@ def test_a_backend_of_another_package_answers_a_sweep(tmp_path: Path):
     check_backend(make_loader(asked))
     plan = fakes.plan(tmp_path, k="1,2", draws=1)
     spec = RunSpec(task="cards", model="tiny", k="1,2", engine=asked, tokenizer="tiny")
-    sweep = Sweep(spec, plan.experiment.model, plan.experiment, plan)
+    sweep = Sweep(spec, plan.task.model, plan.task, plan)
     outcome = sweep.run(tmp_path / "results")
     assert len(outcome.computed) == 2
     frame = read_results(tmp_path / "results")
     assert set(frame["backend"]) == {"echo"}
-    assert set(frame["prediction"]) == {plan.experiment.data.labels[-1]}
+    assert set(frame["prediction"]) == {plan.task.data.labels[-1]}
 
 
 @pytest.mark.usefixtures("echo")

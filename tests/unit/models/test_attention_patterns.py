@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.fakes import experiment, planned
+from support.fakes import planned, tokenized_task
 
 from icl_bench.errors import UserError
 from icl_bench.models.architecture import Architecture
@@ -182,7 +182,7 @@ def test_what_does_not_apply_is_refused_before_anything_is_read(
 
 
 def test_cells_of_a_plan_are_named_by_their_attention_and_counted_by_it(tmp_path: Any) -> None:
-    found = experiment(tmp_path)
+    found = tokenized_task(tmp_path)
     plan = planned(found, "5,20", draws=2, attention=["full", "block:5", "block:5"])
     named = [(c.spec.attention, c.spec.draw, c.spec.k) for c in plan.cells]
     texts = ("full", "block:5,sink=1,local=2")
@@ -195,7 +195,7 @@ def test_cells_of_a_plan_are_named_by_their_attention_and_counted_by_it(tmp_path
 def test_with_reuse_the_sink_is_the_draws_first_and_stands_first_in_every_prompt(
     tmp_path: Any,
 ) -> None:
-    found = experiment(tmp_path)
+    found = tokenized_task(tmp_path)
     plan = planned(found, "4", ["bm25"], attention=["full", "block:1,reuse"])
     plain, reused = (group.group.demonstrations(4) for group in plan.groups)
     sink = found.pool.drawn(0)[0]

@@ -47,13 +47,13 @@ def made(tmp_path: Path) -> Plan:
 
 
 def prompt_of(made: Plan, draw: int, k: int, test: int) -> str:
-    data = made.experiment.data
+    data = made.task.data
     shown = [data.train[i] for i in made.groups[draw].group.demonstrations(k)]
     return prompt_text(data.spec.template, shown, data.test[test])
 
 
 def test_the_prompt_is_rebuilt_and_its_hash_is_checked(made: Plan, tmp_path: Path):
-    row = made.experiment.data.test[4]
+    row = made.task.data.test[4]
     shown = find_prediction(tmp_path / "results", CELL, row.id)
     assert shown.prompt == prompt_of(made, 1, 3, 4)
     assert "hash checked" in shown.checked
@@ -65,13 +65,13 @@ def test_the_prompt_is_rebuilt_and_its_hash_is_checked(made: Plan, tmp_path: Pat
 
 def test_without_a_test_id_the_cells_first_row_is_shown(made: Plan, tmp_path: Path):
     shown = find_prediction(tmp_path / "results", CELL)
-    assert shown.row["test_id"] == made.experiment.data.test[0].id
+    assert shown.row["test_id"] == made.task.data.test[0].id
 
 
 def test_retrieved_demonstrations_are_those_of_the_row(tmp_path: Path):
     made = plan(tmp_path / "task", "3", selects=["bm25"], draws=1)
     runner(made, tmp_path / "results", FakeBackend()).run()
-    data, wanted = made.experiment.data, {"task": "cards", "k": 3, "draw": 0}
+    data, wanted = made.task.data, {"task": "cards", "k": 3, "draw": 0}
     chosen = made.groups[0].group.demonstrations(3)
     for test, row in enumerate(data.test):
         shown = find_prediction(tmp_path / "results", wanted, row.id)

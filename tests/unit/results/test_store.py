@@ -18,7 +18,16 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.fakes import ENGINE, FREE_TEXT, FakeBackend, experiment, plan, row, runner, write_rows
+from support.fakes import (
+    ENGINE,
+    FREE_TEXT,
+    FakeBackend,
+    plan,
+    row,
+    runner,
+    tokenized_task,
+    write_rows,
+)
 from support.in_memory import MemoryJournals, MemoryStorage
 
 from icl_bench import read_results
@@ -354,7 +363,7 @@ def test_no_space_left_is_said_in_the_systems_words(
 def identity_of(folder: Path, *, k: int = 2, draw: int = 0, **changes: Any) -> Identity:
     axes = {name: changes.pop(name) for name in ("select", "order") if name in changes}
     engine = {**ENGINE, **{n: changes.pop(n) for n in ("dtype", "backend") if n in changes}}
-    found = experiment(folder, **changes)
+    found = tokenized_task(folder, **changes)
     spec = SPEC.model_copy(update={"k": k, "draw": draw, **axes})
     return Identity(spec, facts(found, SelectorSpec.parse(spec.select), engine))
 
@@ -388,7 +397,7 @@ def test_whatever_decides_predictions_makes_another_cell_and_variant(tmp_path: P
 
 def test_one_changed_character_in_the_data_makes_another_cell(tmp_path: Path):
     before = identity_of(tmp_path)
-    found = experiment(tmp_path)
+    found = tokenized_task(tmp_path)
     rows = [row(i) for i in range(40)]
     rows[7]["text"] += "."
     write_rows(tmp_path / "train.jsonl", rows)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support import fakes
-from support.fakes import FREE_TEXT, FakeBackend, experiment, plan, runner, small_tokenizer
+from support.fakes import FREE_TEXT, FakeBackend, plan, runner, small_tokenizer, tokenized_task
 
 from icl_bench import read_results
 from icl_bench.analysis.findings import read_findings
@@ -43,7 +43,7 @@ def swept(folder: Path, teaching: str = "plain", select: str = "random", k: str 
 
 
 def prompt(folder: Path, teaching: str, test: int = 0) -> str:
-    row = experiment(folder / "task").data.test[test]
+    row = tokenized_task(folder / "task").data.test[test]
     shown = find_prediction(folder / "results", {**CELL, "teaching": teaching}, row.id)
     assert "hash checked" in shown.checked
     return shown.prompt
@@ -69,7 +69,7 @@ def test_every_prompt_is_rebuilt_and_its_hash_is_checked(
 def test_prompts_show_what_was_asked_of_the_same_demonstrations(tmp_path: Path):
     for teaching in ("plain", *TEACHINGS):
         swept(tmp_path, teaching)
-    found = experiment(tmp_path / "task")
+    found = tokenized_task(tmp_path / "task")
     shown = [found.data.train[i] for i in found.pool.drawn(1)[:6]]
     end = query_text(found.data.spec.template, found.data.test[0])
     inputs = [f"query: {row.fields['text']}" for row in shown]
@@ -96,7 +96,7 @@ def test_prompts_show_what_was_asked_of_the_same_demonstrations(tmp_path: Path):
 def test_the_nearest_are_removed_for_each_query_apart(tmp_path: Path):
     results = swept(tmp_path, "nearest-removed:50")
     frame = read_results(results)
-    found = experiment(tmp_path / "task")
+    found = tokenized_task(tmp_path / "task")
     shown = found.pool.drawn(0)[:6]
     rankings = found.pool.similarity.ranked("dense")
     for ids, ranking in zip(frame.query("draw == 0")["demonstration_ids"], rankings, strict=True):
@@ -114,9 +114,9 @@ def test_demonstrations_that_all_share_are_still_one_growing_prefix(tmp_path: Pa
 
 
 def test_what_a_prompt_shows_changes_neither_pool_nor_draw(tmp_path: Path):
-    plain = experiment(tmp_path, pool={"drop_longest": 0.3})
+    plain = tokenized_task(tmp_path, pool={"drop_longest": 0.3})
     for teaching in TEACHINGS:
-        other = experiment(tmp_path, pool={"drop_longest": 0.3}, teaching=teaching)
+        other = tokenized_task(tmp_path, pool={"drop_longest": 0.3}, teaching=teaching)
         assert other.pool.rows.tolist() == plain.pool.rows.tolist()
         assert other.pool.drawn(1).tolist() == plain.pool.drawn(1).tolist()
         assert (other.pool.retrieved("bm25", 0, 5) == plain.pool.retrieved("bm25", 0, 5)).all()
@@ -125,7 +125,7 @@ def test_what_a_prompt_shows_changes_neither_pool_nor_draw(tmp_path: Path):
 def test_every_k_at_random_has_the_share_of_wrong_labels_though_rows_are_not_in_the_pool(
     tmp_path: Path,
 ):
-    found = experiment(tmp_path, pool={"drop_longest": 0.3}, teaching="labels:noise=0.3")
+    found = tokenized_task(tmp_path, pool={"drop_longest": 0.3}, teaching="labels:noise=0.3")
     assert found.pool.dropped
     for draw in range(5):
         drawn, shown = found.pool.drawn(draw), found.perturbed(draw)
@@ -138,7 +138,7 @@ def test_every_k_at_random_has_the_share_of_wrong_labels_though_rows_are_not_in_
 def test_by_label_sorts_by_the_labels_that_are_shown(tmp_path: Path, teaching: str, select: str):
     made = plan(tmp_path, "12", draws=1, selects=[select], orders=["by-label"], teaching=teaching)
     (group,) = made.groups
-    shown = made.experiment.perturbed(0)
+    shown = made.task.perturbed(0)
     for row in np.atleast_2d(group.group.demonstrations(12)):
         labels = [shown[i].answer for i in row]
         assert labels == sorted(labels)
@@ -152,7 +152,7 @@ def test_max_is_the_largest_k_that_fits_as_it_is_shown(tmp_path: Path, teaching:
     assert cell.needed_tokens <= 250
     if k < 40:
         ((_, longer),) = group.prompts([k + 1])
-        assert longer.longest + group.experiment.answer_tokens > 250
+        assert longer.longest + group.task.answer_tokens > 250
 
 
 # -- cells --------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def test_each_is_a_variant_that_names_itself(tmp_path: Path):
 
 def test_a_cell_tells_the_datas_labels_and_apart_from_them_what_it_showed(tmp_path: Path):
     results = swept(tmp_path, "labels:permuted")
-    found = experiment(tmp_path / "task", teaching="labels:permuted")
+    found = tokenized_task(tmp_path / "task", teaching="labels:permuted")
     true = {row.id: row.answer for row in found.data.train}
     for _, meta in finished_cells(results):
         told = {name: label for label, ids in meta["demonstration_labels"].items() for name in ids}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.fakes import FREE_TEXT, experiment, plan
+from support.fakes import FREE_TEXT, plan, tokenized_task
 
 from icl_bench.demonstrations.ordering import Order
 from icl_bench.demonstrations.selector_spec import SelectorSpec
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("word_encoder")
 
 def prompts_of(group: PromptGroup, k: int) -> list[Ids]:
     """A cell's prompts, each tokenized whole."""
-    found = group.experiment
+    found = group.task
     shown = group.demonstrations(k)
     if group.shared:
         shown = np.tile(shown, (len(found.data.test), 1))
@@ -62,18 +62,18 @@ def test_a_cells_counts_are_those_of_its_prompts(tmp_path: Path, select: str, or
         prompts = prompts_of(group, cell.spec.k)
         assert cell.longest_prompt == max(map(len, prompts))
         assert cell.prompt_tokens == sum(map(len, prompts))
-        assert cell.needed_tokens == cell.longest_prompt + group.experiment.answer_tokens
+        assert cell.needed_tokens == cell.longest_prompt + group.task.answer_tokens
         ((_, stored),) = group.prompts([cell.spec.k])
         assert [stored.ids(i) for i in range(len(prompts))] == prompts
         assert cell.prefix_tokens == len(stored.prefix)
 
 
 def test_the_longest_answer_is_counted_with_its_end(tmp_path: Path):
-    found = experiment(tmp_path)
+    found = tokenized_task(tmp_path)
     lead = len(found.encoder.whole("intent:"))
     answers = [len(found.encoder.whole(f"intent: {label}\n")) - lead for label in found.data.labels]
     assert found.answer_tokens == max(answers)
-    assert experiment(tmp_path, **FREE_TEXT).answer_tokens == 9
+    assert tokenized_task(tmp_path, **FREE_TEXT).answer_tokens == 9
 
 
 def test_a_smaller_k_begins_a_larger_one_in_every_draw(tmp_path: Path):
@@ -98,12 +98,12 @@ def test_a_group_computes_its_longest_prefix_once_and_the_queries_for_each_k(
 
 
 def test_draws_are_permutations_of_their_own_that_a_seed_decides(tmp_path: Path):
-    found = experiment(tmp_path)
+    found = tokenized_task(tmp_path)
     first, second = found.pool.drawn(0), found.pool.drawn(1)
     assert sorted(first) == sorted(second) == list(found.pool.rows)
     assert list(first) != list(second)
-    assert list(experiment(tmp_path).pool.drawn(0)) == list(first)
-    assert list(experiment(tmp_path, seed=1).pool.drawn(0)) != list(first)
+    assert list(tokenized_task(tmp_path).pool.drawn(0)) == list(first)
+    assert list(tokenized_task(tmp_path, seed=1).pool.drawn(0)) != list(first)
 
 
 def test_by_default_random_is_drawn_ten_times_and_retrieval_once(tmp_path: Path):
@@ -122,7 +122,7 @@ def test_a_selector_or_order_that_is_named_twice_is_planned_once(tmp_path: Path)
 
 @pytest.mark.parametrize(("select", "order"), KINDS)
 def test_every_prompt_shows_k_different_demonstrations(tmp_path: Path, select: str, order: str):
-    found = experiment(tmp_path, train_rows=42)
+    found = tokenized_task(tmp_path, train_rows=42)
     group = PromptGroup(found, SelectorSpec.parse(select), Order.parse(order), 0)
     assert all(
         sorted(row) == list(found.pool.rows) for row in np.atleast_2d(group.demonstrations(42))
@@ -130,7 +130,7 @@ def test_every_prompt_shows_k_different_demonstrations(tmp_path: Path, select: s
 
 
 def test_the_longest_demonstrations_are_left_out_of_the_pool(tmp_path: Path):
-    found = experiment(tmp_path, pool={"drop_longest": 0.3})
+    found = tokenized_task(tmp_path, pool={"drop_longest": 0.3})
     longest = found.lengths[found.pool.rows].max()
     assert 0 < found.pool.dropped == (found.lengths > longest).sum() <= 0.3 * 40
     assert set(found.pool.drawn(0)) == set(found.pool.rows)
@@ -187,7 +187,7 @@ def test_max_is_the_largest_k_that_fits(tmp_path: Path, select: str, order: str,
     (cell,) = made.cells
     assert cell.needed_tokens <= window
     k, group = cell.spec.k, made.groups[0].group
-    longer = max(map(len, prompts_of(group, k + 1))) + group.experiment.answer_tokens
+    longer = max(map(len, prompts_of(group, k + 1))) + group.task.answer_tokens
     assert longer > window
 
 
@@ -196,7 +196,7 @@ def test_max_is_the_whole_pool_where_that_fits(tmp_path: Path):
 
 
 def test_max_is_the_same_in_all_draws(tmp_path: Path):
-    found, drawn = experiment(tmp_path, context_tokens=250), Order.parse("drawn")
+    found, drawn = tokenized_task(tmp_path, context_tokens=250), Order.parse("drawn")
     each = [PromptGroup(found, SelectorSpec(), drawn, draw).largest() for draw in range(10)]
     assert len(set(each)) > 1
     made = plan(tmp_path, "max", draws=10, context_tokens=250)
@@ -230,7 +230,7 @@ def test_no_draws_are_refused(tmp_path: Path):
 
 
 def test_a_plan_needs_no_engine_and_writes_nothing(tmp_path: Path):
-    found = experiment(tmp_path)
+    found = tokenized_task(tmp_path)
     before = sorted(tmp_path.rglob("*"))
     make_plan(found, KValues.parse("1,auto"))
     assert sorted(tmp_path.rglob("*")) == before

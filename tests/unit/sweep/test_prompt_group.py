@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 from support import fakes
-from support.fakes import ENGINE, FREE_TEXT, FakeBackend, experiment, plan, runner, small_tokenizer
+from support.fakes import (
+    ENGINE,
+    FREE_TEXT,
+    FakeBackend,
+    plan,
+    runner,
+    small_tokenizer,
+    tokenized_task,
+)
 
 from icl_bench import read_results
 from icl_bench.demonstrations import bertscore
@@ -39,7 +47,7 @@ pytestmark = pytest.mark.usefixtures("word_encoder")
 def group(
     folder: Path, select: str, draw: int = 0, order: Order = DRAWN, **task: Any
 ) -> PromptGroup:
-    return PromptGroup(experiment(folder, **task), SelectorSpec.parse(select), order, draw)
+    return PromptGroup(tokenized_task(folder, **task), SelectorSpec.parse(select), order, draw)
 
 
 def swept(folder: Path, select: str, k: str = "6", **changes: Any) -> Path:
@@ -57,11 +65,11 @@ def test_a_hybrid_begins_with_its_base_and_ends_with_the_most_similar_others(
 ):
     found = group(tmp_path, select)
     base = SelectorSpec(found.choice.base)
-    shared = PromptGroup(found.experiment, base, DRAWN, 0).demonstrations(5)
+    shared = PromptGroup(found.task, base, DRAWN, 0).demonstrations(5)
     shown = found.demonstrations(8)
     assert (shown[:, :5] == shared).all()
     by = found.choice.by
-    ranked = found.experiment.pool.retrieved(by, 0, len(found.experiment.pool))
+    ranked = found.task.pool.retrieved(by, 0, len(found.task.pool))
     for own, most_similar_first in zip(shown[:, 5:], ranked, strict=True):
         others = [i for i in most_similar_first if i not in shared]
         assert own.tolist() == others[:3][::-1]
@@ -98,7 +106,7 @@ def test_where_nothing_is_nested_nothing_counts_as_computed_before(tmp_path: Pat
 
 def test_balanced_ones_have_every_label_equally_often(tmp_path: Path):
     found = group(tmp_path, "balanced")
-    train = found.experiment.data.train
+    train = found.task.data.train
     labels = [train[i].answer for i in found.demonstrations(9)]
     assert {labels.count(label) for label in labels} == {3}
     assert (
@@ -116,7 +124,7 @@ def test_centroids_are_of_the_pool_or_of_the_queries(tmp_path: Path):
 
 def test_a_hybrid_of_its_own_alone_shares_nothing_but_begins_no_worse(tmp_path: Path):
     found = group(tmp_path, "hybrid:3")
-    reversed_ = found.experiment.pool.retrieved("bm25", 0, 3)[:, ::-1]
+    reversed_ = found.task.pool.retrieved("bm25", 0, 3)[:, ::-1]
     assert (found.demonstrations(3) == reversed_).all()
 
 
@@ -134,19 +142,19 @@ def repeating(folder: Path, select: str, test: int = 3) -> PromptGroup:
 @pytest.mark.parametrize("select", HYBRID)
 def test_the_own_part_of_a_hybrid_repeats_no_text_and_label(tmp_path: Path, select: str):
     found = repeating(tmp_path, select)
-    train = found.experiment.data.train
+    train = found.task.data.train
     for k in (3, 6, 12):
         shown = found.demonstrations(k)
         assert {len({*row}) for row in shown} == {k}
         for ids in shown:
             texts = [(*train[i].fields.values(), train[i].answer) for i in ids]
             assert len({*texts[-3:]} - {*texts[:-3]}) == 3
-    shared = found.experiment.pool.shared(found.choice, 0, 9)
+    shared = found.task.pool.shared(found.choice, 0, 9)
     assert (found.demonstrations(12)[:, :9] == shared).all()
 
 
 def test_a_text_of_two_labels_is_two_demonstrations_and_retrieval_repeats_rows(tmp_path: Path):
-    train = (hybrid := repeating(tmp_path / "a", "hybrid:21")).experiment.data.train
+    train = (hybrid := repeating(tmp_path / "a", "hybrid:21")).task.data.train
     texts = [[train[i].fields["text"] for i in ids] for ids in hybrid.demonstrations(21)]
     assert {len({*row}) for row in texts} <= {19, 20}
     alone = repeating(tmp_path / "b", "dense").demonstrations(4)
@@ -155,7 +163,7 @@ def test_a_text_of_two_labels_is_two_demonstrations_and_retrieval_repeats_rows(t
 
 def test_a_hybrid_ends_where_the_pool_has_no_more_that_are_different(tmp_path: Path):
     found = repeating(tmp_path, "hybrid:15")
-    different = len({(*row.fields.values(), row.answer) for row in found.experiment.data.train})
+    different = len({(*row.fields.values(), row.answer) for row in found.task.data.train})
     assert found.largest() == different < 40
     with pytest.raises(UserError, match=r"hybrid:15: at k=39 the pool has [0-9] demonstrations "
                        rf"that are not shown already.*ask for at most {different}$"):  # fmt: skip
@@ -172,10 +180,10 @@ def test_what_is_shared_is_computed_once(tmp_path: Path, select: str):
     made = plan(tmp_path / "task", "6", draws=1, selects=[select])
     found = made.groups[0].group
     count = found.choice.shared_count(6)
-    train = found.experiment.data.train
+    train = found.task.data.train
     shown = np.atleast_2d(found.demonstrations(6))[0, :count]
-    pieces = found.experiment.encoder.demonstrations([train[i] for i in shown])
-    assert set(frame["cached_tokens"]) == {len(found.experiment.encoder.whole("".join(pieces)))}
+    pieces = found.task.encoder.demonstrations([train[i] for i in shown])
+    assert set(frame["cached_tokens"]) == {len(found.task.encoder.whole("".join(pieces)))}
 
 
 @pytest.mark.parametrize("select", [*SHARED, *HYBRID, *RETRIEVED, "centroids,of=queries"])
@@ -185,7 +193,7 @@ def test_every_prompt_is_rebuilt_and_its_hash_is_checked(
     monkeypatch.setattr(models, "resolve", lambda *_, **__: fakes.model())
     monkeypatch.setattr(models, "load_tokenizer", lambda _: small_tokenizer())
     results = swept(tmp_path, select)
-    for row in experiment(tmp_path / "task").data.test:
+    for row in tokenized_task(tmp_path / "task").data.test:
         shown = find_prediction(results, {"task": "cards", "k": 6, "draw": 0}, row.id)
         assert "hash checked" in shown.checked
         assert len(shown.demonstrations) == 6
@@ -241,7 +249,7 @@ def test_cells_that_there_were_before_keep_their_names(
 ):
     encoder = bertscore.Encoder("enc", "nowhere", 6)
     monkeypatch.setattr(text_encoders, "encoder_default", lambda: encoder)
-    found = experiment(tmp_path)
+    found = tokenized_task(tmp_path)
     spec = plan(tmp_path, "2", draws=1).cells[0].spec
     for select, order, cell in [
         ("random", "drawn", "8a231809d983"),
@@ -258,7 +266,7 @@ def test_a_cell_names_the_encoder_that_chose_its_demonstrations(
 ):
     encoder = bertscore.Encoder("enc", "nowhere", 6)
     monkeypatch.setattr(text_encoders, "encoder_default", lambda: encoder)
-    found = experiment(tmp_path)
+    found = tokenized_task(tmp_path)
 
     def named(select: str) -> tuple[Any, Any]:
         decided = facts(found, SelectorSpec.parse(select), ENGINE)
@@ -329,7 +337,7 @@ def test_free_text_cannot_be_balanced(tmp_path: Path):
 def test_stored_cells_say_what_labels_the_data_gave_their_demonstrations(tmp_path: Path):
     results = swept(tmp_path, "hybrid:3")
     ((_, meta),) = finished_cells(results)
-    train = {row.id: row.answer for row in experiment(tmp_path / "task").data.train}
+    train = {row.id: row.answer for row in tokenized_task(tmp_path / "task").data.train}
     told = {name: label for label, ids in meta["demonstration_labels"].items() for name in ids}
     shown = {name for row in read_results(results)["demonstration_ids"] for name in row}
     assert told == {name: train[name] for name in shown}

@@ -68,7 +68,7 @@ def test_every_cell_is_computed_and_every_row_has_one_prediction(tmp_path: Path)
     assert outcome.computed == [cell.spec for cell in made.cells]
     assert (outcome.kept, outcome.failed) == ([], {})
     frame = read_results(tmp_path / "results")
-    rows = [row.id for row in made.experiment.data.test]
+    rows = [row.id for row in made.task.data.test]
     for _, cell in frame.groupby("cell", observed=True):
         assert cell["test_id"].tolist() == rows
 
@@ -174,7 +174,7 @@ def test_a_cell_that_cannot_be_computed_is_marked_and_the_others_run(tmp_path: P
 
 def test_a_plan_that_grew_beyond_the_window_fails_instead_of_being_cut(tmp_path: Path):
     made = plan(tmp_path / "task", "4", draws=1)
-    made.experiment.model = fakes.model(context_tokens=made.cells[0].needed_tokens - 1)
+    made.task.model = fakes.model(context_tokens=made.cells[0].needed_tokens - 1)
     outcome = runner(made, tmp_path / "results", engine=None).run()
     assert list(outcome.failed.values()) == [f"needs {made.cells[0].needed_tokens:,} tokens"]
 
@@ -182,7 +182,7 @@ def test_a_plan_that_grew_beyond_the_window_fails_instead_of_being_cut(tmp_path:
 def test_an_engine_that_is_another_than_said_is_refused(tmp_path: Path):
     made = plan(tmp_path / "task")
     changed = runner(made, tmp_path / "results", FakeBackend())
-    changed.engine = {"backend": "fake", "dtype": "bfloat16"}
+    changed.identity_of_backend = {"backend": "fake", "dtype": "bfloat16"}
     with pytest.raises(AssertionError, match="another than said"):
         changed.run()
 
@@ -220,10 +220,10 @@ class Notes(Watcher):
     def cell_started(self, cell: CellPlan, already: int) -> None:
         self.said.append(f"start k={cell.spec.k} already={already}")
 
-    def engine_loading(self) -> None:
+    def backend_loading(self) -> None:
         self.said.append("loading")
 
-    def engine_ready(self) -> None:
+    def backend_ready(self) -> None:
         self.said.append("ready")
 
     def predicted(self, predictions: int, computed_tokens: int) -> None:

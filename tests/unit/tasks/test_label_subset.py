@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.fakes import FREE_TEXT, FakeBackend, experiment, plan, runner, write_task
+from support.fakes import FREE_TEXT, FakeBackend, plan, runner, tokenized_task, write_task
 
 from icl_bench.analysis.findings import find
 from icl_bench.errors import UserError
@@ -106,7 +106,7 @@ def test_copied_queries_are_demonstrations_of_their_prompt(tmp_path: Path):
     for planned in made.groups:
         for cell in planned.cells:
             k = cell.spec.k
-            shown = [made.experiment.data.train[i].id for i in planned.group.demonstrations(k)]
+            shown = [made.task.data.train[i].id for i in planned.group.demonstrations(k)]
             asked = [row.id for row in planned.group.queries(k)]
             assert len(asked) == cell.queries == min(k, 5)
             assert sorted(asked, key=shown.index) == asked
@@ -118,7 +118,7 @@ def test_a_sample_of_the_demonstrations_is_from_all_places(tmp_path: Path):
     made = plan(tmp_path / "task", "40", draws=20, queries="copied", test_size=5)
     places = []
     for planned in made.groups:
-        shown = [made.experiment.data.train[i].id for i in planned.group.demonstrations(40)]
+        shown = [made.task.data.train[i].id for i in planned.group.demonstrations(40)]
         places += [shown.index(row.id) for row in planned.group.queries(40)]
     assert min(places) < 5
     assert max(places) >= 35
@@ -167,4 +167,4 @@ def test_free_text_can_be_copied(tmp_path: Path):
     made = plan(tmp_path / "task", "2", queries="copied", **FREE_TEXT)
     runner(made, tmp_path / "results", FakeBackend()).run()
     assert read_results(tmp_path / "results")["rougeL"].notna().all()
-    assert experiment(tmp_path / "task", **FREE_TEXT).queries == "test"
+    assert tokenized_task(tmp_path / "task", **FREE_TEXT).queries == "test"

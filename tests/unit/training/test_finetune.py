@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from support.fakes import FREE_TEXT, FakeBackend, experiment, plan, runner, write_task
+from support.fakes import FREE_TEXT, FakeBackend, plan, runner, tokenized_task, write_task
 from support.models import llama_tokenizer, save_tiny_model, tiny_config
 from support.predictions import cell
 from transformers import AutoModelForCausalLM
@@ -64,13 +64,13 @@ def prepared(tmp_path: Path, tiny: Path, **changes: Any) -> Finetuning:
 def test_the_examples_are_those_of_the_prompt(tmp_path: Path, draw: int):
     made = plan(tmp_path, "12")
     shown = made.groups[draw].group.demonstrations(12)
-    examples = Examples(made.experiment, draw, 12)
-    names = [made.experiment.data.train[i].id for i in shown]
+    examples = Examples(made.task, draw, 12)
+    names = [made.task.data.train[i].id for i in shown]
     assert [row.id for row in examples.train] == [row.id for row in examples.shown] == names
 
 
 def test_validation_rows_are_neither_examples_nor_test_rows(tmp_path: Path):
-    there = experiment(tmp_path, train_rows=300)
+    there = tokenized_task(tmp_path, train_rows=300)
     examples = Examples(there, 0, 12)
     names = {row.id for row in examples.held_out}
     assert len(names) == VALIDATION_ROWS
@@ -78,13 +78,13 @@ def test_validation_rows_are_neither_examples_nor_test_rows(tmp_path: Path):
 
 
 def test_a_fifth_of_the_examples_can_validate(tmp_path: Path):
-    examples = Examples(experiment(tmp_path), 0, 20, "examples")
+    examples = Examples(tokenized_task(tmp_path), 0, 20, "examples")
     assert (len(examples.train), len(examples.held_out)) == (16, 4)
     assert [r.id for r in (*examples.train, *examples.held_out)] == [e.id for e in examples.shown]
 
 
 def test_a_query_is_the_end_of_a_prompt(tmp_path: Path):
-    there = experiment(tmp_path)
+    there = tokenized_task(tmp_path)
     (first, *_) = Examples(there, 0, 12).train
     example = there.data.train[there.pool.drawn(0)[0]]
     text = f"query: {example.fields['text']}\nintent:"
@@ -94,16 +94,16 @@ def test_a_query_is_the_end_of_a_prompt(tmp_path: Path):
 
 def test_one_label_cannot_be_learnt(tmp_path: Path):
     with pytest.raises(CellError, match="k=1: the examples to learn from have one label"):
-        _ = Examples(experiment(tmp_path), 0, 1).train
+        _ = Examples(tokenized_task(tmp_path), 0, 1).train
 
 
 def test_the_whole_pool_leaves_nothing_to_validate_by(tmp_path: Path):
     with pytest.raises(CellError, match="k=40 is the whole pool"):
-        _ = Examples(experiment(tmp_path), 0, 40).held_out
+        _ = Examples(tokenized_task(tmp_path), 0, 40).held_out
 
 
 def test_labels_without_an_example_are_named(tmp_path: Path):
-    there = experiment(tmp_path)
+    there = tokenized_task(tmp_path)
     examples = Examples(there, 0, 2)
     known = {example.answer for example in examples.shown}
     assert set(examples.missing) == set(there.data.labels) - known
@@ -114,10 +114,10 @@ def test_labels_without_an_example_are_named(tmp_path: Path):
 
 def test_the_first_logits_are_the_language_models(tmp_path: Path, tiny: Path):
     made = prepared(tmp_path, tiny)
-    tokens = first_tokens(made.experiment)
+    tokens = first_tokens(made.task)
     model = load_classifier(str(tiny), len(tokens), tokens, 0, "float32").eval()
     language = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32).eval()
-    rows = Examples(made.experiment, 0, 12).test
+    rows = Examples(made.task, 0, 12).test
     found = predict(model, rows, 0, 4)
     for row, logits in zip(rows, found, strict=True):
         with torch.no_grad():
@@ -127,7 +127,7 @@ def test_the_first_logits_are_the_language_models(tmp_path: Path, tiny: Path):
 
 def test_a_random_head_is_another(tmp_path: Path, tiny: Path):
     made = prepared(tmp_path, tiny)
-    tokens = first_tokens(made.experiment)
+    tokens = first_tokens(made.task)
     lm, random = (load_classifier(str(tiny), 3, t, 0, "float32") for t in (tokens, None))
     assert not torch.equal(lm.score.weight, random.score.weight)
 
@@ -181,7 +181,7 @@ def test_padding_is_masked_and_on_the_right():
 
 def test_rows_in_a_batch_are_answered_as_if_alone(tmp_path: Path, tiny: Path):
     made = prepared(tmp_path, tiny)
-    some = Examples(made.experiment, 0, 30).train
+    some = Examples(made.task, 0, 30).train
     model = load_classifier(str(tiny), 3, None, 0, "float32")
     alone = np.vstack([predict(model, [row], 0, 1) for row in some])
     np.testing.assert_allclose(predict(model, some, 0, 8), alone, atol=1e-5)
@@ -191,7 +191,7 @@ def test_rows_in_a_batch_are_answered_as_if_alone(tmp_path: Path, tiny: Path):
 def test_training_learns_its_examples(tmp_path: Path, tiny: Path, method: Any):
     """Asked its own training rows, the model ends up answering all of them right."""
     made = prepared(tmp_path, tiny)
-    examples = Examples(made.experiment, 0, 12)
+    examples = Examples(made.task, 0, 12)
     object.__setattr__(examples, "test", examples.train)
     recipe = Recipe.of(method, epochs=40, batch=4, learning_rate=2e-2, lora_dropout=0.0)
     done = training.fine_tune(
@@ -205,7 +205,7 @@ def test_training_learns_its_examples(tmp_path: Path, tiny: Path, method: Any):
 
 
 def test_products_are_computed_in_the_dtype_that_was_asked_for(tmp_path: Path, tiny: Path):
-    examples = Examples(prepared(tmp_path, tiny).experiment, 0, 12)
+    examples = Examples(prepared(tmp_path, tiny).task, 0, 12)
     seen: dict[str, np.ndarray] = {}
     for dtype in ("float32", "bfloat16"):
         recipe = Recipe.of("full", epochs=1, batch=4, head="lm")
@@ -219,7 +219,7 @@ def test_products_are_computed_in_the_dtype_that_was_asked_for(tmp_path: Path, t
 
 def test_lora_trains_little_and_full_training_all(tmp_path: Path, tiny: Path):
     made = prepared(tmp_path, tiny)
-    examples = Examples(made.experiment, 0, 12)
+    examples = Examples(made.task, 0, 12)
     found = {
         method: training.fine_tune(
             examples, Recipe.of(method, epochs=1), source=str(tiny), device="cpu",
@@ -290,7 +290,7 @@ def test_finished_cells_are_kept(tmp_path: Path, tiny: Path, monkeypatch):
 
 def test_a_cells_answers_are_all_of_one_training(tmp_path: Path, tiny: Path):
     made = prepared(tmp_path, tiny, method=("probe",))
-    identity = made.identity("probe", Examples(made.experiment, 0, 12))
+    identity = made.identity("probe", Examples(made.task, 0, 12))
     made.run(tmp_path / "results")
     ((name, _),) = finished_cells(tmp_path / "results")
     whole = read_results(tmp_path / "results")
@@ -452,7 +452,7 @@ def test_states_are_those_of_the_last_token(tmp_path: Path, tiny: Path):
     from icl_bench.training.probe import LastStates
 
     made = prepared(tmp_path, tiny)
-    some = Examples(made.experiment, 0, 12).train
+    some = Examples(made.task, 0, 12).train
     states = LastStates(str(tiny), 0, "cpu", "float32").of(some)
     model = AutoModel.from_pretrained(tiny, dtype=torch.float32).eval()
     with torch.no_grad():
@@ -464,7 +464,7 @@ def test_equal_ids_of_train_and_test_rows_are_not_mixed_up(tmp_path: Path, tiny:
     from icl_bench.training.probe import LastStates
 
     made = prepared(tmp_path, tiny)
-    examples = Examples(made.experiment, 0, 12)
+    examples = Examples(made.task, 0, 12)
     shown = [replace(row, id=f"row {i}") for i, row in enumerate(examples.train)]
     asked = [replace(row, id=f"row {i}") for i, row in enumerate(examples.test)]
     together = LastStates(str(tiny), 0, "cpu", "float32")
@@ -476,7 +476,7 @@ def test_equal_ids_of_train_and_test_rows_are_not_mixed_up(tmp_path: Path, tiny:
 def test_training_uses_batches_of_similar_lengths(tmp_path: Path, tiny: Path):
     """The padding that was counted is that of these batches and of no others."""
     made = prepared(tmp_path, tiny)
-    examples = Examples(made.experiment, 0, 30)
+    examples = Examples(made.task, 0, 30)
     recipe = Recipe.of("full", epochs=2, batch=8)
     done = training.fine_tune(
         examples, recipe, source=str(tiny), device="cpu", dtype="float32", seed=5
