@@ -63,9 +63,10 @@ def _shelf() -> dict[str, Traversable]:
 def _parse_task(raw: bytes, shown: str) -> TaskSpec:
     text = decode(raw, shown)
     try:
-        tree = yaml.compose(text, Loader=yaml.SafeLoader)
+        loader = yaml.SafeLoader(text)
+        tree = loader.get_single_node()
         _refuse_repeated_keys(tree, shown)
-        values = yaml.safe_load(text)
+        values = None if tree is None else loader.construct_document(tree)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise UserError(one_line(f"{shown}:{line}: not YAML: {error.problem}")) from None
