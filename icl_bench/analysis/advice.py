@@ -22,7 +22,7 @@ from icl_bench.analysis.statistics.paired import compare, holm
 from icl_bench.analysis.words import points, try_more
 from icl_bench.demonstrations.selector_spec import cautions
 from icl_bench.errors import UserError
-from icl_bench.metrics import ACCURACY, metrics, scored, title
+from icl_bench.metrics.scores import ACCURACY, metrics, scored, title
 from icl_bench.results.reading import read_some
 from icl_bench.results.trained_methods import BASELINES
 from icl_bench.wording import counted, plain
@@ -142,7 +142,7 @@ def advise(
     ``frame`` has predictions, ``costs`` is :func:`icl_bench.analysis.cost.cost`'s table of them.
     Points are those of prompts: training and its upper bounds are no candidates, nor are shuffled
     orders. The best is the one with the highest mean of ``value``, by default of the task's own
-    score (:func:`icl_bench.metrics.scored`), within the budget, the cheapest
+    score (:func:`icl_bench.metrics.scores.scored`), within the budget, the cheapest
     of equals. All means and tests are on the test examples that most points of the task and model
     were asked (of equals, the larger set). Each cheaper one is tested in common draws where both
     draw their demonstrations in one way, else each side's draws are a sample of its own.

@@ -19,7 +19,7 @@ from icl_bench.analysis.regression import COMPARED, alone, compare, flips, pair
 from icl_bench.analysis.settings import PLAINER
 from icl_bench.analysis.summary import records
 from icl_bench.errors import UserError
-from icl_bench.metrics import COLUMNS
+from icl_bench.metrics.scores import COLUMNS
 from icl_bench.results.cells import prediction_schema
 from icl_bench.results.exporting import origins
 from icl_bench.results.importing import SHARE

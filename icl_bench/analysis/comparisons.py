@@ -12,7 +12,7 @@ from icl_bench.analysis.predictions import joined
 from icl_bench.analysis.statistics.paired import NO_FACTS, Facts, compare
 from icl_bench.demonstrations.perturbations import PLAIN
 from icl_bench.demonstrations.selector_spec import known
-from icl_bench.metrics import scored
+from icl_bench.metrics.scores import scored
 from icl_bench.results.cells import SETTING
 from icl_bench.results.trained_methods import BASELINES
 

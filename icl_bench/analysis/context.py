@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from icl_bench.analysis.cell_cost import CellCost
 from icl_bench.analysis.predictions import asked, joined, prompted
-from icl_bench.metrics import scored
+from icl_bench.metrics.scores import scored
 from icl_bench.models.registry import REGISTRY
 from icl_bench.registry import FINDINGS
 from icl_bench.seeds import generator
@@ -61,7 +61,7 @@ class Context:
     """What the ``make`` of every finding is given.
 
     All frames of predictions have ``score`` and ``metric``, those of each task's own metric in the
-    whole folder (:func:`icl_bench.metrics.scored`).
+    whole folder (:func:`icl_bench.metrics.scores.scored`).
     """
 
     stored: Stored

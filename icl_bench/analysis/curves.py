@@ -10,7 +10,7 @@ import numpy as np
 from icl_bench.analysis.columns import POINT
 from icl_bench.analysis.statistics.grid import grids
 from icl_bench.analysis.statistics.intervals import mean_interval
-from icl_bench.metrics import SCORES, metrics, numbers_of_many, scored
+from icl_bench.metrics.scores import SCORES, metrics, numbers_of_many, scored
 from icl_bench.registry import METRICS
 from icl_bench.results.cells import SETTING
 
@@ -27,7 +27,7 @@ def curves(predictions: pd.DataFrame) -> pd.DataFrame:
     """Mean scores against k, one row per point of each curve.
 
     Columns: the setting, k, draws, test_rows; ``metric``, by which the task's points are compared
-    (:func:`icl_bench.metrics.scored`), its ``score`` with ci_low and ci_high (95%, draws
+    (:func:`icl_bench.metrics.scores.scored`), its ``score`` with ci_low and ci_high (95%, draws
     and test examples both random); accuracy, macro_f1 (over the labels of the test rows' gold, mean
     of draws) and invalid (share of answers that are no label), or for free text the means of its
     scores. Shares of 1. Where a draw lacks test examples, a point is its largest part that is

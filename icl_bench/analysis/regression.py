@@ -12,7 +12,7 @@ import numpy as np
 from icl_bench.analysis.statistics.contrast import contrast, judge
 from icl_bench.analysis.statistics.grid import grids
 from icl_bench.analysis.statistics.paired import holm
-from icl_bench.metrics import COLUMNS
+from icl_bench.metrics.scores import COLUMNS
 from icl_bench.results.cells import AXES
 
 if TYPE_CHECKING:

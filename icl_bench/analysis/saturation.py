@@ -13,7 +13,7 @@ from icl_bench.analysis.curves import SATURATED, SATURATION, saturation
 from icl_bench.analysis.finding import Finding, Printed, Section
 from icl_bench.analysis.statistics.bootstrap import means, resample
 from icl_bench.analysis.statistics.grid import Grid, grids, partition
-from icl_bench.metrics import ACCURACY, metrics, scored
+from icl_bench.metrics.scores import ACCURACY, metrics, scored
 from icl_bench.results.cells import SETTING
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def saturation_chances(
     appendix A). All ks of a curve share the test examples that they have in common, and are
     resampled together.
 
-    Columns: the setting, k, metric and score (:func:`icl_bench.metrics.scored`), accuracy (the
+    Columns: the setting, k, metric and score (``metrics.scores.scored``), accuracy (the
     score where it is that, else missing), chance (the share of resamples in which this k is the
     point; 1 over a curve), saturated (whether it is the point of the sample itself), rows (test
     examples) and left_out (predictions on others, or in incomplete draws).

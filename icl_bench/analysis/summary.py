@@ -14,7 +14,7 @@ from icl_bench.analysis.finding import Chart, Finding, Section
 from icl_bench.analysis.order import order_sensitivity
 from icl_bench.analysis.predictions import asked
 from icl_bench.analysis.settings import name_settings
-from icl_bench.metrics import SCORES, scored, title
+from icl_bench.metrics.scores import SCORES, scored, title
 from icl_bench.results.reading import read_some
 
 if TYPE_CHECKING:

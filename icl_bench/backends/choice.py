@@ -41,6 +41,7 @@ def make_loader(spec: BackendSpec, patterns: Sequence[Pattern] = ()) -> BackendL
 def check_backend(loader: BackendLoader) -> None:
     """Raise ``UserError`` for what can be told of the options without loading anything."""
     check_dtype(loader.spec.dtype)
+    loader.check_installed()
     for field in loader.spec.given:
         if field not in loader.options:
             owners = _listed(n for n, other in BACKENDS.items() if field in other.options)
@@ -50,18 +51,20 @@ def check_backend(loader: BackendLoader) -> None:
     loader.check()
 
 
-def check_able(
-    loader: BackendLoader, patterns: Sequence[Pattern], tokenizer: str | None, *, exact: bool
-) -> None:
-    """Raise ``UserError`` where the backend cannot do what is asked of it.
-
-    That is these attention patterns; counting tokens by a tokenizer that is named, or without one;
-    and with ``exact`` a score of every label.
-    """
+def check_patterns(loader: BackendLoader, patterns: Sequence[Pattern]) -> None:
+    """Raise ``UserError`` where the backend does not compute one of these attention patterns."""
     sparse = [pattern for pattern in patterns if pattern != FULL]
     if sparse and not loader.patterns:
         able = _listed(name for name, other in BACKENDS.items() if other.patterns)
         raise UserError(f"--attention {sparse[0]}: runs on --backend {able}, not {loader.name}")
+
+
+def check_able(loader: BackendLoader, tokenizer: str | None, *, exact: bool) -> None:
+    """Raise ``UserError`` where the backend cannot do what is asked of it.
+
+    That is counting tokens by a tokenizer that is named, or without one, and with ``exact`` a score
+    of every label.
+    """
     if exact and not loader.exact:
         able = _listed(name for name, other in BACKENDS.items() if other.exact)
         raise UserError(f"--score exact: runs on --backend {able}")

@@ -147,8 +147,12 @@ class BackendLoader(ABC):
     needs_tokenizer_name: ClassVar[bool] = False
     """Whether the model's files are not here, so that a tokenizer must be named to count tokens."""
 
+    def check_installed(self) -> None:
+        """Raise ``UserError`` where a package is missing."""
+        return
+
     def check(self) -> None:
-        """Raise ``UserError`` for what can be told without loading: a missing package or key."""
+        """Raise ``UserError`` for what else can be told without loading: a missing key."""
         return
 
     @abstractmethod

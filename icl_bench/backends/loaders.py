@@ -60,8 +60,8 @@ class VllmLoader(BackendLoader):
     name = "vllm"
     options = frozenset({"tensor_parallel", "max_model_len", "gpu_memory", "quantization"})
 
-    def check(self) -> None:
-        """See ``BackendLoader``: vLLM is installed."""
+    def check_installed(self) -> None:
+        """See ``BackendLoader``."""
         if importlib.util.find_spec("vllm") is None:
             raise UserError("--backend vllm: vLLM is not installed; pip install 'icl-bench[vllm]'")
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from icl_bench.metrics.interface import Measure, Metric
-from icl_bench.models.text_encoders import Encoder, encoder_default
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from icl_bench.models.text_encoders import Encoder
 
 
 class BertScore(Metric):
@@ -21,6 +23,8 @@ class BertScore(Metric):
     @cached_property
     def encoder(self) -> Encoder:
         """What compares tokens. Raises ``UserError`` where there is none."""
+        from icl_bench.models.text_encoders import encoder_default
+
         return encoder_default()
 
     def facts(self) -> Mapping[str, Any]:
@@ -41,6 +45,8 @@ def bertscore_f1(gold: Sequence[str], prediction: Sequence[str], encoder: Encode
     scored one at a time: in a batch, bert-score counts padding as a token of similarity 0, and a
     score would depend on its neighbours.
     """
+    import numpy as np
+
     pairs = list(zip(gold, prediction, strict=True))
     written = [place for place, pair in enumerate(pairs) if all(text.strip() for text in pair)]
     f1 = np.zeros(len(pairs))

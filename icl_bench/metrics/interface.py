@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 Answers = Literal["labels", "text", "any"]
 

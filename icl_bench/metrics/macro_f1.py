@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
 from icl_bench.metrics.interface import Metric
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
 
@@ -36,6 +35,8 @@ def label_scores(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
 
     Raises ValueError if ``by`` or the frame is empty.
     """
+    import numpy as np
+
     if frame.empty:
         raise ValueError("no predictions to score")
     known = frame["valid"].astype(float) if "valid" in frame else np.nan
@@ -56,6 +57,8 @@ def macro_f1(gold: Sequence[str], prediction: Sequence[str | None]) -> float:
 
     Raises ValueError if there are no predictions, or not as many as gold labels.
     """
+    import numpy as np
+
     if len(gold) == 0 or len(gold) != len(prediction):
         raise ValueError(f"cannot score {len(prediction)} predictions of {len(gold)} test examples")
     return float(_macro_f1(np.zeros(len(gold), dtype=np.int64), gold, prediction)[0])
@@ -63,6 +66,7 @@ def macro_f1(gold: Sequence[str], prediction: Sequence[str | None]) -> float:
 
 def _macro_f1(cell: Any, gold: Any, prediction: Any) -> np.ndarray:
     """Return macro-F1 ``(cells,)`` of predictions in any order; ``cell`` numbers them from 0."""
+    import numpy as np
     import pandas as pd
 
     cell = np.asarray(cell)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from icl_bench.metrics.interface import Measure, Metric
+
+if TYPE_CHECKING:
+    import numpy as np
 
 ROUGE = ("rouge1", "rouge2", "rougeL")
 
@@ -31,6 +33,7 @@ def rouge(gold: Sequence[str], prediction: Sequence[str]) -> dict[str, np.ndarra
 
     The package rouge-score of Bertsch et al. 2025, section 2. An empty text scores 0.
     """
+    import numpy as np
     from rouge_score.rouge_scorer import RougeScorer
 
     scorer = RougeScorer(list(ROUGE), use_stemmer=True)

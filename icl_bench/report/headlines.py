@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from icl_bench.analysis.attention import differences
 from icl_bench.analysis.words import points, try_more
-from icl_bench.metrics import ACCURACY, measure, title
+from icl_bench.metrics.scores import ACCURACY, measure, title
 from icl_bench.report.naming import Naming, unshuffled
 from icl_bench.results.trained_methods import UPPER
 from icl_bench.wording import counted, listed, percent

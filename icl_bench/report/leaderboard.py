@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from icl_bench.demonstrations.selector_spec import cautions
 from icl_bench.errors import UserError
-from icl_bench.metrics import SCORES, scored, title
+from icl_bench.metrics.scores import SCORES, scored, title
 from icl_bench.results.cells import AXES, short_hash
 from icl_bench.results.reading import IMPORTED, Stored, imported_hashes, read_stored
 from icl_bench.results.trained_methods import UPPER
@@ -45,7 +45,7 @@ DIGITS = 6
 def leaderboard(results: Path) -> pd.DataFrame:
     """One row a point of each curve, with the columns of ``COLUMNS``: by task, best first.
 
-    Best is by each task's own score (:func:`icl_bench.metrics.scored`). ci_low and ci_high are of
+    Best is by each task's own score (``metrics.scores.scored``). ci_low and ci_high are of
     the same. ``saturation_k`` is that of the point's curve, missing where it is not saturated
     within the tested k. ``version`` is the icl-bench that
     made the predictions (several with commas), empty for imports; ``data_hash`` is of the data

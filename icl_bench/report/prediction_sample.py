@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icl_bench.errors import UserError
-from icl_bench.metrics import SCORES, title
+from icl_bench.metrics.scores import SCORES, title
 from icl_bench.prompts.rendering import query_text
 from icl_bench.report.naming import Naming
 from icl_bench.report.prompt_trace import as_shown

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from icl_bench.analysis.columns import COLUMNS, Column
 from icl_bench.analysis.summary import records
 from icl_bench.analysis.words import cautions_of, undecided
-from icl_bench.metrics import ACCURACY, measure, title
+from icl_bench.metrics.scores import ACCURACY, measure, title
 from icl_bench.wording import capital
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.frozen import Frozen
-from icl_bench.metrics import STORED_SCORES
+from icl_bench.metrics.scores import STORED_SCORES
 from icl_bench.models.attention_patterns import FULL
 
 if TYPE_CHECKING:

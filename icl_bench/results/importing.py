@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 
 from icl_bench.errors import UserError
-from icl_bench.metrics import SCORES
+from icl_bench.metrics.scores import SCORES
 from icl_bench.results.cells import (
     AXES,
     FINISHED,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.errors import UserError
-from icl_bench.metrics import first_measures
+from icl_bench.metrics.scores import first_measures
 from icl_bench.results.cells import AXES, FAILED, FINISHED, prediction_schema
 from icl_bench.results.storage import Place, Storage, storage_at
 from icl_bench.table_files import parquet_table

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.errors import UserError
-from icl_bench.metrics import STORED_SCORES
+from icl_bench.metrics.scores import STORED_SCORES
 from icl_bench.results.cells import (
     FAILED,
     FINISHED,
@@ -195,7 +195,7 @@ class OpenCell:
 
         Rows are in the ``order`` of test ids, and ``meta`` is what the file says of itself beside
         spec, facts and seconds. ``scores`` are columns of floats in the same order: those of
-        ``icl_bench.metrics.SCORES`` that are not given are empty, others follow the columns that
+        ``STORED_SCORES`` that are not given are empty, others follow the columns that
         every file has. Raises ``UserError`` when the disk is full (the journal then stays), and
         ``ValueError`` for a score with the name of another column.
         """

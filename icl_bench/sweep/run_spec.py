@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, InstanceOf
 
-from icl_bench.backends.choice import check_able, check_backend, make_loader
+from icl_bench.backends.choice import check_able, check_backend, check_patterns, make_loader
 from icl_bench.backends.interface import BackendLoader
 from icl_bench.backends.spec import BackendSpec
 from icl_bench.demonstrations import selector_spec
@@ -132,11 +132,12 @@ class RunSpec(Frozen):
 
     def _check_backend(self, task: TaskSpec) -> None:
         loader = self.loader
-        check_able(loader, self.attention, self.tokenizer, exact=self.scoring == "exact")
+        check_patterns(loader, self.attention)
         check_backend(loader)
         if self.scoring != "greedy" and not task.is_classification:
             option = "--unconstrained" if self.scoring == "unconstrained" else "--score exact"
             raise UserError(f"{option}: task {task.name} is free text, it has no labels")
+        check_able(loader, self.tokenizer, exact=self.scoring == "exact")
 
     def _numbers(self) -> tuple[int, ...]:
         """The k that are asked for by number. Raises ``UserError`` where none is said, or both."""

@@ -16,8 +16,8 @@ import numpy as np
 from icl_bench.demonstrations.perturbations import PLAIN, Perturbation
 from icl_bench.demonstrations.pool import DemonstrationPool
 from icl_bench.demonstrations.selector_spec import SelectorSpec
-from icl_bench.metrics import metrics_of
 from icl_bench.metrics.interface import Metric
+from icl_bench.metrics.scores import metrics_of
 from icl_bench.models.cache_folder import cache_dir
 from icl_bench.models.registry import Model
 from icl_bench.prompts.encoding import PromptEncoder

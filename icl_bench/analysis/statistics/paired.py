@@ -9,7 +9,7 @@ import numpy as np
 
 from icl_bench.analysis.statistics.contrast import Alternative, contrast, judge
 from icl_bench.analysis.statistics.grid import Grid, complete, grids
-from icl_bench.metrics import metrics, scored
+from icl_bench.metrics.scores import metrics, scored
 from icl_bench.results.cells import SETTING
 from icl_bench.results.reading import IMPORTED
 
@@ -66,7 +66,7 @@ def compare(
     ``apart``, of the test set and of the imported file, of these with those that agree in most.
     Without any it has no row.
     What is compared is the column ``value``, by default each task's own score
-    (:func:`icl_bench.metrics.scored`): accuracy or, for free text, ROUGE-1.
+    (:func:`icl_bench.metrics.scores.scored`): accuracy or, for free text, ROUGE-1.
 
     Columns: the setting; k; for each column of ``base``, and variant, the base's value as
     ``base_...``; ``metric``, what is compared; ``difference`` of its mean, a share of 1, from the

@@ -46,7 +46,7 @@ def check(
 
     Predictions are paired by draw and test example. A point fails if its loss is significant, with
     all points taken into account, and larger than the tolerance. What was not asked the same (other
-    data, template, labels, test rows, pool, seed or scoring) is refused; another model file, backend
+    data, template, labels, test rows, pool, seed or scoring) is refused; other model files, backend
     or version is what is checked.
     """
     from icl_bench.analysis.baseline_check import check_results

@@ -13,7 +13,7 @@ from icl_bench.analysis.regression import PAIR
 from icl_bench.analysis.words import UNPERTURBED
 from icl_bench.cli.output.tables import empty_table, print_lines
 from icl_bench.demonstrations.selector_spec import cautions
-from icl_bench.metrics import title
+from icl_bench.metrics.scores import title
 from icl_bench.wording import DASH, counted, percent, plain, short
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from icl_bench.analysis.finding import Finding, Printed
 from icl_bench.analysis.words import cautions_of, undecided
 from icl_bench.cli.output.summary import print_summary, setting_numbers
 from icl_bench.cli.output.tables import empty_table, print_lines
-from icl_bench.metrics import ACCURACY, measure, title
+from icl_bench.metrics.scores import ACCURACY, measure, title
 from icl_bench.models.attention_patterns import FULL
 from icl_bench.registry import FINDINGS
 from icl_bench.wording import DASH, percent

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from icl_bench.cli.output.tables import empty_table, print_lines
 from icl_bench.demonstrations.selector_spec import cautions
-from icl_bench.metrics import SCORES, STORED_SCORES, title
+from icl_bench.metrics.scores import SCORES, STORED_SCORES, title
 from icl_bench.models.attention_patterns import FULL
 from icl_bench.results.cells import SETTING, CellSpec
 from icl_bench.wording import DASH, counted, percent

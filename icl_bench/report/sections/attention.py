@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from icl_bench.metrics import measure
+from icl_bench.metrics.scores import measure
 from icl_bench.models.attention_patterns import FULL
 from icl_bench.report import charts
 from icl_bench.report.charts import PERCENT, Look, tip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from icl_bench.metrics import measure
+from icl_bench.metrics.scores import measure
 from icl_bench.registry import FINDINGS
 from icl_bench.report import charts
 from icl_bench.report.charts import PERCENT, tip

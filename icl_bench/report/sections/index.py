@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from icl_bench.analysis.finding import Finding
-from icl_bench.metrics import ACCURACY, measure, title
+from icl_bench.metrics.scores import ACCURACY, measure, title
 from icl_bench.registry import FINDINGS
 from icl_bench.report.sections.attention import attention
 from icl_bench.report.sections.curves import order, saturation

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.analysis.finding import Chart, Finding
-from icl_bench.metrics import ACCURACY, measure, title
+from icl_bench.metrics.scores import ACCURACY, measure, title
 from icl_bench.report import charts
 from icl_bench.report.charts import PERCENT, POINTS, Look, tip
 from icl_bench.report.naming import unshuffled

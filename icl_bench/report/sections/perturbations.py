@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from icl_bench.analysis.words import UNPERTURBED
-from icl_bench.metrics import measure
+from icl_bench.metrics.scores import measure
 from icl_bench.report import charts
 from icl_bench.report.charts import PERCENT, Look, tip
 from icl_bench.report.sections.over_k import TESTED, differences_over_k

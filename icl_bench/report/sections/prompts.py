@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from icl_bench.metrics import measure
+from icl_bench.metrics.scores import measure
 from icl_bench.report import charts
 from icl_bench.report.charts import Look
 from icl_bench.report.naming import unshuffled

@@ -9,7 +9,7 @@ from support.predictions import cell, frame
 
 from icl_bench.analysis.curves import curves
 from icl_bench.analysis.statistics.intervals import mean_interval
-from icl_bench.metrics import macro_f1
+from icl_bench.metrics.macro_f1 import macro_f1
 from icl_bench.results.cells import SETTING
 
 

@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 from support.predictions import cell, frame, scored, texts
 
-from icl_bench import metrics as scores
 from icl_bench.analysis.attention import attention_patterns
 from icl_bench.analysis.comparisons import (
     compare_models,
@@ -26,6 +25,7 @@ from icl_bench.analysis.curves import curves
 from icl_bench.analysis.findings import find
 from icl_bench.analysis.statistics.intervals import mean_interval
 from icl_bench.cli import main
+from icl_bench.metrics import scores
 from icl_bench.report.build import Report, make_report
 from icl_bench.report.leaderboard import leaderboard
 from icl_bench.results.importing import import_predictions

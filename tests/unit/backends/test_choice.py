@@ -12,7 +12,7 @@ from support import fakes
 from support.outside import installed
 
 from icl_bench.backends import choice
-from icl_bench.backends.choice import check_able, check_backend, chosen, make_loader
+from icl_bench.backends.choice import check_able, check_backend, check_patterns, chosen, make_loader
 from icl_bench.backends.interface import BackendLoader
 from icl_bench.backends.spec import BackendSpec
 from icl_bench.backends.vllm import last_error
@@ -122,10 +122,12 @@ def test_what_a_backend_cannot_do_is_said_with_the_one_that_can(
     request = {"patterns": (), "tokenizer": None, "exact": False, **asked}
     patterns = [parse(text) for text in request["patterns"]]
     if said is None:
-        check_able(loader, patterns, request["tokenizer"], exact=request["exact"])
+        check_patterns(loader, patterns)
+        check_able(loader, request["tokenizer"], exact=request["exact"])
         return
-    with pytest.raises(UserError) as raised:
-        check_able(loader, patterns, request["tokenizer"], exact=request["exact"])
+    with pytest.raises(UserError) as raised:  # noqa: PT012 - which of the two is what is asked
+        check_patterns(loader, patterns)
+        check_able(loader, request["tokenizer"], exact=request["exact"])
     assert str(raised.value).startswith(said)
 
 
@@ -191,7 +193,7 @@ def test_a_backend_of_another_package_answers_a_sweep(tmp_path: Path):
     asked = BackendSpec(backend="echo", base_url="here")
     check_backend(make_loader(asked))
     plan = fakes.plan(tmp_path, k="1,2", draws=1)
-    spec = RunSpec(task="cards", model="tiny", k="1,2", engine=asked, tokenizer="tiny")
+    spec = RunSpec(task="cards", model="tiny", k="1,2", backend=asked, tokenizer="tiny")
     sweep = Sweep(spec, plan.task.model, plan.task, plan)
     outcome = sweep.run(tmp_path / "results")
     assert len(outcome.computed) == 2
@@ -209,7 +211,7 @@ def test_options_and_checks_of_a_backend_of_another_package_are_its_own():
     with pytest.raises(UserError, match="--base-url: applies to --backend echo only"):
         check_backend(make_loader(BackendSpec(backend="transformers", base_url="here")))
     with pytest.raises(UserError, match="not echo"):
-        check_able(make_loader(BackendSpec(backend="echo")), [parse("block:5")], "m", exact=False)
+        check_patterns(make_loader(BackendSpec(backend="echo")), [parse("block:5")])
 
 
 # -- vLLM ---------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from icl_bench.metrics import label_scores, macro_f1
+from icl_bench.metrics.macro_f1 import label_scores, macro_f1
 from icl_bench.metrics.rouge import rouge
 
 

@@ -187,7 +187,7 @@ def test_cells_of_a_plan_are_named_by_their_attention_and_counted_by_it(tmp_path
     named = [(c.spec.attention, c.spec.draw, c.spec.k) for c in plan.cells]
     texts = ("full", "block:5,sink=1,local=2")
     assert named == [(text, draw, k) for text in texts for draw in (0, 1) for k in (5, 20)]
-    layout = plan.cells[-1].reading.layout(0)
+    layout = plan.cells[-1].prompt_layout.layout(0)
     assert layout is not None
     assert len(layout.starts) == plan.cells[-1].prefix_tokens
 
