@@ -14,6 +14,10 @@ PIP_OPTIONS := --quiet --disable-pip-version-check
 .PHONY: demo test test-vllm lint check clean
 
 demo: $(READY)
+	$(BIN)/icl-bench run --task stdlib_six --model gemma3-270m --k 1,10 --draws 3 --test-size 100 --results results/demo
+	@echo
+	@echo "What is finished is kept: with a further k, only that is computed."
+	@echo
 	$(BIN)/icl-bench run --task stdlib_six --model gemma3-270m --k 1,10,100 --draws 3 --test-size 100 --results results/demo
 	@echo
 	@echo "Next: icl-bench show --task stdlib_six --k 10 --results results/demo   (one prediction and its prompt)"

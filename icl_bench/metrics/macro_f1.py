@@ -9,7 +9,6 @@ from icl_bench.metrics.interface import Metric
 
 if TYPE_CHECKING:
     import numpy as np
-    import pandas as pd
 
 
 class MacroF1(Metric):
@@ -23,29 +22,6 @@ class MacroF1(Metric):
     ) -> Mapping[str, np.ndarray]:
         """See ``Metric``."""
         return {"macro_f1": _macro_f1(cell, gold, said)}
-
-
-def label_scores(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-    """Score predicted labels: one row for each combination of the columns ``by``, sorted.
-
-    ``frame`` has one row a prediction, with ``gold``, ``prediction``, ``correct`` and, where it is
-    known whether a prediction is one of the task's labels, ``valid``. The result has the columns
-    ``by``, ``accuracy``, ``macro_f1`` (see :func:`macro_f1`) and ``invalid``: the share of
-    predictions that are none of the task's labels, NaN where unknown.
-
-    Raises ValueError if ``by`` or the frame is empty.
-    """
-    import numpy as np
-
-    if frame.empty:
-        raise ValueError("no predictions to score")
-    known = frame["valid"].astype(float) if "valid" in frame else np.nan
-    shares = frame.assign(accuracy=frame["correct"].astype(float), invalid=1 - known)
-    cells = shares.groupby(list(by), dropna=False, observed=True)
-    scores = cells[["accuracy", "invalid"]].mean()
-    # ngroup numbers the cells in the order of these rows
-    scores.insert(1, "macro_f1", _macro_f1(cells.ngroup(), frame["gold"], frame["prediction"]))
-    return scores.reset_index()
 
 
 def macro_f1(gold: Sequence[str], prediction: Sequence[str | None]) -> float:

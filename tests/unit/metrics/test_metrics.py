@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pandas as pd
 import pytest
 
-from icl_bench.metrics.macro_f1 import label_scores, macro_f1
+from icl_bench.metrics.macro_f1 import MacroF1, macro_f1
 from icl_bench.metrics.rouge import rouge
 
 
@@ -36,26 +34,17 @@ def test_macro_f1_refuses_what_it_cannot_score(gold, prediction):
         macro_f1(gold, prediction)
 
 
-def test_cells_are_scored_apart_and_come_sorted():
-    rows = pd.concat(
-        [
-            frame(["a", "b"], ["a", "b"], k=10, draw=0, valid=True),
-            frame(["a", "b"], ["z", "b"], k=1, draw=0, valid=[False, True]),
-        ]
-    ).sample(frac=1, random_state=3)
-    scores = label_scores(rows, ["k", "draw"])
-    assert scores.columns.tolist() == ["k", "draw", "accuracy", "macro_f1", "invalid"]
-    assert scores["k"].tolist() == [1, 10]
-    assert scores["accuracy"].tolist() == [0.5, 1.0]
-    assert scores["macro_f1"].tolist() == [0.5, 1.0]
-    assert scores["invalid"].tolist() == [0.5, 0.0]
+def of_cells(rows: pd.DataFrame, by: str) -> list[float]:
+    """Macro-F1 of each cell, in the cells' order."""
+    cells = rows.groupby(by, observed=True).ngroup().to_numpy()
+    return MacroF1().score_many(cells, rows["gold"], rows["prediction"])["macro_f1"].tolist()
 
 
 def test_a_label_of_another_cells_test_examples_does_not_count_in_this_one():
     rows = pd.concat(
         [frame(["a", "a"], ["a", "b"], task="one"), frame(["b", "b"], ["b", "b"], task="two")]
     )
-    assert label_scores(rows, ["task"])["macro_f1"].tolist() == pytest.approx([2 / 3, 1.0])
+    assert of_cells(rows, "task") == pytest.approx([2 / 3, 1.0])
 
 
 def test_stored_frames_with_categories_and_nullable_columns_give_no_empty_cells():
@@ -64,19 +53,7 @@ def test_stored_frames_with_categories_and_nullable_columns_give_no_empty_cells(
     rows["gold"] = pd.Categorical(rows["gold"], ["a", "b", "c"])
     rows["prediction"] = pd.Categorical(rows["prediction"], ["a", "c"])
     rows["correct"] = rows["correct"].astype(object)
-    scores = label_scores(rows, ["task"])
-    assert len(scores) == 1
-    assert scores["macro_f1"][0] == pytest.approx(1 / 3)
-
-
-def test_the_invalid_share_is_unknown_where_nobody_noted_it():
-    scores = label_scores(frame(["a"], ["b"], k=1), ["k"])
-    assert math.isnan(scores["invalid"][0])
-
-
-def test_no_predictions_have_no_score():
-    with pytest.raises(ValueError, match="no predictions"):
-        label_scores(frame([], [], k=[]), ["k"])
+    assert of_cells(rows, "task") == [pytest.approx(1 / 3)]
 
 
 def test_rouge_counts_words_by_their_stems_and_pairs_in_order():
@@ -99,4 +76,4 @@ def test_macro_f1_of_many_cells_equals_macro_f1_of_each():
         k=rng.integers(0, 9, 600),
     )
     each = [macro_f1(cell["gold"], cell["prediction"]) for _, cell in rows.groupby("k")]
-    assert label_scores(rows, ["k"])["macro_f1"].tolist() == pytest.approx(each)
+    assert of_cells(rows, "k") == pytest.approx(each)
