@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 import numpy as np
 
 from icl_bench.demonstrations.ranking import Ranking
-from icl_bench.tasks.examples import TaskData
 
 if TYPE_CHECKING:
     from typing import Self
 
     from icl_bench.models.text_encoders import Encoder, SentenceEncoder
+    from icl_bench.tasks.examples import TaskData
 
 
 class Embeddings(Protocol):

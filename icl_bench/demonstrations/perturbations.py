@@ -12,17 +12,19 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from icl_bench.demonstrations.pool import DemonstrationPool
 from icl_bench.errors import UserError
 from icl_bench.prompts.rendering import Piece, answer_line, demonstration_text, input_text
 from icl_bench.registry import PERTURBATIONS
 from icl_bench.seeds import generator
-from icl_bench.tasks.examples import Example
 from icl_bench.wording import nearest, plain
+
+if TYPE_CHECKING:
+    from icl_bench.demonstrations.pool import DemonstrationPool
+    from icl_bench.tasks.examples import Example
 
 
 @dataclass(frozen=True)

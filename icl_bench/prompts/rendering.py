@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from icl_bench.tasks.spec import Template
+if TYPE_CHECKING:
+    from icl_bench.tasks.spec import Template
 
 
 def input_text(template: Template, example: HasText) -> str:
@@ -30,7 +31,7 @@ class HasText(Protocol):
         """The label as the prompt shows it, or the free text."""
 
 
-Piece = Callable[[Template, HasText], str]
+Piece = Callable[["Template", HasText], str]
 """Text of one demonstration, without the separator behind it."""
 
 
