@@ -26,11 +26,11 @@ from icl_bench.models.text_encoders import Encoder, encoder_default
 if TYPE_CHECKING:
     import torch
 
-_BATCH_TOKENS = 8192
+BATCH_TOKENS = 8192
 """Tokens, padding included, that the encoder reads at once."""
 
 
-_SIMILARITIES = 2**25
+SIMILARITIES = 2**25
 """Token pairs that are compared at once: 128 MiB of float32."""
 
 
@@ -86,7 +86,7 @@ class BertScoreRecall(Retriever):
 
     def rank(self, queries: Sequence[str]) -> Iterator[Ranking]:
         """Score the pool for each query; every demonstration is related."""
-        for batch in _batches(map(self._model.tokenize, queries)):
+        for batch in batches(map(self._model.tokenize, queries)):
             for scores in self._recall(batch)[:, self._pool.rows]:
                 yield Ranking(scores.astype(np.float64), np.ones(len(scores), dtype=bool))
 
@@ -103,7 +103,7 @@ class BertScoreRecall(Retriever):
         share = torch.zeros(len(vectors), len(queries))  # each query's mean over its own tokens
         share[torch.arange(len(vectors)), torch.from_numpy(owner[weighs])] = 1
         share = (share / share.sum(0).clamp(min=1)).to(vectors.device)
-        for rows, places, length in _blocks(self._pool.lengths, len(vectors)):
+        for rows, places, length in blocks(self._pool.lengths, len(vectors)):
             tokens = torch.from_numpy(np.array(self._pool.tokens[places]))
             similar = tokens.to(vectors.device).float() @ vectors.T
             best = similar.view(-1, length, len(vectors)).amax(1)
@@ -111,13 +111,13 @@ class BertScoreRecall(Retriever):
         return recall
 
 
-def _batches(tokenized: Iterable[list[int]]) -> Iterator[list[list[int]]]:
-    """Group tokenized texts, in order, so that a padded batch has at most ``_BATCH_TOKENS``."""
+def batches(tokenized: Iterable[list[int]]) -> Iterator[list[list[int]]]:
+    """Group tokenized texts, in order, so that a padded batch has at most ``BATCH_TOKENS``."""
     batch: list[list[int]] = []
     longest = 0
     for ids in tokenized:
         longest = max(longest, len(ids))
-        if batch and (len(batch) + 1) * longest > _BATCH_TOKENS:
+        if batch and (len(batch) + 1) * longest > BATCH_TOKENS:
             yield batch
             batch, longest = [], len(ids)
         batch.append(ids)
@@ -125,7 +125,7 @@ def _batches(tokenized: Iterable[list[int]]) -> Iterator[list[list[int]]]:
         yield batch
 
 
-def _blocks(lengths: np.ndarray, query_tokens: int) -> Iterator[tuple[slice, slice, int]]:
+def blocks(lengths: np.ndarray, query_tokens: int) -> Iterator[tuple[slice, slice, int]]:
     """Cut packed rows into runs of equal length, small enough to be compared at once.
 
     Yields the rows, the places of their tokens, and the length. Empty rows are left out.
@@ -134,7 +134,7 @@ def _blocks(lengths: np.ndarray, query_tokens: int) -> Iterator[tuple[slice, sli
     edges = np.flatnonzero(np.diff(lengths, prepend=0, append=-1)).tolist()
     for begin, end in pairwise(edges):
         length = int(lengths[begin])
-        step = max(1, _SIMILARITIES // (length * query_tokens))
+        step = max(1, SIMILARITIES // (length * query_tokens))
         for first in range(begin, end, step):
             last = min(first + step, end)
             yield slice(first, last), slice(starts[first], starts[last]), length
@@ -182,7 +182,7 @@ class _Model:
         else:
             tokens = np.lib.format.open_memmap(file, "w+", np.float16, shape)
         done = 0
-        for batch in _batches(ids for ids, _ in tokenized if ids):
+        for batch in batches(ids for ids, _ in tokenized if ids):
             vectors = self.encode(batch).cpu().numpy()
             tokens[done : done + len(vectors)] = vectors
             done += len(vectors)

@@ -95,7 +95,7 @@ def nearest_to_centroids(
     seed = int(rng.integers(2**32))
 
     def choose() -> np.ndarray:
-        chosen = _assign(pool, _kmeans(of, k, seed))
+        chosen = assign(pool, kmeans(of, k, seed))
         return np.random.default_rng(seed).permutation(chosen)
 
     if cache_dir is None:
@@ -103,7 +103,7 @@ def nearest_to_centroids(
     return np.array(kept(cache_dir / f"centroids-{_key(pool, queries, k, seed)}", choose))
 
 
-def _kmeans(points: np.ndarray, k: int, seed: int) -> np.ndarray:
+def kmeans(points: np.ndarray, k: int, seed: int) -> np.ndarray:
     """The centroids ``(k, width)`` of scikit-learn's k-means, begun once by k-means++.
 
     It runs in one thread: with more, sums are in the order in which threads end, and their rounding
@@ -125,7 +125,7 @@ def _kmeans(points: np.ndarray, k: int, seed: int) -> np.ndarray:
     return found
 
 
-def _assign(pool: np.ndarray, centroids: np.ndarray) -> np.ndarray:
+def assign(pool: np.ndarray, centroids: np.ndarray) -> np.ndarray:
     """The example of each centroid, ``(centroids,)``, in rounds of those that have none yet."""
     # |p - c|² = 1 - 2 (p·c - |c|²/2): the larger this is, the nearer they are
     near = centroids @ pool.T - (centroids**2).sum(axis=1, keepdims=True) / 2

