@@ -15,6 +15,7 @@ import pytest
 
 from icl_bench.demonstrations import bertscore
 from icl_bench.demonstrations.bertscore import BertScoreRecall
+from icl_bench.models import text_encoders
 from icl_bench.models.text_encoders import Encoder
 
 QUERIES = [
@@ -86,8 +87,8 @@ def test_scores_are_bert_scores_recall_of_the_query_by_the_demonstration(encoder
 def test_the_default_encoder_is_bert_scores_default_for_english():
     from bert_score.utils import lang2model, model2layers
 
-    assert bertscore.ENGLISH_ENCODER.model == lang2model["en"]
-    assert bertscore.ENGLISH_ENCODER.layers == model2layers[lang2model["en"]]
+    assert text_encoders.ENGLISH_ENCODER.model == lang2model["en"]
+    assert text_encoders.ENGLISH_ENCODER.layers == model2layers[lang2model["en"]]
 
 
 def test_a_demonstration_that_says_more_covers_a_query_better_than_the_reverse(fitted):

@@ -50,7 +50,7 @@ def test_forty_examples_of_four_labels_are_learnt(four: Path):
     assert {row.label for row in examples.train} == {0, 1, 2, 3}
     object.__setattr__(examples, "test", examples.train)
     done = fine_tune(
-        examples, Recipe.of("lora", epochs=8), source=made.model.source, device="cpu",
+        examples, Recipe.of("lora", epochs=8), source=made.task.model.source, device="cpu",
         dtype="float32", seed=0,
     )  # fmt: skip
     assert max(done.test) == 1.0
@@ -65,9 +65,11 @@ def test_the_heads_first_logits_are_the_language_models(four: Path):
     tokens, pad = first_tokens(made.task), pad_token(made.task)
     assert sharing_rows(tokens) == 0
     rows = Examples(made.task, 0, 40).test[:6]
-    model = load_classifier(made.model.source, len(tokens), tokens, pad, "float32").eval()
+    model = load_classifier(made.task.model.source, len(tokens), tokens, pad, "float32").eval()
     found = predict(model, rows, pad, 6)
-    language = AutoModelForCausalLM.from_pretrained(made.model.source, dtype=torch.float32).eval()
+    language = AutoModelForCausalLM.from_pretrained(
+        made.task.model.source, dtype=torch.float32
+    ).eval()
     for row, logits in zip(rows, found, strict=True):
         with torch.no_grad():
             expected = language(torch.tensor([row.ids])).logits[0, -1, tokens]

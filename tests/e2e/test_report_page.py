@@ -199,9 +199,9 @@ def test_the_reader_names_demonstrations_that_were_changed(opened: Opened):
         )  # fmt: skip
         listed = texts(driver, "#reader .option")
         assert listed
-        assert all(("· labels:permuted ·" in text) == (way != "plain") for text in listed)
+        assert all(("· labels:permuted ·" in text) == (way != "unperturbed") for text in listed)
         (shown,) = texts(driver, "#reader .shown .pairs")
-        assert ("Demonstrationslabels:permuted" in shown) == (way != "plain")
+        assert ("Demonstrationslabels:permuted" in shown) == (way != "unperturbed")
 
 
 def test_a_prompts_end_is_shown_with_its_demonstrations(opened: Opened):

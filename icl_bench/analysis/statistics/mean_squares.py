@@ -16,12 +16,8 @@ class MeanSquares(NamedTuple):
 
     @property
     def draws_differ(self) -> Any:
-        """Whether there is any sign that draws differ: by no less than the residual.
-
-        Of few draws and answers both may be equal. Rounding must not decide then: intervals are
-        those of draws that differ, the wider ones.
-        """
-        return self.draws >= self.residual * (1 - 1e-9)
+        """Whether there is any sign that draws differ: by more than the residual."""
+        return self.draws > self.residual
 
 
 def mean_squares(scores: np.ndarray) -> MeanSquares:

@@ -20,7 +20,6 @@ from support.fakes import (
 )
 
 from icl_bench import read_results
-from icl_bench.demonstrations import bertscore
 from icl_bench.demonstrations.ordering import Order
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import UserError
@@ -247,7 +246,7 @@ def test_a_plan_is_told_what_is_shared_where_it_is_not_all_of_it_by_all_k(
 def test_cells_that_there_were_before_keep_their_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    encoder = bertscore.Encoder("enc", "nowhere", 6)
+    encoder = text_encoders.Encoder("enc", "nowhere", 6)
     monkeypatch.setattr(text_encoders, "encoder_default", lambda: encoder)
     found = tokenized_task(tmp_path)
     spec = plan(tmp_path, "2", draws=1).cells[0].spec
@@ -264,7 +263,7 @@ def test_cells_that_there_were_before_keep_their_names(
 def test_a_cell_names_the_encoder_that_chose_its_demonstrations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    encoder = bertscore.Encoder("enc", "nowhere", 6)
+    encoder = text_encoders.Encoder("enc", "nowhere", 6)
     monkeypatch.setattr(text_encoders, "encoder_default", lambda: encoder)
     found = tokenized_task(tmp_path)
 

@@ -37,8 +37,7 @@ def test_95_percent_limits_of_a_mean_hold_it_93_to_97_times_in_100(
     of_draw = rng.normal(0, by_draw, (TRIALS, draws, 1))
     of_test = rng.normal(0, by_test, (TRIALS, 1, TEST))
     samples = answers(rng, (TRIALS, draws, TEST), accuracy, of_draw, of_test)
-    # draws that are equal but for rounding count as different: a little too wide, never too narrow
-    assert 0.93 <= covered(samples, true_mean(accuracy, by_draw, by_test)) <= 0.975
+    assert 0.93 <= covered(samples, true_mean(accuracy, by_draw, by_test)) <= 0.97
 
 
 @pytest.mark.parametrize(("accuracy", "by_test"), [(0.5, 1), (0.9, 2)])
