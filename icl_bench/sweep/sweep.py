@@ -86,10 +86,14 @@ class Sweep:
 
     def costs(self) -> Sequence[ComputeCost | None]:
         """What each cell of the plan takes by formula; None where it is not known."""
-        identity = self.loader.identity()
-        if self.spec.tokenizer or "dtype" not in identity:
+        if self.spec.tokenizer or "dtype" not in self.loader.identity():
             return [None] * len(self.plan.cells)
-        dtype = identity["dtype"]
+        return self._costs
+
+    @cached_property
+    def _costs(self) -> list[ComputeCost | None]:
+        """The same for each cell that can run, answers at half of their longest: ``(cells,)``."""
+        dtype = self.loader.identity().get("dtype", "float32")  # decides cached bytes alone
         return [
             None
             if cell.problem
@@ -109,7 +113,7 @@ class Sweep:
         rate = self.loader.rate()
         if rate is None:
             return [None] * len(self.plan.cells)
-        return seconds(self._architecture, rate, self.plan.cells)
+        return seconds(self._architecture, rate, self.plan.cells, self._costs)
 
     def run(self, results: Path, watcher: Watcher | None = None) -> Outcome:
         """Compute what is not in the results folder yet. Raises ``UserError``."""

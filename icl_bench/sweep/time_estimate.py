@@ -5,24 +5,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from icl_bench.models.architecture import Architecture
-from icl_bench.sweep.compute_cost import cost_of, flops
+from icl_bench.sweep.compute_cost import ComputeCost, flops
 from icl_bench.sweep.plan import CellPlan
 
 EFFICIENCY = 0.6
 """Share of a plain matrix product's rate that a whole model reaches (measured: 0.5 to 0.7)."""
 
 
-def seconds(architecture: Architecture, rate: float, cells: Sequence[CellPlan]) -> list[float]:
-    """Estimated seconds of each cell, given what its group has cached: ``(cells,)``."""
-    return [_operations(architecture, cell) / (rate * EFFICIENCY) for cell in cells]
+def seconds(
+    architecture: Architecture,
+    rate: float,
+    cells: Sequence[CellPlan],
+    costs: Sequence[ComputeCost | None],
+) -> list[float]:
+    """Estimated seconds of each cell, given what its group has cached: ``(cells,)``.
+
+    ``costs`` are what each takes by formula, ``(cells,)``; None for one that cannot run.
+    """
+    return [
+        _operations(architecture, cell, cost) / (rate * EFFICIENCY)
+        for cell, cost in zip(cells, costs, strict=True)
+    ]
 
 
-def _operations(architecture: Architecture, cell: CellPlan) -> float:
-    """What is left to compute of a cell; answers take half of their longest."""
-    if cell.problem:
+def _operations(architecture: Architecture, cell: CellPlan, cost: ComputeCost | None) -> float:
+    """What is left to compute of a cell."""
+    if cost is None:
         return 0.0
     layout = cell.prompt_layout
-    cost = cost_of(layout, architecture, cell.answer_tokens / 2, "float32")
     total = cost.prefix_flops + cell.queries * cost.query_flops
     if not layout.pattern.reuses:
         cached = cell.prefix_tokens - (cell.new_tokens - sum(layout.own_tokens))
