@@ -40,6 +40,15 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def comma_list(text: str) -> list[str]:
+    """What stands between the commas of an option, without blanks and what is empty.
+
+    >>> comma_list("1, 10,,max")
+    ['1', '10', 'max']
+    """
+    return [word for word in map(str.strip, text.split(",")) if word]
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Say which known names are nearest to a mistyped one, or list them all.
 

@@ -512,10 +512,3 @@ def taking(
         return called
 
     return command
-
-
-def words(text: str | None) -> tuple[str, ...] | None:
-    """Split a comma-separated option."""
-    if text is None:
-        return None
-    return tuple(word.strip() for word in text.split(",") if word.strip())

@@ -8,9 +8,8 @@ where demonstrations had their answers (0.87, 0.62).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -47,11 +46,6 @@ class Dense(Retriever):
     def of(cls, encoders: Encoders) -> Dense:
         """See ``Retriever``."""
         return cls(encoders.sentence_encoder, encoders.cache_dir)
-
-    @classmethod
-    def facts(cls, encoders: Encoders) -> Mapping[str, Any]:
-        """See ``Retriever``."""
-        return {"embeddings": encoders.sentence_encoder.name}
 
     def fit(self, demonstrations: Sequence[str]) -> None:
         """Embed the pool, or find its embeddings in the cache."""

@@ -98,6 +98,10 @@ class SharedSelector:
         """Whether it looks at the (unlabelled) test queries."""
         return False
 
+    def facts(self, encoders: Encoders) -> Mapping[str, Any]:
+        """What decides its choice beside the data: goes into a cell's identity."""
+        return embeddings_of(encoders) if self.embeds else {}
+
     def __str__(self) -> str:
         said = [
             f"{option}={getattr(self, option)}"
@@ -123,6 +127,11 @@ class Encoders(Protocol):
         """Where what is computed once is kept."""
 
 
+def embeddings_of(encoders: Encoders) -> Mapping[str, Any]:
+    """The fact that names the sentence encoder. Raises ``UserError`` where there is none."""
+    return {"embeddings": encoders.sentence_encoder.name}
+
+
 class Retriever:
     """Base of measures of similarity that rank the pool for each query."""
 
@@ -141,8 +150,7 @@ class Retriever:
     @classmethod
     def facts(cls, encoders: Encoders) -> Mapping[str, Any]:
         """What decides its rankings beside the texts: goes into a cell's identity."""
-        del encoders
-        return {}
+        return embeddings_of(encoders) if cls.embeds else {}
 
     def fit(self, demonstrations: Sequence[str]) -> None:
         """Take in the pool's texts."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from icl_bench.demonstrations.interface import embeddings_of
 from icl_bench.errors import UserError
 from icl_bench.prompts.rendering import Piece, answer_line, demonstration_text, input_text
 from icl_bench.registry import PERTURBATIONS
@@ -111,9 +112,7 @@ class Perturbation:
 
     def facts(self, pool: DemonstrationPool) -> Mapping[str, Any]:
         """What decides it beside its name: goes into a cell's identity."""
-        if not self.embeds:
-            return {}
-        return {"embeddings": pool.similarity.sentence_encoder.name}
+        return embeddings_of(pool.similarity) if self.embeds else {}
 
 
 @dataclass(frozen=True)

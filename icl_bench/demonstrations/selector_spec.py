@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from icl_bench.demonstrations.interface import Retriever, SharedSelector
+from icl_bench.demonstrations.interface import Encoders, Retriever, SharedSelector
 from icl_bench.demonstrations.random import Random
 from icl_bench.errors import UserError
 from icl_bench.registry import SELECTORS
-from icl_bench.wording import nearest, plain
+from icl_bench.wording import comma_list, nearest, plain
 
 RANDOM = Random()
 
@@ -122,6 +122,11 @@ class SelectorSpec:
             return None
         return f"{self}: its demonstrations were chosen with a look at the test queries' texts"
 
+    def facts(self, encoders: Encoders) -> dict[str, Any]:
+        """What decides which demonstrations it chooses beside the data. Raises ``UserError``."""
+        found = {} if self.retriever is None else dict(self.retriever.facts(encoders))
+        return found if self.base is None else found | dict(self.base.facts(encoders))
+
     def own_count(self, k: int) -> int:
         """How many of k demonstrations are the query's own. Raises ``UserError`` if S > k."""
         if self.own is None:
@@ -164,7 +169,7 @@ def split(text: str) -> list[str]:
     ['random', 'hybrid:20,by=dense', 'bm25']
     """
     found: list[str] = []
-    for word in filter(None, map(str.strip, text.split(","))):
+    for word in comma_list(text):
         if found and re.match(r"\w+\s*=", word):
             found[-1] += f",{word}"
         else:

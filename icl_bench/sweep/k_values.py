@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from icl_bench.errors import UserError
-from icl_bench.wording import plain
+from icl_bench.wording import comma_list, plain
 
 LADDER = (1, 5, 10, 25, 50, 75, 100, 250, 500, 750, 1000, 1250, 1500, 1750, 2000)
 """The numbers of Bertsch et al. 2025, for ``auto``."""
@@ -24,7 +24,7 @@ class KValues:
     @classmethod
     def parse(cls, text: str) -> KValues:
         """Read a comma-separated list of numbers, ``max`` and ``auto``. Raises ``UserError``."""
-        words = [word.strip() for word in text.split(",") if word.strip()]
+        words = comma_list(text)
         if not words:
             raise UserError("--k: empty; give numbers like 1,10,100, or max, or auto")
         named = [word for word in words if word not in ("max", "auto")]
@@ -48,7 +48,7 @@ class KValues:
 
 def parse_per_label(text: str) -> tuple[int, ...]:
     """Read ``--per-label``: numbers of demonstrations of each label. Raises ``UserError``."""
-    words = [word.strip() for word in text.split(",") if word.strip()]
+    words = comma_list(text)
     if not words:
         raise UserError("--per-label: empty; give whole numbers, like 1,2,5")
     return tuple(sorted({_number(word, "--per-label", "1,2,5") for word in words}))

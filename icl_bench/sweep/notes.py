@@ -32,12 +32,12 @@ def notes(sweep: Sweep) -> list[str]:
             f"{task.pool.dropped:,} train rows longer than {longest} tokens are not in the "
             f"pool (the longest {share:.0%}, pool.drop_longest)"
         )
-    found += [choice.caution for choice in sweep.choices if choice.caution]
+    found += [choice.caution for choice in sweep.spec.select if choice.caution]
     sharing = (planned.group.sharing for planned in sweep.plan.groups)
     found += dict.fromkeys(text for text in sharing if text)
-    if not all(choice.shared for choice in sweep.choices):
+    if not all(choice.shared for choice in sweep.spec.select):
         found += _leaks(task)
-    if sweep.embeds:
+    if sweep.spec.embeds:
         found += _cut(task)
     if task.perturbation != PLAIN:
         found.append(f"demonstrations are not shown as they are: {task.perturbation}")

@@ -31,6 +31,7 @@ from icl_bench.results.perplexity_losses import losses_name, write_losses
 from icl_bench.results.storage import Place, Storage, storage_at
 from icl_bench.sweep.compute_cost import cache_bytes, flops
 from icl_bench.sweep.facts import versions
+from icl_bench.wording import comma_list
 
 
 class PerplexitySpec(Frozen):
@@ -195,7 +196,7 @@ class Perplexity:
 
 def parse_lengths(text: str) -> tuple[int, ...]:
     """Read ascending numbers of tokens. Raises ``UserError``."""
-    words = [word.strip() for word in text.split(",") if word.strip()]
+    words = comma_list(text)
     for word in words:
         if not re.fullmatch(r"[0-9]{1,9}", word) or int(word) < 2:
             raise UserError(f"--lengths {word}: give numbers of tokens from 2 up, like 1024,2048")

@@ -23,7 +23,7 @@ from icl_bench.sweep.k_values import KValues, parse_per_label
 from icl_bench.sweep.tokenized_task import Queries, Scoring
 from icl_bench.tasks.label_subset import HalfLabels
 from icl_bench.tasks.spec import TaskSpec
-from icl_bench.wording import plain
+from icl_bench.wording import comma_list, plain
 
 T = TypeVar("T")
 
@@ -46,11 +46,6 @@ def _read_each(parse: Callable[[str], T], split: Callable[[str], Iterable[str]])
         return tuple(dict.fromkeys(parse(p) if isinstance(p, str) else p for p in parts))
 
     return BeforeValidator(each)
-
-
-def words(text: str) -> list[str]:
-    """Take a comma-separated list apart."""
-    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 class RunSpec(Frozen):
@@ -76,7 +71,9 @@ class RunSpec(Frozen):
     """The sentence encoder of choices that need one: name, folder, hub id; None: the packaged."""
     demonstrations: Annotated[InstanceOf[Perturbation], read_text(Perturbation.parse)] = PLAIN
     """What prompts show of them."""
-    order: Annotated[tuple[InstanceOf[Order], ...] | None, _read_each(Order.parse, words)] = None
+    order: Annotated[tuple[InstanceOf[Order], ...] | None, _read_each(Order.parse, comma_list)] = (
+        None
+    )
     """Orders of the demonstrations; by default ``drawn``, and ``relevance`` for retrieval."""
     attention: Annotated[
         tuple[InstanceOf[Pattern], ...],

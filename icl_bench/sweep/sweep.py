@@ -9,7 +9,6 @@ from pathlib import Path
 
 from icl_bench.backends.interface import Backend, BackendLoader
 from icl_bench.demonstrations.balanced import shots_per_label
-from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.models.architecture import Architecture, architecture_of, check_family
 from icl_bench.models.registry import Model, load_tokenizer, resolve, served
 from icl_bench.results.store import Store
@@ -69,16 +68,6 @@ class Sweep:
             return loader
         return replace(loader, spec=loader.spec.model_copy(update={"dtype": self.model.dtype}))
 
-    @property
-    def choices(self) -> list[SelectorSpec]:
-        """The ways in which its demonstrations are chosen."""
-        return list(dict.fromkeys(group.group.choice for group in self.plan.groups))
-
-    @property
-    def embeds(self) -> bool:
-        """Whether its demonstrations depend on a sentence encoder."""
-        return self.spec.embeds
-
     def load_backend(self) -> Backend:
         """Load the model, or make the connection to it."""
         room = room_for(self.plan, self.model.context_tokens)
@@ -123,7 +112,7 @@ class Sweep:
             self.loader.identity(),
             self.load_backend,
             watcher or Watcher(),
-            about=versions(*(EMBEDDING if self.embeds else ())),
+            about=versions(*(EMBEDDING if self.spec.embeds else ())),
             shape=None if self.spec.tokenizer else lambda: self._architecture,
         )
         return runner.run()

@@ -97,12 +97,8 @@ class TokenizedTask:
 
         ``encoder`` is BERTScore's, which every cell names; ``embeddings`` the sentence encoder.
         """
-        found: dict[str, Any] = {"encoder": None}
-        if spec.retriever is not None:
-            found |= spec.retriever.facts(self.pool.similarity)
-        if spec.embeds:
-            found["embeddings"] = self.pool.similarity.sentence_encoder.name
-        return found | dict(self.perturbation.facts(self.pool))
+        chosen = spec.facts(self.pool.similarity)
+        return {"encoder": None} | chosen | dict(self.perturbation.facts(self.pool))
 
     # -- answers --------------------------------------------------------------------------------
 
