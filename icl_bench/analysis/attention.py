@@ -74,7 +74,10 @@ def attention_patterns(
     names = dict.fromkeys(SETTING, object)
     table = curve.loc[curve["score"].notna(), [*POINT, *OF_CURVE]].astype(names)
     table = table[table.groupby(CURVE)["attention"].transform("nunique") > 1]
-    differences = _differences(frame if len(table) else frame.iloc[:0], alpha)
+    columns = [*POINT, "kind", *PARTS, *OF_CURVE, *DIFFERENCE, "shared", *PROMPT_COSTS, *OF_FULL]
+    if table.empty:
+        return table.reindex(columns=columns)
+    differences = _differences(frame, alpha)
     table = table.merge(differences, on=POINT, how="left")
     table = table.merge(costs[[*POINT, *PROMPT_COSTS]].astype(names), on=POINT, how="left")
     table = table.assign(other=table["attention"] != str(FULL))
@@ -90,7 +93,6 @@ def attention_patterns(
     parts = pd.DataFrame([_parts(one) for one in table["attention"]], columns=["kind", *PARTS])
     table = pd.concat([table, parts.astype(dict.fromkeys(NUMBERS, "Int64"))], axis=1)
     table = table.sort_values([*CURVE, "k", "other", "kind", *NUMBERS, "attention"])
-    columns = [*POINT, "kind", *PARTS, *OF_CURVE, *DIFFERENCE, "shared", *PROMPT_COSTS, *OF_FULL]
     return table[columns].reset_index(drop=True)
 
 

@@ -82,13 +82,16 @@ def compare(
     Raises ValueError if a test example was predicted twice in one draw of a point.
     """
     setting = [*(name for name in base if name not in SETTING), *SETTING]
+    own = [name for name in setting if name in base or name == "variant"]
+    ways = [*setting, *(f"base_{name}" for name in own)]
+    if not _have_both_sides(frame, base):
+        return _without_rows([*ways, "k", *RESULT])
     frame = scored(frame, value)
     columns = [*setting, "k", "draw", "test_id", "score", "metric"]
     frame = frame.loc[frame["score"].notna(), columns]
     values = frame["score"].to_numpy(dtype=float)
     keys, found = grids(frame, [*setting, "k"])
     table = _nearest(_pairs(keys, base, setting), facts, apart)
-    ways = list(table.columns.drop(["k", "at", "base_at"]))
     met = [
         _meet(found[at], found[base_at], matched)
         for at, base_at in zip(table.pop("at"), table.pop("base_at"), strict=True)
@@ -107,6 +110,21 @@ def compare(
     better = table[first].where(table["difference"] > 0, table[f"base_{first}"])
     table["advice"] = better.where(table["p_holm"] <= alpha)
     return table[[*ways, "k", *RESULT]]
+
+
+def _have_both_sides(frame: pd.DataFrame, base: Mapping[str, str]) -> bool:
+    """Whether some predictions are of the base and some are not: else there is nothing to do."""
+    is_base = np.logical_and.reduce([frame[name] == value for name, value in base.items()])
+    return bool(is_base.any() and not is_base.all())
+
+
+def _without_rows(columns: Sequence[str]) -> pd.DataFrame:
+    """A table of comparisons of which there are none."""
+    import pandas as pd
+
+    numbers = set(RESULT) - {"metric", "advice"}
+    kinds = {name: float if name in numbers else object for name in columns}
+    return pd.DataFrame(columns=list(columns)).astype(kinds)
 
 
 def _pairs(keys: pd.DataFrame, base: Mapping[str, str], setting: Sequence[str]) -> pd.DataFrame:
