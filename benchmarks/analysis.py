@@ -47,8 +47,8 @@ def predictions(count: int, rng: np.random.Generator) -> pd.DataFrame:
     said = np.where(right, gold, rng.integers(0, LABELS, len(number)))
     chance = rng.uniform(0.2, 1, len(number))
 
-    def words(code: np.ndarray, names: list[str]) -> pd.Categorical:
-        return pd.Categorical.from_codes(code, names)
+    def words(code: np.ndarray, names: list[str]) -> Any:
+        return pd.Categorical.from_codes(code, names)  # type: ignore[call-overload]
 
     def named(name: str, code: np.ndarray) -> pd.Series[str]:
         names = pd.Series([f"{name} {i}" for i in range(int(code.max()) + 1)], dtype="str")

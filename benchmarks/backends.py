@@ -46,9 +46,10 @@ def side(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         seconds = {m["spec"]["k"]: m["seconds"] for _, m in finished_cells(Path(folder))}
         frame = read_results(folder)
     points = {}
-    for k, rows in frame.groupby("k"):
-        points[int(k)] = {
-            "seconds": seconds[int(k)],
+    for k in sorted(seconds):
+        rows = frame[frame["k"] == k]
+        points[k] = {
+            "seconds": seconds[k],
             "cached_share": rows["cached_tokens"].sum() / rows["prompt_tokens"].sum(),
             "prompt_tokens": int(rows["prompt_tokens"].sum()),
             "predictions": rows.set_index("test_id")["prediction"].to_dict(),

@@ -74,7 +74,7 @@ def vllm(arguments: argparse.Namespace) -> dict[str, Any]:
             ((_, prompts),) = s.plan.groups[0].group.prompts([k])
             automaton = s.task.decoding.automaton
             backend.warm(prompts.prefix)
-            took, labels = [], []
+            took: list[float] = []
             for _ in range(2):
                 backend.llm.reset_prefix_cache()
                 backend.warm(prompts.prefix)
@@ -99,7 +99,8 @@ def _whole(backend: Any, prompts: Any, automaton: Any) -> tuple[list[int], int]:
 def _steps(backend: Any, prompts: Any, automaton: Any) -> tuple[list[int], int]:
     from vllm import SamplingParams
 
-    states, written = [0] * len(prompts), [()] * len(prompts)
+    states = [0] * len(prompts)
+    written: list[tuple[int, ...]] = [()] * len(prompts)
     count = 0
     while open_rows := [i for i, s in enumerate(states) if automaton.decided[s] < 0]:
         params = [SamplingParams(temperature=0, max_tokens=1, detokenize=False,
