@@ -25,9 +25,10 @@ demo: $(READY)
 	@echo "      icl-bench run --help                                             (your own task and model)"
 	@echo "The program is $(BIN)/icl-bench; '. $(BIN)/activate' puts it on the path."
 
-# files side by side, one thread each: two threads beside other work wait for each other
+# files side by side, one thread each: two threads beside other work wait for each other; in the
+# order of the folders, slow ones first: by number of tests, few long ones would come last, alone
 test: $(READY)
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --durations=10
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations=10
 
 test-vllm: $(VLLM_READY)
 	$(VLLM_VENV)/bin/python -m pytest tests/on_vllm --durations=10
