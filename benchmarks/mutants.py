@@ -2,11 +2,11 @@
 
     python benchmarks/mutants.py [GROUP ...] [--minutes 20] [--most 150] [--seed 0] [--show]
 
-A group is some modules and the tests that are about them. mutmut changes one operator, number, name
-or argument at a time, and runs the tests that reach the function that it is in. Where a module has
-more than ``--most`` such mutants, a sample of them is taken, the same for the same seed. All is done
-in copies under ``build/mutants``, one for each group: what was decided there is kept for as long as
-the function stays as it is. Prints a table of Markdown and, with ``--show``, what survived.
+A group is some modules and the tests that are about them. mutmut changes one operator, number,
+name or argument at a time, and runs the tests that reach the function that it is in. Where a module
+has more than ``--most`` such mutants, a sample of them is taken, the same for the same seed. All is
+done in copies under ``build/mutants``, one for each group: what was decided there is kept for as
+long as the function stays as it is. Prints a table of Markdown and, with ``--show``, what survived.
 
 mutmut does not change constants of a module, nor functions with a decorator (properties).
 """
