@@ -140,13 +140,13 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path):
     name = finish(results)
     storage = storage_at(results)
     assert len(read_whole(storage, name, 2).table) == 2
-    with pytest.raises(DamagedError, match="^has 2 predictions instead of 3$"):
+    with pytest.raises(DamagedError, match=r"^has 2 predictions instead of 3$"):
         read_whole(storage, name, 3)
     table = pq.read_table(results / name)
     pq.write_table(table.replace_schema_metadata(None), results / "plain.parquet")
-    with pytest.raises(DamagedError, match="^is not a results file of this program$"):
+    with pytest.raises(DamagedError, match=r"^is not a results file of this program$"):
         read_whole(storage, "plain.parquet")
-    with pytest.raises(DamagedError, match="^cannot be read "):
+    with pytest.raises(DamagedError, match=r"^cannot be read "):
         read_whole(storage, "nothing.parquet")
     place = table.schema.get_field_index("cell")
     unknown = pa.array([None, None], table.schema.field("cell").type)
