@@ -36,6 +36,8 @@ class Group(NamedTuple):
 
     modules: Sequence[str]
     tests: Sequence[str]
+    which: str = ""
+    """Which of these tests, as pytest's ``-k``: those that are quick."""
 
 
 GROUPS: Mapping[str, Group] = {
@@ -50,6 +52,7 @@ GROUPS: Mapping[str, Group] = {
     "prompts": Group(
         ["prompts/encoding", "prompts/rendering"],
         ["unit/prompts"],
+        "not gemma and not for_any_text",
     ),
     "cost": Group(
         ["sweep/compute_cost", "sweep/time_estimate", "analysis/cost", "analysis/cell_cost"],
@@ -93,7 +96,7 @@ def prepare(name: str) -> Path:
         "source_paths": ["icl_bench"],
         "only_mutate": [f"icl_bench/{module}.py" for module in group.modules],
         "also_copy": ["tasks"],
-        "pytest_add_cli_args": ["-p", "no:cacheprovider", "-m", "not slow"],
+        "pytest_add_cli_args": ["-p", "no:cacheprovider", "-m", "not slow", "-k", group.which],
         "pytest_add_cli_args_test_selection": tests,
         "use_git_change_detection": False,
     }
