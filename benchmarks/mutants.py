@@ -96,7 +96,8 @@ def prepare(name: str) -> Path:
         "source_paths": ["icl_bench"],
         "only_mutate": [f"icl_bench/{module}.py" for module in group.modules],
         "also_copy": ["tasks"],
-        "pytest_add_cli_args": ["-p", "no:cacheprovider", "-m", "not slow", "-k", group.which],
+        "pytest_add_cli_args": ["-p", "no:cacheprovider", "-m", "not slow"]
+        + ["-k", group.which] * bool(group.which),
         "pytest_add_cli_args_test_selection": tests,
         "use_git_change_detection": False,
     }
