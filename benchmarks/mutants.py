@@ -57,14 +57,11 @@ GROUPS: Mapping[str, Group] = {
     "cost": Group(
         ["sweep/compute_cost", "sweep/time_estimate", "analysis/cost", "analysis/cell_cost"],
         ["unit/sweep/test_compute_cost.py", "unit/sweep/test_time_estimate.py",
-         "unit/models/test_attention_patterns.py", "unit/analysis/test_findings.py",
-         "unit/analysis/test_cost_by_hand.py", "unit/analysis/test_units.py",
-         "differential/test_operations.py"],
+         "unit/analysis/test_cost_by_hand.py"],
     ),
     "results": Group(
         ["results/cells", "results/reading"],
-        ["unit/results/test_store.py", "unit/results/test_storage.py",
-         "unit/results/test_reading.py"],
+        ["unit/results/test_cells.py", "unit/results/test_reading.py"],
     ),
     "curves": Group(
         ["analysis/curves", "analysis/saturation", "analysis/statistics/shares",
@@ -91,13 +88,13 @@ def prepare(name: str) -> Path:
             shutil.copytree(source, target)  # files keep their time: mutmut knows what has changed
         else:
             shutil.copy2(source, target)
-    tests = [f"tests/{path}" for path in group.tests if (ROOT / "tests" / path).exists()]
+    tests = [f"tests/{path}" for path in group.tests]
+    which = ["-k", group.which] if group.which else []
     settings = {
         "source_paths": ["icl_bench"],
         "only_mutate": [f"icl_bench/{module}.py" for module in group.modules],
         "also_copy": ["tasks"],
-        "pytest_add_cli_args": ["-p", "no:cacheprovider", "-m", "not slow"]
-        + ["-k", group.which] * bool(group.which),
+        "pytest_add_cli_args": ["-p", "no:cacheprovider", "-m", "not slow", *which],
         "pytest_add_cli_args_test_selection": tests,
         "use_git_change_detection": False,
     }
