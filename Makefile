@@ -1,5 +1,6 @@
 # Two commands on a fresh machine: make demo, make test.
 # make test-vllm tests the vLLM backend with vLLM's CPU build, in an environment of its own.
+# make mutants asks which faults no test would notice: docs/mutants.md (an hour or more).
 # Needs Python 3.11 or later (with venv), pip, make and gcc; everything else goes into .venv.
 
 PYTHON ?= python3
@@ -7,11 +8,13 @@ TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+MINUTES ?= 20
+ONLY ?=
 VLLM_VENV := .venv-vllm
 VLLM_READY := $(VLLM_VENV)/.ready
 PIP_OPTIONS := --quiet --disable-pip-version-check
 
-.PHONY: demo test test-vllm lint check clean
+.PHONY: demo test test-vllm lint check mutants clean
 
 demo: $(READY)
 	$(BIN)/icl-bench run --task stdlib_six --model gemma3-270m --k 1,10 --draws 3 --test-size 100 --results results/demo
@@ -39,6 +42,11 @@ lint: $(READY)
 	$(BIN)/mypy
 
 check: lint test
+
+# one process, at most so many minutes a group; ONLY="metrics prompts" for some of them
+mutants: $(READY)
+	$(BIN)/pip install $(PIP_OPTIONS) --constraint constraints.txt --editable '.[mutants]'
+	$(BIN)/python benchmarks/mutants.py --minutes $(MINUTES) --show $(ONLY)
 
 # torch goes first: asked for by another package, its largest build would come.
 $(READY): pyproject.toml constraints.txt

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from icl_bench.metrics.macro_f1 import MacroF1, macro_f1
-from icl_bench.metrics.rouge import rouge
+from icl_bench.metrics.rouge import Rouge, rouge
 
 
 def frame(gold: list[str], prediction: list[str | None], **columns: object) -> pd.DataFrame:
@@ -61,6 +61,13 @@ def test_rouge_counts_words_by_their_stems_and_pairs_in_order():
     assert scores["rouge1"].tolist() == pytest.approx([2 / 3, 0])
     assert scores["rouge2"].tolist() == pytest.approx([1 / 2, 0])
     assert scores["rougeL"].tolist() == pytest.approx([2 / 3, 0])
+
+
+def test_a_runs_rouge_is_that_of_each_answer():
+    gold, said = ["the cats sat", "one two"], ["the cat sits", "two"]
+    found = {name: values.tolist() for name, values in Rouge().score(gold, said).items()}
+    assert found == {name: values.tolist() for name, values in rouge(gold, said).items()}
+    assert [measure.column for measure in Rouge.measures] == list(found)
 
 
 def test_rouge_refuses_texts_that_do_not_pair_up():

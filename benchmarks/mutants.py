@@ -1,0 +1,189 @@
+"""Which faults that change one place of the code would no test notice? By mutmut.
+
+    python benchmarks/mutants.py [GROUP ...] [--minutes 20] [--most 150] [--seed 0] [--show]
+
+A group is some modules and the tests that are about them. mutmut changes one operator, number,
+name or argument at a time, and runs the tests that reach the function that it is in. Where a module
+has more than ``--most`` such mutants, a sample of them is taken, the same for the same seed. All is
+done in copies under ``build/mutants``, one for each group: what was decided there is kept for as
+long as the function stays as it is. Prints a table of Markdown and, with ``--show``, what survived.
+
+mutmut does not change constants of a module, nor functions with a decorator (properties).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+ROOT = Path(__file__).parents[1]
+WORK = ROOT / "build" / "mutants"
+COPIED = ("icl_bench", "tests", "tasks", "pyproject.toml")
+
+
+class Group(NamedTuple):
+    """Modules of the package and the tests that are about them."""
+
+    modules: Sequence[str]
+    tests: Sequence[str]
+    which: str = ""
+    """Which of these tests, as pytest's ``-k``: those that are quick."""
+
+
+GROUPS: Mapping[str, Group] = {
+    "metrics": Group(
+        ["metrics/macro_f1", "metrics/rouge", "metrics/scores"],
+        ["unit/metrics"],
+    ),
+    "bertscore": Group(
+        ["metrics/bertscore"],
+        ["unit/metrics", "differential/test_metrics_libraries.py"],
+    ),
+    "prompts": Group(
+        ["prompts/encoding", "prompts/rendering"],
+        ["unit/prompts"],
+        "not gemma and not for_any_text",
+    ),
+    "cost": Group(
+        ["sweep/compute_cost", "sweep/time_estimate", "analysis/cost", "analysis/cell_cost"],
+        ["unit/sweep/test_compute_cost.py", "unit/sweep/test_time_estimate.py",
+         "unit/analysis/test_cost_by_hand.py"],
+    ),
+    "results": Group(
+        ["results/cells", "results/reading"],
+        ["unit/results/test_cells.py", "unit/results/test_reading.py"],
+    ),
+    "curves": Group(
+        ["analysis/curves", "analysis/saturation", "analysis/statistics/shares",
+         "analysis/statistics/bootstrap"],
+        ["unit/analysis/test_curves.py", "unit/analysis/test_saturation.py",
+         "unit/analysis/statistics/test_shares.py", "unit/analysis/statistics/test_bootstrap.py"],
+    ),
+    "answers": Group(
+        ["analysis/order", "analysis/calibration", "analysis/label_bias"],
+        ["unit/analysis/test_order.py", "unit/analysis/test_calibration.py",
+         "unit/analysis/test_label_bias.py"],
+    ),
+}  # fmt: skip
+
+
+def prepare(name: str) -> Path:
+    """A copy of the project in which mutmut works on one group."""
+    folder, group = WORK / name, GROUPS[name]
+    folder.mkdir(parents=True, exist_ok=True)
+    for item in COPIED:
+        source, target = ROOT / item, folder / item
+        if source.is_dir():
+            shutil.rmtree(target, ignore_errors=True)
+            shutil.copytree(source, target)  # files keep their time: mutmut knows what has changed
+        else:
+            shutil.copy2(source, target)
+    tests = [f"tests/{path}" for path in group.tests]
+    which = ["-k", group.which] if group.which else []
+    settings = {
+        "source_paths": ["icl_bench"],
+        "only_mutate": [f"icl_bench/{module}.py" for module in group.modules],
+        "also_copy": ["tasks"],
+        "pytest_add_cli_args": ["-p", "no:cacheprovider", "-m", "not slow", *which],
+        "pytest_add_cli_args_test_selection": tests,
+        "use_git_change_detection": False,
+    }
+    lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
+    with (folder / "pyproject.toml").open("a") as stream:
+        stream.write("\n".join(["\n[tool.mutmut]", *lines, ""]))
+    return folder
+
+
+def mutants(folder: Path, module: str) -> list[str]:
+    """The names of a module's mutants, as mutmut has them."""
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from mutmut.mutation.file_mutation import mutate_file_contents\n"
+        "from mutmut.utils.format_utils import get_mutant_name\n"
+        "path = Path(sys.argv[1])\n"
+        "for name in mutate_file_contents(str(path), path.read_text()).mutant_names:\n"
+        "    print(get_mutant_name(path, name))\n"
+    )
+    command = [sys.executable, "-c", program, f"icl_bench/{module}.py"]
+    done = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
+    return done.stdout.split()
+
+
+def sample(names: Sequence[str], most: int, seed: int) -> list[str]:
+    """So many of the names, in their order; the same for the same seed."""
+    if len(names) <= most:
+        return list(names)
+    chosen = np.random.default_rng(seed).choice(len(names), most, replace=False)
+    return [names[i] for i in sorted(chosen)]
+
+
+def run(folder: Path, names: Sequence[str], seconds: float) -> None:
+    """Run mutmut on these mutants; what it decided before it is stopped is kept."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment.setdefault("ICL_BENCH_DATA", str(ROOT.parent / "shared" / "data"))
+    environment |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    program = Path(sys.executable).with_name("mutmut")
+    command = [str(program), "run", "--max-children", "1", *names]
+    process = subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True)
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait()
+
+
+def verdicts(folder: Path, module: str, names: Sequence[str]) -> dict[str, str]:
+    """Mutant -> killed, survived, or not tried."""
+    file = folder / "mutants" / f"icl_bench/{module}.py.meta"
+    known = json.loads(file.read_text())["exit_code_by_key"] if file.exists() else {}
+    said = {None: "not tried", 0: "survived", 5: "survived", 33: "survived"}  # no test reaches it
+    return {name: said.get(known.get(name), "killed") for name in names}
+
+
+def changes(folder: Path, names: Sequence[str]) -> Iterator[str]:
+    """What each mutant changes, as a difference."""
+    program = str(Path(sys.executable).with_name("mutmut"))
+    for name in names:
+        done = subprocess.run([program, "show", name], cwd=folder, capture_output=True, text=True)
+        yield f"\n{name}\n{done.stdout.strip()}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help=", ".join(GROUPS))
+    parser.add_argument("--minutes", type=float, default=20, help="for each group")
+    parser.add_argument("--most", type=int, default=150, help="mutants tried of a module")
+    parser.add_argument("--seed", type=int, default=0, help="of the sample")
+    parser.add_argument("--show", action="store_true", help="show what survived")
+    asked = parser.parse_args()
+    print("| module | mutants | tried | killed | share |\n| --- | --- | --- | --- | --- |")
+    survivors: list[str] = []
+    for name in asked.groups or GROUPS:
+        folder = prepare(name)
+        every = {module: mutants(folder, module) for module in GROUPS[name].modules}
+        chosen = {module: sample(found, asked.most, asked.seed) for module, found in every.items()}
+        run(folder, [one for found in chosen.values() for one in found], 60 * asked.minutes)
+        for module, found in chosen.items():
+            said = verdicts(folder, module, found)
+            tried = [one for one in found if said[one] != "not tried"]
+            left = [one for one in tried if said[one] == "survived"]
+            killed = len(tried) - len(left)
+            share = f"{100 * killed / len(tried):.0f}%" if tried else "-"
+            counts = f"{len(every[module])} | {len(tried)} | {killed} | {share}"
+            print(f"| {module}.py | {counts} |", flush=True)
+            survivors += changes(folder, left) if asked.show else left
+    print("\nsurvived:", *survivors, sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""Which score a task's points are compared by, and the names of scores."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from icl_bench.metrics import bertscore, scores
+from icl_bench.metrics.accuracy import Accuracy
+from icl_bench.metrics.bertscore import BertScore
+from icl_bench.metrics.rouge import Rouge
+from icl_bench.models.text_encoders import Encoder
+
+NONE = float("nan")
+
+
+def frame(**columns: Any) -> pd.DataFrame:
+    """Four predictions; scores that are not named are empty."""
+    empty = dict.fromkeys(("correct", "rouge1", "rouge2", "rougeL", "bertscore"))
+    return pd.DataFrame({"task": "t", **empty, **columns}, index=range(4))
+
+
+def test_the_score_is_accuracy_where_some_answer_is_right_or_wrong():
+    rows = frame(correct=[True, False, None, True], rouge1=[0.5] * 4)
+    found = scores.scored(rows)
+    assert found["metric"].tolist() == ["accuracy"] * 4
+    assert found["score"].tolist()[:2] == [1, 0]
+    assert math.isnan(found["score"][2])
+    assert "score" not in rows
+
+
+def test_the_score_that_a_task_names_first_goes_before_accuracy_where_it_is_there():
+    rows = frame(correct=[True] * 4, rougeL=[0.25, 0.5, NONE, 1.0])
+    found = scores.scored(rows, first={"t": "rougeL", "u": "rouge2"})
+    assert set(found["metric"]) == {"rougeL"}
+    assert found["score"].dropna().tolist() == [0.25, 0.5, 1.0]
+    assert set(scores.scored(rows, first={"t": "rouge2"})["metric"]) == {"accuracy"}
+
+
+def test_free_text_has_the_score_that_most_predictions_have_the_first_of_equals():
+    most = frame(rouge1=[0.1, NONE, NONE, NONE], bertscore=[0.9, 0.8, NONE, NONE])
+    assert set(scores.scored(most)["metric"]) == {"bertscore"}
+    equal = frame(bertscore=[0.9] * 4, rouge2=[0.2] * 4, rouge1=[0.1] * 4)
+    found = scores.scored(equal)
+    assert set(found["metric"]) == {"rouge1"}
+    assert found["score"].tolist() == [0.1] * 4
+
+
+def test_each_task_has_a_metric_of_its_own_and_nothing_at_all_is_accuracy():
+    rows = pd.concat(
+        [
+            frame(correct=[True, False, True, True]),
+            frame(task="u", rouge1=[0.3] * 4),
+            frame(task="w"),
+        ],
+        ignore_index=True,
+    )
+    found = scores.scored(rows)
+    assert scores.metrics(found) == {"t": "accuracy", "u": "rouge1", "w": "accuracy"}
+    assert found["score"].tolist()[:8] == [1, 0, 1, 1] + [0.3] * 4
+    assert found["score"][8:].isna().all()
+    assert found["metric"].dtype == "category"
+    assert scores.measure(found) == "score"
+    assert scores.measure(found[found["task"] == "u"]) == "ROUGE-1"
+
+
+def test_a_column_that_is_asked_for_is_the_score_under_its_metrics_name():
+    rows = frame(correct=[True, False, True, True], rougeL=[0.5] * 4, length=[1, 2, 3, 4])
+    assert scores.scored(rows, "rougeL")["metric"].tolist() == ["rougeL"] * 4
+    assert scores.scored(rows, "correct")["metric"].tolist() == ["accuracy"] * 4
+    own = scores.scored(rows, "length")
+    assert (own["metric"][0], own["score"].tolist()) == ("length", [1, 2, 3, 4])
+
+
+def test_parts_of_a_folder_keep_the_metrics_of_the_whole():
+    rows = frame(correct=[True] * 4, score=[0.5] * 4, metric=["theirs"] * 4)
+    assert scores.scored(rows) is rows
+    assert scores.scored(rows.drop(columns="metric"))["metric"].tolist() == ["accuracy"] * 4
+    assert scores.scored(rows, "correct")["score"].tolist() == [True] * 4
+
+
+def test_columns_that_are_not_there_are_no_scores():
+    rows = pd.DataFrame({"task": ["t", "t"], "rouge2": [0.5, 0.25]})
+    assert scores.scored(rows)["score"].tolist() == [0.5, 0.25]
+
+
+def test_scores_have_names_columns_and_titles():
+    of = scores.measures()
+    assert {name: (m.column, m.title) for name, m in of.items()} == {
+        "accuracy": ("correct", "accuracy"),
+        "rouge1": ("rouge1", "ROUGE-1"),
+        "rouge2": ("rouge2", "ROUGE-2"),
+        "rougeL": ("rougeL", "ROUGE-L"),
+        "bertscore": ("bertscore", "BERTScore"),
+    }
+    assert scores.score_columns() == ("rouge1", "rouge2", "rougeL", "bertscore")
+    assert scores.numbers_of_many() == {"macro_f1": "macro-F1"}
+    assert [scores.title(name) for name in ("rougeL", "chrf")] == ["ROUGE-L", "chrf"]
+
+
+def test_a_task_is_compared_by_the_first_score_of_its_first_metric():
+    assert scores.first_measures({
+        "labels": ["accuracy", "macro_f1"], "many": ["macro_f1", "accuracy"],
+        "texts": ["rouge", "bertscore"], "theirs": ["chrf", "rouge"], "none": [],
+    }) == {"labels": "accuracy", "texts": "rouge1"}  # fmt: skip
+
+
+def test_metrics_of_a_task_are_made_by_name():
+    assert [type(m) for m in scores.metrics_of(["rouge", "accuracy"])] == [Rouge, Accuracy]
+    with pytest.raises(KeyError):
+        scores.metrics_of(["chrf"])
+
+
+def test_a_metric_without_scores_of_single_answers_gives_none():
+    assert Accuracy().score(["a"], ["a"]) == {}
+    assert Accuracy().score_many(np.zeros(1, int), ["a"], ["a"]) == {}
+    assert Accuracy().facts() == {}
+
+
+def test_bertscore_is_stored_with_the_name_of_its_encoder(monkeypatch: pytest.MonkeyPatch):
+    metric = BertScore()
+    metric.encoder = Encoder("some-encoder", "nowhere", 3)
+    said: list[Any] = []
+
+    def f1(gold: Any, prediction: Any, encoder: Encoder) -> np.ndarray:
+        said.append((gold, prediction, encoder.name))
+        return np.array([0.5])
+
+    monkeypatch.setattr(bertscore, "bertscore_f1", f1)
+    assert metric.facts() == {"bertscore": "some-encoder"}
+    assert {name: v.tolist() for name, v in metric.score(["g"], ["p"]).items()} == {
+        "bertscore": [0.5]
+    }
+    assert said == [(["g"], ["p"], "some-encoder")]

@@ -1,0 +1,164 @@
+"""What a training took, in operations and tokens, and when it pays: counted by hand."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.fakes import ENGINE, FakeBackend, plan, write_task
+from support.models import llama_tokenizer, save_tiny_model, tiny_config, tokenized
+
+from icl_bench.analysis.findings import find
+from icl_bench.models.architecture import Architecture
+from icl_bench.results.reading import finished_cells, read_some
+from icl_bench.results.store import Store
+from icl_bench.sweep.runner import Runner
+from icl_bench.training.examples import Row
+from icl_bench.training.finetune import Finetuning
+from icl_bench.training.spec import FinetuneSpec
+from icl_bench.training.trainer import Method, Recipe, Trained
+
+EPOCHS = 3
+
+
+class Rows:
+    """Two rows to learn from, of 10 and 30 tokens, and one of 20 to choose a checkpoint by."""
+
+    train = (Row("a", (7,) * 10, 0), Row("b", (7,) * 30, 1))
+    held_out = (Row("c", (7,) * 20, 0),)
+
+
+@pytest.mark.parametrize(("method", "times"), [("full", 6), ("lora", 4)])
+def test_a_training_takes_six_operations_a_parameter_and_token_and_with_adapters_four(
+    method: Method, times: int
+):
+    """C = 6 N D (Kaplan et al. 2020, section 2.1): 2 N forward, 4 N back for each token.
+
+    Of the latter, half is for gradients of weights, which adapters do not need. The validation
+    rows are read forward, once an epoch. N = 1,000; D = 3 epochs of 40 tokens.
+    """
+    examples: Any = Rows()
+    done = Trained(training_tokens=EPOCHS * 40)
+    found = done.flops(Architecture(1000, 0, (None,)), examples, Recipe.of(method, epochs=EPOCHS))
+    assert found == times * 1000 * 120 + EPOCHS * 2 * 1000 * 20
+
+
+@pytest.mark.parametrize(("method", "passes"), [("full", 3), ("lora", 2)])
+def test_attention_of_a_training_is_counted_with_half_of_a_rows_tokens_seen(
+    method: Method, passes: int
+):
+    """Four operations for each key that is seen and unit of width, in each of two layers.
+
+    Rows have 20 tokens on average, of which a token sees 10; the window of 4 hides the rest of
+    them in the second layer. The validation row has 20, too.
+    """
+    examples: Any = Rows()
+    done = Trained(training_tokens=EPOCHS * 40)
+    shape = Architecture(0, 8, (None, 4))
+    found = done.flops(shape, examples, Recipe.of(method, epochs=EPOCHS))
+    assert found == 4 * 8 * (10 + 4) * EPOCHS * (passes * 40 + 20)
+
+
+# -- a run --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    tokenizer = llama_tokenizer()
+    tokenizer.save_pretrained(folder)
+    return save_tiny_model(tiny_config("llama", len(tokenizer)), folder)
+
+
+@pytest.fixture(scope="module")
+def trained(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Finetuning, Path]:
+    folder = tmp_path_factory.mktemp("trained")
+    pytest.importorskip("sklearn")
+    made = Finetuning.prepare(
+        FinetuneSpec(
+            task=str(write_task(folder / "task")), model=str(tiny), k="12", draws=1, epochs=EPOCHS,
+            method=("full", "probe"), device="cpu", dtype="float32",
+        )
+    )  # fmt: skip
+    made.run(folder / "results")
+    return made, folder / "results"
+
+
+def counts(made: Finetuning, tiny: Path) -> tuple[float, list[int], list[int]]:
+    """Operations a token without attention, and the tokens of the examples and of the others.
+
+    Counted with transformers and the tokenizer alone.
+    """
+    from transformers import AutoModelForCausalLM
+
+    model: Any = AutoModelForCausalLM.from_pretrained(tiny)
+    outside = 2 * model.config.vocab_size * model.config.hidden_size
+    task = made.task
+    drawn = task.pool.drawn(0).tolist()
+
+    def lengths(rows: list[int]) -> list[int]:
+        texts = [f"query: {task.data.train[i].fields['text']}\nintent:" for i in rows]
+        return [1 + len(tokenized(task.tokenizer, text)) for text in texts]  # with BOS
+
+    return 2.0 * (model.num_parameters() - outside), lengths(drawn[:12]), lengths(drawn[12:])
+
+
+def attention(lengths: list[int]) -> float:
+    """Of rows that are read forward: width 32, two layers, half of a row is seen."""
+    return sum(n * 4 * 32 * 2 * n / 2 for n in lengths)
+
+
+def test_the_stored_cost_of_a_training_is_that_of_its_rows(
+    trained: tuple[Finetuning, Path], tiny: Path
+):
+    made, results = trained
+    stored = {meta["spec"]["select"]: meta for _, meta in finished_cells(results)}
+    token, shown, others = counts(made, tiny)
+    probe, full = stored["probe"]["training"], stored["full"]["training"]
+    assert probe["tokens"] == sum(shown)
+    assert probe["flops"] == pytest.approx(token * sum(shown) + attention(shown))
+    assert full["tokens"] == EPOCHS * sum(shown)
+    mean = sum(shown) / 12
+    step = 3 * (token * sum(shown) + attention([mean] * 12))
+    chosen = token * sum(others) + attention(others)
+    assert full["validation_rows"] == len(others) == 28
+    assert full["flops"] == pytest.approx(EPOCHS * (step + chosen))
+
+
+def test_break_even_is_where_the_stored_operations_of_both_sides_meet(
+    trained: tuple[Finetuning, Path], tmp_path: Path
+):
+    results = Path(shutil.copytree(trained[1], tmp_path / "results"))
+    shape = Architecture(parameters=100_000, heads_width=0, windows=(None,))
+    prompts = plan(tmp_path / "task", "12", draws=1)
+    Runner(prompts, Store(results), ENGINE, FakeBackend, shape=lambda: shape).run()
+    stored = read_some(results)
+    # made by other engines under other names: one model, as far as tables are concerned
+    variants = {name: {**facts, "fingerprint": "one"} for name, facts in stored.variants.items()}
+    frame = stored.predictions.assign(model="one")
+    found = find(replace(stored, predictions=frame, variants=variants)).break_even
+    of = {(row["select"], row["beside"]): row for row in found.to_dict("records")}
+    training = {
+        meta["spec"]["select"]: meta["training"]["flops"]
+        for _, meta in finished_cells(results)
+        if "training" in meta
+    }
+    (cell,) = prompts.cells
+    read = 2 * 100_000  # a token of a prompt; answers of the stand-in have two
+    cached = read * (sum(cell.prompt_layout.own_tokens) / 6 + 2)
+    anew = read * (cell.prompt_tokens / 6 + 2)
+    for select in ("full", "probe"):
+        once = read * cell.prefix_tokens
+        row = of[select, "random, cached"]
+        assert row["training_flops"] == training[select]
+        assert row["base_flops"] == pytest.approx(cached)
+        left = training[select] - once
+        assert row["queries"] == max(0, math.floor(left / (cached - row["flops"])) + 1)
+        row = of[select, "random, not cached"]
+        assert row["base_flops"] == pytest.approx(anew)
+        assert row["queries"] == math.floor(training[select] / (anew - row["flops"])) + 1
+    assert of["full", "random, cached"]["queries"] > 0
