@@ -28,6 +28,7 @@ from icl_bench.cli.commands import (
     tasks,
 )
 from icl_bench.errors import UserError
+from icl_bench.escaping import on_terminal
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells have it."""
@@ -108,9 +109,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _say(line: str, code: int) -> int:
-    print(line, file=sys.stderr)
+    print(on_terminal(line), file=sys.stderr)
     return code
 
 
 def _one_line(message: Warning | str, *_: object, **__: object) -> None:
-    print(f"warning: {message}", file=sys.stderr)
+    print(on_terminal(f"warning: {message}"), file=sys.stderr)

@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
-
 from icl_bench.analysis.columns import Column
 from icl_bench.analysis.finding import Finding, Printed
 from icl_bench.analysis.words import cautions_of, undecided
@@ -94,7 +92,7 @@ def _print(
 ) -> None:  # fmt: skip
     table, columns = _numbered(table, columns, numbers)
     for named, kept, part in _parts(heading, columns, table):
-        console.print(named, style="bold", highlight=False)
+        console.print(named, style="bold")
         console.print(_table(kept, part))
     names = {column.name for column in columns}
     print_lines(console, *(undecided(table) if "advice" in names else []), *cautions_of(table))
@@ -105,13 +103,14 @@ def print_advice(results: Path, asked: str, only: Mapping[str, str | None], *, j
     from icl_bench.analysis.advice import Budget, advise_folder, lines
     from icl_bench.analysis.summary import records
     from icl_bench.cli.output.tables import print_json
+    from icl_bench.cli.output.terminal import console
 
     budget = Budget.parse(asked)
     table = advise_folder(results, budget, {n: v for n, v in only.items() if v is not None})
     if json:
         print_json({"budget": str(budget), "advice": records(table)})
     else:
-        print("\n".join(lines(table, budget)))
+        console().print("\n".join(lines(table, budget)), soft_wrap=True)
 
 
 def _measured(
@@ -170,5 +169,5 @@ def _table(columns: Sequence[Column], frame: pd.DataFrame) -> Table:
         )
     rows: Any = frame.to_dict("records")
     for row in rows:
-        table.add_row(*(escape(shown(column, row)) for column in columns))
+        table.add_row(*(shown(column, row) for column in columns))
     return table

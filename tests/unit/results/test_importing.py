@@ -23,13 +23,13 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 from support.fakes import FREE_TEXT, FakeBackend, plan, runner
 
 from icl_bench import read_results
 from icl_bench.analysis.summary import summarise_folder
 from icl_bench.cli import main
 from icl_bench.cli.output.summary import print_summary
+from icl_bench.cli.output.terminal import console
 from icl_bench.errors import UserError
 from icl_bench.report.prompt_trace import find_prediction
 from icl_bench.results.cells import AXES, prediction_schema
@@ -958,5 +958,5 @@ def test_draws_with_different_test_rows_are_compared_on_their_common_ones_and_it
     gap = table[table["left_out"] > 0]
     assert gap["k"].tolist() == [5]
     assert (gap["test_rows"] * gap["draws"] + gap["left_out"]).tolist() == [(frame["k"] == 5).sum()]
-    print_summary(summarise_folder(tmp_path / "results"), Console(width=120))
+    print_summary(summarise_folder(tmp_path / "results"), console())
     assert "k=5: 1 prediction left out" in capsys.readouterr().out
