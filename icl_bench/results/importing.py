@@ -3,7 +3,8 @@
 A file is read and checked whole before anything is stored. Cells are taken as they stand; what the
 analysis could not count honestly (repeated rows, percentages for shares, rows that contradict each
 other or themselves) is refused. Draws that lack test rows are taken in: tables compare them on
-their common rows and say what is left out. An import is one file in ``imported/``, with all its cells.
+their common rows and say what is left out. An import is one file in ``imported/``, with all its
+cells.
 """
 
 from __future__ import annotations
