@@ -11,6 +11,9 @@ DASH = "\N{EN DASH}"
 """Stands for what is missing."""
 
 
+HUGE_BITS = 200
+
+
 def counted(count: int, what: str) -> str:
     """``1 cell``, ``2 cells``."""
     return f"{count:,} {what}{plural(count)}"
@@ -19,6 +22,11 @@ def counted(count: int, what: str) -> str:
 def plural(count: int) -> str:
     """The ``s`` behind a word of which there are so many."""
     return "" if count == 1 else "s"
+
+
+def whole(number: int) -> str:
+    """A whole number with commas; one that would fill a screen is only called huge."""
+    return short(number) if number.bit_length() > HUGE_BITS else f"{number:,}"
 
 
 def percent(share: Any, sign: str = "") -> str:
@@ -70,7 +78,7 @@ def plain(text: object) -> str:
 
 def short(value: object) -> str:
     """A value as an error message shows it: short, on one line."""
-    if isinstance(value, int) and value.bit_length() > 200:
+    if isinstance(value, int) and value.bit_length() > HUGE_BITS:
         return "a huge number"
     if isinstance(value, str | int | float | None):
         shown = repr(value)

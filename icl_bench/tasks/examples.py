@@ -20,7 +20,7 @@ from icl_bench.tasks.sources import data_folder, find_source
 from icl_bench.tasks.spec import TaskSpec
 from icl_bench.tasks.splits import Row, Split
 from icl_bench.text_files import decode, parse_json, read_file
-from icl_bench.wording import nearest, one_line, plain, short
+from icl_bench.wording import nearest, one_line, plain, short, whole
 
 PAPER_IDS = "paper_test_ids.json"
 
@@ -249,7 +249,7 @@ def _choose(
 ) -> _Chosen:
     """The test rows that are asked, in evaluation order."""
     if test_size is not None and test_size < 1:
-        raise UserError(f"a test size of {test_size}: expected 1 or more")
+        raise UserError(f"a test size of {whole(test_size)}: expected 1 or more")
     rows = spec.test
     if isinstance(rows.ids, tuple):
         return _by_ids(rows.ids, f"{spec.name}: test.ids", pool, lacking, test_size)
@@ -298,7 +298,9 @@ def _by_ids(
 
 
 def _refuse_size(asked: int, there: int, whose: str) -> None:
-    raise UserError(f"{asked:,} test rows are asked for; {whose} {there:,}: ask for at most those")
+    raise UserError(
+        f"{whole(asked)} test rows are asked for; {whose} {there:,}: ask for at most those"
+    )
 
 
 def _paper_ids_file(spec: TaskSpec, data_dir: Path | None) -> Path | None:
