@@ -14,7 +14,7 @@ from icl_bench.analysis.words import UNPERTURBED
 from icl_bench.cli.output.tables import empty_table, print_lines
 from icl_bench.demonstrations.selector_spec import cautions
 from icl_bench.metrics.scores import title
-from icl_bench.wording import DASH, counted, percent, plain, short
+from icl_bench.wording import DASH, counted, percent, plain, rounded, short
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -62,7 +62,7 @@ def _table(title: str, group: Any) -> Table:
             str(row["k"]), str(row["draws"]), str(row["rows"]),
             percent(row["base_mean"]), percent(row["mean"]), percent(row["difference"], "+"),
             f"{percent(row['ci_low'], '+')} {DASH} {percent(row['ci_high'], '+')}",
-            DASH if math.isnan(row["p_holm"]) else f"{row['p_holm']:.4f}",
+            DASH if math.isnan(row["p_holm"]) else rounded(row["p_holm"], 4),
             Text(verdict, style),
         )  # fmt: skip
     return table

@@ -14,7 +14,7 @@ from icl_bench.cli.output.tables import empty_table, print_lines
 from icl_bench.metrics.scores import ACCURACY, measure, title
 from icl_bench.models.attention_patterns import FULL
 from icl_bench.registry import FINDINGS
-from icl_bench.wording import DASH, percent
+from icl_bench.wording import DASH, p_value, percent, rounded, three_digits
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,12 +48,11 @@ def _shown(column: Column, value: Any) -> str:
         case "points":
             return percent(value / column.unit, "+")
         case "p":
-            return "<0.001" if value < 0.001 else f"{value:.3f}"
+            return p_value(value)
         case "count":
-            return f"{value / column.unit:,.0f}"
+            return rounded(value / column.unit, 0)
         case "number":
-            number = value / column.unit
-            return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+            return three_digits(value / column.unit)
         case "flag":
             return "yes" if value else "no"
     return str(value)

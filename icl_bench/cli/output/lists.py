@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from icl_bench.cli.output.plan import in_bytes
 from icl_bench.cli.output.tables import empty_table, print_lines
-from icl_bench.wording import DASH, counted
+from icl_bench.wording import DASH, counted, rounded
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,12 +30,12 @@ def print_perplexity(frame: Any, console: Console) -> None:
             table.add_row(
                 row["attention"],
                 f"{row['after']:,} {DASH} {row['length']:,}",
-                f"{row['perplexity']:.2f}",
+                rounded(row["perplexity"], 2),
                 _limits(row["ci_low"], row["ci_high"], 2),
-                f"{row['ratio']:.3f}" if other else "",
+                rounded(row["ratio"], 3) if other else "",
                 _limits(row["ratio_low"], row["ratio_high"], 3) if other else "",
-                "" if math.isnan(row["p_holm"]) else f"{row['p_holm']:.3f}",
-                f"{row['prefill_flops'] / 1e12:.1f}",
+                "" if math.isnan(row["p_holm"]) else rounded(row["p_holm"], 3),
+                rounded(row["prefill_flops"] / 1e12, 1),
                 in_bytes(row["cache_bytes"]),
             )
         console.print(table)
@@ -46,7 +46,7 @@ def print_perplexity(frame: Any, console: Console) -> None:
 def _limits(low: float, high: float, digits: int) -> str:
     if math.isnan(low):
         return DASH
-    return f"{low:.{digits}f} {DASH} {high:.{digits}f}"
+    return f"{rounded(low, digits)} {DASH} {rounded(high, digits)}"
 
 
 def print_models(records: list[dict[str, Any]], console: Console) -> None:

@@ -20,7 +20,7 @@ from icl_bench.escaping import on_terminal
 from icl_bench.quiet_libraries import hush_libraries
 from icl_bench.sweep.notes import asked, notes
 from icl_bench.sweep.runner import Watcher
-from icl_bench.wording import counted
+from icl_bench.wording import counted, percent
 
 if TYPE_CHECKING:
     from icl_bench.sweep.plan import CellPlan, Plan
@@ -87,7 +87,7 @@ class Display:
         if outcome.prompt_tokens:
             self.note(
                 f"{outcome.prompt_tokens:,} prompt tokens, "
-                f"{outcome.cached_tokens / outcome.prompt_tokens:.1%} of them cached; "
+                f"{percent(outcome.cached_tokens / outcome.prompt_tokens)}% of them cached; "
                 f"{outcome.answer_tokens:,} answer tokens"
             )
         computed, kept, failed = map(len, (outcome.computed, outcome.kept, outcome.failed))

@@ -106,8 +106,8 @@ def _sensitivity(row: Any, settings: Mapping[str, int]) -> str:
     attention = "" if row.attention == str(FULL) else f", {row.attention}"
     name = f"{row.select}{attention}{_setting(row.variant, settings)}, k={row.k}"
     return (
-        f"{name}: {row.changed:.1%} ({row.ci_low:.1%} to {row.ci_high:.1%}) of the predictions "
-        "change with the demonstrations' order"
+        f"{name}: {percent(row.changed)}% ({percent(row.ci_low)}% to {percent(row.ci_high)}%) of "
+        "the predictions change with the demonstrations' order"
     )
 
 
