@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from icl_bench.errors import UserError
-from icl_bench.wording import plain
+from icl_bench.wording import plain, short
 
 
 def read_file(path: Path) -> bytes:
@@ -27,6 +29,23 @@ def decode(raw: bytes, shown: str) -> str:
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise UserError(f"{shown}:{line}: not UTF-8 (byte 0x{raw[error.start]:02x})") from None
+
+
+def parse_json(text: str) -> Any:
+    """The value of a JSON text.
+
+    Raises ``ValueError`` for what is no JSON, and for an object with a key twice, of which Python
+    would keep the last without a word; ``RecursionError`` where it is nested too deeply.
+    """
+    return json.loads(text, object_pairs_hook=_every_key_once)
+
+
+def _every_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for n, (key, _) in enumerate(pairs) if key in dict(pairs[:n]))
+        raise ValueError(f"the key {short(twice)} stands there twice")
+    return found
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -11,6 +11,9 @@ DASH = "\N{EN DASH}"
 """Stands for what is missing."""
 
 
+HUGE_BITS, MOST_DIGITS = 200, 12
+
+
 def counted(count: int, what: str) -> str:
     """``1 cell``, ``2 cells``."""
     return f"{count:,} {what}{plural(count)}"
@@ -21,12 +24,43 @@ def plural(count: int) -> str:
     return "" if count == 1 else "s"
 
 
+def whole(number: int) -> str:
+    """A whole number with commas; one that would fill a screen is only called huge."""
+    return short(number) if number.bit_length() > HUGE_BITS else f"{number:,}"
+
+
 def percent(share: Any, sign: str = "") -> str:
     """A share of 1 in percent with one decimal, without the sign for it; a dash for none.
 
     With ``sign`` "+" it is a difference of shares, in points.
     """
-    return DASH if share is None or math.isnan(share) else f"{100 * share + 0.0:{sign}.1f}"
+    return DASH if share is None or math.isnan(share) else rounded(100 * share, 1, sign)
+
+
+def rounded(value: float, digits: int, sign: str = "") -> str:
+    """A number with so many decimals: the nearest, of two that are as near the even one.
+
+    The number is taken as the decimal that one would work out by hand (its first 12 digits): 6.25
+    is 6.2, and 0.35 is 0.4, though the nearest float is a little below it. Terminal, Markdown and
+    page all round by this rule; the page's own program has it too (``rounded`` in ``page.js``).
+    """
+    if not math.isfinite(value):
+        return f"{value:{sign}}"
+    whole = round(float(f"{value * 10**digits:.12g}"))
+    return f"{whole / 10**digits:{sign},.{digits}f}"
+
+
+def three_digits(value: float) -> str:
+    """A number as whole from 100 up, else with three digits that count."""
+    if not math.isfinite(value) or value == 0 or abs(value) >= 99.95:
+        return rounded(value, 0)
+    text = rounded(value, min(2 - math.floor(math.log10(abs(value))), MOST_DIGITS))
+    return text.rstrip("0").rstrip(".")
+
+
+def p_value(p: float) -> str:
+    """A probability of a test, to a thousandth."""
+    return "<0.001" if p < 0.001 else rounded(p, 3)
 
 
 def listed(names: Iterable[str]) -> str:
@@ -70,7 +104,7 @@ def plain(text: object) -> str:
 
 def short(value: object) -> str:
     """A value as an error message shows it: short, on one line."""
-    if isinstance(value, int) and value.bit_length() > 200:
+    if isinstance(value, int) and value.bit_length() > HUGE_BITS:
         return "a huge number"
     if isinstance(value, str | int | float | None):
         shown = repr(value)

@@ -25,7 +25,7 @@ from icl_bench.errors import UserError
 from icl_bench.metrics.scores import ACCURACY, metrics, scored, title
 from icl_bench.results.reading import read_some
 from icl_bench.results.trained_methods import BASELINES
-from icl_bench.wording import counted, plain
+from icl_bench.wording import counted, percent, plain, rounded, three_digits
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -375,9 +375,10 @@ def _others(number: int) -> str:
 def _point(row: dict[Any, Any], budget: Budget) -> str:
     amount = _amount(row["seconds"], "seconds")
     if budget.seconds is None:
-        amount = f"computes {row['computed_tokens']:,.0f} of {row['prompt_tokens']:,.0f} tokens"
+        computed, whole = (rounded(row[name], 0) for name in ("computed_tokens", "prompt_tokens"))
+        amount = f"computes {computed} of {whole} tokens"
     of = "" if row["metric"] == ACCURACY else f" {title(row['metric'])}"
-    return f"{row['named']} ({100 * row['mean']:.1f}%{of}, {amount})"
+    return f"{row['named']} ({percent(row['mean'])}%{of}, {amount})"
 
 
 def _tested(row: dict[Any, Any], tests: int) -> str:
@@ -392,5 +393,5 @@ def _tested(row: dict[Any, Any], tests: int) -> str:
 
 def _amount(number: float, cost: str) -> str:
     if cost == "seconds":
-        return f"{number:.3g} s a query"
-    return f"{number:,.0f} computed tokens a query"
+        return f"{three_digits(number)} s a query"
+    return f"{rounded(number, 0)} computed tokens a query"

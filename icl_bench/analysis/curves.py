@@ -29,9 +29,9 @@ def curves(predictions: pd.DataFrame) -> pd.DataFrame:
     Columns: the setting, k, draws, test_rows; ``metric``, by which the task's points are compared
     (:func:`icl_bench.metrics.scores.scored`), its ``score`` with ci_low and ci_high (95%, draws
     and test examples both random); accuracy, macro_f1 (over the labels of the test rows' gold, mean
-    of draws) and invalid (share of answers that are no label), or for free text the means of its
-    scores. Shares of 1. Where a draw lacks test examples, a point is its largest part that is
-    complete, and ``left_out`` the predictions outside of it.
+    of draws) and invalid (share of answers that are no label; None where an import does not say),
+    or for free text the means of its scores. Shares of 1. Where a draw lacks test examples, a point
+    is its largest part that is complete, and ``left_out`` the predictions outside of it.
     """
     import pandas as pd
 
@@ -91,6 +91,7 @@ def _point(rows: np.ndarray, scores: Mapping[str, np.ndarray]) -> dict[str, Any]
         found["score"], found["ci_low"], found["ci_high"] = mean_interval(here["score"].clip(0, 1))
     if "correct" in known:
         found["accuracy"] = float(here["correct"].mean())
+    if {"correct", "valid"} <= known:
         found["invalid"] = float(1 - here["valid"].mean())
     found |= {name: float(here[name].clip(0, 1).mean()) for name in SCORES if name in known}
     return found

@@ -5,6 +5,9 @@ Heavy libraries are imported by the commands that need them, so that ``--help`` 
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 import sys
 import warnings
 from collections.abc import Sequence
@@ -28,9 +31,15 @@ from icl_bench.cli.commands import (
     tasks,
 )
 from icl_bench.errors import UserError
+from icl_bench.escaping import on_terminal
+from icl_bench.wording import one_line, short
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells have it."""
+
+
+ENDLESS = re.compile(r"\S{300,}")
+"""A word of which a message shows the beginning: an option that somebody pasted a file into."""
 
 
 app = typer.Typer(
@@ -95,11 +104,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = app(words or ["--help"], prog_name="icl-bench", standalone_mode=False)
+        sys.stdout.flush()
     except UserError as error:
         code = _say(f"error: {error}", 2)
     except _UsageError as error:
         command = error.ctx.command_path if error.ctx else "icl-bench"
-        code = _say(f"error: {error.format_message().rstrip('.')}; see {command} --help", 2)
+        said = one_line(error.format_message()).rstrip(".")
+        code = _say(f"error: {said}; see {command} --help", 2)
+    except BrokenPipeError:  # whoever read along, like head, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        code = _say(f"error: {short(str(error.filename))}: a name too long for a file", 2)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     if code == INTERRUPTED:
@@ -108,9 +126,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _say(line: str, code: int) -> int:
-    print(line, file=sys.stderr)
+    line = ENDLESS.sub(lambda found: f"{found[0][:80]}…", line)
+    print(on_terminal(line), file=sys.stderr)
     return code
 
 
 def _one_line(message: Warning | str, *_: object, **__: object) -> None:
-    print(f"warning: {message}", file=sys.stderr)
+    print(on_terminal(f"warning: {message}"), file=sys.stderr)

@@ -145,7 +145,12 @@ Attention = Annotated[
 ]
 
 
-Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Names the random permutations.")]
+Seed = Annotated[
+    int,
+    typer.Option(
+        "--seed", metavar="N", min=-(2**63), max=2**63 - 1, help="Names the random permutations."
+    ),
+]
 
 
 TestSize = Annotated[

@@ -16,7 +16,7 @@ from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import UserError
 from icl_bench.registry import ORDERS
 from icl_bench.seeds import generator
-from icl_bench.wording import nearest
+from icl_bench.wording import nearest, short
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Order:
         name, colon, argument = text.partition(":")
         if name not in ORDERS:
             known = nearest(name, (order.written for order in ORDERS.values()))
-            raise UserError(f"unknown order {text!r}: {known}")
+            raise UserError(f"unknown order {short(text)}: {known}")
         found: Order = ORDERS[name].parse_argument(argument if colon else None, text)
         return found
 
@@ -48,7 +48,7 @@ class Order:
     def parse_argument(cls, argument: str | None, text: str) -> Order:
         """Make one from what stands behind its name and a colon; ``text`` is the whole of it."""
         if argument is not None:
-            raise UserError(f"order {text!r}: only a shuffle has a seed; write {cls.name}")
+            raise UserError(f"order {short(text)}: only a shuffle has a seed; write {cls.name}")
         return cls()
 
     def __str__(self) -> str:
@@ -115,8 +115,10 @@ class Shuffled(Order):
     @classmethod
     def parse_argument(cls, argument: str | None, text: str) -> Order:
         """See ``Order``."""
-        if not re.fullmatch(r"[0-9]+", argument or ""):
-            raise UserError(f"order {text!r}: a shuffle has a number, like shuffled:16")
+        if not re.fullmatch(r"[0-9]{1,18}", argument or ""):
+            raise UserError(
+                f"order {short(text)}: a shuffle has a number of 1 to 18 digits, like shuffled:16"
+            )
         return cls(int(argument or ""))
 
     def __str__(self) -> str:

@@ -141,9 +141,9 @@ def _changed(table: pd.DataFrame) -> Iterator[Sentence]:
 
 def _difference(row: Any) -> str:
     low, high = sorted((abs(row["ci_low"]), abs(row["ci_high"])))
-    size = 100 * abs(row["difference"])
-    return f"{size:.1f} points ({100 * low:.1f}–{100 * high:.1f}) at k = {row['k']:,}"
+    size = percent(abs(row["difference"]))
+    return f"{size} points ({percent(low)}–{percent(high)}) at k = {row['k']:,}"
 
 
 def _range(row: Any) -> str:
-    return f"{100 * row['ci_low']:.1f}–{percent(row['ci_high'])}%"
+    return f"{percent(row['ci_low'])}–{percent(row['ci_high'])}%"

@@ -8,13 +8,13 @@ from __future__ import annotations
 import csv
 import io
 import math
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.demonstrations.selector_spec import cautions
 from icl_bench.errors import UserError
+from icl_bench.escaping import in_markdown
 from icl_bench.metrics.scores import SCORES, scored, title
 from icl_bench.results.cells import AXES, short_hash
 from icl_bench.results.reading import IMPORTED, Stored, imported_hashes, read_stored
@@ -139,6 +139,10 @@ def _there(value: Any) -> bool:
     return value not in (None, "") and not (isinstance(value, float) and math.isnan(value))
 
 
+def _word(value: Any) -> str:
+    return in_markdown(value) if _there(value) else DASH
+
+
 def _shower(score: str) -> Callable[[Mapping[str, Any]], str]:
     return lambda row: _percent(row[score])
 
@@ -164,28 +168,18 @@ def as_markdown(table: pd.DataFrame) -> str:
     rows = records(table)
     words = ["task", "model", "select", "order"]
     words += ["attention"] if any(row["attention"] != "full" for row in rows) else []
-    columns: list[list[str]] = [[name, "---", *(cell(row[name]) for row in rows)] for name in words]
+    columns: list[list[str]] = [
+        [name, "---", *(_word(row[name]) for row in rows)] for name in words
+    ]
     for name, shown in MARKDOWN.items():
         values = [shown(row) for row in rows]
         if name == "saturated at k" or set(values) != {DASH}:
             columns.append([name, "---:", *values])
     for key, name in (("version", "version"), ("data_hash", "data"), ("variant", "variant")):
-        columns.append([name, "---", *(cell(row[key]) for row in rows)])
+        columns.append([name, "---", *(_word(row[key]) for row in rows)])
     lines = [f"| {' | '.join(line)} |\n" for line in zip(*columns, strict=True)]
-    said = [f"\n{cell(text)}\n" for text in cautions(row["select"] for row in rows)]
+    said = [f"\n{in_markdown(text)}\n" for text in cautions(row["select"] for row in rows)]
     return "".join([*lines, *said])
-
-
-def cell(value: object) -> str:
-    """A value as a cell of a Markdown table: on one line, and nothing in it is markup."""
-    if not _there(value):
-        return DASH
-    text = " ".join(plain(value).split())
-    for sign, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
-        text = text.replace(sign, entity)
-    text = re.sub(r"([\\`*\[\]|~$])", r"\\\1", text)
-    # between letters or digits, as in trec_fine, an underscore is no markup
-    return re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", text)
 
 
 def write(table: pd.DataFrame, out: Path) -> tuple[Path, Path]:

@@ -23,15 +23,30 @@
   // -- numbers ----------------------------------------------------------------------------------
 
   const whole = new Intl.NumberFormat("en-GB");
-  const three = new Intl.NumberFormat("en-GB", { maximumSignificantDigits: 3 });
+
+  // The rule of rounded() in icl_bench/wording.py: of two that are as near the even one.
+  function rounded(value, digits) {
+    const scaled = Number((value * 10 ** digits).toPrecision(12));
+    const below = Math.floor(scaled);
+    const nearest = scaled - below === 0.5 ? below + Math.abs(below % 2) : Math.round(scaled);
+    return (nearest / 10 ** digits + 0).toFixed(digits);
+  }
+
+  function threeDigits(value) {
+    if (value === 0 || Math.abs(value) >= 99.95) return whole.format(rounded(value, 0));
+    const text = rounded(value, Math.min(2 - Math.floor(Math.log10(Math.abs(value))), 12));
+    return text.replace(/0+$/, "").replace(/\.$/, "");
+  }
+
+  const points = (text) => (text.startsWith("-") ? text.replace("-", "−") : `+${text}`);
   const SHOWN = {
     text: (value) => String(value),
     flag: (value) => (value ? "yes" : "no"),
-    count: (value) => whole.format(value),
-    number: (value) => (Math.abs(value) >= 100 ? whole.format(Math.round(value)) : three.format(value)),
-    share: (value) => `${(100 * value).toFixed(1)}%`,
-    points: (value) => `${value < 0 ? "−" : "+"}${Math.abs(100 * value).toFixed(1)}`,
-    p: (value) => (value < 0.001 ? "< 0.001" : value.toFixed(3)),
+    count: (value) => whole.format(rounded(value, 0)),
+    number: threeDigits,
+    share: (value) => `${rounded(100 * value, 1)}%`,
+    points: (value) => points(rounded(100 * value, 1)),
+    p: (value) => (value < 0.001 ? "<0.001" : rounded(value, 3)),
   };
   const show = (value, kind) => (value === null || value === "" ? "–" : SHOWN[kind](value));
 

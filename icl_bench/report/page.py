@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
@@ -12,12 +11,10 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from icl_bench import __version__
+from icl_bench.escaping import in_script
 from icl_bench.report.build import Report, tables
 from icl_bench.report.charts import VEGA_LITE
 from icl_bench.report.theme import DARK, DASHES, LIGHT, PAGE_FONT, SHAPES, config
-
-ESCAPED = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
-"""What could end a script element or a line of a program, as JSON's own escapes."""
 
 
 def page(report: Report) -> str:
@@ -31,17 +28,11 @@ def page(report: Report) -> str:
         css=Markup(_own("page.css")),
         library=Markup(_harmless(_library())),
         program=Markup(_own("page.js")),
-        data=Markup(embedded(_data(report))),
+        data=Markup(in_script(_data(report))),
         tables={id(table): number for number, (_, table) in enumerate(tables(report))},
         charts={id(panel): number for number, panel in enumerate(_panels(report))},
         id=id,
     )
-
-
-def embedded(value: Any) -> str:
-    """A value as JSON that can stand inside a script element."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.translate(ESCAPED)
 
 
 def _library() -> str:

@@ -24,6 +24,10 @@ FINISHED, JOURNAL, FAILED = ".parquet", ".journal.jsonl", ".failed.json"
 """How names end: of a finished cell's file, an unfinished one's journal and a failed one's mark."""
 
 
+LONGEST = 200
+"""Letters of a folder's name; disks take 255."""
+
+
 AXES = ("task", "model", "select", "order", "attention", "k", "draw")
 """What tells cells of one setting apart."""
 
@@ -52,12 +56,18 @@ class Identity:
         spec = self.spec
         kind = "-".join(map(slug, (spec.select, spec.order, spec.attention)))
         file = f"{kind}-k{spec.k:05d}-d{spec.draw:02d}-{self.cell}"
-        return f"{slug(spec.task)}/{slug(spec.model)}/{file}"
+        return f"{_folder(spec.task)}/{_folder(spec.model)}/{file}"
 
 
 def slug(text: str) -> str:
     """A text as a part of a file's name: letters, digits, dots and underscores stay."""
     return re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-.") or "-"
+
+
+def _folder(name: str) -> str:
+    """A name as a folder's; where a disk would not take it, its beginning and a hash."""
+    folder = slug(name)
+    return folder if len(folder) <= LONGEST else f"{folder[:LONGEST]}-{digest(name)[:12]}"
 
 
 def digest(value: Any) -> str:

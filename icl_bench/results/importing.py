@@ -1,9 +1,10 @@
 """Takes predictions that were made elsewhere into a results folder.
 
 A file is read and checked whole before anything is stored. Cells are taken as they stand; what the
-analysis could not count honestly (repeated rows, percentages for shares) is refused. Draws that
-lack test rows are taken in: tables compare them on their common rows and say what is left out.
-An import is one file in ``imported/``, with all its cells.
+analysis could not count honestly (repeated rows, percentages for shares, rows that contradict each
+other or themselves) is refused. Draws that lack test rows are taken in: tables compare them on
+their common rows and say what is left out. An import is one file in ``imported/``, with all its
+cells.
 """
 
 from __future__ import annotations
@@ -59,6 +60,13 @@ USUAL = {"teaching": "plain", "queries": "test", "label_space": "all"}
 """What columns may say of the usual, for which the store has a missing value."""
 
 
+QUERIES = ("test", "copied")
+"""What ``queries`` may say."""
+
+
+PROBABILITIES = ("probability", "margin", "label_mass")
+
+
 LEAST = {"k": 1}
 """The smallest whole number a column may hold, where that is not 0."""
 
@@ -93,7 +101,7 @@ def import_predictions(file: Path, results: Place) -> Import:
     """Store a file of predictions in a results folder, once.
 
     Raises ``UserError`` where the file cannot be read, lacks columns or values, has rows that
-    repeat, or the folder cannot be written.
+    repeat or contradict each other, or the folder cannot be written.
     """
     ending = next((e for e in reversed(ENDINGS) if file.name.lower().endswith(e)), None)
     shown = plain(file)
@@ -230,11 +238,14 @@ def _known_columns(table: pa.Table, shown: str, variant: str) -> dict[str, pa.Ch
     columns["attention"] = columns["attention"].fill_null("full")
     columns["backend"] = columns["backend"].fill_null("imported")
     columns["variant"] = columns["variant"].fill_null(variant)
-    columns["valid"] = columns["valid"].fill_null(True)
+    _check_golds(columns, shown)
+    right = pc.equal(columns["gold"], columns["prediction"])
+    given = {name: table[name] for name in table.column_names} | columns
+    scored = np.any([given[name].is_valid() for name in SCORES if name in given], axis=0)
+    labelled = pc.if_else(scored, None, right)  # free text is not right or wrong
     if columns["correct"].null_count == len(table):
-        right = pc.equal(columns["gold"], columns["prediction"])
-        scored = np.any([columns[name].is_valid() for name in SCORES], axis=0)
-        columns["correct"] = pc.if_else(scored, None, right)  # free text is not right or wrong
+        columns["correct"] = labelled
+    _check_correct(columns, labelled, shown)
     columns["cell"] = _cells(columns, shown)
     return {field.name: columns[field.name].cast(field.type) for field in schema}
 
@@ -253,12 +264,15 @@ def _typed(column: pa.ChunkedArray, field: pa.Field, where: str) -> pa.ChunkedAr
     if types.is_integer(kind):
         return _whole(column, where, LEAST.get(field.name, 0))
     if types.is_floating(kind):
-        return _fractions(column, where, share=field.name in SCORES)
+        return _fractions(column, where, field.name)
     if types.is_boolean(kind):
         return _booleans(column, where)
     if types.is_list(kind):
         return _id_lists(column, where)
-    return _text(column, where, empty=field.name in TEXTS)
+    text = _text(column, where, empty=field.name in TEXTS)
+    if field.name == "queries":
+        _check(_among(text, (*QUERIES, None)), column, where, " or ".join(QUERIES))
+    return text
 
 
 def _text(column: pa.ChunkedArray, where: str, *, empty: bool) -> pa.ChunkedArray:
@@ -283,13 +297,14 @@ def _whole(column: pa.ChunkedArray, where: str, least: int) -> pa.ChunkedArray:
     return pa.chunked_array([pa.array(values, from_pandas=True).cast(pa.int32())])
 
 
-def _fractions(column: pa.ChunkedArray, where: str, *, share: bool) -> pa.ChunkedArray:
+def _fractions(column: pa.ChunkedArray, where: str, name: str) -> pa.ChunkedArray:
     import pyarrow as pa
 
-    expected = "a share of 1, no percentage" if share else "a number"
+    probability = name in PROBABILITIES
+    expected = "a probability from 0 to 1" if probability else "a share of 1, no percentage"
     values = _numbers(column, where, expected)
-    most = SHARE if share else np.finfo(float).max
-    _check((np.abs(values) <= most) | np.isnan(values), column, where, expected)
+    least = 0 if probability else -SHARE
+    _check(((values >= least) & (values <= SHARE)) | np.isnan(values), column, where, expected)
     return pa.chunked_array([pa.array(values, from_pandas=True)])
 
 
@@ -339,11 +354,19 @@ def _booleans(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
         _refuse_type(column, where, expected)
     said = pc.utf8_lower(column.cast(pa.string()))
     yes, no, nothing = (
-        pc.is_in(said, value_set=pa.array(words))
+        _among(said, words)
         for words in (["true", "1", "1.0"], ["false", "0", "0.0"], ["", "nan", None])
     )
     _check(np.any([yes, no, nothing], axis=0), column, where, expected)
-    return pc.if_else(nothing, None, yes)
+    return pa.chunked_array([pc.if_else(pa.array(nothing), None, pa.array(yes))])
+
+
+def _among(column: pa.ChunkedArray, values: Sequence[str | None]) -> np.ndarray:
+    """Whether each value is one of these, of which a missing one may be one, ``(rows,)``."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return np.asarray(pc.is_in(column, value_set=pa.array(values, pa.string())))
 
 
 def _id_lists(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
@@ -402,6 +425,50 @@ def _check(good: np.ndarray, column: pa.ChunkedArray, where: str, expected: str)
         row = int(good.argmin())
         value = short(column[row].as_py())
         raise UserError(f"{where}: {value} in row {row + 1:,}; expected {expected}")
+
+
+def _check_golds(columns: Mapping[str, pa.ChunkedArray], shown: str) -> None:
+    """Refuse a test row that has one right answer here and another one there."""
+    import pandas as pd
+
+    keys = ["task", "variant", "label_space", "queries", "test_id"]
+    codes = pd.DataFrame({name: _codes(columns[name].fill_null("")) for name in keys})
+    codes["gold"] = _codes(columns["gold"])
+    first = codes.reset_index().groupby(keys, sort=False)[["index", "gold"]].transform("first")
+    differs = (codes["gold"] != first["gold"]).to_numpy()
+    if differs.any():
+        row = int(differs.argmax())
+        before = int(first["index"][row])
+        name, gold, other = (
+            short(columns[column][at].as_py())
+            for column, at in (("test_id", row), ("gold", row), ("gold", before))
+        )
+        raise UserError(
+            f"{shown}: column gold: {gold} in row {row + 1:,}, but {other} in row {before + 1:,} "
+            f"for the same test row ({name}); a test row has one right answer"
+        )
+
+
+def _check_correct(
+    columns: Mapping[str, pa.ChunkedArray], right: pa.ChunkedArray, shown: str
+) -> None:
+    """Refuse a label that is said to be right and is not the gold one, or the other way round.
+
+    ``right`` is what the labels say, missing where nothing can be said.
+    """
+    import pyarrow.compute as pc
+
+    agrees = np.asarray(pc.equal(columns["correct"], right).fill_null(True))
+    if not agrees.all():
+        row = int(agrees.argmin())
+        said, gold, prediction = (
+            short(columns[name][row].as_py()) for name in ("correct", "gold", "prediction")
+        )
+        raise UserError(
+            f"{shown}: column correct: {said} in row {row + 1:,}, where gold is {gold} and "
+            f"prediction {prediction}; give predictions as the labels that they stand for, or "
+            "leave the column out to have it worked out"
+        )
 
 
 def _check_missing(column: pa.ChunkedArray, where: str) -> None:

@@ -23,9 +23,12 @@ from icl_bench.sweep.k_values import KValues, parse_per_label
 from icl_bench.sweep.tokenized_task import Queries, Scoring
 from icl_bench.tasks.label_subset import HalfLabels
 from icl_bench.tasks.spec import TaskSpec
-from icl_bench.wording import comma_list, plain
+from icl_bench.wording import comma_list, plain, whole
 
 T = TypeVar("T")
+
+
+MOST_DRAWS = 10_000
 
 
 def read_text(parse: Callable[[str], T]) -> BeforeValidator:
@@ -161,6 +164,12 @@ class RunSpec(Frozen):
             )
 
 
+def check_draws(draws: int | None) -> None:
+    """Raise ``UserError`` for a number of draws that nobody can mean; None is the usual one."""
+    if draws is not None and not 1 <= draws <= MOST_DRAWS:
+        raise UserError(f"--draws {whole(draws)}: expected 1 to {MOST_DRAWS:,}")
+
+
 def orders_for(
     spec: SelectorSpec, asked: Sequence[Order] | None, *, labelled: bool
 ) -> Sequence[Order]:
@@ -186,8 +195,7 @@ def check_prompts(
 
     Needs no data: ``labelled`` says whether the task's answers are labels.
     """
-    if draws is not None and draws < 1:
-        raise UserError(f"--draws {draws}: must be at least 1")
+    check_draws(draws)
     for spec in select:
         spec.check_allowed(labelled=labelled)
         perturbation.check_allowed(shared=spec.shared, labelled=labelled)

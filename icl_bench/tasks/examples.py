@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,8 +19,8 @@ from icl_bench.seeds import generator
 from icl_bench.tasks.sources import data_folder, find_source
 from icl_bench.tasks.spec import TaskSpec
 from icl_bench.tasks.splits import Row, Split
-from icl_bench.text_files import decode, read_file
-from icl_bench.wording import one_line, plain, short
+from icl_bench.text_files import decode, parse_json, read_file
+from icl_bench.wording import nearest, one_line, plain, short, whole
 
 PAPER_IDS = "paper_test_ids.json"
 
@@ -176,6 +176,7 @@ def load_data(
         *source.notes,
         *_lacking_notes("train", train_lacking),
         *_lacking_notes("test", test_lacking),
+        *_unused_name_notes(spec, set(reader.sources.values())),
         *chosen.notes,
         *(["train and test are the same rows"] if len({s.sha256 for s in splits}) == 1 else []),
         *_unseen_notes(chosen.rows, labels),
@@ -198,6 +199,19 @@ def _lacking_notes(split: str, lacking: Mapping[str, str]) -> list[str]:
         f"{_rows(count, split)} {'has' if count == 1 else 'have'} no {name} and "
         f"{'was' if count == 1 else 'were'} left out"
         for name, count in Counter(lacking.values()).items()
+    ]
+
+
+def _unused_name_notes(spec: TaskSpec, there: Set[str]) -> list[str]:
+    """Say which labels of ``labels.names`` no row has: mistyped, they change no label.
+
+    Where the rows have what a label is written as, they are another copy of the data.
+    """
+    names = spec.labels.names if spec.labels else {}
+    return [
+        one_line(f"labels.names: no row has the label {short(name)}; {nearest(name, there)}")
+        for name, written in names.items()
+        if not {name, written} & there
     ]
 
 
@@ -235,7 +249,7 @@ def _choose(
 ) -> _Chosen:
     """The test rows that are asked, in evaluation order."""
     if test_size is not None and test_size < 1:
-        raise UserError(f"a test size of {test_size}: expected 1 or more")
+        raise UserError(f"a test size of {whole(test_size)}: expected 1 or more")
     rows = spec.test
     if isinstance(rows.ids, tuple):
         return _by_ids(rows.ids, f"{spec.name}: test.ids", pool, lacking, test_size)
@@ -284,7 +298,9 @@ def _by_ids(
 
 
 def _refuse_size(asked: int, there: int, whose: str) -> None:
-    raise UserError(f"{asked:,} test rows are asked for; {whose} {there:,}: ask for at most those")
+    raise UserError(
+        f"{whole(asked)} test rows are asked for; {whose} {there:,}: ask for at most those"
+    )
 
 
 def _paper_ids_file(spec: TaskSpec, data_dir: Path | None) -> Path | None:
@@ -296,7 +312,7 @@ def _paper_ids_file(spec: TaskSpec, data_dir: Path | None) -> Path | None:
 
 def _paper_ids(raw: bytes, shown: str) -> list[str]:
     try:
-        content = json.loads(decode(raw, shown))
+        content = parse_json(decode(raw, shown))
     except (ValueError, RecursionError) as error:
         raise UserError(one_line(f"{shown}: not JSON: {error}")) from None
     ids = content.get("row_ids") if isinstance(content, dict) else None

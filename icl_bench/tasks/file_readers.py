@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 from icl_bench.errors import UserError
 from icl_bench.table_files import csv_rows, gunzip, parquet_table, refusing_damaged_parquet
 from icl_bench.tasks.splits import Row, Split, no_column
-from icl_bench.text_files import decode, read_file
+from icl_bench.text_files import decode, parse_json, read_file
 from icl_bench.wording import one_line, short
 
 
@@ -42,7 +41,7 @@ def _jsonl_rows(content: bytes, shown: str) -> Iterator[Row]:
             continue
         where = f"{shown}:{number}"
         try:
-            cells = json.loads(line)
+            cells = parse_json(line)
         except (ValueError, RecursionError) as error:
             raise UserError(one_line(f"{where}: not JSON: {error}")) from None
         if not isinstance(cells, dict):

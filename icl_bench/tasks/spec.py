@@ -6,7 +6,7 @@ import string
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from icl_bench.frozen import Frozen
 from icl_bench.registry import METRICS, TASK_SOURCES
@@ -19,8 +19,18 @@ def _known_metric(name: str) -> str:
 
 
 MetricName = Annotated[str, AfterValidator(_known_metric)]
-Seed = Annotated[int, Field(ge=0, lt=2**64)]
-Count = Annotated[int, Field(ge=1, le=10**9)]
+
+
+def _no_truth(value: Any) -> Any:
+    """Pydantic would take ``true`` for 1."""
+    if isinstance(value, bool):
+        raise ValueError(f"expected a number, not {str(value).lower()}")
+    return value
+
+
+IsNumber = BeforeValidator(_no_truth)
+Seed = Annotated[int, Field(ge=0, lt=2**64), IsNumber]
+Count = Annotated[int, Field(ge=1, le=10**9), IsNumber]
 
 
 Name = Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -29,7 +39,7 @@ Name = Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$
 class Holdout(Frozen):
     """A test split cut from a set that has none: ``rng(seed).permutation(n)[:ceil(share * n)]``."""
 
-    share: float = Field(gt=0, lt=1)
+    share: Annotated[float, Field(gt=0, lt=1), IsNumber]
     seed: Seed
 
 
@@ -138,6 +148,12 @@ class Template(Frozen):
                 f"output must hold one field, the answer, at its end, like 'intent: {{label}}' "
                 f"(got {self.output!r})"
             )
+        if not self.input_fields:
+            hint = "; {{…}} stands for the braces themselves" if "{{" in self.input else ""
+            raise ValueError(
+                "input must show a field of the row, like {text}: all rows would make the same "
+                f"prompt (got {self.input!r}{hint})"
+            )
         if fields[0] in self.input_fields:
             raise ValueError(f"input must not show the answer field {{{fields[0]}}}")
         return self
@@ -189,7 +205,7 @@ class TestRows(Frozen):
 class Pool(Frozen):
     """Which rows of the train file may become demonstrations."""
 
-    drop_longest: float = Field(default=0.0, ge=0, lt=1)
+    drop_longest: Annotated[float, Field(ge=0, lt=1), IsNumber] = 0.0
     """The share of longest demonstrations (in the model's tokens) that is left out: rows longer
     than the ``1 - drop_longest`` quantile (Bertsch et al. 2025's code: 0.01)."""
 
@@ -221,11 +237,22 @@ class TaskSpec(Frozen):
         for where, mapping in mappings:
             if missing := sorted(fields - mapping.keys()):
                 raise ValueError(f"the template uses {{{missing[0]}}}, which {where} does not name")
+        self._refuse_escaped({name for _, mapping in mappings for name in mapping})
         usual = "labels" if self.labels else "text"
         if wrong := sorted(n for n in self.metrics if METRICS[n].answers not in (usual, "any")):
             reason = "for free text" if self.labels else "for labels, and 'labels:' is missing"
             raise ValueError(f"metric {wrong[0]} is {reason}")
         return self
+
+    def _refuse_escaped(self, names: set[str]) -> None:
+        """Refuse ``{{text}}``, which shows the name of a field in braces, the same in all rows."""
+        for part in (self.template.input, self.template.output):
+            literal = "".join(text for text, *_ in string.Formatter().parse(part))
+            if escaped := next((name for name in sorted(names) if f"{{{name}}}" in literal), None):
+                raise ValueError(
+                    f"the template writes {{{{{escaped}}}}}, which shows the word {escaped} in "
+                    f"braces; for the row's own write {{{escaped}}}"
+                )
 
     @property
     def is_classification(self) -> bool:

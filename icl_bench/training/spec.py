@@ -13,7 +13,7 @@ from icl_bench.errors import UserError
 from icl_bench.frozen import Frozen
 from icl_bench.registry import TRAINING_METHODS
 from icl_bench.sweep.k_values import KValues
-from icl_bench.sweep.run_spec import read_text
+from icl_bench.sweep.run_spec import check_draws, read_text
 from icl_bench.training.classification_head import Head
 from icl_bench.training.examples import Validation
 
@@ -45,6 +45,7 @@ class FinetuneSpec(Frozen):
         if not self.method:
             known = ", ".join(TRAINING_METHODS)
             raise UserError(f"--method: empty; give {known}, several with commas")
+        check_draws(self.draws)
         check_dtype(self.dtype)
         if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:
             raise UserError(

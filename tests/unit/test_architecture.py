@@ -13,7 +13,7 @@ import icl_bench
 ROOT = Path(icl_bench.__file__).parent
 
 GROUND = ("errors", "wording", "seeds", "frozen", "quiet_libraries", "registry", "text_files",
-          "table_files")  # fmt: skip
+          "table_files", "escaping")  # fmt: skip
 LAYERS: Mapping[str, tuple[str, ...]] = {
     "models": GROUND,
     "metrics": (*GROUND, "models"),
@@ -37,6 +37,7 @@ WITHIN_GROUND = {
     "text_files": {"errors", "wording"},
     "table_files": {"errors", "wording", "text_files"},
     "registry": {"errors", "wording"},
+    "escaping": {"wording"},
 }
 """The same for the modules of the ground floor, of which the others import nothing."""
 

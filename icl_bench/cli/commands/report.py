@@ -47,4 +47,4 @@ def report(
     asked = {"task": task, "model": model}
     only = {name: value for name, value in asked.items() if value}
     written = write_report(results, out, only=only, figures=figures, data_dir=data_dir)
-    console().print(written.in_words(), markup=False, highlight=False, soft_wrap=True)
+    console().print(written.in_words(), soft_wrap=True)

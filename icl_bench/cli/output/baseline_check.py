@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
+from rich.text import Text
 
 from icl_bench.analysis.baseline_check import point_name
 from icl_bench.analysis.regression import PAIR
@@ -14,7 +14,7 @@ from icl_bench.analysis.words import UNPERTURBED
 from icl_bench.cli.output.tables import empty_table, print_lines
 from icl_bench.demonstrations.selector_spec import cautions
 from icl_bench.metrics.scores import title
-from icl_bench.wording import DASH, counted, percent, plain, short
+from icl_bench.wording import DASH, counted, percent, plain, rounded, short
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,11 +40,11 @@ def print_check(check: Check, console: Console) -> None:
 
 
 def _line(console: Console, text: str, style: str = "") -> None:
-    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+    console.print(text, style=style, soft_wrap=True)
 
 
 def _table(title: str, group: Any) -> Table:
-    table = empty_table(escape(title))
+    table = empty_table(title)
     further = [name for name in ("attention", "score") if set(group[name]) - {"full", "correct"}]
     several = bool(group.duplicated(["teaching", "select", "order", "attention", "k"]).any())
     perturbed = ["teaching"] if group["teaching"].notna().any() else []
@@ -56,14 +56,14 @@ def _table(title: str, group: Any) -> Table:
         table.add_column(name, justify="right", no_wrap=name.startswith("95"))
     table.add_column("verdict")
     for row in group.to_dict("records"):
-        verdict, style = row["verdict"], STYLES.get(row["verdict"])
+        verdict, style = row["verdict"], STYLES.get(row["verdict"], "")
         table.add_row(
-            *(escape(_named(row, name)) for name in named),
+            *(_named(row, name) for name in named),
             str(row["k"]), str(row["draws"]), str(row["rows"]),
             percent(row["base_mean"]), percent(row["mean"]), percent(row["difference"], "+"),
             f"{percent(row['ci_low'], '+')} {DASH} {percent(row['ci_high'], '+')}",
-            DASH if math.isnan(row["p_holm"]) else f"{row['p_holm']:.4f}",
-            f"[{style}]{verdict}[/]" if style else verdict,
+            DASH if math.isnan(row["p_holm"]) else rounded(row["p_holm"], 4),
+            Text(verdict, style),
         )  # fmt: skip
     return table
 

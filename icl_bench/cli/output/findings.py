@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
-
 from icl_bench.analysis.columns import Column
 from icl_bench.analysis.finding import Finding, Printed
 from icl_bench.analysis.words import cautions_of, undecided
@@ -16,7 +14,7 @@ from icl_bench.cli.output.tables import empty_table, print_lines
 from icl_bench.metrics.scores import ACCURACY, measure, title
 from icl_bench.models.attention_patterns import FULL
 from icl_bench.registry import FINDINGS
-from icl_bench.wording import DASH, percent
+from icl_bench.wording import DASH, p_value, percent, rounded, three_digits
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,12 +48,11 @@ def _shown(column: Column, value: Any) -> str:
         case "points":
             return percent(value / column.unit, "+")
         case "p":
-            return "<0.001" if value < 0.001 else f"{value:.3f}"
+            return p_value(value)
         case "count":
-            return f"{value / column.unit:,.0f}"
+            return rounded(value / column.unit, 0)
         case "number":
-            number = value / column.unit
-            return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+            return three_digits(value / column.unit)
         case "flag":
             return "yes" if value else "no"
     return str(value)
@@ -94,7 +91,7 @@ def _print(
 ) -> None:  # fmt: skip
     table, columns = _numbered(table, columns, numbers)
     for named, kept, part in _parts(heading, columns, table):
-        console.print(named, style="bold", highlight=False)
+        console.print(named, style="bold")
         console.print(_table(kept, part))
     names = {column.name for column in columns}
     print_lines(console, *(undecided(table) if "advice" in names else []), *cautions_of(table))
@@ -105,13 +102,14 @@ def print_advice(results: Path, asked: str, only: Mapping[str, str | None], *, j
     from icl_bench.analysis.advice import Budget, advise_folder, lines
     from icl_bench.analysis.summary import records
     from icl_bench.cli.output.tables import print_json
+    from icl_bench.cli.output.terminal import console
 
     budget = Budget.parse(asked)
     table = advise_folder(results, budget, {n: v for n, v in only.items() if v is not None})
     if json:
         print_json({"budget": str(budget), "advice": records(table)})
     else:
-        print("\n".join(lines(table, budget)))
+        console().print("\n".join(lines(table, budget)), soft_wrap=True)
 
 
 def _measured(
@@ -170,5 +168,5 @@ def _table(columns: Sequence[Column], frame: pd.DataFrame) -> Table:
         )
     rows: Any = frame.to_dict("records")
     for row in rows:
-        table.add_row(*(escape(shown(column, row)) for column in columns))
+        table.add_row(*(shown(column, row) for column in columns))
     return table

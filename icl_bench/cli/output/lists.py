@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
-
 from icl_bench.cli.output.plan import in_bytes
 from icl_bench.cli.output.tables import empty_table, print_lines
-from icl_bench.wording import DASH, counted
+from icl_bench.wording import DASH, counted, rounded
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,14 +28,14 @@ def print_perplexity(frame: Any, console: Console) -> None:
         for row in group.to_dict("records"):
             other = row["attention"] != str(FULL)
             table.add_row(
-                escape(row["attention"]),
+                row["attention"],
                 f"{row['after']:,} {DASH} {row['length']:,}",
-                f"{row['perplexity']:.2f}",
+                rounded(row["perplexity"], 2),
                 _limits(row["ci_low"], row["ci_high"], 2),
-                f"{row['ratio']:.3f}" if other else "",
+                rounded(row["ratio"], 3) if other else "",
                 _limits(row["ratio_low"], row["ratio_high"], 3) if other else "",
-                "" if math.isnan(row["p_holm"]) else f"{row['p_holm']:.3f}",
-                f"{row['prefill_flops'] / 1e12:.1f}",
+                "" if math.isnan(row["p_holm"]) else rounded(row["p_holm"], 3),
+                rounded(row["prefill_flops"] / 1e12, 1),
                 in_bytes(row["cache_bytes"]),
             )
         console.print(table)
@@ -48,7 +46,7 @@ def print_perplexity(frame: Any, console: Console) -> None:
 def _limits(low: float, high: float, digits: int) -> str:
     if math.isnan(low):
         return DASH
-    return f"{low:.{digits}f} {DASH} {high:.{digits}f}"
+    return f"{rounded(low, digits)} {DASH} {rounded(high, digits)}"
 
 
 def print_models(records: list[dict[str, Any]], console: Console) -> None:
@@ -60,7 +58,7 @@ def print_models(records: list[dict[str, Any]], console: Console) -> None:
         table.add_column(name)
     for record in records:
         reads = f"{record['context_tokens']:,}"
-        table.add_row(escape(record["name"]), reads, *_here_or_needed(record, record["needs"]))
+        table.add_row(record["name"], reads, *_here_or_needed(record, record["needs"]))
     console.print(table)
     print_lines(console, "What is on the hub is downloaded when it is first used.")
 
@@ -68,7 +66,7 @@ def print_models(records: list[dict[str, Any]], console: Console) -> None:
 def _here_or_needed(record: dict[str, Any], needs: str) -> tuple[str, str]:
     """Whether something is on this machine; what it is, and what it needs where it is not."""
     here = record["installed"]
-    return "yes" if here else "no", escape(record["description"] + ("" if here else f"\n{needs}"))
+    return "yes" if here else "no", record["description"] + ("" if here else f"\n{needs}")
 
 
 def print_shown(shown: Shown, console: Console) -> None:
@@ -93,7 +91,7 @@ def print_shown(shown: Shown, console: Console) -> None:
     if row.get("probability") is not None:
         facts["probability"] = f"{row['probability']:.4f}, margin {row['margin']:.4f}"
     for name, value in facts.items():
-        console.print(f"{name:>12}  {value}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"{name:>12}  {value}", soft_wrap=True)
 
 
 def print_tasks(records: list[dict[str, Any]], console: Console) -> None:
@@ -103,7 +101,7 @@ def print_tasks(records: list[dict[str, Any]], console: Console) -> None:
         table.add_column(name, no_wrap=name == "task")
     for record in records:
         metrics = ", ".join(record["metrics"])
-        table.add_row(escape(record["name"]), metrics, *_here_or_needed(record, record["data"]))
+        table.add_row(record["name"], metrics, *_here_or_needed(record, record["data"]))
     console.print(table)
     print_lines(console, "Licenses and sources: --json. A task's counts and leaks: --check NAME.")
 
@@ -112,7 +110,7 @@ def print_report(report: dict[str, Any], console: Console) -> None:
     """A task's data in numbers."""
 
     def line(name: str, value: str) -> None:
-        console.print(f"{name:>22}  {value}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"{name:>22}  {value}", soft_wrap=True)
 
     line("task", report["task"])
     line("data", report["origin"])

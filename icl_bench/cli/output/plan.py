@@ -55,7 +55,7 @@ def print_plan(
     from icl_bench.sweep.notes import asked, notes
 
     data, model = sweep.task.data, sweep.model
-    console.print(f"{data.spec.name} · {model.name}, tokens", style="bold", highlight=False)
+    console.print(f"{data.spec.name} · {model.name}, tokens", style="bold")
     rows = list(zip(sweep.plan.cells, seconds, works, strict=True))
     for curve in dict.fromkeys(map(_curve, sweep.plan.cells)):
         console.print(_plan_table(curve, [row for row in rows if _curve(row[0]) == curve]))

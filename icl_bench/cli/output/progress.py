@@ -16,10 +16,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from icl_bench.cli.output.terminal import console
+from icl_bench.escaping import on_terminal
 from icl_bench.quiet_libraries import hush_libraries
 from icl_bench.sweep.notes import asked, notes
 from icl_bench.sweep.runner import Watcher
-from icl_bench.wording import counted
+from icl_bench.wording import counted, percent
 
 if TYPE_CHECKING:
     from icl_bench.sweep.plan import CellPlan, Plan
@@ -38,7 +39,7 @@ class Display:
     def note(self, text: str) -> None:
         """One line, unless quiet."""
         if not self._quiet:
-            self._console.print(text, highlight=False, markup=False)
+            self._console.print(text)
 
     @contextmanager
     def preparing(self) -> Iterator[Callable[[str], None]]:
@@ -48,7 +49,7 @@ class Display:
             yield lambda _: None
             return
         with self._console.status("starting") as status:
-            yield lambda text: status.update(text)
+            yield lambda text: status.update(Text(on_terminal(text)))
 
     def plan(self, sweep: Sweep) -> None:
         """What will run, and what a user must know about the data, unless quiet."""
@@ -79,13 +80,14 @@ class Display:
             reasons.setdefault(reason, []).append(str(spec))
         for reason, specs in reasons.items():
             if len(specs) == 1:
-                print(f"failed: {specs[0]}: {reason}", file=sys.stderr)
+                print(on_terminal(f"failed: {specs[0]}: {reason}"), file=sys.stderr)
                 continue
-            print(f"failed: {len(specs)} cells: {reason}", *specs, sep="\n  ", file=sys.stderr)
+            lines = [f"failed: {len(specs)} cells: {reason}", *specs]
+            print(*map(on_terminal, lines), sep="\n  ", file=sys.stderr)
         if outcome.prompt_tokens:
             self.note(
                 f"{outcome.prompt_tokens:,} prompt tokens, "
-                f"{outcome.cached_tokens / outcome.prompt_tokens:.1%} of them cached; "
+                f"{percent(outcome.cached_tokens / outcome.prompt_tokens)}% of them cached; "
                 f"{outcome.answer_tokens:,} answer tokens"
             )
         computed, kept, failed = map(len, (outcome.computed, outcome.kept, outcome.failed))

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
 from rich.table import Table
 
 from icl_bench.cli.output.tables import empty_table, print_lines
@@ -52,7 +51,7 @@ def print_summary(summary: Summary, console: Console, order: bool = True) -> Non
         console.print(_curve_table(name, group, settings))
         print_lines(console, *named, *cautions(group["select"]))
     if summary.failed:
-        console.print(f"{counted(len(summary.failed), 'cell')} failed:", highlight=False)
+        console.print(f"{counted(len(summary.failed), 'cell')} failed:")
         print_lines(console, *(f"{CellSpec(**f['spec'])}: {f['reason']}" for f in summary.failed))
 
 
@@ -107,8 +106,8 @@ def _sensitivity(row: Any, settings: Mapping[str, int]) -> str:
     attention = "" if row.attention == str(FULL) else f", {row.attention}"
     name = f"{row.select}{attention}{_setting(row.variant, settings)}, k={row.k}"
     return (
-        f"{name}: {row.changed:.1%} ({row.ci_low:.1%} to {row.ci_high:.1%}) of the predictions "
-        "change with the demonstrations' order"
+        f"{name}: {percent(row.changed)}% ({percent(row.ci_low)}% to {percent(row.ci_high)}%) of "
+        "the predictions change with the demonstrations' order"
     )
 
 
@@ -149,7 +148,7 @@ def _curve_table(name: str, group: Any, settings: Mapping[str, int]) -> Table:
         ]  # fmt: skip
         if settings:
             cells.append(str(settings.get(row["variant"], "")))
-        table.add_row(*map(escape, cells))
+        table.add_row(*cells)
     return table
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from rich import box
 from rich.padding import Padding
 from rich.table import Table
-from rich.text import Text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,4 +33,4 @@ def empty_table(title: str | None = None) -> Table:
 def print_lines(console: Console, *texts: str) -> None:
     """Plain lines below a table, broken at words and indented."""
     for text in texts:
-        console.print(Padding(Text(text), (0, 0, 0, 2)))
+        console.print(Padding(text, (0, 0, 0, 2)))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from icl_bench.analysis.summary import records
-from icl_bench.report.charts import PERCENT, Look, tip
+from icl_bench.report.charts import PERCENT, POINTS, Look, tip
 from icl_bench.report.tables import Table
+from icl_bench.wording import percent, rounded
 
 if TYPE_CHECKING:
     import altair as alt
@@ -42,8 +43,37 @@ class Panel:
         """The Vega-Lite specification, rows and all."""
         found: dict[str, Any] = self.chart.to_dict(validate=False)  # it takes as long as the rest
         found.pop("config", None)
-        found["datasets"] = {**found.get("datasets", {}), "rows": self.rows}
+        found["datasets"] = {**found.get("datasets", {}), "rows": _with_texts(found, self.rows)}
         return found
+
+
+TEXTS: Mapping[str, Callable[[float], str]] = {
+    PERCENT: lambda value: f"{percent(value)}%",
+    POINTS: lambda value: f"{percent(value, '+')}%".replace("-", "\N{MINUS SIGN}"),
+    ".2f": lambda value: rounded(value, 2),
+}
+"""Formats of numbers -> how they are written here: Vega rounds halves away from zero."""
+
+
+def _with_texts(spec: dict[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with the texts of what hovering shows, which it then reads instead of numbers."""
+    written: dict[str, Callable[[float], str]] = {}
+    names: dict[str, str] = {}
+    for layer in spec["layer"]:
+        for shown in layer.get("encoding", {}).get("tooltip", ()):
+            if text := TEXTS.get(shown.get("format", "")):
+                name = f"{shown['field']}_text"
+                names[name], written[name] = shown["field"], text
+                shown |= {"field": name, "type": "nominal"}
+                del shown["format"]
+    return [
+        {**row, **{
+            name: written[name](row[field])
+            for name, field in names.items()
+            if row.get(field) is not None
+        }}
+        for row in rows
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ def test_an_order_reads_back_what_it_writes(order):
         ("relevence", "did you mean relevance"),
         ("shufled:3", "did you mean shuffled:SEED"),
         ("", "known: by-label, drawn, relevance"),
-        ("shuffled", "a shuffle has a number, like shuffled:16"),
+        ("shuffled", "a shuffle has a number of 1 to 18 digits, like shuffled:16"),
         ("shuffled:x", "a shuffle has a number"),
         ("shuffled:-1", "a shuffle has a number"),
         ("shuffled:1.5", "a shuffle has a number"),

@@ -23,8 +23,9 @@ from support.fakes import FREE_TEXT, FakeBackend, plan, runner
 from icl_bench.analysis.summary import summarise_folder
 from icl_bench.cli import main
 from icl_bench.errors import CellError, UserError
+from icl_bench.escaping import in_markdown
 from icl_bench.prompts.encoding import PromptSet
-from icl_bench.report.leaderboard import COLUMNS, as_csv, as_markdown, cell, leaderboard, write
+from icl_bench.report.leaderboard import COLUMNS, as_csv, as_markdown, leaderboard, write
 from icl_bench.results.exporting import export_results
 from icl_bench.results.importing import import_predictions
 from icl_bench.results.reading import finished_cells, read_results
@@ -234,17 +235,17 @@ def test_markup_in_names_is_shown_as_it_is(tmp_path: Path):
 
 
 def test_plain_names_are_left_alone():
-    assert cell("trec_fine") == "trec_fine"
-    assert cell("gemma3-270m") == "gemma3-270m"
-    assert cell("shuffled:1") == "shuffled:1"
-    assert cell("_x_") == r"\_x\_"
+    assert in_markdown("trec_fine") == "trec_fine"
+    assert in_markdown("gemma3-270m") == "gemma3-270m"
+    assert in_markdown("shuffled:1") == "shuffled:1"
+    assert in_markdown("_x_") == r"\_x\_"
 
 
 @given(st.text())
 @example("\u2028|")
 @example("\\|")
 def test_no_name_breaks_the_table(text: str):
-    shown = cell(text)
+    shown = in_markdown(text)
     assert shown
     assert len(shown.splitlines()) == 1
     assert not re.search(r"[<>]", shown)

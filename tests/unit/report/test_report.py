@@ -30,10 +30,11 @@ from support.predictions import cell, frame
 from icl_bench.analysis.findings import find
 from icl_bench.cli import main
 from icl_bench.errors import CellError, UserError
+from icl_bench.escaping import in_script
 from icl_bench.report import write_report
 from icl_bench.report.build import make_report
 from icl_bench.report.naming import Naming
-from icl_bench.report.page import embedded, page
+from icl_bench.report.page import page
 from icl_bench.report.prediction_sample import FIELDS, in_turns, sample
 from icl_bench.results.importing import import_predictions
 from icl_bench.results.reading import Stored, read_some
@@ -433,7 +434,7 @@ def test_no_text_from_data_becomes_markup(tmp_path: Path, parsed: Parsed):
 
 def test_embedded_json_cannot_end_its_script_and_says_the_same():
     value = {EVIL: [EVIL, 1.5, None, "\u2029"]}
-    text = embedded(value)
+    text = in_script(value)
     assert not set("<>&\u2028\u2029") & set(text)
     assert json.loads(text) == value
 

@@ -23,13 +23,13 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 from support.fakes import FREE_TEXT, FakeBackend, plan, runner
 
 from icl_bench import read_results
 from icl_bench.analysis.summary import summarise_folder
 from icl_bench.cli import main
 from icl_bench.cli.output.summary import print_summary
+from icl_bench.cli.output.terminal import console
 from icl_bench.errors import UserError
 from icl_bench.report.prompt_trace import find_prediction
 from icl_bench.results.cells import AXES, prediction_schema
@@ -102,10 +102,16 @@ def test_every_prediction_enters_the_results_with_what_it_does_not_say_filled(
     assert set(found["attention"]) == {"full"}
     assert set(found["backend"]) == {"imported"}
     assert found["correct"].tolist() == (frame["gold"] == frame["prediction"]).tolist()
-    assert found["correct"].dtype == found["valid"].dtype == bool
-    assert found["valid"].all()
+    assert found["correct"].dtype == bool
     assert found["k"].dtype == "int32"
-    for column in ("prompt_tokens", "probability", "margin", "rouge1", "demonstration_ids"):
+    for column in (
+        "valid",
+        "prompt_tokens",
+        "probability",
+        "margin",
+        "rouge1",
+        "demonstration_ids",
+    ):
         assert found[column].isna().all()
     assert found["variant"].nunique() == 1
     assert set(found["cell"].str.len()) == {12}
@@ -182,7 +188,7 @@ def test_whole_numbers_may_be_of_any_type(tmp_path: Path, kind: str):
 def test_optional_columns_are_taken_where_they_are_there(tmp_path: Path, name: str):
     given: dict[str, Any] = {
         "attention": "block", "backend": "theirs", "variant": "v1", "valid": False,
-        "correct": True, "prompt_tokens": 12, "cached_tokens": 10, "answer_tokens": 2,
+        "prompt_tokens": 12, "cached_tokens": 10, "answer_tokens": 2,
         "probability": 0.1 + 0.2, "margin": 1e-300, "label_mass": 1.0,
         "prompt_hash": "0a",
     }  # fmt: skip
@@ -191,19 +197,16 @@ def test_optional_columns_are_taken_where_they_are_there(tmp_path: Path, name: s
     for column, value in given.items():
         assert set(found[column]) == {value}, column
     assert found["prompt_tokens"].dtype == "int32"
-    assert (found["correct"] != (frame["gold"] == frame["prediction"])).any()
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_what_is_missing_in_an_optional_column_is_filled_as_if_it_was_not_there(
     tmp_path: Path, name: str
 ):
-    some = [True, None] * 6
-    frame = made_up(
-        valid=some, correct=some, backend=["theirs", None] * 6, probability=[0.5, None] * 6
-    )
-    found = imported(tmp_path, frame.assign(valid=[False, None] * 6), name)
-    assert found["valid"].tolist() == [False, True] * 6
+    frame = made_up(prediction="red", correct=[True, None] * 6, valid=[False, None] * 6)
+    given = {"backend": ["theirs", None] * 6, "probability": [0.5, None] * 6}
+    found = imported(tmp_path, frame.assign(**given), name)
+    assert found["valid"].tolist() == [False, None] * 6
     assert found["correct"].isna().tolist() == [False, True] * 6
     assert found["backend"].tolist() == ["theirs", "imported"] * 6
     assert found["probability"].isna().tolist() == [False, True] * 6
@@ -216,7 +219,7 @@ def test_what_is_missing_in_an_optional_column_is_filled_as_if_it_was_not_there(
 def test_true_and_false_may_be_spelled_in_several_ways(
     tmp_path: Path, pair: tuple[Any, Any], name: str
 ):
-    found = imported(tmp_path, made_up(correct=pair * 6), name)
+    found = imported(tmp_path, made_up(correct=pair * 6, prediction=["red", "white"] * 6), name)
     assert found["correct"].tolist() == [True, False] * 6
 
 
@@ -226,7 +229,7 @@ def test_a_column_without_a_value_is_as_good_as_none(tmp_path: Path, name: str):
     frame = made_up()
     found = imported(tmp_path, frame.assign(**dict.fromkeys(empty)), name)
     assert found["correct"].tolist() == (frame["gold"] == frame["prediction"]).tolist()
-    assert found["valid"].all()
+    assert found["valid"].isna().all()
     assert set(found["attention"]) == {"full"}
     assert found["cell"].nunique() == 4
 
@@ -621,6 +624,27 @@ def test_of_an_import_only_the_cells_that_are_elsewhere_too_are_left_out(own: Pa
     assert not found.duplicated([*KEY, "variant"]).any()
 
 
+def test_validity_that_an_import_does_not_say_is_unknown_in_all_tables(icl: Any, tmp_path: Path):
+    import_predictions(write(made_up(), tmp_path / "a.csv"), tmp_path / "results")
+    curves = summarise_folder(tmp_path / "results").as_json()["curves"]
+    assert [point["invalid"] for point in curves] == [None, None]
+    code, out, _ = icl("summary")
+    assert code == 0
+    assert re.search(r"50\.0 .* 50\.0 +– *\n", out)
+    (table,) = (t for t in page_tables(tmp_path / "results") if t["caption"] == "Accuracy over k")
+    assert "invalid" not in [column["name"] for column in table["columns"]]
+    known = made_up(valid=[False, True] * 6, variant="v")
+    import_predictions(write(known, tmp_path / "b.csv"), tmp_path / "results")
+    curves = summarise_folder(tmp_path / "results").as_json()["curves"]
+    assert {point["variant"]: point["invalid"] for point in curves}["v"] == 0.5
+
+
+def page_tables(results: Path) -> list[dict[str, Any]]:
+    from icl_bench.report.build import make_report, tables
+
+    return [table.as_json() for _, table in tables(make_report(results))]
+
+
 # -- what is refused ----------------------------------------------------------------------------
 
 
@@ -658,8 +682,15 @@ REFUSED_ANYWHERE: dict[str, tuple[pd.DataFrame, str]] = {
     "repeats": (pd.concat([made_up()] * 2), "12 rows repeat .* attention, k, draw, test_id; the first is row 13"),
     "one repeat": (made_up().iloc[[*range(12), 7]], "1 row repeats an earlier one .* is row 13"),
     "percentages": (made_up(rouge1=45.2), "column rouge1: '?45.2'? in row 1; expected a share of 1"),
-    "no probability": (made_up(probability="high"), "column probability: 'high' in row 1; expected a number"),
-    "endless margin": (made_up(margin=float("inf")), "column margin: '?inf'? in row 1; expected a number"),
+    "no probability": (made_up(probability="high"), "column probability: 'high' in row 1; expected a probability"),
+    "endless margin": (made_up(margin=float("inf")), "column margin: '?inf'? in row 1; expected a probability"),
+    "a percentage": (made_up(probability=[0.5, 1, 45.2] * 4), "column probability: '?45.2'? in row 3; expected a probability from 0 to 1"),
+    "below nothing": (made_up(label_mass=[0, -0.25] * 6), "column label_mass: '?-0.25'? in row 2; expected a probability from 0 to 1"),
+    "a log-probability": (made_up(probability=-1.5), "column probability: '?-1.5'? in row 1; expected a probability"),
+    "other queries": (made_up(queries=["test", "copied", "foo"] * 4), "column queries: 'foo' in row 3; expected test or copied"),
+    "wrong is right": (made_up(correct=True), "column correct: True in row 1, where gold is 'red' and prediction 'white'; give predictions as"),
+    "right is wrong": (made_up(correct=[False, None] * 6), "column correct: False in row 5, where gold is 'red' and prediction 'red'"),
+    "two golds": (with_cell("gold", 4, "rosé"), "column gold: 'rosé' in row 5, but 'red' in row 2 for the same test row \\('7'\\); a test row has one"),
     "maybe correct": (made_up(correct="maybe"), "column correct: 'maybe' in row 1; expected true or false"),
     "half valid": (made_up(valid=0.5), "column valid: '?0.5'? in row 1; expected true or false"),
     "tokens": (made_up(prompt_tokens=-3), "column prompt_tokens: '?-3'? in row 1; expected a whole number"),
@@ -958,5 +989,5 @@ def test_draws_with_different_test_rows_are_compared_on_their_common_ones_and_it
     gap = table[table["left_out"] > 0]
     assert gap["k"].tolist() == [5]
     assert (gap["test_rows"] * gap["draws"] + gap["left_out"]).tolist() == [(frame["k"] == 5).sum()]
-    print_summary(summarise_folder(tmp_path / "results"), Console(width=120))
+    print_summary(summarise_folder(tmp_path / "results"), console())
     assert "k=5: 1 prediction left out" in capsys.readouterr().out

@@ -149,6 +149,10 @@ def test_a_file_of_another_kind_is_refused_with_the_known_ones(tmp_path: Path):
         (b"", "has no rows"),
         (b"\n \n", "has no rows"),
         (b'{"text": "a", "label": "b"}\n{"text": \n', ":2: not JSON: Expecting value"),
+        (
+            b'{"text": "a", "label": "b", "text": "c"}\n',
+            ":1: not JSON: the key 'text' stands there twice",
+        ),
         (b'{"text": "a", "label": "b"}\n\n["a"]\n', ":3: expected a JSON object, not a list"),
         (b'{"text": "a", "label": "b"}\n{"text": "\xff"}\n', ":2: not UTF-8 (byte 0xff)"),
         (b'{"text": "a"}\n', ":1: no column 'label'; columns: text"),
@@ -248,6 +252,14 @@ def test_a_name_of_its_own_tells_two_labels_apart(load):
     labels = {"style": "words", "names": {"lost card": "lost bank card"}}
     rows = load(TRAIN, [{"text": "a", "label": "lost card"}], labels=labels)
     assert rows.test[0].answer == "lost bank card"
+
+
+def test_a_name_for_a_label_that_no_row_has_is_noted_with_the_nearest(load):
+    labels = {"names": {"card_lots": "lost", "x": "card lost"}}
+    rows = [{"text": t, "label": label} for t, label in (("a", "card_lost"), ("b", "card lost"))]
+    assert load(rows, rows[:1], labels=labels).notes[0] == (
+        "labels.names: no row has the label 'card_lots'; did you mean card_lost or card lost?"
+    )
 
 
 def test_labels_are_left_alone_as_they_are(load):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -192,12 +193,72 @@ def test_a_key_that_stands_twice_is_an_error_and_not_the_last_one(complaint):
         ("name: !!python/name:os.system x\n", ":1: not YAML: could not determine a constructor"),
         ("when: 2001-13-45\n", ": not YAML: month must be in 1..12"),
         (b"name: \xff\n", ":1: not UTF-8 (byte 0xff)"),
-        ("a: &a [*a]\n", ":1: a: unknown field; known: "),
+        ("a: &a [*a]\n", ":1: an alias stands within its own anchor, without an end"),
         ("[" * 500, ": not a task file: nested too deeply"),
     ],
 )
 def test_what_is_not_a_task_file_is_refused_in_one_line(complaint, text, message):
     assert complaint(text).startswith(message)
+
+
+@pytest.mark.parametrize("number", ["010", "-010", "0_7", "1:30", "1:30.5"])
+def test_a_number_that_yaml_reads_in_another_base_is_refused_with_its_line(complaint, number):
+    message = complaint(TASK + f"test:\n  size: {number}\n")
+    assert message.startswith(f":12: {number} is another number in YAML than it looks like")
+
+
+@pytest.mark.parametrize(
+    ("field", "line", "place"),
+    [
+        ("test: {size: true}", 11, "test.size"),
+        ("test:\n  seed: yes", 12, "test.seed"),
+        ("max_answer_tokens: true", 11, "max_answer_tokens"),
+        ("pool: {drop_longest: off}", 11, "pool.drop_longest"),
+    ],
+)
+def test_true_and_false_are_no_numbers(complaint, field, line, place):
+    message = complaint(TASK + field + "\n")
+    assert message.startswith(f":{line}: {place}: expected a number, not ")
+
+
+def test_a_template_that_would_show_the_same_query_for_all_rows_is_refused(complaint):
+    for same in ("query:", "query: {{text}}"):
+        message = complaint(TASK.replace("query: {text}", same))
+        assert message.startswith(":6: template: input must show a field of the row, like {text}:")
+
+
+def test_a_field_whose_braces_are_doubled_is_refused(complaint):
+    message = complaint(TASK.replace('query: {text}"', 'query: {text} {{text}}"'))
+    assert message.startswith(":1: the template writes {{text}}, which shows the word text in")
+
+
+def test_braces_that_name_no_field_are_shown(tmp_path: Path):
+    (tmp_path / "a.yaml").write_text(TASK.replace("query: {text}", "f() {{return {text}}}"))
+    assert load_task(tmp_path / "a.yaml").template.input_fields == ("text",)
+
+
+BOMBS = {
+    "aliases": "a0: &a0 [x, x]\n"
+    + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 60)),
+    "merges": "a0: &a0 {x: y}\n"
+    + "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 60)),
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_file_whose_aliases_repeat_each_other_without_measure_is_refused(complaint, bomb):
+    message = complaint(BOMBS[bomb])
+    assert re.fullmatch(r":\d+: more than 100,000 values, aliases written out", message)
+
+
+def test_anchors_and_merges_are_taken_otherwise(tmp_path: Path):
+    merged = TASK.replace("labels: {", "labels: {<<: {names: {a: b}}, ").replace(
+        "text: text", "text: &column text"
+    )
+    (tmp_path / "a.yaml").write_text(merged.replace("label: label", "label: *column"))
+    spec = load_task(tmp_path / "a.yaml")
+    assert spec.labels is not None
+    assert (spec.labels.names, spec.data.fields["label"]) == ({"a": "b"}, "text")
 
 
 def test_an_unknown_field_that_comes_by_a_merge_is_named(complaint):

@@ -1,0 +1,50 @@
+"""How text from data is shown as it is, in each medium where some of it would be read as markup.
+
+HTML itself is escaped by the template's autoescape; what stands in a page's script goes through
+:func:`in_script`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from icl_bench.wording import plain
+
+COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What a terminal obeys instead of showing it, but for line breaks and tabs; halves of surrogate
+pairs, which cannot be written, too."""
+
+
+ENDS_SCRIPT = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
+"""What could end a script element or a line of a program, as JSON's own escapes."""
+
+
+def on_terminal(text: str) -> str:
+    r"""Text with its control characters written out, so that a terminal does not obey them.
+
+    >>> on_terminal("a\x1b[2Jb")
+    'a\\x1b[2Jb'
+    """
+    return COMMANDS.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+def in_markdown(value: object) -> str:
+    r"""A value as a cell of a Markdown table: on one line, and nothing in it is markup.
+
+    >>> in_markdown("[a]_b|c")
+    '\\[a\\]\\_b\\|c'
+    """
+    text = " ".join(plain(value).split())
+    for sign, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
+        text = text.replace(sign, entity)
+    text = re.sub(r"([\\`*\[\]|~$])", r"\\\1", text)
+    # between letters or digits, as in trec_fine, an underscore is no markup
+    return re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", text)
+
+
+def in_script(value: Any) -> str:
+    """A value as JSON that can stand inside a script element. Raises ``ValueError`` for NaN."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.translate(ENDS_SCRIPT)

@@ -1,0 +1,87 @@
+"""Options that nobody can mean are refused at once, in one line of bearable length."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+from support.fakes import FakeBackend, plan, runner, write_task
+from support.in_process import run_command
+
+from icl_bench.results.cells import CellSpec, Identity
+from icl_bench.results.reading import read_results
+
+DIGITS = "9" * 5000
+LONG = "x" * 5000
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--order", f"shuffled:{DIGITS}"), "order 'shuffled:9"),
+        (("--order", LONG), "unknown order 'xxx"),
+        (("--draws", 10**9), "--draws 1,000,000,000: expected 1 to 10,000"),
+        (("--draws", 10**4000), "--draws a huge number: expected 1 to 10,000"),
+        (("--draws", DIGITS), "Invalid value for '--draws'"),
+        (("--k", DIGITS), "--k 99999999999999999999: not a number of demonstrations"),
+        (("--test-size", DIGITS), "Invalid value for '--test-size'"),
+        (("--test-size", 10**4000), "a huge number test rows are asked for; the test file has 6"),
+        (("--seed", DIGITS), "Invalid value for '--seed'"),
+        (("--seed", 10**30), "Invalid value for '--seed'"),
+        (("--context", DIGITS), "Invalid value for '--context'"),
+        (("--labels", f"half:{DIGITS}"), "--labels 'half:9"),
+        (("--select", LONG), "xxx"),
+        (("--attention", LONG), "xxx"),
+        (("--demonstrations", LONG), "xxx"),
+        (("--model", LONG), "a name too long for a file"),
+        (("--task", f"{LONG}.yaml"), "File name too long"),
+        (("--data-dir", LONG), "a name too long for a file"),
+    ],
+)
+def test_an_absurd_option_is_one_clear_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[object, ...], said: str
+):
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # put back afterwards
+    given = {"--task": write_task(tmp_path / "task"), "--model": "gemma3-270m", "--k": "1"}
+    given |= dict([words])
+    done = run_command("plan", *(word for pair in given.items() for word in pair))
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("error: ")
+    assert said in done.err
+    assert done.err.count("\n") == 1
+    assert len(done.err) < 700
+
+
+def test_a_results_folder_with_an_impossible_name_is_refused_by_every_command(tmp_path: Path):
+    for words in (["summary"], ["leaderboard"], ["report"], ["export", "--out", "x.csv"]):
+        done = run_command(*words, "--results", tmp_path / LONG)
+        assert done.code == 2
+        assert done.err.count("\n") == 1
+
+
+def test_names_that_are_too_long_for_a_folder_are_stored_all_the_same(tmp_path: Path):
+    made = plan(tmp_path / "task", "1", draws=1, name="a" * 300)
+    runner(made, tmp_path / "results", FakeBackend()).run()
+    assert set(read_results(tmp_path / "results")["task"]) == {"a" * 300}
+    axes = {"select": "random", "order": "drawn", "attention": "full", "k": 1, "draw": 0}
+    names = [
+        Identity(CellSpec(task=f"{LONG}{end}", model="m", **axes), {}).name.partition("/")[0]
+        for end in "ab"
+    ]
+    assert len(set(names)) == 2
+    assert max(map(len, names)) <= 255
+
+
+def test_a_reader_who_has_enough_ends_the_output_without_a_traceback(tmp_path: Path):
+    code = "import sys; from icl_bench.cli import main; main(['tasks', '--json'])"
+    program = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert program.stdout is not None
+    assert program.stderr is not None
+    program.stdout.close()
+    assert program.stderr.read() == b""
+    assert program.wait() == 1
