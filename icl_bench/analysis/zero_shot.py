@@ -47,7 +47,7 @@ def from_zero_shot(frame: pd.DataFrame, facts: Facts = NO_FACTS) -> pd.DataFrame
     if not (frame["k"] == 0).any():
         return frame
     keys, parts = partition(frame, SETTING)
-    curves: list[Mapping[str, Any]] = keys.astype(object).to_dict("records")
+    curves: list[Any] = keys.astype(object).to_dict("records")
     bare = [rows[frame["k"].to_numpy()[rows] == 0] for rows in parts]
     lenders = [
         at
