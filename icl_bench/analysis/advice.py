@@ -189,7 +189,7 @@ def advise(
         bests |= dict.fromkeys(part.index[part["rank"] < part["rank"][best]], best)
         table.loc[best, "verdict"] = "best"
     tested = list(bests)
-    table.loc[tested, TEST] = _tests(kept, table["select"], bests)
+    table.loc[tested, TEST] = _tests(kept, table["select"], table["k"], bests)
     table["p_holm"] = table.groupby(["task", "model"])["p"].transform(holm)
     tests = table.loc[tested]
     lost, told = tests["p_holm"] <= alpha, tests["ci_low"] > -margin
@@ -259,12 +259,18 @@ def _points(kept: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
     return table.assign(verdict="not cheaper", advised=False)
 
 
-def _tests(kept: pd.DataFrame, selects: pd.Series[Any], bests: dict[Any, Any]) -> pd.DataFrame:
-    """The columns of ``TEST`` of each point beside its best, which ``bests`` names; one-sided."""
+def _tests(
+    kept: pd.DataFrame, selects: pd.Series[Any], shots: pd.Series[Any], bests: dict[Any, Any]
+) -> pd.DataFrame:
+    """The columns of ``TEST`` of each point beside its best, which ``bests`` names; one-sided.
+
+    ``selects`` and ``shots`` are the points' selectors and k.
+    """
     import pandas as pd
 
     places = pd.Series(bests, dtype=int)
-    sources = selects.map(source)
+    # without demonstrations nothing is drawn: that has no draw in common with any other point
+    sources = selects.map(source).where(shots > 0, "")
     alike = sources[places.index].to_numpy() == sources[places].to_numpy()
     # points differ in any part of their setting and in k: their numbers stand for all of it
     same: dict[str, Any] = {"order": "", "attention": "", "variant": "", "k": 0}
@@ -296,6 +302,7 @@ def _names(part: pd.DataFrame) -> pd.Series[str]:
     """What points are called; the variant is named where it alone tells two apart."""
     attention = ", " + part["attention"] + " attention"
     names = part["select"] + ", " + part["order"] + attention.where(part["attention"] != "full", "")
+    names = names.where(part["k"] > 0, "no demonstrations")
     names = names + ", k=" + part["k"].map("{:,}".format)
     named: pd.Series[str] = names.mask(
         names.duplicated(keep=False), names + ", variant " + part["variant"]

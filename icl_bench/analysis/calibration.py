@@ -118,7 +118,7 @@ def equal_bins(values: np.ndarray, bins: int) -> np.ndarray:
 
 RELIABILITY = Finding(
     "reliability",
-    lambda context: reliability(context.unperturbed),
+    lambda context: context.from_zero_shot(reliability(context.unperturbed)),
     section=Section(
         "calibration", "Whether probabilities can be believed", "Calibration", "run --score exact",
         "Answers in ten bins of equal size by their probability among the labels. On the diagonal "
@@ -133,7 +133,9 @@ RELIABILITY = Finding(
 
 CALIBRATION_ERROR = Finding(
     "calibration_error",
-    lambda context: calibration_error(context.unperturbed, context.generator("calibration")),
+    lambda context: context.from_zero_shot(
+        calibration_error(context.unperturbed, context.generator("calibration"))
+    ),
     (Column("error", "calibration error", "share", short="error"),),
     caption="Expected calibration error",
     shown="task model series k error ci_low ci_high predictions left_out",

@@ -10,6 +10,7 @@ from icl_bench.analysis.columns import SIGNED_LIMITS, Column
 from icl_bench.analysis.finding import Chart, Finding, Printed, Section
 from icl_bench.analysis.predictions import joined
 from icl_bench.analysis.statistics.paired import NO_FACTS, Facts, compare
+from icl_bench.analysis.zero_shot import with_demonstrations
 from icl_bench.demonstrations.perturbations import PLAIN
 from icl_bench.demonstrations.selector_spec import known
 from icl_bench.metrics.scores import scored
@@ -33,7 +34,8 @@ def retrieval_gain(
 
     Hybrids that begin with the base's demonstrations are paired with it by draw. Other selectors'
     draws are no draws of the base, and retrieval has a single one, which it hardly needs: there the
-    limits count how far random draws differ, and pair by test example alone.
+    limits count how far random draws differ, and pair by test example alone. At k=0 nothing is
+    chosen, so there is no row.
     ``facts`` are those of each variant: a selector with an encoder has none in common with random
     selection, and is compared with the one that agrees in all else. ``difference`` is the gain; the
     columns are those of :func:`icl_bench.analysis.statistics.paired.compare`, ``advice`` a
@@ -41,6 +43,7 @@ def retrieval_gain(
     """
     import pandas as pd
 
+    frame = with_demonstrations(frame)
     select = frame["select"].astype(object)
     bases = (select == base) & (frame["order"] == order)
     alike = select.map(source) == source(base)
@@ -69,7 +72,7 @@ def sorting_penalty(
     of each variant.
     """
     kept = frame[frame["order"].isin(["drawn", "by-label"])]
-    return compare(kept, {"order": "drawn"}, alpha=alpha, facts=facts)
+    return compare(with_demonstrations(kept), {"order": "drawn"}, alpha=alpha, facts=facts)
 
 
 def perturbation_effect(
@@ -84,7 +87,7 @@ def perturbation_effect(
     :func:`icl_bench.analysis.statistics.paired.compare`, after ``teaching``, the perturbation,
     which ``advice`` names.
     """
-    frame = scored(frame)
+    frame = scored(with_demonstrations(frame))
     if "teaching" not in frame:
         frame = frame.assign(teaching=None)
     perturbation = frame["teaching"].astype(object)
@@ -133,7 +136,7 @@ def compare_models(
 def _models(context: Context) -> pd.DataFrame:
     """Every task's models beside the base, or beside that task's first by name."""
     # one shuffled order is a draw of an order, not a way to prompt
-    frame, base = context.unperturbed, context.base_model
+    frame, base = context.from_zero_shot(context.unperturbed), context.base_model
     frame = frame[~frame["order"].astype(str).str.startswith("shuffled")]
     model, task = (frame[name].astype(object) for name in ("model", "task"))
     bases = {

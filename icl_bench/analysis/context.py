@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from icl_bench.analysis.cell_cost import CellCost
 from icl_bench.analysis.predictions import asked, joined, prompted
+from icl_bench.analysis.zero_shot import from_zero_shot
 from icl_bench.metrics.scores import scored
 from icl_bench.models.registry import REGISTRY
 from icl_bench.registry import FINDINGS
@@ -113,6 +114,10 @@ class Context:
     def prompts(self) -> pd.DataFrame:
         """The same without trained classifiers."""
         return prompted(self.unperturbed)
+
+    def from_zero_shot(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Predictions or points, every curve beginning with k=0 where that was asked."""
+        return from_zero_shot(frame, self.facts)
 
     def generator(self, name: str) -> np.random.Generator:
         """The random numbers of a finding; the same folder gives the same."""

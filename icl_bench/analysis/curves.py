@@ -104,6 +104,9 @@ def saturation(curve: pd.DataFrame) -> pd.DataFrame:
     tested number of demonstrations whose mean score reaches 95% of the curve's maximum,
     ``best_k`` the one that has the maximum, ``max_k`` the largest tested. Where only the last
     tested k reaches it, ``within_window`` is false: it may lie beyond. ``metric`` says of what.
+
+    0 is a tested number like any other: a curve that demonstrations do not lift above 95% of what
+    the bare query has is saturated at 0. (The study began at 1.)
     """
     import pandas as pd
 

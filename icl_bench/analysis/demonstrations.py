@@ -12,6 +12,7 @@ from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.finding import Chart, Finding, Printed, Section
 from icl_bench.analysis.statistics.grid import partition
 from icl_bench.analysis.statistics.shares import shares
+from icl_bench.analysis.zero_shot import with_demonstrations
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,7 +89,8 @@ def copying(frame: pd.DataFrame, shared: Shared | None = None) -> pd.DataFrame:
 def _with_distance(
     frame: pd.DataFrame, wanted: str, labels: Mapping[str, str] | None, shared: Shared | None
 ) -> pd.DataFrame:
-    """The rows whose demonstrations are known, with :func:`distances` as ``distance``."""
+    """The rows with demonstrations that are known, with :func:`distances` as ``distance``."""
+    frame = with_demonstrations(frame)
     found = distances(frame, wanted, labels, shared)
     known = (found >= 0) & frame["correct"].notna().to_numpy()
     columns = [*POINT, "draw", "test_id", "correct"]

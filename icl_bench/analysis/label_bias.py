@@ -97,7 +97,7 @@ def _coded(
 
 LABEL_BIAS = Finding(
     "label_bias",
-    lambda context: label_bias(context.unperturbed),
+    lambda context: context.from_zero_shot(label_bias(context.unperturbed)),
     (
         Column("total_variation", "answers off", "share"),
         Column("label", "label"),
@@ -109,7 +109,7 @@ LABEL_BIAS = Finding(
 
 LABEL_FREQUENCIES = Finding(
     "label_frequencies",
-    lambda context: label_frequencies(context.unperturbed),
+    lambda context: context.from_zero_shot(label_frequencies(context.unperturbed)),
     section=Section(
         "bias", "Labels said too often", "Label bias", "predictions of labels",
         "Each point is a label. Above the diagonal it is said more often than it is right. In the "
@@ -123,7 +123,7 @@ LABEL_FREQUENCIES = Finding(
 
 CONFUSIONS = Finding(
     "confusions",
-    lambda context: confusions(context.unperturbed),
+    lambda context: context.from_zero_shot(confusions(context.unperturbed)),
     (
         Column("gold", "right"),
         Column("prediction", "said"),

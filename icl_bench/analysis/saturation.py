@@ -131,7 +131,7 @@ def context_shares(frame: pd.DataFrame, windows: Mapping[str, int]) -> pd.DataFr
     table = saturation(curve).merge(curve[[*POINT, "prompt_tokens"]], on=POINT, how="left")
     window = table["model"].astype(object).map(dict(windows)).astype(float)
     return table.assign(
-        share_of_tested=table["k"] / table["max_k"],
+        share_of_tested=table["k"] / table["max_k"].where(table["max_k"] > 0),
         window=window,
         share_of_window=table["prompt_tokens"] / window,
     )[[*SETTING, *SHARES]]
@@ -193,14 +193,17 @@ CHANCE_COLUMNS = (
 
 SATURATION_CHANCES = Finding(
     "saturation_chances",
-    lambda context: saturation_chances(context.unperturbed, context.generator("saturation")),
+    lambda context: saturation_chances(
+        context.from_zero_shot(context.unperturbed), context.generator("saturation")
+    ),
     CHANCE_COLUMNS,
     caption="How probably each k is the point",
     shown="task model series k metric score chance rows left_out",
     section=Section(
         "saturation", "Where more demonstrations stop paying", "Saturation",
         "run --k with two or more numbers",
-        "A curve is saturated at the smallest k that reaches 95% of its best {score}. The "
+        "A curve is saturated at the smallest k that reaches 95% of its best {score}; at k = 0 if "
+        "the prompt without demonstrations was tested and does. The "
         "stronger a k's colour, the more of the resamples of draws and test examples had their "
         "point there; gaps were not tested. At the last k, saturation may lie beyond what was "
         "tested.",
@@ -213,7 +216,7 @@ SATURATION_CHANCES = Finding(
 
 CONTEXT_SHARES = Finding(
     "context_shares",
-    lambda context: context_shares(context.prompts, context.cells.windows),
+    lambda context: context_shares(context.from_zero_shot(context.prompts), context.cells.windows),
     (
         Column("best_k", "best k", "count"),
         Column("max_k", "largest k", "count"),

@@ -14,6 +14,8 @@ from icl_bench.analysis.finding import Chart, Finding, Section
 from icl_bench.analysis.order import order_sensitivity
 from icl_bench.analysis.predictions import asked
 from icl_bench.analysis.settings import name_settings
+from icl_bench.analysis.statistics.paired import NO_FACTS, Facts
+from icl_bench.analysis.zero_shot import from_zero_shot
 from icl_bench.metrics.scores import SCORES, scored, title
 from icl_bench.results.reading import read_some
 
@@ -54,13 +56,15 @@ def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return found
 
 
-def summarise(predictions: pd.DataFrame) -> Summary:
+def summarise(predictions: pd.DataFrame, facts: Facts = NO_FACTS) -> Summary:
     """The first tables of a tidy frame of predictions (``icl_bench.read_results``).
 
     Queries that are copied from the demonstrations are no test examples: they are left out.
+    ``facts`` are those of each variant: with them curves of selectors that name an encoder begin
+    with the point without demonstrations, too.
     """
     unperturbed = asked(predictions)
-    table = curves(unperturbed)
+    table = from_zero_shot(curves(unperturbed), facts)
     of_perturbed = perturbed_curves(predictions)
     return Summary(table, saturation(table), order_sensitivity(unperturbed), of_perturbed, {})
 
@@ -82,7 +86,7 @@ def summarise_folder(results: Path, only: Mapping[str, str] | None = None) -> Su
     Raises ``UserError`` where there is neither a finished nor a failed cell left.
     """
     stored = read_some(results, only)
-    tables = summarise(scored(stored.predictions, first=stored.first_scores))
+    tables = summarise(scored(stored.predictions, first=stored.first_scores), stored.variants)
     settings = settings_of(stored.variants, tables.curves, tables.taught)
     return replace(tables, settings=settings, failed=stored.failed)
 
@@ -107,7 +111,7 @@ def settings_of(
 
 CURVES = Finding(
     "curves",
-    lambda context: curves(context.unperturbed),
+    lambda context: context.from_zero_shot(curves(context.unperturbed)),
     caption="{Score} over k",
     shown="task model series k draws test_rows metric accuracy ci_low ci_high macro_f1 invalid "
     f"{' '.join(SCORES)} left_out",

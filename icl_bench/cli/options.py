@@ -52,8 +52,9 @@ K = Annotated[
     typer.Option(
         "--k",
         metavar="LIST",
-        help="Numbers of demonstrations: 1,10,100; 'max' is the largest that fits the context "
-        "window; 'auto' is 1, 5, 10, 25, 50, 75, 100, 250, ... 2000 and max.",
+        help="Numbers of demonstrations: 0,1,10,100; 0 is the prompt without any (zero-shot); "
+        "'max' is the largest that fits the context window; 'auto' is 1, 5, 10, 25, 50, 75, 100, "
+        "250, ... 2000 and max.",
         show_default=False,
     ),
 ]

@@ -236,14 +236,17 @@ class PromptEncoder:
         """Prompts for several k over one list of demonstrations: k uses the first k of it.
 
         The prefix of a smaller k is a prefix of a larger one's, so that a cache can be extended
-        from one to the next. Tokenizes every demonstration once, whatever the number of shots,
-        as long as every join holds.
+        from one to the next; that of k=0 is what the queries begin with alike. Tokenizes every
+        demonstration once, whatever the number of shots, as long as every join holds.
         """
         pieces = self.demonstrations(demonstrations[: max(shots)])
         tails = [query_text(self.template, query) for query in queries]
         start = self._start(pieces)
-        result = {}
+        result: dict[int, PromptSet] = {}
         for k in shots:
+            if k == 0:
+                result[k] = self.own_prompts([[] for _ in queries], queries)
+                continue
             found = self._joined(pieces[:k], start, tails)
             if not found.ends:
                 where = self._clipped_ends(pieces[:k], len(found.prefix))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.analysis.findings import Findings, find
+from icl_bench.analysis.zero_shot import with_demonstrations
 from icl_bench.demonstrations.selector_spec import cautions, known
 from icl_bench.report.headlines import Headlines, headlines
 from icl_bench.report.naming import Naming, unshuffled
@@ -100,7 +101,8 @@ def _notes(findings: Findings) -> list[str]:
             f"{counted(left_out, 'prediction')} of incomplete draws are in no curve: a point is "
             "taken where all its draws have all its test examples."
         )
-    drawn = curves[curves["select"].astype(str).map(_is_drawn).astype(bool)]
+    drawn = with_demonstrations(curves)
+    drawn = drawn[drawn["select"].astype(str).map(_is_drawn).astype(bool)]
     points = f"of {counted(len(drawn), 'point')} with demonstrations that are drawn"
     single = int((drawn["draws"] == 1).sum())
     if single:

@@ -8,7 +8,7 @@ switched off; that of a chart of single points, ``point``, is the point to show.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +45,9 @@ class Look:
     hidden: Sequence[str] = ()
     """Those that are switched off at first."""
     shots: tuple[int, int] = (1, 1)
-    """The smallest and the largest k."""
+    """The smallest and the largest k above 0."""
+    zero_shot: bool = False
+    """Whether there are points of k=0, too."""
     values: tuple[float, float] = (0.0, 1.0)
     """Limits of the vertical axis."""
 
@@ -57,18 +59,29 @@ def tip(name: str, title: str, form: str | None = None) -> alt.Tooltip:
     return alt.Tooltip(f"{name}:Q", title=title, format=form)
 
 
-def _shots(look: Look, frame: pd.DataFrame) -> alt.X:
-    """Demonstrations on a logarithmic axis, the tested numbers as its ticks."""
+def _by_shots(look: Look, frame: pd.DataFrame) -> alt.Chart:
+    """The rows that are shown over k, on a logarithmic axis with the tested numbers as its ticks.
+
+    A logarithm has no place for k=0: where there is such a point, it stands by itself left of the
+    others, a ninth of the axis away.
+    """
     low, high = look.shots
-    return alt.X(
-        "k:Q",
-        title="demonstrations k (log scale)",
-        scale=alt.Scale(type="log", domain=[low / 1.18, high * 1.18], nice=False),
-        axis=alt.Axis(
-            values=sorted({int(k) for k in frame["k"]}), labelOverlap="greedy", labelSeparation=4,
-            format=",d", grid=False,
-        ),
-    )  # fmt: skip
+    zero = low / max(high / low, 4) ** (1 / 8)
+    ticks = sorted({int(k) for k in frame["k"]})
+    shown = alt.Chart(ROWS).transform_filter(SHOWN)
+    if not look.zero_shot:
+        axis = alt.Axis(values=ticks, format=",d", **TICKS)
+        scale = alt.Scale(type="log", domain=[low / 1.18, high * 1.18], nice=False)
+        return shown.encode(alt.X("k:Q", title=OVER_SHOTS, scale=scale, axis=axis))
+    axis = alt.Axis(
+        values=[k or zero for k in ticks],
+        labelExpr=f"datum.value < {low} ? '0' : format(datum.value, ',d')",
+        **TICKS,
+    )
+    scale = alt.Scale(type="log", domain=[zero / 1.18, high * 1.18], nice=False)
+    return shown.transform_calculate(place=f"datum.k || {zero}").encode(
+        alt.X("place:Q", title=f"{OVER_SHOTS[:-1]} above 0)", scale=scale, axis=axis)
+    )
 
 
 def _share_axis(title: str, look: Look) -> dict[str, Any]:
@@ -119,6 +132,13 @@ def _hidden(look: Look) -> alt.Parameter:
 SHOWN = "indexof(hidden, datum.series) < 0"
 
 
+OVER_SHOTS = "demonstrations k (log scale)"
+
+
+TICKS: Mapping[str, Any] = {"labelOverlap": "greedy", "labelSeparation": 4, "grid": False}
+"""How a logarithmic axis shows the numbers that were tested."""
+
+
 def over_shots(
     frame: pd.DataFrame, look: Look, title: str, tips: Sequence[alt.Tooltip], description: str,
     percent: bool = True,
@@ -129,7 +149,7 @@ def over_shots(
     its limits are a line. Values are shares unless ``percent`` is false.
     """
     color, shape, dash = _marks(look)
-    base = alt.Chart(ROWS).transform_filter(SHOWN).encode(_shots(look, frame), color)
+    base = _by_shots(look, frame).encode(color)
     axis = _share_axis(title, look)
     if not percent:
         axis["axis"] = alt.Axis(format="~g", tickCount=5)
@@ -191,7 +211,7 @@ def differences(
 ) -> alt.LayerChart:
     """Differences over k with their limits about a line at 0; columns as :func:`over_shots`'."""
     color, shape, dash = _marks(look)
-    base = alt.Chart(ROWS).transform_filter(SHOWN).encode(_shots(look, frame), color)
+    base = _by_shots(look, frame).encode(color)
     axis = alt.Axis(labelExpr="datum.value ? format(100 * datum.value, '+~g') : '0'", tickCount=5)
     y = alt.Y("value:Q", **{**_share_axis(title, look), "axis": axis})
     zero = alt.Chart(alt.InlineData([{"zero": 0}])).mark_rule(style="reference")
@@ -425,7 +445,7 @@ def cost(
 def break_even(frame: pd.DataFrame, look: Look, description: str) -> alt.LayerChart:
     """Queries until training is cheaper, over k; columns: series, k, value (1 or more)."""
     color, shape, dash = _marks(look)
-    base = alt.Chart(ROWS).transform_filter(SHOWN).encode(_shots(look, frame), color)
+    base = _by_shots(look, frame).encode(color)
     title = "queries until it pays"
     y = alt.Y(
         "value:Q",

@@ -126,7 +126,8 @@ def _undecided(rows: pd.DataFrame) -> str:
     where = listed(f"{k:,}" for k in rows["k"])
     at = f" at k = {largest['k']:,}" if len(rows) > 1 else ""
     up_to = "up to " if len(rows) > 1 else ""
-    return f"not distinguishable at k = {where}: {up_to}{points(largest)}{at}{try_more(largest)}"
+    more = try_more(largest) if largest["k"] else ""  # without demonstrations nothing is drawn
+    return f"not distinguishable at k = {where}: {up_to}{points(largest)}{at}{more}"
 
 
 def _changed(table: pd.DataFrame) -> Iterator[Sentence]:

@@ -47,7 +47,8 @@ def leaderboard(results: Path) -> pd.DataFrame:
 
     Best is by each task's own score (``metrics.scores.scored``). ci_low and ci_high are of
     the same. ``saturation_k`` is that of the point's curve, missing where it is not saturated
-    within the tested k. ``version`` is the icl-bench that
+    within the tested k. The point without demonstrations (k=0) has one line, and counts as a
+    tested k of all curves that begin with it. ``version`` is the icl-bench that
     made the predictions (several with commas), empty for imports; ``data_hash`` is of the data
     files and test rows, for imports of the imported file.
 
@@ -57,7 +58,9 @@ def leaderboard(results: Path) -> pd.DataFrame:
 
     Raises ``UserError`` where there is no such folder, or no finished cell in it.
     """
-    from icl_bench.analysis.summary import summarise
+    from icl_bench.analysis.curves import curves, saturation
+    from icl_bench.analysis.predictions import asked
+    from icl_bench.analysis.zero_shot import from_zero_shot
 
     stored = read_stored(results)
     frame = scored(stored.predictions, first=stored.first_scores)
@@ -65,12 +68,13 @@ def leaderboard(results: Path) -> pd.DataFrame:
     frame = frame[~upper & frame["label_space"].isna() & frame["teaching"].isna()]
     if frame.empty:
         raise UserError(f"results folder {plain(results)}: no finished cell; run something first")
-    found = summarise(frame)
-    saturated = found.saturation[found.saturation["within_window"].astype(bool)]
+    points = curves(asked(frame))
+    saturated = saturation(from_zero_shot(points, stored.variants))
+    saturated = saturated[saturated["within_window"].astype(bool)]
     setting = [name for name in LINE if name != "k"]
     saturated = saturated[[*setting, "k"]].rename(columns={"k": "saturation_k"})
     names = dict.fromkeys(setting, object)  # categories of two tables need not agree
-    table = found.curves.astype(names).merge(saturated.astype(names), on=setting, how="left")
+    table = points.astype(names).merge(saturated.astype(names), on=setting, how="left")
     versions, data = _versions(stored), _data_hashes(stored, results)
     table["version"] = [versions.get(key, "") for key in _keys(table)]
     table["data_hash"] = [data.get(variant, "") for variant in table["variant"]]
@@ -155,7 +159,7 @@ MARKDOWN: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "95% interval": _interval,
     "macro-F1 %": lambda row: _percent(row["macro_f1"]),
     **{title(name): _shower(name) for name in SCORES},
-    "saturated at k": lambda row: f"{row['saturation_k']}" if row["saturation_k"] else DASH,
+    "saturated at k": lambda row: f"{row['saturation_k']}" if _there(row["saturation_k"]) else DASH,
 }
 """Columns of numbers -> what stands in them."""
 

@@ -98,6 +98,8 @@ def _one_cell(storage: Storage, wanted: Mapping[str, Any]) -> tuple[str, dict[st
         from icl_bench.tasks.task_files import load_task
 
         axes["task"] = load_task(str(axes["task"])).name
+    if axes.get("k") == 0:  # without demonstrations these have one prompt together
+        axes = {n: v for n, v in axes.items() if n not in ("select", "order", "attention", "draw")}
     found = [
         (name, meta)
         for name, meta in finished_cells(storage)

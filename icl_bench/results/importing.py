@@ -67,11 +67,11 @@ QUERIES = ("test", "copied")
 PROBABILITIES = ("probability", "margin", "label_mass")
 
 
-LEAST = {"k": 1}
-"""The smallest whole number a column may hold, where that is not 0."""
-
-
 LARGEST = 2**31 - 1
+
+
+NO_IDS = [""]
+"""Stands for text that is no list of ids; an empty list is one, of a prompt that shows none."""
 
 
 SHARE = 1.001
@@ -262,7 +262,7 @@ def _typed(column: pa.ChunkedArray, field: pa.Field, where: str) -> pa.ChunkedAr
 
     kind = _plain_type(field)
     if types.is_integer(kind):
-        return _whole(column, where, LEAST.get(field.name, 0))
+        return _whole(column, where)
     if types.is_floating(kind):
         return _fractions(column, where, field.name)
     if types.is_boolean(kind):
@@ -287,12 +287,12 @@ def _text(column: pa.ChunkedArray, where: str, *, empty: bool) -> pa.ChunkedArra
     return text if empty else pc.if_else(pc.equal(text, ""), None, text)
 
 
-def _whole(column: pa.ChunkedArray, where: str, least: int) -> pa.ChunkedArray:
+def _whole(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
     import pyarrow as pa
 
-    expected = f"a whole number from {least} to {LARGEST:,}"
+    expected = f"a whole number from 0 to {LARGEST:,}"
     values = _numbers(column, where, expected)
-    good = (values >= least) & (values <= LARGEST) & (values == np.floor(values))
+    good = (values >= 0) & (values <= LARGEST) & (values == np.floor(values))
     _check(good | np.isnan(values), column, where, expected)
     return pa.chunked_array([pa.array(values, from_pandas=True).cast(pa.int32())])
 
@@ -380,19 +380,20 @@ def _id_lists(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
         except pa.ArrowException:
             _refuse_type(column, where, "lists of ids")
     lists = [_ids(text) for text in column.to_pylist()]
-    _check(np.array([ids != [] for ids in lists]), column, where, 'a JSON list like ["12", "7"]')
+    good = np.array([ids != NO_IDS for ids in lists])
+    _check(good, column, where, 'a JSON list like ["12", "7"]')
     return pa.chunked_array([pa.array(lists, kind)])
 
 
 def _ids(text: str | None) -> list[str] | None:
-    """The ids in one cell; an empty list where something else stands there."""
+    """The ids in one cell, ``NO_IDS`` where something else stands there."""
     if not text:
         return None
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
-        return []
-    return found if isinstance(found, list) and all(isinstance(i, str) for i in found) else []
+        return NO_IDS
+    return found if isinstance(found, list) and all(isinstance(i, str) for i in found) else NO_IDS
 
 
 def _kept(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
@@ -481,7 +482,8 @@ def _check_missing(column: pa.ChunkedArray, where: str) -> None:
 def _cells(columns: Mapping[str, pa.ChunkedArray], shown: str) -> pa.ChunkedArray:
     """The cell of each row: as given, else a hash of its axes and its variant.
 
-    Raises ``UserError`` where rows repeat, or given names do not name one cell each.
+    Raises ``UserError`` where rows repeat, points without demonstrations have draws, or given names
+    do not name one cell each.
     """
     import pandas as pd
     import pyarrow as pa
@@ -490,6 +492,7 @@ def _cells(columns: Mapping[str, pa.ChunkedArray], shown: str) -> pa.ChunkedArra
     codes = pd.DataFrame({name: _codes(columns[name]) for name in (*keys, "test_id")})
     codes["cell"] = cell = codes.groupby(list(keys), sort=False).ngroup()
     _check_repeats(codes, shown)
+    _check_zero_shot(columns, codes, shown)
     given = columns["cell"]
     if given.null_count < len(given):
         _check_missing(given, f"{shown}: column cell")
@@ -521,4 +524,19 @@ def _check_repeats(codes: pd.DataFrame, shown: str) -> None:
         raise UserError(
             f"{shown}: {count} in {', '.join((*AXES, 'test_id'))}; "
             f"the first is row {int(again.argmax()) + 1:,}"
+        )
+
+
+def _check_zero_shot(
+    columns: Mapping[str, pa.ChunkedArray], codes: pd.DataFrame, shown: str
+) -> None:
+    """Refuse several draws of a point of k=0: tables would count them as evidence of draws."""
+    bare = codes[columns["k"].to_numpy() == 0]
+    point = [name for name in (*AXES, "variant") if name != "draw"]
+    other = bare.groupby(point)["draw"].transform("first") != bare["draw"]
+    if other.any():
+        row = int(other.idxmax())
+        raise UserError(
+            f"{shown}: column draw: {columns['draw'][row]} in row {row + 1:,}, a further draw of a "
+            "point of k=0; without demonstrations nothing is drawn: keep one"
         )

@@ -1,4 +1,4 @@
-"""The numbers of demonstrations that a user asks for: ``1,10,100``, ``max``, ``auto``."""
+"""The numbers of demonstrations that a user asks for: ``0,1,10,100``, ``max``, ``auto``."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ class KValues:
     """What ``--k`` says."""
 
     numbers: tuple[int, ...] = ()
+    """Rising; 0 asks for the prompt without demonstrations."""
     ladder: bool = False
     largest: bool = False
     """Also the largest k that fits the context window and the pool."""
@@ -28,7 +29,7 @@ class KValues:
         if not words:
             raise UserError("--k: empty; give numbers like 1,10,100, or max, or auto")
         named = [word for word in words if word not in ("max", "auto")]
-        numbers = {_number(word, "--k", "1,10,100, or max, or auto") for word in named}
+        numbers = {_number(word, "--k", "0,1,10,100, or max, or auto", least=0) for word in named}
         auto = "auto" in words
         return cls(tuple(sorted(numbers)), auto, auto or "max" in words)
 
@@ -54,10 +55,11 @@ def parse_per_label(text: str) -> tuple[int, ...]:
     return tuple(sorted({_number(word, "--per-label", "1,2,5") for word in words}))
 
 
-def _number(word: str, option: str, like: str) -> int:
-    if not re.fullmatch(r"0*[1-9][0-9]{0,8}", word, re.ASCII):
+def _number(word: str, option: str, like: str, least: int = 1) -> int:
+    number = r"0*[1-9][0-9]{0,8}"
+    if not re.fullmatch(number if least else rf"0|{number}", word, re.ASCII):
         raise UserError(
             f"{option} {plain(word[:20])}: not a number of demonstrations; "
-            f"give whole numbers from 1 up, like {like}"
+            f"give whole numbers from {least} up, like {like}"
         )
     return int(word)

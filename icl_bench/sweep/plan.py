@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from icl_bench.demonstrations.ordering import Order
+from icl_bench.demonstrations.ordering import Drawn, Order
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import FULL, Pattern
@@ -127,6 +127,8 @@ def make_plan(
     """Lay out all cells and count their tokens.
 
     ``draws`` defaults to 10, and to 1 for retrieval, which draws only what it fills up with.
+    Without demonstrations (k=0) all selectors, orders, attention patterns and draws have the same
+    prompts: that is one cell, which is called as a single draw of random selection.
     Raises ``UserError`` where not one cell can run.
     """
     select, attention = list(dict.fromkeys(select)), list(dict.fromkeys(attention))
@@ -134,6 +136,9 @@ def make_plan(
     asked = (orders, draws, attention, task.perturbation, k_values.numbers)
     check_prompts(select, *asked, labelled=labelled)
     groups = []
+    if 0 in k_values.numbers:
+        zero_shot = PromptGroup(task, SelectorSpec(), Drawn(), draw=0)
+        groups.append(PlannedGroup(zero_shot, _cells(zero_shot, [0])))
     for choice in select:
         count = draws or (1 if choice.retrieves else DEFAULT_DRAWS)
         for order in dict.fromkeys(orders_for(choice, orders, labelled=labelled)):
@@ -144,8 +149,9 @@ def make_plan(
             ]
             # a k is compared over draws: the largest is one that fits in each of them
             largest = min(g.largest() for g in made[:count]) if k_values.largest else 0
-            numbers = k_values.resolved(largest, made[0].smallest)
-            groups += [PlannedGroup(group, _cells(group, numbers)) for group in made]
+            numbers = [k for k in k_values.resolved(largest, made[0].smallest) if k]
+            if numbers:
+                groups += [PlannedGroup(group, _cells(group, numbers)) for group in made]
     plan = Plan(task, groups)
     if not any(group.runnable for group in groups):
         raise UserError("nothing fits: " + "; ".join(plan.problems or ["no k fits the window"]))

@@ -63,7 +63,7 @@ class RunSpec(Frozen):
     model: str
     """A registry name, a folder or a hub id; with an API, the name that the server knows."""
     k: Annotated[InstanceOf[KValues] | None, read_text(KValues.parse)] = None
-    """Numbers of demonstrations, ``max`` or ``auto``; or else ``per_label``."""
+    """Numbers of demonstrations, 0 for none, ``max`` or ``auto``; or else ``per_label``."""
     per_label: Annotated[tuple[int, ...] | None, read_text(parse_per_label)] = None
     """Numbers of demonstrations of each label, for ``balanced`` ones."""
     select: Annotated[
@@ -123,7 +123,7 @@ class RunSpec(Frozen):
             labelled=task.is_classification,
         )  # fmt: skip
         if self.queries == "copied":
-            self._check_copied()
+            self._check_copied(numbers)
         if self.encoder is not None and not self.embeds:
             raise UserError(
                 f"--encoder {plain(self.encoder)}: nothing that is asked for embeds texts; "
@@ -151,7 +151,11 @@ class RunSpec(Frozen):
             raise UserError(f"--per-label: is for --select balanced, not {others[0]}; give --k")
         return ()
 
-    def _check_copied(self) -> None:
+    def _check_copied(self, numbers: Sequence[int]) -> None:
+        if 0 in numbers:
+            raise UserError(
+                "--queries copied: a prompt of k=0 has no demonstration to ask for; leave 0 out"
+            )
         if own := [spec for spec in self.select if not spec.shared]:
             raise UserError(
                 f"--queries copied: {own[0]} would only find the query itself; "
@@ -196,10 +200,15 @@ def check_prompts(
     Needs no data: ``labelled`` says whether the task's answers are labels.
     """
     check_draws(draws)
+    if 0 in k_values and perturbation != PLAIN:
+        raise UserError(
+            f"--demonstrations {perturbation}: a prompt of k=0 has no demonstration to change; "
+            "leave 0 out, and run --k 0 without --demonstrations"
+        )
     for spec in select:
         spec.check_allowed(labelled=labelled)
         perturbation.check_allowed(shared=spec.shared, labelled=labelled)
-        for k in k_values:
+        for k in filter(None, k_values):  # without demonstrations nothing is chosen
             spec.own_count(k)
             perturbation.check_k(k)
         chosen_orders = orders_for(spec, orders, labelled=labelled)

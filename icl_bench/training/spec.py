@@ -56,5 +56,9 @@ class FinetuneSpec(Frozen):
                 raise UserError(f"--method {name}: {TRAINING_METHODS.unknown(name)}")
         for name in self.method:
             TRAINING_METHODS[name].check_installed()
+        if 0 in self.k.numbers:
+            raise UserError(
+                "--k 0: training needs examples; give numbers from 1 up, like 10,100,1000"
+            )
         if self.k.largest:
             raise UserError("--k: training has no context window; give numbers, like 10,100,1000")

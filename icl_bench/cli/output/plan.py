@@ -73,12 +73,14 @@ def print_plan(
     )
 
 
-def _curve(cell: CellPlan) -> tuple[str, str, str]:
+def _curve(cell: CellPlan) -> tuple[str, ...]:
+    if not cell.spec.k:
+        return ("without demonstrations, for every curve",)
     return cell.spec.select, cell.spec.order, cell.spec.attention
 
 
 def _plan_table(
-    curve: tuple[str, str, str], rows: Sequence[tuple[CellPlan, float | None, ComputeCost | None]]
+    curve: tuple[str, ...], rows: Sequence[tuple[CellPlan, float | None, ComputeCost | None]]
 ) -> Table:
     """The cells of one selector, order and attention."""
     table = empty_table(", ".join(curve))

@@ -132,7 +132,9 @@ def common_look(frame: pd.DataFrame, *, hidden: Sequence[str] = (), room: bool =
         low, high = float(np.nanmin(shown, initial=0)), float(np.nanmax(shown, initial=0))
         spare = 0.05 * (high - low or 0.2)
         values = (low - spare if low else low, high + spare)
-    return Look(names, tuple(hidden), (int(frame["k"].min()), int(frame["k"].max())), values)
+    above = frame.loc[frame["k"] > 0, "k"]
+    shots = (int(above.min()), int(above.max())) if len(above) else (1, 1)
+    return Look(names, tuple(hidden), shots, len(above) < len(frame), values)
 
 
 def with_limits(frame: pd.DataFrame, value: str) -> pd.DataFrame:

@@ -286,7 +286,16 @@ BAD: dict[str, tuple[list[object], str]] = {
     "unknown task": (["--task", "bankng77"], "'bankng77'.*did you mean banking77"),
     "unknown model": (["--model", "gemma3-270"], "'gemma3-270'.*did you mean gemma3-270m"),
     "task file missing": (["--task", "no.yaml"], "no.yaml: cannot be read"),
-    "k of 0": (["--k", "0"], "--k 0: not a number of demonstrations.*whole numbers from 1"),
+    "k of two digits 0": (["--k", "00"], "--k 00: not a number of demonstrations.*whole numbers from 0"),
+    "k below 0": (["--k", "-1"], "--k -1: not a number of demonstrations.*whole numbers from 0"),
+    "k of 0, changed": (
+        ["--k", "0,1", "--demonstrations", "labels:permuted"],
+        "--demonstrations labels:permuted: a prompt of k=0 has no demonstration to change; leave 0",
+    ),
+    "k of 0, copied": (
+        ["--k", "0,1", "--queries", "copied"],
+        "--queries copied: a prompt of k=0 has no demonstration to ask for; leave 0 out",
+    ),
     "k of text": (["--k", "1,ten"], "--k ten: not a number of demonstrations"),
     "k empty": (["--k", ""], "--k: empty"),
     "k too large": (["--k", "41"], "nothing fits: k=41 is more than the pool's 40"),

@@ -659,6 +659,23 @@ def refusal(path: Path) -> str:
     return message
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_predictions_without_demonstrations_begin_the_curves_of_their_file(
+    tmp_path: Path, name: str
+):
+    frame = made_up().query("k == 5 or draw == 0").assign(demonstration_ids='["1"]')
+    zero = frame["k"] == 1
+    frame.loc[zero, ["k", "select", "order"]] = [0, "random", "drawn"]
+    frame.loc[zero, "demonstration_ids"] = "[]"
+    if "parquet" in name:
+        frame["demonstration_ids"] = frame["demonstration_ids"].map(json.loads)
+    found = imported(tmp_path, frame, name)
+    assert found["k"].tolist() == frame["k"].tolist()
+    assert found["demonstration_ids"].map(list).tolist() == [[]] * 3 + [["1"]] * 6
+    table = summarise_folder(tmp_path / "results").curves
+    assert table[["select", "k", "draws"]].to_numpy().tolist() == [["bm25", 0, 1], ["bm25", 5, 2]]
+
+
 def with_cell(column: str, row: int, value: Any) -> pd.DataFrame:
     frame = made_up().astype({column: object})
     frame.loc[row, column] = value
@@ -669,7 +686,11 @@ REFUSED_ANYWHERE: dict[str, tuple[pd.DataFrame, str]] = {
     "a column": (made_up().drop(columns="gold"), "lacks the column gold; it has: task, model,"),
     "columns": (made_up()[["task", "k"]], "lacks the columns model, select, order, draw, test_id"),
     "no rows": (made_up().head(0), "has no rows"),
-    "k below 1": (made_up(k=[1, 1, 0] * 4), r"column k: '?0'? in row 3; expected a whole number from 1"),
+    "k below 0": (made_up(k=[1, 1, -1] * 4), r"column k: '?-1'? in row 3; expected a whole number from 0"),
+    "draws of k=0": (
+        made_up(k=[0] * 6 + [5] * 6),
+        "column draw: 1 in row 4, a further draw of a point of k=0; .* nothing is drawn: keep one",
+    ),
     "a negative draw": (made_up(draw=-1), r"column draw: '?-1'? in row 1; expected a whole number from 0"),
     "half a k": (made_up(k=2.5), r"column k: '?2.5'? in row 1; expected a whole number"),
     "a huge k": (made_up(k=2**31), r"column k: '?2147483648'? in row 1; .* to 2,147,483,647"),
@@ -814,11 +835,11 @@ def test_the_commands_that_follow_read_an_import(icl: Any, tmp_path: Path):
 
 
 def test_a_refused_file_ends_in_one_line_and_code_2(icl: Any, tmp_path: Path):
-    write(made_up(k=0), tmp_path / "a.csv")
+    write(made_up(k=-1), tmp_path / "a.csv")
     code, out, err = icl("import", "a.csv")
     assert (code, out) == (2, "")
     assert err == (
-        "error: a.csv: column k: '0' in row 1; expected a whole number from 1 to 2,147,483,647\n"
+        "error: a.csv: column k: '-1' in row 1; expected a whole number from 0 to 2,147,483,647\n"
     )
     assert not Path("results").exists()
     assert icl("import")[0] == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from icl_bench.errors import UserError
-from icl_bench.sweep.k_values import LADDER, KValues
+from icl_bench.sweep.k_values import LADDER, KValues, parse_per_label
 
 
 def test_numbers_are_sorted_and_counted_once():
@@ -32,7 +32,19 @@ def test_where_nothing_fits_max_and_auto_are_empty():
     assert KValues.parse("auto").resolved(largest=0) == ()
 
 
-@pytest.mark.parametrize("word", ["0", "-1", "ten", "1.5", "1e3", "1_000", "٣", "00", "9" * 5000])
+def test_no_demonstrations_are_asked_for_by_number_alone():
+    assert KValues.parse("10,0").resolved(largest=20) == (0, 10)
+    assert KValues.parse("0,auto").resolved(largest=5) == (0, 1, 5)
+    assert 0 not in KValues.parse("auto,max").resolved(largest=20)
+
+
+@pytest.mark.parametrize("text", ["0", "1,0"])
+def test_none_of_each_label_are_refused(text: str):
+    with pytest.raises(UserError, match=r"--per-label 0: .* give whole numbers from 1 up"):
+        parse_per_label(text)
+
+
+@pytest.mark.parametrize("word", ["-1", "ten", "1.5", "1e3", "1_000", "٣", "00", "9" * 5000])
 def test_what_is_no_number_of_demonstrations_is_refused_by_name(word: str):
     with pytest.raises(UserError, match="not a number of demonstrations") as refused:
         KValues.parse(f"1,{word}")

@@ -1,0 +1,99 @@
+"""The point without demonstrations (k=0): one for all curves of a setting, at the left of each.
+
+A prompt without demonstrations does not depend on how they would be chosen, ordered or read, so it
+is run and stored once, as a single draw of random selection. Tables with a row for each point of a
+curve begin every curve with it. What compares ways to choose, order or read demonstrations leaves
+it out: there it is one and the same prompt on both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from icl_bench.analysis.statistics.grid import partition
+from icl_bench.analysis.statistics.paired import NO_FACTS, Facts
+from icl_bench.models.attention_patterns import FULL
+from icl_bench.results.cells import SETTING
+from icl_bench.results.reading import IMPORTED
+from icl_bench.results.trained_methods import BASELINES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+STORED_AS = {"select": "random", "order": "drawn", "attention": str(FULL)}
+"""What its cell is called, as :func:`icl_bench.sweep.plan.make_plan` calls it."""
+
+
+def with_demonstrations(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows of points with demonstrations."""
+    return frame[frame["k"] > 0]
+
+
+def from_zero_shot(frame: pd.DataFrame, facts: Facts = NO_FACTS) -> pd.DataFrame:
+    """Begin every curve with the point without demonstrations, where there is one for it.
+
+    ``frame`` has predictions, or one row or more a point: the setting, k and any other columns.
+    A curve takes the k=0 rows of its own variant or, where a selector names an encoder that random
+    selection has no use for, of the variant that agrees in all ``facts`` that both have. Trained
+    classifiers take none. Where such rows were lent to other curves and random selection itself has
+    no k above 0, they make no curve of their own. Rows keep their order, the lent ones stand before
+    their curve's first.
+    """
+    import pandas as pd
+
+    if not (frame["k"] == 0).any():
+        return frame
+    keys, parts = partition(frame, SETTING)
+    curves: list[Any] = keys.astype(object).to_dict("records")
+    bare = [rows[frame["k"].to_numpy()[rows] == 0] for rows in parts]
+    lenders = [
+        at
+        for at, curve in enumerate(curves)
+        if len(bare[at]) and STORED_AS.items() <= curve.items()
+    ]
+    lent: set[int] = set()
+    pieces, places = [frame], [np.arange(len(frame), dtype=float)]
+    for at, curve in enumerate(curves):
+        if len(bare[at]) or curve["select"] in BASELINES:
+            continue
+        source = next(_of_curve(curve, [(one, curves[one]) for one in lenders], facts), None)
+        if source is None:
+            continue
+        lent.add(source)
+        rows, first = bare[source], parts[at].min()
+        own = frame.iloc[np.repeat(first, len(rows))]
+        pieces.append(frame.iloc[rows].assign(**{name: own[name].array for name in SETTING}))
+        places.append(np.full(len(rows), first - 0.5))
+    alone = [bare[at] for at in lent if len(bare[at]) == len(parts[at])]
+    table: pd.DataFrame = pd.concat(pieces, ignore_index=True)
+    order = np.argsort(np.concatenate(places), kind="stable")
+    kept = ~np.isin(order, np.concatenate([np.arange(0), *alone]))
+    return table.iloc[order[kept]].reset_index(drop=True)
+
+
+def _of_curve(
+    curve: Mapping[str, Any], lenders: list[tuple[int, Mapping[str, Any]]], facts: Facts
+) -> Iterator[int]:
+    """Which of the points may begin a curve, that of its own variant first."""
+    same = [
+        (at, lender["variant"])
+        for at, lender in lenders
+        if all(lender[name] == curve[name] for name in ("task", "model"))
+    ]
+    yield from (at for at, variant in same if variant == curve["variant"])
+    yield from (at for at, variant in same if _agree(curve["variant"], variant, facts))
+
+
+def _agree(variant: str, other: str, facts: Facts) -> bool:
+    """Whether two variants, both run here, agree in all facts that both have."""
+    mine, others = facts.get(variant), facts.get(other)
+    if not mine or not others or IMPORTED in mine or IMPORTED in others:
+        return False
+    return all(
+        fact == others[name]
+        for name, fact in mine.items()
+        if fact is not None and others.get(name) is not None
+    )
