@@ -14,7 +14,7 @@ VLLM_VENV := .venv-vllm
 VLLM_READY := $(VLLM_VENV)/.ready
 PIP_OPTIONS := --quiet --disable-pip-version-check
 
-.PHONY: demo test test-vllm lint check mutants clean
+.PHONY: demo test test-vllm fuzz lint check mutants clean
 
 demo: $(READY)
 	$(BIN)/icl-bench run --task stdlib_six --model gemma3-270m --k 1,10 --draws 3 --test-size 100 --results results/demo
@@ -35,6 +35,10 @@ test: $(READY)
 
 test-vllm: $(VLLM_READY)
 	$(VLLM_VENV)/bin/python -m pytest tests/on_vllm --durations=10
+
+# absurd options and damaged files: no traceback, no hang, one clear line; minutes on several cores
+fuzz: $(READY)
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m support.fuzz --cases 10000 --seed $${SEED:-0}
 
 lint: $(READY)
 	$(BIN)/ruff check .

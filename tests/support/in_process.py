@@ -19,10 +19,12 @@ class Ended(NamedTuple):
 
 def run_command(*words: object) -> Ended:
     """Run a command. What it raises besides its exit, which would be a traceback, is raised."""
-    out, err = io.StringIO(), io.StringIO()
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+    err = io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace", write_through=True)
     try:
         with redirect_stdout(out), redirect_stderr(err):
             main([str(word) for word in words])
     except SystemExit as ended:
-        return Ended(int(ended.code or 0), out.getvalue(), err.getvalue())
+        said, told = (stream.buffer.getvalue().decode() for stream in (out, err))  # type: ignore[attr-defined]
+        return Ended(int(ended.code or 0), said, told)
     raise AssertionError("the command line exits by itself")

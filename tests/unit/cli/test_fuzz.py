@@ -1,0 +1,53 @@
+"""A small share of what ``make fuzz`` runs: whatever a user gives ends in a clear line."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+from support import fuzz as fuzzer
+from support.in_process import Ended
+
+CASES = 30
+
+
+def test_absurd_options_and_damaged_files_end_in_a_clear_line(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # put back afterwards
+    for name in ("ICL_BENCH_CACHE", "ICL_BENCH_DATA"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    assert fuzzer.fuzz(1, range(CASES), print) == []
+
+
+@pytest.mark.parametrize(
+    ("word", "why"),
+    [
+        ("raises", "KeyError"),
+        ("hangs", "took more than"),
+        ("exits", "exit code 3"),
+        ("prints", "a traceback"),
+        ("babbles", "no clear line"),
+        ("pastes", "an endless line"),
+        ("works", ""),
+    ],
+)
+def test_the_fuzzer_sees_every_way_to_end_badly(
+    monkeypatch: pytest.MonkeyPatch, word: str, why: str
+):
+    def command(*words: str) -> Ended:
+        if words[0] == "raises":
+            raise KeyError("x")
+        while words[0] == "hangs":
+            pass
+        told = {
+            "prints": "error: x\nTraceback (most recent call last)",
+            "babbles": "what?",
+            "pastes": f"error: {'x' * 9999}",
+        }
+        return Ended({"exits": 3, "works": 0}.get(words[0], 2), "", told.get(words[0], "error: x"))
+
+    monkeypatch.setattr(fuzzer, "run_command", command)
+    monkeypatch.setattr(fuzzer, "SECONDS", 0.2)
+    found = fuzzer._ended((word,))
+    assert why in found
+    assert bool(found) == bool(why)
