@@ -73,6 +73,20 @@ def test_points_of_curves_are_apart():
     ]
 
 
+def test_points_are_in_the_order_of_k_whatever_the_order_of_the_files():
+    rows = frame(cell("ab", "ab", k=9), cell("ab", "ab", k=1), cell("ab", "ab", k=5))
+    assert cost(rows, {})["k"].tolist() == [1, 5, 9]
+
+
+def test_operations_by_shape_are_those_of_the_cells_mean_prompt():
+    """Prompts of 20 and 40 tokens, 20 of them shared, without answers: 30 on average."""
+    rows = tokens(cell("ab", "ab", cell="one"), 20, 0, 0)
+    rows["prompt_tokens"] = [20, 40]
+    (found,) = cost(rows, {"one": CellCost(prefix_tokens=20, shape=SHAPE)}).to_dict("records")
+    assert found["whole_flops"] == 30 * (100 + 8 * (15 + 4))
+    assert found["query_flops"] == 10 * (100 + 8 * (25 + 4))
+
+
 # -- a cell -------------------------------------------------------------------------------------
 
 
@@ -117,6 +131,7 @@ def test_what_is_not_known_of_a_cell_is_nan():
     found = CellCost(training={"seconds": 1, "flops": 7}, peak_cache_bytes=0.0).row(1.0, 1.0)
     assert (found["training_seconds"], found["training_flops"]) == (1, 7)
     assert math.isnan(found["training_tokens"])
+    assert CellCost(training={"tokens": 9}).row(1.0, 1.0)["training_tokens"] == 9
     assert math.isnan(found["prefill_seconds"])
     assert found["peak_cache_bytes"] == 0
 
@@ -157,6 +172,8 @@ def test_a_training_no_dearer_than_the_prefix_pays_at_once_even_where_its_querie
     assert equal["random, cached"] == 0
     just = queries(sides({"prefix_flops": 999.0, "query_flops": 5.0}))
     assert math.isnan(just["random, cached"])
+    # 1000 + 5 n against 999 + 7 n: dearer at none, cheaper from the first
+    assert queries(sides({"prefix_flops": 999.0}))["random, cached"] == 1
 
 
 def test_both_sides_of_a_break_even_are_given():
@@ -172,6 +189,7 @@ def test_both_sides_of_a_break_even_are_given():
 
 def test_orders_that_are_not_the_draws_own_are_not_set_beside_a_training():
     assert queries(sides({"order": "shuffled:3"}, {"order": "by-label"})) == {}
+    assert queries(sides({"select": "hybrid:2", "order": "shuffled:3"})) == {}
     assert list(queries(sides({"select": "bm25", "order": "relevance"}))) == ["bm25"]
 
 
