@@ -27,6 +27,7 @@ from icl_bench.cli.commands import (
     summary,
     tasks,
 )
+from icl_bench.cli.output.terminal import flush_output, prepare_output
 from icl_bench.errors import UserError
 
 INTERRUPTED = 130
@@ -94,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     warnings.showwarning = _one_line
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = app(words or ["--help"], prog_name="icl-bench", standalone_mode=False)
+        code = _run(words or ["--help"])
     except UserError as error:
         code = _say(f"error: {error}", 2)
     except _UsageError as error:
@@ -105,6 +106,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if code == INTERRUPTED:
         _say("interrupted; run the same command again to go on", code)
     sys.exit(code)
+
+
+def _run(words: Sequence[str]) -> int | None:
+    """Run a command and see that all it prints is written; returns its exit code."""
+    prepare_output()
+    try:
+        code: int | None = app(words, prog_name="icl-bench", standalone_mode=False)
+    except OSError:
+        flush_output()  # says it where standard output is what could not be written
+        raise
+    flush_output()
+    return code
 
 
 def _say(line: str, code: int) -> int:

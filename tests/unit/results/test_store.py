@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.disks import files_no_larger_than
 from support.fakes import (
     ENGINE,
     FREE_TEXT,
@@ -296,17 +296,6 @@ def test_a_results_folder_that_cannot_be_written_is_refused(tmp_path: Path):
             UserError, match=rf"results folder {folder}: cannot be written.*--results"
         ):
             Store(folder).prepare()
-
-
-@contextmanager
-def files_no_larger_than(size: int) -> Iterator[None]:
-    """As on a full disk, a write is cut short at a number of bytes and fails."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_disk_that_is_full_while_journalling_loses_nothing_that_was_there(
