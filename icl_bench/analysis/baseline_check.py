@@ -8,7 +8,6 @@ dtype, backend, versions) is what is being checked: it may differ, and is said.
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -58,12 +58,8 @@ def read_losses(results: Place) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
             table = parquet_table(storage.read(name))
             meta = checked((table.schema.metadata or {})[META], LossesMeta)
             losses = np.array(table["losses"].to_pylist(), np.float64)
-        except (
-            OSError,
-            ValueError,
-            KeyError,
-            TypeError,
-        ):  # pyarrow's own errors are of these kinds
+        # pyarrow's own errors are of these kinds
+        except (OSError, ValueError, KeyError, TypeError):
             where = storage.where(name)
             warnings.warn(f"{where}: no file of losses, or a damaged one; left out", stacklevel=2)
             continue

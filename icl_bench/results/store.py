@@ -285,8 +285,6 @@ def _line(prediction: Prediction, seconds: float) -> bytes:
 
 def _parsed(line: bytes) -> tuple[Prediction, float]:
     """The same back, with its seconds. Raises ``ValueError`` or ``TypeError`` for what is none."""
-    record = json.loads(line) if line.endswith(b"\n") else None
-    if not isinstance(record, dict):
+    if not line.endswith(b"\n"):
         raise ValueError("not a whole line")
-    seconds = float(record.pop("seconds", 0.0))
-    return checked_prediction(record), seconds
+    return checked_prediction(line), float(json.loads(line).get("seconds", 0.0))

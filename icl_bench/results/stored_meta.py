@@ -6,11 +6,10 @@ What is checked here may be left out only where it says so. Whatever else a file
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
 
 from icl_bench.models.architecture import Architecture
 from icl_bench.results.cells import Prediction
@@ -36,6 +35,7 @@ class SpecMeta(_Stored):
 
 class _TaskMeta(_Stored):
     metrics: list[str]
+    labels: Any = None
 
 
 class _Training(_Stored):
@@ -62,6 +62,18 @@ class CellMeta(_Stored):
     work: dict[str, float] | None = None
     prefill_seconds: float | None = None
     peak_cache_bytes: float | None = None
+
+    @model_validator(mode="after")
+    def _labels_are_known(self) -> CellMeta:
+        """Where answers are labels, each demonstration that is named has one."""
+        if self.task is None or self.task.labels is None:
+            return self
+        if self.demonstration_labels is None:
+            raise ValueError("demonstration_labels are missing")
+        known = {name for names in self.demonstration_labels.values() for name in names}
+        if not known.issuperset(self.demonstration_ids or ()):
+            raise ValueError("demonstration_labels do not name all demonstrations")
+        return self
 
 
 class ImportMeta(_Stored):
@@ -109,11 +121,9 @@ def checked(raw: bytes, kind: type[_Stored]) -> dict[str, Any]:
     return found
 
 
-def checked_prediction(record: Mapping[str, Any]) -> Prediction:
-    """A prediction of the values in a journal's line. Raises ``ValueError`` or ``TypeError``."""
-    ids = record.get("demonstration_ids")
-    made = Prediction(**{**record, "demonstration_ids": None if ids is None else tuple(ids)})
-    return _predictions().validate_python(made.__dict__, strict=True)
+def checked_prediction(line: bytes) -> Prediction:
+    """The prediction in a journal's line, which may have seconds too. Raises ``ValueError``."""
+    return _predictions().validate_json(line, strict=True)
 
 
 @cache

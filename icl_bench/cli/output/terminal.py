@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 from rich.console import Console
 
@@ -25,7 +26,7 @@ def prepare_output() -> None:
     if sys.stdout is None:
         raise UserError("standard output is closed; to see nothing of it, write > /dev/null")
     if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - until the program ends
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - until the program ends
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="backslashreplace")
