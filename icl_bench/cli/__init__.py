@@ -27,7 +27,7 @@ from icl_bench.cli.commands import (
     summary,
     tasks,
 )
-from icl_bench.cli.output.terminal import flush_output, prepare_output
+from icl_bench.cli.output.terminal import flush_output, prepare_output, refuse_unwritable
 from icl_bench.errors import UserError
 
 INTERRUPTED = 130
@@ -113,9 +113,9 @@ def _run(words: Sequence[str]) -> int | None:
     prepare_output()
     try:
         code: int | None = app(words, prog_name="icl-bench", standalone_mode=False)
-    except OSError:
-        flush_output()  # says it where standard output is what could not be written
-        raise
+    except OSError as error:
+        refuse_unwritable(error)
+        return 0
     flush_output()
     return code
 

@@ -44,7 +44,7 @@ def warn(message: str) -> None:
     warnings.warn(message, stacklevel=3)
 
 
-_IN_EVERY_ROW = ("task", "model", "k", "draw", "test_id", "cell", "variant")
+_IN_EVERY_ROW = (*AXES, "test_id", "cell", "variant")
 
 
 class DamagedError(Exception):
@@ -120,6 +120,8 @@ def read_whole(storage: Storage, name: str, rows: int | None = None) -> ResultFi
         table = _conformed(table)
         if any(table[name].null_count for name in _IN_EVERY_ROW):
             raise ValueError("rows that are of no cell")
+        if IMPORTED not in meta and len(table["test_id"].unique()) < len(table):
+            raise ValueError("test rows that stand there twice")
     except KeyError:
         raise ForeignError("is not a results file of this program") from None
     except (pa.ArrowException, OSError, ValueError, TypeError, IndexError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from contextlib import suppress
@@ -10,6 +11,8 @@ from pathlib import Path
 from rich.console import Console
 
 from icl_bench.errors import UserError
+
+_UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
 def console(stderr: bool = False) -> Console:
@@ -36,12 +39,21 @@ def flush_output() -> None:
     """Write what is still in memory. Raises ``UserError`` where standard output cannot take it."""
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
-        _drop_the_rest()  # head has seen enough
     except OSError as error:
-        _drop_the_rest()
-        reason = error.strerror or error
-        raise UserError(f"standard output: cannot be written ({reason})") from None
+        refuse_unwritable(error)
+
+
+def refuse_unwritable(error: OSError) -> None:
+    """Raise ``UserError`` for what a stream raises that cannot be written, which names no file.
+
+    Files of results say it themselves, so this is standard output. A reader that has seen enough,
+    like head, is no error. Any other error is raised as it is.
+    """
+    if error.filename is not None or error.errno not in _UNWRITABLE:
+        raise error
+    _drop_the_rest()
+    if not isinstance(error, BrokenPipeError):
+        raise UserError(f"standard output: cannot be written ({error.strerror})") from None
 
 
 def _drop_the_rest() -> None:

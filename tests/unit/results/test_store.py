@@ -347,7 +347,7 @@ def test_a_cell_that_says_odd_things_of_itself_is_left_out_and_run_again(
         assert finish(store, identity) == path
 
 
-@pytest.mark.parametrize("column", ["task", "k", "test_id", "cell"])
+@pytest.mark.parametrize("column", ["task", "order", "k", "test_id", "cell"])
 def test_a_cell_with_rows_of_no_cell_is_left_out(store: Store, identity: Identity, column: str):
     path = finish(store, identity)
     table = pq.read_table(path, partitioning=None)
@@ -355,6 +355,14 @@ def test_a_cell_with_rows_of_no_cell_is_left_out(store: Store, identity: Identit
     empty = pa.nulls(len(table), table.schema.field(column).type)
     pq.write_table(table.set_column(place, table.schema.field(column), empty), path)
     with pytest.warns(UserWarning, match="rows that are of no cell"):
+        assert list(finished_cells(store.storage)) == []
+
+
+def test_a_cell_with_a_test_row_twice_is_left_out(store: Store, identity: Identity):
+    path = finish(store, identity)
+    table = pq.read_table(path, partitioning=None)
+    pq.write_table(table.take([0, 1, 2, 2]), path)
+    with pytest.warns(UserWarning, match="test rows that stand there twice"):
         assert list(finished_cells(store.storage)) == []
 
 
