@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import hashlib
 import io
 import sys
 import zlib
@@ -69,21 +70,46 @@ def refusing_damaged_parquet(shown: str) -> Iterator[None]:
         raise UserError(one_line(f"{shown}: not a whole Parquet file: {error}")) from None
 
 
-def parquet_table(raw: bytes) -> pa.Table:
-    """The table in a Parquet file, every value checked. Raises what pyarrow raises."""
-    import pyarrow.parquet as pq
-    from pyarrow import BufferReader
+_SEAL = b"\xffICL-BENCH SHA256"
+"""Begins with what no UTF-8 text has, so that it stands in no name or value."""
 
-    with pq.ParquetFile(BufferReader(raw)) as file:
+
+def parquet_table(raw: bytes) -> pa.Table:
+    """The table in a Parquet file, every value checked. Raises what pyarrow raises.
+
+    A file of :func:`parquet_bytes` is checked for any byte that has changed.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    _check_seal(raw)
+    with pq.ParquetFile(pa.BufferReader(raw)) as file:
         table = file.read()
     table.validate(full=True)
     return table
 
 
 def parquet_bytes(table: pa.Table) -> bytes:
-    """A table as a Parquet file. Raises ``pyarrow.ArrowException`` for types that it has not."""
+    """A table as a Parquet file, sealed. Raises ``pyarrow.ArrowException`` for types it has not.
+
+    The seal is a SHA-256 of all other bytes. It stands in front of the footer, where no offset
+    points to: any reader finds the table as without it, and what writes the table anew drops it.
+    """
     import pyarrow.parquet as pq
 
     stream = io.BytesIO()
     pq.write_table(table, stream, compression="zstd")
-    return stream.getvalue()
+    raw = stream.getvalue()
+    footer = len(raw) - 8 - int.from_bytes(raw[-8:-4], "little")  # the format, "File Format"
+    return raw[:footer] + _SEAL + hashlib.sha256(raw).digest() + raw[footer:]
+
+
+def _check_seal(raw: bytes) -> None:
+    """Raise ``pyarrow.ArrowInvalid`` for a file that is sealed and is not as it was written."""
+    import pyarrow as pa
+
+    if (place := raw.rfind(_SEAL)) < 0:
+        return
+    end = place + len(_SEAL) + hashlib.sha256().digest_size
+    if raw[place + len(_SEAL) : end] != hashlib.sha256(raw[:place] + raw[end:]).digest():
+        raise pa.ArrowInvalid("bytes of it have changed since it was written")

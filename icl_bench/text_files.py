@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from icl_bench.errors import UserError
 from icl_bench.wording import plain, short
@@ -53,12 +54,22 @@ def write_whole(path: Path, content: bytes) -> None:
 
     The temporary name begins with a dot. Everyone may read the file. Raises ``OSError``.
     """
+    with writing_whole(path) as stream:
+        stream.write(content)
+
+
+@contextmanager
+def writing_whole(path: Path) -> Iterator[BinaryIO]:
+    """The same for what is written piece by piece: it is there when the block has ended well.
+
+    Where the block raises, what was there before stays.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-", suffix=path.suffix)
     written = Path(name)
     try:
         with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
+            yield stream
             stream.flush()
             os.fsync(stream.fileno())
         written.chmod(0o644)

@@ -8,7 +8,6 @@ dtype, backend, versions) is what is being checked: it may differ, and is said.
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from icl_bench.results.cells import prediction_schema
 from icl_bench.results.exporting import origins
 from icl_bench.results.importing import SHARE
 from icl_bench.results.reading import EXPORT_META, read_stored
+from icl_bench.table_files import parquet_table
 from icl_bench.text_files import read_file
 from icl_bench.wording import counted, one_line, plain, short
 
@@ -159,16 +159,13 @@ def read_folder(path: Path) -> Side:
 def read_baseline(path: Path) -> Side:
     """Read an exported Parquet file with its facts. Raises ``UserError``."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     shown = plain(path)
     if path.name.lower().endswith((".csv", ".csv.gz")):
         raise UserError(f"{shown}: CSV holds no facts; a baseline is a Parquet file: {NEW}")
     raw = read_file(path)
     try:
-        with pq.ParquetFile(io.BytesIO(raw)) as file:
-            table = file.read()
-        table.validate(full=True)
+        table = parquet_table(raw)
         return Side(shown, _predictions(table, shown), _origins(table, shown))
     except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, OverflowError) as error:
         raise UserError(one_line(f"{shown}: not a whole baseline: {error}; {NEW}")) from None

@@ -63,7 +63,7 @@ class CellCost:
             value = getattr(self, name)
             found[name] = np.nan if value is None else float(value)
         if self.counted is not None:
-            return found | {name: float(self.counted[name]) for name in BY_FORMULA}
+            return found | {name: float(self.counted.get(name, np.nan)) for name in BY_FORMULA}
         if self.shape is None or np.isnan(prompt_tokens):
             return found
         prefix = float(self.prefix_tokens)

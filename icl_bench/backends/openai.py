@@ -7,14 +7,18 @@ own. The key comes from the environment alone, and is cut out of every message.
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
-from urllib.parse import urlsplit
+from typing import Annotated, Any, Literal
+from urllib.parse import quote, urlsplit
 
+from pydantic import BaseModel, Field, ValidationError
+
+from icl_bench.backends.background import packs
 from icl_bench.backends.interface import Answer, Counters, Decoding, Free
 from icl_bench.errors import CellError, UserError
 from icl_bench.models.attention_patterns import FULL, Pattern
@@ -34,6 +38,10 @@ _PAUSE_SECONDS = 5.0  # between attempts, each of which the library itself repea
 _TIMEOUT_SECONDS = 600.0
 
 
+_ALSO_SENT = ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID")
+"""Variables that the library sends beside the key, where they are set."""
+
+
 def address(base_url: str | None) -> str:
     """The server's address, checked. Raises ``UserError``."""
     if not base_url:
@@ -51,7 +59,14 @@ def address(base_url: str | None) -> str:
 
 
 def api_key() -> str:
-    """The key, from the environment. Raises ``UserError``."""
+    """The key, from the environment. Raises ``UserError``, which does not repeat it."""
+    for name in (KEY, *_ALSO_SENT):
+        value = os.environ.get(name, "").strip()
+        if not all("!" <= letter <= "~" for letter in value):
+            raise UserError(
+                f"--backend openai: {name}: holds a blank, a line break or another character that "
+                "cannot be sent; set it to the key alone, which is letters, digits and signs"
+            )
     key = os.environ.get(KEY, "").strip()
     if not key:
         raise UserError(
@@ -60,10 +75,47 @@ def api_key() -> str:
     return key
 
 
+def without_key(text: str, key: str) -> str:
+    """A message on one line, the key cut out of it, in whatever spelling it stands there."""
+    for spelled in (key, json.dumps(key)[1:-1], repr(key)[1:-1], quote(key), quote(key, safe="")):
+        text = text.replace(spelled, "***")
+    return one_line("".join(sign if sign.isprintable() else " " for sign in text))
+
+
+_Tokens = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class _Details(BaseModel):
+    cached_tokens: _Tokens | None = None
+
+
+class _Usage(BaseModel):
+    prompt_tokens: _Tokens | None = None
+    completion_tokens: _Tokens | None = None
+    prompt_tokens_details: _Details | None = None
+
+
+class _Message(BaseModel):
+    content: str | None = None
+
+
+class _Choice(BaseModel):
+    text: str | None = None
+    message: _Message | None = None
+
+
+class _Completion(BaseModel):
+    """What is read of a server's answer, a completion's or a chat's; the rest may be anything."""
+
+    choices: list[_Choice]
+    usage: _Usage | None = None
+
+
 @dataclass(frozen=True)
 class _Reply:
     """What a server said to one prompt."""
 
+    index: int
     text: str
     prompt_tokens: int
     cached_tokens: int
@@ -95,15 +147,16 @@ class OpenAIBackend:
         self._concurrency, self._patience = concurrency, patience_seconds
         self._lost = False
         self._key = api_key()
-        self._client = openai.OpenAI(
-            base_url=base_url, api_key=self._key, timeout=_TIMEOUT_SECONDS, max_retries=2
-        )
+        self._connection: dict[str, Any] = {
+            "base_url": base_url, "api_key": self._key, "timeout": _TIMEOUT_SECONDS,
+            "max_retries": 2,
+        }  # fmt: skip
         try:
-            self._client.models.list()
+            openai.OpenAI(**self._connection).models.with_raw_response.list()
         except openai.APIConnectionError as error:
-            raise CellError(f"{base_url} does not answer ({self._said(error)})") from None
+            raise self._failure(f"{base_url} does not answer ({_reason(error)})") from None
         except openai.AuthenticationError:
-            raise CellError(f"{base_url} refuses the key in {KEY}") from None
+            raise self._failure(f"{base_url} refuses the key in {KEY}") from None
         except openai.OpenAIError:
             pass  # a server need not list its models
 
@@ -121,97 +174,139 @@ class OpenAIBackend:
     ) -> Iterator[list[Answer]]:
         """See ``Backend.answer``. What has been answered when a request fails is yielded first."""
         assert pattern == FULL, "attention patterns run on the transformers backend"
-        start, failure = time.perf_counter(), None
-        with ThreadPoolExecutor(self._concurrency) as pool:
-            asked = {pool.submit(self._ask, prompts.text(i), _free(decodings[i])): i for i in todo}
-            try:
-                while asked:
-                    done, _ = wait(asked, return_when=FIRST_COMPLETED)
-                    answers = []
-                    for future in done:
-                        index = asked.pop(future)
-                        if future.cancelled():
-                            continue
-                        if error := future.exception():
-                            failure = failure or error
-                            _cancel(asked)
-                        else:
-                            answers.append(self._answer(index, future.result()))
-                    now = time.perf_counter()
-                    self.counters.seconds += now - start
-                    start = now
-                    if answers:
-                        yield answers
-            finally:
-                _cancel(asked)
-        if failure is not None:
-            raise failure
 
-    def _answer(self, index: int, reply: _Reply) -> Answer:
+        def ask(hand: Callable[[_Reply], None]) -> Any:
+            return self._ask_all(prompts, todo, decodings, hand)
+
+        start = time.perf_counter()
+        for replies in packs(ask):
+            now = time.perf_counter()
+            self.counters.seconds += now - start
+            start = now
+            yield [self._answer(reply) for reply in replies]
+
+    async def _ask_all(
+        self,
+        prompts: PromptSet,
+        todo: Sequence[int],
+        decodings: Sequence[Decoding],
+        hand: Callable[[_Reply], None],
+    ) -> None:
+        """Ask some prompts at a time; where one fails, no further one is begun."""
+        in_flight = asyncio.Semaphore(self._concurrency)
+        failures: list[CellError] = []
+
+        async def ask(index: int) -> None:
+            async with in_flight:
+                if failures:
+                    return
+                try:
+                    decoding = _free(decodings[index])
+                    hand(await self._ask(client, index, prompts.text(index), decoding))
+                except CellError as error:
+                    failures.append(error)
+
+        async with self._openai.AsyncOpenAI(**self._connection) as client:
+            await asyncio.gather(*map(ask, todo))
+        if failures:
+            raise failures[0]
+
+    def _answer(self, reply: _Reply) -> Answer:
         self.counters.own_tokens += reply.prompt_tokens - reply.cached_tokens
         self.counters.answer_tokens += reply.answer_tokens
-        return Answer(index, reply.cached_tokens, reply.answer_tokens, text=reply.text)
+        return Answer(reply.index, reply.cached_tokens, reply.answer_tokens, text=reply.text)
 
-    def _ask(self, prompt: str, decoding: Free) -> _Reply:
+    async def _ask(self, client: Any, index: int, prompt: str, decoding: Free) -> _Reply:
         """Ask one prompt, again and again while the server is away, overloaded or failing."""
         openai = self._openai
         deadline = time.monotonic() + (0.0 if self._lost else self._patience)
         while True:
             try:
-                reply = self._request(prompt, decoding)
+                said = await self._request(client, prompt, decoding)
             except (openai.APIConnectionError, openai.RateLimitError,
                     openai.InternalServerError) as error:  # fmt: skip
                 if time.monotonic() > deadline:
                     self._lost = True  # later cells are tried, but not waited for
-                    raise CellError(f"the server failed for long ({self._said(error)})") from None
-                time.sleep(min(_PAUSE_SECONDS, self._patience / 10))
+                    reason = f"the server failed for long ({_reason(error)})"
+                    raise self._failure(reason) from None
+                await asyncio.sleep(min(_PAUSE_SECONDS, self._patience / 10))
             except openai.AuthenticationError:
-                raise CellError(f"the server refuses the key in {KEY}") from None
+                raise self._failure(f"the server refuses the key in {KEY}") from None
             except openai.OpenAIError as error:
-                raise CellError(f"the server refuses the request ({self._said(error)})") from None
+                reason = f"the server refuses the request ({_reason(error)})"
+                raise self._failure(reason) from None
             else:
                 self._lost = False
-                return reply
+                return self._reply(index, said.http_response, decoding.stop)
 
-    def _request(self, prompt: str, decoding: Free) -> _Reply:
+    def _request(self, client: Any, prompt: str, decoding: Free) -> Any:
         # the server's tokenizer may need more tokens for the same text
         limit = 2 * decoding.max_tokens + 8 if decoding.stop == "\n" else decoding.max_tokens
         common: dict[str, Any] = {"model": self._model, "temperature": 0, "stop": [decoding.stop]}
-        text: Any
         if self._endpoint == "chat":
-            said = self._client.chat.completions.create(
+            return client.chat.completions.with_raw_response.create(
                 messages=[{"role": "user", "content": prompt}],
                 max_completion_tokens=limit,
                 **common,
             )
-            text = said.choices[0].message.content if said.choices else None
-        else:
-            done = self._client.completions.create(prompt=prompt, max_tokens=limit, **common)
-            said, text = done, done.choices[0].text if done.choices else None
-        if not isinstance(text, str):
-            kind = "nothing" if text is None else f"a {type(text).__name__}"
-            raise CellError(f"the server answered with {kind} instead of text")
-        usage: Any = getattr(said, "usage", None)
-        details = getattr(usage, "prompt_tokens_details", None)
-        return _Reply(
-            text.split(decoding.stop)[0],
-            int(getattr(usage, "prompt_tokens", 0) or 0),
-            int(getattr(details, "cached_tokens", 0) or 0),
-            int(getattr(usage, "completion_tokens", 0) or 0),
+        return client.completions.with_raw_response.create(
+            prompt=prompt, max_tokens=limit, **common
         )
 
-    def _said(self, error: Exception) -> str:
-        """The error's message on one line, without the key."""
-        cause = error.__cause__ if str(error) == "Connection error." else None
-        text = str(cause or error) or type(error).__name__
-        return one_line(text.replace(self._key, "***"))[:300]
+    def _reply(self, index: int, response: Any, stop: str) -> _Reply:
+        """Read an answer, which may be anything. Raises ``CellError``."""
+        try:
+            said = _Completion.model_validate_json(response.content)
+        except ValidationError as error:
+            shown = without_key(response.content[:2000].decode(errors="replace"), self._key)
+            raise self._failure(_nonsense(error, _kind(response), shown)) from None
+        choice = said.choices[0] if said.choices else _Choice()
+        message = choice.message or _Message()
+        text = message.content if self._endpoint == "chat" else choice.text
+        if text is None:
+            raise self._failure("the server answered with nothing instead of text")
+        usage = said.usage or _Usage()
+        details = usage.prompt_tokens_details or _Details()
+        return _Reply(
+            index,
+            text.split(stop)[0],
+            usage.prompt_tokens or 0,
+            details.cached_tokens or 0,
+            usage.completion_tokens or 0,
+        )
+
+    def _failure(self, reason: str) -> CellError:
+        """Why a cell failed, as it is shown and stored."""
+        return CellError(without_key(reason, self._key))
+
+
+def _reason(error: Any) -> str:
+    """What a request failed of."""
+    cause = error.__cause__ if str(error) == "Connection error." else None
+    text = str(cause or error) or type(error).__name__
+    kind = _kind(error.response) if hasattr(error, "response") else ""
+    # a page says nothing that fits on a line
+    return f"status {error.status_code}, {kind}" if "html" in kind else text
+
+
+def _nonsense(error: ValidationError, kind: str, shown: str) -> str:
+    """What is wrong with an answer that is not one of OpenAI's interface."""
+    first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return (
+            f"the server answered with no JSON but {kind} {shown[:80]!r}; "
+            "is --base-url the address of its interface, like https://host/v1?"
+        )
+    where = ".".join(map(str, first["loc"])) or "the answer"
+    return f"the server answered with something else instead of text ({where}: {first['msg']})"
+
+
+def _kind(response: Any) -> str:
+    """What kind of content a server says that its answer is: ``text/html``."""
+    kind: str = response.headers.get("content-type", "")
+    return kind.partition(";")[0].strip()[:60] or "content of no kind"
 
 
 def _free(decoding: Decoding) -> Free:
     assert isinstance(decoding, Free), "a server's answers cannot be constrained"
     return decoding
-
-
-def _cancel(futures: Mapping[Future[_Reply], int]) -> None:
-    for future in futures:
-        future.cancel()

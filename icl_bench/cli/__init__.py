@@ -30,6 +30,7 @@ from icl_bench.cli.commands import (
     summary,
     tasks,
 )
+from icl_bench.cli.output.terminal import flush_output, prepare_output, refuse_unwritable
 from icl_bench.errors import UserError
 from icl_bench.escaping import on_terminal
 from icl_bench.wording import one_line, short
@@ -103,8 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     warnings.showwarning = _one_line
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = app(words or ["--help"], prog_name="icl-bench", standalone_mode=False)
-        sys.stdout.flush()
+        code = _run(words or ["--help"])
     except UserError as error:
         code = _say(f"error: {error}", 2)
     except _UsageError as error:
@@ -123,6 +123,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if code == INTERRUPTED:
         _say("interrupted; run the same command again to go on", code)
     sys.exit(code)
+
+
+def _run(words: Sequence[str]) -> int | None:
+    """Run a command and see that all it prints is written; returns its exit code."""
+    prepare_output()
+    try:
+        code: int | None = app(words, prog_name="icl-bench", standalone_mode=False)
+    except OSError as error:
+        refuse_unwritable(error)
+        return 0
+    flush_output()
+    return code
 
 
 def _say(line: str, code: int) -> int:

@@ -13,6 +13,7 @@ from icl_bench.report.build import Report
 from icl_bench.report.charts import VEGA_LITE
 from icl_bench.report.sections.panels import Panel, Section
 from icl_bench.report.theme import FIGURE_FONT, LIGHT, config
+from icl_bench.text_files import write_whole
 
 WIDTH = 420
 
@@ -49,7 +50,7 @@ def write_figures(report: Report, folder: Path) -> list[Path]:
         for kind, content in parts.items():
             path = folder / f"{name}.{kind}"
             try:
-                path.write_bytes(content)
+                write_whole(path, content)
             except OSError as error:
                 raise UserError(f"{path}: cannot be written ({error.strerror})") from None
             written.append(path)

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from icl_bench.errors import UserError
 from icl_bench.results.reading import EXPORT_META, finished_cells, read_table
 from icl_bench.results.storage import Place
+from icl_bench.table_files import parquet_bytes
+from icl_bench.text_files import write_whole, writing_whole
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,25 +37,27 @@ def export_results(results: Place, out: Path) -> int:
     name = out.name.lower()
     if not name.endswith((".parquet", ".csv", ".csv.gz")):
         raise UserError(f"--out {out}: must end in .parquet, .csv or .csv.gz")
-    import pyarrow.parquet as pq
-
     table = read_table(results)
     table = table.select([*FIRST, *(c for c in table.column_names if c not in FIRST)])
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
         if name.endswith(".parquet"):
             cells = (meta for _, meta in finished_cells(results, say=lambda _: None))
             about = json.dumps(origins(cells), sort_keys=True, ensure_ascii=False)
-            pq.write_table(
-                table.replace_schema_metadata({EXPORT_META: about}), out, compression="zstd"
-            )
+            write_whole(out, parquet_bytes(table.replace_schema_metadata({EXPORT_META: about})))
         else:
-            frame = _as_json(table, "demonstration_ids").to_pandas()
-            # where lines end in "\n" alone, csv leaves a "\r" in a cell without quotes
-            frame.to_csv(out, index=False, lineterminator="\r\n")
+            _write_csv(table, out, packed=name.endswith(".gz"))
     except OSError as error:
         raise UserError(f"--out {out}: cannot be written ({error.strerror or error})") from None
     return len(table)
+
+
+def _write_csv(table: pa.Table, out: Path, *, packed: bool) -> None:
+    frame = _as_json(table, "demonstration_ids").to_pandas()
+    # without the time of day in it, the same results make the same bytes
+    packing: Any = {"method": "gzip", "mtime": 0} if packed else None
+    with writing_whole(out) as stream:
+        # where lines end in "\n" alone, csv leaves a "\r" in a cell without quotes
+        frame.to_csv(stream, index=False, lineterminator="\r\n", mode="wb", compression=packing)
 
 
 def origins(cells: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

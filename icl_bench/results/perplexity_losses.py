@@ -12,6 +12,7 @@ import numpy as np
 from icl_bench.errors import UserError
 from icl_bench.results.reading import ASIDE
 from icl_bench.results.storage import Place, Storage, storage_at
+from icl_bench.results.stored_meta import LossesMeta, checked
 from icl_bench.table_files import parquet_bytes, parquet_table
 
 META = b"icl_bench_perplexity"
@@ -55,9 +56,11 @@ def read_losses(results: Place) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
     for name in sorted(names, key=lambda name: name.split("/")):
         try:
             table = parquet_table(storage.read(name))
-            meta = json.loads((table.schema.metadata or {})[META])
-        except (OSError, ValueError, KeyError):  # pyarrow's own errors are of these kinds
+            meta = checked((table.schema.metadata or {})[META], LossesMeta)
+            losses = np.array(table["losses"].to_pylist(), np.float64)
+        # pyarrow's own errors are of these kinds
+        except (OSError, ValueError, KeyError, TypeError):
             where = storage.where(name)
             warnings.warn(f"{where}: no file of losses, or a damaged one; left out", stacklevel=2)
             continue
-        yield meta, np.array(table["losses"].to_pylist())
+        yield meta, losses

@@ -5,7 +5,6 @@ A folder may also be any other place that :func:`icl_bench.results.storage.stora
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from icl_bench.errors import UserError
 from icl_bench.metrics.scores import first_measures
 from icl_bench.results.cells import AXES, FAILED, FINISHED, prediction_schema
 from icl_bench.results.storage import Place, Storage, storage_at
+from icl_bench.results.stored_meta import CellMeta, FailureMeta, ImportMeta, checked
 from icl_bench.table_files import parquet_table
 from icl_bench.wording import first_line, plain
 
@@ -44,8 +44,15 @@ def warn(message: str) -> None:
     warnings.warn(message, stacklevel=3)
 
 
+_IN_EVERY_ROW = (*AXES, "test_id", "cell", "variant")
+
+
 class DamagedError(Exception):
     """What is wrong with a finished file."""
+
+
+class ForeignError(DamagedError):
+    """The file is none of this program's."""
 
 
 class ExportError(DamagedError):
@@ -102,19 +109,21 @@ def read_whole(storage: Storage, name: str, rows: int | None = None) -> ResultFi
         table = parquet_table(storage.read(name))
         stored = table.schema.metadata or {}
         if IMPORT_META in stored:
-            about = json.loads(stored[IMPORT_META])
+            about = checked(stored[IMPORT_META], ImportMeta)
             meta = {IMPORTED: {fact: about[fact] for fact in ("source", "sha256")}}
-            rows = int(about["rows"])
+            rows = about["rows"]
         elif EXPORT_META in stored:
             raise ExportError("is an export, not a result")
         else:
-            meta = dict(json.loads(stored[CELL_META]))
+            meta = checked(stored[CELL_META], CellMeta)
             meta |= {column: table[column][0].as_py() for column in ("cell", "variant")}
         table = _conformed(table)
-        if table["cell"].null_count:
+        if any(table[name].null_count for name in _IN_EVERY_ROW):
             raise ValueError("rows that are of no cell")
+        if IMPORTED not in meta and len(table["test_id"].unique()) < len(table):
+            raise ValueError("test rows that stand there twice")
     except KeyError:
-        raise DamagedError("is not a results file of this program") from None
+        raise ForeignError("is not a results file of this program") from None
     except (pa.ArrowException, OSError, ValueError, TypeError, IndexError) as error:
         raise DamagedError(f"cannot be read ({first_line(error)[:120]})") from None
     if rows is not None and len(table) != rows:
@@ -137,8 +146,11 @@ def result_files(place: Place, say: Callable[[str], None]) -> Iterator[ResultFil
             file = read_whole(storage, name)
         except ExportError:
             continue
-        except DamagedError as problem:
+        except ForeignError as problem:
             say(f"{storage.where(name)}: {problem}; left out")
+            continue
+        except DamagedError as problem:
+            say(f"{storage.where(name)}: {problem}; left out, the same run or import mends it")
             continue
         cells = {cell["cell"]: _same(cell) for cell in file.cells()}
         copies = [cell for cell, key in cells.items() if key in seen]
@@ -211,7 +223,7 @@ def imported_hashes(place: Place) -> dict[str, set[str]]:
             continue
         try:
             variants = parquet_table(storage.read(name))["variant"].unique().to_pylist()
-        except (pa.ArrowException, OSError, KeyError):
+        except (pa.ArrowException, OSError, KeyError, ValueError):
             continue  # damaged: no prediction is read from it either
         for variant in variants:
             found.setdefault(variant, set()).add(file.removesuffix(FINISHED).rpartition("-")[2])
@@ -233,9 +245,9 @@ def failed_cells(place: Place) -> list[dict[str, Any]]:
         if name.removesuffix(FAILED) + FINISHED in there:
             continue  # finished after all, by a process that was killed before it cleared the mark
         try:
-            found.append(json.loads(storage.read(name).decode()))
+            found.append(checked(storage.read(name), FailureMeta))
         except (OSError, ValueError) as error:
-            warn(f"{storage.where(name)}: cannot be read ({error}); left out")
+            warn(f"{storage.where(name)}: cannot be read ({first_line(error)[:120]}); left out")
     return found
 
 

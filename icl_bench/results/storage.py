@@ -90,8 +90,11 @@ class LocalStorage:
         return (self.root / name).exists()
 
     def read(self, name: str) -> bytes:
-        """The whole file."""
-        return (self.root / name).read_bytes()
+        """The whole file. A named pipe, which one would wait for, is none."""
+        path = self.root / name
+        if path.exists() and not path.is_file():
+            raise OSError(f"{path.name} is not a regular file")
+        return path.read_bytes()
 
     def put(self, name: str, content: bytes) -> None:
         """Write under a temporary name, then rename."""

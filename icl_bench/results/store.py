@@ -12,6 +12,7 @@ a ``Storage`` and of ``Journals``.
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ from icl_bench.results.cells import (
 from icl_bench.results.journals import Journal, Journals, journals_at
 from icl_bench.results.reading import CELL_META, DamagedError, read_whole, warn
 from icl_bench.results.storage import Place, storage_at
+from icl_bench.results.stored_meta import checked_prediction
 from icl_bench.table_files import parquet_bytes
 
 if TYPE_CHECKING:
@@ -90,13 +92,13 @@ class Store:
             yield None
             return
         try:
-            if self.is_done(identity, rows):
-                yield None
-                return
             try:
-                opened = OpenCell.resume(self, identity)
+                opened = None if self.is_done(identity, rows) else OpenCell.resume(self, identity)
             except OSError as error:
                 raise self.unwritable(error) from None
+            if opened is None:
+                yield None
+                return
             with opened:
                 yield opened
         finally:
@@ -108,6 +110,12 @@ class Store:
 
     def unwritable(self, error: OSError) -> UserError:
         """What a user is told of a disk that is full, or of a folder that cannot be written."""
+        if error.errno == errno.ENAMETOOLONG:
+            return UserError(
+                f"results folder {self.storage.where()}: a name of task, model or selection is "
+                "longer than its file system takes; give the task or the model's folder a shorter "
+                "one"
+            )
         return UserError(
             f"results folder {self.storage.where()}: {error.strerror or error}; what was "
             "journalled is kept, run the same command again once there is space"
@@ -139,7 +147,7 @@ class OpenCell:
         for line in cell.journal.read().splitlines(keepends=True):
             try:
                 prediction, seconds = _parsed(line)
-            except (ValueError, TypeError):
+            except (ValueError, TypeError, RecursionError):
                 break
             cell.done[prediction.test_id] = prediction
             cell._seconds[prediction.test_id] = seconds
@@ -277,9 +285,6 @@ def _line(prediction: Prediction, seconds: float) -> bytes:
 
 def _parsed(line: bytes) -> tuple[Prediction, float]:
     """The same back, with its seconds. Raises ``ValueError`` or ``TypeError`` for what is none."""
-    record = json.loads(line) if line.endswith(b"\n") else None
-    if not isinstance(record, dict):
+    if not line.endswith(b"\n"):
         raise ValueError("not a whole line")
-    seconds = float(record.pop("seconds", 0.0))
-    ids = record.pop("demonstration_ids", None)
-    return Prediction(**record, demonstration_ids=ids and tuple(ids)), seconds
+    return checked_prediction(line), float(json.loads(line).get("seconds", 0.0))

@@ -15,7 +15,19 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 Reply = tuple[int, Any]
-"""HTTP status and JSON body."""
+"""HTTP status and JSON body, or one to be sent as it is."""
+
+
+@dataclass(frozen=True)
+class Body:
+    """What is no JSON, or not whole: ``lacking`` bytes of what is announced never come."""
+
+    content: bytes
+    kind: str = "application/json"
+    lacking: int = 0
+
+
+PAGE = Body(b"<!doctype html>\n<html><title>Welcome</title></html>", "text/html")
 
 
 def completion(text: Any, prompt_tokens: int = 10, cached: int = 4) -> Reply:
@@ -51,8 +63,12 @@ class Server:
 
 
 @contextmanager
-def serving(answer: Callable[[dict[str, Any]], Reply], port: int = 0) -> Iterator[Server]:
-    """Serve on the loopback until the block ends."""
+def serving(
+    answer: Callable[[dict[str, Any]], Reply],
+    port: int = 0,
+    models: Reply = (200, {"object": "list", "data": [{"id": "m", "object": "model"}]}),
+) -> Iterator[Server]:
+    """Serve on the loopback until the block ends. ``models`` is what it says when asked for them."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -61,7 +77,7 @@ def serving(answer: Callable[[dict[str, Any]], Reply], port: int = 0) -> Iterato
             pass
 
         def do_GET(self) -> None:
-            self._send(200, {"object": "list", "data": [{"id": "m", "object": "model"}]})
+            self._send(*models)
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -78,12 +94,13 @@ def serving(answer: Callable[[dict[str, Any]], Reply], port: int = 0) -> Iterato
             self._send(status, reply)
 
         def _send(self, status: int, reply: Any) -> None:
-            data = json.dumps(reply).encode()
+            body = reply if isinstance(reply, Body) else Body(json.dumps(reply).encode())
             self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
+            self.send_header("Content-Type", body.kind)
+            self.send_header("Content-Length", str(len(body.content) + body.lacking))
             self.end_headers()
-            self.wfile.write(data)
+            self.wfile.write(body.content)
+            self.close_connection = bool(body.lacking)
 
     class Quiet(ThreadingHTTPServer):
         daemon_threads = True
@@ -94,7 +111,7 @@ def serving(answer: Callable[[dict[str, Any]], Reply], port: int = 0) -> Iterato
 
     server = Quiet(("127.0.0.1", port), Handler)
     state = Server(f"http://127.0.0.1:{server.server_port}/v1")
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield state

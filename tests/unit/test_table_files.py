@@ -7,6 +7,7 @@ import gzip
 import io
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -90,3 +91,31 @@ def test_a_changed_parquet_file_is_read_or_refused_in_a_line(place: int, inserte
         message = str(error)
         assert message.startswith("x.parquet: not a whole Parquet file")
         assert "\n" not in message
+
+
+def test_any_flipped_bit_of_a_sealed_file_is_found_and_other_readers_see_no_seal():
+    table = pa.table({"k": [1, 2, 3], "said": ["a", "b", "c" * 500]}).replace_schema_metadata(
+        {b"about": b"x" * 200}
+    )
+    raw = parquet_bytes(table)
+    assert pq.read_table(io.BytesIO(raw)).equals(table, check_metadata=True)
+    missed = 0
+    for place in range(len(raw)):
+        broken = bytearray(raw)
+        broken[place] ^= 1 << place % 8
+        try:
+            found = parquet_table(bytes(broken))
+        except (pa.ArrowException, OSError, ValueError):
+            continue
+        missed += 1  # of the seal's own name: the rest is right
+        assert found.equals(table, check_metadata=True)
+    assert missed <= 17
+
+
+def test_a_file_without_a_seal_and_one_that_another_program_wrote_anew_are_read():
+    table = pa.table({"k": [1, 2, 3]})
+    again = pq.read_table(io.BytesIO(parquet_bytes(table))).slice(1)
+    for written in (table, again):
+        stream = io.BytesIO()
+        pq.write_table(written, stream)
+        assert parquet_table(stream.getvalue()).equals(written)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -14,8 +15,9 @@ if TYPE_CHECKING:
 
 
 def print_json(value: object) -> None:
-    """Print indented JSON on standard output."""
-    print(json.dumps(value, indent=1, ensure_ascii=False, default=str))
+    """Print indented JSON on standard output, in letters that its encoding has."""
+    plain = not (sys.stdout.encoding or "").lower().startswith("utf")
+    print(json.dumps(value, indent=1, ensure_ascii=plain, default=str))
 
 
 def empty_table(title: str | None = None) -> Table:

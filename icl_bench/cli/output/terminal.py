@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
+from icl_bench.errors import UserError
 from icl_bench.escaping import on_terminal
+
+_UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
 class Terminal(Console):
@@ -30,3 +36,44 @@ def console(stderr: bool = False) -> Terminal:
     """The terminal; wide enough for tables where the output goes into a file."""
     known = (sys.stderr if stderr else sys.stdout).isatty() or "COLUMNS" in os.environ
     return Terminal(stderr=stderr, width=None if known else 120, soft_wrap=False)
+
+
+def prepare_output() -> None:
+    """Make standard output take any text: what its encoding lacks is written as ``\\u2013``.
+
+    Raises ``UserError`` where it is closed: a file that is opened next would take its place.
+    """
+    if sys.stdout is None:
+        raise UserError("standard output is closed; to see nothing of it, write > /dev/null")
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - until the program ends
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="backslashreplace")
+
+
+def flush_output() -> None:
+    """Write what is still in memory. Raises ``UserError`` where standard output cannot take it."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        refuse_unwritable(error)
+
+
+def refuse_unwritable(error: OSError) -> None:
+    """Raise ``UserError`` for what a stream raises that cannot be written, which names no file.
+
+    Files of results say it themselves, so this is standard output. A reader that has seen enough,
+    like head, is no error. Any other error is raised as it is.
+    """
+    if error.filename is not None or error.errno not in _UNWRITABLE:
+        raise error
+    _drop_the_rest()
+    if not isinstance(error, BrokenPipeError):
+        raise UserError(f"standard output: cannot be written ({error.strerror})") from None
+
+
+def _drop_the_rest() -> None:
+    """Else the interpreter would try once more to write it, and fail aloud."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from support import fakes
-from support.api_server import Reply, chat, completion, serving
+from support.api_server import PAGE, Body, Reply, chat, completion, serving
 
 from icl_bench.backends.interface import Answer, Free
 from icl_bench.errors import CellError, UserError
@@ -198,6 +201,109 @@ def test_an_answer_that_is_no_answer_fails_the_cell_and_never_repeats_the_key(
     assert "\n" not in str(raised.value)
 
 
+GOOD = completion("yes")[1]
+CHOICE = GOOD["choices"][0]
+
+
+def with_usage(**usage: Any) -> dict[str, Any]:
+    return {**GOOD, "usage": {**GOOD["usage"], **usage}}
+
+
+ODD: dict[str, tuple[Any, str]] = {
+    "a page": (PAGE, r"no JSON but text/html.*'<!doctype html> <html>.*--base-url"),
+    "a page called JSON": (Body(PAGE.content), r"no JSON but .*'<!doctype html>"),
+    "nothing": (Body(b""), "no JSON but .*''"),
+    "half of it": (Body(b'{"choices": [{"te'), "no JSON but"),
+    "not UTF-8": (Body(b'{"choices": [{"text": "\xff"}]}'), "no JSON but"),
+    "half a character": (Body(rb'{"choices": [{"text": "\ud800"}]}'), "no JSON but"),
+    "very deep": (Body(b"[" * 100_000), "no JSON but"),
+    "a list": ([], "instead of text"),
+    "null": (None, "instead of text"),
+    "a number": (3, "instead of text"),
+    "choices that are a mapping": ({"choices": {"0": CHOICE}}, "choices: "),
+    "choices that are text": ({"choices": "yes"}, "choices: "),
+    "no choices": ({"object": "list", "data": []}, "choices: Field required"),
+    "a choice that is text": ({"choices": ["yes"]}, "choices.0: "),
+    "a choice that is null": ({"choices": [None]}, "choices.0: "),
+    "text that is a number": ({"choices": [{"text": 3}]}, "choices.0.text: "),
+    "usage that is text": ({**GOOD, "usage": "much"}, "usage: "),
+    "tokens that are no number": (with_usage(prompt_tokens="many"), "usage.prompt_tokens: "),
+    "tokens below 0": (with_usage(completion_tokens=-1), "usage.completion_tokens: "),
+    "tokens beyond all": (with_usage(completion_tokens=10**20), "usage.completion_tokens: "),
+    "half tokens": (with_usage(prompt_tokens=1.5), "usage.prompt_tokens: "),
+    "details that are a list": (with_usage(prompt_tokens_details=[1]), "prompt_tokens_details: "),
+}
+
+
+@pytest.fixture(scope="module")
+def odd_backend() -> Iterator[OpenAIBackend]:
+    """One whose server answers what a prompt's query names among ``ODD``."""
+
+    def answer(body: dict[str, Any]) -> Reply:
+        return 200, ODD[body["prompt"].splitlines()[-1]][0]
+
+    with pytest.MonkeyPatch.context() as patch, serving(answer) as server:
+        patch.setenv("OPENAI_API_KEY", KEY)
+        yield backend(server.url)
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_nonsense_with_status_200_fails_the_cell_and_is_said_on_one_line(
+    odd: str, odd_backend: OpenAIBackend
+):
+    prompts = PromptSet((), ((1,),), "demonstrations\n", (odd,))
+    with pytest.raises(CellError, match=ODD[odd][1]) as raised:
+        deque(odd_backend.answer(prompts, [0], [Free("\n", 5)], 0))
+    assert str(raised.value).startswith("the server answered with")
+    assert str(raised.value).isprintable()
+    assert len(str(raised.value)) < 500
+
+
+def test_a_chat_without_a_message_or_with_another_one_is_no_answer():
+    for message in (None, [], {"content": ["a"]}):
+        reply = {"choices": [{"message": message}]}
+        with serving(lambda _, r=reply: (200, r)) as server, pytest.raises(
+            CellError, match=r"the server answered with .* instead of text"
+        ):  # fmt: skip
+            answers(backend(server.url, endpoint="chat"), [0])
+
+
+def test_usage_may_be_left_out_or_null():
+    for usage in ({}, {"usage": None}, {"usage": {"prompt_tokens_details": None}}):
+        reply = {"choices": [CHOICE], **usage}
+        with serving(lambda _, r=reply: (200, r)) as server:
+            (found,) = answers(backend(server.url), [0])
+        assert (found.text, found.cached_tokens, found.answer_tokens) == ("yes", 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (PAGE, r"refuses the request \(.*404.*text/html"),
+        ({"error": "no such thing"}, "refuses the request .*404"),
+        ({"error": {"message": ["a"]}}, "refuses the request .*404"),
+        ([1], "refuses the request .*404"),
+        ({"error": {"message": "half \ud800\n\x1b[31m\0 a character"}}, "half .* a character"),
+    ],
+)
+def test_a_refusal_of_any_kind_is_said_on_one_line(body: Any, said: str):
+    with serving(lambda _: (404, body)) as server, pytest.raises(CellError, match=said) as raised:
+        answers(backend(server.url), [0])
+    assert str(raised.value).isprintable()
+
+
+def test_an_answer_that_is_cut_off_is_asked_for_again_and_then_fails_the_cell():
+    reply = 200, Body(b'{"choices": [', lacking=50)
+    with serving(lambda _: reply) as server, pytest.raises(CellError, match="failed for long"):
+        answers(backend(server.url, patience_seconds=0.1), [0])
+
+
+@pytest.mark.parametrize("models", [(200, PAGE), (404, PAGE), (200, []), (200, None), (500, 1)])
+def test_a_server_need_not_list_its_models(models: Reply):
+    with serving(echo, models=models) as server:
+        assert answers(backend(server.url), [0])
+
+
 def test_an_unreachable_server_is_named():
     with pytest.raises(CellError, match=r"http://127.0.0.1:\d+/v1 does not answer"):
         backend(f"http://127.0.0.1:{free_port()}/v1")
@@ -229,6 +335,47 @@ def test_a_missing_key_is_said(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OPENAI_API_KEY", " ")
     with pytest.raises(UserError, match="OPENAI_API_KEY is not set"):
         api_key()
+
+
+@pytest.mark.parametrize(
+    "bad", [f"{KEY}\nmore", f"{KEY}\r\nX-Evil: 1", "sk-\u00e9t\u00e9", "sk-1 sk-2", "\x7f"]
+)
+@pytest.mark.parametrize("variable", ["OPENAI_API_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"])
+def test_a_key_that_cannot_be_sent_is_refused_without_repeating_it(
+    variable: str, bad: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv(variable, bad)
+    with pytest.raises(UserError, match=f"{variable}: .*letters, digits") as raised:
+        api_key()
+    assert not any(part in str(raised.value) for part in bad.split())
+
+
+def test_blanks_and_a_line_break_around_a_key_are_no_part_of_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OPENAI_API_KEY", f" {KEY}\r\n")
+    with serving(echo) as server:
+        answers(backend(server.url), [0])
+    assert server.keys == {f"Bearer {KEY}"}
+
+
+@pytest.mark.parametrize("key", ['sk-"quoted"', "sk-back\\slash", "sk-per%cent/and+plus"])
+@pytest.mark.parametrize("status", [400, 401, 403, 500])
+def test_a_key_that_the_server_repeats_is_cut_out_however_it_is_written(
+    key: str, status: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    forms = [key, json.dumps(key)[1:-1], quote(key, safe=""), repr(key)[1:-1]]
+    reply = status, {"error": {"message": f"no: {' '.join(forms)}"}}
+    with serving(lambda _: reply) as server, pytest.raises(CellError) as raised:
+        answers(backend(server.url, patience_seconds=0.1), [0])
+    assert not any(form in str(raised.value) for form in forms)
+
+
+def test_a_page_that_repeats_the_key_does_not_bring_it_into_the_reason():
+    page = Body(f"<html>{'.' * 70}{KEY}".encode(), "text/html")  # cut within the key
+    with serving(lambda _: (200, page)) as server, pytest.raises(CellError) as raised:
+        answers(backend(server.url), [0])
+    assert KEY[:3] not in str(raised.value)
+    assert "***" in str(raised.value)
 
 
 # -- with the runner ----------------------------------------------------------------------------

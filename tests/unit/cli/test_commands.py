@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -563,3 +564,49 @@ def test_a_quiet_run_does_not_work_out_what_it_would_not_say():
     Display(quiet=True).plan(nothing)
     with pytest.raises(AttributeError):
         Display(quiet=False).plan(nothing)
+
+
+# -- standard output ----------------------------------------------------------------------------
+
+
+def printed(words: str, **settings: Any) -> subprocess.CompletedProcess[bytes]:
+    """Run the program by a shell, which may redirect its output."""
+    return subprocess.run(
+        ["/bin/sh", "-c", f"{sys.executable} -m icl_bench {words}"],
+        stderr=subprocess.PIPE,
+        check=False,
+        timeout=300,
+        **settings,
+    )
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("> /dev/full", b"error: standard output: cannot be written (No space left on device)"),
+        (">&-", b"error: standard output is closed"),
+    ],
+)
+def test_standard_output_that_takes_nothing_is_said_on_one_line(where: str, said: bytes):
+    done = printed(f"tasks {where}")
+    assert done.returncode == 2
+    assert done.stderr.startswith(said)
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    assert printed("models --json | head -c 1 > /dev/null").stderr == b""
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_an_output_that_lacks_letters_gets_escapes_and_whole_json(encoding: str, tmp_path: Path):
+    results = tmp_path / "results"
+    changes = {"labels": {"style": "words", "names": {"card_lost": "verloren \u00e9 \u2013"}}}
+    fakes.runner(fakes.plan(tmp_path / "task", "1", **changes), results, fakes.FakeBackend()).run()
+    env = {**os.environ, "PYTHONIOENCODING": encoding}
+    shown = f"show --task cards --k 1 --draw 0 --results {results}"
+    table = printed(shown, stdout=subprocess.PIPE, env=env)
+    assert (table.returncode, table.stderr) == (0, b"")
+    whole = printed(f"{shown} --json", stdout=subprocess.PIPE, env=env)
+    usual = printed(f"{shown} --json", stdout=subprocess.PIPE)
+    assert json.loads(whole.stdout.decode(encoding)) == json.loads(usual.stdout.decode())

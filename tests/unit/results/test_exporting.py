@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import time
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from support.disks import files_no_larger_than
 from support.fakes import FakeBackend, plan, runner
 
 from icl_bench import read_results
@@ -63,3 +65,27 @@ def test_an_export_inside_the_results_folder_does_not_become_a_result(results: P
     export_results(results, results / "baseline" / "all.parquet")
     after = read_results(results)  # without a warning: it is where baselines are kept
     pd.testing.assert_frame_equal(before, after)
+
+
+@pytest.mark.parametrize("name", ["all.parquet", "all.csv", "all.csv.gz"])
+def test_an_export_that_fails_half_way_leaves_the_old_file_and_nothing_else(
+    results: Path, tmp_path: Path, name: str
+):
+    out = tmp_path / "exports" / name
+    export_results(results, out)
+    before = out.read_bytes()
+    with (
+        files_no_larger_than(len(before) // 2),
+        pytest.raises(UserError, match=r"cannot be written \(File too large\)"),
+    ):
+        export_results(results, out)
+    assert out.read_bytes() == before
+    assert list(out.parent.iterdir()) == [out]
+
+
+@pytest.mark.parametrize("name", ["all.parquet", "all.csv", "all.csv.gz"])
+def test_the_same_results_make_the_same_bytes(results: Path, tmp_path: Path, name: str):
+    export_results(results, tmp_path / name)
+    time.sleep(1.1 if name.endswith("gz") else 0)  # gzip notes the second
+    export_results(results, tmp_path / "again" / name)
+    assert (tmp_path / name).read_bytes() == (tmp_path / "again" / name).read_bytes()

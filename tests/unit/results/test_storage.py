@@ -44,6 +44,12 @@ def sweep(task: Path, store: Store) -> Any:
     return Runner(made, store, ENGINE, FakeBackend).run()
 
 
+LOSSES = {
+    "model": "m", "fingerprint": "f", "dtype": "float32", "attention": "full", "sha256": "0",
+    "length": 4, "by_length": {},
+}  # fmt: skip
+
+
 def everything(place: Place) -> dict[str, Any]:
     """What the readers of a results folder find, under names that are the same anywhere."""
     stored = read_stored(place)
@@ -71,7 +77,7 @@ def fill(task: Path, place: Place, store: Store) -> None:
     theirs = task / "theirs.csv"
     theirs.write_text(THEIRS)
     import_predictions(theirs, place)
-    write_losses(store.storage, losses_name("m", "text"), [np.ones(3)], {"model": "m"})
+    write_losses(store.storage, losses_name("m", "text"), [np.ones(3)], LOSSES)
 
 
 def test_a_sweep_in_memory_is_the_sweep_in_a_folder_and_leaves_nothing_on_the_disk(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.disks import files_no_larger_than
 from support.fakes import (
     ENGINE,
     FREE_TEXT,
@@ -44,7 +44,13 @@ from icl_bench.results.cells import (
     prediction_schema,
 )
 from icl_bench.results.exporting import export_results
-from icl_bench.results.reading import failed_cells, finished_cells, read_rows, result_files
+from icl_bench.results.reading import (
+    CELL_META,
+    failed_cells,
+    finished_cells,
+    read_rows,
+    result_files,
+)
 from icl_bench.results.store import OpenCell, Store
 from icl_bench.sweep.facts import facts
 
@@ -231,6 +237,154 @@ def test_a_file_cut_short_is_named_and_set_aside_and_the_cell_is_run_again(
     assert finish(store, identity) == path
 
 
+def test_a_flipped_bit_is_found_and_the_cell_is_run_again(store: Store, identity: Identity):
+    path = finish(store, identity)
+    whole = path.read_bytes()
+    place = whole.rindex(b'"prefix_tokens": 15') + len(b'"prefix_tokens": ')
+    broken = bytearray(whole)
+    broken[place] ^= 2  # it says 35
+    path.write_bytes(broken)
+    said = "bytes of it have changed since it was written.*left out, the same run or import mends"
+    with pytest.warns(UserWarning, match=said):
+        assert list(finished_cells(store.storage)) == []
+    with pytest.warns(UserWarning, match="set aside.*run again"):
+        assert finish(store, identity) == path
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"prompt_tokens": "20"},
+        {"prompt_tokens": 1.5},
+        {"test_id": 7},
+        {"test_id": None},
+        {"prediction": ["x"]},
+        {"prediction": "\ud800"},
+        {"correct": "true"},
+        {"probability": "high"},
+        {"demonstration_ids": "x"},
+        {"demonstration_ids": [1]},
+        {"seconds": "long"},
+        {"seconds": None},
+    ],
+    ids=str,
+)
+def test_a_journal_line_with_values_of_other_kinds_is_dropped(
+    store: Store, identity: Identity, changed: dict[str, Any]
+):
+    with opened(store, identity) as cell:
+        cell.append(predictions("a", "b"))
+    journal = path_of(store, identity, JOURNAL)
+    first, second = journal.read_text(encoding="utf-8").splitlines(keepends=True)
+    other = json.dumps({**json.loads(second), **changed}) + "\n"
+    journal.write_text(first + other, encoding="utf-8")
+    with opened(store, identity) as cell:
+        assert list(cell.done) == ["a"]
+    finish(store, identity)
+
+
+MARK = {"spec": SPEC.model_dump(), "reason": "no memory", "cell": "c", "variant": "v"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b"null",
+        b'"x"',
+        b"\xff",
+        b"[" * 100_000,
+        b"{}",
+        json.dumps({**MARK, "spec": []}).encode(),
+        json.dumps({**MARK, "spec": {**MARK["spec"], "k": "2"}}).encode(),
+        json.dumps({**MARK, "reason": 3}).encode(),
+    ],
+)
+def test_a_mark_that_is_none_is_named_on_one_line_and_left_out(store: Store, content: bytes):
+    store.storage.put(f"cards/small/x{FAILED}", content)
+    with pytest.warns(
+        UserWarning, match=r"x\.failed\.json: cannot be read \(.*\); left out"
+    ) as said:
+        assert failed_cells(store.storage) == []
+    assert "\n" not in str(said[0].message)
+
+
+ODD_META: dict[str, dict[str, Any]] = {
+    "no spec": {"spec": None},
+    "a spec that is a list": {"spec": ["cards"]},
+    "a k that is text": {"spec": {**SPEC.model_dump(), "k": "2"}},
+    "no draw": {"spec": {**SPEC.model_dump(), "draw": None}},
+    "facts that are a list": {"facts": ["fake"]},
+    "no facts": {"facts": None},
+    "seconds that are text": {"seconds": "1.5"},
+    "ids that are a mapping": {"demonstration_ids": {"x": 1}},
+    "ids that are numbers": {"demonstration_ids": [1]},
+    "labels that are a list": {"demonstration_labels": ["x"]},
+    "a task that is text": {"task": "cards"},
+    "metrics that are text": {"task": {"metrics": "accuracy"}},
+    "a task of labels without labels": {"task": {"metrics": [], "labels": {"style": "words"}}},
+    "a shape that is empty of numbers": {"shape": {"layers": "two"}},
+    "work that is a list": {"work": [1.0]},
+    "training that is text": {"training": {"seconds": "long"}},
+    "tokens that are text": {"context_tokens": "many"},
+}
+
+
+@pytest.mark.parametrize("odd", ODD_META)
+def test_a_cell_that_says_odd_things_of_itself_is_left_out_and_run_again(
+    store: Store, identity: Identity, odd: str
+):
+    path = finish(store, identity)
+    table = pq.read_table(path, partitioning=None)
+    meta = {**json.loads(table.schema.metadata[CELL_META]), **ODD_META[odd]}
+    pq.write_table(table.replace_schema_metadata({CELL_META: json.dumps(meta)}), path)
+    with pytest.warns(UserWarning, match=rf"{path.name}: cannot be read .*left out") as said:
+        assert list(finished_cells(store.storage)) == []
+    assert "\n" not in str(said[0].message)
+    with pytest.warns(UserWarning, match="set aside"):
+        assert finish(store, identity) == path
+
+
+@pytest.mark.parametrize("column", ["task", "order", "k", "test_id", "cell"])
+def test_a_cell_with_rows_of_no_cell_is_left_out(store: Store, identity: Identity, column: str):
+    path = finish(store, identity)
+    table = pq.read_table(path, partitioning=None)
+    place = table.schema.get_field_index(column)
+    empty = pa.nulls(len(table), table.schema.field(column).type)
+    pq.write_table(table.set_column(place, table.schema.field(column), empty), path)
+    with pytest.warns(UserWarning, match="rows that are of no cell"):
+        assert list(finished_cells(store.storage)) == []
+
+
+def test_a_cell_with_a_test_row_twice_is_left_out(store: Store, identity: Identity):
+    path = finish(store, identity)
+    table = pq.read_table(path, partitioning=None)
+    pq.write_table(table.take([0, 1, 2, 2]), path)
+    with pytest.warns(UserWarning, match="test rows that stand there twice"):
+        assert list(finished_cells(store.storage)) == []
+
+
+def test_a_named_pipe_is_no_result_and_is_not_waited_for(store: Store, identity: Identity):
+    path = path_of(store, identity)
+    path.parent.mkdir(parents=True)
+    os.mkfifo(path)
+    os.mkfifo(path.with_name(f"x{FAILED}"))
+    with pytest.warns(UserWarning, match="is not a regular file"):
+        assert list(finished_cells(store.storage)) == []
+    with pytest.warns(UserWarning, match="is not a regular file"):
+        assert failed_cells(store.storage) == []
+    with pytest.warns(UserWarning, match="set aside"):
+        assert finish(store, identity) == path
+
+
+def test_a_name_that_the_file_system_does_not_take_is_said(store: Store):
+    long = Identity(SPEC.model_copy(update={"task": "t" * 300}), {"backend": "fake"})
+    with pytest.raises(UserError, match="longer than its file system takes"), opened(store, long):
+        pass
+
+
 def test_a_file_with_too_few_predictions_is_set_aside(store: Store, identity: Identity):
     path = finish(store, identity)
     table = pq.read_table(path, partitioning=None)
@@ -296,17 +450,6 @@ def test_a_results_folder_that_cannot_be_written_is_refused(tmp_path: Path):
             UserError, match=rf"results folder {folder}: cannot be written.*--results"
         ):
             Store(folder).prepare()
-
-
-@contextmanager
-def files_no_larger_than(size: int) -> Iterator[None]:
-    """As on a full disk, a write is cut short at a number of bytes and fails."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_disk_that_is_full_while_journalling_loses_nothing_that_was_there(
