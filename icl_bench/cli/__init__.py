@@ -6,6 +6,7 @@ Heavy libraries are imported by the commands that need them, so that ``--help`` 
 from __future__ import annotations
 
 import sys
+import traceback
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -28,6 +29,11 @@ from icl_bench.cli.commands import (
     tasks,
 )
 from icl_bench.errors import UserError
+
+CRASHED = 70
+"""The exit code of an error of the program itself (``EX_SOFTWARE`` of sysexits.h): 1 is a result,
+such as a loss that ``check`` has found."""
+
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells have it."""
@@ -89,7 +95,8 @@ _UsageError: Any = typer.BadParameter.__bases__[0]  # Typer's own name for it di
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 1 something failed, 2 bad usage or input.
 
-    A user's mistake ends in one or two lines on standard error, without a traceback.
+    A user's mistake ends in one or two lines on standard error, without a traceback; an error of
+    the program with its traceback and 70.
     """
     warnings.showwarning = _one_line
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -102,6 +109,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = _say(f"error: {error.format_message().rstrip('.')}; see {command} --help", 2)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
+    except Exception:
+        traceback.print_exc()
+        code = _say("error: icl-bench itself failed, see above; please report it", CRASHED)
     if code == INTERRUPTED:
         _say("interrupted; run the same command again to go on", code)
     sys.exit(code)

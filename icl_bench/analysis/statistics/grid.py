@@ -27,6 +27,19 @@ class Grid(NamedTuple):
         """How many predictions there are."""
         return int((self.rows >= 0).sum())
 
+    def values(self, column: np.ndarray) -> np.ndarray:
+        """What a column of the frame says, ``(draws, test)``; NaN where there is no prediction."""
+        values = column[self.rows]
+        gaps = self.rows < 0
+        return np.where(gaps, np.nan, values) if gaps.any() else values
+
+    def of_rows(self, kept: np.ndarray) -> Grid:
+        """Without rows that are not ``kept``, and draws and tests that have no other."""
+        rows = np.where((self.rows >= 0) & kept[self.rows], self.rows, -1)
+        there = rows >= 0
+        draws, tests = there.any(axis=1), there.any(axis=0)
+        return Grid(self.draws[draws], self.tests[tests], rows[draws][:, tests])
+
     def take(self, draws: np.ndarray, tests: np.ndarray) -> Grid:
         """The part in these places of either axis."""
         return Grid(self.draws[draws], self.tests[tests], self.rows[np.ix_(draws, tests)])
