@@ -262,7 +262,7 @@ def missing(base: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
     there = there.rename(columns={"variant": "base_variant"})
     compared = pairs[["base_value", "value"]].notna().all(axis=1)
     answered = pairs[PAIR].assign(answered=compared | ~pairs["base_scored"])
-    table: pd.DataFrame = answered.groupby(PAIR, as_index=False)["answered"].sum()
+    table = answered.groupby(PAIR, as_index=False)[["answered"]].sum()
     table = table.merge(there, on=[*COMPARED, "base_variant"])
     return table.assign(missing=table["missing"] - table["answered"])[[*PAIR, "missing"]]
 
