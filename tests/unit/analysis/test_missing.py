@@ -5,11 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from rich.console import Console
 from scipy.special import expit
 from support.predictions import answers, frame, scored
 
 from icl_bench.analysis.curves import curves
 from icl_bench.analysis.missing import in_words, not_at_random
+from icl_bench.analysis.summary import summarise
+from icl_bench.cli.output.summary import print_summary
 
 
 def sweep(seed: int, hard: bool, share: float = 0.1, **axes: str) -> pd.DataFrame:
@@ -33,6 +36,17 @@ def test_hard_rows_that_fail_are_found_and_said():
     words = in_words(row["gap_difference"], row["gap_p"])
     assert words.startswith("missing not at random: test rows with gaps score ")
     assert words.endswith(" below the others (p < 0.0001)")
+
+
+def test_what_is_missing_stands_below_the_curves(capsys: pytest.CaptureFixture[str]):
+    rows = sweep(0, hard=True).assign(prompt_hash=None)
+    print_summary(summarise(rows), Console(width=200))
+    said = capsys.readouterr().out
+    for k, part in rows.groupby("k"):
+        lacking = f"random, drawn, k={k}: {500 - len(part)} predictions missing or without a score"
+        assert said.count(lacking) == 1
+    assert said.count("random, drawn: missing not at random: test rows with gaps score") == 1
+    assert "left out" not in said
 
 
 def test_rows_missing_at_random_raise_few_alarms():
