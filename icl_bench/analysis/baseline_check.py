@@ -9,12 +9,23 @@ dtype, backend, versions) is what is being checked: it may differ, and is said.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from icl_bench.analysis.regression import COMPARED, alone, compare, flips, pair
+from icl_bench.analysis.regression import (
+    COMPARED,
+    PAIR,
+    Overall,
+    alone,
+    compare,
+    flips,
+    missing,
+    overall,
+    pair,
+)
 from icl_bench.analysis.settings import PLAINER
 from icl_bench.analysis.summary import records
 from icl_bench.errors import UserError
@@ -25,7 +36,7 @@ from icl_bench.results.importing import SHARE
 from icl_bench.results.reading import EXPORT_META, read_stored
 from icl_bench.table_files import parquet_table
 from icl_bench.text_files import read_file
-from icl_bench.wording import counted, one_line, plain, short
+from icl_bench.wording import counted, listed, one_line, plain, short
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,7 +84,12 @@ class Check:
     results: str
     tolerance: float
     alpha: float
+    allow_missing: bool
+    """Whether what the run lacks of the baseline is let pass."""
+    overall: Overall
+    """All points together."""
     points: pd.DataFrame
+    """With ``missing`` beside: the baseline's predictions that the run lacks."""
     flips: pd.DataFrame
     only_baseline: pd.DataFrame
     only_results: pd.DataFrame
@@ -81,9 +97,36 @@ class Check:
     """What differs of that which computed the answers: base_variant, variant, fact, before, now."""
 
     @property
+    def lost(self) -> bool:
+        """Whether a point is lost, or all points together."""
+        return self.overall.verdict == "loss" or bool((self.points["verdict"] == "loss").any())
+
+    @property
     def passed(self) -> bool:
-        """Whether no point is lost."""
-        return not (self.points["verdict"] == "loss").any()
+        """Whether nothing is lost, and all of the baseline was compared or need not be."""
+        return not self.lost and (self.allow_missing or not self.lacking)
+
+    @property
+    def lacking(self) -> str:
+        """What the run lacks of the baseline, in words; empty where it lacks nothing."""
+        torn = self.points[self.points["missing"] > 0]
+        parts = []
+        if len(torn):
+            count = counted(int(torn["missing"].sum()), "prediction")
+            parts.append(f"{count} of {_several(torn)}")
+        if len(self.only_baseline):
+            parts.append(f"all of {_several(self.only_baseline)}")
+        return listed(parts) if parts else ""
+
+    def require_all(self) -> None:
+        """Raise ``UserError`` if some of the baseline was not compared, but has to be."""
+        if self.lacking and not self.allow_missing:
+            raise UserError(
+                one_line(
+                    f"{self.results}: lacks {self.lacking} of the baseline {self.baseline}; run "
+                    "what the baseline has, or pass --allow-missing"
+                )
+            )
 
     def as_json(self) -> dict[str, Any]:
         """Plain values and lists of records; what is undefined is null."""
@@ -93,6 +136,8 @@ class Check:
             "results": self.results,
             "tolerance": self.tolerance,
             "alpha": self.alpha,
+            "allow_missing": self.allow_missing,
+            "overall": {name: _known(value) for name, value in asdict(self.overall).items()},
             "points": records(self.points),
             "flips": records(self.flips),
             "only_in_baseline": records(self.only_baseline),
@@ -101,13 +146,29 @@ class Check:
         }
 
 
+def _several(points: pd.DataFrame) -> str:
+    """The first of some points, and how many more there are."""
+    more = len(points) - 1
+    return point_name(points.iloc[0]) + (f" (and {counted(more, 'more point')})" if more else "")
+
+
+def _known(value: Any) -> Any:
+    """A value of the JSON; what is undefined is null."""
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
 def check_results(
-    baseline: Path, results: Path, tolerance: float = 0.01, alpha: float = 0.05
+    baseline: Path,
+    results: Path,
+    tolerance: float = 0.01,
+    alpha: float = 0.05,
+    allow_missing: bool = False,
 ) -> Check:
     """Compare a results folder with a baseline, a file or another folder.
 
-    Raises ``UserError`` where either cannot be read, nothing is common, or a common point was not
-    asked the same on both sides.
+    Raises ``UserError`` where either cannot be read, nothing is common or has a score on both
+    sides, or a common point was not asked the same on both sides. What the run lacks of the
+    baseline is for :meth:`Check.require_all` to refuse.
     """
     if not 0 <= tolerance < 1:
         raise UserError(f"--tolerance {tolerance}: expected a share from 0 to 1, like 0.01")
@@ -126,12 +187,23 @@ def check_results(
     def told(table: pd.DataFrame) -> pd.DataFrame:
         return table.assign(teaching=table["variant"].map(perturbations))
 
+    whole = overall(pairs, tolerance, alpha)
+    if not whole.points:
+        raise UserError(
+            one_line(
+                f"{now.shown} and {base.shown}: nothing was compared: no common prediction has a "
+                f"score on both sides ({_several(pairs.drop_duplicates(PAIR))}); {NEW}"
+            )
+        )
+    points = compare(pairs, tolerance, whole.alpha_points)
     return Check(
         base.shown,
         now.shown,
         tolerance,
         alpha,
-        told(compare(pairs, tolerance, alpha)),
+        allow_missing,
+        whole,
+        told(points.merge(missing(base.predictions, pairs), on=PAIR, how="left")),
         told(flips(pairs)),
         told(alone(base.predictions, pairs, "base_variant")),
         told(alone(now.predictions, pairs)),

@@ -61,6 +61,7 @@ COLUMNS: Mapping[str, Column] = {column.name: column for column in (
     Column("test_rows", "test rows", "count"),
     Column("predictions", "predictions", "count"),
     Column("left_out", "left out", "count", optional=True),
+    Column("missing", "missing", "count", optional=True),
     Column("reason", "reason"),
     Column("metric", "metric"),
     Column("score", "{score}", "share"),

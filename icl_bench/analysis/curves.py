@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icl_bench.analysis.columns import POINT
-from icl_bench.analysis.statistics.grid import grids
+from icl_bench.analysis.missing import missing_scores
+from icl_bench.analysis.statistics.gaps import Layout
+from icl_bench.analysis.statistics.grid import Grid, grids
 from icl_bench.analysis.statistics.intervals import mean_interval
 from icl_bench.metrics.scores import SCORES, metrics, numbers_of_many, scored
 from icl_bench.registry import METRICS
@@ -30,40 +32,47 @@ def curves(predictions: pd.DataFrame) -> pd.DataFrame:
     (:func:`icl_bench.metrics.scores.scored`), its ``score`` with ci_low and ci_high (95%, draws
     and test examples both random); accuracy, macro_f1 (over the labels of the test rows' gold, mean
     of draws) and invalid (share of answers that are no label; None where an import does not say),
-    or for free text the means of its scores. Shares of 1. Where a draw lacks test examples, a point
-    is its largest part that is complete, and ``left_out`` the predictions outside of it.
+    or for free text the means of its scores. Shares of 1.
+
+    Where scores are missing, means and limits are of all that are there
+    (:class:`icl_bench.analysis.statistics.gaps.Layout`), macro-F1 is the mean of draws by their
+    predictions. ``missing`` counts the scores that a point lacks; ``gap_difference`` and ``gap_p``
+    say whether they are missing at random (:func:`icl_bench.analysis.missing.missing_scores`).
+    ``left_out`` are scores of draws that have no test example in common with the others, directly
+    or by way of further draws.
     """
     import pandas as pd
 
     predictions = scored(predictions)
     of_task = metrics(predictions)
     keys, found = grids(predictions, POINT)
-    parts = [grid.whole() for grid in found]
     scores = {
         name: predictions[name].to_numpy(dtype=float)
         for name in ("score", "correct", "valid", *SCORES)
         if name in predictions
     }
     rows = [
-        {**key, **_point(part.rows, scores), "metric": of_task[key["task"]]}
-        for key, part in zip(keys.to_dict("records"), parts, strict=True)
+        {**key, **_point(grid, scores), "metric": of_task[key["task"]]}
+        for key, grid in zip(keys.to_dict("records"), found, strict=True)
     ]
     table = pd.DataFrame(rows, columns=[*POINT, *SCORED])
-    table["left_out"] = [g.predictions - p.rows.size for g, p in zip(found, parts, strict=True)]
-    if table["left_out"].any():
-        predictions = predictions.iloc[np.sort(np.hstack([part.rows.ravel() for part in parts]))]
+    table = table.assign(**missing_scores(keys, found, scores["score"])._asdict())
     for name, means in _of_many(predictions).items():
         table = table.drop(columns=name).merge(means, on=POINT, how="left")
     return table[[*POINT, *SCORED]]
 
 
 SCORED = ["draws", "test_rows", "metric", "score", "ci_low", "ci_high", "accuracy", "macro_f1",
-          "invalid", *SCORES, "left_out",
+          "invalid", *SCORES, "left_out", "missing", "gap_difference", "gap_p",
           *(name for name in numbers_of_many() if name != "macro_f1")]  # fmt: skip
 
 
 def _of_many(predictions: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """What metrics say of many answers at once, by column: the points and the mean of draws."""
+    """What metrics say of many answers at once, by column: the points and the mean of draws.
+
+    Draws of unequal size count by their predictions, so that one that has hardly begun decides
+    nothing.
+    """
     import pandas as pd
 
     found: dict[str, pd.DataFrame] = {}
@@ -75,26 +84,43 @@ def _of_many(predictions: pd.DataFrame) -> dict[str, pd.DataFrame]:
             continue
         cells = asked.groupby([*POINT, "draw"], observed=True)
         numbers = metric.score_many(cells.ngroup().to_numpy(), asked["gold"], asked["prediction"])
-        of_draws = cells.size().reset_index()[POINT].assign(**numbers)
-        means = of_draws.groupby(POINT, observed=True).mean()
+        of_draws = cells.size().reset_index(name="size").drop(columns="draw").assign(**numbers)
+        points = of_draws.groupby(POINT, observed=True)
+        means = points[[*numbers]].mean()
+        uneven = points["size"].nunique() > 1
+        if uneven.any():
+            weighted = of_draws.assign(**{n: of_draws[n] * of_draws["size"] for n in numbers})
+            sums = weighted.groupby(POINT, observed=True)[[*numbers, "size"]].sum()
+            means = means.where(~uneven, sums[[*numbers]].div(sums["size"], axis=0), axis=0)
         found |= {name: pd.DataFrame(means[[name]]).reset_index() for name in metric.of_many}
     return found
 
 
-def _point(rows: np.ndarray, scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """One point's numbers but macro-F1, from the positions of its predictions ``(draws, test)``."""
+def _point(grid: Grid, scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """One point's numbers but macro-F1, of its predictions' ``scores``."""
     found: dict[str, Any] = dict.fromkeys(SCORED)
-    found["draws"], found["test_rows"] = rows.shape
-    here = {name: values[rows] for name, values in scores.items()}
-    known = {name for name, values in here.items() if not np.isnan(values).any()}
-    if "score" in known:
-        found["score"], found["ci_low"], found["ci_high"] = mean_interval(here["score"].clip(0, 1))
-    if "correct" in known:
-        found["accuracy"] = float(here["correct"].mean())
-    if {"correct", "valid"} <= known:
-        found["invalid"] = float(1 - here["valid"].mean())
-    found |= {name: float(here[name].clip(0, 1).mean()) for name in SCORES if name in known}
-    return found
+    found["draws"], found["test_rows"] = grid.rows.shape
+    here = {name: _known(grid, values) for name, values in scores.items()}
+    compared = here["score"]
+    found["left_out"] = 0
+    if compared.size:
+        found["draws"], found["test_rows"] = compared.shape
+        found["score"], found["ci_low"], found["ci_high"] = mean_interval(compared.clip(0, 1))
+        there = np.count_nonzero(~np.isnan(grid.values(scores["score"])))
+        found["left_out"] = there - np.count_nonzero(~np.isnan(compared))
+    means = {name: Layout(values.clip(0, 1)).mean for name, values in here.items() if values.size}
+    if "correct" in means:
+        found["accuracy"] = means["correct"]
+        found["invalid"] = 1 - means["valid"] if "valid" in means else None
+    return found | {name: means[name] for name in SCORES if name in means}
+
+
+def _known(grid: Grid, column: np.ndarray) -> np.ndarray:
+    """The scores that hang together (:meth:`Grid.joined`), ``(draws, test)``; may be empty."""
+    values = grid.values(column)
+    if not np.isnan(values).any():
+        return values
+    return grid.joined(~np.isnan(column)).values(column)
 
 
 def saturation(curve: pd.DataFrame) -> pd.DataFrame:

@@ -12,6 +12,7 @@ from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.curves import SATURATED, SATURATION, saturation
 from icl_bench.analysis.finding import Finding, Printed, Section
 from icl_bench.analysis.statistics.bootstrap import means, resample
+from icl_bench.analysis.statistics.gaps import Layout
 from icl_bench.analysis.statistics.grid import Grid, grids, partition
 from icl_bench.metrics.scores import ACCURACY, metrics, scored
 from icl_bench.results.cells import SETTING
@@ -138,12 +139,14 @@ def context_shares(frame: pd.DataFrame, windows: Mapping[str, int]) -> pd.DataFr
 
 
 def _curve(frame: pd.DataFrame) -> pd.DataFrame:
-    """Mean score and prompt tokens of each point, over its complete part."""
+    """Mean score and prompt tokens of each point, of all that are there."""
     keys, found = grids(frame, POINT)
     known = frame.reindex(columns=["score", "prompt_tokens"]).astype(float)
     for name, values in known.assign(score=known["score"].clip(0, 1)).items():
         column = values.to_numpy()
-        keys[name] = np.array([column[point.whole().rows].mean() for point in found], dtype=float)
+        there = ~np.isnan(column)
+        parts = [point.joined(there).values(column) for point in found]
+        keys[name] = np.array([Layout(part).mean if part.size else np.nan for part in parts])
     return _named(keys, metrics(frame))
 
 

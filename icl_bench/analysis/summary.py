@@ -114,7 +114,7 @@ CURVES = Finding(
     lambda context: context.from_zero_shot(curves(context.unperturbed)),
     caption="{Score} over k",
     shown="task model series k draws test_rows metric accuracy ci_low ci_high macro_f1 invalid "
-    f"{' '.join(SCORES)} left_out",
+    f"{' '.join(SCORES)} left_out missing",
     columns=tuple(Column(name, title(name), "share", optional=True) for name in SCORES),
     section=Section(
         "accuracy", "{Score} over the number of demonstrations", "{Score} over k",

@@ -9,6 +9,7 @@ import errno
 import os
 import re
 import sys
+import traceback
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -34,6 +35,11 @@ from icl_bench.cli.output.terminal import flush_output, prepare_output, refuse_u
 from icl_bench.errors import UserError
 from icl_bench.escaping import on_terminal
 from icl_bench.wording import one_line, short
+
+CRASHED = 70
+"""The exit code of an error of the program itself (``EX_SOFTWARE`` of sysexits.h): 1 is a result,
+such as a loss that ``check`` has found."""
+
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells have it."""
@@ -99,7 +105,8 @@ _UsageError: Any = typer.BadParameter.__bases__[0]  # Typer's own name for it di
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 1 something failed, 2 bad usage or input.
 
-    A user's mistake ends in one or two lines on standard error, without a traceback.
+    A user's mistake ends in one or two lines on standard error, without a traceback; an error of
+    the program with its traceback and 70.
     """
     warnings.showwarning = _one_line
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -120,6 +127,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = _say(f"error: {short(str(error.filename))}: a name too long for a file", 2)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
+    except Exception:
+        traceback.print_exc()
+        code = _say("error: icl-bench itself failed, see above; please report it", CRASHED)
     if code == INTERRUPTED:
         _say("interrupted; run the same command again to go on", code)
     sys.exit(code)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.analysis.findings import Findings, find
+from icl_bench.analysis.missing import in_words, not_at_random
 from icl_bench.analysis.zero_shot import with_demonstrations
 from icl_bench.demonstrations.selector_spec import cautions, known
 from icl_bench.report.headlines import Headlines, headlines
@@ -98,9 +99,19 @@ def _notes(findings: Findings) -> list[str]:
     left_out = int(findings.summary.curves["left_out"].sum())
     if left_out:
         notes.append(
-            f"{counted(left_out, 'prediction')} of incomplete draws are in no curve: a point is "
-            "taken where all its draws have all its test examples."
+            f"{counted(left_out, 'prediction')} of draws that have no test row in common with the "
+            "others are in no curve."
         )
+    missing = int(findings.summary.curves["missing"].sum())
+    if missing:
+        notes.append(
+            f"{counted(missing, 'prediction')} missing or without a score: points are means of "
+            "the others, each test row counting alike."
+        )
+    for row in not_at_random(findings.summary.curves).to_dict("records"):
+        words = in_words(row["gap_difference"], row["gap_p"])
+        names = ("task", "model", "select", "order", "attention")
+        notes.append(f"{' '.join(str(row[name]) for name in names)}: {words}.")
     drawn = with_demonstrations(curves)
     drawn = drawn[drawn["select"].astype(str).map(_is_drawn).astype(bool)]
     points = f"of {counted(len(drawn), 'point')} with demonstrations that are drawn"

@@ -77,4 +77,4 @@ def _empty(frame: pd.DataFrame, column: Column) -> bool:
     if not column.optional:
         return False
     values = frame[column.name].dropna()
-    return values.empty or (column.name == "left_out" and not values.any())
+    return values.empty or (column.name in ("left_out", "missing") and not values.any())

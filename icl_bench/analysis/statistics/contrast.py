@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from icl_bench.analysis.statistics.mean_squares import mean_squares
+from icl_bench.analysis.statistics.gaps import Layout
 
 Alternative = Literal["two-sided", "greater", "less"]
 
@@ -31,7 +31,7 @@ class Contrast(NamedTuple):
     of_test: float
     """Variance of the difference by test examples."""
     examples: int
-    of_draws: tuple[tuple[float, float, int], ...]
+    of_draws: tuple[tuple[float, float, float], ...]
     """Of each sample of draws: mean square by draws and residual, both over the number of scores,
     and degrees of freedom. None where there is a single draw."""
 
@@ -39,7 +39,9 @@ class Contrast(NamedTuple):
 def contrast(first: np.ndarray, second: np.ndarray, matched: bool) -> Contrast:
     """Compare scores ``(draws, test)`` of two sides on the same test examples; NaN for no scores.
 
-    ``matched`` says that row d of both is one draw; then their numbers of draws are equal.
+    ``matched`` says that row d of both is one draw; then their numbers of draws are equal, and a
+    score counts where the other side has one too. NaN is a gap
+    (:class:`icl_bench.analysis.statistics.gaps.Layout`).
 
     The difference of an example, mean over its draws, is the t-test's usual datum. As Bonett &
     Price (2012, J. Educ. Behav. Stat. 37:479) do for shares of one sample, one example more is
@@ -48,21 +50,24 @@ def contrast(first: np.ndarray, second: np.ndarray, matched: bool) -> Contrast:
     """
     if not first.size:
         return Contrast(math.nan, math.nan, math.nan, math.nan, 2, ())
-    by_test = first.mean(axis=0) - second.mean(axis=0)
+    sides = Layout(first), Layout(second)
+    both = Layout(first - second) if matched else None
+    gaps = both is not None and not both.whole
+    by_test = both.by_test if both and gaps else sides[0].by_test - sides[1].by_test
     squares, differing = float((by_test**2).sum()), np.count_nonzero(by_test)
     extra = squares / differing if differing else 1.0
     count = len(by_test) + 2
     centre = float(by_test.sum()) / count
     of_test = (squares + 2 * extra - count * centre**2) / (count - 1) / count
-    samples = (first - second,) if matched else (first, second)
-    parts = tuple(_of_draws(scores) for scores in samples if len(scores) > 1)
-    return Contrast(float(first.mean()), float(by_test.mean()), centre, of_test, count, parts)
+    samples = sides if both is None else (both,)
+    parts = tuple(_of_draws(sample) for sample in samples if len(sample.scores) > 1)
+    return Contrast(sides[0].mean, float(by_test.mean()), centre, of_test, count, parts)
 
 
-def _of_draws(scores: np.ndarray) -> tuple[float, float, int]:
+def _of_draws(sample: Layout) -> tuple[float, float, float]:
     """Mean squares of a two-way layout ``(draws, test)``, by draws and residual."""
-    found = mean_squares(scores)
-    return float(found.draws / scores.size), float(found.residual / scores.size), len(scores) - 1
+    found, size = sample.squares, sample.scores.size
+    return float(found.draws / size), float(found.residual / size), sample.freedom
 
 
 def judge(
@@ -117,7 +122,7 @@ def _deviations(contrasts: Sequence[Contrast]) -> tuple[np.ndarray, np.ndarray]:
 
 
 @cache
-def _chi_square(freedom: int, sample: int) -> tuple[np.ndarray, np.ndarray]:
+def _chi_square(freedom: float, sample: int) -> tuple[np.ndarray, np.ndarray]:
     """Quantiles of a chi-square, dense near 0 where p is decided, and the weight of each.
 
     Those of a second sample come in another order: together they are a lattice in the unit square.

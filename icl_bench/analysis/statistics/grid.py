@@ -27,6 +27,40 @@ class Grid(NamedTuple):
         """How many predictions there are."""
         return int((self.rows >= 0).sum())
 
+    def values(self, column: np.ndarray) -> np.ndarray:
+        """What a column of the frame says, ``(draws, test)``; NaN where there is no prediction."""
+        values = column[self.rows]
+        gaps = self.rows < 0
+        return np.where(gaps, np.nan, values) if gaps.any() else values
+
+    def of_rows(self, kept: np.ndarray | None = None) -> Grid:
+        """Without rows that are not ``kept``, and draws and tests that have no other."""
+        rows = self.rows
+        if kept is not None:
+            rows = np.where((rows >= 0) & kept[rows], rows, -1)
+        there = rows >= 0
+        draws, tests = there.any(axis=1), there.any(axis=0)
+        return Grid(self.draws[draws], self.tests[tests], rows[draws][:, tests])
+
+    def joined(self, kept: np.ndarray | None = None) -> Grid:
+        """The largest part of the frame's rows that are ``kept`` whose draws hang together.
+
+        Two draws do that have a test example in common, or others in common that do. What is apart
+        cannot be compared with the rest: nobody knows whether its draws or its examples differ.
+        """
+        from scipy.sparse.csgraph import connected_components
+
+        if (self.rows >= 0).all() and (kept is None or kept[self.rows].all()):
+            return self
+        part = self.of_rows(kept)
+        there = (part.rows >= 0).astype(float)
+        number, group = connected_components(there @ there.T, directed=False)
+        if number < 2:
+            return part
+        most = np.bincount(group, weights=there.sum(axis=1)).argmax()
+        draws = np.flatnonzero(group == most)
+        return part.take(draws, np.flatnonzero(there[draws].any(axis=0)))
+
     def take(self, draws: np.ndarray, tests: np.ndarray) -> Grid:
         """The part in these places of either axis."""
         return Grid(self.draws[draws], self.tests[tests], self.rows[np.ix_(draws, tests)])

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from icl_bench.analysis.statistics.mean_squares import mean_squares
+from icl_bench.analysis.statistics.gaps import Layout
 
 
 class Interval(NamedTuple):
@@ -20,6 +20,9 @@ class Interval(NamedTuple):
 
 def mean_interval(correct: np.ndarray, level: float = 0.95) -> Interval:
     """Return the mean of scores between 0 and 1, ``(draws, test)``, and its confidence limits.
+
+    NaN is a gap; how the mean and its variance are had then,
+    :class:`icl_bench.analysis.statistics.gaps.Layout` says.
 
     The limits are for the mean over all draws and all test examples that there could be: both are
     crossed random effects. The variance of the mean follows from the mean squares of a two-way
@@ -39,19 +42,23 @@ def mean_interval(correct: np.ndarray, level: float = 0.95) -> Interval:
     with ten draws, 92 to 98% with three and 86 to 98% with two. They are too narrow where few
     draws spread widely, above all near 100%, and a little too wide where draws do not matter.
 
-    Raises ValueError unless the matrix is complete and its scores lie between 0 and 1.
+    Raises ValueError unless every draw and every test example has a score, and all lie between 0
+    and 1.
     """
     from scipy.special import ndtri
 
     scores = np.asarray(correct, dtype=float)
     if scores.ndim != 2 or scores.size == 0:
         raise ValueError(f"expected scores (draws, test), got shape {scores.shape}")
-    if not ((scores >= 0) & (scores <= 1)).all():
-        raise ValueError("scores must lie between 0 and 1, and none may be missing")
-    mean, upper = float(scores.mean()), (1 + level) / 2
+    there = ~np.isnan(scores)
+    if not ((scores[there] >= 0) & (scores[there] <= 1)).all():
+        raise ValueError("scores must lie between 0 and 1")
+    mean, upper = Layout(scores).mean, (1 + level) / 2
     normal = float(ndtri(upper))
-    if np.ptp(scores) == 0:
+    if np.ptp(scores[there]) == 0:
         return wilson(mean, scores.shape[1], normal)
+    if not 0 < mean < 1:  # corrected too far for draws that examples lack
+        mean = float(np.nanmean(scores, axis=0).mean())
     if min(scores.shape) == 1:
         return wilson(mean, mean * (1 - mean) / (scores.var() / scores.size), normal)
     variance, quantile = spread(scores, upper)
@@ -67,14 +74,15 @@ def spread(scores: np.ndarray, upper: float) -> tuple[float, float]:
     from scipy.special import stdtrit
 
     of_draws, of_test = variance_of_mean(scores)
-    t_draws, t_test = (float(stdtrit(size - 1, upper)) for size in scores.shape)
+    freedoms = Layout(scores).freedom, scores.shape[1] - 1
+    t_draws, t_test = (float(stdtrit(freedom, upper)) for freedom in freedoms)
     variance = of_draws + of_test
     return variance, math.sqrt((t_draws**2 * of_draws + t_test**2 * of_test) / variance)
 
 
 def variance_of_mean(scores: np.ndarray) -> tuple[float, float]:
     """Return the variance of the mean of ``(draws, test)`` in two parts: by draws, by the rest."""
-    found = mean_squares(scores)
+    found = Layout(scores).squares
     if found.draws_differ:
         parts = found.draws, max(found.tests - found.residual, 0.0)
     else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from icl_bench.analysis.statistics.contrast import Alternative, contrast, judge
-from icl_bench.analysis.statistics.grid import Grid, complete, grids
+from icl_bench.analysis.statistics.grid import Grid, grids
 from icl_bench.metrics.scores import metrics, scored
 from icl_bench.results.cells import SETTING
 from icl_bench.results.reading import IMPORTED
@@ -32,7 +32,7 @@ RESULT = ["metric", "difference", "ci_low", "ci_high", "p", "p_holm", "mean", "b
 
 
 class Meeting(NamedTuple):
-    """The complete common parts of two points."""
+    """The common parts of two points."""
 
     point: Grid
     base: Grid
@@ -97,7 +97,7 @@ def compare(
         for at, base_at in zip(table.pop("at"), table.pop("base_at"), strict=True)
     ]
     table["metric"] = table["task"].map(metrics(frame))
-    contrasts = [contrast(values[m.point.rows], values[m.base.rows], m.matched) for m in met]
+    contrasts = [contrast(m.point.values(values), m.base.values(values), m.matched) for m in met]
     low, high, p = judge(contrasts, alternative)
     table["difference"] = np.array([c.difference for c in contrasts], dtype=float)
     table["ci_low"], table["ci_high"], table["p"] = low.clip(-1, 1), high.clip(-1, 1), p
@@ -166,12 +166,23 @@ def _meet(point: Grid, base: Grid, matched: bool) -> Meeting:
     matched = matched and bool(np.isin(a.draws, b.draws).any())
     if matched:
         a, b = _common(a, b, "draws")
-        both = complete((a.rows >= 0) & (b.rows >= 0))
-        a, b = a.take(*both), b.take(*both)
+        a, b = _answered_by_both(a, b)
     else:
-        a, b = _common(a.whole(), b.whole(), "tests")
+        a, b = _common(a.joined(), b.joined(), "tests")
+        a, b = a.of_rows(), b.of_rows()  # draws without any of the common test examples
     there = point.predictions + base.predictions
-    return Meeting(a, b, matched, there - a.rows.size - b.rows.size)
+    return Meeting(a, b, matched, there - a.predictions - b.predictions)
+
+
+def _answered_by_both(a: Grid, b: Grid) -> tuple[Grid, Grid]:
+    """Two grids of the same draws and test examples without what one of them lacks."""
+    both = (a.rows >= 0) & (b.rows >= 0)
+    if both.all():
+        return a, b
+    a = a._replace(rows=np.where(both, a.rows, -1)).joined()
+    draws, tests = np.isin(b.draws, a.draws), np.isin(b.tests, a.tests)
+    b = b.take(np.flatnonzero(draws), np.flatnonzero(tests))
+    return a, b._replace(rows=np.where(a.rows >= 0, b.rows, -1))
 
 
 def _common(a: Grid, b: Grid, axis: str) -> tuple[Grid, Grid]:

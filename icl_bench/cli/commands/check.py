@@ -29,7 +29,15 @@ Tolerance = Annotated[
 Alpha = Annotated[
     float,
     typer.Option(
-        "--alpha", metavar="P", help="The chance of a false alarm, over all points together."
+        "--alpha", metavar="P", help="The chance of a false alarm, of all tests together."
+    ),
+]
+
+
+AllowMissing = Annotated[
+    bool,
+    typer.Option(
+        "--allow-missing", help="Let pass a run that lacks points or draws of the baseline."
     ),
 ]
 
@@ -39,25 +47,28 @@ def check(
     results: o.Results = o.DEFAULT_RESULTS,
     tolerance: Tolerance = 0.01,
     alpha: Alpha = 0.05,
+    allow_missing: AllowMissing = False,
     quiet: o.Quiet = False,
     json: o.Json = False,
 ) -> None:
     """Compare the results with a baseline; exit with 1 on a significant loss.
 
     Predictions are paired by draw and test example. A point fails if its loss is significant, with
-    all points taken into account, and larger than the tolerance. What was not asked the same (other
-    data, template, labels, test rows, pool, seed or scoring) is refused; other model files, backend
-    or version is what is checked.
+    all points taken into account, and larger than the tolerance; so do all points taken together.
+    A run that lacks some of the baseline is refused (exit with 2), and so is what was not asked the
+    same (other data, template, labels, test rows, pool, seed or scoring); other model files,
+    backend or version is what is checked.
     """
     from icl_bench.analysis.baseline_check import check_results
     from icl_bench.cli.output.baseline_check import print_check
     from icl_bench.cli.output.tables import print_json
     from icl_bench.cli.output.terminal import console
 
-    found = check_results(baseline, results, tolerance, alpha)
+    found = check_results(baseline, results, tolerance, alpha, allow_missing)
     if json:
         print_json(found.as_json())
     elif not quiet:
         print_check(found, console())
-    if not found.passed:
+    if found.lost:
         raise typer.Exit(1)
+    found.require_all()

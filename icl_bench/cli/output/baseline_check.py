@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from icl_bench.analysis.baseline_check import Check
+    from icl_bench.analysis.regression import Overall
 
 SHOWN = 5
 """Examples shown of each point; ``--json`` has all of them."""
@@ -34,8 +35,10 @@ def print_check(check: Check, console: Console) -> None:
     for (task, model), group in check.points.groupby(["task", "model"], observed=True):
         console.print(_table(f"{task} · {model}", group))
         print_lines(console, *cautions(group["select"]))
-    for text in (*_changes(check), *_prompts(check), *_alone(check), *_flips(check)):
+    for text in (*_changes(check), *_prompts(check), *_alone(check), *_torn(check), *_flips(check)):
         _line(console, text)
+    if check.overall.points > 1:
+        _line(console, _overall(check.overall), style=STYLES.get(check.overall.verdict, ""))
     _line(console, _verdict(check), style="" if check.passed else "bold red")
 
 
@@ -71,7 +74,9 @@ def _table(title: str, group: Any) -> Table:
 def _named(row: Mapping[str, Any], name: str) -> str:
     value = row[name]
     if name == "score":
-        return DASH if value is None else "accuracy" if value == "correct" else title(value)
+        if not isinstance(value, str):
+            return DASH
+        return "accuracy" if value == "correct" else title(value)
     return str(value if isinstance(value, str) or name != "teaching" else UNPERTURBED)
 
 
@@ -99,8 +104,19 @@ def _alone(check: Check) -> Iterator[str]:
     sides = (("only in the baseline", check.only_baseline), ("only now", check.only_results))
     for where, points in sides:
         yield from dict.fromkeys(f"{where}: {point_name(row)}" for row in points.to_dict("records"))
-    if left_out := int(check.points["left_out"].sum()):
-        yield f"left out: {counted(left_out, 'prediction')}, not in all draws"
+
+
+def _torn(check: Check) -> Iterator[str]:
+    """Points that were not compared, or not with all predictions that they have."""
+    for row in check.points.to_dict("records"):
+        if row["verdict"] == "no score":
+            yield f"not compared: {point_name(row)}: no prediction has a score on both sides"
+        elif row["left_out"]:
+            count = counted(row["left_out"], "prediction")
+            yield f"left out: {point_name(row)}: {count} without a score on one side"
+        if row["missing"]:
+            count = counted(row["missing"], "prediction")
+            yield f"missing now: {point_name(row)}: {count} of the baseline"
 
 
 def _flips(check: Check) -> Iterator[str]:
@@ -118,12 +134,28 @@ def _flips(check: Check) -> Iterator[str]:
             yield f"  and {more:,} more (--json has all)"
 
 
+def _overall(found: Overall) -> str:
+    limits = f"{percent(found.ci_low, '+')} to {percent(found.ci_high, '+')}"
+    return (
+        f"all {found.points:,} points together, {counted(found.rows, 'test row')}: "
+        f"{percent(found.base_mean)}% before, {percent(found.mean)}% now, "
+        f"{percent(found.difference, '+')} points (95% {limits}), p = {found.p:.4f}: "
+        f"{found.verdict}"
+    )
+
+
 def _verdict(check: Check) -> str:
-    judged = check.points[check.points["verdict"] != "no score"]
-    lost = int((judged["verdict"] == "loss").sum())
-    rule = f"larger than {100 * check.tolerance:g} points (Holm-corrected p up to {check.alpha:g})"
+    points = check.overall.points
+    lost = int((check.points["verdict"] == "loss").sum())
+    size = f"larger than {100 * check.tolerance:g} points"
+    rule = f"{size} (Holm-corrected p up to {check.overall.alpha_points:g})"
     if lost:
-        return f"FAILED: {lost} of {counted(len(judged), 'point')} with a significant loss {rule}"
-    if judged.empty:
-        return "nothing was compared: no point has a score on both sides"
-    return f"passed: no significant loss {rule} in {counted(len(judged), 'point')}"
+        return f"FAILED: {lost} of {counted(points, 'point')} with a significant loss {rule}"
+    if check.lost:
+        return (
+            f"FAILED: a significant loss {size} in all {points:,} points together "
+            f"(p up to {check.overall.alpha:g})"
+        )
+    if not check.passed:
+        return f"INCOMPLETE: the run lacks {check.lacking} of the baseline"
+    return f"passed: no significant loss {rule} in {counted(points, 'point')}"

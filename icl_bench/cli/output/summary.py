@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from icl_bench.analysis.missing import in_words, not_at_random
 from icl_bench.cli.output.tables import empty_table, print_lines
 from icl_bench.demonstrations.selector_spec import cautions
 from icl_bench.metrics.scores import SCORES, STORED_SCORES, title
@@ -40,7 +41,7 @@ def print_summary(summary: Summary, console: Console, order: bool = True) -> Non
         print_lines(
             console,
             *named,
-            *(_left_out(row, settings) for row in group.itertuples() if row.left_out),
+            *_gaps(group, settings),
             *(_saturation(row, settings) for row in _here(saturation, task, model)),
             *(_sensitivity(row, settings) for row in _here(sensitivity, task, model)),
             *cautions(group["select"]),
@@ -49,7 +50,7 @@ def print_summary(summary: Summary, console: Console, order: bool = True) -> Non
         named, settings = numbered_settings(group, summary.settings)
         name = f"{task} · {model}, perturbed demonstrations: {perturbation}"
         console.print(_curve_table(name, group, settings))
-        print_lines(console, *named, *cautions(group["select"]))
+        print_lines(console, *named, *_gaps(group, settings), *cautions(group["select"]))
     if summary.failed:
         console.print(f"{counted(len(summary.failed), 'cell')} failed:")
         print_lines(console, *(f"{CellSpec(**f['spec'])}: {f['reason']}" for f in summary.failed))
@@ -90,9 +91,20 @@ def _way(row: Any) -> str:
     return f"{row.select}, {row.order}{attention}"
 
 
-def _left_out(row: Any, settings: Mapping[str, int]) -> str:
-    name = f"{_way(row)}{_setting(row.variant, settings)}, k={row.k}"
-    return f"{name}: {counted(row.left_out, 'prediction')} left out: not in all draws"
+def _gaps(group: Any, settings: Mapping[str, int]) -> Iterator[str]:
+    """What points lack, and whether they lack it at random."""
+    rows: Iterator[Any] = group.itertuples()
+    for row in rows:
+        name = f"{_way(row)}{_setting(row.variant, settings)}, k={row.k}"
+        if row.missing:
+            yield f"{name}: {counted(row.missing, 'prediction')} missing or without a score"
+        if row.left_out:
+            count = counted(row.left_out, "prediction")
+            yield f"{name}: {count} left out: no test row in common with the other draws"
+    torn: Iterator[Any] = not_at_random(group).itertuples()
+    for row in torn:
+        name = f"{_way(row)}{_setting(row.variant, settings)}"
+        yield f"{name}: {in_words(row.gap_difference, row.gap_p)}"
 
 
 def _saturation(row: Any, settings: Mapping[str, int]) -> str:

@@ -170,7 +170,7 @@ def test_quiet_leaves_the_exit_code(check: Check, folders: Path):
 
 def test_points_of_one_side_alone_are_named(check: Check, folders: Path, tmp_path: Path):
     run(tmp_path / "more", 0.8, k="2,4")
-    done = check(folders / "base.parquet", tmp_path / "more")
+    done = check(folders / "base.parquet", tmp_path / "more", "--allow-missing")
     assert done.code == 0
     assert "only in the baseline: cards small random drawn k=1\n" in done.out
     assert "only now: cards small random drawn k=4\n" in done.out
@@ -178,8 +178,111 @@ def test_points_of_one_side_alone_are_named(check: Check, folders: Path, tmp_pat
 
 def test_common_draws_are_compared(check: Check, folders: Path, tmp_path: Path):
     run(tmp_path / "fewer", 0.8, draws=1)
-    found = json.loads(check(folders / "base.parquet", tmp_path / "fewer", "--json").out)
+    done = check(folders / "base.parquet", tmp_path / "fewer", "--json", "--allow-missing")
+    found = json.loads(done.out)
     assert [point["draws"] for point in found["points"]] == [1, 1]
+    assert [point["missing"] for point in found["points"]] == [ROWS, ROWS]
+    assert (done.code, found["passed"]) == (0, True)
+
+
+def incomplete(done: Done, *said: str) -> None:
+    """Compared as far as it goes, and refused."""
+    assert done.code == 2
+    assert done.err.startswith("error: ")
+    assert done.err.count("\n") == 1
+    assert "--allow-missing" in done.err
+    for text in said:
+        assert text in done.err
+
+
+def test_a_run_that_lacks_a_point_of_the_baseline_is_not_passed(
+    check: Check, folders: Path, tmp_path: Path
+):
+    run(tmp_path / "now", 0.8, k="2")
+    done = check(folders / "base.parquet", tmp_path / "now")
+    incomplete(done, "lacks all of cards small random drawn k=1 of the baseline")
+    assert "INCOMPLETE: the run lacks all of cards small" in done.out
+    assert "passed" not in done.out
+    told = check(folders / "base.parquet", tmp_path / "now", "--json")
+    incomplete(told)
+    assert json.loads(told.out)["passed"] is False
+    assert check(folders / "base.parquet", tmp_path / "now", "--quiet").code == 2
+
+
+def test_a_run_that_lacks_draws_of_the_baseline_is_not_passed(
+    check: Check, folders: Path, tmp_path: Path
+):
+    run(tmp_path / "fewer", 0.8, draws=1)
+    done = check(folders / "base.parquet", tmp_path / "fewer")
+    incomplete(done, f"lacks {2 * ROWS} predictions of cards small random drawn k=1 (and 1 more")
+    assert f"missing now: cards small random drawn k=2: {ROWS} predictions" in done.out
+
+
+def test_a_loss_is_a_loss_where_points_are_missing_too(check: Check, folders: Path, tmp_path: Path):
+    run(tmp_path / "now", 0.4, k="2")
+    done = check(folders / "base.parquet", tmp_path / "now")
+    assert (done.code, done.err) == (1, "")
+    assert "only in the baseline: cards small random drawn k=1\n" in done.out
+
+
+def without_scores(path: Path, kept: Callable[[pd.DataFrame], Any], out: Path) -> Path:
+    """A baseline whose predictions are without a score where they are not ``kept``."""
+    table = pq.read_table(path)
+    frame = table.to_pandas()
+    correct = frame["correct"].astype(object).where(kept(frame), None)
+    place = table.schema.get_field_index("correct")
+    pq.write_table(table.set_column(place, "correct", pa.array(correct, pa.bool_())), out)
+    return out
+
+
+def test_a_check_that_compared_nothing_is_refused(check: Check, folders: Path, tmp_path: Path):
+    base = without_scores(
+        folders / "base.parquet", lambda rows: rows["k"] > 5, tmp_path / "none.parquet"
+    )
+    refused(check(base, folders / "good"), "nothing was compared", "has a score on both sides")
+
+
+def test_one_missing_score_leaves_out_one_prediction_and_no_more(
+    check: Check, folders: Path, tmp_path: Path
+):
+    base = without_scores(
+        folders / "base.parquet", lambda rows: rows.index != 7, tmp_path / "one.parquet"
+    )
+    done = check(base, folders / "good")
+    assert done.code == 0
+    assert "k=1: 1 prediction without a score on one side" in done.out
+    found = json.loads(check(base, folders / "worse", "--json").out)
+    assert [point["left_out"] for point in found["points"]] == [1, 0]
+    assert [point["verdict"] for point in found["points"]] == ["loss", "loss"]
+
+
+def test_a_point_that_could_not_be_compared_is_said(check: Check, folders: Path, tmp_path: Path):
+    base = without_scores(
+        folders / "base.parquet", lambda rows: rows["k"] != 1, tmp_path / "part.parquet"
+    )
+    done = check(base, folders / "good")
+    assert done.code == 0
+    assert "not compared: cards small random drawn k=1: no prediction has a score" in done.out
+    assert "in 1 point\n" in done.out
+
+
+def test_all_points_together_are_shown_and_fail_a_run_by_themselves(check: Check, tmp_path: Path):
+    ks = "1,2,3,4"
+    run(tmp_path / "good", 0.8, k=ks, draws=1)
+    run(tmp_path / "worse", 0.72, k=ks, draws=1)
+    done = check(tmp_path / "good", tmp_path / "worse")
+    found = json.loads(check(tmp_path / "good", tmp_path / "worse", "--json").out)
+    assert {point["verdict"] for point in found["points"]} == {"ok"}
+    whole = found["overall"]
+    assert whole["verdict"] == "loss"
+    assert (whole["points"], whole["rows"], whole["predictions"]) == (4, ROWS, 4 * ROWS)
+    assert whole["p"] <= whole["alpha"] == pytest.approx(0.01)
+    assert whole["ci_low"] < whole["difference"] < whole["ci_high"] < 0
+    mean = np.mean([point["difference"] for point in found["points"]])
+    assert whole["difference"] == pytest.approx(mean)
+    assert (done.code, found["passed"]) == (1, False)
+    assert f"all 4 points together, {ROWS} test rows: " in done.out
+    assert "FAILED: a significant loss larger than 1 points in all 4 points together" in done.out
 
 
 def test_another_model_file_dtype_or_version_is_compared_and_said(

@@ -11,10 +11,22 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import ndtr
 from scipy.stats import binomtest
-from support.predictions import frame, scored
+from support.predictions import frame, scored, texts
 
-from icl_bench.analysis.regression import PAIR, alone, compare, decide, flips, loss_p, pair
+from icl_bench.analysis.regression import (
+    PAIR,
+    alone,
+    compare,
+    decide,
+    divided,
+    flips,
+    loss_p,
+    missing,
+    overall,
+    pair,
+)
 
 TRIALS, TEST = 1000, 250
 SAME = {("v", "v")}
@@ -80,6 +92,42 @@ def test_a_loss_of_five_points_is_found_in_90_percent_of_trials(points, losing, 
     assert found[:, losing:].any(axis=1).mean() <= 0.05
 
 
+def failed_at_all(differences: np.ndarray) -> np.ndarray:
+    """Whether each trial fails, by a point or by all points together, ``(trials,)``."""
+    found = []
+    for trial in differences:
+        p = loss_p(trial.reshape(-1, TEST))
+        whole, of_points = divided(0.05, p, len(trial))
+        found.append(
+            (p <= whole and trial.mean() < -0.01) or decide(list(trial), alpha=of_points)[2].any()
+        )
+    return np.array(found)
+
+
+@pytest.mark.parametrize(("points", "unsure", "alike"), [(6, 0.1, False), (24, 0.4, True)])
+def test_chance_fails_a_point_or_all_together_in_at_most_5_percent(points, unsure, alike):
+    differences = reruns(points, 1, unsure, alike)[:400]
+    assert failed_at_all(differences).mean() <= 0.05
+    whole = np.array([loss_p(trial.reshape(-1, TEST)) for trial in differences])
+    assert (whole <= 0.01).mean() <= 0.025  # 0.01, and what 400 trials may add to it
+
+
+def test_a_loss_that_is_small_in_each_of_many_points_is_found_in_all_together():
+    rng = np.random.default_rng(0)
+    shape = 50, 24, 1, TEST
+    right = rng.random(shape) < 0.6
+    flipped = rng.random(shape) < np.where(right, 0.05 / 0.6, 0.03 / 0.4)
+    differences = np.where(right, -1.0, 1.0) * flipped  # two points are lost in each
+    assert failed(differences).any(axis=1).mean() < 0.5
+    assert failed_at_all(differences).mean() == 1
+
+
+def test_the_whole_and_the_points_have_alpha_together():
+    assert divided(0.05, 0.2, 6) == pytest.approx((0.01, 0.04))
+    assert divided(0.05, 0.01, 6) == pytest.approx((0.01, 0.05))  # what the whole has shown
+    assert divided(0.05, 0.2, 1) == (0.05, 0.05)  # the point is the whole
+
+
 def test_without_correction_six_points_would_raise_many_false_alarms():
     p = np.array([[loss_p(d) for d in trial] for trial in reruns(6, 3, 0.1, False)[:400]])
     assert (p <= 0.05).any(axis=1).mean() > 0.1
@@ -136,8 +184,20 @@ def test_draws_of_one_example_are_no_further_evidence():
     assert loss_p(np.repeat(one, 10, axis=0)) == loss_p(one)
 
 
+def test_a_draw_that_lacks_an_example_tells_nothing_of_it():
+    torn = np.array([[-1.0, -1, 1, np.nan], [np.nan, -1, np.nan, np.nan]])
+    assert loss_p(torn) == loss_p(np.array([[-1.0, -2, 1, 0]]))
+
+
+def test_many_flips_are_taken_as_normal():
+    for gained in (2350, 2450, 2500, 2550):
+        signs = np.where(np.arange(5001) < gained, 1.0, -1.0)[None]
+        expected = binomtest(gained, 5001, alternative="less").pvalue
+        assert loss_p(signs) == pytest.approx(expected, rel=0.01)
+
+
 def test_a_missing_score_has_no_p():
-    assert math.isnan(loss_p(np.array([[0.0, np.nan]])))
+    assert math.isnan(loss_p(np.array([[np.nan, np.nan]])))
     assert math.isnan(loss_p(np.empty((3, 0))))
     p, corrected, lost = decide([np.array([[np.nan]]), np.array([[-1.0] * 9])])
     assert np.isnan([p[0], corrected[0]]).all()
@@ -179,8 +239,9 @@ def test_what_one_side_lacks_is_left_out_of_the_comparison():
     base, now = answered("++++", "++++", "++++"), answered("----", "----")
     now = now[(now["draw"] == 0) | (now["test_id"] != "row 002")]
     (row,) = compared(base, now).to_dict("records")
-    assert (row["draws"], row["rows"], row["left_out"]) == (2, 3, 1)
-    assert row["difference"] == -1
+    assert (row["draws"], row["rows"], row["left_out"]) == (2, 4, 0)
+    assert row["difference"] == pytest.approx(-1)
+    assert row["p"] == 1 / 16
 
 
 def test_all_points_are_corrected_together():
@@ -208,6 +269,65 @@ def test_a_point_is_compared_with_its_own_variant_else_with_each_comparable_one(
     assert len(compare(pairs)) == 1
     assert alone(base, pairs, "base_variant")["variant"].tolist() == ["b"]
     assert alone(now, pairs)["variant"].tolist() == ["c"]
+
+
+def test_all_points_together_take_the_points_of_a_test_example_together():
+    base = frame(*(answered("+" * 40, k=k) for k in (1, 5)))
+    now = frame(*(answered("-" * 8 + "+" * 32, k=k) for k in (1, 5)))
+    whole = overall(pair(base, now, SAME))
+    assert (whole.points, whole.rows, whole.predictions) == (2, 40, 80)
+    assert whole.p == 1 / 256  # eight examples, not sixteen
+    assert (whole.difference, whole.base_mean, whole.mean) == (-0.2, 1, 0.8)
+    assert whole.ci_low < -0.2 < whole.ci_high < 0
+    assert (whole.alpha, whole.alpha_points, whole.verdict) == (0.01, 0.05, "loss")
+    assert overall(pair(base, now, SAME), tolerance=0.3).verdict == "small loss"
+    assert overall(pair(base, base, SAME)).verdict == "ok"
+    other = now.assign(task=np.where(now["k"] == 5, "other", now["task"]))
+    apart = overall(pair(base.assign(task=other["task"]), other, SAME))
+    assert (apart.rows, apart.p) == (80, 1 / 2**16)  # other tasks have other test examples
+
+
+def test_a_single_point_is_the_whole():
+    pairs = pair(answered("+" * 40), answered("-" * 5 + "+" * 35), SAME)
+    whole, (point,) = overall(pairs), compare(pairs).to_dict("records")
+    assert (whole.p, whole.difference) == (point["p"], point["difference"])
+    assert (whole.ci_low, whole.ci_high) == (point["ci_low"], point["ci_high"])
+    assert (whole.alpha, whole.verdict) == (0.05, "loss")
+
+
+def test_very_many_steps_of_free_text_are_rounded_and_tested_all_the_same():
+    rng = np.random.default_rng(0)
+    before = [rng.random((8, 200)) for _ in range(12)]
+    base = frame(*(texts(scores, k=k) for k, scores in enumerate(before)))
+    now = frame(*(texts((s - 0.01).clip(0), k=k) for k, s in enumerate(before)))
+    noise = rng.normal(0, 0.05, len(now))
+    now["rouge1"] = (now["rouge1"] + noise).clip(0, 1)
+    whole = overall(pair(base, now, SAME))
+    sums = (now["rouge1"] - base["rouge1"]).groupby(now["test_id"]).sum()
+    assert whole.p == pytest.approx(ndtr(sums.sum() / np.sqrt((sums**2).sum())), rel=0.2)
+    assert whole.predictions == len(now)
+
+
+def test_what_the_run_lacks_of_the_baseline_is_counted():
+    base, now = frame(answered("+++", "+++"), answered("+++", k=1)), answered("+-+")
+    pairs = pair(base, now, SAME)
+    assert missing(base, pairs)[["k", "missing"]].to_numpy().tolist() == [[5, 3]]
+    blank = now.assign(correct=[True, None, None])
+    assert missing(base, pair(base, blank, SAME))["missing"].tolist() == [5]
+    nothing = now.assign(correct=None)
+    assert missing(base, pair(base, nothing, SAME))["missing"].tolist() == [6]
+    # what the baseline has no score of itself
+    assert missing(nothing, pair(nothing, now, SAME))["missing"].tolist() == [0]
+
+
+def test_one_missing_score_does_not_empty_a_point():
+    base, now = answered("++++", "++++"), answered("-+++", "-+++")
+    now["correct"] = now["correct"].astype(object).where(now.index != 3, None)
+    (row,) = compared(base, now).to_dict("records")
+    assert (row["score"], row["left_out"], row["rows"], row["draws"]) == ("correct", 1, 4, 2)
+    assert row["difference"] == pytest.approx(-2 / 7)
+    assert row["lost"] == 2
+    assert len(flips(pair(base, now, SAME))) == 2
 
 
 def test_points_of_one_side_alone_are_named():

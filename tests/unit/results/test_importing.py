@@ -1000,15 +1000,16 @@ def test_an_import_is_stored_in_the_stores_own_place(tmp_path: Path):
     assert find_import(storage, "0" * 64) is None
 
 
-def test_draws_with_different_test_rows_are_compared_on_their_common_ones_and_it_is_said(
+def test_a_row_that_a_draw_lacks_is_missing_there_and_it_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     frame = made_up().drop(index=7)
     file = write(frame, tmp_path / "gap.parquet")
     assert import_predictions(file, tmp_path / "results").rows == len(frame)
     table = summarise_folder(tmp_path / "results").curves
-    gap = table[table["left_out"] > 0]
+    gap = table[table["missing"] > 0]
     assert gap["k"].tolist() == [5]
-    assert (gap["test_rows"] * gap["draws"] + gap["left_out"]).tolist() == [(frame["k"] == 5).sum()]
+    assert (gap["test_rows"] * gap["draws"] - gap["missing"]).tolist() == [(frame["k"] == 5).sum()]
+    assert table["left_out"].tolist() == [0] * len(table)
     print_summary(summarise_folder(tmp_path / "results"), console())
-    assert "k=5: 1 prediction left out" in capsys.readouterr().out
+    assert "k=5: 1 prediction missing or without a score" in capsys.readouterr().out

@@ -132,5 +132,5 @@ def test_a_score_of_free_text_has_the_limits_of_its_own_small_spread():
 
 @pytest.mark.parametrize("bad", [[[0.5, np.nan]], [[0.5, 1.1]], [[-0.1, 0.5]], [0.5], [[]]])
 def test_scores_that_are_missing_or_no_shares_are_refused(bad):
-    with pytest.raises(ValueError, match="scores"):
+    with pytest.raises(ValueError, match="score"):
         mean_interval(np.array(bad))

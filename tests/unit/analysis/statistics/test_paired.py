@@ -16,6 +16,7 @@ from icl_bench.analysis.comparisons import (
     training_gain,
 )
 from icl_bench.analysis.statistics.contrast import contrast, judge
+from icl_bench.analysis.statistics.gaps import Layout
 from icl_bench.analysis.statistics.paired import compare, holm
 
 DRAWN = {"order": "drawn"}
@@ -58,6 +59,27 @@ def test_only_common_draws_and_test_examples_are_compared():
     assert (found.rows, found.draws) == (3, 1)
     assert found.difference == pytest.approx(-1 / 3)
     assert found.left_out == len(rows) - 6
+
+
+def test_matched_sides_are_compared_on_all_that_both_answered():
+    rows = frame(
+        cell("aabb"), cell("bbaa", draw=1),
+        cell("babb", order="by-label").iloc[:3], cell("abbb", draw=1, order="by-label"),
+    )  # fmt: skip
+    (found,) = compare(rows, DRAWN).itertuples()
+    assert (found.rows, found.draws, found.base_draws, found.left_out) == (4, 2, 2, 1)
+    differences = np.array([[-1, 0, 0, np.nan], [1, 0, 1, 1]])
+    assert found.difference == pytest.approx(Layout(differences).mean)
+
+
+def test_unmatched_sides_count_each_test_example_alike():
+    rows = frame(
+        cell("aabb"), cell("bbbb", draw=1).iloc[1:], cell("abab", draw=7, order="by-label")
+    )
+    (found,) = compare(rows, DRAWN, matched=False).itertuples()
+    assert (found.rows, found.draws, found.base_draws, found.left_out) == (4, 1, 2, 0)
+    base = np.array([[1, 1, 1, 1], [np.nan, 0, 1, 1]])
+    assert found.base_mean == pytest.approx(Layout(base).mean)
 
 
 def test_without_a_common_draw_test_examples_alone_are_paired():

@@ -1,0 +1,113 @@
+"""Whether scores are missing at random: do test examples with gaps score like the others?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from icl_bench.analysis.statistics.gaps import Layout
+from icl_bench.analysis.statistics.grid import Grid, partition
+from icl_bench.analysis.statistics.paired import holm
+from icl_bench.results.cells import SETTING
+from icl_bench.wording import percent
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FEW = 5
+"""Fewer test examples with a gap, or without one, tell nothing."""
+
+
+ALPHA = 0.05
+
+
+class Missing(NamedTuple):
+    """The scores that the points of a table lack, a value a point."""
+
+    missing: np.ndarray
+    """Scores that there would be if each draw of a point had every test example of its curve."""
+    gap_difference: np.ndarray
+    gap_p: np.ndarray
+    """Of the curve: see :func:`missing_scores`. NaN for points that lack nothing."""
+
+
+def missing_scores(keys: pd.DataFrame, grids: Sequence[Grid], score: np.ndarray) -> Missing:
+    """Count the scores that points lack, and test for each curve whether they lack them at random.
+
+    ``keys`` has the columns of a setting, a row a point; ``grids`` are the points' predictions, of
+    whose frame ``score`` is a column. A test example has a gap where some draw of some point of the
+    curve has no score of it. ``gap_difference`` is the mean score of the examples with a gap minus
+    that of the others, each example's over the draws and points that have it, these taken from
+    their own means. ``gap_p`` is Welch's (1947, Biometrika 34:28), two-sided, corrected over the
+    curves (Holm). NaN where there is too little to compare.
+
+    It sees that hard or easy examples fail. It does not see that answers fail for what they are, or
+    examples that fail everywhere: they have no score to compare.
+    """
+    count = np.zeros(len(keys), dtype=np.int64)
+    difference, p = np.full((2, len(keys)), np.nan)
+    _, curves = partition(keys, SETTING)
+    for at in curves:
+        points = [grids[place] for place in at]
+        tests = reduce(np.union1d, [point.tests for point in points])
+        values = [point.values(score) for point in points]
+        known = np.array([np.count_nonzero(~np.isnan(matrix)) for matrix in values])
+        if not known.any():
+            continue  # nothing has a score here
+        count[at] = [len(point.draws) * len(tests) for point in points] - known
+        if count[at].any():
+            difference[at], p[at] = _compared(points, values, tests)
+    first = np.array([at[0] for at in curves], dtype=int)
+    for at, corrected in zip(curves, holm(p[first]), strict=True):
+        p[at] = corrected
+    torn = count > 0
+    return Missing(count, np.where(torn, difference, np.nan), np.where(torn, p, np.nan))
+
+
+def _compared(
+    points: Sequence[Grid], values: Sequence[np.ndarray], tests: np.ndarray
+) -> tuple[float, float]:
+    """The difference of examples with a gap from the others, and its p."""
+    from scipy.stats import ttest_ind
+
+    total, number = np.zeros((2, len(tests)))
+    for point, matrix in zip(points, values, strict=True):
+        there = ~np.isnan(matrix)
+        draws, columns = there.any(axis=1), there.any(axis=0)
+        if not draws.any():
+            continue
+        matrix = matrix[draws][:, columns]
+        layout = Layout(matrix)
+        left = matrix - layout.mean - layout.effects[:, None]
+        places = np.searchsorted(tests, point.tests[columns])
+        total[places] += np.nansum(left, axis=0)
+        number[places] += there[draws][:, columns].sum(axis=0)
+    gap = number < sum(len(point.draws) for point in points)
+    known = number > 0
+    mean = total / np.maximum(number, 1)
+    with_gap, without = mean[gap & known], mean[~gap]
+    if min(len(with_gap), len(without)) < FEW:
+        return math.nan, math.nan
+    difference = float(with_gap.mean() - without.mean())
+    if np.ptp(with_gap) < 1e-9 and np.ptp(without) < 1e-9:
+        return difference, float(abs(difference) < 1e-9)
+    return difference, float(ttest_ind(with_gap, without, equal_var=False).pvalue)
+
+
+def not_at_random(curves: pd.DataFrame) -> pd.DataFrame:
+    """The points of curves whose missing scores are not missing at random, the first of each."""
+    return curves[curves["gap_p"] <= ALPHA].drop_duplicates(SETTING)
+
+
+def in_words(difference: float, p: float) -> str:
+    """How the test rows of a curve differ that have gaps."""
+    side = "below" if difference < 0 else "above"
+    shown = "p < 0.0001" if p < 0.0001 else f"p = {p:.4f}"
+    return (
+        f"missing not at random: test rows with gaps score {percent(abs(difference))} points "
+        f"{side} the others ({shown})"
+    )

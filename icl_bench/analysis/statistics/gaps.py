@@ -1,0 +1,127 @@
+"""Means and mean squares of draws × test examples where some scores are missing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from icl_bench.analysis.statistics.mean_squares import MeanSquares, mean_squares
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Scores ``(draws, test)``, NaN where there is none: sums of draw, test example and a rest.
+
+    Every draw and every test example needs a score. Without gaps everything is what is usual: plain
+    means and mean squares.
+
+    With gaps, what is missing is not like what is there: a hard test example that fails in some
+    draws must not count for less, nor an example for more because only a good draw has it. So test
+    examples are fixed effects, each of the same weight, and draws are random ones (Henderson's
+    mixed model equations; Searle, Casella & McCulloch 1992, Variance Components, section 7.6): an
+    example's mean is corrected for the draws that it lacks, by as much as draws differ beyond
+    chance. Where they do not, nothing is corrected; a draw that has hardly begun decides nothing.
+    This is unbiased where gaps come about at random, by test example, by draw, or by both. It is
+    not where an answer is missing for what it is, or an example in all draws.
+    """
+
+    scores: np.ndarray
+
+    @cached_property
+    def whole(self) -> bool:
+        """Whether there are no gaps."""
+        return not np.isnan(self.scores).any()
+
+    @cached_property
+    def mean(self) -> float:
+        """Over draws and test examples."""
+        return float(self.scores.mean() if self.whole else self.by_test.mean())
+
+    @cached_property
+    def by_test(self) -> np.ndarray:
+        """The mean of each test example over draws, ``(test,)``."""
+        if self.whole:
+            return np.asarray(self.scores.mean(axis=0))
+        fit = self._fit
+        return np.asarray(fit.by_test - fit.effects @ fit.shares)
+
+    @cached_property
+    def effects(self) -> np.ndarray:
+        """By how much each draw differs from the mean, ``(draws,)``; with gaps drawn to 0."""
+        return self.scores.mean(axis=1) - self.mean if self.whole else self._fit.effects
+
+    @cached_property
+    def squares(self) -> MeanSquares:
+        """Mean squares; there must be two draws or more.
+
+        With gaps they are those of a layout without any whose mean varies as much: the variance of
+        the mean is ``(MS_draw + MS_test - MS_residual) / scores.size`` in both. The components by
+        draws and of the rest are Henderson's method 3 (Searle, Casella & McCulloch 1992, section
+        5.5), what test examples add is the variance of their means.
+        """
+        if self.whole:
+            return mean_squares(self.scores)
+        fit, size = self._fit, self.scores.size
+        tests = len(self.by_test)
+        of_draws = fit.of_draws * (fit.weights.sum(axis=1) ** 2).sum()
+        of_draws += fit.residual * (fit.weights**2).sum()
+        in_tests = fit.residual * (fit.shares**2).sum() / tests**2  # is in their variance too
+        of_tests = self.by_test.var(ddof=min(1, tests - 1)) / tests
+        return MeanSquares(size * of_draws, size * of_tests, size * in_tests)
+
+    @cached_property
+    def freedom(self) -> float:
+        """Degrees of freedom of the mean square by draws: fewer than draws - 1 where some have
+        little (Satterthwaite 1946, Biometrics Bull. 2:110).
+        """
+        return len(self.scores) - 1 if self.whole else self._fit.freedom
+
+    @cached_property
+    def _fit(self) -> _Fit:
+        return _fit(self.scores)
+
+
+class _Fit(NamedTuple):
+    by_test: np.ndarray
+    """Plain means of test examples, ``(test,)``."""
+    shares: np.ndarray
+    """Of each draw in them, ``(draws, test)``."""
+    effects: np.ndarray
+    """Of draws, ``(draws,)``."""
+    weights: np.ndarray
+    """Of each score in the mean, ``(draws, test)``."""
+    of_draws: float
+    """Variance component; below zero where draws differ by less than chance has it."""
+    residual: float
+    """Variance component."""
+    freedom: float
+
+
+def _fit(scores: np.ndarray) -> _Fit:
+    there = ~np.isnan(scores)
+    number, known = there.sum(axis=0), np.where(there, scores, 0.0)
+    if not (number.all() and there.any(axis=1).all()):
+        raise ValueError("every draw and every test example needs a score")
+    by_test, shares = known.sum(axis=0) / number, there / number
+    within = np.where(there, known - by_test, 0.0)
+    # the equations of draws after test examples are eliminated, in their principal axes
+    sizes, axes = np.linalg.eigh(np.diag(there.sum(axis=1)) - shares @ there.T)
+    kept = sizes > 1e-9 * len(by_test)
+    sizes, axes = sizes[kept], axes[:, kept]
+    sums = axes.T @ within.sum(axis=1)
+    explained = float((sums**2 / sizes).sum())
+    total, left = float((within**2).sum()), int(number.sum()) - len(number)
+    if left > len(sizes):
+        residual = max(total - explained, 0.0) / (left - len(sizes))
+        of_draws = (explained - len(sizes) * residual) / sizes.sum() if len(sizes) else 0.0
+    else:  # so few are common to draws that their differences cannot be told from chance
+        residual, of_draws = total / left if left else 0.0, 0.0
+    shrunk = sizes + residual / of_draws if of_draws > 0 else np.full(len(sizes), np.inf)
+    correction = axes @ (axes.T @ shares.mean(axis=1) / shrunk)
+    weights = np.where(there, 1 / (len(number) * number) - correction[:, None], 0.0)
+    weights += there * (correction @ shares)
+    freedom = float(sizes.sum() ** 2 / (sizes**2).sum()) if len(sizes) else 1.0
+    return _Fit(by_test, shares, axes @ (sums / shrunk), weights, of_draws, residual, freedom)

@@ -1,0 +1,95 @@
+"""Missing scores are counted, and said where they are not missing at random."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+from scipy.special import expit
+from support.predictions import answers, frame, scored
+
+from icl_bench.analysis.curves import curves
+from icl_bench.analysis.missing import in_words, not_at_random
+from icl_bench.analysis.summary import summarise
+from icl_bench.cli.output.summary import print_summary
+
+
+def sweep(seed: int, hard: bool, share: float = 0.1, **axes: str) -> pd.DataFrame:
+    """A curve of two ks with five draws of 100 test rows; a share of its predictions is missing."""
+    rng = np.random.default_rng(seed)
+    of_test = rng.normal(0, 2, 100)
+    cells = [scored(answers(rng, (1, 5, 100), 0.7, 0, of_test)[0], k=k, **axes) for k in (1, 5)]
+    fails = np.tile(expit(-2 * of_test) if hard else np.full(100, 0.5), 10)
+    rows = frame(*cells)
+    return rows[rng.random(len(rows)) >= 2 * share * fails].reset_index(drop=True)
+
+
+def test_hard_rows_that_fail_are_found_and_said():
+    found = curves(sweep(0, hard=True))
+    assert (
+        found["missing"] + [len(part) for _, part in sweep(0, hard=True).groupby("k")] == 500
+    ).all()
+    assert found["left_out"].tolist() == [0, 0]
+    (row,) = not_at_random(found).to_dict("records")
+    assert row["gap_difference"] < -0.2
+    words = in_words(row["gap_difference"], row["gap_p"])
+    assert words.startswith("missing not at random: test rows with gaps score ")
+    assert words.endswith(" below the others (p < 0.0001)")
+
+
+def test_what_is_missing_stands_below_the_curves(capsys: pytest.CaptureFixture[str]):
+    rows = sweep(0, hard=True).assign(prompt_hash=None)
+    print_summary(summarise(rows), Console(width=200))
+    said = capsys.readouterr().out
+    for k, part in rows.groupby("k"):
+        lacking = f"random, drawn, k={k}: {500 - len(part)} predictions missing or without a score"
+        assert said.count(lacking) == 1
+    assert said.count("random, drawn: missing not at random: test rows with gaps score") == 1
+    assert "left out" not in said
+
+
+def test_rows_missing_at_random_raise_few_alarms():
+    alarms = [len(not_at_random(curves(sweep(seed, hard=False)))) for seed in range(150)]
+    assert np.mean(alarms) <= 0.1
+
+
+def test_the_test_is_corrected_over_curves():
+    one = curves(sweep(3, hard=False))
+    many = curves(frame(*(sweep(3, hard=False, task=f"task {i}") for i in range(4))))
+    assert many["gap_p"].to_numpy() == pytest.approx(np.minimum(4 * one["gap_p"].iloc[0], 1))
+
+
+def test_nothing_missing_has_nothing_to_say():
+    found = curves(sweep(0, hard=True, share=0))
+    assert found["missing"].tolist() == [0, 0]
+    assert found[["gap_difference", "gap_p"]].isna().all(axis=None)
+    assert not_at_random(found).empty
+
+
+def test_rows_that_a_k_lacks_altogether_are_missing_there():
+    rows = sweep(0, hard=True, share=0)
+    lacking = rows[(rows["k"] == 1) | (rows["test_id"] > "row 019")]
+    assert curves(lacking)["missing"].tolist() == [0, 100]
+
+
+def test_a_blank_score_is_missing_like_a_row_that_is_not_there():
+    rows = sweep(1, hard=True)
+    whole = sweep(1, hard=True, share=0)
+    there = pd.MultiIndex.from_frame(rows[["k", "draw", "test_id"]])
+    kept = pd.MultiIndex.from_frame(whole[["k", "draw", "test_id"]]).isin(there)
+    blank = whole.assign(correct=whole["correct"].astype(object).where(kept, None))
+    pd.testing.assert_frame_equal(
+        curves(blank).drop(columns="invalid"), curves(rows).drop(columns="invalid")
+    )
+
+
+def test_too_few_rows_with_gaps_tell_nothing():
+    rows = sweep(0, hard=True, share=0).iloc[1:]
+    assert curves(rows)["missing"].tolist() == [1, 0]
+    assert curves(rows)["gap_p"].isna().all()
+
+
+def test_a_curve_without_any_score_lacks_none():
+    rows = sweep(0, hard=True, share=0).assign(correct=None)
+    assert curves(rows)["missing"].tolist() == [0, 0]
