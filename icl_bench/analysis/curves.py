@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icl_bench.analysis.columns import POINT
-from icl_bench.analysis.statistics.grid import grids
+from icl_bench.analysis.draws import interval_over, outlying_draws
+from icl_bench.analysis.statistics.grid import Grid, grids
 from icl_bench.analysis.statistics.intervals import mean_interval
 from icl_bench.metrics.scores import SCORES, metrics, numbers_of_many, scored
 from icl_bench.registry import METRICS
@@ -31,7 +32,9 @@ def curves(predictions: pd.DataFrame) -> pd.DataFrame:
     and test examples both random); accuracy, macro_f1 (over the labels of the test rows' gold, mean
     of draws) and invalid (share of answers that are no label), or for free text the means of its
     scores. Shares of 1. Where a draw lacks test examples, a point is its largest part that is
-    complete, and ``left_out`` the predictions outside of it.
+    complete, and ``left_out`` the predictions outside of it. ``interval_over`` says what the limits
+    take samples of, of one draw ``test examples only``; ``outlying_draws`` names the draws that lie
+    far from the others (:func:`icl_bench.analysis.draws.outlying_draws`).
     """
     import pandas as pd
 
@@ -45,7 +48,7 @@ def curves(predictions: pd.DataFrame) -> pd.DataFrame:
         if name in predictions
     }
     rows = [
-        {**key, **_point(part.rows, scores), "metric": of_task[key["task"]]}
+        {**key, **_point(part, scores), "metric": of_task[key["task"]]}
         for key, part in zip(keys.to_dict("records"), parts, strict=True)
     ]
     table = pd.DataFrame(rows, columns=[*POINT, *SCORED])
@@ -58,7 +61,7 @@ def curves(predictions: pd.DataFrame) -> pd.DataFrame:
 
 
 SCORED = ["draws", "test_rows", "metric", "score", "ci_low", "ci_high", "accuracy", "macro_f1",
-          "invalid", *SCORES, "left_out",
+          "invalid", *SCORES, "left_out", "interval_over", "outlying_draws",
           *(name for name in numbers_of_many() if name != "macro_f1")]  # fmt: skip
 
 
@@ -81,14 +84,16 @@ def _of_many(predictions: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return found
 
 
-def _point(rows: np.ndarray, scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """One point's numbers but macro-F1, from the positions of its predictions ``(draws, test)``."""
+def _point(grid: Grid, scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """One point's numbers but macro-F1, from a complete grid of its predictions."""
     found: dict[str, Any] = dict.fromkeys(SCORED)
-    found["draws"], found["test_rows"] = rows.shape
-    here = {name: values[rows] for name, values in scores.items()}
+    found["draws"], found["test_rows"] = grid.rows.shape
+    here = {name: values[grid.rows] for name, values in scores.items()}
     known = {name for name, values in here.items() if not np.isnan(values).any()}
     if "score" in known:
         found["score"], found["ci_low"], found["ci_high"] = mean_interval(here["score"].clip(0, 1))
+        found["interval_over"] = interval_over(len(grid.draws) > 1)
+        found["outlying_draws"] = outlying_draws(grid.draws, here["score"])
     if "correct" in known:
         found["accuracy"] = float(here["correct"].mean())
         found["invalid"] = float(1 - here["valid"].mean())
