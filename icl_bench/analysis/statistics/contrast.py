@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -31,9 +31,10 @@ class Contrast(NamedTuple):
     of_test: float
     """Variance of the difference by test examples."""
     examples: int
-    of_draws: tuple[tuple[float, float, int], ...]
+    of_draws: tuple[tuple[float, float, float], ...]
     """Of each sample of draws: mean square by draws and residual, both over the number of scores,
-    and degrees of freedom. None where there is a single draw."""
+    and degrees of freedom (no whole number where it is moderated). None where there is a single
+    draw."""
 
 
 def contrast(first: np.ndarray, second: np.ndarray, matched: bool) -> Contrast:
@@ -59,7 +60,7 @@ def contrast(first: np.ndarray, second: np.ndarray, matched: bool) -> Contrast:
     return Contrast(float(first.mean()), float(by_test.mean()), centre, of_test, count, parts)
 
 
-def _of_draws(scores: np.ndarray) -> tuple[float, float, int]:
+def _of_draws(scores: np.ndarray) -> tuple[float, float, float]:
     """Mean squares of a two-way layout ``(draws, test)``, by draws and residual."""
     found = mean_squares(scores)
     return float(found.draws / scores.size), float(found.residual / scores.size), len(scores) - 1
@@ -116,8 +117,8 @@ def _deviations(contrasts: Sequence[Contrast]) -> tuple[np.ndarray, np.ndarray]:
     return np.sqrt(variance), weight / weight.sum(axis=1, keepdims=True)
 
 
-@cache
-def _chi_square(freedom: int, sample: int) -> tuple[np.ndarray, np.ndarray]:
+@lru_cache(maxsize=1024)
+def _chi_square(freedom: float, sample: int) -> tuple[np.ndarray, np.ndarray]:
     """Quantiles of a chi-square, dense near 0 where p is decided, and the weight of each.
 
     Those of a second sample come in another order: together they are a lattice in the unit square.

@@ -15,6 +15,7 @@ from icl_bench.analysis.draws import (
 )
 from icl_bench.analysis.statistics.contrast import Alternative, contrast, judge
 from icl_bench.analysis.statistics.grid import Grid, complete, grids
+from icl_bench.analysis.statistics.moderation import DrawMeans, moderated
 from icl_bench.metrics.scores import metrics, scored
 from icl_bench.results.cells import SETTING
 from icl_bench.results.reading import IMPORTED
@@ -103,9 +104,11 @@ def compare(
     and outlying_draws and base_outlying_draws of the compared parts
     (:func:`icl_bench.analysis.draws.outlying_draws`).
 
-    Limits and p are those of :func:`icl_bench.analysis.statistics.contrast.judge`. A single draw
-    says nothing of other draws, and two draws of one way to choose may differ by more than any
-    effect. So p, p_holm and advice are withheld where a side has one draw of what is drawn
+    Limits and p are those of :func:`icl_bench.analysis.statistics.contrast.judge`, with the draws'
+    variance of each k moderated by the curve's other ks
+    (:func:`icl_bench.analysis.statistics.moderation.moderated`). A single draw says nothing of
+    other draws, and two draws of one way to choose may differ by more than any effect. So p, p_holm
+    and advice are withheld where a side has one draw of what is drawn
     (:func:`icl_bench.analysis.draws.is_drawn`) and the comparison is ``about`` draws: one way to
     choose, model or training against another. Retrieval has one draw by nature and is judged. Where
     it is about ``demonstrations`` (orders, attention, perturbations), both sides have the same ones
@@ -131,7 +134,11 @@ def compare(
     met = [_meet(found[at], found[base_at], matched) for at, base_at in places]
     table["metric"] = table["task"].map(metrics(frame))
     contrasts = [contrast(values[m.point.rows], values[m.base.rows], m.matched) for m in met]
-    low, high, p = judge(contrasts, alternative)
+    of_draws = [
+        _draw_means(m, values, tuple(key), k)
+        for m, key, k in zip(met, table[ways].itertuples(index=False), table["k"], strict=True)
+    ]
+    low, high, p = judge(moderated(contrasts, of_draws), alternative)
     table["difference"] = np.array([c.difference for c in contrasts], dtype=float)
     table["ci_low"], table["ci_high"], table["p"] = low.clip(-1, 1), high.clip(-1, 1), p
     table["mean"] = np.array([c.mean for c in contrasts], dtype=float)
@@ -154,6 +161,24 @@ def compare(
     better = table[first].where(table["difference"] > 0, table[f"base_{first}"])
     table["advice"] = better.where(table["p_holm"] <= alpha)
     return table[[*ways, "k", *RESULT]]
+
+
+def _draw_means(
+    met: Meeting, values: np.ndarray, curve: tuple[Any, ...], k: int
+) -> list[DrawMeans]:
+    """Each sample of draws of two points, as :func:`contrast` takes them."""
+    first, second = (values[side.rows] for side in (met.point, met.base))
+    if not first.size:
+        return []
+    if met.matched:
+        samples = [("both", met.point.draws, first - second)]
+    else:
+        samples = [("point", met.point.draws, first), ("base", met.base.draws, second)]
+    return [
+        DrawMeans((*curve, side), k, draws, scores.mean(axis=1))
+        for side, draws, scores in samples
+        if len(draws) > 1
+    ]
 
 
 def _single(table: pd.DataFrame) -> np.ndarray:
