@@ -87,7 +87,7 @@ COLUMNS: Mapping[str, Column] = {column.name: column for column in (
     Column("query_flops", "a query (TFLOP)", "number", optional=True, unit=TERA),
     Column("training_flops", "training (TFLOP)", "number", unit=TERA, short="training\nTFLOP"),
     Column("cache_bytes", "cache (MB)", "number", optional=True, unit=MEGA),
-    Column("difference", "difference", "points"),
+    Column("difference", "difference", "points", short="differ-\nence"),
     Column("mean", "{score}", "share"),
     Column("base_mean", "of the base", "share"),
     Column("base_select", "base"),

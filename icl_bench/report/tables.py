@@ -54,10 +54,10 @@ def table(frame: pd.DataFrame, caption: str, columns: Sequence[Column]) -> Table
     Caption and titles may hold ``{score}``, and the caption ``{Score}``.
     """
     score = measure(frame) if "metric" in frame else title(ACCURACY)
-    there = [column for column in columns if column.name in frame and not _empty(frame, column)]
     compared = "advice" in frame and "difference" in frame
-    shown = with_reasons(frame) if compared else frame
-    shown = shown[[column.name for column in there]].head(MOST_ROWS)
+    frame = with_reasons(frame) if compared else frame
+    there = [column for column in columns if column.name in frame and not _empty(frame, column)]
+    shown = frame[[column.name for column in there]].head(MOST_ROWS)
     if "metric" in shown:
         shown = shown.assign(metric=shown["metric"].map(title))
     for column in there:

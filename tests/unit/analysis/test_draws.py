@@ -177,3 +177,23 @@ def test_common_rows_are_told_beside_those_of_the_larger_side():
     rows = frame(cell("aabb"), cell("ab", gold="aa", order="by-label"))
     (found,) = sorting_penalty(rows).to_dict("records")
     assert (found["rows"], found["all_rows"]) == (2, 4)
+
+
+def test_the_terminal_shows_draws_of_both_sides_and_names_nothing_better_by_one():
+    from io import StringIO
+
+    from rich.console import Console
+
+    from icl_bench.analysis.findings import find
+    from icl_bench.cli.output.findings import print_findings
+    from icl_bench.results.reading import Stored
+
+    rows = frame(side(False), side(True, select="balanced"), side(True, 10, k=9))
+    rows = rows.assign(cell="c", queries=None, teaching=None, label_space=None)
+    console = Console(file=StringIO(), width=80)
+    print_findings(find(Stored(rows, {}, {"v": {}}, [])), console)
+    text = " ".join(console.file.getvalue().split())
+    assert "balanced 5 1 1 +" in text
+    assert "one draw: 1 point without a p value" in text
+    assert "1 draw: the 95% interval of 2 of 3 points is over test examples only" in text
+    assert "has a standard deviation of" in text
