@@ -25,11 +25,18 @@ NUMBERS = ["size", "sink", "local", "every", "window", "chunk"]
 PARTS = [*NUMBERS, "reuse"]
 
 
-OF_CURVE = ["draws", "test_rows", "metric", "score", "ci_low", "ci_high", "accuracy"]
+OF_CURVE = ["draws", "test_rows", "metric", "score", "ci_low", "ci_high", "accuracy",
+            "interval_over", "outlying_draws"]  # fmt: skip
 
 
 DIFFERENCE = ["difference", "difference_low", "difference_high", "p", "p_holm", "recovered",
-              "rows", "left_out", "advice"]  # fmt: skip
+              "rows", "left_out", "advice", "all_rows", "compared_draws", "base_draws",
+              "difference_over", "withheld", "draws_sd", "draws_sd_of"]  # fmt: skip
+
+
+OF_DIFFERENCE = {"ci_low": "difference_low", "ci_high": "difference_high",
+                 "draws": "compared_draws", "interval_over": "difference_over"}  # fmt: skip
+"""Column of a comparison -> what it is called beside that of the curve."""
 
 
 PROMPT_COSTS = ["prefix_flops", "query_flops", "cache_bytes", "prefill_seconds"]
@@ -55,12 +62,14 @@ def attention_patterns(
     Columns: the setting; k; the pattern's ``kind`` (full, block, grouped, approx; of an imported
     one that is none of these its own name) and its size, sink, local, reuse, every, window and
     chunk, as far as it has them (:mod:`icl_bench.models.attention_patterns`); draws, test_rows,
-    metric, score, ci_low, ci_high and accuracy of the curve; then, beside full attention in
-    common draws and test
-    examples, as :func:`icl_bench.analysis.statistics.paired.compare` has them: difference with
+    metric, score, ci_low, ci_high, accuracy, interval_over and outlying_draws of the curve; then,
+    beside full attention in common draws and test examples, as
+    :func:`icl_bench.analysis.statistics.paired.compare` has them: difference with
     difference_low and difference_high (95%), p, p_holm (corrected over all patterns and ks of
     the curve), the
-    common test ``rows``, left_out and advice (the better attention where p_holm <= ``alpha``), and
+    common test ``rows``, left_out and advice (the better attention where p_holm <= ``alpha``),
+    all_rows, the ``compared_draws`` and those of full attention (base_draws), ``difference_over``,
+    what the difference's limits take samples of, withheld, draws_sd and draws_sd_of, and
     ``recovered``, the mean there over full attention's, whose uncertainty is the difference's;
     then operations, bytes and seconds of the prompt (prefix_flops, query_flops, cache_bytes,
     prefill_seconds), and each as a share of full attention's, ``..._of_full``; and ``shared``,
@@ -102,16 +111,17 @@ def attention_patterns(
 def differences(table: pd.DataFrame) -> pd.DataFrame:
     """The rows of :func:`attention_patterns` that were compared with full attention.
 
-    ``ci_low`` and ``ci_high`` are the difference's limits, as in every table of comparisons.
+    ``ci_low``, ``ci_high``, ``interval_over`` and ``draws`` are the difference's, as in every table
+    of comparisons.
     """
-    limits = {"difference_low": "ci_low", "difference_high": "ci_high"}
     found = table[table["difference"].notna()]
-    return found.drop(columns=["ci_low", "ci_high"]).rename(columns=limits)
+    own = {name: named for named, name in OF_DIFFERENCE.items()}
+    return found.drop(columns=list(OF_DIFFERENCE)).rename(columns=own)
 
 
 def _differences(frame: pd.DataFrame, alpha: float) -> pd.DataFrame:
     """Every attention beside full attention: the setting, k and the columns of ``DIFFERENCE``."""
-    found = compare(frame, {"attention": str(FULL)})
+    found = compare(frame, {"attention": str(FULL)}, about="demonstrations")
     found = found[found["variant"] == found["base_variant"]]
     p_holm = found.groupby(CURVE)["p"].transform(holm)
     better = found["attention"].where(found["difference"] > 0, str(FULL))
@@ -120,7 +130,7 @@ def _differences(frame: pd.DataFrame, alpha: float) -> pd.DataFrame:
         advice=better.where(p_holm <= alpha),
         recovered=_ratio(found["mean"], found["base_mean"]),
     )
-    found = found.rename(columns={"ci_low": "difference_low", "ci_high": "difference_high"})
+    found = found.rename(columns=OF_DIFFERENCE)
     return found[[*POINT, *DIFFERENCE]]
 
 
@@ -163,6 +173,9 @@ ATTENTION_PATTERNS = Finding(
         Column("local", "local blocks", "count", optional=True),
         Column("difference_low", "95% from", "points"),
         Column("difference_high", "95% to", "points"),
+        Column("compared_draws", "draws compared", "count"),
+        Column("base_draws", "draws of full attention", "count", short="base\ndraws"),
+        Column("difference_over", "95% of the difference over"),
         Column("recovered", "of full attention's {score}", "share", optional=True),
         Column("prefix_flops_of_full", "of full attention's", "share", optional=True,
                short="prefill\n%"),
@@ -171,10 +184,12 @@ ATTENTION_PATTERNS = Finding(
     caption="Attention patterns",
     shown="task model series k attention size sink local metric score ci_low ci_high difference "
     "difference_low difference_high p_holm recovered prefix_flops prefix_flops_of_full "
-    "query_flops cache_bytes prefill_seconds draws test_rows left_out",
+    "query_flops cache_bytes prefill_seconds draws compared_draws base_draws test_rows left_out "
+    "interval_over difference_over draws_sd draws_sd_of outlying_draws",
     printed=Printed(
         "attention: {score} less that of full attention, points; cost of the prefill, % of full's",
-        "task model select order k difference ci_low p_holm advice prefix_flops_of_full",
+        "task model select order k draws base_draws difference ci_low p_holm advice "
+        "prefix_flops_of_full",
         _printed,
         columns_here=SIGNED_LIMITS,
     ),

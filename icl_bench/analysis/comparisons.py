@@ -49,7 +49,8 @@ def retrieval_gain(
     alike = select.map(source) == source(base)
     parts = [
         compare(frame[bases | ((select != base) & (alike == matched))],
-                {"select": base, "order": order}, matched=matched, alpha=alpha, facts=facts)
+                {"select": base, "order": order}, matched=matched, alpha=alpha, facts=facts,
+                about="draws")
         for matched in (True, False)
     ]  # fmt: skip
     found = pd.concat([part for part in parts if len(part)] or parts[:1])
@@ -72,7 +73,8 @@ def sorting_penalty(
     of each variant.
     """
     kept = frame[frame["order"].isin(["drawn", "by-label"])]
-    return compare(with_demonstrations(kept), {"order": "drawn"}, alpha=alpha, facts=facts)
+    kept = with_demonstrations(kept)
+    return compare(kept, {"order": "drawn"}, alpha=alpha, facts=facts, about="demonstrations")
 
 
 def perturbation_effect(
@@ -92,7 +94,8 @@ def perturbation_effect(
         frame = frame.assign(teaching=None)
     perturbation = frame["teaching"].astype(object)
     frame = frame.assign(teaching=perturbation.where(perturbation.notna(), str(PLAIN)))
-    return compare(frame, {"teaching": str(PLAIN)}, alpha=alpha, facts=facts)
+    base = {"teaching": str(PLAIN)}
+    return compare(frame, base, alpha=alpha, facts=facts, about="demonstrations")
 
 
 OF_BACKEND = ("backend", "dtype", "scoring")
@@ -111,7 +114,9 @@ def training_gain(
     """
     select, order = frame["select"].astype(object), frame["order"].astype(object)
     kept = frame[(select.isin(BASELINES) | (select == "random")) & (order == "drawn")]
-    return compare(kept, {"select": "random"}, alpha=alpha, facts=facts, apart=OF_BACKEND)
+    return compare(
+        kept, {"select": "random"}, alpha=alpha, facts=facts, apart=OF_BACKEND, about="draws"
+    )
 
 
 OF_MODEL = (*OF_BACKEND, "fingerprint", "max_answer_tokens")
@@ -128,7 +133,7 @@ def compare_models(
     ``base_variant`` is the
     base's: models never share a variant. ``facts`` are those of each variant.
     """
-    table = compare(frame, {"model": base}, alpha=alpha, facts=facts, apart=OF_MODEL)
+    table = compare(frame, {"model": base}, alpha=alpha, facts=facts, apart=OF_MODEL, about="draws")
     sign = np.sign(table["difference"]).map({1.0: "better", -1.0: "worse", 0.0: "equal"})
     return table.assign(direction=sign, significant=table["p_holm"] <= alpha)
 
@@ -151,11 +156,12 @@ def _models(context: Context) -> pd.DataFrame:
     return joined(parts, compare_models(frame.iloc[:0], ""))
 
 
-COMPARED = ("k metric mean base_mean difference ci_low ci_high p p_holm advice rows draws "
-            "base_draws left_out")  # fmt: skip
+COMPARED = ("k metric mean base_mean difference ci_low ci_high interval_over p p_holm advice rows "
+            "draws base_draws left_out draws_sd draws_sd_of outlying_draws "
+            "base_outlying_draws")  # fmt: skip
 
 
-DIFFERENCE = "k difference ci_low p_holm advice"
+DIFFERENCE = "k draws base_draws difference ci_low p_holm advice"
 
 
 SORTING_PENALTY = Finding(

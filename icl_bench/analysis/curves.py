@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icl_bench.analysis.columns import POINT
+from icl_bench.analysis.draws import interval_over, outlying_draws
 from icl_bench.analysis.missing import missing_scores
 from icl_bench.analysis.statistics.gaps import Layout
 from icl_bench.analysis.statistics.grid import Grid, grids
@@ -39,7 +40,9 @@ def curves(predictions: pd.DataFrame) -> pd.DataFrame:
     predictions. ``missing`` counts the scores that a point lacks; ``gap_difference`` and ``gap_p``
     say whether they are missing at random (:func:`icl_bench.analysis.missing.missing_scores`).
     ``left_out`` are scores of draws that have no test example in common with the others, directly
-    or by way of further draws.
+    or by way of further draws. ``interval_over`` says what the limits take samples of, of one draw
+    ``test examples only``; ``outlying_draws`` names the draws that lie far from the others
+    (:func:`icl_bench.analysis.draws.outlying_draws`).
     """
     import pandas as pd
 
@@ -63,7 +66,8 @@ def curves(predictions: pd.DataFrame) -> pd.DataFrame:
 
 
 SCORED = ["draws", "test_rows", "metric", "score", "ci_low", "ci_high", "accuracy", "macro_f1",
-          "invalid", *SCORES, "left_out", "missing", "gap_difference", "gap_p",
+          "invalid", *SCORES, "left_out", "missing", "gap_difference", "gap_p", "interval_over",
+          "outlying_draws",
           *(name for name in numbers_of_many() if name != "macro_f1")]  # fmt: skip
 
 
@@ -100,12 +104,15 @@ def _point(grid: Grid, scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """One point's numbers but macro-F1, of its predictions' ``scores``."""
     found: dict[str, Any] = dict.fromkeys(SCORED)
     found["draws"], found["test_rows"] = grid.rows.shape
-    here = {name: _known(grid, values) for name, values in scores.items()}
+    parts = {name: _known(grid, values) for name, values in scores.items()}
+    here = {name: part.values(scores[name]) for name, part in parts.items()}
     compared = here["score"]
     found["left_out"] = 0
     if compared.size:
         found["draws"], found["test_rows"] = compared.shape
         found["score"], found["ci_low"], found["ci_high"] = mean_interval(compared.clip(0, 1))
+        found["interval_over"] = interval_over(len(compared) > 1)
+        found["outlying_draws"] = outlying_draws(parts["score"].draws, compared)
         there = np.count_nonzero(~np.isnan(grid.values(scores["score"])))
         found["left_out"] = there - np.count_nonzero(~np.isnan(compared))
     means = {name: Layout(values.clip(0, 1)).mean for name, values in here.items() if values.size}
@@ -115,12 +122,11 @@ def _point(grid: Grid, scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
     return found | {name: means[name] for name in SCORES if name in means}
 
 
-def _known(grid: Grid, column: np.ndarray) -> np.ndarray:
-    """The scores that hang together (:meth:`Grid.joined`), ``(draws, test)``; may be empty."""
-    values = grid.values(column)
-    if not np.isnan(values).any():
-        return values
-    return grid.joined(~np.isnan(column)).values(column)
+def _known(grid: Grid, column: np.ndarray) -> Grid:
+    """The part with scores that hang together (:meth:`Grid.joined`); may be empty."""
+    if not np.isnan(grid.values(column)).any():
+        return grid
+    return grid.joined(~np.isnan(column))
 
 
 def saturation(curve: pd.DataFrame) -> pd.DataFrame:

@@ -113,17 +113,18 @@ CURVES = Finding(
     "curves",
     lambda context: context.from_zero_shot(curves(context.unperturbed)),
     caption="{Score} over k",
-    shown="task model series k draws test_rows metric accuracy ci_low ci_high macro_f1 invalid "
-    f"{' '.join(SCORES)} left_out missing",
+    shown="task model series k draws test_rows metric accuracy ci_low ci_high interval_over "
+    f"macro_f1 invalid {' '.join(SCORES)} left_out missing outlying_draws",
     columns=tuple(Column(name, title(name), "share", optional=True) for name in SCORES),
     section=Section(
         "accuracy", "{Score} over the number of demonstrations", "{Score} over k",
         "run something first",
-        "Each point is a mean over draws and test examples; the band is its 95% interval. "
+        "Each point is a mean over draws and test examples; the band is its 95% interval, of a "
+        "single draw over test examples only. "
         "Read to the right: more demonstrations, on a logarithmic axis.",
         "Bertsch et al. 2025, figures 1, 2 and 11",
         Chart("score", "{score}", "{score} of {model} on {task} over the number of demonstrations, "
-              "log axis", tips=("draws", "test_rows"), shuffled="hidden"),
+              "log axis", tips=("draws", "test_rows", "interval_over"), shuffled="hidden"),
         place=10,
     ),
 )  # fmt: skip

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from icl_bench.analysis.draws import ENOUGH_DRAWS, ONE_SIDE, TESTS_ONLY, is_drawn
 from icl_bench.demonstrations.selector_spec import cautions
-from icl_bench.wording import counted, percent
+from icl_bench.wording import DASH, counted, listed, percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,6 +17,10 @@ UNPERTURBED = "unperturbed"
 
 MORE_DRAWS = {1: 3, 2: 5}
 """Draws of a comparison -> how many to try where it tells nothing apart."""
+
+
+MOST_OUTLYING = 6
+"""Points whose outlying draws are named below a table."""
 
 
 def points(row: Any) -> str:
@@ -36,9 +41,127 @@ def try_more(row: Any) -> str:
 
 def undecided(table: pd.DataFrame) -> list[str]:
     """What a dash under "better" means, where a table of comparisons has one."""
-    if not (table["difference"].notna() & table["advice"].isna()).any():
+    tested = table["p_holm"].notna() & table["difference"].notna()
+    if not (tested & table["advice"].isna()).any():
         return []
-    return ["better –: not distinguishable, the corrected p is above 0.05"]
+    return [f"better {DASH}: not distinguishable, the corrected p is above 0.05"]
+
+
+def comparison_notes(table: pd.DataFrame) -> list[str]:
+    """What has to be said of a table of comparisons: what its dashes, limits and draws mean."""
+    return [*undecided(table), *_withheld(table), *_over(table), *outlying(table)]
+
+
+def curve_notes(table: pd.DataFrame) -> list[str]:
+    """What has to be said of a table of curves: limits of one draw, and outlying draws."""
+    return [*_over(table), *outlying(table)]
+
+
+def with_reasons(table: pd.DataFrame) -> pd.DataFrame:
+    """A table of comparisons as it is shown: "better" says why there is no test of one draw."""
+    if "withheld" not in table or not table["withheld"].notna().any():
+        return table
+    return table.assign(advice=table["advice"].where(table["withheld"].isna(), table["withheld"]))
+
+
+def _withheld(table: pd.DataFrame) -> list[str]:
+    """Why points have no p value, and how far draws differ where they were repeated."""
+    if "withheld" not in table:
+        return []
+    here = table[table["withheld"].notna()]
+    if here.empty:
+        return []
+    return [
+        f"one draw: {counted(len(here), 'point')} without a p value, as other demonstrations may "
+        f"give another difference; {spread_of_draws(here)}; try --draws {MORE_DRAWS[1]}"
+    ]
+
+
+def spread_of_draws(table: pd.DataFrame) -> str:
+    """How far draws differ elsewhere, of the points of a table that have one draw."""
+    found = table["draws_sd"].dropna()
+    if found.empty:
+        return "how far draws differ is not known, as none were repeated"
+    low, high = percent(found.min()), percent(found.max())
+    sizes = low if low == high else f"{low} to {high}"
+    where = listed(sorted(set(table["draws_sd_of"].dropna())))
+    return f"the score of a draw has a standard deviation of {sizes} points ({where})"
+
+
+def _over(table: pd.DataFrame) -> list[str]:
+    """Which intervals are not over draws, though another draw would have other demonstrations."""
+    if "interval_over" not in table:
+        return []
+    drawn = table["select"].map(is_drawn).astype(bool) & (table["k"] > 0)
+    found = []
+    for over in (TESTS_ONLY, ONE_SIDE):
+        count = int((drawn & (table["interval_over"] == over)).sum())
+        if count:
+            found.append(
+                f"1 draw: the 95% interval of {count:,} of {counted(len(table), 'point')} is over "
+                f"{over}; it says nothing of other demonstrations"
+            )
+    return found
+
+
+def outlying(table: pd.DataFrame) -> list[str]:
+    """The draws that lie far from the others of their point, by point."""
+    found = []
+    for name, select in (("outlying_draws", "select"), ("base_outlying_draws", "base_select")):
+        if name not in table:
+            continue
+        for row in table[table[name].notna()].to_dict("records"):
+            where = "of the base " if name.startswith("base") else ""
+            way = row.get(select, row["select"])
+            found.append(
+                f"outlying {where}({row['task']}, {row['model']}, {way}, k={row['k']:,}): "
+                f"draw {row[name]}"
+            )
+    if len(found) > MOST_OUTLYING:
+        more = (
+            f"and {len(found) - MOST_OUTLYING:,} more points with outlying draws (--json has all)"
+        )
+        found = [*found[:MOST_OUTLYING], more]
+    return found
+
+
+def founded_on(table: pd.DataFrame) -> str:
+    """The data behind a key finding's points: ``250 test rows, 10 draws beside 3``."""
+    words = [f"{_range(table['rows'])} test rows", f"{_range(table['draws'])} draws"]
+    if "base_draws" in table:
+        words[-1] += f" beside {_range(table['base_draws'])}"
+    left_out = int(table["left_out"].sum())
+    if left_out:
+        words.append(f"{counted(left_out, 'prediction')} left out")
+    for name, whose in (("outlying_draws", ""), ("base_outlying_draws", " of the base")):
+        if name in table and table[name].notna().any():
+            here = table[table[name].notna()]
+            places = (f"{row[name]} (k = {row['k']:,})" for row in here.to_dict("records"))
+            words.append(f"outlying draw{whose}: {listed(places)}")
+    return ", ".join(words)
+
+
+def _range(counts: pd.Series[int]) -> str:
+    low, high = int(counts.min()), int(counts.max())
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def too_little(row: Any) -> str:
+    """Why a comparison is no key finding, in words; nothing where it may be one.
+
+    Draws of what is drawn are at least three on each side, and the common test examples at least
+    half of those of the larger side.
+    """
+    reasons = []
+    base = row.get("base_draws", row["draws"])
+    sides = ((row["select"], row["draws"]), (row.get("base_select", row["select"]), base))
+    drawn = [int(draws) for select, draws in sides if row["k"] and is_drawn(select)]
+    few = [draws for draws in drawn if 0 < draws < ENOUGH_DRAWS]
+    if few:
+        reasons.append(f"{counted(min(few), 'draw')}, try --draws {MORE_DRAWS[min(few)]}")
+    if row["rows"] < row["all_rows"] / 2:
+        reasons.append(f"{row['rows']:,} of {row['all_rows']:,} test rows in common")
+    return " and ".join(reasons)
 
 
 def cautions_of(table: pd.DataFrame) -> list[str]:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from icl_bench.analysis.draws import is_drawn
 from icl_bench.analysis.findings import Findings, find
 from icl_bench.analysis.missing import in_words, not_at_random
 from icl_bench.analysis.zero_shot import with_demonstrations
-from icl_bench.demonstrations.selector_spec import cautions, known
+from icl_bench.demonstrations.selector_spec import cautions
 from icl_bench.report.headlines import Headlines, headlines
 from icl_bench.report.naming import Naming, unshuffled
 from icl_bench.report.prediction_sample import Sample, sample
@@ -113,7 +114,7 @@ def _notes(findings: Findings) -> list[str]:
         names = ("task", "model", "select", "order", "attention")
         notes.append(f"{' '.join(str(row[name]) for name in names)}: {words}.")
     drawn = with_demonstrations(curves)
-    drawn = drawn[drawn["select"].astype(str).map(_is_drawn).astype(bool)]
+    drawn = drawn[drawn["select"].astype(str).map(is_drawn).astype(bool)]
     points = f"of {counted(len(drawn), 'point')} with demonstrations that are drawn"
     single = int((drawn["draws"] == 1).sum())
     if single:
@@ -129,12 +130,6 @@ def _notes(findings: Findings) -> list[str]:
         )
     everything = [*findings.summary.curves["select"], *findings.summary.taught["select"]]
     return [*notes, *(f"{text}." for text in cautions(everything))]
-
-
-def _is_drawn(select: str) -> bool:
-    """Whether another draw shows other demonstrations."""
-    choice = known(select)
-    return choice is not None and not choice.retrieves
 
 
 def _failed(findings: Findings) -> Table | None:

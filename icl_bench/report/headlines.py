@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from icl_bench.analysis.attention import differences
-from icl_bench.analysis.words import points, try_more
+from icl_bench.analysis.words import founded_on, points, too_little
 from icl_bench.metrics.scores import ACCURACY, measure, title
 from icl_bench.report.naming import Naming, unshuffled
 from icl_bench.results.trained_methods import UPPER
@@ -76,14 +76,34 @@ def _sentences(tables: dict[str, pd.DataFrame]) -> Iterator[Sentence]:
 def _best(curves: pd.DataFrame) -> Iterator[Sentence]:
     honest = ~curves["select"].astype(str).str.endswith(UPPER)  # an upper bound is no result
     there = curves[honest & curves["score"].notna()]
+    there = there.assign(rows=there["test_rows"], all_rows=there["test_rows"].max())
+    there, thin = _founded(there)
+    beside = f"; {_thin(thin)}" if len(thin) else ""
     if there.empty:
+        if len(thin):
+            yield Sentence("Best", f"none is named: {_thin(thin)}.")
         return
     best = there.iloc[int(there["score"].argmax())]
     yield Sentence(
         "Best",
         f"{percent(best['score'])}% {title(best['metric'])} ({_range(best)}) by {best['series']} "
-        f"at k = {best['k']:,}, the highest of {counted(len(there), 'tested point')}.",
+        f"at k = {best['k']:,}, the highest of {counted(len(there), 'tested point')} "
+        f"({founded_on(there[there.index == best.name])}){beside}.",
     )
+
+
+def _founded(table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The points that have the data for a key finding, and those that have too little."""
+    why = [too_little(row) for row in table.to_dict("records")]
+    thin = [bool(text) for text in why]
+    table = table.assign(why=why)
+    return table[[not one for one in thin]], table[thin]
+
+
+def _thin(rows: pd.DataFrame) -> str:
+    """Points that are no key finding, and why."""
+    where = listed(f"{k:,}" for k in sorted(set(rows["k"])))
+    return f"too little data at k = {where} ({listed(dict.fromkeys(rows['why']))})"
 
 
 def _saturated(points: pd.DataFrame, chances: pd.DataFrame) -> Iterator[Sentence]:
@@ -105,7 +125,8 @@ def _gains(topic: str, table: pd.DataFrame, base: str) -> Iterator[Sentence]:
     table = table[table["difference"].notna()]
     of = measure(table) if len(table) else title(ACCURACY)
     compared = "" if of == title(ACCURACY) else f", in {of}"
-    for series, rows in table.sort_values("k").groupby("series"):
+    for series, found in table.sort_values("k").groupby("series"):
+        rows, thin = _founded(found)
         told = rows[rows["advice"].notna()]
         parts = []
         for word, kept in (("better", told[told["difference"] > 0]),
@@ -117,6 +138,10 @@ def _gains(topic: str, table: pd.DataFrame, base: str) -> Iterator[Sentence]:
         unsure = rows[rows["advice"].isna()]
         if len(unsure):
             parts.append(_undecided(unsure))
+        if len(rows):
+            parts[-1] += f" ({founded_on(rows)})"
+        if len(thin):
+            parts.append(_thin(thin))
         yield Sentence(topic, f"{series} against {base}{compared}: {'; '.join(parts)}.")
 
 
@@ -126,18 +151,24 @@ def _undecided(rows: pd.DataFrame) -> str:
     where = listed(f"{k:,}" for k in rows["k"])
     at = f" at k = {largest['k']:,}" if len(rows) > 1 else ""
     up_to = "up to " if len(rows) > 1 else ""
-    more = try_more(largest) if largest["k"] else ""  # without demonstrations nothing is drawn
-    return f"not distinguishable at k = {where}: {up_to}{points(largest)}{at}{more}"
+    return f"not distinguishable at k = {where}: {up_to}{points(largest)}{at}"
 
 
 def _changed(table: pd.DataFrame) -> Iterator[Sentence]:
-    for series, rows in table.groupby("series"):
-        rows = rows.sort_values("k")
+    for series, found in table.assign(all_rows=table["rows"]).groupby("series"):
+        rows, thin = _founded(found.sort_values("k"))
+        if rows.empty:
+            yield Sentence("Order", f"{series}: {_thin(thin)}.")
+            continue
         ends = [rows.iloc[0], *([rows.iloc[-1]] if len(rows) > 1 else [])]
         said = " and ".join(
             f"{percent(row['changed'])}% ({_range(row)}) at k = {row['k']:,}" for row in ends
         )
-        yield Sentence("Order", f"{series}: another order changes {said} of the answers.")
+        beside = f"; {_thin(thin)}" if len(thin) else ""
+        yield Sentence(
+            "Order",
+            f"{series}: another order changes {said} of the answers ({founded_on(rows)}){beside}.",
+        )
 
 
 def _difference(row: Any) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from icl_bench.analysis.words import curve_notes
 from icl_bench.demonstrations.selector_spec import cautions
 from icl_bench.errors import UserError
 from icl_bench.escaping import in_markdown
@@ -34,7 +35,7 @@ SHARES = ("accuracy", "ci_low", "ci_high", "macro_f1", *SCORES)
 
 COLUMNS = (
     "task", "model", "select", "order", "attention", "k", "draws", "test_rows", *SHARES,
-    "saturation_k", "version", "data_hash", "variant",
+    "saturation_k", "version", "data_hash", "variant", "interval_over", "outlying_draws",
 )  # fmt: skip
 """Columns of the CSV file, in this order."""
 
@@ -182,7 +183,8 @@ def as_markdown(table: pd.DataFrame) -> str:
     for key, name in (("version", "version"), ("data_hash", "data"), ("variant", "variant")):
         columns.append([name, "---", *(_word(row[key]) for row in rows)])
     lines = [f"| {' | '.join(line)} |\n" for line in zip(*columns, strict=True)]
-    said = [f"\n{in_markdown(text)}\n" for text in cautions(row["select"] for row in rows)]
+    notes = [*curve_notes(table), *cautions(row["select"] for row in rows)]
+    said = [f"\n{in_markdown(text)}\n" for text in notes]
     return "".join([*lines, *said])
 
 

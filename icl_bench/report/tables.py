@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from icl_bench.analysis.columns import COLUMNS, Column
 from icl_bench.analysis.summary import records
-from icl_bench.analysis.words import cautions_of, undecided
+from icl_bench.analysis.words import cautions_of, comparison_notes, curve_notes, with_reasons
 from icl_bench.metrics.scores import ACCURACY, measure, title
 from icl_bench.wording import capital
 
@@ -54,6 +54,8 @@ def table(frame: pd.DataFrame, caption: str, columns: Sequence[Column]) -> Table
     Caption and titles may hold ``{score}``, and the caption ``{Score}``.
     """
     score = measure(frame) if "metric" in frame else title(ACCURACY)
+    compared = "advice" in frame and "difference" in frame
+    frame = with_reasons(frame) if compared else frame
     there = [column for column in columns if column.name in frame and not _empty(frame, column)]
     shown = frame[[column.name for column in there]].head(MOST_ROWS)
     if "metric" in shown:
@@ -65,8 +67,7 @@ def table(frame: pd.DataFrame, caption: str, columns: Sequence[Column]) -> Table
         Column(column.name, column.title.format(score=score), column.kind) for column in there
     )
     rows = [list(record.values()) for record in records(shown)]
-    compared = "advice" in frame and "difference" in frame
-    notes = [*(undecided(frame) if compared else []), *cautions_of(frame)]
+    notes = [*(comparison_notes if compared else curve_notes)(frame), *cautions_of(frame)]
     text = caption.format(score=score, Score=capital(score))
     return Table(text, named, rows, len(frame), tuple(notes))
 

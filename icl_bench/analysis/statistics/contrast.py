@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -33,7 +33,8 @@ class Contrast(NamedTuple):
     examples: int
     of_draws: tuple[tuple[float, float, float], ...]
     """Of each sample of draws: mean square by draws and residual, both over the number of scores,
-    and degrees of freedom. None where there is a single draw."""
+    and degrees of freedom (no whole number where it is moderated). None where there is a single
+    draw."""
 
 
 def contrast(first: np.ndarray, second: np.ndarray, matched: bool) -> Contrast:
@@ -121,7 +122,7 @@ def _deviations(contrasts: Sequence[Contrast]) -> tuple[np.ndarray, np.ndarray]:
     return np.sqrt(variance), weight / weight.sum(axis=1, keepdims=True)
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _chi_square(freedom: float, sample: int) -> tuple[np.ndarray, np.ndarray]:
     """Quantiles of a chi-square, dense near 0 where p is decided, and the weight of each.
 

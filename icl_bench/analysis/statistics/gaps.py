@@ -49,6 +49,17 @@ class Layout:
         return np.asarray(fit.by_test - fit.effects @ fit.shares)
 
     @cached_property
+    def by_draw(self) -> np.ndarray:
+        """The mean of each draw, ``(draws,)``, with gaps as if it had all test examples.
+
+        What a draw lacks is taken to differ from the other draws as what it has.
+        """
+        if self.whole:
+            return np.asarray(self.scores.mean(axis=1))
+        apart = self.scores - np.nanmean(self.scores, axis=0)
+        return np.asarray(self.mean + np.nanmean(apart, axis=1))
+
+    @cached_property
     def effects(self) -> np.ndarray:
         """By how much each draw differs from the mean, ``(draws,)``; with gaps drawn to 0."""
         return self.scores.mean(axis=1) - self.mean if self.whole else self._fit.effects

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from icl_bench.analysis.draws import (
+    deviations_elsewhere,
+    interval_over,
+    is_drawn,
+    outlying_draws,
+)
 from icl_bench.analysis.statistics.contrast import Alternative, contrast, judge
+from icl_bench.analysis.statistics.gaps import Layout
 from icl_bench.analysis.statistics.grid import Grid, grids
+from icl_bench.analysis.statistics.moderation import DrawMeans, moderated
 from icl_bench.metrics.scores import metrics, scored
 from icl_bench.results.cells import SETTING
 from icl_bench.results.reading import IMPORTED
@@ -28,7 +36,22 @@ TESTS = ("test", "test_rows")
 
 
 RESULT = ["metric", "difference", "ci_low", "ci_high", "p", "p_holm", "mean", "base_mean", "rows",
-          "draws", "base_draws", "left_out", "advice"]  # fmt: skip
+          "draws", "base_draws", "left_out", "advice", "all_rows", "interval_over", "withheld",
+          "draws_sd", "draws_sd_of", "outlying_draws", "base_outlying_draws"]  # fmt: skip
+
+
+TEXTS = {"metric", "advice", "interval_over", "withheld", "draws_sd_of", "outlying_draws",
+         "base_outlying_draws"}  # fmt: skip
+"""Columns of ``RESULT`` that are text."""
+
+
+About = Literal["draws", "demonstrations"]
+"""What a comparison speaks of: of a way to choose, a model or a training, whatever demonstrations
+are drawn; or of the very demonstrations that both sides have."""
+
+
+ONE_DRAW = "one draw"
+"""Why there is no p value."""
 
 
 class Meeting(NamedTuple):
@@ -52,6 +75,7 @@ def compare(
     alpha: float = 0.05,
     facts: Facts = NO_FACTS,
     apart: Collection[str] = (),
+    about: About | None = None,
 ) -> pd.DataFrame:
     """Compare whatever differs from ``base`` in its columns, and in no others, with it at each k.
 
@@ -74,10 +98,24 @@ def compare(
     base_mean; the number of common ``rows`` (test examples), draws and base_draws; ``left_out``,
     the predictions of either side that have no counterpart; and ``advice``, the side that is better
     by p_holm <= ``alpha`` (its value of the first column of ``base``), missing where there is no
-    telling.
+    telling. Then ``all_rows``, the test examples of the side that has more; ``interval_over``, what
+    the limits take samples of (:func:`icl_bench.analysis.draws.interval_over`); ``withheld``, why
+    there is no p; ``draws_sd`` and ``draws_sd_of``, where a side has one draw, how far draws differ
+    elsewhere (:func:`icl_bench.analysis.draws.deviations_elsewhere`, the larger of the sides');
+    and outlying_draws and base_outlying_draws of the compared parts
+    (:func:`icl_bench.analysis.draws.outlying_draws`).
 
-    Limits and p are those of :func:`icl_bench.analysis.statistics.contrast.judge`. A single draw
-    says nothing of other draws: then they speak of its demonstrations alone.
+    Limits and p are those of :func:`icl_bench.analysis.statistics.contrast.judge`, with the draws'
+    variance of each k moderated by the curve's other ks
+    (:func:`icl_bench.analysis.statistics.moderation.moderated`). A single draw says nothing of
+    other draws, and two draws of one way to choose may differ by more than any effect. So p, p_holm
+    and advice are withheld where a side has one draw of what is drawn
+    (:func:`icl_bench.analysis.draws.is_drawn`) and the comparison is ``about`` draws: one way to
+    choose, model or training against another. Retrieval has one draw by nature and is judged. Where
+    it is about ``demonstrations`` (orders, attention, perturbations), both sides have the same ones
+    and p speaks of these; it is withheld only where no draw is common. Limits of one draw stay, as
+    what they are: over test examples only. Without ``about`` nothing is withheld: the caller has to
+    say what a single draw means.
 
     Raises ValueError if a test example was predicted twice in one draw of a point.
     """
@@ -92,24 +130,106 @@ def compare(
     values = frame["score"].to_numpy(dtype=float)
     keys, found = grids(frame, [*setting, "k"])
     table = _nearest(_pairs(keys, base, setting), facts, apart)
-    met = [
-        _meet(found[at], found[base_at], matched)
-        for at, base_at in zip(table.pop("at"), table.pop("base_at"), strict=True)
-    ]
+    sides = table.pop("at").to_numpy(), table.pop("base_at").to_numpy()
+    places = list(zip(*sides, strict=True))
+    met = [_meet(found[at], found[base_at], matched) for at, base_at in places]
     table["metric"] = table["task"].map(metrics(frame))
     contrasts = [contrast(m.point.values(values), m.base.values(values), m.matched) for m in met]
-    low, high, p = judge(contrasts, alternative)
+    of_draws = [
+        _draw_means(m, values, tuple(key), k)
+        for m, key, k in zip(met, table[ways].itertuples(index=False), table["k"], strict=True)
+    ]
+    low, high, p = judge(moderated(contrasts, of_draws), alternative)
     table["difference"] = np.array([c.difference for c in contrasts], dtype=float)
     table["ci_low"], table["ci_high"], table["p"] = low.clip(-1, 1), high.clip(-1, 1), p
     table["mean"] = np.array([c.mean for c in contrasts], dtype=float)
     table["base_mean"] = table["mean"] - table["difference"]
-    counts = [(len(m.point.tests), len(m.point.draws), len(m.base.draws), m.left_out) for m in met]
-    table[["rows", "draws", "base_draws", "left_out"]] = np.array(counts, dtype=int).reshape(-1, 4)
+    larger = [max(len(found[at].tests), len(found[base_at].tests)) for at, base_at in places]
+    counts = [(len(m.point.tests), len(m.point.draws), len(m.base.draws), m.left_out, all_rows)
+              for m, all_rows in zip(met, larger, strict=True)]  # fmt: skip
+    names = ["rows", "draws", "base_draws", "left_out", "all_rows"]
+    table[names] = np.array(counts, dtype=int).reshape(-1, len(names))
+    single = _single(table)
+    table = table.assign(
+        **_said_of_draws(met, values, list(map(any, single.T))),
+        **_elsewhere(keys, found, values, sides, single),
+    )
+    unjudged = _unjudged(met, single, about)
+    table["withheld"] = [ONE_DRAW if one else None for one in unjudged]
+    table["p"] = table["p"].where(table["withheld"].isna())
     table["p_holm"] = table.groupby(ways, observed=True)["p"].transform(holm)
     first = next(iter(base))
     better = table[first].where(table["difference"] > 0, table[f"base_{first}"])
     table["advice"] = better.where(table["p_holm"] <= alpha)
     return table[[*ways, "k", *RESULT]]
+
+
+def _draw_means(
+    met: Meeting, values: np.ndarray, curve: tuple[Any, ...], k: int
+) -> list[DrawMeans]:
+    """Each sample of draws of two points, as :func:`contrast` takes them."""
+    first, second = (side.values(values) for side in (met.point, met.base))
+    if not first.size:
+        return []
+    if met.matched:
+        samples = [("both", met.point.draws, first - second)]
+    else:
+        samples = [("point", met.point.draws, first), ("base", met.base.draws, second)]
+    return [
+        DrawMeans((*curve, side), k, draws, Layout(scores).by_draw)
+        for side, draws, scores in samples
+        if len(draws) > 1
+    ]
+
+
+def _single(table: pd.DataFrame) -> np.ndarray:
+    """Which sides have one draw of what is drawn, the point's and the base's: ``(2, points)``."""
+    selects = table["select"], table.get("base_select", table["select"])
+    drawn = np.array([select.map(is_drawn).to_numpy(dtype=bool) for select in selects])
+    drawn &= table["k"].to_numpy() > 0  # without demonstrations nothing is drawn
+    found: np.ndarray = drawn & (table[["draws", "base_draws"]].to_numpy().T == 1)
+    return found
+
+
+def _unjudged(met: Sequence[Meeting], single: np.ndarray, about: About | None) -> list[bool]:
+    """Where one draw cannot say what the comparison is about."""
+    if about is None:
+        return [False] * len(met)
+    same = [m.matched and about == "demonstrations" for m in met]
+    return [any(one) and not kept for one, kept in zip(single.T, same, strict=True)]
+
+
+def _said_of_draws(
+    met: Sequence[Meeting], values: np.ndarray, unknown: Sequence[bool]
+) -> dict[str, Any]:
+    """What limits are over, one side's draws ``unknown`` or not, and outlying draws of each."""
+    sides = {"outlying_draws": [m.point for m in met], "base_outlying_draws": [m.base for m in met]}
+    outlying = {
+        name: np.array([outlying_draws(g.draws, g.values(values)) for g in grids], dtype=object)
+        for name, grids in sides.items()
+    }
+    several = [max(len(m.point.draws), len(m.base.draws)) > 1 for m in met]
+    over = [interval_over(*one) for one in zip(several, unknown, strict=True)]
+    return {"interval_over": np.array(over, dtype=object), **outlying}
+
+
+def _elsewhere(
+    keys: pd.DataFrame, found: Sequence[Grid], values: np.ndarray,
+    sides: tuple[np.ndarray, np.ndarray], single: np.ndarray,
+) -> dict[str, Any]:  # fmt: skip
+    """How far draws differ where they were repeated, of the sides that have one draw."""
+    means = [Layout(grid.joined().values(values)).by_draw for grid in found]
+    points = keys.assign(
+        draw_variance=[m.var(ddof=1) if len(m) > 1 else np.nan for m in means],
+        draw_freedom=[max(len(m) - 1, 0) for m in means],
+    )
+    told = deviations_elsewhere(points)
+    sd, where = (told[name].to_numpy()[np.array(sides)] for name in ("draws_sd", "draws_sd_of"))
+    sd = np.where(single, sd, np.nan)
+    larger = np.nan_to_num(sd, nan=-1).argmax(axis=0)[None]
+    largest = np.take_along_axis(sd, larger, axis=0)[0]
+    named = np.take_along_axis(where, larger, axis=0)[0]
+    return {"draws_sd": largest, "draws_sd_of": np.where(np.isnan(largest), None, named)}
 
 
 def _have_both_sides(frame: pd.DataFrame, base: Mapping[str, str]) -> bool:
@@ -122,7 +242,7 @@ def _without_rows(columns: Sequence[str]) -> pd.DataFrame:
     """A table of comparisons of which there are none."""
     import pandas as pd
 
-    numbers = set(RESULT) - {"metric", "advice"}
+    numbers = set(RESULT) - TEXTS
     kinds = {name: float if name in numbers else object for name in columns}
     return pd.DataFrame(columns=list(columns)).astype(kinds)
 

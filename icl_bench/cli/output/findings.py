@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from icl_bench.analysis.columns import Column
 from icl_bench.analysis.finding import Finding, Printed
-from icl_bench.analysis.words import cautions_of, undecided
+from icl_bench.analysis.words import cautions_of, comparison_notes, with_reasons
 from icl_bench.cli.output.summary import print_summary, setting_numbers
 from icl_bench.cli.output.tables import empty_table, print_lines
 from icl_bench.metrics.scores import ACCURACY, measure, title
@@ -89,12 +89,13 @@ def _print(
     heading: str, columns: Sequence[Column], table: pd.DataFrame, numbers: Mapping[str, int],
     console: Console,
 ) -> None:  # fmt: skip
-    table, columns = _numbered(table, columns, numbers)
+    compared = any(column.name == "advice" for column in columns)
+    notes = [*(comparison_notes(table) if compared else []), *cautions_of(table)]
+    table, columns = _numbered(with_reasons(table) if compared else table, columns, numbers)
     for named, kept, part in _parts(heading, columns, table):
         console.print(named, style="bold")
         console.print(_table(kept, part))
-    names = {column.name for column in columns}
-    print_lines(console, *(undecided(table) if "advice" in names else []), *cautions_of(table))
+    print_lines(console, *notes)
 
 
 def print_advice(results: Path, asked: str, only: Mapping[str, str | None], *, json: bool) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from icl_bench.analysis.missing import in_words, not_at_random
+from icl_bench.analysis.words import curve_notes
 from icl_bench.cli.output.tables import empty_table, print_lines
 from icl_bench.demonstrations.selector_spec import cautions
 from icl_bench.metrics.scores import SCORES, STORED_SCORES, title
@@ -42,6 +43,7 @@ def print_summary(summary: Summary, console: Console, order: bool = True) -> Non
             console,
             *named,
             *_gaps(group, settings),
+            *curve_notes(group),
             *(_saturation(row, settings) for row in _here(saturation, task, model)),
             *(_sensitivity(row, settings) for row in _here(sensitivity, task, model)),
             *cautions(group["select"]),
@@ -50,7 +52,8 @@ def print_summary(summary: Summary, console: Console, order: bool = True) -> Non
         named, settings = numbered_settings(group, summary.settings)
         name = f"{task} · {model}, perturbed demonstrations: {perturbation}"
         console.print(_curve_table(name, group, settings))
-        print_lines(console, *named, *_gaps(group, settings), *cautions(group["select"]))
+        said = [*named, *_gaps(group, settings), *curve_notes(group)]
+        print_lines(console, *said, *cautions(group["select"]))
     if summary.failed:
         console.print(f"{counted(len(summary.failed), 'cell')} failed:")
         print_lines(console, *(f"{CellSpec(**f['spec'])}: {f['reason']}" for f in summary.failed))

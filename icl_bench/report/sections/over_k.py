@@ -104,7 +104,7 @@ def _panel(
     if chart.difference:
         axis = f"difference in {words['score']} (points)"
         drawn = charts.differences(part, look, axis, _difference_tips(words["score"]), about)
-        names = "series k value low high mean base_mean p_holm rows"
+        names = "series k value low high mean base_mean p_holm rows draws base_draws interval_over"
     else:
         tips = [_tip(finding, name) for name in chart.tips]
         limits = [tip("low", "95% from", form), tip("high", "95% to", form)]
@@ -139,6 +139,8 @@ def _difference_tips(score: str) -> list[Any]:
         tip("low", "95% from", POINTS), tip("high", "95% to", POINTS),
         tip("mean", score, PERCENT), tip("base_mean", "base", PERCENT),
         tip("p_holm", "p (Holm)", ".2g"), tip("rows", "test rows", ",d"),
+        tip("draws", "draws", ",d"), tip("base_draws", "draws of the base", ",d"),
+        tip("interval_over", "95% interval over"),
     ]  # fmt: skip
 
 

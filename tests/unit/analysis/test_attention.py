@@ -383,8 +383,8 @@ def imported(folder: Path, *rows: pd.DataFrame) -> Path:
 def test_imports_have_the_section_without_costs(tmp_path: Path):
     right, wrong = "a" * 30, "b" * 30
     results = imported(
-        tmp_path, *(cell(right, right, k=k) for k in (5, 9)),
-        *(cell(wrong, right, k=k, attention="theirs") for k in (5, 9)),
+        tmp_path, *(cell(right, right, k=k, draw=d) for k in (5, 9) for d in range(3)),
+        *(cell(wrong, right, k=k, attention="theirs", draw=d) for k in (5, 9) for d in range(3)),
     )  # fmt: skip
     report = make_report(results)
     (section,) = [s for s in report.sections if s.name == "context"]
@@ -397,12 +397,14 @@ def test_imports_have_the_section_without_costs(tmp_path: Path):
 
 def test_no_difference_of_attention_is_claimed_without_its_test(tmp_path: Path):
     right = "a" * 30
-    results = imported(tmp_path, cell(right, right), cell("b" + right[1:], right, attention=BLOCK))
+    results = imported(tmp_path, *(made for draw in range(3) for made in (
+        cell(right, right, draw=draw), cell("b" + right[1:], right, attention=BLOCK, draw=draw)
+    )))  # fmt: skip
     (said,) = make_report(results).headlines
     (about,) = [text for topic, text in said.sentences if topic == "Attention"]
     assert (
         about
-        == f"random, {BLOCK} against full attention: not distinguishable at k = 5: -3.3 points, 95% interval -14.3 to +8.0; 1 draw, try --draws 3."
+        == f"random, {BLOCK} against full attention: not distinguishable at k = 5: -3.3 points, 95% interval -14.3 to +8.0 (30 test rows, 3 draws beside 3)."
     )
 
 

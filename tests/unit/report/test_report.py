@@ -176,18 +176,58 @@ def test_curves_of_one_panel_have_names_of_their_own(results: Path, parsed: Pars
 
 def test_a_difference_is_claimed_only_where_the_test_holds_it(tmp_path: Path):
     right, wrong = "a" * 40, "b" * 40
-    made = frame(
-        cell(right, right), cell(wrong, right, order="by-label"),
-        cell(right, right, k=9), cell("b" + "a" * 39, right, k=9, order="by-label"),
-    )  # fmt: skip
-    made.drop(columns="variant").to_parquet(tmp_path / "made.parquet")
-    import_predictions(tmp_path / "made.parquet", tmp_path / "results")
-    (said,) = make_report(tmp_path / "results").headlines
-    (sorting,) = [text for topic, text in said.sentences if topic == "Sorting"]
+    said = headlines_of(tmp_path, *(made for draw in range(3) for made in (
+        cell(right, right, draw=draw), cell(wrong, right, order="by-label", draw=draw),
+        cell(right, right, k=9, draw=draw),
+        cell("b" + "a" * 39, right, k=9, order="by-label", draw=draw),
+    )))  # fmt: skip
     assert re.search(
         r"worse by 100\.0 points \(.*\) at k = 5; "
-        r"not distinguishable at k = 9: -2\.5 points, 95% interval .*; 1 draw, try --draws 3\.",
-        sorting,
+        r"not distinguishable at k = 9: -2\.5 points, 95% interval .* "
+        r"\(40 test rows, 3 draws beside 3\)\.",
+        said["Sorting"],
+    )
+    assert said["Best"].endswith("the highest of 4 tested points (40 test rows, 3 draws).")
+
+
+def headlines_of(folder: Path, *cells: pd.DataFrame) -> dict[str, str]:
+    """The key findings of imported predictions of one task and model, by topic."""
+    frame(*cells).drop(columns="variant").to_parquet(folder / "made.parquet")
+    import_predictions(folder / "made.parquet", folder / "results")
+    (said,) = make_report(folder / "results").headlines
+    return dict(said.sentences)
+
+
+@pytest.mark.parametrize("draws", [1, 2])
+def test_fewer_than_three_draws_are_no_key_finding_and_say_so(tmp_path: Path, draws: int):
+    right, wrong = "a" * 40, "b" * 40
+    said = headlines_of(tmp_path, *(made for draw in range(draws) for made in (
+        cell(right, right, draw=draw), cell(wrong, right, order="by-label", draw=draw),
+    )))  # fmt: skip
+    few = {1: "1 draw, try --draws 3", 2: "2 draws, try --draws 5"}[draws]
+    assert said["Sorting"].endswith(f": too little data at k = 5 ({few}).")
+    assert said["Best"] == f"none is named: too little data at k = 5 ({few})."
+
+
+def test_fewer_than_half_of_the_larger_sides_rows_are_no_key_finding(tmp_path: Path):
+    right = "a" * 40
+    said = headlines_of(tmp_path, *(made for draw in range(3) for made in (
+        cell(right, right, draw=draw), cell("b" * 19, "a" * 19, order="by-label", draw=draw),
+    )))  # fmt: skip
+    assert said["Sorting"].endswith(": too little data at k = 5 (19 of 40 test rows in common).")
+
+
+def test_a_key_finding_names_its_outlying_draws_and_what_was_left_out(tmp_path: Path):
+    right, wrong = "a" * 40, "b" * 40
+    said = headlines_of(
+        tmp_path,
+        *(cell(wrong if draw == 7 else right, right, draw=draw) for draw in range(10)),
+        *(cell(wrong, right, order="by-label", draw=draw) for draw in range(9)),
+    )
+    assert "worse by " in said["Sorting"]
+    assert said["Sorting"].endswith(
+        "(40 test rows, 9 draws beside 9, 40 predictions left out, outlying draw of the base: "
+        "7 (k = 5))."
     )
 
 
@@ -219,6 +259,20 @@ def test_few_draws_failed_cells_and_settings_are_said(parsed: Parsed):
         "out of memory <b>4 GB</b>"
     ]
     assert "scoring=exact" in parsed.text
+
+
+def test_tables_of_one_draw_say_what_their_intervals_are_over_and_name_nothing_better(
+    tmp_path: Path,
+):
+    made = frame(cell("a" * 40, "a" * 40), cell("b" * 40, "a" * 40, select="balanced"))
+    made.drop(columns="variant").to_parquet(tmp_path / "made.parquet")
+    import_predictions(tmp_path / "made.parquet", tmp_path / "results")
+    found = Parsed(page(make_report(tmp_path / "results")))
+    (shown,) = table(found, "Chosen less random").to_dict("records")
+    assert (shown["advice"], shown["draws"], shown["base_draws"]) == ("one draw", 1, 1)
+    assert shown["interval_over"] == "test examples only"
+    assert set(table(found, "Accuracy over k")["interval_over"]) == {"test examples only"}
+    assert "one draw: 1 point without a p value" in found.text
 
 
 def test_that_a_selection_saw_the_queries_is_said_first_and_at_each_of_its_tables(tmp_path: Path):

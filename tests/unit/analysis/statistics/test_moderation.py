@@ -1,0 +1,111 @@
+"""A curve's other ks say how far draws differ, without more false alarms."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from support.predictions import frame, scored
+
+from icl_bench.analysis.statistics.contrast import Contrast, contrast, judge
+from icl_bench.analysis.statistics.moderation import DrawMeans, moderated
+from icl_bench.analysis.statistics.paired import compare
+
+BENCHMARK = Path(__file__).parents[4] / "benchmarks" / "statistics_comparisons.py"
+
+
+@pytest.fixture(scope="module")
+def simulation() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("statistics_comparisons", BENCHMARK)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_three_draws_of_a_curve_find_half_as_much_again_as_those_of_each_k(simulation):
+    world = replace(simulation.World(), gain=0.7, test=100)
+    plain, pooled = simulation.rates(world, 30)
+    assert pooled >= 1.5 * plain
+    assert plain > 0.1
+
+
+@pytest.mark.parametrize("persistent", [0.0, 1.0])
+def test_without_a_difference_false_alarms_stay_rare(simulation, persistent):
+    world = simulation.World(test=100, by_draw=0.8, fall=0.0, persistent=persistent)
+    assert simulation.rates(world, 60).moderated <= 0.08  # 5% and two standard errors
+
+
+def curve(
+    of_draws: np.ndarray, ks: tuple[int, ...]
+) -> tuple[list[Contrast], list[list[DrawMeans]]]:
+    """Contrasts with 0 of one side whose draws have these means, ``(ks, draws)``, and its draws."""
+    rng = np.random.default_rng(0)
+    found, samples = [], []
+    for k, means in zip(ks, of_draws, strict=True):
+        scores = means[:, None] + rng.normal(0, 0.3, (len(means), 100))
+        found.append(contrast(scores, np.zeros_like(scores), True))
+        samples.append([DrawMeans("curve", k, np.arange(len(means)), scores.mean(axis=1))])
+    return found, samples
+
+
+def freedoms(contrasts: list[Contrast]) -> list[float]:
+    return [found.of_draws[0][2] for found in contrasts]
+
+
+KS = (1, 5, 25, 125, 625)
+
+
+def test_draws_that_differ_alike_at_all_ks_count_once():
+    means = 0.1 * np.random.default_rng(2).normal(size=(1, 3)).repeat(5, axis=0)
+    found = moderated(*curve(10 * means, KS))
+    assert freedoms(found) == [2] * 5
+
+
+def test_independent_draws_are_pooled_but_never_beyond_the_ks_there_are():
+    means = np.random.default_rng(3).normal(size=(5, 3))
+    given = curve(means, KS)
+    (*_, last) = freedoms(moderated(*given))
+    assert 2 < last <= 2 + 2 * (5 - 2)
+
+
+@pytest.mark.parametrize("ks", [(1, 5), (50, 60, 75, 90, 100)])
+def test_few_or_neighbouring_ks_are_left_as_they_are(ks):
+    contrasts, samples = curve(np.random.default_rng(3).normal(size=(len(ks), 3)), ks)
+    assert moderated(contrasts, samples) == contrasts
+
+
+def test_two_draws_are_left_as_they_are():
+    contrasts, samples = curve(np.random.default_rng(3).normal(size=(5, 2)), KS)
+    assert moderated(contrasts, samples) == contrasts
+
+
+def test_draws_that_all_agree_are_no_trend():
+    zeros = [contrast(np.ones((3, 9)), np.zeros((3, 9)), True) for _ in KS]
+    samples = [[DrawMeans("curve", k, np.arange(3), np.ones(3))] for k in KS]
+    assert moderated(zeros, samples) == zeros
+
+
+def test_comparisons_at_each_k_are_moderated_by_their_curve():
+    rng = np.random.default_rng(5)
+    odds = rng.normal(0, 0.12, (2, len(KS), 3, 1))
+    right = rng.random((2, len(KS), 3, 120)) < 0.6 + odds
+    rows = frame(*(
+        scored(right[side, at].astype(float), k=k, order=order)
+        for at, k in enumerate(KS) for side, order in enumerate(("drawn", "by-label"))
+    ))  # fmt: skip
+    plain = [contrast(*right[::-1, at].astype(float), True) for at in range(len(KS))]
+    table = compare(rows, {"order": "drawn"})
+    draws = [
+        [DrawMeans("", k, np.arange(3), (right[1, at].mean(axis=1) - right[0, at].mean(axis=1)))]
+        for at, k in enumerate(KS)
+    ]
+    assert table["p"].tolist() == pytest.approx(judge(moderated(plain, draws))[2].tolist())
+    assert table["p"].tolist() != pytest.approx(judge(plain)[2].tolist())
