@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from icl_bench.analysis.statistics.mean_squares import mean_squares
+from icl_bench.analysis.statistics.mean_squares import MeanSquares, mean_squares
 
 
 class Interval(NamedTuple):
@@ -61,25 +61,40 @@ def mean_interval(correct: np.ndarray, level: float = 0.95) -> Interval:
 def spread(scores: np.ndarray, upper: float) -> tuple[float, float]:
     """Return the variance of the mean of ``(draws, test)`` and the quantile that goes with it.
 
+    See :func:`joined`.
+    """
+    draws, test = scores.shape
+    return joined(variance_of_mean(scores), (draws - 1, test - 1), upper)
+
+
+def joined(
+    parts: tuple[float, float], freedoms: tuple[float, float], upper: float
+) -> tuple[float, float]:
+    """Return the variance that two parts have together, and the quantile that goes with it.
+
     The parts by draws and by test examples have t quantiles of their own at ``upper``, joined in
     quadrature (Zou & Donner 2008, Stat Med 27:1693).
     """
     from scipy.special import stdtrit
 
-    of_draws, of_test = variance_of_mean(scores)
-    t_draws, t_test = (float(stdtrit(size - 1, upper)) for size in scores.shape)
+    of_draws, of_test = parts
+    t_draws, t_test = (float(stdtrit(freedom, upper)) for freedom in freedoms)
     variance = of_draws + of_test
     return variance, math.sqrt((t_draws**2 * of_draws + t_test**2 * of_test) / variance)
 
 
 def variance_of_mean(scores: np.ndarray) -> tuple[float, float]:
     """Return the variance of the mean of ``(draws, test)`` in two parts: by draws, by the rest."""
-    found = mean_squares(scores)
+    return variance_parts(mean_squares(scores), scores.size)
+
+
+def variance_parts(found: MeanSquares, size: int) -> tuple[float, float]:
+    """The same from the mean squares of ``size`` scores."""
     if found.draws_differ:
         parts = found.draws, max(found.tests - found.residual, 0.0)
     else:
         parts = 0.0, max(found.tests, found.residual)
-    return float(parts[0] / scores.size), float(parts[1] / scores.size)
+    return float(parts[0] / size), float(parts[1] / size)
 
 
 def wilson(mean: float, examples: float, quantile: float) -> Interval:
