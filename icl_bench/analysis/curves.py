@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from icl_bench.analysis.columns import POINT
-from icl_bench.analysis.statistics.grid import grids
+from icl_bench.analysis.statistics.grid import Grid, grids
 from icl_bench.analysis.statistics.intervals import mean_interval
-from icl_bench.metrics.scores import SCORES, metrics, numbers_of_many, scored
+from icl_bench.metrics.scores import ACCURACY, SCORES, metrics, numbers_of_many, scored
 from icl_bench.registry import METRICS
 from icl_bench.results.cells import SETTING
+from icl_bench.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
 SATURATED = 0.95
 
 
-SATURATION = ["k", "best_k", "max_k", "within_window", "metric"]
+SATURATION = ["k", "best_k", "max_k", "within_window", "metric", "spoken", "reason"]
+
+
+LEAST_POINTS = 4
+"""With fewer ks, where a curve is saturated says more of these than of the curve."""
 
 
 def curves(predictions: pd.DataFrame) -> pd.DataFrame:
@@ -31,7 +36,9 @@ def curves(predictions: pd.DataFrame) -> pd.DataFrame:
     and test examples both random); accuracy, macro_f1 (over the labels of the test rows' gold, mean
     of draws) and invalid (share of answers that are no label), or for free text the means of its
     scores. Shares of 1. Where a draw lacks test examples, a point is its largest part that is
-    complete, and ``left_out`` the predictions outside of it.
+    complete, and ``left_out`` the predictions outside of it. For labels, ``majority`` is the share
+    of the test rows that have the commonest label, and ``uniform`` one over the number of labels
+    that test rows have: accuracies without skill.
     """
     import pandas as pd
 
@@ -49,6 +56,7 @@ def curves(predictions: pd.DataFrame) -> pd.DataFrame:
         for key, part in zip(keys.to_dict("records"), parts, strict=True)
     ]
     table = pd.DataFrame(rows, columns=[*POINT, *SCORED])
+    table[["majority", "uniform"]] = _without_skill(predictions, parts)
     table["left_out"] = [g.predictions - p.rows.size for g, p in zip(found, parts, strict=True)]
     if table["left_out"].any():
         predictions = predictions.iloc[np.sort(np.hstack([part.rows.ravel() for part in parts]))]
@@ -58,7 +66,7 @@ def curves(predictions: pd.DataFrame) -> pd.DataFrame:
 
 
 SCORED = ["draws", "test_rows", "metric", "score", "ci_low", "ci_high", "accuracy", "macro_f1",
-          "invalid", *SCORES, "left_out",
+          "invalid", *SCORES, "left_out", "majority", "uniform",
           *(name for name in numbers_of_many() if name != "macro_f1")]  # fmt: skip
 
 
@@ -78,6 +86,24 @@ def _of_many(predictions: pd.DataFrame) -> dict[str, pd.DataFrame]:
         of_draws = cells.size().reset_index()[POINT].assign(**numbers)
         means = of_draws.groupby(POINT, observed=True).mean()
         found |= {name: pd.DataFrame(means[[name]]).reset_index() for name in metric.of_many}
+    return found
+
+
+def _without_skill(predictions: pd.DataFrame, parts: Sequence[Grid]) -> np.ndarray:
+    """The columns majority and uniform of each point; NaN for free text."""
+    import pandas as pd
+
+    found = np.full((len(parts), 2), np.nan)
+    if "gold" not in predictions:
+        return found
+    labels, _ = pd.factorize(predictions["gold"])
+    labelled = predictions["correct"].notna().to_numpy()
+    for number, part in enumerate(parts):
+        rows = part.rows.max(axis=0, initial=-1)  # any prediction of the test example
+        rows = rows[rows >= 0]
+        if len(rows) and labelled[rows].all():
+            counts = np.bincount(labels[rows])
+            found[number] = counts.max() / len(rows), 1 / np.count_nonzero(counts)
     return found
 
 
@@ -103,6 +129,11 @@ def saturation(curve: pd.DataFrame) -> pd.DataFrame:
     tested number of demonstrations whose mean score reaches 95% of the curve's maximum,
     ``best_k`` the one that has the maximum, ``max_k`` the largest tested. Where only the last
     tested k reaches it, ``within_window`` is false: it may lie beyond. ``metric`` says of what.
+
+    Such a k always exists, but it does not always mean something. ``spoken`` says whether it is
+    worth a sentence, and ``reason`` why not: fewer than four ks, no answer right at any k, or a
+    curve that is at chance: at each k its interval holds an accuracy without skill (``majority``,
+    ``uniform``), or lies below. Without these columns of the curve, chance is not looked at.
     """
     import pandas as pd
 
@@ -113,6 +144,7 @@ def saturation(curve: pd.DataFrame) -> pd.DataFrame:
         best = points["score"].max()
         reached = points.loc[points["score"] >= SATURATED * best, "k"]
         k, last = int(reached.iloc[0]), int(points["k"].iloc[-1])
+        reason = _unspoken(points)
         rows.append(
             {
                 **dict(zip(SETTING, key, strict=True)),
@@ -121,6 +153,28 @@ def saturation(curve: pd.DataFrame) -> pd.DataFrame:
                 "max_k": last,
                 "within_window": k < last,
                 "metric": points["metric"].iloc[0],
+                "spoken": reason is None,
+                "reason": reason,
             }
         )
     return pd.DataFrame(rows, columns=[*SETTING, *SATURATION])
+
+
+def _unspoken(points: pd.DataFrame) -> str | None:
+    """Why the saturation of a curve says nothing; None where it does."""
+    if len(points) < LEAST_POINTS:
+        return f"{counted(len(points), 'k')} tested, of at least {LEAST_POINTS}"
+    if not points["score"].max() > 0:
+        return "no answer is right"
+    if (points["metric"] == ACCURACY).all() and _at_chance(points):
+        return "at chance at every k"
+    return None
+
+
+def _at_chance(points: pd.DataFrame) -> bool:
+    """Whether each interval holds an accuracy without skill, or is below the lower one."""
+    if not {"majority", "uniform", "ci_low", "ci_high"} <= set(points):
+        return False
+    low, high = points["ci_low"], points["ci_high"]
+    held = [(low <= level) & (level <= high) for level in (points["majority"], points["uniform"])]
+    return bool((held[0] | held[1] | (high < points["uniform"])).all())

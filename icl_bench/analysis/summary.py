@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.analysis.columns import Column
+from icl_bench.analysis.context import SEED
 from icl_bench.analysis.curves import curves, saturation
 from icl_bench.analysis.finding import Chart, Finding, Section
 from icl_bench.analysis.order import order_sensitivity
 from icl_bench.analysis.predictions import asked
+from icl_bench.analysis.saturation import saturation_chances, with_likely
 from icl_bench.analysis.settings import name_settings
 from icl_bench.metrics.scores import SCORES, scored, title
 from icl_bench.results.reading import read_some
+from icl_bench.seeds import generator
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,8 +64,11 @@ def summarise(predictions: pd.DataFrame) -> Summary:
     """
     unperturbed = asked(predictions)
     table = curves(unperturbed)
-    of_perturbed = perturbed_curves(predictions)
-    return Summary(table, saturation(table), order_sensitivity(unperturbed), of_perturbed, {})
+    chances = saturation_chances(unperturbed, generator(SEED, "saturation"))
+    return Summary(
+        table, with_likely(saturation(table), chances), order_sensitivity(unperturbed),
+        perturbed_curves(predictions), {},
+    )  # fmt: skip
 
 
 def perturbed_curves(predictions: pd.DataFrame) -> pd.DataFrame:
@@ -125,7 +131,12 @@ CURVES = Finding(
 )  # fmt: skip
 
 
-SATURATION = Finding("saturation", lambda context: saturation(context.table("curves")))
+SATURATION = Finding(
+    "saturation",
+    lambda context: with_likely(
+        saturation(context.table("curves")), context.table("saturation_chances")
+    ),
+)
 
 
 TAUGHT = Finding("taught", lambda context: perturbed_curves(context.predictions))
