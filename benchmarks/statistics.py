@@ -3,9 +3,9 @@
     python benchmarks/statistics.py [--trials 1000] [--only intervals,comparisons,advice,best]
 
 Prints the tables of docs/statistics.md. An answer is right with a probability whose log-odds are
-the point's own plus what its draw, its test example, and point and example together add, all normal.
-"Draws' sd" is how far the true accuracies of draws differ, in points, at the accuracy of the row.
-True means are integrals, not simulated.
+the point's own and what its draw, its test example, and point and example together add; these are
+normal. "Draws' sd" is how far the true accuracies of draws differ, in points, at the first point of
+the row. True means are integrals, not simulated.
 """
 
 from __future__ import annotations

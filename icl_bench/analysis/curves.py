@@ -90,7 +90,7 @@ def _of_many(predictions: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def _without_skill(predictions: pd.DataFrame, parts: Sequence[Grid]) -> np.ndarray:
-    """The columns majority and uniform of each point; NaN for free text."""
+    """The columns majority and uniform of each point; NaN for free text and for a single label."""
     import pandas as pd
 
     found = np.full((len(parts), 2), np.nan)
@@ -103,7 +103,9 @@ def _without_skill(predictions: pd.DataFrame, parts: Sequence[Grid]) -> np.ndarr
         rows = rows[rows >= 0]
         if len(rows) and labelled[rows].all():
             counts = np.bincount(labels[rows])
-            found[number] = counts.max() / len(rows), 1 / np.count_nonzero(counts)
+            several = np.count_nonzero(counts)
+            if several > 1:
+                found[number] = counts.max() / len(rows), 1 / several
     return found
 
 
