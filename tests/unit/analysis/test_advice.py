@@ -106,7 +106,8 @@ def test_beside_the_best_found_stands_the_test_of_all_paired_comparisons_one_sid
     assert tested["difference"].tolist() == pytest.approx([-0.40, -0.01])
     assert tested[["rows", "draws", "base_draws"]].to_numpy().tolist() == [[800, 3, 3]] * 2
     others = table.loc[[("hybrid:20", 100), ("bm25", 100)]]
-    assert others[["difference", "p", "p_holm", *LOSSES]].isna().all(axis=None)
+    assert others[["difference", "p", "p_holm", "p_worse"]].isna().all(axis=None)
+    assert others["p_margin"].notna().tolist() == [True, False]
 
 
 def test_a_point_that_surely_loses_a_little_may_be_advised():
