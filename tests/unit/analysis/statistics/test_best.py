@@ -26,7 +26,7 @@ TRUE = float(expit(1 + np.hypot(0.3, 2) * norm.ppf((np.arange(4000) + 0.5) / 400
 
 @pytest.mark.parametrize(("points", "trials"), [(2, 300), (10, 200), (30, 100)])
 def test_the_limits_of_the_best_hold_its_true_mean_93_times_in_100(points, trials):
-    """The own limits of the point that is the highest hold it in 94, 90 and 79 of 100 here."""
+    """The own limits of the point that is the highest hold it in 96, 90 and 80 of 100 here."""
     found = [best_interval(list(sample)) for sample in equal_points(points, trials)]
     assert np.mean([low <= TRUE <= high for _, low, high in found]) >= 0.93
 
