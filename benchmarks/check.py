@@ -43,7 +43,8 @@ def unchanged(
     one = (trials, 1, 1, TEST) if alike else shape
     chance = np.where(rng.random(one) < unsure, rng.random(one), rng.random(one) < 0.6)
     first, second = rng.random((2, *shape)) < chance
-    return second.astype(float) - first
+    differences: np.ndarray = second.astype(float) - first
+    return differences
 
 
 def worse(
@@ -73,7 +74,7 @@ def rates(differences: np.ndarray) -> Rates:
         point = decide(list(trial), TOLERANCE, of_points)[2].any()
         alone = decide(list(trial), TOLERANCE, ALPHA)[2].any()
         found.append((whole, point, whole or point, alone))
-    return Rates(*np.mean(found, axis=0).tolist())
+    return Rates(*np.mean(np.array(found, dtype=float), axis=0).tolist())
 
 
 def main() -> None:

@@ -40,7 +40,8 @@ def torn(scores: np.ndarray, gaps: np.ndarray) -> np.ndarray:
     """Scores with gaps, without draws and test examples that have no other."""
     scores = np.where(gaps, np.nan, scores)
     scores = scores[:, ~np.isnan(scores).all(axis=0)]
-    return scores[~np.isnan(scores).all(axis=1)]
+    kept: np.ndarray = scores[~np.isnan(scores).all(axis=1)]
+    return kept
 
 
 def row(rng: np.random.Generator, trials: int, draws: int, spread: tuple[float, float, float],

@@ -63,7 +63,8 @@ def draw_effects(world: World, rng: np.random.Generator) -> np.ndarray:
     nested = (rng.normal(size=(world.draws, len(ks))) * steps).cumsum(axis=1) / np.sqrt(ks)
     kept = rng.normal(size=(world.draws, 1))
     effect = np.sqrt(1 - world.persistent) * nested + np.sqrt(world.persistent) * kept
-    return world.by_draw * (ks / ks[0]) ** -world.fall * effect
+    effects: np.ndarray = world.by_draw * (ks / ks[0]) ** -world.fall * effect
+    return effects
 
 
 def scores(world: World, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -77,7 +78,8 @@ def scores(world: World, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarr
         right = rng.random((len(world.shots), world.draws, world.test)) < expit(
             odds + gain + draws + common + own
         )
-        return right.astype(float)
+        answers: np.ndarray = right.astype(float)
+        return answers
 
     return side(world.gain), side(0.0)
 

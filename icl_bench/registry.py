@@ -144,6 +144,7 @@ BACKENDS = Registry("backend", "icl_bench.backends", {
 
 FINDINGS = Registry("finding", "icl_bench.findings", {
     "curves": "icl_bench.analysis.summary:CURVES",
+    "best_points": "icl_bench.analysis.best_points:BEST_POINTS",
     "saturation": "icl_bench.analysis.summary:SATURATION",
     "order_sensitivity": "icl_bench.analysis.order:ORDER_SENSITIVITY",
     "taught": "icl_bench.analysis.summary:TAUGHT",

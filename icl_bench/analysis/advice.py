@@ -16,8 +16,10 @@ from icl_bench.analysis.cell_cost import CellCost
 from icl_bench.analysis.columns import POINT
 from icl_bench.analysis.comparisons import source
 from icl_bench.analysis.cost import cost
+from icl_bench.analysis.draws import is_drawn
 from icl_bench.analysis.predictions import asked
-from icl_bench.analysis.statistics.grid import grids
+from icl_bench.analysis.statistics.best import Candidate, losses
+from icl_bench.analysis.statistics.grid import Grid, grids
 from icl_bench.analysis.statistics.paired import compare, holm
 from icl_bench.analysis.words import points, try_more
 from icl_bench.demonstrations.selector_spec import cautions
@@ -48,13 +50,22 @@ TEST = ["difference", "ci_low", "ci_high", "p", "p_holm", "rows", "draws", "base
         "left_out"]  # fmt: skip
 
 
-ADVICE = [*POINT, "metric", "mean", *QUERY_COSTS, "verdict", "advised", *TEST]
+LOSSES = ["p_margin", "p_worse"]
+
+
+ADVICE = [*POINT, "metric", "mean", *QUERY_COSTS, "verdict", "advised", *TEST, *LOSSES]
 
 
 OTHERS = "other test examples"
 
 
+ONE_DRAW = "one draw"
+
+
 UNSURE = "not distinguishable"
+
+
+NO_CANDIDATE = (OTHERS, ONE_DRAW)
 
 
 GOOD = ("best", "as good")
@@ -137,47 +148,52 @@ def advise(
     margin: float = MARGIN,
     alpha: float = ALPHA,
 ) -> pd.DataFrame:
-    """Compare every point that is cheaper than the best one within a budget with it.
+    """Say which points that are cheaper than the best one within a budget lose less than a margin.
 
     ``frame`` has predictions, ``costs`` is :func:`icl_bench.analysis.cost.cost`'s table of them.
     Points are those of prompts: training and its upper bounds are no candidates, nor are shuffled
-    orders. The best is the one with the highest mean of ``value``, by default of the task's own
-    score (:func:`icl_bench.metrics.scores.scored`), within the budget, the cheapest
+    orders. The best found is the one with the highest mean of ``value``, by default of the task's
+    own score (:func:`icl_bench.metrics.scores.scored`), within the budget, the cheapest
     of equals. All means and tests are on the test examples that most points of the task and model
-    were asked (of equals, the larger set). Each cheaper one is tested in common draws where both
-    draw their demonstrations in one way, else each side's draws are a sample of its own.
+    were asked (of equals, the larger set).
 
     One row a point: the setting, k, ``metric`` (what is compared), ``mean`` (over the draws and
     test examples that are complete), computed_tokens, prompt_tokens and seconds of a query, and
     ``verdict``:
 
     - ``other test examples``: some of those that most were asked are missing; no candidate;
+    - ``one draw``: of demonstrations that are drawn, beside points with more; no candidate, as a
+      single draw says nothing of others;
     - ``over budget``, ``cost unknown``, ``best``, ``not cheaper`` (than the best): not tested;
-    - ``not compared``: no test example in common with the best;
-    - ``worse``: p_holm, one-sided and corrected over the cheaper points, is at most ``alpha``;
-    - ``as good``: not worse, and the limits exclude a loss of ``margin`` or more;
-    - ``not distinguishable``: not worse, but ``margin`` or more may be lost.
+    - ``as good``: p_margin is at most ``alpha``: less than ``margin`` is lost to the best, even
+      where it is certain that something is lost;
+    - ``worse``: not as good, and p_worse is at most ``alpha``: it is not the best;
+    - ``not distinguishable``: neither.
 
     Then ``advised``, whether it is the cheapest of the best and the as good (one of each task and
-    model that has a point within the budget); ``difference`` from the best's mean, ci_low and
-    ci_high (95%, two-sided), p and p_holm; the common rows (test examples), draws and base_draws,
-    and left_out, as of :func:`icl_bench.analysis.statistics.paired.compare`.
+    model that has a point within the budget). Then how it compares with the best found alone:
+    ``difference`` from its mean, ci_low and ci_high (95%, two-sided), p (one-sided) and p_holm
+    (corrected over the cheaper points), the common rows (test examples), draws and base_draws, and
+    left_out, as of :func:`icl_bench.analysis.statistics.paired.compare`. These take the best found
+    for the best. ``p_margin`` and ``p_worse`` do not: they are those of
+    :func:`icl_bench.analysis.statistics.best.losses`, against whichever point within the budget is
+    the best in truth, corrected over the cheaper points (Holm). Draws are common where
+    both points draw their demonstrations in one way. With a single draw everywhere both are 1.
+    The best found has a p_margin too, corrected over the points that may be meant by it
+    (Bonferroni): where it is above ``alpha``, another point may be better by ``margin`` or more.
 
-    That a point is not significantly worse is no reason to advise it: with few test examples
-    nothing is. In simulations (250 test examples, three draws) with four cheaper points that lost
-    10 to 14 of 100 points, one of them was not significantly worse in 84% of samples, and none was
-    ever called as good. Two things are not corrected for. The best is the highest of many means,
-    so that its own is somewhat too high, which makes cheaper points look worse than they are. And
-    the limits are those of single comparisons: a point that loses ``margin`` or more is called
-    ``as good`` in at most 2.5% of samples, one of several such points more often.
+    In simulations (docs/statistics.md), a point that loses ``margin`` or more was advised in 0 to
+    4% of samples. With 250 test examples, where draws differ by 1.5 points, a cheap point that
+    loses a tenth of a margin of 5 points was found with ten draws, and hardly ever with three: so
+    little data cannot exclude a loss of 5 points.
 
     Raises ValueError if a test example was predicted twice in one draw of a point.
     """
     kept, others = _asked_alike(_candidates(scored(frame, value)))
     table = _points(kept, costs)
     table.loc[others, "verdict"] = OTHERS
-    kept = kept.assign(point=kept.groupby(POINT, sort=True).ngroup())
-    alike = table["verdict"] != OTHERS
+    table.loc[_single(kept, table), "verdict"] = ONE_DRAW
+    alike = ~table["verdict"].isin(NO_CANDIDATE)
     if budget.limit is not None:
         table.loc[alike & (table[budget.cost] > budget.limit), "verdict"] = "over budget"
     table.loc[alike & table[budget.cost].isna(), "verdict"] = "cost unknown"
@@ -189,13 +205,13 @@ def advise(
         bests |= dict.fromkeys(part.index[part["rank"] < part["rank"][best]], best)
         table.loc[best, "verdict"] = "best"
     tested = list(bests)
-    table.loc[tested, TEST] = _tests(kept, table["select"], table["k"], bests)
+    numbered = kept.assign(point=kept.groupby(POINT, sort=True).ngroup())
+    table.loc[tested, TEST] = _tests(numbered, table["select"], table["k"], bests)
     table["p_holm"] = table.groupby(["task", "model"])["p"].transform(holm)
-    tests = table.loc[tested]
-    lost, told = tests["p_holm"] <= alpha, tests["ci_low"] > -margin
-    table.loc[tested, "verdict"] = np.select(
-        [tests["p"].isna(), lost, told], ["not compared", "worse", "as good"], UNSURE
-    )
+    found = _losses(kept, table.loc[within.index], tested, margin)
+    table[LOSSES] = found.reindex(table.index)
+    small, worse = (table.loc[tested, name] <= alpha for name in LOSSES)
+    table.loc[tested, "verdict"] = np.select([small, worse], ["as good", "worse"], UNSURE)
     good = table.loc[within.index].assign(rank=ranks)
     good = good[good["verdict"].isin(GOOD)].sort_values("rank", kind="stable")
     table.loc[good.groupby(["task", "model"]).head(1).index, "advised"] = True
@@ -255,8 +271,51 @@ def _points(kept: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
     table = keys.assign(metric=keys["task"].map(metrics(kept)), mean=np.array(means, dtype=float))
     prices = costs[[*POINT, *QUERY_COSTS]].astype({name: keys[name].dtype for name in POINT})
     table = table.merge(prices, on=POINT, how="left")
-    table[TEST] = np.nan
+    table[[*TEST, *LOSSES]] = np.nan
     return table.assign(verdict="not cheaper", advised=False)
+
+
+def _single(kept: pd.DataFrame, table: pd.DataFrame) -> np.ndarray:
+    """Which candidates have a single draw where others have more: ``(points,)`` bool."""
+    drawn = table["select"].map(is_drawn).to_numpy(dtype=bool) & (table["k"] > 0).to_numpy()
+    draws = kept.groupby(POINT, sort=True)["draw"].nunique().to_numpy()
+    alike = (table["verdict"] != OTHERS).to_numpy()
+    pairs = [table["task"], table["model"]]
+    most = table.assign(draws=np.where(alike & drawn, draws, 0)).groupby(pairs)["draws"]
+    return np.asarray(alike & drawn & (draws == 1) & (most.transform("max") > 1).to_numpy())
+
+
+def _losses(
+    kept: pd.DataFrame, within: pd.DataFrame, tested: list[Any], margin: float
+) -> pd.DataFrame:
+    """The columns of ``LOSSES`` of the tested points; ``within`` has the candidates.
+
+    Those found to be the best have no p_worse.
+    """
+    import pandas as pd
+
+    _, found = grids(kept, POINT)
+    values = kept["score"].to_numpy(dtype=float)
+    table = pd.DataFrame(np.nan, index=within.index, columns=LOSSES)
+    for _, part in within.groupby(["task", "model"]):
+        best = int((part["verdict"] == "best").argmax())
+        of = np.flatnonzero(part.index.isin(tested)).tolist()
+        candidates = [
+            _candidate(found[place], values, select, k)
+            for place, select, k in zip(part.index, part["select"], part["k"], strict=True)
+        ]
+        large, none = losses(candidates, [best, *of], margin)
+        table.loc[part.index[of], LOSSES] = np.column_stack([holm(large[1:]), holm(none[1:])])
+        others = len(candidates) - 1
+        table.loc[part.index[best], "p_margin"] = min(large[0] * others, 1.0)
+    return table
+
+
+def _candidate(grid: Grid, values: np.ndarray, select: str, k: int) -> Candidate:
+    whole = grid.whole()
+    drawn = k > 0 and is_drawn(select)  # without demonstrations nothing is drawn
+    judged = len(whole.draws) > 1 or not drawn
+    return Candidate(values[whole.rows], whole.draws, source(select) if k else "", judged)
 
 
 def _tests(
@@ -322,12 +381,13 @@ def _said(part: pd.DataFrame, budget: Budget, margin: float) -> Iterator[str]:
         best = next(row for row in rows if row["verdict"] == "best")
         advised = next(row for row in rows if row["advised"])
         yield from _advice(part, best, advised, budget, margin)
-    other = int((part["verdict"] == OTHERS).sum())
-    if other:
-        yield (
-            f"{counted(other, 'point')} left out: not asked all of the test examples that most "
-            "points were"
-        )
+    for verdict, why in (
+        (OTHERS, "not asked all of the test examples that most points were"),
+        (ONE_DRAW, "a single draw says nothing of others; try --draws 3"),
+    ):
+        number = int((part["verdict"] == verdict).sum())
+        if number:
+            yield f"{counted(number, 'point')} left out: {why}"
     if unknown:
         what = "computed tokens" if budget.seconds is None else "seconds"
         yield f"{counted(unknown, 'point')} left out: their {what} are not known"
@@ -336,16 +396,21 @@ def _said(part: pd.DataFrame, budget: Budget, margin: float) -> Iterator[str]:
 def _advice(
     part: pd.DataFrame, best: dict[Any, Any], advised: dict[Any, Any], budget: Budget, margin: float
 ) -> Iterator[str]:
-    tests = int(part["p"].notna().sum())
+    tests = int(part["p_worse"].notna().sum())
     loss = f"{100 * margin:g} points"
     if advised["verdict"] == "best":
-        yield f"take {_point(best, budget)}: the best"
+        yield f"take {_point(best, budget)}: the best found"
+        if best["p_margin"] > ALPHA:
+            yield (
+                f"which point is the best is not distinguishable: another may be better by {loss} "
+                f"or more (p={best['p_margin']:.2g}, one-sided, Bonferroni over the other points)"
+            )
     else:
         yield (
-            f"take {_point(advised, budget)}: not significantly worse than the best, and less than "
-            f"{loss} are lost: {_tested(advised, tests)}"
+            f"take {_point(advised, budget)}: it loses less than {loss} to the best, whichever "
+            f"point that is ({_p(advised, 'p_margin', tests)}); {_beside(advised)}"
         )
-        yield f"the best is {_point(best, budget)}"
+        yield f"the best found is {_point(best, budget)}"
     priced = _priced(part, budget)
     priced = priced.assign(rank=budget.ranks(priced)).sort_values("rank", kind="stable")
     cheaper = priced[priced["rank"] < priced.loc[priced["advised"], "rank"].iloc[0]]
@@ -353,17 +418,17 @@ def _advice(
     worse = cheaper[cheaper["verdict"] == "worse"]
     if len(unsure):
         row = unsure.sort_values("mean").iloc[-1].to_dict()
-        more = f" (nor {_others(len(unsure) - 1)})" if len(unsure) > 1 else ""
+        more = f" (as may {_others(len(unsure) - 1)})" if len(unsure) > 1 else ""
         yield (
-            f"whether less would do is not distinguishable: {_point(row, budget)} is not "
-            f"significantly worse than the best{more}, but may lose {loss} or more: "
-            f"{_tested(row, tests)}{try_more(row)}"
+            f"whether less would do is not distinguishable: {_point(row, budget)} may be the best, "
+            f"and may lose {loss} or more{more}: {_beside(row)}{try_more(row)}"
         )
     elif len(worse):
         row = worse.sort_values("mean").iloc[-1].to_dict()
         yield (
-            "every cheaper point is significantly worse than the best; the best of them is "
-            f"{_point(row, budget)}: {_tested(row, tests)}"
+            f"every cheaper point is worse than the best, and may lose {loss} or more; the best of "
+            f"them is {_point(row, budget)} ({_p(row, 'p_worse', tests)} for no loss); "
+            f"{_beside(row)}"
         )
     elif not tests:
         yield "no cheaper point could be tested"
@@ -372,11 +437,11 @@ def _advice(
 
 def _priced(part: pd.DataFrame, budget: Budget) -> pd.DataFrame:
     """The candidates whose cost is known."""
-    return part[part[budget.cost].notna() & (part["verdict"] != OTHERS)]
+    return part[part[budget.cost].notna() & ~part["verdict"].isin(NO_CANDIDATE)]
 
 
 def _others(number: int) -> str:
-    return "is 1 other" if number == 1 else f"are {number:,} others"
+    return "1 other" if number == 1 else f"{number:,} others"
 
 
 def _point(row: dict[Any, Any], budget: Budget) -> str:
@@ -388,13 +453,16 @@ def _point(row: dict[Any, Any], budget: Budget) -> str:
     return f"{row['named']} ({percent(row['mean'])}%{of}, {amount})"
 
 
-def _tested(row: dict[Any, Any], tests: int) -> str:
+def _p(row: dict[Any, Any], name: str, tests: int) -> str:
     corrected = f", Holm over {tests} cheaper points" if tests > 1 else ""
+    return f"p={row[name]:.2g}, one-sided{corrected}"
+
+
+def _beside(row: dict[Any, Any]) -> str:
     return (
-        f"{points(row)}, p={row['p_holm']:.2g} for a loss "
-        f"(one-sided, paired by test example{corrected}; "
-        f"{counted(int(row['rows']), 'test example')}, {counted(int(row['draws']), 'draw')} beside "
-        f"{int(row['base_draws'])})"
+        f"beside the best found {points(row)} "
+        f"(paired by test example; {counted(int(row['rows']), 'test example')}, "
+        f"{counted(int(row['draws']), 'draw')} beside {int(row['base_draws'])})"
     )
 
 

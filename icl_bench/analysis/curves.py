@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,9 +13,10 @@ from icl_bench.analysis.missing import missing_scores
 from icl_bench.analysis.statistics.gaps import Layout
 from icl_bench.analysis.statistics.grid import Grid, grids
 from icl_bench.analysis.statistics.intervals import mean_interval
-from icl_bench.metrics.scores import SCORES, metrics, numbers_of_many, scored
+from icl_bench.metrics.scores import ACCURACY, SCORES, metrics, numbers_of_many, scored
 from icl_bench.registry import METRICS
 from icl_bench.results.cells import SETTING
+from icl_bench.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +24,11 @@ if TYPE_CHECKING:
 SATURATED = 0.95
 
 
-SATURATION = ["k", "best_k", "max_k", "within_window", "metric"]
+SATURATION = ["k", "best_k", "max_k", "within_window", "metric", "spoken", "reason"]
+
+
+LEAST_POINTS = 4
+"""With fewer ks, where a curve is saturated says more of these than of the curve."""
 
 
 def curves(predictions: pd.DataFrame) -> pd.DataFrame:
@@ -33,7 +38,9 @@ def curves(predictions: pd.DataFrame) -> pd.DataFrame:
     (:func:`icl_bench.metrics.scores.scored`), its ``score`` with ci_low and ci_high (95%, draws
     and test examples both random); accuracy, macro_f1 (over the labels of the test rows' gold, mean
     of draws) and invalid (share of answers that are no label; None where an import does not say),
-    or for free text the means of its scores. Shares of 1.
+    or for free text the means of its scores. Shares of 1. For labels, ``majority`` is the share of
+    the test rows that have the commonest label, and ``uniform`` one over the number of labels that
+    test rows have: accuracies without skill.
 
     Where scores are missing, means and limits are of all that are there
     (:class:`icl_bench.analysis.statistics.gaps.Layout`), macro-F1 is the mean of draws by their
@@ -59,6 +66,7 @@ def curves(predictions: pd.DataFrame) -> pd.DataFrame:
         for key, grid in zip(keys.to_dict("records"), found, strict=True)
     ]
     table = pd.DataFrame(rows, columns=[*POINT, *SCORED])
+    table[["majority", "uniform"]] = _without_skill(predictions, found)
     table = table.assign(**missing_scores(keys, found, scores["score"])._asdict())
     for name, means in _of_many(predictions).items():
         table = table.drop(columns=name).merge(means, on=POINT, how="left")
@@ -67,7 +75,7 @@ def curves(predictions: pd.DataFrame) -> pd.DataFrame:
 
 SCORED = ["draws", "test_rows", "metric", "score", "ci_low", "ci_high", "accuracy", "macro_f1",
           "invalid", *SCORES, "left_out", "missing", "gap_difference", "gap_p", "interval_over",
-          "outlying_draws",
+          "outlying_draws", "majority", "uniform",
           *(name for name in numbers_of_many() if name != "macro_f1")]  # fmt: skip
 
 
@@ -97,6 +105,26 @@ def _of_many(predictions: pd.DataFrame) -> dict[str, pd.DataFrame]:
             sums = weighted.groupby(POINT, observed=True)[[*numbers, "size"]].sum()
             means = means.where(~uneven, sums[[*numbers]].div(sums["size"], axis=0), axis=0)
         found |= {name: pd.DataFrame(means[[name]]).reset_index() for name in metric.of_many}
+    return found
+
+
+def _without_skill(predictions: pd.DataFrame, parts: Sequence[Grid]) -> np.ndarray:
+    """The columns majority and uniform of each point; NaN for free text and for a single label."""
+    import pandas as pd
+
+    found = np.full((len(parts), 2), np.nan)
+    if "gold" not in predictions:
+        return found
+    labels, _ = pd.factorize(predictions["gold"])
+    labelled = predictions["correct"].notna().to_numpy()
+    for number, part in enumerate(parts):
+        rows = part.rows.max(axis=0, initial=-1)  # any prediction of the test example
+        rows = rows[rows >= 0]
+        if len(rows) and labelled[rows].all():
+            counts = np.bincount(labels[rows])
+            several = np.count_nonzero(counts)
+            if several > 1:
+                found[number] = counts.max() / len(rows), 1 / several
     return found
 
 
@@ -139,6 +167,10 @@ def saturation(curve: pd.DataFrame) -> pd.DataFrame:
 
     0 is a tested number like any other: a curve that demonstrations do not lift above 95% of what
     the bare query has is saturated at 0. (The study began at 1.)
+    Such a k always exists, but it does not always mean something. ``spoken`` says whether it is
+    worth a sentence, and ``reason`` why not: fewer than four ks, no answer right at any k, or a
+    curve that is at chance: at each k its interval holds an accuracy without skill (``majority``,
+    ``uniform``), or lies below. Without these columns of the curve, chance is not looked at.
     """
     import pandas as pd
 
@@ -149,6 +181,7 @@ def saturation(curve: pd.DataFrame) -> pd.DataFrame:
         best = points["score"].max()
         reached = points.loc[points["score"] >= SATURATED * best, "k"]
         k, last = int(reached.iloc[0]), int(points["k"].iloc[-1])
+        reason = _unspoken(points)
         rows.append(
             {
                 **dict(zip(SETTING, key, strict=True)),
@@ -157,6 +190,28 @@ def saturation(curve: pd.DataFrame) -> pd.DataFrame:
                 "max_k": last,
                 "within_window": k < last,
                 "metric": points["metric"].iloc[0],
+                "spoken": reason is None,
+                "reason": reason,
             }
         )
     return pd.DataFrame(rows, columns=[*SETTING, *SATURATION])
+
+
+def _unspoken(points: pd.DataFrame) -> str | None:
+    """Why the saturation of a curve says nothing; None where it does."""
+    if len(points) < LEAST_POINTS:
+        return f"{counted(len(points), 'k')} tested, of at least {LEAST_POINTS}"
+    if not points["score"].max() > 0:
+        return "no answer is right"
+    if (points["metric"] == ACCURACY).all() and _at_chance(points):
+        return "at chance at every k"
+    return None
+
+
+def _at_chance(points: pd.DataFrame) -> bool:
+    """Whether each interval holds an accuracy without skill, or is below the lower one."""
+    if not {"majority", "uniform", "ci_low", "ci_high"} <= set(points):
+        return False
+    low, high = points["ci_low"], points["ci_high"]
+    held = [(low <= level) & (level <= high) for level in (points["majority"], points["uniform"])]
+    return bool((held[0] | held[1] | (high < points["uniform"])).all())

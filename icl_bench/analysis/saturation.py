@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from icl_bench.analysis.columns import POINT, Column
-from icl_bench.analysis.curves import SATURATED, SATURATION, saturation
+from icl_bench.analysis.curves import SATURATED, saturation
 from icl_bench.analysis.finding import Finding, Printed, Section
 from icl_bench.analysis.statistics.bootstrap import means, resample
 from icl_bench.analysis.statistics.gaps import Layout
 from icl_bench.analysis.statistics.grid import Grid, grids, partition
 from icl_bench.metrics.scores import ACCURACY, metrics, scored
 from icl_bench.results.cells import SETTING
+from icl_bench.wording import percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +25,17 @@ if TYPE_CHECKING:
 CHANCES = [*POINT, "metric", "score", "accuracy", "chance", "saturated", "rows", "left_out"]
 
 
-SHARES = [*SATURATION, "share_of_tested", "prompt_tokens", "window", "share_of_window"]
+SHARES = [
+    "k",
+    "best_k",
+    "max_k",
+    "within_window",
+    "metric",
+    "share_of_tested",
+    "prompt_tokens",
+    "window",
+    "share_of_window",
+]
 
 
 ALL_LABELS = "all"
@@ -69,6 +81,57 @@ def saturation_chances(
     point = saturation(table)[POINT].assign(saturated=True)
     table = table.merge(point, on=POINT, how="left")
     return table.assign(saturated=table["saturated"].notna())[CHANCES]
+
+
+LIKELY = 0.9
+"""The share of resamples that the likely ks have."""
+
+
+def with_likely(points: pd.DataFrame, chances: pd.DataFrame) -> pd.DataFrame:
+    """Say with each saturation point how sure it is.
+
+    ``points`` is :func:`icl_bench.analysis.curves.saturation`'s table and ``chances``
+    :func:`saturation_chances`'. Further columns: ``chance``, the share of resamples with the point
+    at this k; ``likely_low`` and ``likely_high``, the smallest and largest k between which 90% of
+    them have it, at most 5% on either side. Missing where there are no chances.
+    """
+    import pandas as pd
+
+    names = ["chance", "likely_low", "likely_high"]
+    rows = {}
+    known = chances[chances["chance"].notna()]
+    for key, part in known.groupby(SETTING, observed=True):
+        part = part.sort_values("k")
+        k, below = part["k"].to_numpy(), part["chance"].to_numpy().cumsum()
+        edge = (1 - LIKELY) / 2
+        low = k[int((below > edge + 1e-9).argmax())]
+        high = k[int((below >= 1 - edge - 1e-9).argmax())]
+        rows[key] = dict(zip(k, part["chance"], strict=True)), float(low), float(high)
+    missing: tuple[dict[Any, float], float, float] = ({}, np.nan, np.nan)
+    found = []
+    for *setting, k in points[[*SETTING, "k"]].itertuples(index=False):
+        chance, low, high = rows.get(tuple(setting), missing)
+        found.append((chance.get(k, np.nan), low, high))
+    return points.join(pd.DataFrame(found, index=points.index, columns=names, dtype=float))
+
+
+def saturation_said(row: Any) -> str:
+    """Where a curve is saturated and how sure that is, or why there is no telling.
+
+    ``row`` is one of :func:`with_likely`'s; what is said goes behind the curve's name.
+    """
+    if not row.spoken:
+        return f"saturation not told: {row.reason}"
+    low, high = row.likely_low, row.likely_high
+    sure = ""
+    if low == high == row.k:
+        sure = f" (in {percent(row.chance)}% of resamples)"
+    elif not math.isnan(low):
+        beyond = " or beyond" if high == row.max_k else ""
+        sure = f" ({LIKELY:.0%} of resamples: k = {low:,.0f} to {high:,.0f}{beyond})"
+    if row.within_window:
+        return f"saturated at k = {row.k:,}{sure}"
+    return f"not saturated within the tested k, up to {row.max_k:,}{sure}"
 
 
 def _common(points: list[Grid]) -> list[Grid]:

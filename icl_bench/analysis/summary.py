@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.analysis.columns import Column
+from icl_bench.analysis.context import SEED
 from icl_bench.analysis.curves import curves, saturation
 from icl_bench.analysis.finding import Chart, Finding, Section
 from icl_bench.analysis.order import order_sensitivity
 from icl_bench.analysis.predictions import asked
+from icl_bench.analysis.saturation import saturation_chances, with_likely
 from icl_bench.analysis.settings import name_settings
 from icl_bench.analysis.statistics.paired import NO_FACTS, Facts
 from icl_bench.analysis.zero_shot import from_zero_shot
 from icl_bench.metrics.scores import SCORES, scored, title
 from icl_bench.results.reading import read_some
+from icl_bench.seeds import generator
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,8 +68,12 @@ def summarise(predictions: pd.DataFrame, facts: Facts = NO_FACTS) -> Summary:
     """
     unperturbed = asked(predictions)
     table = from_zero_shot(curves(unperturbed), facts)
-    of_perturbed = perturbed_curves(predictions)
-    return Summary(table, saturation(table), order_sensitivity(unperturbed), of_perturbed, {})
+    resampled = generator(SEED, "saturation")
+    chances = saturation_chances(from_zero_shot(unperturbed, facts), resampled)
+    return Summary(
+        table, with_likely(saturation(table), chances), order_sensitivity(unperturbed),
+        perturbed_curves(predictions), {},
+    )  # fmt: skip
 
 
 def perturbed_curves(predictions: pd.DataFrame) -> pd.DataFrame:
@@ -130,7 +137,12 @@ CURVES = Finding(
 )  # fmt: skip
 
 
-SATURATION = Finding("saturation", lambda context: saturation(context.table("curves")))
+SATURATION = Finding(
+    "saturation",
+    lambda context: with_likely(
+        saturation(context.table("curves")), context.table("saturation_chances")
+    ),
+)
 
 
 TAUGHT = Finding("taught", lambda context: perturbed_curves(context.predictions))

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from icl_bench.analysis.attention import differences
+from icl_bench.analysis.saturation import saturation_said
 from icl_bench.analysis.words import founded_on, points, too_little
 from icl_bench.metrics.scores import ACCURACY, measure, title
 from icl_bench.report.naming import Naming, unshuffled
-from icl_bench.results.trained_methods import UPPER
 from icl_bench.wording import counted, listed, percent
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def headlines(findings: Findings, naming: Naming) -> list[Headlines]:
     """Say of each task and model what the tables support."""
     tables = {
         "curves": findings.curves,
+        "best": findings.best_points,
         "saturation": findings.saturation,
         "chances": findings.saturation_chances,
         "selection": findings.retrieval_gain,
@@ -62,7 +63,8 @@ def headlines(findings: Findings, naming: Naming) -> list[Headlines]:
 
 
 def _sentences(tables: dict[str, pd.DataFrame]) -> Iterator[Sentence]:
-    yield from _best(unshuffled(tables["curves"]))
+    rows = tables["curves"]["test_rows"].max()
+    yield from _best(tables["best"].assign(all_rows=rows))
     yield from _saturated(unshuffled(tables["saturation"]), tables["chances"])
     yield from _gains("Selection", tables["selection"], "random selection")
     yield from _gains("Training", tables["training"], "a prompt with the same examples")
@@ -73,23 +75,23 @@ def _sentences(tables: dict[str, pd.DataFrame]) -> Iterator[Sentence]:
         yield from _gains("Model", rows, str(base))
 
 
-def _best(curves: pd.DataFrame) -> Iterator[Sentence]:
-    honest = ~curves["select"].astype(str).str.endswith(UPPER)  # an upper bound is no result
-    there = curves[honest & curves["score"].notna()]
-    there = there.assign(rows=there["test_rows"], all_rows=there["test_rows"].max())
-    there, thin = _founded(there)
-    beside = f"; {_thin(thin)}" if len(thin) else ""
-    if there.empty:
-        if len(thin):
-            yield Sentence("Best", f"none is named: {_thin(thin)}.")
-        return
-    best = there.iloc[int(there["score"].argmax())]
-    yield Sentence(
-        "Best",
-        f"{percent(best['score'])}% {title(best['metric'])} ({_range(best)}) by {best['series']} "
-        f"at k = {best['k']:,}, the highest of {counted(len(there), 'tested point')} "
-        f"({founded_on(there[there.index == best.name])}){beside}.",
-    )
+def _best(points: pd.DataFrame) -> Iterator[Sentence]:
+    for row in points.assign(rows=points["test_rows"]).to_dict("records"):
+        where = f"by {row['series']} at k = {row['k']:,}" if row["k"] else "without demonstrations"
+        if why := too_little(row):
+            yield Sentence("Best", f"none is named: the highest, {where}, has too little ({why}).")
+            continue
+        among = ""
+        if row["points"] > 1:
+            among = (
+                f", the highest of {counted(row['points'], 'tested point')}; "
+                "the limits allow for that choice"
+            )
+        yield Sentence(
+            "Best",
+            f"{percent(row['score'])}% {title(row['metric'])} ({_range(row)}) {where}, over "
+            f"{row['test_rows']:,} test rows and {counted(row['draws'], 'draw')}{among}.",
+        )
 
 
 def _founded(table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -108,16 +110,9 @@ def _thin(rows: pd.DataFrame) -> str:
 
 def _saturated(points: pd.DataFrame, chances: pd.DataFrame) -> Iterator[Sentence]:
     for row in points.itertuples():
-        here = chances[(chances["series"] == row.series) & (chances["k"] == row.k)]
-        sure = f" (in {percent(here['chance'].iloc[0])}% of resamples)" if len(here) else ""
-        tested = (chances["series"] == row.series).sum()
-        if tested < 2:
-            continue
-        if row.within_window:
-            text = f"{row.series} is saturated at k = {row.k:,}{sure}."
-        else:
-            text = f"{row.series} is not saturated within the tested k, up to {row.max_k:,}{sure}."
-        yield Sentence("Saturation", text)
+        if (chances["series"] == row.series).sum() > 1:  # nobody asks it of a single k
+            link = " is " if row.spoken else ": "
+            yield Sentence("Saturation", f"{row.series}{link}{saturation_said(row)}.")
 
 
 def _gains(topic: str, table: pd.DataFrame, base: str) -> Iterator[Sentence]:

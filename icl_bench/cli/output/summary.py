@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from icl_bench.analysis.missing import in_words, not_at_random
+from icl_bench.analysis.saturation import saturation_said
 from icl_bench.analysis.words import curve_notes
 from icl_bench.cli.output.tables import empty_table, print_lines
 from icl_bench.demonstrations.selector_spec import cautions
@@ -35,7 +36,7 @@ def print_summary(summary: Summary, console: Console, order: bool = True) -> Non
     sensitivity = summary.order_sensitivity if order else summary.order_sensitivity.iloc[:0]
     shots = summary.curves.groupby(SETTING, observed=True)["k"].nunique().rename("shots")
     saturation = summary.saturation.merge(shots.reset_index(), on=SETTING)
-    saturation = saturation[saturation["shots"] > 1]  # a single k says nothing of it
+    saturation = saturation[saturation["shots"] > 1]  # nobody asks it of a single k
     for (task, model), group in summary.curves.groupby(["task", "model"], observed=True):
         named, settings = numbered_settings(group, summary.settings)
         console.print(_curve_table(f"{task} · {model}", group, settings))
@@ -111,10 +112,7 @@ def _gaps(group: Any, settings: Mapping[str, int]) -> Iterator[str]:
 
 
 def _saturation(row: Any, settings: Mapping[str, int]) -> str:
-    name = f"{_way(row)}{_setting(row.variant, settings)}"
-    if row.within_window:
-        return f"{name}: saturated at k={row.k} (95% of the best, which is at k={row.best_k})"
-    return f"{name}: not saturated within the tested k (the last is {row.max_k})"
+    return f"{_way(row)}{_setting(row.variant, settings)}: {saturation_said(row)}"
 
 
 def _sensitivity(row: Any, settings: Mapping[str, int]) -> str:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
 from support.predictions import answers, cell, frame, scored, texts
 
 from icl_bench.analysis.curves import curves, saturation
-from icl_bench.analysis.saturation import context_shares, label_spaces, saturation_chances
+from icl_bench.analysis.saturation import (
+    context_shares,
+    label_spaces,
+    saturation_chances,
+    saturation_said,
+    with_likely,
+)
 
 
 def curve(accuracies: dict[int, float], draws: int = 5, test: int = 200, **axes: object):
@@ -38,6 +46,35 @@ def test_where_two_ks_are_close_either_may_be_the_point():
     assert found["chance"].sum() == pytest.approx(1)
     assert (found["chance"] > 0.05).sum() >= 2
     assert found["chance"][0] == 0
+
+
+def told(rows: pd.DataFrame) -> list[str]:
+    points = with_likely(saturation(curves(rows)), chances(rows))
+    return [saturation_said(row) for row in points.itertuples()]
+
+
+def test_what_is_said_of_saturation_names_the_likely_ks():
+    assert told(curve({1: 0.3, 5: 0.95, 10: 0.95, 25: 0.95})) == [
+        "saturated at k = 5 (in 99.8% of resamples)"
+    ]
+    (said,) = told(curve({1: 0.3, 5: 0.82, 10: 0.85, 50: 0.885}))
+    assert re.fullmatch(
+        r"(not )?saturated .*\(90% of resamples: k = 5 to (10|50 or beyond)\)", said
+    )
+    assert told(curve({1: 0.3, 5: 0.82, 10: 0.85})) == [
+        "saturation not told: 3 ks tested, of at least 4"
+    ]
+
+
+def test_the_likely_ks_have_90_percent_of_the_resamples():
+    rows = curve({1: 0.3, 5: 0.78, 10: 0.82, 25: 0.84, 50: 0.86}, test=60)
+    table = chances(rows)
+    (point,) = with_likely(saturation(curves(rows)), table).itertuples()
+    within = table["k"].between(point.likely_low, point.likely_high)
+    assert table.loc[within, "chance"].sum() >= 0.9
+    assert table.loc[table["k"] < point.likely_low, "chance"].sum() <= 0.05
+    assert table.loc[table["k"] > point.likely_high, "chance"].sum() <= 0.05
+    assert point.chance == table.loc[table["k"] == point.k, "chance"].item()
 
 
 def test_fewer_test_examples_make_the_point_less_certain():

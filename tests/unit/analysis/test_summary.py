@@ -113,6 +113,35 @@ def test_a_single_k_is_not_saturated():
     assert not row.within_window
 
 
+def spoken(table: pd.DataFrame) -> tuple[bool, str | None]:
+    (row,) = saturation(table).itertuples()
+    return row.spoken, row.reason
+
+
+def test_fewer_than_four_ks_say_nothing_of_saturation():
+    assert spoken(curve([0.1, 0.7, 0.8], [1, 5, 10])) == (False, "3 ks tested, of at least 4")
+    assert spoken(curve([0.1, 0.7, 0.8, 0.8], [1, 5, 10, 25])) == (True, None)
+
+
+def test_a_curve_at_chance_or_without_a_right_answer_is_saturated_nowhere():
+    shots, wrong, alternating = [1, 5, 10, 25], "b" * 60 + "a" * 60, "ab" * 60
+    gold = "a" * 60 + "b" * 60
+    table = curves(frame(*(cell(k, 0, wrong, gold) for k in shots)))
+    assert table[["majority", "uniform"]].to_numpy().tolist() == [[0.5, 0.5]] * 4
+    assert spoken(table) == (False, "no answer is right")
+    by_chance = [cell(k, 0, alternating, gold) for k in shots]
+    assert spoken(curves(frame(*by_chance))) == (False, "at chance at every k")
+    some = [*by_chance[:3], cell(25, 0, gold, gold)]
+    assert spoken(curves(frame(*some))) == (True, None)
+
+
+def test_always_saying_the_commonest_label_is_chance():
+    gold = "a" * 90 + "b" * 30
+    table = curves(frame(*(cell(k, 0, "a" * 120, gold) for k in (1, 5, 10, 25))))
+    assert table["majority"].tolist() == [0.75] * 4
+    assert spoken(table) == (False, "at chance at every k")
+
+
 def test_a_curve_without_a_score_has_no_saturation():
     assert saturation(curve([math.nan, math.nan], [1, 5])).empty
 
@@ -262,10 +291,13 @@ def test_json_holds_plain_values_and_null_for_what_is_undefined(tmp_path: Path):
     assert first["rouge1"] is None
     assert {"task", "model", "select", "order", "attention", "k", "draws", "accuracy", "ci_low",
             "ci_high", "macro_f1"} <= first.keys()  # fmt: skip
+    (row,) = found["saturation"]
+    likely = {name: row.pop(name) for name in ("chance", "likely_low", "likely_high")}
+    assert likely == {"chance": pytest.approx(0.93, abs=0.03), "likely_low": 1, "likely_high": 5}
     assert found["saturation"] == [
         {
             "task": "t", "model": "m", "select": "random", "order": "drawn", "attention": "full",
             "variant": "v", "k": 1, "best_k": 1, "max_k": 5, "within_window": True,
-            "metric": "accuracy",
+            "metric": "accuracy", "spoken": False, "reason": "2 ks tested, of at least 4",
         }
     ]  # fmt: skip

@@ -43,10 +43,12 @@ def coverage(draws: int, accuracy: float, spread_draw: float, spread_test: float
 @pytest.mark.parametrize(
     ("accuracy", "spread_draw", "spread_test"),
     [
+        (0.1, 0.3, 2),
         (0.5, 0.3, 2),  # the accuracies of draws differ by four points
         (0.8, 0.5, 1),  # by seven: draws matter more than test examples
         (0.9, 0.2, 2),
         (0.95, 0.3, 2),
+        (0.98, 0.3, 2),
     ],
 )
 def test_95_percent_limits_hold_the_true_mean_93_to_97_times_in_100(

@@ -1,0 +1,219 @@
+"""How often the analysis is right: coverage, false alarms and power in simulated sweeps.
+
+    python benchmarks/statistics_intervals.py [--trials 1000] [--only intervals,comparisons,advice,best]
+
+Prints the tables of docs/statistics.md. An answer is right with a probability whose log-odds are
+the point's own and what its draw, its test example, and point and example together add; these are
+normal. "Draws' sd" is how far the true accuracies of draws differ, in points, at the first point of
+the row. True means are integrals, not simulated.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from scipy.special import expit
+from scipy.stats import norm
+
+from icl_bench.analysis.statistics.best import Candidate, best_interval, losses
+from icl_bench.analysis.statistics.contrast import contrast, judge
+from icl_bench.analysis.statistics.intervals import mean_interval
+from icl_bench.analysis.statistics.paired import holm
+
+TEST_SD, BOTH_SD = 2.0, 0.3
+"""Log-odds by test example and by test example and point: as the study's predictions have them,
+where mean squares by test examples are 10 to 20 times the residual."""
+
+
+MARGIN = 0.05
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Points of one task and model."""
+
+    means: tuple[float, ...]
+    """True mean accuracies."""
+    draws: int = 3
+    draw_sd: float = 0.3
+    """In log-odds."""
+    alike: float = 0.0
+    """Correlation of a draw's effects on different points: 0 for draws of their own."""
+    test: int = 250
+
+    @property
+    def odds(self) -> np.ndarray:
+        """Log-odds of the points, ``(points,)``."""
+        return np.array([_odds(mean, self.draw_sd) for mean in self.means])
+
+    def sample(self, rng: np.random.Generator) -> np.ndarray:
+        """Right answers, ``(points, draws, test)``."""
+        points = len(self.means)
+        shared, own = rng.normal(size=(1, self.draws, 1)), rng.normal(size=(points, self.draws, 1))
+        of_draw = np.sqrt(self.alike) * shared + np.sqrt(1 - self.alike) * own
+        of_test = rng.normal(0, TEST_SD, self.test) + rng.normal(0, BOTH_SD, (points, 1, self.test))
+        odds = self.odds[:, None, None] + self.draw_sd * of_draw + of_test
+        right: np.ndarray = (rng.random(odds.shape) < expit(odds)).astype(float)
+        return right
+
+    def draw_points(self) -> float:
+        """How far true accuracies of draws differ at the first point: a deviation, in points."""
+        at = norm.ppf((np.arange(200) + 0.5) / 200)
+        spread = np.hypot(TEST_SD, BOTH_SD)
+        draws = expit(self.odds[0] + self.draw_sd * at[:, None] + spread * at[None, :]).mean(axis=1)
+        return 100 * float(draws.std())
+
+
+@cache
+def _odds(mean: float, draw_sd: float) -> float:
+    """The log-odds of the median answer that give a mean accuracy: by bisection."""
+    spread = np.sqrt(draw_sd**2 + TEST_SD**2 + BOTH_SD**2)
+    normal = spread * norm.ppf((np.arange(4000) + 0.5) / 4000)
+    low, high = -15.0, 15.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if expit(middle + normal).mean() < mean else (low, middle)
+    return low
+
+
+def intervals(trials: int) -> Iterable[str]:
+    """Coverage of a point's 95% limits."""
+    yield from header("accuracy %", "draws", "draws' sd", "too high", "too low", "coverage %")
+    for draws in (3, 5, 10):
+        for mean in (0.1, 0.5, 0.8, 0.9, 0.98):
+            for draw_sd in (0.0, 0.3, 0.6, 1.0):
+                sweep = Sweep((mean,), draws, draw_sd)
+                limits = np.array([mean_interval(s[0])[1:] for s in samples(sweep, trials)])
+                high, low = (limits[:, 0] > mean).mean(), (limits[:, 1] < mean).mean()
+                yield row(mean * 100, draws, sweep.draw_points(), high * 100, low * 100,
+                          (1 - high - low) * 100)  # fmt: skip
+
+
+def comparisons(trials: int) -> Iterable[str]:
+    """Shares of p <= 0.05 (two-sided) where there is no difference, and where there is one."""
+    yield from header("accuracy %", "draws", "draws' sd", "common draws", "false alarms %",
+                      "found, 5 points %", "found, 10 points %")  # fmt: skip
+    for draws in (2, 3, 10):
+        for mean in (0.5, 0.85):
+            for draw_sd, alike, matched in ((0.15, 0, False), (0.6, 0, False), (0.6, 0.5, True)):
+                found = []
+                for less in (0, 0.05, 0.1):
+                    sweep = Sweep((mean, mean - less), draws, draw_sd, alike)
+                    sides = [contrast(s[0], s[1], matched) for s in samples(sweep, trials)]
+                    found.append(100 * np.mean([judge([side])[2][0] <= 0.05 for side in sides]))
+                yield row(mean * 100, draws, sweep.draw_points(), matched, *found)
+
+
+ADVICE: dict[str, tuple[float, ...]] = {
+    "2 points, the cheap one loses 0.5": (0.795, 0.8),
+    "5 points, the cheapest loses 0.5, others 6 to 10": (0.795, 0.7, 0.72, 0.74, 0.8),
+    "5 points, four lose 0.5": (0.795, 0.795, 0.795, 0.795, 0.8),
+    "2 points, the cheap one loses 5": (0.75, 0.8),
+    "5 points, four lose 5": (0.75, 0.75, 0.75, 0.75, 0.8),
+}
+"""Sweeps in order of cost."""
+
+
+def advice(trials: int) -> Iterable[str]:
+    """How often advice is wrong, and how often it finds the cheapest point."""
+    yield from header("sweep", "draws", "draws' sd", "common draws", "margin or more lost %",
+                      "the cheapest is taken %", "something cheaper is taken %")  # fmt: skip
+    for name, means in ADVICE.items():
+        for draws in (3, 10):
+            for draw_sd, alike in ((0.15, 0.0), (0.3, 0.0), (0.3, 0.5)):
+                sweep = Sweep(means, draws, draw_sd, alike)
+                taken = [taken_of(sample, alike > 0) for sample in samples(sweep, trials)]
+                lost = [c and max(means) - means[t] > MARGIN - 1e-9 for t, c in taken]
+                yield row(name, draws, sweep.draw_points(), alike > 0, 100 * np.mean(lost),
+                          100 * np.mean([t == 0 for t, _ in taken]),
+                          100 * np.mean([c for _, c in taken]))  # fmt: skip
+
+
+def taken_of(sample: np.ndarray, alike: bool) -> tuple[int, bool]:
+    """Which point is advised, and whether it is claimed to lose less than the margin.
+
+    That is ``analysis.advice.advise`` on arrays: points are in order of cost, all in the budget.
+    """
+    draws = np.arange(sample.shape[1])
+    candidates = [
+        Candidate(scores, draws, "same" if alike else str(number))
+        for number, scores in enumerate(sample)
+    ]
+    best = int(sample.mean(axis=(1, 2)).argmax())
+    told = holm(losses(candidates, range(best), MARGIN).large) <= 0.05
+    return (int(told.argmax()), True) if told.any() else (best, False)
+
+
+def best(trials: int) -> Iterable[str]:
+    """Coverage of the limits for the highest of several points, and what they had been."""
+    yield from header("points", "accuracy %", "draws", "draws' sd", "common draws", "coverage %",
+                      "its own limits' %", "mean width", "its own limits' width")  # fmt: skip
+    sweeps = [
+        Sweep((mean,) * points, draws, draw_sd, alike)
+        for points in (2, 10, 30)
+        for mean, draws, draw_sd, alike in (
+            (0.8, 3, 0.3, 0.0), (0.8, 3, 0.6, 0.5), (0.97, 3, 0.3, 0.0), (0.8, 10, 0.3, 0.0)
+        )
+    ]  # fmt: skip
+    sweeps.append(Sweep(tuple(np.linspace(0.5, 0.9, 10)), 3, 0.3))
+    for sweep in sweeps:
+        held: list[tuple[bool, bool, float, float]] = []
+        for sample in samples(sweep, trials):
+            at = int(sample.mean(axis=(1, 2)).argmax())
+            true = sweep.means[at]
+            pair = best_interval(list(sample)), mean_interval(sample[at])
+            (here, width), (own, own_width) = (
+                (i.low <= true <= i.high, 100 * (i.high - i.low)) for i in pair
+            )
+            held.append((here, own, width, own_width))
+        shares = np.mean(held, axis=0) * [100, 100, 1, 1]
+        of = f"{100 * min(sweep.means):g}" + (
+            f" to {100 * max(sweep.means):g}" if len(set(sweep.means)) > 1 else ""
+        )
+        yield row(len(sweep.means), of, sweep.draws, sweep.draw_points(), sweep.alike > 0, *shares)
+
+
+def samples(sweep: Sweep, trials: int) -> Iterable[np.ndarray]:
+    """Simulated sweeps; the same for the same arguments."""
+    rng = np.random.default_rng([len(sweep.means), sweep.draws, int(100 * sweep.draw_sd)])
+    return (sweep.sample(rng) for _ in range(trials))
+
+
+def header(*names: str) -> Sequence[str]:
+    """The first two lines of a Markdown table."""
+    return [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
+
+
+def row(*cells: object) -> str:
+    """A line of a Markdown table."""
+    words = {True: "yes", False: "no"}
+    shown = [
+        words[cell] if isinstance(cell, bool) else
+        f"{cell:.1f}" if isinstance(cell, float) else str(cell) for cell in cells
+    ]  # fmt: skip
+    return f"| {' | '.join(shown)} |"
+
+
+SECTIONS: dict[str, Callable[[int], Iterable[str]]] = {
+    "intervals": intervals, "comparisons": comparisons, "advice": advice, "best": best,
+}  # fmt: skip
+
+
+def main() -> None:
+    """Print the tables that are asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--trials", type=int, default=1000)
+    parser.add_argument("--only", default=",".join(SECTIONS), help="sections, comma-separated")
+    arguments = parser.parse_args()
+    for name in arguments.only.split(","):
+        print(f"\n## {name}: {arguments.trials:,} samples a row\n", flush=True)
+        for line in SECTIONS[name](arguments.trials):
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""Moderation: how far a point's few draws differ, with what the other points say of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+LEAST = 0.02
+"""A ratio of mean squares below it is taken as this: the true one is never below 1."""
+
+
+ALIKE = 0.25
+"""Squared correlation of points' draws that is assumed where two draws cannot show any."""
+
+
+class DrawSquares(NamedTuple):
+    """How far the draws of one point differ."""
+
+    draws: float
+    """Mean square by draws."""
+    residual: float
+    """Mean square of the residual."""
+    freedom: float
+    """Degrees of freedom of the first."""
+
+
+def moderated(found: Sequence[DrawSquares], means: Sequence[np.ndarray]) -> list[DrawSquares]:
+    """Return what is known of each point's draws after a look at all points, in their order.
+
+    ``means`` has the means of each point's draws, ``(draws,)``. What is moderated is the ratio of
+    the mean squares by draws and of the residual, which depends less on a point's accuracy than a
+    variance does. Its logarithm varies about a common value, by chance and by nature; each ratio is
+    shrunk towards that value as far as chance alone makes them differ, and has degrees of freedom
+    more (Smyth 2004, Stat. Appl. Genet. Mol. Biol. 3:3, sections 3 and 6).
+
+    Degrees of freedom are at most those of all points together. Points with the same draws are
+    alike, so that there are fewer of these: n points count as ``n / (1 + (n - 1) r^2)`` with the
+    mean squared correlation of their draws' means.
+
+    A point whose residual is 0 stays as it is, and so do all where fewer than two are left.
+    """
+    from scipy.special import digamma, polygamma
+
+    at = [place for place, squares in enumerate(found) if squares.residual > 0]
+    if len(at) < 2:
+        return list(found)
+    freedom = np.array([found[place].freedom for place in at])
+    residual = np.array([found[place].residual for place in at])
+    ratio = (np.array([found[place].draws for place in at]) / residual).clip(LEAST, None)
+    logarithm = np.log(ratio) - digamma(freedom / 2) + np.log(freedom / 2)
+    by_nature = float(logarithm.var(ddof=1) - polygamma(1, freedom / 2).mean())
+    most = _all_together([means[place] for place in at])
+    prior = min(2 * _inverse_trigamma(by_nature) if by_nature > 0 else math.inf, most)
+    common = math.exp(logarithm.mean() + digamma(prior / 2) - math.log(prior / 2))
+    shrunk = (prior * max(common, 1.0) + freedom * ratio) / (prior + freedom)
+    total = np.maximum(np.minimum(prior + freedom, most), freedom)
+    after = list(found)
+    for number, place in enumerate(at):
+        after[place] = DrawSquares(
+            float(shrunk[number] * residual[number]), float(residual[number]), float(total[number])
+        )
+    return after
+
+
+def _all_together(means: Sequence[np.ndarray]) -> float:
+    """Degrees of freedom that all points have together; those of one number of draws are alike."""
+    of_count: dict[int, list[np.ndarray]] = {}
+    for mean in means:
+        of_count.setdefault(len(mean), []).append(mean - mean.mean())
+    return sum((draws - 1) * _independent(np.array(parts)) for draws, parts in of_count.items())
+
+
+def _independent(means: np.ndarray) -> float:
+    """As how many independent points these ``(points, draws)``, each about 0, count."""
+    norms = np.sqrt((means**2).sum(axis=1))
+    unit = means[norms > 0] / norms[norms > 0, None]
+    count, draws = unit.shape
+    alike = ALIKE
+    if count > 1 and draws > 2:
+        pairs = ((unit.T @ unit) ** 2).sum() - count  # squared correlations, each pair twice
+        by_chance = 1 / (draws - 1)
+        alike = (float(pairs) / (count * (count - 1)) - by_chance) / (1 - by_chance)
+    return len(means) / (1 + (len(means) - 1) * min(max(alike, 0.0), 1.0))
+
+
+def _inverse_trigamma(value: float) -> float:
+    """Where the trigamma function is this: Newton's method (Smyth 2004, appendix)."""
+    from scipy.special import polygamma
+
+    found = 0.5 + 1 / value
+    for _ in range(50):
+        trigamma = float(polygamma(1, found))
+        step = trigamma * (1 - trigamma / value) / float(polygamma(2, found))
+        found += step
+        if abs(step) < 1e-8 * found:
+            break
+    return found

@@ -1,0 +1,148 @@
+"""The best of several points: limits that allow for the choice, and losses that are shown small."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.special import expit
+from scipy.stats import chi2, norm
+
+from icl_bench.analysis.statistics.best import Candidate, best_interval, losses
+from icl_bench.analysis.statistics.contrast import contrast, judge
+from icl_bench.analysis.statistics.draw_ratios import DrawSquares, moderated
+from icl_bench.analysis.statistics.intervals import mean_interval
+
+
+def equal_points(points: int, trials: int, draws: int = 3, test: int = 250) -> np.ndarray:
+    """Points that are equally good in truth, ``(trials, points, draws, test)``."""
+    rng = np.random.default_rng([points, trials])
+    of_draw = rng.normal(0, 0.3, (trials, points, draws, 1))
+    of_test = rng.normal(0, 2, (trials, 1, 1, test))
+    return (rng.random((trials, points, draws, test)) < expit(1 + of_draw + of_test)).astype(float)
+
+
+TRUE = float(expit(1 + np.hypot(0.3, 2) * norm.ppf((np.arange(4000) + 0.5) / 4000)).mean())
+
+
+@pytest.mark.parametrize(("points", "trials"), [(2, 300), (10, 200), (30, 100)])
+def test_the_limits_of_the_best_hold_its_true_mean_93_times_in_100(points, trials):
+    """The own limits of the point that is the highest hold it in 96, 90 and 80 of 100 here."""
+    found = [best_interval(list(sample)) for sample in equal_points(points, trials)]
+    assert np.mean([low <= TRUE <= high for _, low, high in found]) >= 0.93
+
+
+def test_a_single_point_has_its_own_limits():
+    (sample,) = equal_points(1, 1)
+    assert best_interval(list(sample)) == mean_interval(sample[0])
+
+
+def test_the_choice_moves_the_lower_limit_alone_and_never_towards_the_mean():
+    for sample in equal_points(10, 20):
+        best = sample[sample.mean(axis=(1, 2)).argmax()]
+        mean, low, high = best_interval(list(sample))
+        own = mean_interval(best)
+        assert (mean, high) == (own.mean, own.high)
+        assert low <= own.low
+
+
+def test_a_single_draw_and_a_perfect_score_are_corrected_too():
+    (sample,) = equal_points(10, 1)
+    single = [scores[:1] for scores in sample]
+    assert best_interval(single).low < mean_interval(max(single, key=np.mean)).low
+    perfect = [*sample, np.ones_like(sample[0])]
+    assert best_interval(perfect).low < mean_interval(perfect[-1]).low
+
+
+# -- losses -------------------------------------------------------------------------------------
+
+
+def candidates(*scores: np.ndarray, source: str = "random") -> list[Candidate]:
+    return [Candidate(one, np.arange(len(one)), source) for one in scores]
+
+
+def right(share: float, draws: int = 3, test: int = 400, seed: int = 0) -> np.ndarray:
+    return (np.random.default_rng(seed).random((draws, test)) < share).astype(float)
+
+
+def test_of_two_points_the_p_values_are_those_of_the_paired_test():
+    cheap, best = right(0.7), right(0.72, seed=1)
+    found = losses(candidates(cheap, best), [0], 0.05)
+    beside = contrast(cheap, best, True)
+    assert found.none.tolist() == judge([beside], "less")[2].tolist()
+    shifted = beside._replace(centre=beside.centre + 0.05)
+    assert found.large.tolist() == judge([shifted], "greater")[2].tolist()
+
+
+def test_a_loss_is_small_only_if_it_is_against_every_point():
+    cheap, best, other = (right(share, 3, 2000, i) for i, share in enumerate((0.7, 0.7, 0.9)))
+    alone = losses(candidates(cheap, best), [0], 0.1).large[0]
+    among = losses(candidates(cheap, best, other), [0], 0.1).large[0]
+    assert alone < 0.01 < 0.9 < among
+
+
+def test_that_a_point_is_not_the_best_is_corrected_for_the_number_of_others():
+    cheap, best = right(0.7), right(0.8, seed=1)
+    worst = right(0.1, seed=2)
+    alone = losses(candidates(cheap, best), [0], 0.05).none[0]
+    assert losses(candidates(cheap, best, worst), [0], 0.05).none[0] == pytest.approx(2 * alone)
+
+
+def test_draws_are_paired_within_a_source_alone():
+    rng = np.random.default_rng(0)
+    of_draw = rng.normal(0, 0.8, (10, 1))
+    one, other = ((rng.random((10, 400)) < expit(1 + of_draw)).astype(float) for _ in range(2))
+    paired = losses(candidates(one, other), [0], 0.05).large[0]
+    apart = [*candidates(one), *candidates(other, source="balanced")]
+    assert paired < losses(apart, [0], 0.05).large[0]
+
+
+def test_what_is_not_judged_shows_nothing():
+    cheap, best = candidates(right(0.7, 1), right(0.72, 1, seed=1))
+    for pair in ([cheap._replace(judged=False), best], [cheap, best._replace(judged=False)]):
+        found = losses(pair, [0], 0.5)
+        assert (found.large[0], found.none[0]) == (1, 1)
+
+
+def test_a_point_without_others_loses_nothing():
+    found = losses(candidates(right(0.7)), [0], 0.05)
+    assert (found.large[0], found.none[0]) == (0, 1)
+
+
+# -- moderation ---------------------------------------------------------------------------------
+
+
+def squares(ratios: np.ndarray, freedom: int = 2) -> list[DrawSquares]:
+    return [DrawSquares(0.1 * ratio, 0.1, freedom) for ratio in ratios]
+
+
+def means(points: int, draws: int = 3, alike: float = 0.0) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    own, shared = rng.normal(size=(points, draws)), rng.normal(size=draws)
+    return list(np.sqrt(alike) * shared + np.sqrt(1 - alike) * own)
+
+
+def test_where_all_draws_differ_alike_each_point_learns_from_all():
+    ratios = 4 * chi2.ppf((np.arange(30) + 0.5) / 30, 2) / 2
+    after = moderated(squares(ratios), means(30))
+    assert np.ptp([of.draws for of in after]) < 0.5 * np.ptp([0.1 * ratio for ratio in ratios])
+    assert min(of.freedom for of in after) > 6
+
+
+def test_where_points_differ_by_nature_each_keeps_nearly_its_own():
+    ratios = np.array([1, 500, 1, 500, 2, 900, 1.5, 400], dtype=float)
+    after = moderated(squares(ratios), means(8))
+    assert max(of.freedom for of in after) < 4
+    assert after[1].draws > 20 * after[0].draws
+
+
+def test_points_with_the_same_draws_count_as_fewer():
+    ratios = np.full(20, 4.0)
+    own, same = (moderated(squares(ratios), means(20, 3, alike))[0] for alike in (0.0, 0.99))
+    assert same.freedom < 4 < own.freedom
+
+
+def test_one_point_has_nothing_to_learn_from():
+    found = squares(np.array([3.0]))
+    assert moderated(found, means(1)) == found
+    without = [DrawSquares(0.0, 0.0, 2), *found]
+    assert moderated(without, means(2)) == without

@@ -1,0 +1,64 @@
+"""The highest of the tested points: which it is, of how many, and that its limits say so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.predictions import answers, frame, scored
+
+from icl_bench.analysis.best_points import best_points
+from icl_bench.analysis.curves import curves
+from icl_bench.analysis.findings import read_findings
+from icl_bench.analysis.statistics.best import best_interval
+from icl_bench.report.headlines import headlines
+from icl_bench.report.naming import Naming
+from icl_bench.results.importing import import_predictions
+
+
+def points() -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    shares = {1: 0.5, 5: 0.7, 25: 0.8}
+    return frame(*(scored(answers(rng, (1, 3, 100), share)[0], k=k) for k, share in shares.items()))
+
+
+def test_the_highest_mean_has_limits_that_allow_for_the_other_points():
+    rows = points()
+    (found,) = best_points(rows).itertuples()
+    assert (found.k, found.points, found.draws, found.test_rows) == (25, 3, 3, 100)
+    matrices = [part["correct"].to_numpy(float).reshape(3, 100) for _, part in rows.groupby("k")]
+    assert (found.score, found.ci_low, found.ci_high) == best_interval(matrices)
+    own = curves(rows).set_index("k").loc[25]
+    assert found.score == own["score"]
+    assert found.ci_low <= own["ci_low"]
+
+
+def test_tasks_and_models_have_a_best_each_and_no_predictions_none():
+    rows = points()
+    found = best_points(frame(rows, rows.assign(model="n"), rows.assign(task="u")))
+    assert found[["task", "model", "points"]].to_numpy().tolist() == [
+        ["t", "m", 3], ["t", "n", 3], ["u", "m", 3],
+    ]  # fmt: skip
+    assert best_points(rows.iloc[:0]).empty
+
+
+@pytest.mark.parametrize("changes", [{"order": "shuffled:1"}, {"select": "lora-paper"}])
+def test_reorderings_and_upper_bounds_are_never_the_best(changes: dict[str, str]):
+    rows = points()
+    high = rows[rows["k"] == 25].assign(correct=True, k=50, **changes)
+    pd.testing.assert_frame_equal(best_points(frame(rows, high)), best_points(rows))
+
+
+def test_the_headline_says_of_how_many_points_it_is_the_highest(tmp_path: Path):
+    made = points().drop(columns=["variant", "valid"])
+    made.to_parquet(tmp_path / "made.parquet")
+    import_predictions(tmp_path / "made.parquet", tmp_path / "results")
+    found = read_findings(tmp_path / "results")
+    (row,) = found.best_points.itertuples()
+    (said,) = headlines(found, Naming.of(found.summary))
+    text = dict(said.sentences)["Best"]
+    assert f"({100 * row.ci_low:.1f}–{100 * row.ci_high:.1f}%) by random at k = 25, the" in text
+    assert text.endswith("highest of 3 tested points; the limits allow for that choice.")
+    assert dict(said.sentences)["Saturation"].startswith("random: saturation not told: 3 ks")
