@@ -1,6 +1,6 @@
 """How often the analysis is right: coverage, false alarms and power in simulated sweeps.
 
-    python benchmarks/statistics_intervals.py [--trials 1000] [--only intervals,comparisons,advice,best]
+    python benchmarks/statistics_intervals.py [--trials 1000] [--only intervals,comparisons,...]
 
 Prints the tables of docs/statistics.md. An answer is right with a probability whose log-odds are
 the point's own and what its draw, its test example, and point and example together add; these are
