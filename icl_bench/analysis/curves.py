@@ -51,8 +51,9 @@ def curves(predictions: pd.DataFrame) -> pd.DataFrame:
         for name in ("score", "correct", "valid", *SCORES)
         if name in predictions
     }
+    there = {name: ~np.isnan(values) for name, values in scores.items()}
     rows = [
-        {**key, **_point(grid, scores), "metric": of_task[key["task"]]}
+        {**key, **_point(grid, scores, there), "metric": of_task[key["task"]]}
         for key, grid in zip(keys.to_dict("records"), found, strict=True)
     ]
     table = pd.DataFrame(rows, columns=[*POINT, *SCORED])
@@ -96,18 +97,20 @@ def _of_many(predictions: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return found
 
 
-def _point(grid: Grid, scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """One point's numbers but macro-F1, of its predictions' ``scores``."""
+def _point(
+    grid: Grid, scores: Mapping[str, np.ndarray], there: Mapping[str, np.ndarray]
+) -> dict[str, Any]:
+    """One point's numbers but macro-F1; ``there`` says which of the ``scores`` are no gaps."""
     found: dict[str, Any] = dict.fromkeys(SCORED)
     found["draws"], found["test_rows"] = grid.rows.shape
-    here = {name: _known(grid, values) for name, values in scores.items()}
+    here = {name: _known(grid, values, there[name]) for name, values in scores.items()}
     compared = here["score"]
     found["left_out"] = 0
     if compared.size:
         found["draws"], found["test_rows"] = compared.shape
         found["score"], found["ci_low"], found["ci_high"] = mean_interval(compared.clip(0, 1))
-        there = np.count_nonzero(~np.isnan(grid.values(scores["score"])))
-        found["left_out"] = there - np.count_nonzero(~np.isnan(compared))
+        known = np.count_nonzero((grid.rows >= 0) & there["score"][grid.rows])
+        found["left_out"] = known - np.count_nonzero(~np.isnan(compared))
     means = {name: Layout(values.clip(0, 1)).mean for name, values in here.items() if values.size}
     if "correct" in means:
         found["accuracy"] = means["correct"]
@@ -115,12 +118,12 @@ def _point(grid: Grid, scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
     return found | {name: means[name] for name in SCORES if name in means}
 
 
-def _known(grid: Grid, column: np.ndarray) -> np.ndarray:
+def _known(grid: Grid, column: np.ndarray, there: np.ndarray) -> np.ndarray:
     """The scores that hang together (:meth:`Grid.joined`), ``(draws, test)``; may be empty."""
     values = grid.values(column)
     if not np.isnan(values).any():
         return values
-    return grid.joined(~np.isnan(column)).values(column)
+    return grid.joined(there).values(column)
 
 
 def saturation(curve: pd.DataFrame) -> pd.DataFrame:
