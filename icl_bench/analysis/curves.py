@@ -61,8 +61,9 @@ def curves(predictions: pd.DataFrame) -> pd.DataFrame:
         for name in ("score", "correct", "valid", *SCORES)
         if name in predictions
     }
+    there = {name: ~np.isnan(values) for name, values in scores.items()}
     rows = [
-        {**key, **_point(grid, scores), "metric": of_task[key["task"]]}
+        {**key, **_point(grid, scores, there), "metric": of_task[key["task"]]}
         for key, grid in zip(keys.to_dict("records"), found, strict=True)
     ]
     table = pd.DataFrame(rows, columns=[*POINT, *SCORED])
@@ -128,11 +129,13 @@ def _without_skill(predictions: pd.DataFrame, parts: Sequence[Grid]) -> np.ndarr
     return found
 
 
-def _point(grid: Grid, scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """One point's numbers but macro-F1, of its predictions' ``scores``."""
+def _point(
+    grid: Grid, scores: Mapping[str, np.ndarray], there: Mapping[str, np.ndarray]
+) -> dict[str, Any]:
+    """One point's numbers but macro-F1; ``there`` says which of the ``scores`` are no gaps."""
     found: dict[str, Any] = dict.fromkeys(SCORED)
     found["draws"], found["test_rows"] = grid.rows.shape
-    parts = {name: _known(grid, values) for name, values in scores.items()}
+    parts = {name: _known(grid, values, there[name]) for name, values in scores.items()}
     here = {name: part.values(scores[name]) for name, part in parts.items()}
     compared = here["score"]
     found["left_out"] = 0
@@ -141,8 +144,8 @@ def _point(grid: Grid, scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
         found["score"], found["ci_low"], found["ci_high"] = mean_interval(compared.clip(0, 1))
         found["interval_over"] = interval_over(len(compared) > 1)
         found["outlying_draws"] = outlying_draws(parts["score"].draws, compared)
-        there = np.count_nonzero(~np.isnan(grid.values(scores["score"])))
-        found["left_out"] = there - np.count_nonzero(~np.isnan(compared))
+        known = np.count_nonzero((grid.rows >= 0) & there["score"][grid.rows])
+        found["left_out"] = known - np.count_nonzero(~np.isnan(compared))
     means = {name: Layout(values.clip(0, 1)).mean for name, values in here.items() if values.size}
     if "correct" in means:
         found["accuracy"] = means["correct"]
@@ -150,11 +153,9 @@ def _point(grid: Grid, scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
     return found | {name: means[name] for name in SCORES if name in means}
 
 
-def _known(grid: Grid, column: np.ndarray) -> Grid:
+def _known(grid: Grid, column: np.ndarray, there: np.ndarray) -> Grid:
     """The part with scores that hang together (:meth:`Grid.joined`); may be empty."""
-    if not np.isnan(grid.values(column)).any():
-        return grid
-    return grid.joined(~np.isnan(column))
+    return grid.joined(there) if np.isnan(grid.values(column)).any() else grid
 
 
 def saturation(curve: pd.DataFrame) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Whether scores are missing at random: do test examples with gaps score like the others?"""
+"""Whether scores are missing at random: do test examples with many gaps score like the others?"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FEW = 5
-"""Fewer test examples with a gap, or without one, tell nothing."""
+"""Fewer test examples with many gaps, or with few, tell nothing."""
 
 
 ALPHA = 0.05
@@ -39,10 +39,11 @@ def missing_scores(keys: pd.DataFrame, grids: Sequence[Grid], score: np.ndarray)
     """Count the scores that points lack, and test for each curve whether they lack them at random.
 
     ``keys`` has the columns of a setting, a row a point; ``grids`` are the points' predictions, of
-    whose frame ``score`` is a column. A test example has a gap where some draw of some point of the
-    curve has no score of it. ``gap_difference`` is the mean score of the examples with a gap minus
-    that of the others, each example's over the draws and points that have it, these taken from
-    their own means. ``gap_p`` is Welch's (1947, Biometrika 34:28), two-sided, corrected over the
+    whose frame ``score`` is a column. A test example has many gaps where it lacks more scores, over
+    all draws and points of the curve, than the mean example; where few scores are missing, these
+    are all examples with a gap. ``gap_difference`` is their mean score minus that of the others,
+    each example's over the draws and points that have it, these taken from their own means.
+    ``gap_p`` is Welch's (1947, Biometrika 34:28), two-sided, corrected over the
     curves (Holm). NaN where there is too little to compare.
 
     It sees that hard or easy examples fail. It does not see that answers fail for what they are, or
@@ -71,7 +72,7 @@ def missing_scores(keys: pd.DataFrame, grids: Sequence[Grid], score: np.ndarray)
 def _compared(
     points: Sequence[Grid], values: Sequence[np.ndarray], tests: np.ndarray
 ) -> tuple[float, float]:
-    """The difference of examples with a gap from the others, and its p."""
+    """The difference of examples with many gaps from the others, and its p."""
     from scipy.stats import ttest_ind
 
     total, number = np.zeros((2, len(tests)))
@@ -86,16 +87,15 @@ def _compared(
         places = np.searchsorted(tests, point.tests[columns])
         total[places] += np.nansum(left, axis=0)
         number[places] += there[draws][:, columns].sum(axis=0)
-    gap = number < sum(len(point.draws) for point in points)
-    known = number > 0
+    known, torn = number > 0, number < number.mean()
     mean = total / np.maximum(number, 1)
-    with_gap, without = mean[gap & known], mean[~gap]
-    if min(len(with_gap), len(without)) < FEW:
+    many, few = mean[known & torn], mean[known & ~torn]
+    if min(len(many), len(few)) < FEW:
         return math.nan, math.nan
-    difference = float(with_gap.mean() - without.mean())
-    if np.ptp(with_gap) < 1e-9 and np.ptp(without) < 1e-9:
+    difference = float(many.mean() - few.mean())
+    if np.ptp(many) < 1e-9 and np.ptp(few) < 1e-9:
         return difference, float(abs(difference) < 1e-9)
-    return difference, float(ttest_ind(with_gap, without, equal_var=False).pvalue)
+    return difference, float(ttest_ind(many, few, equal_var=False).pvalue)
 
 
 def not_at_random(curves: pd.DataFrame) -> pd.DataFrame:
@@ -104,10 +104,10 @@ def not_at_random(curves: pd.DataFrame) -> pd.DataFrame:
 
 
 def in_words(difference: float, p: float) -> str:
-    """How the test rows of a curve differ that have gaps."""
+    """How the test rows of a curve differ that have many gaps."""
     side = "below" if difference < 0 else "above"
     shown = "p < 0.0001" if p < 0.0001 else f"p = {p:.4f}"
     return (
-        f"missing not at random: test rows with gaps score {percent(abs(difference))} points "
+        f"missing not at random: test rows with many gaps score {percent(abs(difference))} points "
         f"{side} the others ({shown})"
     )

@@ -34,7 +34,7 @@ def test_hard_rows_that_fail_are_found_and_said():
     (row,) = not_at_random(found).to_dict("records")
     assert row["gap_difference"] < -0.2
     words = in_words(row["gap_difference"], row["gap_p"])
-    assert words.startswith("missing not at random: test rows with gaps score ")
+    assert words.startswith("missing not at random: test rows with many gaps score ")
     assert words.endswith(" below the others (p < 0.0001)")
 
 
@@ -45,13 +45,21 @@ def test_what_is_missing_stands_below_the_curves(capsys: pytest.CaptureFixture[s
     for k, part in rows.groupby("k"):
         lacking = f"random, drawn, k={k}: {500 - len(part)} predictions missing or without a score"
         assert said.count(lacking) == 1
-    assert said.count("random, drawn: missing not at random: test rows with gaps score") == 1
+    assert said.count("random, drawn: missing not at random: test rows with many gaps score") == 1
     assert "left out" not in said
 
 
+def test_hard_rows_that_fail_are_found_where_every_row_has_some_gap():
+    found = curves(frame(*(sweep(i, hard=True, share=0.3).assign(k=lambda rows, i=i: rows["k"] + 100 * i)
+                           for i in range(3))))  # fmt: skip
+    assert len(not_at_random(found)) == 1
+
+
 def test_rows_missing_at_random_raise_few_alarms():
-    alarms = [len(not_at_random(curves(sweep(seed, hard=False)))) for seed in range(150)]
-    assert np.mean(alarms) <= 0.1
+    for share in (0.02, 0.2):
+        found = [curves(sweep(seed, hard=False, share=share)) for seed in range(100)]
+        assert np.mean([len(not_at_random(table)) for table in found]) <= 0.1
+        assert all(table["gap_p"].notna().any() for table in found)
 
 
 def test_the_test_is_corrected_over_curves():
