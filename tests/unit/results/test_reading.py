@@ -88,6 +88,39 @@ def test_files_are_read_by_folder_and_name_and_imports_last(tmp_path: Path):
     assert [name for name, _ in finished_cells(results)] == sorted(names)
 
 
+def test_a_folder_of_folders_is_read_with_all_imports_last_too(tmp_path: Path):
+    results = tmp_path / "results"
+    one = bring(results, cell("ab", "ab", task="aaa"))
+    name = finish(results, task="zoo")
+    found = [file.name for file in result_files(tmp_path, lambda _: None)]
+    assert found == [f"results/{name}", f"results/imported/{one.name}"]
+    assert list(imported_hashes(tmp_path).values()) == [{one.stem.removeprefix("some-")}]
+
+
+def test_a_cell_of_one_prediction_is_whole(tmp_path: Path):
+    name = finish(tmp_path, "a")
+    file = read_whole(storage_at(tmp_path), name, 1)
+    assert (file.meta["cell"], file.meta["variant"]) == (identity().cell, identity().variant)
+
+
+def test_what_is_damaged_is_said_to_who_asks_for_finished_cells(tmp_path: Path):
+    path = tmp_path / finish(tmp_path)
+    path.write_bytes(path.read_bytes()[:-20])
+    said: list[str] = []
+    assert list(finished_cells(tmp_path, said.append)) == []
+    assert [text.split(": ")[0] for text in said] == [str(path)]
+    with pytest.warns(UserWarning, match=path.name):
+        assert list(finished_cells(tmp_path)) == []
+
+
+def test_a_mark_that_cannot_be_read_is_named(tmp_path: Path):
+    fail(tmp_path)
+    (mark,) = tmp_path.glob("**/*.failed.json")
+    mark.write_text("{")
+    with pytest.warns(UserWarning, match=f"{mark.name}: cannot be read"):
+        assert failed_cells(tmp_path) == []
+
+
 def test_what_lies_beside_the_cells_is_no_result(tmp_path: Path):
     results = tmp_path / "results"
     finish(results)
@@ -196,7 +229,8 @@ def test_imports_of_a_variant_are_known_by_the_hash_in_their_name(tmp_path: Path
     one = bring(results, cell("ab", "ab"), name="one")
     (variant,) = pq.read_table(one)["variant"].unique().to_pylist()
     assert imported_hashes(results)[variant] == {one.stem.removeprefix("one-")}
-    (results / "imported" / "torn-0.parquet").write_bytes(b"PAR1")
+    for torn in ("a", "z"):
+        (results / "imported" / f"{torn}-0.parquet").write_bytes(b"PAR1")
     assert set(imported_hashes(results)) == {variant}
     assert imported_hashes(tmp_path / "results" / "cards") == {}
 
@@ -241,6 +275,13 @@ def test_a_column_that_a_file_lacks_is_empty_there(tmp_path: Path):
     found = own_columns(tmp_path, [1, 2])
     assert found[:2].tolist() == [1, 2]
     assert found[2:].isna().all()
+
+
+def test_a_column_that_no_file_has_is_of_its_type_all_the_same(tmp_path: Path):
+    path = tmp_path / finish(tmp_path)
+    pq.write_table(pq.read_table(path).drop_columns(["margin", "queries"]), path)
+    types = read_results(tmp_path).dtypes.astype(str)
+    assert (types["margin"], types["queries"]) == ("float64", "category")
 
 
 def test_nothing_has_the_columns_of_a_result(tmp_path: Path):
