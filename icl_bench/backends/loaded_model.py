@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from icl_bench.backends.attention_steps import Step
+from icl_bench.backends.checkpoint import load_network
 from icl_bench.backends.device import choose_device, choose_dtype
 from icl_bench.backends.device_memory import out_of_memory
 from icl_bench.errors import UserError
@@ -71,18 +72,15 @@ class LoadedModel:
 
         where = choose_device(device)
         kind = choose_dtype(dtype, where)
+        network = load_network(
+            AutoModelForCausalLM,
+            str(source),
+            revision=revision or "main",
+            dtype=kind,
+            attn_implementation="sdpa",
+        )
         try:
-            network: Any = AutoModelForCausalLM.from_pretrained(
-                str(source),
-                revision=revision or "main",
-                dtype=kind,
-                attn_implementation="sdpa",
-            )
             return cls(network.to(where).eval(), tokenizer, where, kind)
-        except (OSError, ValueError, KeyError) as error:
-            raise UserError(
-                f"model {source}: cannot be loaded ({first_line(error)[:200]})"
-            ) from None
         except RuntimeError as error:
             if not out_of_memory(error):
                 raise

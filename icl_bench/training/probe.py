@@ -31,7 +31,9 @@ class LastStates:
         import torch
         from transformers import AutoModel
 
-        model: Any = AutoModel.from_pretrained(source, dtype=getattr(torch, dtype))
+        from icl_bench.backends.checkpoint import load_network
+
+        model = load_network(AutoModel, source, new_head=True, dtype=getattr(torch, dtype))
         self.model: PreTrainedModel = model.to(device).eval()
         self._pad = pad
         self._known: dict[Ids, np.ndarray] = {}
