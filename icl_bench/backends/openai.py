@@ -68,6 +68,7 @@ class _Reply:
     prompt_tokens: int
     cached_tokens: int
     answer_tokens: int
+    truncated: bool
 
 
 class OpenAIBackend:
@@ -150,7 +151,8 @@ class OpenAIBackend:
     def _answer(self, index: int, reply: _Reply) -> Answer:
         self.counters.own_tokens += reply.prompt_tokens - reply.cached_tokens
         self.counters.answer_tokens += reply.answer_tokens
-        return Answer(index, reply.cached_tokens, reply.answer_tokens, text=reply.text)
+        return Answer(index, reply.cached_tokens, reply.answer_tokens, text=reply.text,
+                      truncated=reply.truncated)  # fmt: skip
 
     def _ask(self, prompt: str, decoding: Free) -> _Reply:
         """Ask one prompt, again and again while the server is away, overloaded or failing."""
@@ -198,6 +200,7 @@ class OpenAIBackend:
             int(getattr(usage, "prompt_tokens", 0) or 0),
             int(getattr(details, "cached_tokens", 0) or 0),
             int(getattr(usage, "completion_tokens", 0) or 0),
+            said.choices[0].finish_reason == "length",
         )
 
     def _said(self, error: Exception) -> str:
