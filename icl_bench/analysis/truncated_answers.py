@@ -11,16 +11,19 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+_READ = {True: True, False: False, "true": True, "false": False, "True": True, "False": False}
+"""An import of an export may have texts instead; what else its column may hold is left out."""
+
+
 def truncated_answers(frame: pd.DataFrame) -> pd.DataFrame:
     """How many free answers of each point ended at ``max_answer_tokens`` instead of by themselves.
 
     Columns: the setting, k; answers, those of which it is known; truncated; and share, of them.
     Results of versions up to 0.1.0 do not say.
     """
-    known = frame.iloc[:0].assign(truncated=False)
-    if "truncated" in frame:
-        known = frame[frame["truncated"].notna()]
-    known = known.assign(truncated=known["truncated"].astype(bool))
+    said = frame["truncated"] if "truncated" in frame else frame["k"].map({})
+    known = frame.assign(truncated=said.astype(object).map(_READ))
+    known = known[known["truncated"].notna()].astype({"truncated": bool})
     points = known.groupby(POINT, observed=True)["truncated"]
     table = points.agg(answers="size", truncated="sum").reset_index()
     return table.assign(share=table["truncated"] / table["answers"])
