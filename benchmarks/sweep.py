@@ -25,6 +25,7 @@ SHOTS = (1, 10, 50, 100, 250, 400, 1000)
 
 def ours(data: Path, dtype: str, rows: int, results: Path | None) -> dict[str, Any]:
     """Sweep Banking-77 with this program; seconds, accuracy, counts, peak memory."""
+    from icl_bench.backends.spec import BackendSpec
     from icl_bench.results.reading import read_results
     from icl_bench.sweep.run_spec import RunSpec
     from icl_bench.sweep.sweep import Sweep
@@ -36,7 +37,7 @@ def ours(data: Path, dtype: str, rows: int, results: Path | None) -> dict[str, A
         draws=1,
         test_size=rows,
         data_dir=data,
-        dtype=dtype,
+        backend=BackendSpec(dtype=dtype),
     )
     sweep = Sweep.prepare(spec)
     backend = sweep.load_backend()
