@@ -161,6 +161,7 @@ FINDINGS = Registry("finding", "icl_bench.findings", {
     "label_bias": "icl_bench.analysis.label_bias:LABEL_BIAS",
     "label_frequencies": "icl_bench.analysis.label_bias:LABEL_FREQUENCIES",
     "confusions": "icl_bench.analysis.label_bias:CONFUSIONS",
+    "truncated_answers": "icl_bench.analysis.truncated_answers:TRUNCATED_ANSWERS",
     "by_presence": "icl_bench.analysis.demonstrations:BY_PRESENCE",
     "by_distance": "icl_bench.analysis.demonstrations:BY_DISTANCE",
     "copying": "icl_bench.analysis.demonstrations:COPYING",

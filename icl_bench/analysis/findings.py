@@ -26,7 +26,8 @@ class Findings:
     """Tidy tables of one results folder, each an attribute: ``found.retrieval_gain``.
 
     The names are those of :data:`icl_bench.registry.FINDINGS`; what makes a table describes it.
-    Every table but ``teaching`` and ``taught`` is of unperturbed demonstrations.
+    Every table but ``teaching``, ``taught`` and ``truncated_answers`` is of unperturbed
+    demonstrations.
     """
 
     context: Context

@@ -11,8 +11,9 @@ from icl_bench.wording import first_line
 
 def out_of_memory(error: BaseException) -> bool:
     """Whether it is the lack of memory of a GPU or, in Linux' or another system's words, a CPU."""
-    messages = ("out of memory", "can't allocate memory", "not enough memory")
-    return isinstance(error, torch.OutOfMemoryError) or (
+    messages = ("out of memory", "can't allocate memory", "not enough memory",
+                "Cannot allocate memory")  # fmt: skip
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
         isinstance(error, RuntimeError) and any(text in str(error) for text in messages)
     )
 

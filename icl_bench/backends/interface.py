@@ -60,6 +60,8 @@ class Answer:
     """Which answer of the constraint; None for free text."""
     text: str | None = None
     """The generated text before the stop; None under a constraint."""
+    truncated: bool | None = None
+    """Whether the text ends where no more tokens were allowed; None under a constraint."""
     probability: float | None = None
     """Probability of the answer with its end, given the prompt (exact scoring only)."""
     margin: float | None = None

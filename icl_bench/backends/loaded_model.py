@@ -6,6 +6,7 @@ through the call which keys are seen (:mod:`icl_bench.backends.attention_steps`)
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ import torch
 from torch import Tensor
 
 from icl_bench.backends.attention_steps import Step
+from icl_bench.backends.checkpoint import load_network
 from icl_bench.backends.device import choose_device, choose_dtype
 from icl_bench.backends.device_memory import out_of_memory
-from icl_bench.errors import UserError
+from icl_bench.errors import CellError, UserError
 from icl_bench.models.config import layer_windows
 from icl_bench.prompts.encoding import Ids
 from icl_bench.wording import first_line
@@ -48,6 +50,19 @@ def _attention(
     return out.transpose(1, 2), None
 
 
+def _check_vocabulary(source: str, network: Any, tokenizer: Any) -> None:
+    """Raise ``UserError`` where the tokenizer writes tokens that the model does not have."""
+    rows = len(network.get_input_embeddings().weight)
+    added = tokenizer.added_tokens_decoder
+    largest = max((i for i in tokenizer.get_vocab().values() if i not in added), default=0)
+    if largest >= rows:
+        raise UserError(
+            f"model {source}: its tokenizer counts up to token {largest:,}, and its weights have "
+            f"{rows:,} tokens: they are not of one model; give the tokenizer's files that were "
+            "saved with the weights"
+        )
+
+
 class LoadedModel:
     """A decoder with its tokenizer, on one device."""
 
@@ -71,18 +86,16 @@ class LoadedModel:
 
         where = choose_device(device)
         kind = choose_dtype(dtype, where)
+        network = load_network(
+            AutoModelForCausalLM,
+            str(source),
+            revision=revision or "main",
+            dtype=kind,
+            attn_implementation="sdpa",
+        )
+        _check_vocabulary(str(source), network, tokenizer)
         try:
-            network: Any = AutoModelForCausalLM.from_pretrained(
-                str(source),
-                revision=revision or "main",
-                dtype=kind,
-                attn_implementation="sdpa",
-            )
             return cls(network.to(where).eval(), tokenizer, where, kind)
-        except (OSError, ValueError, KeyError) as error:
-            raise UserError(
-                f"model {source}: cannot be loaded ({first_line(error)[:200]})"
-            ) from None
         except RuntimeError as error:
             if not out_of_memory(error):
                 raise
@@ -138,8 +151,12 @@ class LoadedModel:
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
-        """Logits over the whole vocabulary in float32: ``(rows, vocabulary)``."""
+        """Logits over the whole vocabulary in float32: ``(rows, vocabulary)``.
+
+        Raises ``CellError`` where one is not a finite number.
+        """
         logits: Tensor = self._head(hidden).float()
+        self._check(float(logits.sum()))  # before they are capped, which makes them finite
         config = self.config
         if (scale := getattr(config, "logit_scale", None)) is not None:
             logits = logits * scale
@@ -153,7 +170,8 @@ class LoadedModel:
     def some_logits(self, hidden: Tensor, vocabulary: np.ndarray) -> np.ndarray:
         """Logits of some tokens only, up to a monotone function: ``(rows, allowed)`` float32.
 
-        In single precision whatever the model's: logits rounded to bfloat16 often tie.
+        In single precision whatever the model's: logits rounded to bfloat16 often tie. Raises
+        ``CellError`` where one is not a finite number.
         """
         name = vocabulary.tobytes()
         if self._head_rows is None or self._head_rows[0] != name:
@@ -163,4 +181,20 @@ class LoadedModel:
             self._head_rows = (name, rows, 0.0 if bias is None else bias[index].float())
         _, rows, bias = self._head_rows
         logits: Tensor = hidden.float() @ rows.T + bias
+        self._check(float(logits.sum()))
         return logits.cpu().numpy()
+
+    def _check(self, total: float) -> None:
+        """Raise ``CellError`` where a sum of logits is not a finite number.
+
+        The largest of such logits is always the first one: every answer would be the first label.
+        """
+        if math.isfinite(total):
+            return
+        dtype = str(self.dtype).removeprefix("torch.")
+        help_ = {
+            "float16": "they leave its range: take --dtype bfloat16 or float32",
+            "bfloat16": "take --dtype float32; if that does not help, the checkpoint is damaged",
+        }
+        said = help_.get(dtype, "the checkpoint is damaged, or was not trained to its end")
+        raise CellError(f"logits in {dtype} are infinite or not numbers; {said}")

@@ -102,6 +102,7 @@ class _Message(BaseModel):
 class _Choice(BaseModel):
     text: str | None = None
     message: _Message | None = None
+    finish_reason: Any = None
 
 
 class _Completion(BaseModel):
@@ -120,6 +121,7 @@ class _Reply:
     prompt_tokens: int
     cached_tokens: int
     answer_tokens: int
+    truncated: bool
 
 
 class OpenAIBackend:
@@ -214,7 +216,8 @@ class OpenAIBackend:
     def _answer(self, reply: _Reply) -> Answer:
         self.counters.own_tokens += reply.prompt_tokens - reply.cached_tokens
         self.counters.answer_tokens += reply.answer_tokens
-        return Answer(reply.index, reply.cached_tokens, reply.answer_tokens, text=reply.text)
+        return Answer(reply.index, reply.cached_tokens, reply.answer_tokens, text=reply.text,
+                      truncated=reply.truncated)  # fmt: skip
 
     async def _ask(self, client: Any, index: int, prompt: str, decoding: Free) -> _Reply:
         """Ask one prompt, again and again while the server is away, overloaded or failing."""
@@ -273,6 +276,7 @@ class OpenAIBackend:
             usage.prompt_tokens or 0,
             details.cached_tokens or 0,
             usage.completion_tokens or 0,
+            choice.finish_reason == "length",
         )
 
     def _failure(self, reason: str) -> CellError:

@@ -162,16 +162,17 @@ class OpenPack:
             blocks = hidden.split(HEAD_ROWS)
             tokens = torch.cat([self._model.logits(h).argmax(-1) for h in blocks]).tolist()
             for row, token in zip(rows, tokens, strict=True):
-                asked, text = decodings[row], None
+                asked, text, stopped = decodings[row], None, True
                 if token in ends:
                     text = decode(written[row])
                 else:
                     written[row].append(token)
                     so_far = decode(written[row])
-                    if asked.stop in so_far or step + 1 == asked.max_tokens:
+                    stopped = asked.stop in so_far
+                    if stopped or step + 1 == asked.max_tokens:
                         text = so_far.split(asked.stop)[0]
                 if text is not None:
-                    answers[row] = Answer(row, 0, step + 1, text=text)
+                    answers[row] = Answer(row, 0, step + 1, text=text, truncated=not stopped)
             going = [place for place, row in enumerate(rows) if row not in answers]
             rows, tokens = [rows[p] for p in going], [tokens[p] for p in going]
             if rows:

@@ -1,4 +1,10 @@
-"""The prefix that a model has read: made to hold what is asked for next, computing what is new."""
+"""The prefix that a model has read: made to hold what is asked for next, computing what is new.
+
+In 16-bit formats a token's keys depend a little on which tokens are computed in one call with it.
+So a prefix is cut at multiples of one number of tokens, whatever was asked for before: what lies
+before the last such place is kept for longer prefixes, what lies behind it is computed for each
+anew.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +30,16 @@ class PrefixCache:
     """Keys and values of one prefix at a time, over which queries are computed."""
 
     def __init__(self, model: LoadedModel, counters: Counters, chunk_tokens: int) -> None:
-        """``chunk_tokens`` is how much of a prefix is computed per call; it falls where memory is
-        short.
+        """``chunk_tokens`` is how much of a prefix is computed per call, and where it is cut; it
+        falls where memory is short.
         """
         self.model, self.counters, self.chunk_tokens = model, counters, chunk_tokens
         self.prefix, self.view = Prefix(), View()
         self.peak_bytes = 0
         """Most bytes that were held since this was last set to 0."""
         self._ids: Ids = ()
+        self._kept = self.prefix.mark()
+        """The state at the last place that is cut there in every prefix."""
         self._reserves = True
 
     def load(self, prefix: Ids, reserve: int, view: View) -> None:
@@ -39,6 +47,9 @@ class PrefixCache:
 
         ``reserve`` is the tokens of the longest prefix that will follow.
         """
+        if self._ids != prefix or not self._holds(view):
+            self.prefix.rewind(self._kept)
+            self._ids = self._ids[: self._kept.length]
         if self._ids != prefix[: len(self._ids)] or not self._holds(view):
             self.drop()
         self.view = view
@@ -66,6 +77,7 @@ class PrefixCache:
     def drop(self) -> None:
         """Forget the prefix and give its memory back."""
         self.prefix, self._ids = Prefix(), ()
+        self._kept = self.prefix.mark()
         release(self.model.device)
 
     def read(self, ids: Ids, each: Callable[[Tensor], None] = lambda _: None) -> None:
@@ -83,7 +95,7 @@ class PrefixCache:
                 self.prefix.rewind(mark)
                 if not out_of_memory(error) or len(part) <= SMALLEST_CHUNK:
                     raise
-                self.chunk_tokens = max(SMALLEST_CHUNK, len(part) // 2)
+                self.shrink(len(part))
                 release(self.model.device)
                 continue
             self.prefix.length += len(part)
@@ -91,7 +103,16 @@ class PrefixCache:
             done += len(part)
             self._ids += part
             self.counters.prefix_tokens += len(part)
+            if self.prefix.length % self.chunk_tokens == 0:
+                self._kept = self.prefix.mark()
         self.peak_bytes = max(self.peak_bytes, self.prefix.nbytes())
+
+    def shrink(self, tokens: int) -> None:
+        """From here on, compute less than so many tokens in a call, but not less than the smallest
+        chunk. Chunks are halved, so that what was cut before is still cut in the same places.
+        """
+        while self.chunk_tokens >= tokens and self.chunk_tokens > SMALLEST_CHUNK:
+            self.chunk_tokens = max(SMALLEST_CHUNK, self.chunk_tokens // 2)
 
     def _chunk(self, ids: Ids) -> Tensor:
         """Keys and values of the next tokens; their hidden states ``(tokens, hidden)``."""
@@ -104,14 +125,14 @@ class PrefixCache:
     def extended(self, own: Ids, view: View) -> Iterator[None]:
         """For a while, the prefix with one prompt's own tokens behind it, which count as such."""
         mark, ids, before = self.prefix.mark(), self._ids, self.counters.prefix_tokens
-        shared, self.view = self.view, view
+        shared, kept, self.view = self.view, self._kept, view
         try:
             self.prefix.reserve(self.prefix.length + len(own))
             self.read(own)
             yield
         finally:
             self.prefix.rewind(mark)
-            self._ids, self.view = ids, shared
+            self._ids, self._kept, self.view = ids, kept, shared
             self.counters.own_tokens += self.counters.prefix_tokens - before
             self.counters.prefix_tokens = before
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from icl_bench.backends.attention_steps import View
@@ -43,9 +43,11 @@ class ReusedDemonstrations:
         self._kept.clear()
 
     def assembled(
-        self, prompts: PromptSet, batch: Sequence[int], pattern: Pattern
+        self, prompts: PromptSet, batch: Sequence[int], wanted: Collection[int], pattern: Pattern
     ) -> Iterator[AssembledPrompt]:
-        """Put the prompts of a batch together; what none has shown before is computed first."""
+        """Put those prompts of a batch together that are wanted; what none of the batch, wanted or
+        not, has shown before is computed first.
+        """
         head = prompts.ids(batch[0])[: [prompts.lead, *prompts.ends_of(batch[0])][pattern.sink]]
         behind = head if pattern.sink else ()
         spans = pattern.spans(self._cache.model.windows)
@@ -59,12 +61,13 @@ class ReusedDemonstrations:
         for i in batch:
             assert prompts.ids(i)[: len(head)] == head, "prompts that reuse begin alike"
             layers = [kept.get(part) for part in shown[i]]
-            prefix = assembled(self._cache.prefix, layers, kept.base, spans, shift)
-            held = prefix.nbytes() + kept.nbytes
-            self._cache.peak_bytes = max(self._cache.peak_bytes, held)
             new = sum(len(part) for part in shown[i] if part in fresh)
-            yield AssembledPrompt(i, self._cache.standing_in(prefix), new)
             fresh.difference_update(shown[i])
+            if i in wanted:
+                prefix = assembled(self._cache.prefix, layers, kept.base, spans, shift)
+                held = prefix.nbytes() + kept.nbytes
+                self._cache.peak_bytes = max(self._cache.peak_bytes, held)
+                yield AssembledPrompt(i, self._cache.standing_in(prefix), new)
         kept.trim()
 
     def _compute(self, texts: Sequence[Ids], kept: DemonstrationCache) -> None:

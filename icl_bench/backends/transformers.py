@@ -3,12 +3,16 @@
 Any decoder of the transformers library that takes its attention from ``AttentionInterface`` runs
 here unchanged; on loading, a few tokens are computed both ways and compared, so that a model whose
 attention is of another kind is refused instead of answered wrongly.
+
+The same cell has the same answers, bit for bit, whatever ran before it and however often it was
+resumed: a prefix is cut at fixed places, and queries are packed with the same others, whether or
+not these were answered already. Only lack of memory changes what is computed together.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,7 +34,7 @@ from icl_bench.backends.packed_decoding import (
     pack_kind,
     tree_tokens,
 )
-from icl_bench.backends.prefix_cache import SMALLEST_CHUNK, PrefixCache
+from icl_bench.backends.prefix_cache import PrefixCache
 from icl_bench.backends.reused_demonstrations import ReusedDemonstrations
 from icl_bench.errors import CellError
 from icl_bench.models.attention_patterns import FULL, Pattern
@@ -38,6 +42,10 @@ from icl_bench.prompts.encoding import Ids, PromptSet
 
 REUSING = 16
 """Prompts whose demonstrations are computed together before they are answered."""
+
+CHUNK, CHUNK_ON_CPU = 1024, 256
+"""Tokens of a prefix that are computed in one call. What lies behind the last whole chunk is
+computed for each cell anew, so that larger chunks would compute more of it twice."""
 
 T = TypeVar("T")
 
@@ -64,7 +72,8 @@ class TransformersBackend:
         self.model, self.counters = model, Counters()
         self.limits = PackLimits(pack_rows or 256, pack_tokens or (2048 if small else 16384))
         self._long_tokens = chunk_tokens or (512 if small else 4096)
-        self.cache = PrefixCache(model, self.counters, self._long_tokens)
+        chunk = chunk_tokens or (CHUNK_ON_CPU if small else CHUNK)
+        self.cache = PrefixCache(model, self.counters, chunk)
         self.reused = ReusedDemonstrations(self.cache, self.limits)
 
     @classmethod
@@ -161,28 +170,34 @@ class TransformersBackend:
         start = self.counters.seconds
         self._guarded(lambda: self.load_prefix(prompts, reserve, pattern), len(prompts.prefix))
         self.counters.prefix_seconds += self.counters.seconds - start
-        limit = self._query_limit(pattern, [decodings[i] for i in todo])
-        in_order = self._in_order(prompts, todo, decodings)
-        packed = {i for i in in_order if self._packs(prompts, i, pattern, limit)}
+        limits = self._query_limits(pattern, decodings, todo)
+        in_order, wanted = self._in_order(prompts, decodings), frozenset(todo)
+        packed = {i for i in in_order if self._packs(prompts, i, pattern, limits[i])}
         short = [i for i in in_order if i in packed]
-        too_long = yield from self._answer_packed(prompts, short, decodings)
-        for i in [*too_long, *(i for i in in_order if i not in packed)]:
+        too_long = yield from self._answer_packed(prompts, short, wanted, decodings)
+        for i in [*too_long, *(i for i in in_order if i in wanted - packed)]:
             view = self._view(pattern, prompts, i)
-            work = lambda: self._answer_long(prompts, i, decodings[i], view, limit)  # noqa: B023, E731
+            work = lambda: self._answer_long(prompts, i, decodings[i], view, limits[i])  # noqa: B023, E731
             yield [self._guarded(work, len(prompts.ids(i)))]
 
-    def _query_limit(self, pattern: Pattern, decodings: Sequence[Decoding]) -> int:
-        """Tokens of a query that may be packed: what lies in one window with its answer."""
+    def _query_limits(
+        self, pattern: Pattern, decodings: Sequence[Decoding], todo: Sequence[int]
+    ) -> list[int]:
+        """Tokens of each query that may be packed: what lies in one window with its answer.
+
+        Raises ``CellError`` where one that is asked has an answer that does not.
+        """
         window = pattern.packed_query_limit(self.model.windows)
-        if window is None or not decodings:
-            return self._long_tokens
-        longest = max(map(answer_room, {id(d): d for d in decodings}.values()))
+        if window is None:
+            return [self._long_tokens] * len(decodings)
+        rooms = {name: answer_room(d) for name, d in {id(d): d for d in decodings}.items()}
+        longest = max((rooms[id(decodings[i])] for i in todo), default=0)
         if window <= longest:
             raise CellError(
                 f"--attention {pattern}: WINDOW must hold an answer, here {longest + 1} tokens "
                 "at most"
             )
-        return min(self._long_tokens, window - longest)
+        return [min(self._long_tokens, window - rooms[id(d)]) for d in decodings]
 
     @staticmethod
     def _packs(prompts: PromptSet, index: int, pattern: Pattern, limit: int) -> bool:
@@ -192,24 +207,31 @@ class TransformersBackend:
         return not pattern.blocks or prompts.ends_of(index)[-1] <= len(prompts.prefix)
 
     @staticmethod
-    def _in_order(
-        prompts: PromptSet, todo: Sequence[int], decodings: Sequence[Decoding]
-    ) -> list[int]:
+    def _in_order(prompts: PromptSet, decodings: Sequence[Decoding]) -> list[int]:
         """Queries that can be packed together are neighbours, and are sorted by length."""
-        kinds = {i: pack_kind(decodings[i]) for i in todo}
-        rank = {kind: place for place, kind in enumerate(dict.fromkeys(kinds.values()))}
-        return sorted(todo, key=lambda i: (rank[kinds[i]], len(prompts.suffixes[i]), i))
+        kinds = [pack_kind(decoding) for decoding in decodings]
+        rank = {kind: place for place, kind in enumerate(dict.fromkeys(kinds))}
+        every = range(len(prompts))
+        return sorted(every, key=lambda i: (rank[kinds[i]], len(prompts.suffixes[i]), i))
 
     def _answer_packed(
-        self, prompts: PromptSet, short: Sequence[int], decodings: Sequence[Decoding]
+        self,
+        prompts: PromptSet,
+        short: Sequence[int],
+        wanted: Collection[int],
+        decodings: Sequence[Decoding],
     ) -> Generator[list[Answer], None, list[int]]:
         """Answer queries a pack at a time; packs are halved until they fit into memory.
 
-        Returns those that did not fit even alone.
+        A pack of which some are wanted is computed whole. Returns those that did not fit even
+        alone.
         """
         too_long: list[int] = []
         while short:
             pack = self._first_pack(prompts, short, decodings)
+            if not any(i in wanted for i in pack):
+                short = short[len(pack) :]
+                continue
             suffixes, asked = [prompts.suffixes[i] for i in pack], [decodings[i] for i in pack]
             try:
                 answers = self._timed(lambda: self._answer_pack(self.cache, suffixes, asked))  # noqa: B023
@@ -221,11 +243,12 @@ class TransformersBackend:
                     widest = len(suffixes[-1]) + tree_tokens(asked[-1])
                     self.limits.tokens = len(pack) // 2 * widest
                 else:
-                    self.cache.chunk_tokens = max(SMALLEST_CHUNK, len(suffixes[0]) // 2)
+                    self.cache.shrink(len(suffixes[0]))
                     short, too_long = short[1:], [*pack, *too_long]
                 continue
             short = short[len(pack) :]
-            yield [_placed(a, pack, len(prompts.prefix)) for a in answers]
+            placed = [_placed(a, pack, len(prompts.prefix)) for a in answers]
+            yield [answer for answer in placed if answer.index in wanted]
         return too_long
 
     def _first_pack(
@@ -267,21 +290,29 @@ class TransformersBackend:
         decodings: Sequence[Decoding],
         pattern: Pattern,
     ) -> Iterator[list[Answer]]:
-        """Answer prompts whose demonstrations were computed once, or are now, for all prompts."""
-        for start in range(0, len(todo), REUSING):
-            batch = todo[start : start + REUSING]
-            work = lambda: self._answer_batch(prompts, batch, decodings, pattern)  # noqa: B023, E731
-            yield self._guarded(work, max(len(prompts.ids(i)) for i in batch))
+        """Answer prompts whose demonstrations are computed once for all of them.
+
+        Which are computed together depends on the prompts before, also on those that are answered
+        already; so these are gone through as well.
+        """
+        self.reused.clear()
+        wanted = frozenset(todo)
+        for start in range(0, max(todo, default=-1) + 1, REUSING):
+            batch = range(start, min(start + REUSING, len(prompts)))
+            work = lambda: self._answer_batch(prompts, batch, wanted, decodings, pattern)  # noqa: B023, E731
+            if answers := self._guarded(work, max(len(prompts.ids(i)) for i in batch)):
+                yield answers
 
     def _answer_batch(
         self,
         prompts: PromptSet,
         batch: Sequence[int],
+        wanted: Collection[int],
         decodings: Sequence[Decoding],
         pattern: Pattern,
     ) -> list[Answer]:
         answers = []
-        for ready in self.reused.assembled(prompts, batch, pattern):
+        for ready in self.reused.assembled(prompts, batch, wanted, pattern):
             i, there = ready.index, ready.cache.prefix.length
             (answer,) = self._answer_pack(ready.cache, [prompts.ids(i)[there:]], [decodings[i]])
             answers.append(_placed(answer, [i], there - ready.new_tokens))

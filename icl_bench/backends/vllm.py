@@ -147,7 +147,8 @@ class VllmBackend:
                     raise RuntimeError(f"the engine stopped within a label: {said.text!r}")
                 answers.append(Answer(index, cached, len(said.token_ids), label=label))
             else:
-                answers.append(Answer(index, cached, len(said.token_ids), text=said.text))
+                answers.append(Answer(index, cached, len(said.token_ids), text=said.text,
+                                      truncated=said.finish_reason == "length"))  # fmt: skip
         return answers
 
     def sampling(self, decoding: Decoding) -> Any:

@@ -102,12 +102,12 @@ class BertScoreRecall(Retriever):
         vectors = self._model.encode([ids for ids in queries if ids])[torch.from_numpy(weighs)]
         share = torch.zeros(len(vectors), len(queries))  # each query's mean over its own tokens
         share[torch.arange(len(vectors)), torch.from_numpy(owner[weighs])] = 1
-        share = (share / share.sum(0).clamp(min=1)).to(vectors.device)
+        share = share / share.sum(0).clamp(min=1)
         for rows, places, length in blocks(self._pool.lengths, len(vectors)):
             tokens = torch.from_numpy(np.array(self._pool.tokens[places]))
-            similar = tokens.to(vectors.device).float() @ vectors.T
+            similar = tokens.float() @ vectors.T
             best = similar.view(-1, length, len(vectors)).amax(1)
-            recall[:, rows] = (best @ share).T.cpu().numpy()
+            recall[:, rows] = (best @ share).T.numpy()
         return recall
 
 
@@ -148,9 +148,9 @@ class _Model:
         from bert_score.utils import get_model, get_tokenizer
 
         self.encoder = encoder
-        self._device = "cuda" if torch.cuda.is_available() else "cpu"
         self._tokenizer: Any = get_tokenizer(encoder.model)
-        self._network: Any = get_model(encoder.model, encoder.layers).to(self._device)
+        # a GPU rounds otherwise, and so does half precision: the choice would be another
+        self._network: Any = get_model(encoder.model, encoder.layers).to("cpu", torch.float32)
         self.special = (self._tokenizer.cls_token_id, self._tokenizer.sep_token_id)
 
     def tokenize(self, text: str) -> list[int]:
@@ -166,7 +166,6 @@ class _Model:
         from bert_score.utils import bert_encode, padding
 
         ids, _, mask = padding(batch, self._tokenizer.pad_token_id)
-        ids, mask = ids.to(self._device), mask.to(self._device)
         hidden = bert_encode(self._network, ids, mask)[mask.bool()]
         return torch.nn.functional.normalize(hidden.float(), dim=-1)
 
@@ -183,7 +182,7 @@ class _Model:
             tokens = np.lib.format.open_memmap(file, "w+", np.float16, shape)
         done = 0
         for batch in batches(ids for ids, _ in tokenized if ids):
-            vectors = self.encode(batch).cpu().numpy()
+            vectors = self.encode(batch).numpy()
             tokens[done : done + len(vectors)] = vectors
             done += len(vectors)
         return Packed(tokens, lengths, np.array([row[text] for text in texts], dtype=np.int64))
@@ -196,7 +195,8 @@ class _Model:
         config = Path(model) / "config.json"
         if not config.is_file():
             config = Path(hf_hub_download(model, "config.json", local_files_only=True))
-        parts = [str(self.encoder.layers), version("bert-score"), version("transformers")]
+        parts = [str(self.encoder.layers), "cpu", "float32",
+                 version("bert-score"), version("transformers")]  # fmt: skip
         for file in sorted(config.parent.iterdir()):
             if file.suffix in {".json", ".txt", ".model", ".safetensors", ".bin"}:
                 parts += [file.name, sha256_of(file)]

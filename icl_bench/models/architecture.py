@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.models.config import read_config, states_everything
+from icl_bench.wording import first_line
 
 if TYPE_CHECKING:
     from icl_bench.models.registry import Model
@@ -89,7 +90,7 @@ def stored_parameters(folder: Path) -> int | None:
     shapes: dict[str, list[int]] = {}
     for file in folder.glob("*.safetensors"):
         header = _safetensors_header(file)
-        if header is None or any(about["dtype"] not in _FLOATS for about in header.values()):
+        if header is None or any(about.get("dtype") not in _FLOATS for about in header.values()):
             return None
         shapes |= {name: about["shape"] for name, about in header.items()}
     counted = {name: shape for name, shape in shapes.items() if not _NOT_COUNTED.fullmatch(name)}
@@ -105,20 +106,28 @@ def _safetensors_header(file: Path) -> dict[str, Any] | None:
             size = int.from_bytes(stream.read(8), "little")
             if size > _LONGEST_HEADER:
                 return None
-            header: dict[str, Any] = json.loads(stream.read(size))
+            header: Any = json.loads(stream.read(size))
     except (OSError, ValueError):
         return None
+    if not isinstance(header, dict):
+        return None
     header.pop("__metadata__", None)
-    return header
+    return header if all(isinstance(about, dict) for about in header.values()) else None
 
 
 def laid_out_parameters(source: str) -> int:
-    """Parameters of a model that is laid out on no device, without embeddings."""
+    """Parameters of a model that is laid out on no device, without embeddings.
+
+    Raises ``UserError`` where its config is not that of a language model.
+    """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(source))
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(source))
+    except Exception as error:  # the library raises many kinds
+        raise UserError(f"model {source}: cannot be laid out ({first_line(error)})") from None
     embeddings = {id(model.get_input_embeddings().weight), id(model.get_output_embeddings().weight)}
     return sum(p.numel() for p in model.parameters() if id(p) not in embeddings)
 

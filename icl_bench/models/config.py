@@ -87,6 +87,13 @@ def _stated(file: Path) -> dict[str, Any] | None:
         return None
     numbers = [found[name] for name in _ALWAYS]
     numbers += [found[n] for n in ("num_key_value_heads", "head_dim") if found.get(n) is not None]
+    if found.get("sliding_window") is not None:
+        numbers.append(found["sliding_window"])
+    kinds = found.get("layer_types")
+    if kinds is not None and (
+        not isinstance(kinds, list) or len(kinds) != found["num_hidden_layers"]
+    ):
+        return None
     whole = all(type(number) is int and number > 0 for number in numbers)
     if not whole or found["hidden_size"] % found["num_attention_heads"]:
         return None
@@ -137,6 +144,8 @@ def layer_windows(config: Any) -> tuple[int | None, ...]:
 
 
 def _windows(window: int | None, kinds: Any, layers: int) -> tuple[int | None, ...]:
+    if window is not None and (type(window) is not int or window < 1):
+        raise ValueError(f"sliding_window is {window!r}, not a number of tokens")
     if kinds is None:
         return (window,) * layers
     return tuple(window if kind == "sliding_attention" else None for kind in kinds)

@@ -109,7 +109,8 @@ def served(name: str, tokenizer: str, context_tokens: int | None = None) -> Mode
     folder = _tokenizer_folder(tokenizer)
     spec = REGISTRY.get(tokenizer)
     window = context_tokens or (spec.context_tokens if spec else None)
-    window = window or _window(str(folder), None, tokenizer)
+    if window is None:
+        window = _window(str(folder), None, tokenizer)
     asked = str(folder.resolve()) if Path(tokenizer).is_dir() else tokenizer
     return Model(name, name, str(folder), None, window, f"served:{name}", tokenizer=asked)
 
@@ -153,9 +154,13 @@ def _from_folder(folder: Path, context_tokens: int | None) -> Model:
             f"model {folder}: no config.json in this folder; give one that save_pretrained wrote"
         )
     _check_weights(folder, f"model {folder}:")
-    window = context_tokens or _window(str(folder), None, str(folder))
+    window = _window(str(folder), None, str(folder), context_tokens)
     path = folder.resolve()
-    return Model(path.name, str(path), str(path), None, window, folder_fingerprint(folder))
+    try:
+        fingerprint = folder_fingerprint(folder)
+    except OSError as error:
+        raise UserError(f"model {folder}: cannot be read ({first_line(error)})") from None
+    return Model(path.name, str(path), str(path), None, window, fingerprint)
 
 
 def _from_hub(name: str, hub: str, revision: str | None, context_tokens: int | None) -> Model:
@@ -168,7 +173,7 @@ def _from_hub(name: str, hub: str, revision: str | None, context_tokens: int | N
         instead="give a local folder as --model, or log in where the model is gated",
     )
     _check_weights(folder, f"model {name}: {hub}")
-    window = context_tokens or _window(str(folder), revision, name)
+    window = _window(str(folder), revision, name, context_tokens)
     return Model(name, name, str(folder), None, window, f"hub:{hub}@{folder.name}")
 
 
@@ -180,11 +185,14 @@ def _check_weights(folder: Path, whose: str) -> None:
         )
 
 
-def _window(source: str, revision: str | None, name: str) -> int:
+def _window(source: str, revision: str | None, name: str, asked: int | None = None) -> int:
+    """The window that was asked for, else that of the config, which must be readable either way."""
     try:
         window = read_config(source, revision).context_tokens
     except Exception as error:  # the library raises many kinds
         raise UserError(f"model {name}: its config cannot be read ({first_line(error)})") from None
+    if asked is not None:
+        return asked
     if window is None:
         raise UserError(f"model {name}: its config states no context window; give --context TOKENS")
     return window

@@ -1,8 +1,8 @@
 """Sentence embeddings: one vector for a whole text, by sentence-transformers.
 
-They are computed on the CPU: a GPU rounds otherwise, and what is chosen by them would depend on the
-machine. Texts are embedded as they are: a model that is made for prompts like ``query:`` gets none
-but its own default.
+They are computed on the CPU in float32, whatever the machine has and the weights are stored in: a
+GPU rounds otherwise, and what is chosen by them would depend on the machine. Texts are embedded as
+they are: a model that is made for prompts like ``query:`` gets none but its own default.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def fingerprint(source: str) -> str:
     """
     folder = Path(source)
     try:
-        libraries = [version("sentence-transformers"), version("transformers")]
+        libraries = ["float32", version("sentence-transformers"), version("transformers")]
         found = [file for pattern in _FILES for file in folder.rglob(pattern) if file.is_file()]
         return key_of_files(libraries, folder, found)
     except PackageNotFoundError:
@@ -223,7 +223,10 @@ def _loaded(source: str) -> SentenceTransformer:
         raise UserError(MISSING) from None
     try:
         return SentenceTransformer(
-            source, device="cpu", local_files_only=True, model_kwargs={"use_safetensors": True}
+            source,
+            device="cpu",
+            local_files_only=True,
+            model_kwargs={"use_safetensors": True, "dtype": "float32"},
         )
     except Exception as error:  # the library raises many kinds, some of dependencies
         raise UserError(

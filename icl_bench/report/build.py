@@ -96,6 +96,13 @@ def _notes(findings: Findings) -> list[str]:
     failed = len(findings.summary.failed)
     if failed:
         notes.append(f"{counted(failed, 'cell')} could not be computed; they are listed below.")
+    free = findings.context.table("truncated_answers")
+    if cut := int(free["truncated"].sum()):
+        notes.append(
+            f"{cut:,} of {counted(int(free['answers'].sum()), 'free answer')} were cut at "
+            "max_answer_tokens: their scores are of a part of the text. The task file sets this "
+            "limit."
+        )
     curves = unshuffled(findings.summary.curves)
     left_out = int(findings.summary.curves["left_out"].sum())
     if left_out:

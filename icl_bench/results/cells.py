@@ -101,6 +101,8 @@ class Prediction:
     label_mass: float | None = None
     demonstration_ids: tuple[str, ...] | None = None
     """Only where each test example has demonstrations of its own."""
+    truncated: bool | None = None
+    """Whether a free answer ends where ``max_answer_tokens`` cut it; None for what is not free."""
 
 
 def cell_hash(axes: Mapping[str, Any], variant: str) -> str:

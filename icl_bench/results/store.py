@@ -269,6 +269,8 @@ class OpenCell:
             **meta,
         }
         schema = prediction_schema()
+        if any(row.truncated is not None for row in rows):
+            schema = schema.append(pa.field("truncated", pa.bool_()))
         for name in (score for score in scores if score not in STORED_SCORES):
             schema = schema.append(pa.field(name, pa.float64()))
         schema = schema.with_metadata({CELL_META: json.dumps(stored, ensure_ascii=False)})

@@ -287,4 +287,5 @@ class _PredictionMaker:
             margin=answer.margin,
             label_mass=answer.label_mass,
             demonstration_ids=own,
+            truncated=None if self._labels else answer.truncated,
         )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from icl_bench.errors import CellError
+from icl_bench.models.config import read_config
 from icl_bench.sweep.tokenized_task import TokenizedTask
 
 if TYPE_CHECKING:
@@ -33,24 +34,30 @@ def load_classifier(
     With ``tokens`` the head's rows are the language model head's rows of these tokens, so that its
     first logits are the language model's (Bertsch et al. 2025, section 3.3 and figure 15); without,
     they are random. Raises ``CellError`` for a model that has no such head, or whose head has a
-    bias or caps its logits, which rows alone do not carry over.
+    bias or caps its logits, which rows alone do not carry over, and ``UserError`` for a checkpoint
+    that is damaged or not whole.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES as FAMILIES,
+    )
+
+    from icl_bench.backends.checkpoint import load_network
 
     kind = getattr(torch, dtype)
-    try:
-        model: Any = AutoModelForSequenceClassification.from_pretrained(
-            source, num_labels=labels, dtype=kind
-        )
-    except ValueError as error:
-        raise CellError(f"{source}: has no classification head in transformers ({error})") from None
+    family = read_config(source).family
+    if family not in FAMILIES:
+        raise CellError(f"{source}: {family} has no classification head in transformers")
+    model = load_network(
+        AutoModelForSequenceClassification, source, new_head=True, num_labels=labels, dtype=kind
+    )
     text = model.config.get_text_config()
     model.config.pad_token_id = text.pad_token_id = pad_token
     model.config.problem_type = "single_label_classification"
     if tokens is None:
         return model  # type: ignore[no-any-return]
-    language: Any = AutoModelForCausalLM.from_pretrained(source, dtype=kind)
+    language = load_network(AutoModelForCausalLM, source, dtype=kind)
     output = language.get_output_embeddings()
     if output is None or getattr(output, "bias", None) is not None:
         raise CellError(f"{source}: its language-model head has no plain rows; use --head random")

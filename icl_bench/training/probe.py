@@ -7,10 +7,11 @@ import warnings
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from icl_bench.errors import CellError
 from icl_bench.prompts.encoding import Ids
 from icl_bench.training.batches import padded
 from icl_bench.training.classification_head import pad_token
@@ -31,7 +32,9 @@ class LastStates:
         import torch
         from transformers import AutoModel
 
-        model: Any = AutoModel.from_pretrained(source, dtype=getattr(torch, dtype))
+        from icl_bench.backends.checkpoint import load_network
+
+        model = load_network(AutoModel, source, new_head=True, dtype=getattr(torch, dtype))
         self.model: PreTrainedModel = model.to(device).eval()
         self._pad = pad
         self._known: dict[Ids, np.ndarray] = {}
@@ -56,7 +59,11 @@ class LastStates:
         with torch.no_grad():
             states = self.model(**inputs, use_cache=False).last_hidden_state
         for number, ids in enumerate(queries):
-            self._known[ids] = states[number, len(ids) - 1].float().cpu().numpy()
+            state = states[number, len(ids) - 1].float().cpu().numpy()
+            if not np.isfinite(state).all():
+                raise CellError("the model's states are infinite or not numbers; take --dtype "
+                                "float32")  # fmt: skip
+            self._known[ids] = state
 
 
 class Probe(TrainingMethod):

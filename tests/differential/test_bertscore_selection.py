@@ -73,6 +73,18 @@ def scores(retriever: BertScoreRecall, queries: list[str]) -> np.ndarray:
     return np.stack([ranking.scores for ranking in retriever.rank(queries)])
 
 
+def test_tokens_are_encoded_on_the_cpu_in_single_precision_whatever_there_is(encoder, monkeypatch):
+    """Else the demonstrations chosen would depend on the machine."""
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    retriever = BertScoreRecall(encoder)
+    retriever.fit(["a card", "a transfer"])
+    assert scores(retriever, ["my card"]).argmax() == 0
+    weights = retriever._model._network.parameters()
+    assert {(w.device.type, w.dtype) for w in weights} == {("cpu", torch.float32)}
+
+
 def test_scores_are_bert_scores_recall_of_the_query_by_the_demonstration(encoder, pool, fitted):
     from bert_score import BERTScorer
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from support.outside import installed
 from transformers import AttentionInterface
 
 from icl_bench.backends.attention_steps import View
+from icl_bench.backends.demonstration_cache import DemonstrationCache
 from icl_bench.backends.interface import Answer, Free
 from icl_bench.backends.packed_decoding import OpenPack
 from icl_bench.backends.transformers import TransformersBackend
@@ -335,9 +337,10 @@ def test_reused_demonstrations_have_the_logits_of_ones_that_were_computed_apart(
     assert answered[0].cached_tokens < answered[3].cached_tokens
 
 
-def test_each_demonstration_is_computed_once(backend: TransformersBackend) -> None:
+def test_each_demonstration_is_computed_once_for_the_prompts_of_a_cell(
+    backend: TransformersBackend,
+) -> None:
     prompts, pattern = retrieved(4, 6), parse("block:1,reuse")
-    backend.reused.clear()
     backend.cache.drop()
     before = backend.counters.prefix_tokens
     packs_of(backend, prompts, pattern)
@@ -345,18 +348,23 @@ def test_each_demonstration_is_computed_once(backend: TransformersBackend) -> No
     sink = prompts.ends_of(0)[0]
     assert backend.counters.prefix_tokens - before == reading.encoded_tokens + sink
     packs_of(backend, prompts, pattern)
-    assert backend.counters.prefix_tokens - before == reading.encoded_tokens + sink
+    assert backend.counters.prefix_tokens - before == 2 * reading.encoded_tokens + sink
 
 
-def test_demonstrations_over_the_limit_are_computed_again(backend: TransformersBackend) -> None:
+def test_demonstrations_over_the_limit_are_computed_again(
+    backend: TransformersBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     prompts, pattern = retrieved(4, 6), parse("block:1,reuse")
     first, _ = answers(backend, prompts, pattern)
-    for kept in backend.reused.kept.values():
-        kept.limit_bytes = 1
-        kept.trim()
+    monkeypatch.setattr("icl_bench.backends.transformers.REUSING", 1)
+    small = partial(DemonstrationCache, limit_bytes=1)
+    monkeypatch.setattr("icl_bench.backends.reused_demonstrations.DemonstrationCache", small)
+    before = backend.counters.prefix_tokens
     again, _ = answers(backend, prompts, pattern)
+    assert (
+        backend.counters.prefix_tokens - before > PromptLayout.of(prompts, pattern).encoded_tokens
+    )
     torch.testing.assert_close(first, again)
-    backend.reused.clear()
 
 
 # -- what it saves ------------------------------------------------------------------------------

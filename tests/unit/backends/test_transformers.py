@@ -332,7 +332,7 @@ def test_rows_with_choices_of_their_own_are_answered_as_each_alone(
     prompts = prompts_of(prefix, [*LENGTHS * 4, 40])
     own = [own_decoding(tokenizer, row) for row in range(len(prompts))]
     found = run(load(kind, chunk_tokens=25), prompts, own)
-    alone = load(kind, chunk_tokens=25)
+    alone = load(kind, chunk_tokens=25, pack_rows=1)
     each = [answer for row in range(len(prompts)) for answer in run(alone, prompts, own, [row])]
     assert_same(found, each)
     for row in range(0, len(prompts), 3):
@@ -435,21 +435,23 @@ def test_after_a_long_query_the_prefix_can_still_be_extended(load, references, e
         run(backend, prompts_of(prefix, [40, 3]), exact)
     prompts = prompts_of(90, LENGTHS)
     found = packed_logits(backend, prompts)
-    assert backend.counters.prefix_tokens == 90
+    assert backend.counters.prefix_tokens == 11 + (25 - 6) + (60 - 24) + (90 - 60)
     for i, _ in enumerate(LENGTHS):
         expected = plain_logits(references[either], prompts.ids(i))[-1]
         torch.testing.assert_close(found[i], expected, atol=1e-4, rtol=1e-4)
 
 
-def test_a_nested_sweep_computes_each_prefix_token_once(load, greedy, either):
+def test_a_nested_sweep_computes_whole_chunks_of_a_prefix_once(load, greedy, either):
+    """What lies behind the last whole chunk is computed for each prefix."""
     backend = load(either, chunk_tokens=16)
     own = 0
     for k, prefix in enumerate((3, 40, 41, 100)):
         prompts = prompts_of(prefix, [k + 1, 5, 9])
         run(backend, prompts, greedy)
         own += prompts.own_tokens
-    assert backend.counters.prefix_tokens == 100
-    assert backend.counters.prompt_tokens == 100 + own
+    computed = 3 + 40 + (41 - 32) + (100 - 32)
+    assert backend.counters.prefix_tokens == computed
+    assert backend.counters.prompt_tokens == computed + own
 
 
 def test_another_or_a_shorter_prefix_starts_anew(load, references, greedy, either):
@@ -628,7 +630,7 @@ def test_memory_kept_for_later_cells_does_not_fail_a_cell_that_fits(load, greedy
         expected = run(load("gemma3_text"), prompts, greedy)
         monkeypatch.setattr(storage, "grown", grown)
         assert_same(sorted(pack, key=lambda a: a.index), expected)
-    assert backend.counters.prefix_tokens == 100
+    assert backend.counters.prefix_tokens == 9 + 40 + (100 - 32)
     with pytest.raises(CellError, match="out of memory"):
         run(backend, prompts_of(200, [3]), greedy)
 
@@ -652,6 +654,56 @@ def test_other_errors_are_not_taken_for_lack_of_memory(load, greedy, monkeypatch
         run(backend, prompts_of(0, [3]), greedy)
     with pytest.raises(RuntimeError, match="shapes"):
         run(backend, prompts_of(5, [3]), greedy)
+
+
+# -- logits that are no numbers -------------------------------------------------------------------
+
+
+def poisoned(real: Callable[..., torch.Tensor], value: float) -> Callable[..., torch.Tensor]:
+    """A call of the model whose last hidden state is not what it was."""
+
+    def forward(*step: Any) -> torch.Tensor:
+        hidden = real(*step).clone()
+        hidden[-1] = value
+        return hidden
+
+    return forward
+
+
+HELP = {"float16": "take --dtype bfloat16 or float32", "bfloat16": "take --dtype float32",
+        "float32": "the checkpoint is damaged"}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", HELP)
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_logits_that_are_not_finite_fail_the_cell_with_what_helps(
+    load, greedy, exact, monkeypatch, dtype, value
+):
+    prompts = prompts_of(9, [20, 2])
+    for decoding in decodings(greedy, exact):
+        backend = load("llama", chunk_tokens=8)
+        monkeypatch.setattr(backend.model, "forward", poisoned(backend.model.forward, value))
+        backend.model.dtype = getattr(torch, dtype)
+        for todo in ([0], [1]):  # in calls of its own, and packed
+            with pytest.raises(CellError, match=f"logits in {dtype} are infinite.*{HELP[dtype]}"):
+                run(backend, prompts, decoding, todo)
+        with pytest.raises(CellError, match="are infinite or not numbers"):
+            backend.losses(ids(20, 0))
+
+
+def test_a_model_that_leaves_the_range_of_a_format_is_not_loaded_in_it(
+    folders, tokenizer, tmp_path
+):
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folders["llama"])
+    with torch.no_grad():
+        model.model.layers[0].mlp.up_proj.weight.mul_(100)
+        model.model.layers[0].mlp.down_proj.weight.mul_(2e4)
+    model.save_pretrained(tmp_path / "wide")
+    with pytest.raises(CellError, match=r"logits in float16 .*take --dtype bfloat16 or float32"):
+        TransformersBackend.load(tmp_path / "wide", tokenizer, dtype="float16", device="cpu")
+    TransformersBackend.load(tmp_path / "wide", tokenizer, dtype="float32", device="cpu")
 
 
 # -- what is refused ----------------------------------------------------------------------------

@@ -316,6 +316,24 @@ def test_a_model_that_does_not_end_in_a_normalization_is_normalized(encoder, tmp
     np.testing.assert_allclose(found, encoder.embed(["a card"]), atol=1e-6)
 
 
+def test_weights_that_are_stored_in_half_precision_are_computed_in_single(encoder, tmp_path):
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    copy = tmp_path / "copy"
+    shutil.copytree(encoder.source, copy)
+    half = {
+        name: weight.half() if weight.is_floating_point() else weight
+        for name, weight in load_file(copy / "model.safetensors").items()
+    }
+    save_file(half, copy / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**config, "dtype": "float16"}))
+    found = SentenceEncoder.find(str(copy))
+    assert {weight.dtype for weight in found.load().parameters()} == {torch.float32}
+    np.testing.assert_allclose(found.embed(["a card"]), encoder.embed(["a card"]), atol=1e-3)
+
+
 def test_what_cannot_be_loaded_is_said_in_one_line(encoder, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(encoder.source, copy)
