@@ -17,6 +17,11 @@ SPACING = 4.0
 """Ks within this factor count as one: their draws begin with the same demonstrations."""
 
 
+WORTH = 0.5
+"""How much of the degrees of freedom that a curve seems to give is counted: from three draws they
+are estimated with a wide error, and counted whole, false alarms were 5.2 to 6.4% in simulations."""
+
+
 class DrawMeans(NamedTuple):
     """The mean score, or mean difference, of each draw of one sample at one k."""
 
@@ -53,8 +58,13 @@ def moderated(
     Demonstrations of a smaller k begin those of a larger one, so that draws of neighbouring ks are
     no samples of their own: see :func:`_independent`. The prior is worth no more than the
     independent ks but the two of the trend, and less where variances scatter about it by more than
-    chance (Smyth's estimate of d0). Curves of fewer than three independent ks, or three draws, stay
-    as they are.
+    chance (Smyth's estimate of d0); of that, half is counted. Curves of fewer than three
+    independent ks, or three draws, stay as they are.
+
+    In simulations with three draws, nine ks and 250 test examples (``benchmarks/
+    statistics_comparisons.py``), p was 0.05 or less in 3.6 to 5.1% of comparisons without a
+    difference, whether a draw's effect was nested, the same at every k or half of either, and in
+    1.5 to 1.9 times as many with one as without moderation.
     """
     groups: dict[object, list[tuple[int, int]]] = {}
     for number, parts in enumerate(samples):
@@ -93,7 +103,7 @@ def _prior(curve: Sequence[DrawMeans]) -> Prior:
     scatter = np.log(np.maximum(seen / trend, 0.01))
     excess = scatter.var(ddof=2) - float(polygamma(1, freedom / 2).mean())
     most = float(freedom.min()) * (independent - 2)
-    return Prior(trend, min(most, _freedom_of(excess)))
+    return Prior(trend, WORTH * min(most, _freedom_of(excess)))
 
 
 def _trend(log_k: np.ndarray, seen: np.ndarray, freedom: np.ndarray) -> np.ndarray:
