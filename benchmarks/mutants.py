@@ -6,7 +6,8 @@ A group is some modules and the tests that are about them. mutmut changes one op
 name or argument at a time, and runs the tests that reach the function that it is in. Where a module
 has more than ``--most`` such mutants, a sample of them is taken, the same for the same seed. All is
 done in copies under ``build/mutants``, one for each group: what was killed there is not tried again
-for as long as the function stays as it is; what survived is. Prints a table of Markdown and, with ``--show``, what survived.
+for as long as the function stays as it is; what survived is. Prints a table of Markdown and, with
+``--show``, what survived.
 
 mutmut does not change constants of a module, nor functions with a decorator (properties).
 """
