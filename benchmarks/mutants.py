@@ -5,8 +5,9 @@
 A group is some modules and the tests that are about them. mutmut changes one operator, number,
 name or argument at a time, and runs the tests that reach the function that it is in. Where a module
 has more than ``--most`` such mutants, a sample of them is taken, the same for the same seed. All is
-done in copies under ``build/mutants``, one for each group: what was decided there is kept for as
-long as the function stays as it is. Prints a table of Markdown and, with ``--show``, what survived.
+done in copies under ``build/mutants``, one for each group: what was killed there is not tried again
+for as long as the function stays as it is; what survived is. Prints a table of Markdown and, with
+``--show``, what survived.
 
 mutmut does not change constants of a module, nor functions with a decorator (properties).
 """
@@ -28,6 +29,8 @@ import numpy as np
 
 ROOT = Path(__file__).parents[1]
 WORK = ROOT / "build" / "mutants"
+SURVIVED = (0, 5, 33)
+"""What mutmut notes of a mutant that no test noticed, or that no test reaches."""
 COPIED = ("icl_bench", "tests", "tasks", "pyproject.toml")
 
 
@@ -127,6 +130,16 @@ def sample(names: Sequence[str], most: int, seed: int) -> list[str]:
     return [names[i] for i in sorted(chosen)]
 
 
+def forget_survivors(folder: Path, module: str) -> None:
+    """Let mutmut try again what survived: it does not look whether a test has changed."""
+    file = folder / "mutants" / f"icl_bench/{module}.py.meta"
+    if file.exists():
+        known = json.loads(file.read_text())
+        for name, code in known["exit_code_by_key"].items():
+            known["exit_code_by_key"][name] = None if code in SURVIVED else code
+        file.write_text(json.dumps(known))
+
+
 def run(folder: Path, names: Sequence[str], seconds: float) -> None:
     """Run mutmut on these mutants; what it decided before it is stopped is kept."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -146,7 +159,7 @@ def verdicts(folder: Path, module: str, names: Sequence[str]) -> dict[str, str]:
     """Mutant -> killed, survived, or not tried."""
     file = folder / "mutants" / f"icl_bench/{module}.py.meta"
     known = json.loads(file.read_text())["exit_code_by_key"] if file.exists() else {}
-    said = {None: "not tried", 0: "survived", 5: "survived", 33: "survived"}  # no test reaches it
+    said = {None: "not tried", **dict.fromkeys(SURVIVED, "survived")}
     return {name: said.get(known.get(name), "killed") for name in names}
 
 
@@ -170,6 +183,8 @@ def main() -> None:
     survivors: list[str] = []
     for name in asked.groups or GROUPS:
         folder = prepare(name)
+        for module in GROUPS[name].modules:
+            forget_survivors(folder, module)
         every = {module: mutants(folder, module) for module in GROUPS[name].modules}
         chosen = {module: sample(found, asked.most, asked.seed) for module, found in every.items()}
         run(folder, [one for found in chosen.values() for one in found], 60 * asked.minutes)
