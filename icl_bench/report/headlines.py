@@ -78,11 +78,15 @@ def _best(curves: pd.DataFrame) -> Iterator[Sentence]:
     there = curves[honest & curves["score"].notna()]
     if there.empty:
         return
+    # all curves begin with one point of k=0: it was tested once
+    again = (there["k"] == 0) & there.duplicated(["k", "score", "ci_low", "ci_high"])
+    tested = counted(int((~again).sum()), "tested point")
     best = there.iloc[int(there["score"].argmax())]
+    where = f"by {best['series']} at k = {best['k']:,}" if best["k"] else "without demonstrations"
     yield Sentence(
         "Best",
-        f"{percent(best['score'])}% {title(best['metric'])} ({_range(best)}) by {best['series']} "
-        f"at k = {best['k']:,}, the highest of {counted(len(there), 'tested point')}.",
+        f"{percent(best['score'])}% {title(best['metric'])} ({_range(best)}) {where}, "
+        f"the highest of {tested}.",
     )
 
 
