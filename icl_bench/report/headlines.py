@@ -79,18 +79,18 @@ def _best(points: pd.DataFrame) -> Iterator[Sentence]:
     for row in points.assign(rows=points["test_rows"]).to_dict("records"):
         where = f"by {row['series']} at k = {row['k']:,}" if row["k"] else "without demonstrations"
         if why := too_little(row):
-            yield Sentence("Best", f"none is named: the highest, {where}, has too little ({why}).")
-            continue
-        among = ""
-        if row["points"] > 1:
-            among = (
-                f", the highest of {counted(row['points'], 'tested point')}; "
-                "the limits allow for that choice"
+            yield Sentence(
+                "Best", f"none is named: the highest, {where}, has too little data ({why})."
             )
+            continue
+        among, choice = "", ""
+        if row["points"] > 1:
+            among = f", the highest of {counted(row['points'], 'tested point')}"
+            choice = "; the limits allow for that choice"
         yield Sentence(
             "Best",
-            f"{percent(row['score'])}% {title(row['metric'])} ({_range(row)}) {where}, over "
-            f"{row['test_rows']:,} test rows and {counted(row['draws'], 'draw')}{among}.",
+            f"{percent(row['score'])}% {title(row['metric'])} ({_range(row)}) {where}{among} "
+            f"({row['test_rows']:,} test rows, {counted(row['draws'], 'draw')}){choice}.",
         )
 
 

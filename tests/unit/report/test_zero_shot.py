@@ -80,6 +80,12 @@ def test_it_is_no_point_whose_demonstrations_are_drawn(report: Report):
     assert any(note.startswith("2 of 2 points with demonstrations") for note in report.notes)
 
 
+def test_it_is_one_tested_point_of_all_curves(report: Report):
+    (of_pair,) = report.headlines
+    best = next(sentence.text for sentence in of_pair.sentences if sentence.topic == "Best")
+    assert "the highest of 5 tested points" in best or best.startswith("none is named")
+
+
 def test_it_has_one_line_in_the_leaderboard_and_counts_for_saturation(results: Path):
     table = leaderboard(results)
     assert sorted(table["k"]) == [0, 1, 1, 10, 10]

@@ -863,8 +863,9 @@ def whole_frames(draw: st.DrawFn) -> pd.DataFrame:
 
     axes = [some(names, 1), some(names), some(names, 1), some(names), some(st.integers(1, 9))]
     grid = list(itertools.product(*axes, some(st.integers(0, 9)), some(names, 3)))
-    said = st.lists(st.tuples(texts.filter(bool), texts), min_size=len(grid), max_size=len(grid))
-    rows = [(*key, *pair) for key, pair in zip(grid, draw(said), strict=True)]
+    golds = {test: draw(texts.filter(bool)) for test in sorted({key[-1] for key in grid})}
+    said = draw(st.lists(texts, min_size=len(grid), max_size=len(grid)))
+    rows = [(*key, golds[key[-1]], text) for key, text in zip(grid, said, strict=True)]
     frame = pd.DataFrame(draw(st.permutations(rows)), columns=list(NEEDED))
     for name in draw(st.lists(st.sampled_from(["x", "", "é b"]), max_size=2, unique=True)):
         frame[name] = pd.Series([draw(further)] * len(frame), dtype=object)

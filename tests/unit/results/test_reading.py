@@ -191,7 +191,7 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path):
     assert [text.split(": ", 1)[0] for text in said] == [
         str(results / f"{kind}.parquet") for kind in ("plain", "torn", "unknown")
     ]
-    assert all(text.endswith("; left out") for text in said)
+    assert all("; left out" in text for text in said)
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path):
