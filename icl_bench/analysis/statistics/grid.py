@@ -48,13 +48,16 @@ class Grid(NamedTuple):
         Two draws do that have a test example in common, or others in common that do. What is apart
         cannot be compared with the rest: nobody knows whether its draws or its examples differ.
         """
-        from scipy.sparse.csgraph import connected_components
-
         if (self.rows >= 0).all() and (kept is None or kept[self.rows].all()):
             return self
         part = self.of_rows(kept)
         there = (part.rows >= 0).astype(float)
-        number, group = connected_components(there @ there.T, directed=False)
+        common = there @ there.T
+        if common.all():  # each draw with each
+            return part
+        from scipy.sparse.csgraph import connected_components
+
+        number, group = connected_components(common, directed=False)
         if number < 2:
             return part
         most = np.bincount(group, weights=there.sum(axis=1)).argmax()

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 from scipy.special import expit
+from scipy.stats import ttest_ind
 from support.predictions import answers, frame, scored
 
 from icl_bench.analysis.curves import curves
@@ -53,6 +54,16 @@ def test_hard_rows_that_fail_are_found_where_every_row_has_some_gap():
     found = curves(frame(*(sweep(i, hard=True, share=0.3).assign(k=lambda rows, i=i: rows["k"] + 100 * i)
                            for i in range(3))))  # fmt: skip
     assert len(not_at_random(found)) == 1
+
+
+def test_the_p_value_is_welchs():
+    rows = sweep(0, hard=True, share=0).query("k == 1 and draw == 0").reset_index(drop=True)
+    rows = frame(rows, rows.iloc[40:].assign(draw=1))  # the same answers: draws do not differ
+    right = rows.query("draw == 0")["correct"].to_numpy(dtype=float)
+    expected = ttest_ind(right[:40], right[40:], equal_var=False)
+    (found,) = curves(rows).itertuples()
+    assert found.gap_p == pytest.approx(expected.pvalue)
+    assert found.gap_difference == pytest.approx(right[:40].mean() - right[40:].mean())
 
 
 def test_rows_missing_at_random_raise_few_alarms():
