@@ -11,7 +11,7 @@ VLLM_VENV := .venv-vllm
 VLLM_READY := $(VLLM_VENV)/.ready
 PIP_OPTIONS := --quiet --disable-pip-version-check
 
-.PHONY: demo test test-vllm lint check clean
+.PHONY: demo test test-vllm soak lint check clean
 
 demo: $(READY)
 	$(BIN)/icl-bench run --task stdlib_six --model gemma3-270m --k 1,10 --draws 3 --test-size 100 --results results/demo
@@ -31,6 +31,10 @@ test: $(READY)
 
 test-vllm: $(VLLM_READY)
 	$(VLLM_VENV)/bin/python -m pytest tests/on_vllm --durations=10
+
+# a sweep of a tiny model, stopped 200 times in five ways, against one that was not
+soak: $(READY)
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python tests/soak/soak.py --kills 200
 
 lint: $(READY)
 	$(BIN)/ruff check .
