@@ -14,7 +14,7 @@ VLLM_VENV := .venv-vllm
 VLLM_READY := $(VLLM_VENV)/.ready
 PIP_OPTIONS := --quiet --disable-pip-version-check
 
-.PHONY: demo test test-vllm fuzz lint check mutants clean
+.PHONY: demo test test-vllm fuzz soak lint check mutants clean
 
 demo: $(READY)
 	$(BIN)/icl-bench run --task stdlib_six --model gemma3-270m --k 1,10 --draws 3 --test-size 100 --results results/demo
@@ -39,6 +39,10 @@ test-vllm: $(VLLM_READY)
 # absurd options and damaged files: no traceback, no hang, one clear line; minutes on several cores
 fuzz: $(READY)
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m support.fuzz --cases 10000 --seed $${SEED:-0}
+
+# a sweep of a tiny model, stopped 200 times in five ways, against one that was not
+soak: $(READY)
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python tests/soak/soak.py --kills 200
 
 lint: $(READY)
 	$(BIN)/ruff check .
