@@ -159,7 +159,7 @@ def verdicts(folder: Path, module: str, names: Sequence[str]) -> dict[str, str]:
     """Mutant -> killed, survived, or not tried."""
     file = folder / "mutants" / f"icl_bench/{module}.py.meta"
     known = json.loads(file.read_text())["exit_code_by_key"] if file.exists() else {}
-    said = {None: "not tried", **dict.fromkeys(SURVIVED, "survived")}
+    said: dict[int | None, str] = {None: "not tried", **dict.fromkeys(SURVIVED, "survived")}
     return {name: said.get(known.get(name), "killed") for name in names}
 
 
