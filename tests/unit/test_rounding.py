@@ -69,7 +69,8 @@ def test_the_page_rounds_as_the_terminal_does(tmp_path: Path):
 
 
 def test_a_sixteenth_is_one_text_in_terminal_markdown_page_and_charts(tmp_path: Path):
-    rows = frame(cell("a" + "b" * 15, "a" * 16)).drop(columns=["variant", "correct", "valid"])
+    draws = (cell("a" + "b" * 15, "a" * 16, draw=draw) for draw in range(3))
+    rows = frame(*draws).drop(columns=["variant", "correct", "valid"])
     rows.to_parquet(tmp_path / "mine.parquet")
     import_predictions(tmp_path / "mine.parquet", tmp_path / "results")
     for command in ("summary", "leaderboard"):
