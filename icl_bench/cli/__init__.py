@@ -31,7 +31,7 @@ from icl_bench.cli.commands import (
     tasks,
 )
 from icl_bench.errors import UserError
-from icl_bench.escaping import on_terminal
+from icl_bench.escaping import visible
 from icl_bench.wording import one_line, short
 
 INTERRUPTED = 130
@@ -127,9 +127,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _say(line: str, code: int) -> int:
     line = ENDLESS.sub(lambda found: f"{found[0][:80]}…", line)
-    print(on_terminal(line), file=sys.stderr)
+    print(visible(line), file=sys.stderr)
     return code
 
 
 def _one_line(message: Warning | str, *_: object, **__: object) -> None:
-    print(on_terminal(f"warning: {message}"), file=sys.stderr)
+    print(visible(f"warning: {message}"), file=sys.stderr)

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from icl_bench.escaping import on_terminal
+from icl_bench.escaping import visible
 
 
 class Terminal(Console):
@@ -23,7 +23,7 @@ class Terminal(Console):
 
     def render_str(self, text: str, **options: Any) -> Text:
         """All text that is printed, also that of tables and titles, comes by here."""
-        return super().render_str(on_terminal(text), **options)
+        return super().render_str(visible(text), **options)
 
 
 def console(stderr: bool = False) -> Terminal:
