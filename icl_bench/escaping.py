@@ -12,22 +12,35 @@ from typing import Any
 
 from icl_bench.wording import plain
 
-COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What a terminal obeys instead of showing it, but for line breaks and tabs; halves of surrogate
-pairs, which cannot be written, too."""
+COMMANDS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
+)
+"""What a terminal obeys instead of showing it, but for line breaks and tabs, and what neither UTF-8
+nor XML can hold."""
 
 
 ENDS_SCRIPT = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 """What could end a script element or a line of a program, as JSON's own escapes."""
 
 
-def on_terminal(text: str) -> str:
-    r"""Text with its control characters written out, so that a terminal does not obey them.
+def visible(text: str) -> str:
+    r"""Text with its control characters written out.
 
-    >>> on_terminal("a\x1b[2Jb")
+    A terminal would obey them, and in an SVG file they are errors.
+
+    >>> visible("a\x1b[2Jb")
     'a\\x1b[2Jb'
     """
     return COMMANDS.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+def all_visible(value: Any) -> Any:
+    """The same for every text in a JSON value."""
+    if isinstance(value, dict):
+        return {key: all_visible(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [all_visible(inner) for inner in value]
+    return visible(value) if isinstance(value, str) else value
 
 
 def in_markdown(value: object) -> str:

@@ -33,7 +33,7 @@ from icl_bench.cli.commands import (
 )
 from icl_bench.cli.output.terminal import flush_output, prepare_output, refuse_unwritable
 from icl_bench.errors import UserError
-from icl_bench.escaping import on_terminal
+from icl_bench.escaping import visible
 from icl_bench.wording import one_line, short
 
 CRASHED = 70
@@ -149,9 +149,9 @@ def _run(words: Sequence[str]) -> int | None:
 
 def _say(line: str, code: int) -> int:
     line = ENDLESS.sub(lambda found: f"{found[0][:80]}…", line)
-    print(on_terminal(line), file=sys.stderr)
+    print(visible(line), file=sys.stderr)
     return code
 
 
 def _one_line(message: Warning | str, *_: object, **__: object) -> None:
-    print(on_terminal(f"warning: {message}"), file=sys.stderr)
+    print(visible(f"warning: {message}"), file=sys.stderr)

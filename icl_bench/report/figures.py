@@ -9,6 +9,7 @@ from typing import Any
 import vl_convert
 
 from icl_bench.errors import UserError
+from icl_bench.escaping import all_visible
 from icl_bench.report.build import Report
 from icl_bench.report.charts import VEGA_LITE
 from icl_bench.report.sections.panels import Panel, Section
@@ -65,7 +66,7 @@ def figure(panel: Panel, about: str = "") -> dict[str, Any]:
     title = f"{about}: {panel.title}" if about else panel.title
     if panel.choices:
         title = f"{title} · {panel.spec()['params'][0]['value']}"
-    return {
+    spec = {
         **_with_legend(panel),
         "title": title,
         "width": WIDTH,
@@ -73,6 +74,8 @@ def figure(panel: Panel, about: str = "") -> dict[str, Any]:
         "padding": 10,
         "config": {**config(LIGHT, FIGURE_FONT), "background": "white"},
     }
+    shown: dict[str, Any] = all_visible(spec)
+    return shown
 
 
 def _with_legend(panel: Panel) -> dict[str, Any]:

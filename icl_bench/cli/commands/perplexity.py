@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from icl_bench.cli import options as o
-from icl_bench.escaping import on_terminal
+from icl_bench.escaping import visible
 
 LENGTHS = "1024,2048,4096,8192,16384,32768"
 
@@ -75,7 +75,7 @@ def perplexity(
     with display.preparing() as say:
         outcome = asked.run(results, say)
     for name, reason in outcome.failed.items():
-        typer.echo(on_terminal(f"failed: {name}: {reason}"), err=True)
+        typer.echo(visible(f"failed: {name}: {reason}"), err=True)
     display.note(f"{outcome.computed} computed, {outcome.kept} already there. Results: {results}/")
     table = perplexities(results)
     table = table[table["model"] == asked.model.name]

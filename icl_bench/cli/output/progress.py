@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from icl_bench.cli.output.terminal import console
-from icl_bench.escaping import on_terminal
+from icl_bench.escaping import visible
 from icl_bench.quiet_libraries import hush_libraries
 from icl_bench.sweep.notes import asked, notes
 from icl_bench.sweep.runner import Watcher
@@ -49,7 +49,7 @@ class Display:
             yield lambda _: None
             return
         with self._console.status("starting") as status:
-            yield lambda text: status.update(Text(on_terminal(text)))
+            yield lambda text: status.update(Text(visible(text)))
 
     def plan(self, sweep: Sweep) -> None:
         """What will run, and what a user must know about the data, unless quiet."""
@@ -80,10 +80,10 @@ class Display:
             reasons.setdefault(reason, []).append(str(spec))
         for reason, specs in reasons.items():
             if len(specs) == 1:
-                print(on_terminal(f"failed: {specs[0]}: {reason}"), file=sys.stderr)
+                print(visible(f"failed: {specs[0]}: {reason}"), file=sys.stderr)
                 continue
             lines = [f"failed: {len(specs)} cells: {reason}", *specs]
-            print(*map(on_terminal, lines), sep="\n  ", file=sys.stderr)
+            print(*map(visible, lines), sep="\n  ", file=sys.stderr)
         if outcome.prompt_tokens:
             self.note(
                 f"{outcome.prompt_tokens:,} prompt tokens, "

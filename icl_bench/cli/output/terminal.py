@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from icl_bench.errors import UserError
-from icl_bench.escaping import on_terminal
+from icl_bench.escaping import visible
 
 _UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
@@ -29,7 +29,7 @@ class Terminal(Console):
 
     def render_str(self, text: str, **options: Any) -> Text:
         """All text that is printed, also that of tables and titles, comes by here."""
-        return super().render_str(on_terminal(text), **options)
+        return super().render_str(visible(text), **options)
 
 
 def console(stderr: bool = False) -> Terminal:

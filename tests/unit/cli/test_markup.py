@@ -23,7 +23,7 @@ from support.in_process import run_command
 from support.models import llama_tokenizer, save_tiny_model, tiny_config
 from support.predictions import cell, frame
 
-from icl_bench.escaping import on_terminal
+from icl_bench.escaping import visible
 from icl_bench.results.exporting import export_results
 from icl_bench.results.importing import import_predictions
 from icl_bench.sweep.tokenized_task import TokenizedTask
@@ -132,7 +132,7 @@ def test_a_terminal_is_given_no_commands_by_the_data(results: Path, tmp_path: Pa
 
 @given(st.text())
 def test_only_what_cannot_be_shown_is_written_otherwise(text: str):
-    shown = on_terminal(text)
+    shown = visible(text)
     shown.encode()
     if text.isprintable():
         assert shown == text

@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
@@ -485,6 +486,19 @@ def test_no_text_from_data_becomes_markup(tmp_path: Path, parsed: Parsed):
     texts = found.data["reader"]["texts"]
     assert any(text.endswith(EVIL) for text in texts)
     assert "<!--" not in made.partition("</style>")[2].partition("window.vegaEmbed")[0]
+
+
+def test_control_characters_in_names_are_written_out_in_figures(tmp_path: Path):
+    made = frame(cell("aabb"), cell("abab", k=7)).drop(columns=["variant", "correct", "valid"])
+    made = made.assign(task="\x1b[2J <b> &\x01", model="m\x00\ufffe", gold="a\x00")
+    made.to_parquet(tmp_path / "odd.parquet")
+    import_predictions(tmp_path / "odd.parquet", tmp_path / "results")
+    written = write_report(
+        tmp_path / "results", tmp_path / "a.html", figures=tmp_path / "figures"
+    ).figures
+    texts = [path.read_text("utf-8") for path in written if path.suffix == ".svg"]
+    assert all(ElementTree.fromstring(text) is not None for text in texts)
+    assert any(r"\x1b[2J &lt;b&gt; &amp;\x01" in text for text in texts)
 
 
 def test_embedded_json_cannot_end_its_script_and_says_the_same():
