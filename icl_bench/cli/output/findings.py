@@ -158,11 +158,16 @@ def _parts(
         yield told, [*kept, Column("attention", "attention"), *columns[at:]], part
 
 
+def _score_of(frame: pd.DataFrame) -> str:
+    """What the scores of a table are, for its columns' titles."""
+    return measure(frame) if "metric" in frame else title(ACCURACY)
+
+
 def _table(columns: Sequence[Column], frame: pd.DataFrame) -> Table:
     table = empty_table()
     for column in columns:
         table.add_column(
-            column.brief,
+            column.brief.format(score=_score_of(frame)),
             justify="left" if column.kind == "text" else "right",
             overflow="fold",
             no_wrap=column.name == "attention",

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from support.in_process import run_command
 from support.predictions import answers, frame, scored
 
 from icl_bench.analysis.best_points import best_points
@@ -62,3 +63,11 @@ def test_the_headline_says_of_how_many_points_it_is_the_highest(tmp_path: Path):
     assert f"({100 * row.ci_low:.1f}–{100 * row.ci_high:.1f}%) by random at k = 25, the" in text
     assert "highest of 3 tested points (100 test rows, 3 draws); the limits" in text
     assert dict(said.sentences)["Saturation"].startswith("random: saturation not told: 3 ks")
+
+
+def test_its_table_in_the_terminal_names_the_score(tmp_path: Path):
+    points().drop(columns=["variant", "valid"]).to_parquet(tmp_path / "made.parquet")
+    import_predictions(tmp_path / "made.parquet", tmp_path / "results")
+    said = run_command("summary", "--results", tmp_path / "results").out
+    assert "the highest accuracy, %" in said
+    assert "{score}" not in said
