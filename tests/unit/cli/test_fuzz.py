@@ -23,7 +23,7 @@ def test_absurd_options_and_damaged_files_end_in_a_clear_line(monkeypatch: pytes
     ("word", "why"),
     [
         ("raises", "KeyError"),
-        ("hangs", "took more than"),
+        ("hangs", "computed for more than"),
         ("exits", "exit code 3"),
         ("prints", "a traceback"),
         ("babbles", "no clear line"),
