@@ -70,5 +70,6 @@ def _words(finding: Finding, findings: Findings) -> dict[str, str]:
     score = measure(scores) if len(scores) else title(ACCURACY)
     based = [str(name) for name in frame.columns if str(name).startswith("base_")]
     names = [name for name in based if finding.column(name).kind == "text"]
-    bases = {name: listed(sorted(set(frame[name]))) for name in names if len(frame)}
+    known = {name: set(frame[name].dropna()) for name in names}
+    bases = {name: listed(sorted(values)) for name, values in known.items() if values}
     return {"score": score, "Score": capital(score), **bases}

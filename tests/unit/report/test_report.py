@@ -211,6 +211,15 @@ def test_fewer_than_three_draws_are_no_key_finding_and_say_so(tmp_path: Path, dr
     assert said["Best"] == f"none is named: {highest} ({few})."
 
 
+def test_a_page_is_made_where_some_points_have_outlying_draws(tmp_path: Path):
+    right, wrong = "a" * 40, "b" * 40
+    said = headlines_of(tmp_path, *(made for draw in range(6) for k in (5, 9) for made in (
+        cell(wrong if draw == 0 and k == 5 else right, right, draw=draw, k=k),
+        cell(right, right, order="by-label", draw=draw, k=k),
+    )))  # fmt: skip
+    assert "outlying draw of the base: 0 (k = 5)" in said["Sorting"]
+
+
 def test_fewer_than_half_of_the_larger_sides_rows_are_no_key_finding(tmp_path: Path):
     right = "a" * 40
     said = headlines_of(tmp_path, *(made for draw in range(3) for made in (
