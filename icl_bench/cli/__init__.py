@@ -121,15 +121,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # whoever read along, like head, has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
-    except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:
-            raise
-        code = _say(f"error: {short(str(error.filename))}: a name too long for a file", 2)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
-    except Exception:
-        traceback.print_exc()
-        code = _say("error: icl-bench itself failed, see above; please report it", CRASHED)
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            code = _say(f"error: {short(str(error.filename))}: a name too long for a file", 2)
+        else:
+            traceback.print_exc()
+            code = _say("error: icl-bench itself failed, see above; please report it", CRASHED)
     if code == INTERRUPTED:
         _say("interrupted; run the same command again to go on", code)
     sys.exit(code)

@@ -80,18 +80,19 @@ def sweep(task: Path, tiny: Path) -> tuple[object, ...]:
 # -- the exit code ------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("bug", [ZeroDivisionError, FileNotFoundError])
 @pytest.mark.parametrize("words", [("models",), ("check", "--baseline", "b.parquet")])
 def test_an_error_of_the_program_itself_is_no_loss_and_no_users_mistake(
-    icl: Run, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+    icl: Run, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], bug: type[Exception]
 ):
     def broken(*_: object, **__: object) -> None:
-        raise ZeroDivisionError("a bug")
+        raise bug("a bug")
 
     monkeypatch.setattr("icl_bench.analysis.baseline_check.check_results", broken)
     monkeypatch.setattr("icl_bench.cli.output.terminal.console", broken)
     done = icl(*words)
     assert done.code == 70
-    assert "ZeroDivisionError: a bug" in done.err
+    assert f"{bug.__name__}: a bug" in done.err
     assert done.err.endswith("error: icl-bench itself failed, see above; please report it\n")
 
 
