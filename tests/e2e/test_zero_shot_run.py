@@ -17,7 +17,7 @@ def test_curves_begin_without_demonstrations(program: Run, tmp_path: Path):
     sweep = ("--k", "0,1", "--draws", "2", "--select", "random,bm25")
     done = program("run", *ASKED, *sweep, *results)
     assert done.returncode == 0, done.stderr
-    assert "4 cells computed" in done.stderr
+    assert "5 cells computed" in done.stderr
     (found,) = (json.loads(program("summary", "--json", *results).stdout),)
     points = {(row["select"], row["k"]): row for row in found["curves"]}
     assert points.keys() == {(select, k) for select in ("random", "bm25") for k in (0, 1)}
