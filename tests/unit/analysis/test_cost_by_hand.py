@@ -189,7 +189,7 @@ def test_both_sides_of_a_break_even_are_given():
 
 def test_orders_that_are_not_the_draws_own_are_not_set_beside_a_training():
     assert queries(sides({"order": "shuffled:3"}, {"order": "by-label"})) == {}
-    assert queries(sides({"select": "hybrid:2", "order": "shuffled:3"})) == {}
+    assert queries(sides({"select": "theirs", "order": "shuffled:3"})) == {}
     assert list(queries(sides({"select": "bm25", "order": "relevance"}))) == ["bm25"]
 
 

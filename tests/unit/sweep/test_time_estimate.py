@@ -78,13 +78,13 @@ def test_with_reuse_each_demonstration_is_computed_once(tmp_path: Path):
 def test_what_is_cached_of_blocks_takes_what_blocks_take(tmp_path: Path):
     """Each demonstration sees itself alone, and only the queries see what went before."""
     shape = Architecture(0, 1, (None,))
-    made = plan(tmp_path, "1,4", draws=1, attention=["block:1,sink=0,local=0"])
+    made = plan(tmp_path, "2,4", draws=1, attention=["block:1,sink=0,local=0"])
     costs = [cost_of(c.prompt_layout, shape, 0.0, "float32") for c in made.cells]
     first, second = made.cells
     (ends,) = second.prompt_layout.ends
     blocks = [end - start for start, end in pairwise([0, *ends])]
-    assert first.prefix_tokens == ends[0]
-    pairs = sum(size * (size + 1) / 2 for size in blocks[1:])
+    assert first.prefix_tokens == ends[1]
+    pairs = sum(size * (size + 1) / 2 for size in blocks[2:])
     for own in second.prompt_layout.own_tokens:
         pairs += sum(range(second.prefix_tokens + 1, second.prefix_tokens + own + 1))
     assert seconds(shape, RATE, made.cells, costs)[1] == pytest.approx(4 * pairs / (0.6 * 2e6))
