@@ -96,6 +96,12 @@ def test_a_cell_that_cannot_run_takes_no_time(tmp_path: Path):
     assert seconds(SHAPE, RATE, cells, costs)[1] == 0.0
 
 
+def test_there_is_a_cost_for_each_cell(tmp_path: Path):
+    cells = plan(tmp_path, "1,2", draws=1).cells
+    with pytest.raises(ValueError, match="shorter"):
+        seconds(SHAPE, RATE, cells, [None])
+
+
 # -- as a user sees it --------------------------------------------------------------------------
 
 
