@@ -160,8 +160,8 @@ def verdicts(folder: Path, module: str, names: Sequence[str]) -> dict[str, str]:
     """Mutant -> killed, survived, or not tried."""
     file = folder / "mutants" / f"icl_bench/{module}.py.meta"
     known = json.loads(file.read_text())["exit_code_by_key"] if file.exists() else {}
-    said: dict[int | None, str] = {None: "not tried", **dict.fromkeys(SURVIVED, "survived")}
-    return {name: said.get(known.get(name), "killed") for name in names}
+    said: dict[int | None, str] = {None: "not tried", **dict.fromkeys(KILLED, "killed")}
+    return {name: said.get(known.get(name), "survived") for name in names}
 
 
 def changes(folder: Path, names: Sequence[str]) -> Iterator[str]:
