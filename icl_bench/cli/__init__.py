@@ -6,7 +6,6 @@ Heavy libraries are imported by the commands that need them, so that ``--help`` 
 from __future__ import annotations
 
 import errno
-import os
 import re
 import sys
 import traceback
@@ -31,7 +30,7 @@ from icl_bench.cli.commands import (
     summary,
     tasks,
 )
-from icl_bench.cli.output.terminal import flush_output, prepare_output, refuse_unwritable
+from icl_bench.cli.output.terminal import drop_the_rest, prepare_output, refuse_unwritable
 from icl_bench.errors import UserError
 from icl_bench.escaping import visible
 from icl_bench.wording import one_line, short
@@ -41,8 +40,9 @@ CRASHED = 70
 such as a loss that ``check`` has found."""
 
 
-INTERRUPTED = 130
-"""The exit code after Ctrl-C, as shells have it."""
+INTERRUPTED, CLOSED = 130, 141
+"""The exit codes after Ctrl-C, and where whoever read along, like head, has closed the pipe, as
+shells have them: 0 and 1 would be results of ``check``, of which the reader saw a part."""
 
 
 ENDLESS = re.compile(r"\S{300,}")
@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 1 something failed, 2 bad usage or input.
 
     A user's mistake ends in one or two lines on standard error, without a traceback; an error of
-    the program with its traceback and 70.
+    the program with its traceback and 70; a closed pipe without a word and 141.
     """
     warnings.showwarning = _one_line
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -118,9 +118,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command = error.ctx.command_path if error.ctx else "icl-bench"
         said = one_line(error.format_message()).rstrip(".")
         code = _say(f"error: {said}; see {command} --help", 2)
-    except BrokenPipeError:  # whoever read along, like head, has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 1
+    except (BrokenPipeError, SystemExit):  # rich and click exit, with 1, where a pipe is closed
+        drop_the_rest()
+        code = CLOSED
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except Exception as error:
@@ -139,10 +139,10 @@ def _run(words: Sequence[str]) -> int | None:
     prepare_output()
     try:
         code: int | None = app(words, prog_name="icl-bench", standalone_mode=False)
+        sys.stdout.flush()
     except OSError as error:
         refuse_unwritable(error)
-        return 0
-    flush_output()
+        raise
     return code
 
 

@@ -143,8 +143,8 @@ class PromptGroup:
 
     def _examples(self, indices: np.ndarray) -> list[Example]:
         """Train rows as this draw's prompts show them."""
-        taught = self.task.perturbed(self.draw)
-        return [taught[i] for i in indices]
+        perturbed = self.task.perturbed(self.draw)
+        return [perturbed[i] for i in indices]
 
     # -- the largest k --------------------------------------------------------------------------
 

@@ -174,7 +174,7 @@ class Runner:
             **maker.changed,
             "prefix_tokens": len(prompts.prefix),
             "shape": self._architecture.as_json() if self._architecture else None,
-            "work": self._work(cell, [row.answer_tokens for row in opened.done.values()]),
+            "work": self._cost(cell, [row.answer_tokens for row in opened.done.values()]),
             **measured,
         }
         names = [row.id for row in asked]
@@ -215,7 +215,7 @@ class Runner:
     def _architecture(self) -> Architecture | None:
         return self.shape() if self.shape else None
 
-    def _work(self, cell: CellPlan, answers: Sequence[int]) -> dict[str, float] | None:
+    def _cost(self, cell: CellPlan, answers: Sequence[int]) -> dict[str, float] | None:
         """Operations and cache bytes of a cell by formula, with the answers that it has."""
         dtype = self.identity_of_backend.get("dtype")
         if self._architecture is None or dtype is None:
@@ -254,8 +254,8 @@ class _PredictionMaker:
         self.changed: dict[str, Any] = {}
         """Answers that the prompts show instead of the data's, by the demonstration's id."""
         if task.perturbation.changes_answers:
-            taught = task.perturbed(group.draw)
-            self.changed["shown_answers"] = {train[i].id: taught[i].answer for i in there}
+            perturbed = task.perturbed(group.draw)
+            self.changed["shown_answers"] = {train[i].id: perturbed[i].answer for i in there}
         self.shared_ids: list[str] | None = None
         self._own_ids: list[tuple[str, ...]] | None = None
         if group.shared:

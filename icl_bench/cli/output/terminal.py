@@ -52,28 +52,18 @@ def prepare_output() -> None:
         reconfigure(errors="backslashreplace")
 
 
-def flush_output() -> None:
-    """Write what is still in memory. Raises ``UserError`` where standard output cannot take it."""
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        refuse_unwritable(error)
-
-
 def refuse_unwritable(error: OSError) -> None:
     """Raise ``UserError`` for what a stream raises that cannot be written, which names no file.
 
-    Files of results say it themselves, so this is standard output. A reader that has seen enough,
-    like head, is no error. Any other error is raised as it is.
+    Files of results say it themselves, so this is standard output. Nothing is raised for any other
+    error, nor for a closed pipe: a reader that has seen enough, like head.
     """
-    if error.filename is not None or error.errno not in _UNWRITABLE:
-        raise error
-    _drop_the_rest()
-    if not isinstance(error, BrokenPipeError):
+    if error.filename is None and error.errno in _UNWRITABLE and error.errno != errno.EPIPE:
+        drop_the_rest()
         raise UserError(f"standard output: cannot be written ({error.strerror})") from None
 
 
-def _drop_the_rest() -> None:
-    """Else the interpreter would try once more to write it, and fail aloud."""
+def drop_the_rest() -> None:
+    """Write no more: else the interpreter would try once more at its end, and fail aloud."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

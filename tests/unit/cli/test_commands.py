@@ -613,7 +613,17 @@ def test_standard_output_that_takes_nothing_is_said_on_one_line(where: str, said
     assert done.stderr.count(b"\n") == 1
 
 
-def test_a_reader_that_has_seen_enough_is_no_error():
+@pytest.mark.parametrize("words", ["models --json", "models", "tasks", "--help"])
+def test_a_closed_pipe_ends_without_a_word_and_with_no_result_of_check(words: str):
+    """Whichever library notices it first: their own code would be 1, which is a loss."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as closed:
+        done = printed(words, stdout=closed)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_reader_that_has_seen_enough_is_told_nothing():
     assert printed("models --json | head -c 1 > /dev/null").stderr == b""
 
 
