@@ -98,6 +98,14 @@ def test_five_rows_with_gaps_are_enough_and_without_any_spread_p_is_0_or_1():
         assert np.isnan(found.gap_p) if p is None else found.gap_p == p
 
 
+def test_a_row_with_as_many_gaps_as_the_mean_row_is_none_with_many():
+    rows = scored(np.tile(np.arange(20) >= 5, (3, 1)))
+    number = rows["test_id"].str[4:].astype(int)
+    scores = np.select([number < 5, number < 10], [1, 3], 2)  # two for the mean row
+    (found,) = curves(rows[rows["draw"] < scores].reset_index(drop=True)).itertuples()
+    assert found.gap_difference == pytest.approx(-1)
+
+
 def test_what_is_missing_not_at_random_is_so_from_5_percent_on_and_once_a_curve():
     table = curves(sweep(0, hard=True)).assign(gap_p=0.05)
     assert not_at_random(table)["k"].tolist() == [1]
