@@ -21,7 +21,7 @@ from icl_bench.analysis.predictions import asked
 from icl_bench.analysis.statistics.alike import asked_alike, filled, on_tests
 from icl_bench.analysis.statistics.best import Candidate, losses
 from icl_bench.analysis.statistics.gaps import Layout
-from icl_bench.analysis.statistics.grid import Grid, grids
+from icl_bench.analysis.statistics.grid import Grid, grids, partition
 from icl_bench.analysis.statistics.paired import compare, holm
 from icl_bench.analysis.words import advice_over, points, try_more
 from icl_bench.demonstrations.selector_spec import cautions
@@ -289,7 +289,7 @@ def _asked_alike(kept: pd.DataFrame) -> _Asked:
     keys, found = grids(kept, POINT)
     found = [grid.joined() for grid in found]
     others, tests = np.zeros(len(found), dtype=bool), [grid.tests for grid in found]
-    for places in keys.groupby(["task", "model"]).indices.values():
+    for places in partition(keys, ["task", "model"])[1]:
         alike = asked_alike([found[place] for place in places])
         others[places] = alike.lack
         for place in places[~alike.lack]:
@@ -303,7 +303,8 @@ def _points(kept: pd.DataFrame, asked: _Asked, costs: pd.DataFrame) -> pd.DataFr
     mean = np.array([Layout(grid.values(scores)).mean for grid in asked.grids], dtype=float)
     gaps = keys.assign(missing=0.0, gap_difference=np.nan, gap_p=np.nan)[GAPS]
     alike = keys[~asked.others]
-    for places in alike.groupby(["task", "model"]).groups.values():
+    for at in partition(alike, ["task", "model"])[1]:
+        places = alike.index.to_numpy()[at]
         points = [asked.grids[place] for place in places]
         whole = filled(points, scores, asked.tests[places[0]])
         mean[places] = [Layout(matrix).mean for matrix in whole]

@@ -73,11 +73,11 @@ def calibration_error(
     counts: dict[tuple[int, ...], Counts] = {}  # by shape: drawing them is slow
     for point in found:
         part = point.joined()
-        shape, there = part.rows.shape, part.rows >= 0
+        shape, known = part.rows.shape, part.rows >= 0
         if shape not in counts:
             counts[shape] = resample(rng, resamples, *shape)
         number = np.full(shape, -1)
-        number[there] = equal_bins(chance[part.rows[there]], bins)
+        number[known] = equal_bins(chance[part.rows[known]], bins)
         parts = part.values(gap) * (number == np.arange(bins)[:, None, None])
         again = means(parts, counts[shape], student=False)
         rows.append((*_limits(_of_bins(parts), again), part.predictions))
