@@ -21,6 +21,7 @@ from scipy.stats import norm
 
 from icl_bench.analysis.statistics.best import Candidate, best_interval, losses
 from icl_bench.analysis.statistics.contrast import contrast, judge
+from icl_bench.analysis.statistics.grid import Grid
 from icl_bench.analysis.statistics.intervals import mean_interval
 from icl_bench.analysis.statistics.paired import holm
 
@@ -138,13 +139,14 @@ def taken_of(sample: np.ndarray, alike: bool) -> tuple[int, bool]:
 
     That is ``analysis.advice.advise`` on arrays: points are in order of cost, all in the budget.
     """
-    draws = np.arange(sample.shape[1])
+    draws, tests = (np.arange(size) for size in sample.shape[1:])
+    places = np.arange(sample.size).reshape(sample.shape)
     candidates = [
-        Candidate(scores, draws, "same" if alike else str(number))
-        for number, scores in enumerate(sample)
+        Candidate(Grid(draws, tests, rows), "same" if alike else str(number))
+        for number, rows in enumerate(places)
     ]
     best = int(sample.mean(axis=(1, 2)).argmax())
-    told = holm(losses(candidates, range(best), MARGIN).large) <= 0.05
+    told = holm(losses(candidates, sample.ravel(), range(best), MARGIN).large) <= 0.05
     return (int(told.argmax()), True) if told.any() else (best, False)
 
 

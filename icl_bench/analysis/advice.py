@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,12 +15,15 @@ from icl_bench.analysis.cell_cost import CellCost
 from icl_bench.analysis.columns import POINT
 from icl_bench.analysis.comparisons import source
 from icl_bench.analysis.cost import cost
-from icl_bench.analysis.draws import is_drawn
+from icl_bench.analysis.draws import DRAWS_AND_TESTS, interval_over, is_drawn
+from icl_bench.analysis.missing import in_words, missing_scores
 from icl_bench.analysis.predictions import asked
+from icl_bench.analysis.statistics.alike import asked_alike, filled, on_tests
 from icl_bench.analysis.statistics.best import Candidate, losses
-from icl_bench.analysis.statistics.grid import Grid, grids
+from icl_bench.analysis.statistics.gaps import Layout
+from icl_bench.analysis.statistics.grid import Grid, grids, partition
 from icl_bench.analysis.statistics.paired import compare, holm
-from icl_bench.analysis.words import points, try_more
+from icl_bench.analysis.words import advice_over, points, try_more
 from icl_bench.demonstrations.selector_spec import cautions
 from icl_bench.errors import UserError
 from icl_bench.metrics.scores import ACCURACY, metrics, scored, title
@@ -53,7 +55,11 @@ TEST = ["difference", "ci_low", "ci_high", "p", "p_holm", "rows", "draws", "base
 LOSSES = ["p_margin", "p_worse"]
 
 
-ADVICE = [*POINT, "metric", "mean", *QUERY_COSTS, "verdict", "advised", *TEST, *LOSSES]
+GAPS = ["missing", "gap_difference", "gap_p"]
+
+
+ADVICE = [*POINT, "metric", "mean", *QUERY_COSTS, "verdict", "advised", *TEST, *LOSSES,
+          "interval_over", "possible", *GAPS]  # fmt: skip
 
 
 OTHERS = "other test examples"
@@ -155,13 +161,16 @@ def advise(
     orders. The best found is the one with the highest mean of ``value``, by default of the task's
     own score (:func:`icl_bench.metrics.scores.scored`), within the budget, the cheapest
     of equals. All means and tests are on the test examples that most points of the task and model
-    were asked (of equals, the larger set).
+    were asked (:func:`icl_bench.analysis.statistics.alike.asked_alike`; of equals, the larger set),
+    and use all scores that are there.
 
-    One row a point: the setting, k, ``metric`` (what is compared), ``mean`` (over the draws and
-    test examples that are complete), computed_tokens, prompt_tokens and seconds of a query, and
-    ``verdict``:
+    One row a point: the setting, k, ``metric`` (what is compared), ``mean`` (over draws and test
+    examples; what a candidate lacks is filled in,
+    :func:`icl_bench.analysis.statistics.alike.filled`), computed_tokens, prompt_tokens and seconds
+    of a query, and ``verdict``:
 
-    - ``other test examples``: some of those that most were asked are missing; no candidate;
+    - ``other test examples``: more than a quarter of those that most were asked are missing; no
+      candidate;
     - ``one draw``: of demonstrations that are drawn, beside points with more; no candidate, as a
       single draw says nothing of others;
     - ``over budget``, ``cost unknown``, ``best``, ``not cheaper`` (than the best): not tested;
@@ -181,6 +190,12 @@ def advise(
     both points draw their demonstrations in one way. With a single draw everywhere both are 1.
     The best found has a p_margin too, corrected over the points that may be meant by it
     (Bonferroni): where it is above ``alpha``, another point may be better by ``margin`` or more.
+    ``interval_over`` says what the comparison with the best found takes samples of, or where there
+    is none the point's mean (:func:`icl_bench.analysis.draws.interval_over`).
+
+    Last ``possible``, the scores that a candidate would have if none were missing, and ``missing``,
+    those it lacks, with gap_difference and gap_p over all candidates of the task and model: whether
+    scores are missing at random (:func:`icl_bench.analysis.missing.missing_scores`).
 
     In simulations (docs/statistics.md), a point that loses ``margin`` or more was advised in 0 to
     4% of samples. With 250 test examples, where draws differ by 1.5 points, a cheap point that
@@ -189,10 +204,11 @@ def advise(
 
     Raises ValueError if a test example was predicted twice in one draw of a point.
     """
-    kept, others = _asked_alike(_candidates(scored(frame, value)))
-    table = _points(kept, costs)
-    table.loc[others, "verdict"] = OTHERS
-    table.loc[_single(kept, table), "verdict"] = ONE_DRAW
+    kept = _candidates(scored(frame, value))
+    asked = _asked_alike(kept)
+    table = _points(kept, asked, costs)
+    table.loc[asked.others, "verdict"] = OTHERS
+    table.loc[_single(asked, table), "verdict"] = ONE_DRAW
     alike = ~table["verdict"].isin(NO_CANDIDATE)
     if budget.limit is not None:
         table.loc[alike & (table[budget.cost] > budget.limit), "verdict"] = "over budget"
@@ -205,10 +221,11 @@ def advise(
         bests |= dict.fromkeys(part.index[part["rank"] < part["rank"][best]], best)
         table.loc[best, "verdict"] = "best"
     tested = list(bests)
-    numbered = kept.assign(point=kept.groupby(POINT, sort=True).ngroup())
-    table.loc[tested, TEST] = _tests(numbered, table["select"], table["k"], bests)
+    beside = _tests(asked.of(kept), table["select"], table["k"], bests)
+    table.loc[tested, TEST] = beside[TEST]
+    table.loc[tested, "interval_over"] = beside["interval_over"]
     table["p_holm"] = table.groupby(["task", "model"])["p"].transform(holm)
-    found = _losses(kept, table.loc[within.index], tested, margin)
+    found = _losses(asked, table.loc[within.index], tested, margin)
     table[LOSSES] = found.reindex(table.index)
     small, worse = (table.loc[tested, name] <= alpha for name in LOSSES)
     table.loc[tested, "verdict"] = np.select([small, worse], ["as good", "worse"], UNSURE)
@@ -245,85 +262,111 @@ def _candidates(frame: pd.DataFrame) -> pd.DataFrame:
     return kept[~no_prompt & ~shuffled].reset_index(drop=True)
 
 
-def _asked_alike(kept: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray]:
-    """What of the predictions is on the test examples that most points have, for each task and
-    model, and which points lack some of them: ``(points,)`` bool. Those keep all of theirs.
-    """
-    keys, found = grids(kept, POINT)
-    sets = [frozenset(grid.whole().tests.tolist()) for grid in found]
-    others, parts = np.zeros(len(found), dtype=bool), []
-    for places in keys.groupby(["task", "model"]).indices.values():
-        counts = Counter(sets[place] for place in places)
-        most = max(counts, key=lambda tests: (counts[tests], len(tests)))
-        for place in places:
-            rows, tests = found[place].rows, found[place].tests
-            others[place] = not most <= sets[place]
-            parts.append(rows if others[place] else rows[:, np.isin(tests, list(most))])
-    rows = np.concatenate([part.ravel() for part in parts]) if parts else np.arange(0)
-    return kept.iloc[np.sort(rows[rows >= 0])].reset_index(drop=True), others
+@dataclass(frozen=True)
+class _Asked:
+    """Points on the test examples that most points of their task and model were asked."""
+
+    keys: pd.DataFrame
+    """What tells the points apart, a row each; its index is their place."""
+    grids: list[Grid]
+    """Of each point; those that lack too much have all of theirs."""
+    others: np.ndarray
+    """Which points these are: ``(points,)``."""
+    tests: list[np.ndarray]
+    """The codes of the examples that each point should have, ``(test,)``."""
+    scores: np.ndarray
+    """The column of the frame."""
+
+    def of(self, kept: pd.DataFrame) -> pd.DataFrame:
+        """The rows of the frame that are on these examples, with the place of their ``point``."""
+        place = np.full(len(kept), -1)
+        for at, grid in enumerate(self.grids):
+            place[grid.rows[grid.rows >= 0]] = at
+        return kept.assign(point=place)[place >= 0].reset_index(drop=True)
 
 
-def _points(kept: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
-    """The points with mean and costs, not judged yet; the index is their place in order."""
+def _asked_alike(kept: pd.DataFrame) -> _Asked:
     keys, found = grids(kept, POINT)
-    values = kept["score"].to_numpy(dtype=float)
-    means = [float(values[grid.whole().rows].mean()) for grid in found]
-    table = keys.assign(metric=keys["task"].map(metrics(kept)), mean=np.array(means, dtype=float))
+    found = [grid.joined() for grid in found]
+    others, tests = np.zeros(len(found), dtype=bool), [grid.tests for grid in found]
+    for places in partition(keys, ["task", "model"])[1]:
+        alike = asked_alike([found[place] for place in places])
+        others[places] = alike.lack
+        for place in places[~alike.lack]:
+            found[place], tests[place] = on_tests(found[place], alike.tests), alike.tests
+    return _Asked(keys, found, others, tests, kept["score"].to_numpy(dtype=float))
+
+
+def _points(kept: pd.DataFrame, asked: _Asked, costs: pd.DataFrame) -> pd.DataFrame:
+    """The points with means, gaps and costs, not judged yet; the index is their place in order."""
+    keys, scores = asked.keys, asked.scores
+    mean = np.array([Layout(grid.values(scores)).mean for grid in asked.grids], dtype=float)
+    gaps = keys.assign(missing=0.0, gap_difference=np.nan, gap_p=np.nan)[GAPS]
+    alike = keys[~asked.others]
+    for at in partition(alike, ["task", "model"])[1]:
+        places = alike.index.to_numpy()[at]
+        points = [asked.grids[place] for place in places]
+        whole = filled(points, scores, asked.tests[places[0]])
+        mean[places] = [Layout(matrix).mean for matrix in whole]
+    if len(alike):
+        found = [asked.grids[place] for place in alike.index]
+        missing = missing_scores(alike, found, scores, by=["task", "model"])
+        gaps.loc[alike.index, GAPS] = np.column_stack(missing)
+    table = keys.assign(metric=keys["task"].map(metrics(kept)), mean=mean)
     prices = costs[[*POINT, *QUERY_COSTS]].astype({name: keys[name].dtype for name in POINT})
     table = table.merge(prices, on=POINT, how="left")
     table[[*TEST, *LOSSES]] = np.nan
-    return table.assign(verdict="not cheaper", advised=False)
+    over = [interval_over(len(grid.draws) > 1) for grid in asked.grids]
+    sizes = [len(g.draws) * len(t) for g, t in zip(asked.grids, asked.tests, strict=True)]
+    return table.assign(
+        verdict="not cheaper", advised=False, interval_over=np.array(over, dtype=object),
+        possible=np.array(sizes, dtype=np.int64), **gaps.astype({"missing": np.int64}),
+    )  # fmt: skip
 
 
-def _single(kept: pd.DataFrame, table: pd.DataFrame) -> np.ndarray:
+def _single(asked: _Asked, table: pd.DataFrame) -> np.ndarray:
     """Which candidates have a single draw where others have more: ``(points,)`` bool."""
     drawn = table["select"].map(is_drawn).to_numpy(dtype=bool) & (table["k"] > 0).to_numpy()
-    draws = kept.groupby(POINT, sort=True)["draw"].nunique().to_numpy()
-    alike = (table["verdict"] != OTHERS).to_numpy()
+    draws = np.array([len(grid.draws) for grid in asked.grids], dtype=int)
+    drawn &= ~asked.others
     pairs = [table["task"], table["model"]]
-    most = table.assign(draws=np.where(alike & drawn, draws, 0)).groupby(pairs)["draws"]
-    return np.asarray(alike & drawn & (draws == 1) & (most.transform("max") > 1).to_numpy())
+    most = table.assign(draws=np.where(drawn, draws, 0)).groupby(pairs)["draws"]
+    return np.asarray(drawn & (draws == 1) & (most.transform("max") > 1).to_numpy())
 
 
-def _losses(
-    kept: pd.DataFrame, within: pd.DataFrame, tested: list[Any], margin: float
-) -> pd.DataFrame:
+def _losses(asked: _Asked, within: pd.DataFrame, tested: list[Any], margin: float) -> pd.DataFrame:
     """The columns of ``LOSSES`` of the tested points; ``within`` has the candidates.
 
     Those found to be the best have no p_worse.
     """
     import pandas as pd
 
-    _, found = grids(kept, POINT)
-    values = kept["score"].to_numpy(dtype=float)
     table = pd.DataFrame(np.nan, index=within.index, columns=LOSSES)
     for _, part in within.groupby(["task", "model"]):
         best = int((part["verdict"] == "best").argmax())
         of = np.flatnonzero(part.index.isin(tested)).tolist()
         candidates = [
-            _candidate(found[place], values, select, k)
+            _candidate(asked.grids[place], select, k)
             for place, select, k in zip(part.index, part["select"], part["k"], strict=True)
         ]
-        large, none = losses(candidates, [best, *of], margin)
+        large, none = losses(candidates, asked.scores, [best, *of], margin)
         table.loc[part.index[of], LOSSES] = np.column_stack([holm(large[1:]), holm(none[1:])])
         others = len(candidates) - 1
         table.loc[part.index[best], "p_margin"] = min(large[0] * others, 1.0)
     return table
 
 
-def _candidate(grid: Grid, values: np.ndarray, select: str, k: int) -> Candidate:
-    whole = grid.whole()
+def _candidate(grid: Grid, select: str, k: int) -> Candidate:
     drawn = k > 0 and is_drawn(select)  # without demonstrations nothing is drawn
-    judged = len(whole.draws) > 1 or not drawn
-    return Candidate(values[whole.rows], whole.draws, source(select) if k else "", judged)
+    return Candidate(grid, source(select) if k else "", len(grid.draws) > 1 or not drawn)
 
 
 def _tests(
     kept: pd.DataFrame, selects: pd.Series[Any], shots: pd.Series[Any], bests: dict[Any, Any]
 ) -> pd.DataFrame:
-    """The columns of ``TEST`` of each point beside its best, which ``bests`` names; one-sided.
+    """The columns of ``TEST`` and interval_over of each point beside its best; one-sided.
 
-    ``selects`` and ``shots`` are the points' selectors and k.
+    ``bests`` names it; ``selects`` and ``shots`` are the points' selectors and k.
     """
     import pandas as pd
 
@@ -341,7 +384,8 @@ def _tests(
         parts.append(compare(part.assign(select=names, **same), {"select": "best"}, matched=matched,
                              alternative="less"))  # fmt: skip
     found = pd.concat(parts)
-    return found.set_index(found["select"].astype(int))[TEST].reindex(places.index)
+    found = found.set_index(found["select"].astype(int))
+    return found[[*TEST, "interval_over"]].reindex(places.index)
 
 
 # -- in words -----------------------------------------------------------------------------------
@@ -381,8 +425,10 @@ def _said(part: pd.DataFrame, budget: Budget, margin: float) -> Iterator[str]:
         best = next(row for row in rows if row["verdict"] == "best")
         advised = next(row for row in rows if row["advised"])
         yield from _advice(part, best, advised, budget, margin)
+        yield from advice_over([advised, best])
+    yield from _gaps(part)
     for verdict, why in (
-        (OTHERS, "not asked all of the test examples that most points were"),
+        (OTHERS, "lacking over a quarter of the test examples that most points have"),
         (ONE_DRAW, "a single draw says nothing of others; try --draws 3"),
     ):
         number = int((part["verdict"] == verdict).sum())
@@ -435,6 +481,16 @@ def _advice(
     yield from cautions(row["select"] for row in (advised, best))
 
 
+def _gaps(part: pd.DataFrame) -> Iterator[str]:
+    """What candidates lack, and whether they lack it at random."""
+    alike = part[part["verdict"] != OTHERS]
+    missing = int(alike["missing"].sum())
+    if missing:
+        yield f"{missing:,} of {counted(int(alike['possible'].sum()), 'score')} missing"
+    for row in alike[alike["gap_p"] <= ALPHA].head(1).to_dict("records"):
+        yield in_words(row["gap_difference"], row["gap_p"])
+
+
 def _priced(part: pd.DataFrame, budget: Budget) -> pd.DataFrame:
     """The candidates whose cost is known."""
     return part[part[budget.cost].notna() & ~part["verdict"].isin(NO_CANDIDATE)]
@@ -462,7 +518,8 @@ def _beside(row: dict[Any, Any]) -> str:
     return (
         f"beside the best found {points(row)} "
         f"(paired by test example; {counted(int(row['rows']), 'test example')}, "
-        f"{counted(int(row['draws']), 'draw')} beside {int(row['base_draws'])})"
+        f"{counted(int(row['draws']), 'draw')} beside {int(row['base_draws'])}"
+        f"{'' if row['interval_over'] == DRAWS_AND_TESTS else ', over ' + row['interval_over']})"
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.finding import Finding, Printed, Section
 from icl_bench.analysis.statistics.bootstrap import Counts, means, resample
+from icl_bench.analysis.statistics.gaps import Layout
 from icl_bench.analysis.statistics.grid import grids
 
 if TYPE_CHECKING:
@@ -55,10 +56,12 @@ def calibration_error(
 
     The bins are :func:`reliability`'s, weighted by their predictions (Nguyen & O'Connor 2015,
     EMNLP). Chance alone makes the error larger, as differences of either sign add up: its lower
-    limit counts this, so that a calibrated model's is 0.
+    limit counts this, so that a calibrated model's is 0. Where scores are missing, test examples
+    count alike (:class:`icl_bench.analysis.statistics.gaps.Layout`), however many draws have them.
 
     Columns: the setting, k, error, ci_low, ci_high (95%, see :func:`_limits`), predictions and
-    left_out (those without a probability, or outside of the part that is complete in all draws).
+    left_out (those without a probability, or in draws that have no test example in common with the
+    others).
     """
     import pandas as pd
 
@@ -69,17 +72,26 @@ def calibration_error(
     rows = []
     counts: dict[tuple[int, ...], Counts] = {}  # by shape: drawing them is slow
     for point in found:
-        whole = point.whole().rows
-        if whole.shape not in counts:
-            counts[whole.shape] = resample(rng, resamples, *whole.shape)
-        number = equal_bins(chance[whole].ravel(), bins).reshape(whole.shape)
-        parts = gap[whole] * (number == np.arange(bins)[:, None, None])
-        again = means(parts, counts[whole.shape], student=False)
-        rows.append((*_limits(parts.mean(axis=(1, 2)), again), whole.size))
+        part = point.joined()
+        shape, known = part.rows.shape, part.rows >= 0
+        if shape not in counts:
+            counts[shape] = resample(rng, resamples, *shape)
+        number = np.full(shape, -1)
+        number[known] = equal_bins(chance[part.rows[known]], bins)
+        parts = part.values(gap) * (number == np.arange(bins)[:, None, None])
+        again = means(parts, counts[shape], student=False)
+        rows.append((*_limits(_of_bins(parts), again), part.predictions))
     table = keys.join(pd.DataFrame(rows, columns=["error", "ci_low", "ci_high", "predictions"]))
     there = frame[frame["correct"].notna()].groupby(POINT, observed=True).size().rename("left_out")
     table = table.join(there, on=POINT)
     return table.assign(left_out=table["left_out"] - table["predictions"])
+
+
+def _of_bins(parts: np.ndarray) -> np.ndarray:
+    """Means of ``(bins, draws, test)``, of which all have the same gaps: ``(bins,)``."""
+    if np.isnan(parts).any():
+        return np.array([Layout(part).mean for part in parts])
+    return np.asarray(parts.mean(axis=(1, 2)))
 
 
 def _limits(gaps: np.ndarray, again: np.ndarray) -> tuple[float, float, float]:

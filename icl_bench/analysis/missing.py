@@ -35,11 +35,14 @@ class Missing(NamedTuple):
     """Of the curve: see :func:`missing_scores`. NaN for points that lack nothing."""
 
 
-def missing_scores(keys: pd.DataFrame, grids: Sequence[Grid], score: np.ndarray) -> Missing:
+def missing_scores(
+    keys: pd.DataFrame, grids: Sequence[Grid], score: np.ndarray, by: Sequence[str] = SETTING
+) -> Missing:
     """Count the scores that points lack, and test for each curve whether they lack them at random.
 
     ``keys`` has the columns of a setting, a row a point; ``grids`` are the points' predictions, of
-    whose frame ``score`` is a column. A test example has many gaps where it lacks more scores, over
+    whose frame ``score`` is a column. With ``by``, what has the same values in these columns is
+    taken together instead of a curve. A test example has many gaps where it lacks more scores, over
     all draws and points of the curve, than the mean example; where few scores are missing, these
     are all examples with a gap. ``gap_difference`` is their mean score minus that of the others,
     each example's over the draws and points that have it, these taken from their own means.
@@ -51,7 +54,7 @@ def missing_scores(keys: pd.DataFrame, grids: Sequence[Grid], score: np.ndarray)
     """
     count = np.zeros(len(keys), dtype=np.int64)
     difference, p = np.full((2, len(keys)), np.nan)
-    _, curves = partition(keys, SETTING)
+    _, curves = partition(keys, by)
     for at in curves:
         points = [grids[place] for place in at]
         tests = reduce(np.union1d, [point.tests for point in points])

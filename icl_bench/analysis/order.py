@@ -99,6 +99,9 @@ def noise_floor(frame: pd.DataFrame) -> pd.DataFrame:
     if "prompt_hash" not in frame:
         frame = frame.assign(prompt_hash=None)
     again = frame["prompt_hash"].notna() & frame["prompt_hash"].duplicated(keep=False)
+    if not again.any():
+        nothing = frame.iloc[:0].assign(other_variant=None, differs=False)
+        return shares(nothing, RUNS, "differs", "changed")
     runs = frame.loc[again, [*PROMPT, "variant", "draw", "prediction"]]
     runs = runs.assign(variant=runs["variant"].astype(object))
     further = runs.duplicated([*PROMPT, "variant"])

@@ -12,6 +12,7 @@ import numpy as np
 from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.curves import SATURATED, saturation
 from icl_bench.analysis.finding import Finding, Printed, Section
+from icl_bench.analysis.statistics.alike import all_or_common, filled, on_tests
 from icl_bench.analysis.statistics.bootstrap import means, resample
 from icl_bench.analysis.statistics.gaps import Layout
 from icl_bench.analysis.statistics.grid import Grid, grids, partition
@@ -48,13 +49,16 @@ def saturation_chances(
     """How often each k is the saturation point when draws and test examples are resampled.
 
     The point itself is :func:`icl_bench.analysis.curves.saturation`'s (Bertsch et al. 2025,
-    appendix A). All ks of a curve share the test examples that they have in common, and are
-    resampled together.
+    appendix A). All ks of a curve are resampled together, on the test examples that any of them
+    has; an example that a k lacks is taken to be as far from the other ks as what it has
+    (:func:`icl_bench.analysis.statistics.alike.filled`). Only where a k has less than three
+    quarters of them are all on those that they have in common: it was asked others.
 
     Columns: the setting, k, metric and score (``metrics.scores.scored``), accuracy (the
     score where it is that, else missing), chance (the share of resamples in which this k is the
     point; 1 over a curve), saturated (whether it is the point of the sample itself), rows (test
-    examples) and left_out (predictions on others, or in incomplete draws).
+    examples) and left_out (predictions on others, or in draws that have no test example in common
+    with the others). Whether scores are missing at random, the curves say.
     """
     import pandas as pd
 
@@ -67,12 +71,14 @@ def saturation_chances(
     of_label = (keys["task"].astype(object).map(of_task) == ACCURACY).to_numpy()
     # labels first: their random numbers do not depend on what else is in the folder
     for at in sorted(partition(keys, SETTING)[1], key=lambda at: not of_label[at[0]]):
-        parts = _common([found[place] for place in at])
-        score, chance = _chances(parts, scores, rng, resamples)
-        used = np.array([part.rows.size for part in parts])
+        points = [found[place].joined() for place in at]
+        tests = all_or_common(points)
+        points = [on_tests(point, tests) for point in points]
+        score, chance = _chances(points, scores, tests, rng, resamples)
+        used = np.array([point.predictions for point in points])
         there = np.array([found[place].predictions for place in at])
         tables.append(keys.iloc[at].assign(
-            score=score, chance=chance, rows=len(parts[0].tests), left_out=there - used
+            score=score, chance=chance, rows=len(tests), left_out=there - used
         ))  # fmt: skip
     if not tables:
         return pd.DataFrame(columns=CHANCES)
@@ -134,33 +140,24 @@ def saturation_said(row: Any) -> str:
     return f"not saturated within the tested k, up to {row.max_k:,}{sure}"
 
 
-def _common(points: list[Grid]) -> list[Grid]:
-    """The complete parts, on the test examples that all of them have."""
-    points = [point.whole() for point in points]
-    tests = reduce(np.intersect1d, [point.tests for point in points])
-    return [
-        point.take(np.arange(len(point.draws)), np.flatnonzero(np.isin(point.tests, tests)))
-        for point in points
-    ]
-
-
 def _chances(
-    points: list[Grid], scores: np.ndarray, rng: np.random.Generator, resamples: int
-) -> tuple[np.ndarray, np.ndarray]:
+    points: list[Grid], scores: np.ndarray, tests: np.ndarray, rng: np.random.Generator,
+    resamples: int,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Mean scores, and chances of being the saturation point, ``(k,)``; NaN without examples."""
-    if not len(points[0].tests):
+    if not len(tests):
         nothing = np.full(len(points), np.nan)
         return nothing, nothing
     draws = reduce(np.union1d, [point.draws for point in points])
-    counts = resample(rng, resamples, len(draws), len(points[0].tests))
-    mean = np.array([scores[point.rows].mean() for point in points])
+    counts = resample(rng, resamples, len(draws), len(tests))
+    matrices = filled(points, scores, tests)
+    mean = np.array([Layout(matrix).mean for matrix in matrices])
     again = np.empty((len(points), resamples))
-    for number, point in enumerate(points):
+    for number, matrix in enumerate(matrices):
         own = counts
-        if len(point.draws) < len(draws):  # points of fewer draws are resampled among these
-            of_draws = resample(rng, resamples, len(point.draws), 1).draws
-            own = counts._replace(draws=of_draws)
-        again[number] = means(scores[point.rows], own)
+        if len(matrix) < len(draws):  # points of fewer draws are resampled among these
+            own = counts._replace(draws=resample(rng, resamples, len(matrix), 1).draws)
+        again[number] = means(matrix, own)
     first = (again >= SATURATED * again.max(axis=0)).argmax(axis=0)
     return mean, np.bincount(first, minlength=len(points)) / resamples
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.analysis.draws import ENOUGH_DRAWS, ONE_SIDE, TESTS_ONLY, is_drawn
@@ -17,6 +18,9 @@ UNPERTURBED = "unperturbed"
 
 MORE_DRAWS = {1: 3, 2: 5}
 """Draws of a comparison -> how many to try where it tells nothing apart."""
+
+
+SILENT = "it says nothing of other demonstrations"
 
 
 MOST_OUTLYING = 6
@@ -99,9 +103,23 @@ def _over(table: pd.DataFrame) -> list[str]:
         if count:
             found.append(
                 f"1 draw: the 95% interval of {count:,} of {counted(len(table), 'point')} is over "
-                f"{over}; it says nothing of other demonstrations"
+                f"{over}; {SILENT}"
             )
     return found
+
+
+def advice_over(rows: Iterable[Mapping[Any, Any]]) -> list[str]:
+    """What advice is over, where it stands on one draw of what is drawn.
+
+    ``rows`` are what is advised and the best found, of
+    :func:`icl_bench.analysis.advice.advise`'s table.
+    """
+    for row in rows:
+        drawn = row["k"] > 0 and is_drawn(row["select"])
+        if row["interval_over"] == ONE_SIDE or (drawn and row["interval_over"] == TESTS_ONLY):
+            more = f"; try --draws {MORE_DRAWS[1]}"
+            return [f"1 draw: this advice is over {row['interval_over']}; {SILENT}{more}"]
+    return []
 
 
 def outlying(table: pd.DataFrame) -> list[str]:

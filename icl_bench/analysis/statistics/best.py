@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ import numpy as np
 from icl_bench.analysis.statistics.contrast import Contrast, contrast, judge
 from icl_bench.analysis.statistics.draw_ratios import DrawSquares, moderated
 from icl_bench.analysis.statistics.gaps import Layout
+from icl_bench.analysis.statistics.grid import Grid
 from icl_bench.analysis.statistics.intervals import (
     Interval,
     joined,
@@ -17,17 +19,16 @@ from icl_bench.analysis.statistics.intervals import (
     variance_parts,
     wilson,
 )
+from icl_bench.analysis.statistics.meeting import meet
 
 
 class Candidate(NamedTuple):
-    """The scores of one point on the test examples that all candidates have."""
+    """One point among others."""
 
-    scores: np.ndarray
-    """``(draws, test)``"""
-    draws: np.ndarray
-    """Numbers of the draws, ascending: ``(draws,)``."""
+    grid: Grid
+    """Its predictions; its draws are common with another's where their numbers are equal and ..."""
     source: str
-    """What the draws are of: those of one number are the same within it."""
+    """... this is too: what the draws are of."""
     judged: bool = True
     """Whether its draws can speak for others: a single one of what is drawn cannot."""
 
@@ -41,8 +42,12 @@ class Losses(NamedTuple):
     """Of no loss at all: small where the point is not the best."""
 
 
-def losses(candidates: Sequence[Candidate], of: Sequence[int], margin: float) -> Losses:
+def losses(
+    candidates: Sequence[Candidate], scores: np.ndarray, of: Sequence[int], margin: float
+) -> Losses:
     """Test how much the candidates in the places ``of`` lose against the best of all candidates.
+
+    ``scores`` is a column of the frame whose rows the candidates' grids are.
 
     Which one is the best is not known. A point loses less than ``margin`` if it does so against
     each other one, so that ``large`` is the largest of the single p values and needs no correction
@@ -51,27 +56,26 @@ def losses(candidates: Sequence[Candidate], of: Sequence[int], margin: float) ->
     times their number (Bonferroni). Neither is corrected for the points ``of``.
 
     Single p values are one-sided, those of :func:`icl_bench.analysis.statistics.contrast.judge`;
-    test examples are paired, and draws where both have some of one source in common. They are 1
-    where a candidate is not ``judged``.
+    test examples are paired, and draws where both have some of one source in common
+    (:func:`icl_bench.analysis.statistics.meeting.meet`). They are 1 where a candidate is not
+    ``judged``, or where two have no score in common.
     """
     pairs = [(i, j) for i in of for j in range(len(candidates)) if j != i]
     if not pairs:
         return Losses(np.zeros(len(of)), np.ones(len(of)))
     told = np.array([candidates[i].judged and candidates[j].judged for i, j in pairs])
-    found = [_beside(candidates[i], candidates[j]) for i, j in pairs]
+    found = [_beside(candidates[i], candidates[j], scores) for i, j in pairs]
+    told &= np.array([not math.isnan(one.difference) for one in found])
     shifted = [one._replace(centre=one.centre + margin) for one in found]
     large = np.where(told, judge(shifted, "greater")[2], 1.0).reshape(len(of), -1)
     none = np.where(told, judge(found, "less")[2], 1.0).reshape(len(of), -1)
     return Losses(large.max(axis=1), np.minimum(none.min(axis=1) * none.shape[1], 1.0))
 
 
-def _beside(one: Candidate, other: Candidate) -> Contrast:
+def _beside(one: Candidate, other: Candidate, scores: np.ndarray) -> Contrast:
     """Two candidates compared, in common draws where there are any."""
-    if one.source == other.source:
-        _, here, there = np.intersect1d(one.draws, other.draws, return_indices=True)
-        if len(here):
-            return contrast(one.scores[here], other.scores[there], True)
-    return contrast(one.scores, other.scores, False)
+    met = meet(one.grid, other.grid, one.source == other.source)
+    return contrast(met.point.values(scores), met.base.values(scores), met.matched)
 
 
 def best_interval(points: Sequence[np.ndarray], level: float = 0.95) -> Interval:

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from icl_bench.analysis.statistics.gaps import Layout
+from icl_bench.analysis.statistics.intervals import variance_parts
 from icl_bench.analysis.statistics.mean_squares import mean_squares
 
 
@@ -42,9 +44,17 @@ def means(scores: np.ndarray, counts: Counts, student: bool = True) -> np.ndarra
     quantile to the normal one (Hesterberg 2015, Am. Stat. 69:371, on narrowness). This ratio is
     left out without ``student``, where many means are added up and so many would rarely all be
     far off.
+
+    NaN is a gap. Means of draws and test examples, and how far they vary by chance, are then those
+    of :class:`icl_bench.analysis.statistics.gaps.Layout`; every draw and every example needs a
+    score.
     """
     from scipy.special import ndtri, stdtrit
 
+    if np.isnan(scores).any():
+        flat = scores.reshape(-1, *scores.shape[-2:])
+        again = np.array([_with_gaps(one, counts, student) for one in flat])
+        return again.reshape(*scores.shape[:-2], -1)
     by_draw, by_test = scores.mean(axis=-1), scores.mean(axis=-2)
     mean = by_draw.mean(axis=-1, keepdims=True)
     by_draw, by_test = by_draw - mean, by_test - mean
@@ -53,6 +63,23 @@ def means(scores: np.ndarray, counts: Counts, student: bool = True) -> np.ndarra
         of_draw = of_draw * stdtrit(scores.shape[-2] - 1, 0.975) / ndtri(0.975)
     moved = of_draw * (by_draw @ counts.draws.T) / scores.shape[-2]
     return np.asarray(mean + moved + of_test * (by_test @ counts.tests.T) / scores.shape[-1])
+
+
+def _with_gaps(scores: np.ndarray, counts: Counts, student: bool) -> np.ndarray:
+    """The same of one ``(draws, test)`` with gaps: deviations that vary as the two parts do."""
+    from scipy.special import ndtri, stdtrit
+
+    layout = Layout(scores)
+    again = np.full(len(counts.tests), layout.mean)
+    variances = variance_parts(layout.squares, scores.size)
+    quantile = float(stdtrit(layout.freedom, 0.975) / ndtri(0.975)) if student else 1.0
+    sides = ((layout.by_draw, counts.draws, quantile), (layout.by_test, counts.tests, 1.0))
+    for variance, (values, count, wider) in zip(variances, sides, strict=True):
+        apart = values - values.mean()
+        squares = float((apart**2).sum()) / len(apart) ** 2
+        if squares > 0:
+            again += wider * np.sqrt(variance / squares) * (count @ apart) / len(apart)
+    return again
 
 
 def _stretch(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from icl_bench.analysis.statistics.trigamma import inverse_trigamma
+
 LEAST = 0.02
 """A ratio of mean squares below it is taken as this: the true one is never below 1."""
 
@@ -53,7 +55,7 @@ def moderated(found: Sequence[DrawSquares], means: Sequence[np.ndarray]) -> list
     logarithm = np.log(ratio) - digamma(freedom / 2) + np.log(freedom / 2)
     by_nature = float(logarithm.var(ddof=1) - polygamma(1, freedom / 2).mean())
     most = _all_together([means[place] for place in at])
-    prior = min(2 * _inverse_trigamma(by_nature) if by_nature > 0 else math.inf, most)
+    prior = min(2 * inverse_trigamma(by_nature) if by_nature > 0 else math.inf, most)
     common = math.exp(logarithm.mean() + digamma(prior / 2) - math.log(prior / 2))
     shrunk = (prior * max(common, 1.0) + freedom * ratio) / (prior + freedom)
     total = np.maximum(np.minimum(prior + freedom, most), freedom)
@@ -84,17 +86,3 @@ def _independent(means: np.ndarray) -> float:
         by_chance = 1 / (draws - 1)
         alike = (float(pairs) / (count * (count - 1)) - by_chance) / (1 - by_chance)
     return len(means) / (1 + (len(means) - 1) * min(max(alike, 0.0), 1.0))
-
-
-def _inverse_trigamma(value: float) -> float:
-    """Where the trigamma function is this: Newton's method (Smyth 2004, appendix)."""
-    from scipy.special import polygamma
-
-    found = 0.5 + 1 / value
-    for _ in range(50):
-        trigamma = float(polygamma(1, found))
-        step = trigamma * (1 - trigamma / value) / float(polygamma(2, found))
-        found += step
-        if abs(step) < 1e-8 * found:
-            break
-    return found

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from icl_bench.analysis.statistics.contrast import Contrast
+from icl_bench.analysis.statistics.trigamma import inverse_trigamma
 
 FEWEST_DRAWS = 3
 """Of two draws there is no telling whether those of other ks are the same information again."""
@@ -154,11 +155,4 @@ def _independent(curve: Sequence[DrawMeans], trend: np.ndarray) -> float:
 
 def _freedom_of(excess: float) -> float:
     """The d0 of which trigamma(d0 / 2) is the excess variance of log variances; may be infinite."""
-    from scipy.optimize import brentq
-    from scipy.special import polygamma
-
-    if excess <= 1e-3:
-        return np.inf
-    if excess >= polygamma(1, 0.05):
-        return 0.0
-    return float(2 * brentq(lambda half: float(polygamma(1, half)) - excess, 0.05, 2000))
+    return 2 * inverse_trigamma(excess) if excess > 1e-3 else np.inf

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from icl_bench.analysis.draws import (
 from icl_bench.analysis.statistics.contrast import Alternative, contrast, judge
 from icl_bench.analysis.statistics.gaps import Layout
 from icl_bench.analysis.statistics.grid import Grid, grids
+from icl_bench.analysis.statistics.meeting import Meeting, meet
 from icl_bench.analysis.statistics.moderation import DrawMeans, moderated
 from icl_bench.metrics.scores import metrics, scored
 from icl_bench.results.cells import SETTING
@@ -52,17 +53,6 @@ are drawn; or of the very demonstrations that both sides have."""
 
 ONE_DRAW = "one draw"
 """Why there is no p value."""
-
-
-class Meeting(NamedTuple):
-    """The common parts of two points."""
-
-    point: Grid
-    base: Grid
-    matched: bool
-    """Whether row d of both is one draw."""
-    left_out: int
-    """Predictions of either that are in no common part."""
 
 
 def compare(
@@ -132,7 +122,7 @@ def compare(
     table = _nearest(_pairs(keys, base, setting), facts, apart)
     sides = table.pop("at").to_numpy(), table.pop("base_at").to_numpy()
     places = list(zip(*sides, strict=True))
-    met = [_meet(found[at], found[base_at], matched) for at, base_at in places]
+    met = [meet(found[at], found[base_at], matched) for at, base_at in places]
     table["metric"] = table["task"].map(metrics(frame))
     contrasts = [contrast(m.point.values(values), m.base.values(values), m.matched) for m in met]
     of_draws = [
@@ -278,46 +268,6 @@ def _nearest(pairs: pd.DataFrame, facts: Facts, apart: Collection[str]) -> pd.Da
     best = found.groupby("at")["common"].transform("max")
     kept = (found["common"] >= 0) & (found["common"] == best)
     return pairs[kept].reset_index(drop=True)
-
-
-def _meet(point: Grid, base: Grid, matched: bool) -> Meeting:
-    """Match two points by test ids and, where draws are matched and common, by draws."""
-    a, b = _common(point, base, "tests")
-    matched = matched and bool(np.isin(a.draws, b.draws).any())
-    if matched:
-        a, b = _common(a, b, "draws")
-        a, b = _answered_by_both(a, b)
-    else:
-        a, b = _common(a.joined(), b.joined(), "tests")
-        a, b = a.of_rows(), b.of_rows()  # draws without any of the common test examples
-    there = point.predictions + base.predictions
-    return Meeting(a, b, matched, there - a.predictions - b.predictions)
-
-
-def _answered_by_both(a: Grid, b: Grid) -> tuple[Grid, Grid]:
-    """Two grids of the same draws and test examples without what one of them lacks."""
-    both = (a.rows >= 0) & (b.rows >= 0)
-    if both.all():
-        return a, b
-    a = a._replace(rows=np.where(both, a.rows, -1)).joined()
-    draws, tests = np.isin(b.draws, a.draws), np.isin(b.tests, a.tests)
-    b = b.take(np.flatnonzero(draws), np.flatnonzero(tests))
-    return a, b._replace(rows=np.where(a.rows >= 0, b.rows, -1))
-
-
-def _common(a: Grid, b: Grid, axis: str) -> tuple[Grid, Grid]:
-    """Both grids where they agree in test ids, or in draws."""
-    mine, others = getattr(a, axis), getattr(b, axis)
-    if np.array_equal(mine, others):
-        return a, b
-    _, here, there = np.intersect1d(mine, others, assume_unique=True, return_indices=True)
-
-    def part(grid: Grid, places: np.ndarray) -> Grid:
-        if axis == "draws":
-            return grid.take(places, np.arange(len(grid.tests)))
-        return grid.take(np.arange(len(grid.draws)), places)
-
-    return part(a, here), part(b, there)
 
 
 def holm(p: Any) -> np.ndarray:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.special import expit
 from support.fakes import FREE_TEXT, FakeBackend, plan, runner
 from support.predictions import answers, cell, frame, scored
 
@@ -299,7 +300,7 @@ def test_points_on_other_test_examples_are_no_candidates():
     assert taken(table) == [("random", 1)]
     said = lines(table, ANY)
     assert said[-1].endswith(
-        "1 point left out: not asked all of the test examples that most points were"
+        "1 point left out: lacking over a quarter of the test examples that most points have"
     )
 
 
@@ -345,6 +346,100 @@ def test_no_predictions_are_no_advice():
     assert table.empty
     assert list(table.columns) == ADVICE
     assert lines(table, ANY) == []
+
+
+# -- missing scores -----------------------------------------------------------------------------
+
+
+def torn(rows: pd.DataFrame, share: float, seed: int = 0, hard: np.ndarray | None = None):
+    """Without a share of the predictions, at random or those of ``hard`` test examples first."""
+    weight = np.ones(len(rows)) if hard is None else hard[rows["test_id"].str[4:].astype(int)]
+    lost = np.random.default_rng(seed).random(len(rows)) < share * weight / weight.mean()
+    return rows[~lost].reset_index(drop=True)
+
+
+def test_random_gaps_of_5_percent_leave_nearly_all_predictions_in():
+    """The part that is complete in all of ten draws has 60% of them."""
+    points = [point(shares(share, 10, 250), 30 * k, k=k) for k, share in ((1, 0.6), (5, 0.8))]
+    whole = advised(*points).set_index("k")
+    table = advised(torn(frame(*points), 0.05)).set_index("k")
+    assert table["rows"][1] == 250
+    # what one side of a matched pair lacks, the other cannot use
+    assert table["left_out"][1] < 0.06 * 5000
+    assert table["mean"].to_numpy() == pytest.approx(whole["mean"].to_numpy(), abs=0.006)
+    assert table["ci_low"][1] == pytest.approx(whole["ci_low"][1], abs=0.01)
+    assert table["possible"].tolist() == [2500, 2500]
+    assert 200 < table["missing"].sum() < 300
+
+
+def test_single_draws_with_gaps_are_candidates_on_what_they_have_in_common():
+    """Retrieval has one draw: each point lacks other test examples altogether."""
+    names = {"select": "bm25", "order": "relevance"}
+    points = [point(shares(0.6 + k / 50, 1), 30 * k, k=k, **names) for k in (1, 2, 3, 4, 5)]
+    table = advised(torn(frame(*points), 0.05))
+    assert set(table["verdict"]) <= {"worse", "best", "not distinguishable", "as good"}
+    assert table["rows"].dropna().between(690, 750).all()  # 800 of which either lacks 5%
+    assert table["mean"].tolist() == pytest.approx([0.62, 0.64, 0.66, 0.68, 0.7], abs=0.015)
+
+
+def test_hard_rows_that_fail_do_not_make_a_point_the_best():
+    rng = np.random.default_rng(0)
+    of_test = rng.normal(0, 2, 400)
+    hard = expit(-2 * of_test)
+    for draws in (1, 10):
+        good, bad = (answers(rng, (1, draws, 400), a, 0, of_test)[0] for a in (0.80, 0.75))
+        names = {"select": "bm25"} if draws == 1 else {}
+        points = point(good, 30, k=1, **names), point(bad, 60, k=5, **names)
+        whole = advised(*points)["mean"].to_numpy()
+        lacking = torn(points[1], 0.15, hard=hard)
+        # in the part that is complete in ten draws it has 90% instead of 65%
+        table = advised(points[0], lacking)
+        assert verdicts(table)[points[0]["select"][0], 1] == "best"
+        assert table["mean"].to_numpy() == pytest.approx(whole, abs=0.03 if draws == 1 else 0.015)
+
+
+def test_it_is_said_what_is_missing_and_whether_it_is_missing_at_random():
+    rng = np.random.default_rng(0)
+    of_test = rng.normal(0, 2, 250)
+    points = [point(answers(rng, (1, 5, 250), 0.7, 0, of_test)[0], 9 * k, k=k) for k in (1, 5)]
+    rows = torn(frame(*points), 0.1, hard=expit(-2 * of_test))
+    text = said(advised(rows))
+    assert f"\n  {2500 - len(rows)} of 2,500 scores missing\n" in text
+    assert re.search(r"\n  missing not at random: test rows with many gaps score [\d.]+ points below "
+                     r"the others \(p < 0.0001\)$", text)  # fmt: skip
+    text = said(advised(torn(frame(*points), 0.1)))
+    assert "of 2,500 scores missing" in text
+    assert "not at random" not in text
+    assert "missing" not in said(advised(*points))
+
+
+# -- one draw -----------------------------------------------------------------------------------
+
+
+def test_advice_from_one_draw_says_that_it_is_over_test_examples_only():
+    points = point(shares(0.2, 1), 30, k=1), point(shares(0.7, 1), 60, k=5)
+    table = advised(*points)
+    assert table["interval_over"].tolist() == ["test examples only"] * 2
+    text = said(table)
+    assert "800 test examples, 1 draw beside 1, over test examples only)" in text
+    warning = (
+        "1 draw: this advice is over test examples only; it says nothing of other demonstrations; "
+        "try --draws 3"
+    )
+    assert text.count(warning) == 1
+    assert said(advised(points[1])).count(warning) == 1  # nothing to compare it with
+    several = advised(point(shares(0.2), 30, k=1), point(shares(0.7), 60, k=5))
+    assert several["interval_over"].tolist() == ["draws and test examples"] * 2
+    assert "over test examples" not in said(several)
+
+
+def test_advice_that_stands_on_retrieval_alone_needs_no_other_draws():
+    names = {"select": "bm25", "order": "relevance"}
+    table = advised(
+        point(shares(0.2, 1), 30, k=1, **names), point(shares(0.7, 1), 60, k=5, **names)
+    )
+    assert "1 draw: this advice" not in said(table)
+    assert "1 draw beside 1, over test examples only)" in said(table)
 
 
 # -- how often it is wrong ----------------------------------------------------------------------

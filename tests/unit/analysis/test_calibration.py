@@ -87,6 +87,40 @@ def test_predictions_without_a_probability_are_left_out_and_counted():
     assert (found["predictions"], found["left_out"]) == (3, 1)
 
 
+def test_random_gaps_of_5_percent_leave_all_predictions_in_and_the_limits_as_they_were():
+    """The part that is complete in all of ten draws has 60% of them."""
+    rng = np.random.default_rng(0)
+    rows = answered(rng, draws=10, temperature=2)
+    kept = rows[rng.random(len(rows)) >= 0.05]
+    whole, found = error_of(rows), error_of(kept)
+    assert (found["predictions"], found["left_out"]) == (len(kept), 0)
+    names = ["error", "ci_low", "ci_high"]
+    assert found[names].tolist() == pytest.approx(whole[names].tolist(), abs=0.01)
+
+
+def test_hard_rows_that_fail_in_some_draws_move_the_error_little():
+    moved = []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        rows = answered(rng, draws=10, temperature=2)
+        by_row = rows.groupby("test_id")["correct"].transform("mean").to_numpy()
+        kept = rows[rng.random(len(rows)) >= np.where(by_row < 0.6, 0.4, 0.0)]
+        moved.append(error_of(kept)["error"] - error_of(rows)["error"])
+    assert abs(np.mean(moved)) < 0.005
+
+
+@pytest.mark.parametrize("draws", [3, 10])
+def test_limits_hold_the_true_error_with_gaps(draws):
+    rng = np.random.default_rng(draws)
+    true = reliability_error(answered(np.random.default_rng(9), 50, 2000, 2))
+    held = []
+    for seed in range(40):
+        rows = answered(rng, draws, temperature=2)
+        row = error_of(rows[rng.random(len(rows)) >= 0.1], seed)
+        held.append(row["ci_low"] <= true <= row["ci_high"])
+    assert np.mean(held) >= 0.9
+
+
 def test_points_without_probabilities_have_no_calibration():
     known = cell("abbb").assign(probability=0.5, label_mass=1.0)
     both = frame(known, known.assign(k=9, probability=np.nan))

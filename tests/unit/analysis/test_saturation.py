@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.special import expit
 from support.predictions import answers, cell, frame, scored, texts
 
 from icl_bench.analysis.curves import curves, saturation
@@ -109,11 +110,42 @@ def test_a_k_with_a_single_draw_stands_beside_ks_with_more():
 
 
 def test_ks_are_compared_on_common_test_examples_and_the_others_are_counted():
-    rows = frame(cell("aabb", k=1), cell("abbb", k=5).iloc[:3], cell("aabb", k=5, draw=1).iloc[:1])
+    rows = frame(cell("aabb", k=1), cell("abbb", k=5).iloc[:2], cell("abbb", k=5, draw=1).iloc[:2])
     found = chances(rows)
-    assert found["rows"].tolist() == [3, 3]
-    assert found["left_out"].tolist() == [1, 1]
-    assert found["accuracy"].tolist() == pytest.approx([1, 2 / 3])
+    assert found["rows"].tolist() == [2, 2]
+    assert found["left_out"].tolist() == [2, 0]
+    assert found["accuracy"].tolist() == pytest.approx([1, 1 / 2])
+
+
+def torn(rows: pd.DataFrame, share: float, seed: int = 0, hard: np.ndarray | None = None):
+    weight = np.ones(len(rows)) if hard is None else hard[rows["test_id"].str[4:].astype(int)]
+    lost = np.random.default_rng(seed).random(len(rows)) < share * weight / weight.mean()
+    return rows[~lost].reset_index(drop=True)
+
+
+@pytest.mark.parametrize("draws", [1, 10])
+def test_random_gaps_of_5_percent_leave_all_in_and_the_chances_as_they_were(draws: int):
+    """The part that is complete at all ks and draws had two thirds of one draw's, 60% of ten's."""
+    rows = curve({1: 0.3, 5: 0.82, 10: 0.85, 50: 0.885}, draws=draws)
+    whole, found = chances(rows), chances(torn(rows, 0.05))
+    assert found["left_out"].tolist() == [0] * 4
+    assert set(found["rows"]) == {200}
+    assert found["accuracy"].to_numpy() == pytest.approx(whole["accuracy"].to_numpy(), abs=0.02)
+    assert found["chance"].to_numpy() == pytest.approx(whole["chance"].to_numpy(), abs=0.25)
+
+
+@pytest.mark.parametrize("draws", [1, 5])
+def test_a_k_at_which_hard_rows_fail_is_no_better_for_it(draws: int):
+    of_test = np.random.default_rng(0).normal(0, 2, 400)
+    rng = np.random.default_rng(1)
+    rows = [
+        scored(answers(rng, (1, draws, 400), accuracy, 0.0, of_test)[0], k=k)
+        for k, accuracy in {1: 0.5, 5: 0.6, 10: 0.65}.items()
+    ]
+    whole = chances(frame(*rows))["accuracy"].to_numpy()
+    rows[2] = torn(rows[2], 0.15, hard=expit(-2 * of_test))
+    found = chances(frame(*rows))["accuracy"].to_numpy()
+    assert found == pytest.approx(whole, abs=0.015)  # complete cases: 5 points and more
 
 
 def test_ks_without_a_common_test_example_have_no_chances():

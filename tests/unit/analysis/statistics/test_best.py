@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 import numpy as np
 import pytest
 from scipy.optimize import brentq
 from scipy.special import digamma, expit, polygamma
 from scipy.stats import chi2, norm
 
-from icl_bench.analysis.statistics.best import Candidate, best_interval, losses
+from icl_bench.analysis.statistics.best import Candidate, Losses, best_interval, losses
 from icl_bench.analysis.statistics.contrast import contrast, judge
 from icl_bench.analysis.statistics.draw_ratios import DrawSquares, moderated
 from icl_bench.analysis.statistics.gaps import Layout
+from icl_bench.analysis.statistics.grid import Grid
 from icl_bench.analysis.statistics.intervals import (
     joined,
     mean_interval,
@@ -82,8 +85,20 @@ def test_the_lower_limit_is_wilsons_by_moderated_draws_at_the_corrected_level():
 # -- losses -------------------------------------------------------------------------------------
 
 
-def candidates(*scores: np.ndarray, source: str = "random") -> list[Candidate]:
-    return [Candidate(one, np.arange(len(one)), source) for one in scores]
+def lost(
+    points: list[np.ndarray], margin: float, sources: tuple[str, ...] = (), unjudged: int = -1
+) -> Losses:
+    """What the first point loses; NaN is no prediction."""
+    column, candidates = np.concatenate([scores.ravel() for scores in points]), []
+    for at, (scores, source) in enumerate(
+        zip_longest(points, sources[: len(points)], fillvalue="random")
+    ):
+        start = sum(one.size for one in points[:at])
+        rows = start + np.arange(scores.size).reshape(scores.shape)
+        rows = np.where(np.isnan(scores), -1, rows)
+        grid = Grid(np.arange(len(scores)), np.arange(scores.shape[1]), rows)
+        candidates.append(Candidate(grid.of_rows(), source, at != unjudged))
+    return losses(candidates, column, [0], margin)
 
 
 def right(share: float, draws: int = 3, test: int = 400, seed: int = 0) -> np.ndarray:
@@ -92,7 +107,7 @@ def right(share: float, draws: int = 3, test: int = 400, seed: int = 0) -> np.nd
 
 def test_of_two_points_the_p_values_are_those_of_the_paired_test():
     cheap, best = right(0.7), right(0.72, seed=1)
-    found = losses(candidates(cheap, best), [0], 0.05)
+    found = lost([cheap, best], 0.05)
     beside = contrast(cheap, best, True)
     assert found.none.tolist() == judge([beside], "less")[2].tolist()
     shifted = beside._replace(centre=beside.centre + 0.05)
@@ -101,37 +116,49 @@ def test_of_two_points_the_p_values_are_those_of_the_paired_test():
 
 def test_a_loss_is_small_only_if_it_is_against_every_point():
     cheap, best, other = (right(share, 3, 2000, i) for i, share in enumerate((0.7, 0.7, 0.9)))
-    alone = losses(candidates(cheap, best), [0], 0.1).large[0]
-    among = losses(candidates(cheap, best, other), [0], 0.1).large[0]
+    alone = lost([cheap, best], 0.1).large[0]
+    among = lost([cheap, best, other], 0.1).large[0]
     assert alone < 0.01 < 0.9 < among
 
 
 def test_that_a_point_is_not_the_best_is_corrected_for_the_number_of_others():
     cheap, best = right(0.7), right(0.8, seed=1)
     worst = right(0.1, seed=2)
-    alone = losses(candidates(cheap, best), [0], 0.05).none[0]
-    assert losses(candidates(cheap, best, worst), [0], 0.05).none[0] == pytest.approx(2 * alone)
+    alone = lost([cheap, best], 0.05).none[0]
+    assert lost([cheap, best, worst], 0.05).none[0] == pytest.approx(2 * alone)
 
 
 def test_draws_are_paired_within_a_source_alone():
     rng = np.random.default_rng(0)
     of_draw = rng.normal(0, 0.8, (10, 1))
     one, other = ((rng.random((10, 400)) < expit(1 + of_draw)).astype(float) for _ in range(2))
-    paired = losses(candidates(one, other), [0], 0.05).large[0]
-    apart = [*candidates(one), *candidates(other, source="balanced")]
-    assert paired < losses(apart, [0], 0.05).large[0]
+    paired = lost([one, other], 0.05).large[0]
+    assert paired < lost([one, other], 0.05, ("random", "balanced")).large[0]
 
 
 def test_what_is_not_judged_shows_nothing():
-    cheap, best = candidates(right(0.7, 1), right(0.72, 1, seed=1))
-    for pair in ([cheap._replace(judged=False), best], [cheap, best._replace(judged=False)]):
-        found = losses(pair, [0], 0.5)
+    points = [right(0.7, 1), right(0.72, 1, seed=1)]
+    for unjudged in (0, 1):
+        found = lost(points, 0.5, unjudged=unjudged)
         assert (found.large[0], found.none[0]) == (1, 1)
 
 
 def test_a_point_without_others_loses_nothing():
-    found = losses(candidates(right(0.7)), [0], 0.05)
+    found = lost([right(0.7)], 0.05)
     assert (found.large[0], found.none[0]) == (0, 1)
+
+
+def test_candidates_with_gaps_are_compared_on_all_that_both_have():
+    rng = np.random.default_rng(0)
+    cheap, best = right(0.7), right(0.9, seed=1)
+    one, other = (np.where(rng.random(of.shape) < 0.1, np.nan, of) for of in (cheap, best))
+    both = np.isnan(one) | np.isnan(other)
+    kept = ~both.all(axis=0)
+    beside = contrast(*(np.where(both, np.nan, of)[:, kept] for of in (one, other)), True)
+    assert lost([one, other], 0.05).none == pytest.approx(judge([beside], "less")[2])
+    one[:, :200], other[:, 200:] = np.nan, np.nan  # nothing in common
+    found = lost([one, other], 0.05)
+    assert (found.large[0], found.none[0]) == (1, 1)
 
 
 # -- moderation ---------------------------------------------------------------------------------

@@ -100,3 +100,30 @@ def test_the_same_seed_gives_the_same_limits():
 
 def test_scores_that_are_all_the_same_have_no_width():
     assert limits(np.ones((3, 5)), 0) == [1.0, 1.0]
+
+
+# -- gaps ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("draws", [3, 10])
+@pytest.mark.parametrize("share", [0.05, 0.2])
+def test_limits_hold_with_gaps_as_without(draws, share):
+    rng = np.random.default_rng([draws, int(100 * share)])
+    trials = 300
+    of_draw, of_test = rng.normal(0, 0.3, (trials, draws, 1)), rng.normal(0, 2, (trials, 1, TEST))
+    samples = answers(rng, (trials, draws, TEST), 0.5, of_draw, of_test)
+    gaps = rng.random(samples.shape) < share
+    samples[gaps & ~gaps.all(axis=1, keepdims=True)] = np.nan
+    assert 0.92 <= covered(samples, true_mean(0.5, 0.3, 2)) <= 0.98
+
+
+def test_a_single_gap_changes_the_resamples_hardly():
+    rng = np.random.default_rng(0)
+    of_draw, of_test = rng.normal(0, 0.5, (1, 5, 1)), rng.normal(0, 1, (1, 1, 200))
+    (scores,) = answers(rng, (1, 5, 200), 0.6, of_draw, of_test)
+    counts = resample(rng, 1000, 5, 200)
+    whole = means(scores, counts)
+    scores[0, 0] = np.nan
+    torn = means(scores, counts)
+    assert np.corrcoef(whole, torn)[0, 1] > 0.999
+    assert torn.std() == pytest.approx(whole.std(), rel=0.01)

@@ -1,0 +1,110 @@
+"""Points on the same test examples, of which some lack a few: which examples, and filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import NamedTuple
+
+import numpy as np
+
+from icl_bench.analysis.statistics.gaps import Layout
+from icl_bench.analysis.statistics.grid import Grid
+
+ENOUGH = 0.75
+"""The share of test examples that two points have in common, or one has of several points', for
+what it lacks to be a gap. With less they were asked different ones."""
+
+
+class Alike(NamedTuple):
+    """The test examples that points are compared on."""
+
+    tests: np.ndarray
+    """Their codes, ascending: ``(test,)``."""
+    lack: np.ndarray
+    """Which points lack too many of them: ``(points,)``."""
+
+
+def asked_alike(points: Sequence[Grid]) -> Alike:
+    """The test examples of the largest group of points that were asked nearly the same ones.
+
+    Of equal groups it is that with the most examples. An example belongs to them where at least
+    half of the group has it.
+    """
+    there = _there(points)
+    common = there @ there.T
+    size = there.sum(axis=1)
+    near = common >= ENOUGH * np.maximum(size, size[:, None])
+    most = max(range(len(points)), key=lambda at: (near[at].sum(), size[at]))
+    tests = there[near[most]].mean(axis=0) >= 0.5
+    if there[most] @ tests < ENOUGH * tests.sum():
+        tests = there[most] > 0
+    lack = there @ tests < ENOUGH * tests.sum()
+    return Alike(np.flatnonzero(tests & there[~lack].any(axis=0)), lack)
+
+
+def all_or_common(points: Sequence[Grid]) -> np.ndarray:
+    """The test examples that any of the points has, if each has nearly all; else their common ones.
+
+    Codes, ascending: ``(test,)``.
+    """
+    every = reduce(np.union1d, [point.tests for point in points])
+    if min(len(point.tests) for point in points) >= ENOUGH * len(every):
+        return every
+    return reduce(np.intersect1d, [point.tests for point in points])
+
+
+def _there(points: Sequence[Grid]) -> np.ndarray:
+    """Which test examples points have, by code, 0 or 1: ``(points, codes)``."""
+    codes = 1 + max((int(point.tests.max(initial=-1)) for point in points), default=-1)
+    there = np.zeros((len(points), codes))
+    for at, point in enumerate(points):
+        there[at, point.tests] = 1
+    return there
+
+
+def on_tests(point: Grid, tests: np.ndarray) -> Grid:
+    """The part of a point on these test examples whose draws hang together (``Grid.joined``)."""
+    here = np.isin(point.tests, tests)
+    return (point if here.all() else point.take(np.arange(len(point.draws)), here.nonzero()[0])
+            ).joined()  # fmt: skip
+
+
+def filled(points: Sequence[Grid], column: np.ndarray, tests: np.ndarray) -> list[np.ndarray]:
+    """The scores of points on the same test examples, ``(draws, test)`` each.
+
+    ``column`` is that of the points' frame. An example that a point lacks in all draws is as far
+    from the others' as what the point has: points and examples add up, fitted by least squares
+    (adjusted means; Searle, Speed & Milliken 1980, Am. Stat. 34:216). So a point that fails on hard
+    examples is no better for it, and points are compared on all that they have. NaN is a gap in
+    some draws. Each example must be had by some point.
+    """
+    parts = [point.values(column) for point in points]
+    if all(len(point.tests) == len(tests) for point in points):
+        return parts
+    places = [np.searchsorted(tests, point.tests) for point in points]
+    layouts = [Layout(part) for part in parts]
+    by_test = np.full((len(points), len(tests)), np.nan)
+    for at, (place, layout) in enumerate(zip(places, layouts, strict=True)):
+        by_test[at, place] = layout.by_test
+    fitted = _added_up(by_test)
+    found = []
+    for at, (place, layout) in enumerate(zip(places, layouts, strict=True)):
+        of_draws = layout.by_draw - layout.mean
+        scores = fitted[at] + of_draws[:, None]
+        scores[:, place] = parts[at]
+        found.append(scores)
+    return found
+
+
+def _added_up(values: np.ndarray) -> np.ndarray:
+    """The least-squares fit of ``(points, test)`` with gaps by a sum of points and examples."""
+    there = ~np.isnan(values)
+    number, known = there.sum(axis=0), np.where(there, values, 0.0)
+    shares, mean = there / number, known.sum(axis=0) / number
+    within = np.where(there, known - mean, 0.0).sum(axis=1)
+    # the equations of points after examples are eliminated; the solution with the sum 0
+    equations = np.diag(there.sum(axis=1)) - shares @ there.T
+    apart = np.linalg.lstsq(equations, within, rcond=1e-9)[0]
+    fitted: np.ndarray = apart[:, None] + mean - apart @ shares
+    return fitted

@@ -1,0 +1,33 @@
+"""The inverse of the trigamma function: from the scatter of log variances to degrees of freedom."""
+
+from __future__ import annotations
+
+import math
+
+
+def inverse_trigamma(value: float) -> float:
+    """Return where the trigamma function is ``value``, which must be above 0.
+
+    Newton's method on its reciprocal, which is convex and nearly linear: each step from the start
+    goes towards the root and none beyond it (Smyth 2004, Stat. Appl. Genet. Mol. Biol. 3:3,
+    appendix). Its ends are the series of either, where steps would be lost in rounding:
+    ``value**-0.5`` for large values and ``1 / value`` for small ones.
+
+    Raises ValueError for a value that is not above 0.
+    """
+    from scipy.special import polygamma
+
+    if not value > 0:
+        raise ValueError(f"the trigamma function is never {value}")
+    if value > 1e7:
+        return 1 / math.sqrt(value)
+    if value < 1e-6:
+        return 1 / value
+    found = 0.5 + 1 / value
+    for _ in range(50):
+        trigamma = float(polygamma(1, found))
+        step = trigamma * (1 - trigamma / value) / float(polygamma(2, found))
+        found += step
+        if abs(step) < 1e-8 * found:
+            break
+    return found
