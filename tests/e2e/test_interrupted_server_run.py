@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support.api_server import Reply, serving
-from support.program import PROGRAM
+from support.program import PROGRAM, heed_interrupts
 
 pytestmark = pytest.mark.slow
 
@@ -39,6 +39,7 @@ def test_an_interrupted_run_waits_for_no_server(server: str, tmp_path: Path):
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "OPENAI_API_KEY": "sk-secret"},
+            preexec_fn=heed_interrupts,
         )
         try:
             assert asked.wait(300), running.communicate()

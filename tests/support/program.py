@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,3 +12,10 @@ SWEEP = ("run", "--task", "stdlib", "--model", "gemma3-270m", "--k", "1,10", "--
          "--test-size", "24")  # fmt: skip
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def heed_interrupts() -> None:
+    """For ``preexec_fn``: a process that a shell has started in the background ignores Ctrl-C, and
+    so do its children.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
