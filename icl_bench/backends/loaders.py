@@ -6,6 +6,8 @@ Nothing here imports a backend's library before it is needed.
 from __future__ import annotations
 
 import importlib.util
+import re
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.backends.interface import Backend, BackendLoader
@@ -13,6 +15,11 @@ from icl_bench.errors import UserError
 
 if TYPE_CHECKING:
     from icl_bench.models.registry import Model
+
+OLDEST_VLLM = (0, 31)
+"""Before, vLLM wrote the line break that ends an answer unescaped into the grammar of a choice,
+which no grammar engine reads (vllm-project/vllm#48115); before 0.28 it passed over ``head_dtype``
+too, so that logits were rounded to 16 bits."""
 
 
 class TransformersLoader(BackendLoader):
@@ -62,8 +69,8 @@ class VllmLoader(BackendLoader):
 
     def check_installed(self) -> None:
         """See ``BackendLoader``."""
-        if importlib.util.find_spec("vllm") is None:
-            raise UserError("--backend vllm: vLLM is not installed; pip install 'icl-bench[vllm]'")
+        if (problem := vllm_problem()) is not None:
+            raise UserError(f"--backend vllm: {problem}")
 
     def identity(self) -> dict[str, str]:
         """See ``BackendLoader``."""
@@ -133,6 +140,24 @@ class OpenAILoader(BackendLoader):
             concurrency=self.spec.concurrency or 8,
             identity=self.identity(),
         )
+
+
+def vllm_problem() -> str | None:
+    """Why vLLM cannot be used here and what to do, or None: it is missing, or too old."""
+    if importlib.util.find_spec("vllm") is None:
+        return "vLLM is not installed; pip install 'icl-bench[vllm]'"
+    try:
+        here = version("vllm")
+    except PackageNotFoundError:  # on the path without having been installed
+        return None
+    if tuple(map(int, re.findall(r"\d+", here)[:2])) >= OLDEST_VLLM:
+        return None
+    oldest = ".".join(map(str, OLDEST_VLLM))
+    return (
+        f"vLLM {here} is too old: before {oldest} it fails on answers that end with a line break, "
+        "before 0.28 it rounds logits to 16 bits (head_dtype is ignored); "
+        "pip install --upgrade 'icl-bench[vllm]'"
+    )
 
 
 def dtype_here(asked: str, device: str | None = None) -> str:

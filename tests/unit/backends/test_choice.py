@@ -11,7 +11,7 @@ import torch
 from support import fakes
 from support.outside import installed
 
-from icl_bench.backends import choice
+from icl_bench.backends import choice, loaders
 from icl_bench.backends.choice import check_able, check_backend, check_patterns, chosen, make_loader
 from icl_bench.backends.interface import BackendLoader
 from icl_bench.backends.spec import BackendSpec
@@ -88,6 +88,30 @@ def test_a_missing_vllm_is_said_with_what_to_install(monkeypatch: pytest.MonkeyP
     present(monkeypatch, vllm=False, cuda=True)
     with pytest.raises(UserError, match=r"not installed; pip install 'icl-bench\[vllm\]'"):
         check_backend(make_loader(BackendSpec(backend="vllm")))
+
+
+@pytest.mark.parametrize(
+    ("here", "usable"),
+    [("0.24.0", False), ("0.30.2+cu129", False), ("0.31.0", True), ("0.32.0+cpu", True), ("1.0", True)],
+)
+def test_a_vllm_that_does_not_escape_an_answers_line_break_is_refused_in_one_line(
+    here: str, usable: bool, monkeypatch: pytest.MonkeyPatch
+):
+    present(monkeypatch, vllm=True, cuda=True)
+    monkeypatch.setattr(loaders, "version", lambda name: here)
+    loader = make_loader(BackendSpec(backend="vllm"))
+    if usable:
+        check_backend(loader)
+        return
+    with pytest.raises(UserError, match=r"before 0\.31 .*head_dtype.*pip install --upg") as raised:
+        check_backend(loader)
+    assert here in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_the_extra_asks_for_the_vllm_that_is_accepted():
+    text = (Path(__file__).parents[3] / "pyproject.toml").read_text()
+    assert f'vllm = ["vllm>={".".join(map(str, loaders.OLDEST_VLLM))}"]' in text
 
 
 def test_what_decides_answers_is_in_a_backends_identity(monkeypatch: pytest.MonkeyPatch):
