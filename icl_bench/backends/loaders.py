@@ -65,7 +65,9 @@ class VllmLoader(BackendLoader):
     """vLLM on CUDA or the CPU; demonstrations stay in its prefix cache."""
 
     name = "vllm"
-    options = frozenset({"tensor_parallel", "max_model_len", "gpu_memory", "quantization"})
+    options = frozenset(
+        {"tensor_parallel", "max_model_len", "gpu_memory", "quantization", "kv_cache_dtype"}
+    )
 
     def check_installed(self) -> None:
         """See ``BackendLoader``."""
@@ -77,6 +79,8 @@ class VllmLoader(BackendLoader):
         named = {"backend": self.name, "dtype": dtype_here(self.spec.dtype)}
         if self.spec.quantization:
             named["quantization"] = self.spec.quantization
+        if self.spec.kv_cache_dtype:
+            named["kv_cache_dtype"] = self.spec.kv_cache_dtype
         return named
 
     def load(self, model: Model, tokenizer: Any, room: int) -> Backend:
@@ -91,6 +95,7 @@ class VllmLoader(BackendLoader):
             tensor_parallel=self.spec.tensor_parallel or 1,
             gpu_memory=self.spec.gpu_memory,
             quantization=self.spec.quantization,
+            kv_cache_dtype=self.spec.kv_cache_dtype,
         )
 
     def rate(self) -> float:
