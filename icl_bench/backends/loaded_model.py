@@ -113,6 +113,16 @@ class LoadedModel:
         """Each layer's own window in tokens; None where it sees all."""
         return layer_windows(self.config)
 
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of one token's keys and values in all layers."""
+        config = self.config
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        width = getattr(config, "head_dim", None) or (
+            config.hidden_size // config.num_attention_heads
+        )
+        return int(2 * config.num_hidden_layers * heads * width * self.dtype.itemsize)
+
     @cached_property
     def end_tokens(self) -> frozenset[int]:
         """Tokens after which it is done."""

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from icl_bench.backends.attention_steps import View
-from icl_bench.backends.device_memory import memory_reason, out_of_memory, release
+from icl_bench.backends.device_memory import finish, memory_reason, out_of_memory, release
 from icl_bench.backends.forward_check import check_forward
 from icl_bench.backends.interface import Answer, Counters, Decoding
 from icl_bench.backends.loaded_model import LoadedModel
@@ -41,7 +41,7 @@ from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.prompts.encoding import Ids, PromptSet
 
 REUSING = 16
-"""Prompts whose demonstrations are computed together before they are answered."""
+"""Prompts whose demonstrations are computed together before they are answered, at most."""
 
 CHUNK, CHUNK_ON_CPU = 1024, 256
 """Tokens of a prefix that are computed in one call. What lies behind the last whole chunk is
@@ -297,11 +297,16 @@ class TransformersBackend:
         """
         self.reused.clear()
         wanted = frozenset(todo)
-        for start in range(0, max(todo, default=-1) + 1, REUSING):
-            batch = range(start, min(start + REUSING, len(prompts)))
-            work = lambda: self._answer_batch(prompts, batch, wanted, decodings, pattern)  # noqa: B023, E731
-            if answers := self._guarded(work, max(len(prompts.ids(i)) for i in batch)):
-                yield answers
+        try:
+            for batch in self.reused.batches(prompts, REUSING, pattern):
+                if batch.start > max(todo, default=-1):
+                    return
+                work = lambda: self._answer_batch(prompts, batch, wanted, decodings, pattern)  # noqa: B023, E731
+                if answers := self._guarded(work, max(len(prompts.ids(i)) for i in batch)):
+                    yield answers
+        finally:  # no other cell needs them, and a cell that failed for lack of memory least
+            self.reused.clear()
+            release(self.model.device)
 
     def _answer_batch(
         self,
@@ -323,6 +328,7 @@ class TransformersBackend:
     def _timed(self, work: Callable[[], T]) -> T:
         start = time.perf_counter()
         result = work()
+        finish(self.model.device)  # else the time of asking is measured, not that of computing
         self.counters.seconds += time.perf_counter() - start
         return result
 
