@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
-from icl_bench.errors import CellError
+from icl_bench.errors import CellError, UserError
 from icl_bench.wording import first_line
 
 
@@ -20,6 +20,11 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
         isinstance(error, RuntimeError) and any(text in str(error) for text in messages)
     )
+
+
+def no_room(source: object, error: BaseException) -> UserError:
+    """What to raise for a model that leaves no memory to compute in, or has none itself."""
+    return UserError(f"model {source}: does not fit the memory ({first_line(error)[:200]})")
 
 
 def memory_reason(error: BaseException, tokens: int) -> str:

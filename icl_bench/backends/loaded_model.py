@@ -18,11 +18,10 @@ from torch import Tensor
 from icl_bench.backends.attention_steps import Step
 from icl_bench.backends.checkpoint import load_network
 from icl_bench.backends.device import choose_device, choose_dtype
-from icl_bench.backends.device_memory import out_of_memory
+from icl_bench.backends.device_memory import no_room, out_of_memory
 from icl_bench.errors import CellError, UserError
 from icl_bench.models.config import layer_windows
 from icl_bench.prompts.encoding import Ids
-from icl_bench.wording import first_line
 
 ATTENTION = "icl_bench"
 """Our attention's name in the transformers library."""
@@ -99,9 +98,7 @@ class LoadedModel:
         except RuntimeError as error:
             if not out_of_memory(error):
                 raise
-            raise UserError(
-                f"model {source}: does not fit the memory ({first_line(error)[:200]})"
-            ) from None
+            raise no_room(source, error) from None
 
     @property
     def config(self) -> Any:

@@ -22,7 +22,13 @@ import torch
 from torch import Tensor
 
 from icl_bench.backends.attention_steps import View
-from icl_bench.backends.device_memory import finish, memory_reason, out_of_memory, release
+from icl_bench.backends.device_memory import (
+    finish,
+    memory_reason,
+    no_room,
+    out_of_memory,
+    release,
+)
 from icl_bench.backends.forward_check import check_forward
 from icl_bench.backends.interface import Answer, Counters, Decoding
 from icl_bench.backends.loaded_model import LoadedModel
@@ -92,7 +98,12 @@ class TransformersBackend:
         Raises ``UserError``.
         """
         model = LoadedModel.load(source, tokenizer, revision, dtype, device)
-        check_forward(model)
+        try:
+            check_forward(model)
+        except RuntimeError as error:  # the device's libraries take memory when first asked
+            if not out_of_memory(error):
+                raise
+            raise no_room(source, error) from None
         return cls(model, **limits)
 
     def identity(self) -> dict[str, str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from support import fakes
 from support.outside import installed
 
@@ -23,6 +25,7 @@ from icl_bench.backends.choice import (
 from icl_bench.backends.interface import BackendLoader
 from icl_bench.backends.spec import BackendSpec
 from icl_bench.backends.vllm import last_error
+from icl_bench.cli.output.plan import print_plan
 from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import FULL, parse
 from icl_bench.registry import BACKENDS
@@ -109,6 +112,25 @@ def test_a_run_tells_auto_what_is_asked(
     task = load_task(spec.task)
     assert spec.choice(task).name == spec.loader(task).name == expected
     spec.check(task)  # and what is chosen can do it
+
+
+def test_a_plan_says_which_backend_would_answer_and_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    made = fakes.plan(tmp_path, k="1", draws=1)
+
+    def said(**options: Any) -> str:
+        spec = RunSpec(task="cards", model="tiny", k="1", backend=BackendSpec(**options))
+        console = Console(file=StringIO(), width=200)
+        print_plan(Sweep(spec, made.task.model, made.task, made), [None], [None], console)
+        return str(console.file.getvalue())  # type: ignore[attr-defined]
+
+    present(monkeypatch, vllm=True, cuda=False)
+    assert "\nbackend: transformers (there is no GPU)\n" in said()
+    present(monkeypatch, vllm=True, cuda=True)
+    assert "\nbackend: transformers (packed queries read the keys that they share once" in said()
+    assert "\nbackend: vllm (--tensor-parallel is for it)\n" in said(tensor_parallel=2)
+    assert "\nbackend: vllm\n" in said(backend="vllm")
 
 
 def test_a_name_that_is_no_backend_is_said_with_the_nearest():

@@ -846,3 +846,14 @@ def test_a_model_that_does_not_fit_the_memory_is_a_users_error(folders, tokenize
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", load)
     with pytest.raises(UserError, match="does not fit the memory"):
         TransformersBackend.load(folders["llama"], tokenizer, device="cpu")
+
+
+def test_a_model_that_leaves_no_memory_to_compute_in_is_a_users_error(
+    folders, tokenizer, monkeypatch
+):
+    def full(*_: Any) -> None:
+        raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`")
+
+    monkeypatch.setattr(LoadedModel, "plain_logits", full)
+    with pytest.raises(UserError, match=r"does not fit the memory \(CUDA error: CUBLAS"):
+        TransformersBackend.load(folders["llama"], tokenizer, device="cpu")
