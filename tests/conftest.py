@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,3 +23,11 @@ def data_dir() -> Path:
             pytest.fail(reason)
         pytest.skip(reason)
     return folder
+
+
+@pytest.fixture(autouse=True)
+def no_kernel_is_remembered() -> Iterator[None]:
+    """Which kernels a card runs is asked once in a program; each test may have another card."""
+    yield
+    if (kernels := sys.modules.get("icl_bench.backends.attention_kernels")) is not None:
+        kernels.runs.cache_clear()

@@ -42,7 +42,9 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-CHECKED = ("fingerprint", "backend", "dtype", "quantization", "server", "endpoint")
+CHECKED = (
+    "fingerprint", "backend", "dtype", "quantization", "kv_cache_dtype", "server", "endpoint",
+)  # fmt: skip
 """Facts of what computes the answers. They may differ; all others must not."""
 
 

@@ -7,16 +7,37 @@ concatenated with the query's own, and their part needs no mask.
 
 Query heads that share a key head are folded into one longer query, so that grouped keys and values
 are never repeated either.
+
+On CUDA a part is computed by the first kernel that runs there: flash (half precision, no mask but
+causal ones and windows), the memory-efficient one (any mask, as a bias), plain products.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import cache
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
+
+from icl_bench.backends.device_memory import out_of_memory
+
+aten: Any = torch.ops.aten
+"""Kernels with their log-sum-exp, which the public ``scaled_dot_product_attention`` keeps to
+itself."""
+
+Fused = Literal["flash", "efficient"]
+
+HALF = (torch.float16, torch.bfloat16)
+
+WIDEST_FLASH = 256
+"""Widest head of the flash kernel."""
+
+ALIGNED = 16
+"""Keys to which rows of a bias are padded: the efficient kernel reads 16 bytes at once, and
+PyTorch itself pads to so many."""
 
 
 class Part(NamedTuple):
@@ -45,10 +66,13 @@ def mask_of(seen: Tensor, groups: int, dtype: torch.dtype) -> Mask:
     """Make a mask of ``seen``, ``(batch or 1, tokens, keys)`` bool, for so many query heads per
     key head.
     """
-    bias = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
-    bias.masked_fill_(~seen, -math.inf)
+    rows, tokens, keys = seen.shape
+    room = -(-keys // ALIGNED) * ALIGNED if on_cuda(seen) else keys
+    bias = torch.zeros(rows, tokens, room, dtype=dtype, device=seen.device)
+    bias[..., :keys].masked_fill_(~seen, -math.inf)
     blind = ~seen.any(-1).unsqueeze(1)
-    return Mask(bias.repeat(1, groups, 1).unsqueeze(1), blind if bool(blind.any()) else None)
+    bias = bias.repeat(1, groups, 1)[..., :keys]
+    return Mask(bias.unsqueeze(1), blind if bool(blind.any()) else None)
 
 
 def attend(
@@ -59,17 +83,22 @@ def attend(
     *,
     mask: Mask | None = None,
     causal: bool = False,
+    window: int | None = None,
 ) -> Part:
     """Attention of ``query`` to ``key``/``value``, with its log-sum-exp.
 
     ``query`` is ``(batch, heads, tokens, head_dim)``; ``key`` and ``value`` are
     ``(batch, key_heads, keys, head_dim)`` with ``heads`` a multiple of ``key_heads``; ``causal``
-    is for equal numbers of tokens and keys, without a mask.
+    is for equal numbers of tokens and keys, without a mask. With a ``window``, where
+    :func:`has_windows` allows it, a token sees so many keys, itself included, and there may be
+    more keys than tokens: the last token stands at the last key.
     """
     batch, heads, tokens, width = query.shape
     key_heads, groups = key.shape[1], heads // key.shape[1]
     if causal:
         key, value = (_repeated(x, groups) for x in (key, value))
+        if window is not None:
+            return _flash(query, key, value, scale, None, causal=True, window=window)
         return _kernel(query, key, value, scale, None, causal=True)
     folded = query.reshape(batch, key_heads, groups * tokens, width)
     part = _kernel(folded, key, value, scale, mask and mask.bias, causal=False)
@@ -103,23 +132,100 @@ def _repeated(x: Tensor, groups: int) -> Tensor:
 def _kernel(
     query: Tensor, key: Tensor, value: Tensor, scale: float, bias: Tensor | None, *, causal: bool
 ) -> Part:
-    """The device's fused kernel where it returns a log-sum-exp, else plain matrix products.
-
-    The public ``scaled_dot_product_attention`` runs the same kernels but keeps their log-sum-exp
-    to itself.
-    """
+    """The device's fused kernel where it returns a log-sum-exp, else plain matrix products."""
+    if on_cuda(query):
+        chosen = plain
+        if runs("efficient", query.device, query.dtype, query.shape[-1]):
+            chosen = _efficient
+        if bias is None and runs("flash", query.device, query.dtype, query.shape[-1]):
+            chosen = _flash
+        return chosen(query, key, value, scale, bias, causal=causal)
     if query.device.type == "cpu":
-        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        out, lse = aten._scaled_dot_product_flash_attention_for_cpu(
             query, key, value, 0.0, causal, attn_mask=bias, scale=scale
         )
         return Part(out, lse)
-    half = query.dtype in (torch.float16, torch.bfloat16)
-    if query.device.type == "cuda" and half and bias is None and query.shape[-1] % 8 == 0:
-        out, lse = torch.ops.aten._scaled_dot_product_flash_attention(
+    return plain(query, key, value, scale, bias, causal=causal)
+
+
+def on_cuda(x: Tensor) -> bool:
+    """Whether a tensor lives on a GPU."""
+    return x.device.type == "cuda"
+
+
+def has_windows(query: Tensor) -> bool:
+    """Whether :func:`attend` takes a window for such a query."""
+    return on_cuda(query) and runs("flash", query.device, query.dtype, query.shape[-1])
+
+
+@cache
+def runs(kernel: Fused, device: torch.device, dtype: torch.dtype, width: int) -> bool:
+    """Whether a kernel computes heads of this width on this device, and as plain products do.
+
+    It is tried on a few tokens: that depends on the card (flash, and bfloat16 in the efficient
+    kernel, need Ampere or newer) and on how PyTorch was built.
+    """
+    if width % 8 or (kernel == "flash" and (dtype not in HALF or width > WIDEST_FLASH)):
+        return False
+    random = torch.Generator().manual_seed(0)
+    drawn = (torch.randn(1, 2, ALIGNED, width, generator=random) for _ in range(3))
+    query, key, value = (x.to(device, dtype) for x in drawn)
+    bias = None
+    if kernel == "efficient":
+        seen = torch.rand(1, ALIGNED, ALIGNED, generator=random) < 0.5
+        seen[:, :, 0] = True
+        bias = mask_of(seen.to(device), 1, dtype).bias
+    asked = (query, key, value, width**-0.5, bias)
+    try:
+        found = (_flash if kernel == "flash" else _efficient)(*asked, causal=bias is None)
+        expected = plain(*asked, causal=bias is None)
+        apart = max(float((a - b).abs().max()) for a, b in zip(found, expected, strict=True))
+    except RuntimeError as error:
+        if out_of_memory(error):
+            raise
+        return False
+    return apart <= (0.05 if dtype in HALF else 1e-3)
+
+
+def _flash(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    bias: Tensor | None,  # noqa: ARG001 - it takes none
+    *,
+    causal: bool,
+    window: int | None = None,
+) -> Part:
+    """FlashAttention (Dao 2023); with a window, the last token stands at the last key."""
+    if window is None:
+        out, lse = aten._scaled_dot_product_flash_attention(
             query, key, value, 0.0, causal, False, scale=scale
         )[:2]
         return Part(out, lse)
-    return plain(query, key, value, scale, bias, causal=causal)
+    tokens, keys = query.shape[2], key.shape[2]
+    out, lse = aten._flash_attention_forward(
+        *(x.transpose(1, 2) for x in (query, key, value)), None, None, tokens, keys, 0.0, causal,
+        False, scale=scale, window_size_left=window - 1, window_size_right=0,
+    )[:2]  # fmt: skip
+    return Part(out.transpose(1, 2), lse)
+
+
+def _efficient(
+    query: Tensor, key: Tensor, value: Tensor, scale: float, bias: Tensor | None, *, causal: bool
+) -> Part:
+    """The memory-efficient kernel (Rabe and Staats 2021), on all cards; heads may be of any width.
+
+    ``bias`` is of the query's dtype, its rows :data:`ALIGNED`. The kernel pads its log-sum-exp to
+    a multiple of 32 tokens.
+    """
+    batch, heads, tokens, _ = query.shape
+    if bias is not None:
+        bias = bias.expand(batch, heads, tokens, key.shape[2])
+    out, lse = aten._scaled_dot_product_efficient_attention(
+        query, key, value, bias, True, 0.0, causal, scale=scale
+    )[:2]
+    return Part(out, lse[:, :, :tokens])
 
 
 def plain(

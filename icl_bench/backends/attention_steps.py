@@ -21,7 +21,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from icl_bench.backends.attention_kernels import Mask, Part, attend, mask_of, merge
+from icl_bench.backends.attention_kernels import (
+    Mask,
+    Part,
+    attend,
+    has_windows,
+    mask_of,
+    merge,
+    on_cuda,
+)
 from icl_bench.backends.kv_cache import LayerKeys, PackKeys, Prefix, chunk_means, joined
 from icl_bench.models.attention_patterns import Layout, ReceptiveSpan
 
@@ -185,8 +193,10 @@ class Extend:
         before = 0 if tail is None else tail.tokens
         if tail is not None:
             key, value = torch.cat([tail.key, key], 2), torch.cat([tail.value, value], 2)
-        outs = []
-        for start in range(0, self.tokens, SLIDING_BLOCK):
+        outs, at_once = [], self.view.layout is None and has_windows(query)
+        if at_once:
+            outs.append(attend(query, key, value, scale, causal=True, window=window).out)
+        for start in range(0, 0 if at_once else self.tokens, SLIDING_BLOCK):
             end = min(start + SLIDING_BLOCK, self.tokens)
             low = max(0, before + start - (window - 1))
             high = before + end
@@ -269,7 +279,8 @@ class Pack:
     position ``prefix.length + offsets[n]`` and sees the slots ``visible[n]`` of its own row. All
     tensors live on the model's device: ``rows``, ``slots``, ``offsets`` ``(tokens,)`` int64,
     ``visible`` ``(tokens, slots in use)`` bool, ``slot_offsets`` ``(pack rows, slots in use)``
-    the offset of the token in each slot.
+    the offset of the token in each slot. With ``causal`` they are the rows' first tokens in their
+    order, and see those before them.
     """
 
     def __init__(
@@ -282,8 +293,10 @@ class Pack:
         visible: Tensor,
         slot_offsets: Tensor,
         view: View = View(),
+        *,
+        causal: bool = False,
     ) -> None:
-        self.prefix, self.keys, self.view = prefix, keys, view
+        self.prefix, self.keys, self.view, self.causal = prefix, keys, view, causal
         self.rows, self.slots, self.offsets = rows, slots, offsets
         self.visible, self.slot_offsets = visible, slot_offsets
         self.live, place = torch.unique(rows, return_inverse=True)
@@ -294,6 +307,7 @@ class Pack:
         self._place, self._rank = place, index - first[place]
         self._width = int(self._rank.max()) + 1
         self._masks = Masks()
+        self._fars: dict[ReceptiveSpan, tuple[Tensor, int]] = {}
 
     def layer(
         self,
@@ -305,7 +319,7 @@ class Pack:
         window: int | None,
     ) -> Tensor:
         """One layer's attention: ``(1, heads, tokens, head_dim)`` for query and result."""
-        held = self.keys.layer(layer, key)
+        held = self.keys.layer(layer, key, self.visible.shape[1])
         held.key[self.rows, :, self.slots] = key[0].transpose(0, 1)
         held.value[self.rows, :, self.slots] = value[0].transpose(0, 1)
         span = self.view.span(layer, window)
@@ -327,9 +341,9 @@ class Pack:
         tail, means, chunk = self.prefix.tail(layer), self.prefix.means(layer), span.chunk or 1
         if tail is None or not tail.tokens:
             return parts
-        far = self._far(span)
+        far, last = self._far(span)
         base = self.prefix.length - tail.tokens
-        past = max(0, int(far.max()) - base) // chunk  # chunks that leave the window in this pack
+        past = max(0, last - base) // chunk  # chunks that leave the window in this pack
         keys = torch.arange(base, self.prefix.length, device=far.device)
         name = ("near", span)
         mask = self._masks.get(name, query, tail.key, lambda: keys >= far[:, None])
@@ -344,12 +358,17 @@ class Pack:
             parts.append(_weighed(attend(query, left.key, left.value, scale, mask=mask), chunk))
         return parts
 
-    def _far(self, span: ReceptiveSpan) -> Tensor:
-        """The first token that each new one sees by itself: ``(tokens,)``."""
-        positions = (self.offsets + self.prefix.length).cpu().numpy()
-        far = span.first(positions)
-        assert far.max() <= self.prefix.length, "a query's own tokens leave its window"
-        return torch.from_numpy(far).to(self.offsets.device)
+    def _far(self, span: ReceptiveSpan) -> tuple[Tensor, int]:
+        """The first token that each new one sees by itself, ``(tokens,)``, and the last of these.
+
+        Found on the host, once for all layers of a step: asking the device for it would wait until
+        that has done all layers before.
+        """
+        if span not in self._fars:
+            far = span.first((self.offsets + self.prefix.length).cpu().numpy())
+            assert far.max() <= self.prefix.length, "a query's own tokens leave its window"
+            self._fars[span] = torch.from_numpy(far).to(self.offsets.device), int(far.max())
+        return self._fars[span]
 
     def _own(self, held: LayerKeys, query: Tensor, scale: float, window: int | None) -> Part:
         """Each row's tokens and their own row's keys, as a padded batch."""
@@ -360,8 +379,14 @@ class Pack:
         key, value = held.key[:, :, :used], held.value[:, :, :used]
         if len(self.live) < self.keys.rows:
             key, value = key[self.live], value[self.live]
-        mask = self._own_mask(window, query, key)
-        part = attend(padded.transpose(1, 2), key, value, scale, mask=mask)
+        if window is not None and self.causal and self._width <= window:
+            window = None
+        if self.causal and on_cuda(query) and (window is None or has_windows(query)):
+            # what stands behind a row's last token is padding, which no token of a row sees
+            part = attend(padded.transpose(1, 2), key, value, scale, causal=True, window=window)
+        else:
+            mask = self._own_mask(window, query, key)
+            part = attend(padded.transpose(1, 2), key, value, scale, mask=mask)
         out = part.out.transpose(1, 2)[self._place, self._rank]
         lse = part.lse.transpose(1, 2)[self._place, self._rank]
         return Part(out.transpose(0, 1)[None], lse.transpose(0, 1)[None])

@@ -1,40 +1,103 @@
-"""Which backend is meant, and whether it can do what is asked of it."""
+"""Which backend is meant, and whether it can do what is asked of it.
+
+What ``auto`` means is decided in :func:`choose` and nowhere else. On one card the two backends
+differ in what a step of decoding reads: with Q queries over a shared prefix of P tokens, whose keys
+and values take b bytes a token, vLLM reads Q·P·b bytes, for each query reads all of its prompt (it
+shared such reading once, as cascade attention; that is off, and gone in 0.32). Packed queries read
+P·b bytes (Juravsky et al. 2024, Hydragen, section 3). They have about 20 ms of the host a step
+more, for vLLM replays graphs. So where the card reads B bytes a second, packed queries are faster
+from ``0.02·B / ((Q - 1)·b)`` tokens on: 513 for Llama-2-7B (b = 512 KiB) and 250 queries on an H100
+(3.35 TB/s). Labels take few steps, so that below this both are done in a fraction of a second.
+The rule does not look at k: the backend is part of a cell's identity, and one curve has one.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from icl_bench.backends.interface import BackendLoader
+from icl_bench.backends.loaders import VllmLoader, vllm_problem
 from icl_bench.backends.spec import BackendSpec, check_dtype, option_of
 from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.registry import BACKENDS
 
 
-def chosen(spec: BackendSpec, patterns: Sequence[Pattern] = ()) -> str:
-    """The backend's name: the one asked for, or what ``auto`` means for this request and machine.
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of a backend beside its options."""
+
+    patterns: Sequence[Pattern] = ()
+    exact: bool = False
+    """Whether every label is to be scored."""
+    free: bool = False
+    """Whether answers are generated freely, not held to labels."""
+    shares: bool = True
+    """Whether queries have demonstrations in common."""
+
+
+class Choice(NamedTuple):
+    """A backend's name, and why ``auto`` means it; None where it was asked for by name."""
+
+    name: str
+    reason: str | None = None
+
+
+def choose(spec: BackendSpec, asked: Asked = Asked()) -> Choice:
+    """The backend that is meant: the one asked for, or what ``auto`` means here for this.
 
     Raises ``UserError`` for a name that is none.
     """
     if spec.backend != "auto":
         if spec.backend not in BACKENDS:
             raise UserError(f"--backend {spec.backend}: {BACKENDS.unknown(spec.backend)}")
-        return spec.backend
-    if any(pattern != FULL for pattern in patterns):
-        return "transformers"
+        return Choice(spec.backend)
+    if any(pattern != FULL for pattern in asked.patterns):
+        return Choice("transformers", "--attention runs there alone")
     if spec.base_url:
-        return "openai"
-    if spec.device or spec.pack_rows or importlib.util.find_spec("vllm") is None:
-        return "transformers"
+        return Choice("openai", "a server is named")
+    if asked.exact:
+        return Choice("transformers", "--score exact runs there alone")
+    for field in ("device", "pack_rows"):
+        if getattr(spec, field):
+            return Choice("transformers", f"{option_of(field)} is for it")
+    # without vLLM the device need not be asked for, which takes a while
+    if importlib.util.find_spec("vllm") is None and not _of_vllm(spec):
+        return Choice("transformers", "vLLM is not installed")
     from icl_bench.backends.device import device_name
 
-    return "transformers" if device_name(None) == "cpu" else "vllm"
+    if device_name(None) == "cpu":
+        return Choice("transformers", "there is no GPU")
+    return _on_cuda(spec, asked)
 
 
-def make_loader(spec: BackendSpec, patterns: Sequence[Pattern] = ()) -> BackendLoader:
-    """The backend that is meant, not loaded and not checked. Raises as :func:`chosen` does."""
-    loader: BackendLoader = BACKENDS[chosen(spec, patterns)](spec)
+def _on_cuda(spec: BackendSpec, asked: Asked) -> Choice:
+    """The same where a card is there and both backends could answer."""
+    if options := _of_vllm(spec):
+        return Choice("vllm", f"{option_of(options[0])} is for it")
+    if (problem := vllm_problem()) is not None:
+        return Choice("transformers", problem.partition(";")[0])
+    if asked.free:
+        return Choice("vllm", "answers are generated freely, and end at different times")
+    if not asked.shares:
+        return Choice("vllm", "queries share no demonstrations, so that there is nothing to pack")
+    return Choice(
+        "transformers",
+        "packed queries read the keys that they share once a step, vLLM once for each query",
+    )
+
+
+def _of_vllm(spec: BackendSpec) -> list[str]:
+    """Fields that are said and that only vLLM has."""
+    return [field for field in spec.given if field in VllmLoader.options]
+
+
+def make_loader(spec: BackendSpec, asked: Asked = Asked()) -> BackendLoader:
+    """The backend that is meant, not loaded and not checked. Raises as :func:`choose` does."""
+    loader: BackendLoader = BACKENDS[choose(spec, asked).name](spec)
     return loader
 
 

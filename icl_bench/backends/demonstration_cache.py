@@ -9,7 +9,7 @@ for position p, rotated by d more, is one for position p + d: Su et al. 2021, se
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,8 @@ from icl_bench.models.attention_patterns import ReceptiveSpan
 from icl_bench.prompts.encoding import Ids
 
 LIMIT_BYTES = 4 * 2**30
-"""Keys and values of demonstrations that are kept for later prompts."""
+"""Keys and values of demonstrations that are kept for later prompts. While a batch of prompts is
+answered, what it shows is kept besides, up to the same limit (one prompt may show more)."""
 
 
 @dataclass
@@ -48,11 +49,13 @@ class DemonstrationCache:
         self._held[ids] = layers
         self.nbytes += _nbytes(layers)
 
-    def trim(self) -> None:
-        """Drop what is over the limit."""
-        while self.nbytes > self.limit_bytes and len(self._held) > 1:
-            _, layers = self._held.popitem(last=False)
-            self.nbytes -= _nbytes(layers)
+    def trim(self, needed: Collection[Ids] = ()) -> None:
+        """Drop what is over the limit, but nothing that is still needed."""
+        for ids in list(self._held):
+            if self.nbytes <= self.limit_bytes or len(self._held) <= 1:
+                return
+            if ids not in needed:
+                self.nbytes -= _nbytes(self._held.pop(ids))
 
 
 def _nbytes(layers: Mapping[int, LayerKeys]) -> int:

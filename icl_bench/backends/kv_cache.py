@@ -142,20 +142,34 @@ def chunk_means(keys: LayerKeys, chunk: int, count: int) -> LayerKeys:
     return LayerKeys(mean(keys.key), mean(keys.value))
 
 
-class PackKeys:
-    """Keys and values of a pack's own tokens: ``(rows, key_heads, slots, head_dim)`` a layer."""
+GROWTH = 16
+"""Slots that a pack's rows grow by at least: an answer's tokens, of which most have fewer."""
 
-    def __init__(self, rows: int, slots: int) -> None:
-        self.rows, self.slots = rows, slots
+
+class PackKeys:
+    """Keys and values of a pack's own tokens: ``(rows, key_heads, slots, head_dim)`` a layer.
+
+    Room for an answer is made while it is written: the longest label in bytes, or the most tokens
+    of a free answer, is many times what nearly all rows take.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
         self._held: dict[int, LayerKeys] = {}
 
-    def layer(self, layer: int, like: Tensor) -> LayerKeys:
-        """The layer's buffers, made on first use."""
-        if layer not in self._held:
-            shape = (self.rows, like.shape[1], self.slots, like.shape[3])
+    def layer(self, layer: int, like: Tensor, used: int) -> LayerKeys:
+        """The layer's buffers, with room for the first ``used`` slots of each row."""
+        held = self._held.get(layer)
+        if held is None or held.tokens < used:
+            size = used if held is None else max(used, held.tokens + GROWTH)
+            shape = (self.rows, like.shape[1], size, like.shape[3])
             # zeros: slots that no token has filled are masked, but 0 * nan would still be nan
-            self._held[layer] = LayerKeys(like.new_zeros(shape), like.new_zeros(shape))
-        return self._held[layer]
+            room = LayerKeys(like.new_zeros(shape), like.new_zeros(shape))
+            if held is not None:
+                room.key[:, :, : held.tokens] = held.key
+                room.value[:, :, : held.tokens] = held.value
+            self._held[layer] = held = room
+        return held
 
     def row(self, row: int, tokens: int) -> dict[int, LayerKeys]:
         """Copies of one row's first tokens in every layer, ``(1, key_heads, tokens, head_dim)``."""

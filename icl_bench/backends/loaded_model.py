@@ -18,11 +18,10 @@ from torch import Tensor
 from icl_bench.backends.attention_steps import Step
 from icl_bench.backends.checkpoint import load_network
 from icl_bench.backends.device import choose_device, choose_dtype
-from icl_bench.backends.device_memory import out_of_memory
+from icl_bench.backends.device_memory import no_room, out_of_memory
 from icl_bench.errors import CellError, UserError
 from icl_bench.models.config import layer_windows
 from icl_bench.prompts.encoding import Ids
-from icl_bench.wording import first_line
 
 ATTENTION = "icl_bench"
 """Our attention's name in the transformers library."""
@@ -99,9 +98,7 @@ class LoadedModel:
         except RuntimeError as error:
             if not out_of_memory(error):
                 raise
-            raise UserError(
-                f"model {source}: does not fit the memory ({first_line(error)[:200]})"
-            ) from None
+            raise no_room(source, error) from None
 
     @property
     def config(self) -> Any:
@@ -112,6 +109,16 @@ class LoadedModel:
     def windows(self) -> tuple[int | None, ...]:
         """Each layer's own window in tokens; None where it sees all."""
         return layer_windows(self.config)
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of one token's keys and values in all layers."""
+        config = self.config
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        width = getattr(config, "head_dim", None) or (
+            config.hidden_size // config.num_attention_heads
+        )
+        return int(2 * config.num_hidden_layers * heads * width * self.dtype.itemsize)
 
     @cached_property
     def end_tokens(self) -> frozenset[int]:

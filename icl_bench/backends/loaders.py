@@ -6,6 +6,8 @@ Nothing here imports a backend's library before it is needed.
 from __future__ import annotations
 
 import importlib.util
+import re
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.backends.interface import Backend, BackendLoader
@@ -13,6 +15,11 @@ from icl_bench.errors import UserError
 
 if TYPE_CHECKING:
     from icl_bench.models.registry import Model
+
+OLDEST_VLLM = (0, 31)
+"""Before, vLLM wrote the line break that ends an answer unescaped into the grammar of a choice,
+which no grammar engine reads (vllm-project/vllm#48115); before 0.28 it passed over ``head_dtype``
+too, so that logits were rounded to 16 bits."""
 
 
 class TransformersLoader(BackendLoader):
@@ -58,18 +65,22 @@ class VllmLoader(BackendLoader):
     """vLLM on CUDA or the CPU; demonstrations stay in its prefix cache."""
 
     name = "vllm"
-    options = frozenset({"tensor_parallel", "max_model_len", "gpu_memory", "quantization"})
+    options = frozenset(
+        {"tensor_parallel", "max_model_len", "gpu_memory", "quantization", "kv_cache_dtype"}
+    )
 
     def check_installed(self) -> None:
         """See ``BackendLoader``."""
-        if importlib.util.find_spec("vllm") is None:
-            raise UserError("--backend vllm: vLLM is not installed; pip install 'icl-bench[vllm]'")
+        if (problem := vllm_problem()) is not None:
+            raise UserError(f"--backend vllm: {problem}")
 
     def identity(self) -> dict[str, str]:
         """See ``BackendLoader``."""
         named = {"backend": self.name, "dtype": dtype_here(self.spec.dtype)}
         if self.spec.quantization:
             named["quantization"] = self.spec.quantization
+        if self.spec.kv_cache_dtype:
+            named["kv_cache_dtype"] = self.spec.kv_cache_dtype
         return named
 
     def load(self, model: Model, tokenizer: Any, room: int) -> Backend:
@@ -84,6 +95,7 @@ class VllmLoader(BackendLoader):
             tensor_parallel=self.spec.tensor_parallel or 1,
             gpu_memory=self.spec.gpu_memory,
             quantization=self.spec.quantization,
+            kv_cache_dtype=self.spec.kv_cache_dtype,
         )
 
     def rate(self) -> float:
@@ -133,6 +145,24 @@ class OpenAILoader(BackendLoader):
             concurrency=self.spec.concurrency or 8,
             identity=self.identity(),
         )
+
+
+def vllm_problem() -> str | None:
+    """Why vLLM cannot be used here and what to do, or None: it is missing, or too old."""
+    if importlib.util.find_spec("vllm") is None:
+        return "vLLM is not installed; pip install 'icl-bench[vllm]'"
+    try:
+        here = version("vllm")
+    except PackageNotFoundError:  # on the path without having been installed
+        return None
+    if tuple(map(int, re.findall(r"\d+", here)[:2])) >= OLDEST_VLLM:
+        return None
+    oldest = ".".join(map(str, OLDEST_VLLM))
+    return (
+        f"vLLM {here} is too old: before {oldest} it fails on answers that end with a line break, "
+        "before 0.28 it rounds logits to 16 bits (head_dtype is ignored); "
+        "pip install --upgrade 'icl-bench[vllm]'"
+    )
 
 
 def dtype_here(asked: str, device: str | None = None) -> str:

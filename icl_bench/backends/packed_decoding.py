@@ -66,7 +66,7 @@ class OpenPack:
         self._device = device = cache.model.device
         lengths = [len(s) for s in suffixes]
         self._lengths = torch.tensor(lengths, device=device)
-        self._keys = PackKeys(len(suffixes), max(lengths) + extra)
+        self._keys = PackKeys(len(suffixes))
         arange = torch.arange(max(lengths) + extra, device=device)
         self._slot_offsets = arange.repeat(len(suffixes), 1)
         rows, slots = causal_rows(lengths, device)
@@ -77,6 +77,7 @@ class OpenPack:
             slots,
             slots,
             arange[:used] <= slots[:, None],
+            causal=True,
         )
         self.ends = hidden[torch.cumsum(self._lengths, 0) - 1]
         """Last hidden states of the queries' ends: ``(rows, hidden)``."""
@@ -89,11 +90,20 @@ class OpenPack:
         return cls(cache, suffixes, max(tree_tokens(d) or answer_room(d) for d in decodings))
 
     def _call(
-        self, tokens: Sequence[int], rows: Tensor, slots: Tensor, offsets: Tensor, visible: Tensor
+        self,
+        tokens: Sequence[int],
+        rows: Tensor,
+        slots: Tensor,
+        offsets: Tensor,
+        visible: Tensor,
+        *,
+        causal: bool = False,
     ) -> Tensor:
         prefix = self._cache.prefix
         seen = self._slot_offsets[:, : visible.shape[1]]
-        step = Pack(prefix, self._keys, rows, slots, offsets, visible, seen, self._cache.view)
+        step = Pack(
+            prefix, self._keys, rows, slots, offsets, visible, seen, self._cache.view, causal=causal
+        )
         flat = torch.tensor(tokens, device=self._device)
         return self._model.forward(flat, offsets + prefix.length, step)
 

@@ -17,8 +17,8 @@ class BackendSpec(Frozen):
     """What a user asks of the backend. Fields of others must be left at their defaults."""
 
     backend: str = "auto"
-    """A name of the registry (``transformers``, ``vllm``, ``openai``), or ``auto``: vLLM where it
-    and a GPU are present."""
+    """A name of the registry (``transformers``, ``vllm``, ``openai``), or ``auto``, which
+    :func:`icl_bench.backends.choice.choose` explains."""
     dtype: str = "auto"
     device: str | None = None
     """transformers: ``cpu``, ``cuda``, ..."""
@@ -32,6 +32,8 @@ class BackendSpec(Frozen):
     """vllm: share of the card's memory to use."""
     quantization: str | None = None
     """vllm: how the weights are quantized (``awq``, ``fp8``, ...)."""
+    kv_cache_dtype: str | None = None
+    """vllm: how its cache is stored (``fp8``, ...); by default as the model computes."""
     base_url: str | None = None
     """openai: where the server is, ``https://host/v1``."""
     endpoint: Literal["completions", "chat"] = "completions"

@@ -22,7 +22,13 @@ import torch
 from torch import Tensor
 
 from icl_bench.backends.attention_steps import View
-from icl_bench.backends.device_memory import memory_reason, out_of_memory, release
+from icl_bench.backends.device_memory import (
+    finish,
+    memory_reason,
+    no_room,
+    out_of_memory,
+    release,
+)
 from icl_bench.backends.forward_check import check_forward
 from icl_bench.backends.interface import Answer, Counters, Decoding
 from icl_bench.backends.loaded_model import LoadedModel
@@ -41,7 +47,7 @@ from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.prompts.encoding import Ids, PromptSet
 
 REUSING = 16
-"""Prompts whose demonstrations are computed together before they are answered."""
+"""Prompts whose demonstrations are computed together before they are answered, at most."""
 
 CHUNK, CHUNK_ON_CPU = 1024, 256
 """Tokens of a prefix that are computed in one call. What lies behind the last whole chunk is
@@ -92,7 +98,12 @@ class TransformersBackend:
         Raises ``UserError``.
         """
         model = LoadedModel.load(source, tokenizer, revision, dtype, device)
-        check_forward(model)
+        try:
+            check_forward(model)
+        except RuntimeError as error:  # the device's libraries take memory when first asked
+            if not out_of_memory(error):
+                raise
+            raise no_room(source, error) from None
         return cls(model, **limits)
 
     def identity(self) -> dict[str, str]:
@@ -297,11 +308,16 @@ class TransformersBackend:
         """
         self.reused.clear()
         wanted = frozenset(todo)
-        for start in range(0, max(todo, default=-1) + 1, REUSING):
-            batch = range(start, min(start + REUSING, len(prompts)))
-            work = lambda: self._answer_batch(prompts, batch, wanted, decodings, pattern)  # noqa: B023, E731
-            if answers := self._guarded(work, max(len(prompts.ids(i)) for i in batch)):
-                yield answers
+        try:
+            for batch in self.reused.batches(prompts, REUSING, pattern):
+                if batch.start > max(todo, default=-1):
+                    return
+                work = lambda: self._answer_batch(prompts, batch, wanted, decodings, pattern)  # noqa: B023, E731
+                if answers := self._guarded(work, max(len(prompts.ids(i)) for i in batch)):
+                    yield answers
+        finally:  # no other cell needs them, and a cell that failed for lack of memory least
+            self.reused.clear()
+            release(self.model.device)
 
     def _answer_batch(
         self,
@@ -323,6 +339,7 @@ class TransformersBackend:
     def _timed(self, work: Callable[[], T]) -> T:
         start = time.perf_counter()
         result = work()
+        finish(self.model.device)  # else the time of asking is measured, not that of computing
         self.counters.seconds += time.perf_counter() - start
         return result
 

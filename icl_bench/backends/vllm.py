@@ -1,8 +1,8 @@
 """The vLLM backend: demonstrations stay in its prefix cache, answers are held to the labels.
 
-One engine of vLLM serves a run. A cell is one call: first its prefix alone, so that its queries
-find it in the cache instead of each computing it, then all queries together. Cells of a draw follow
-each other with rising k, so that every prefix extends the one before it.
+One engine of vLLM serves a run. Of a cell its prefix is asked for first and alone, so that its
+queries find it in the cache instead of each computing it; then the queries, many in a call. Cells
+of a draw follow each other with rising k, so that every prefix extends the one before it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,13 @@ from icl_bench.wording import one_line
 CPU_CACHE_BYTES = 4 * 2**30
 """Room for keys and values on a CPU, unless VLLM_CPU_KVCACHE_SPACE (GiB) says otherwise."""
 
+QUERIES = 256
+"""Requests that the engine works on at once. More than a cell asks cost memory on a GPU, and time
+for graphs that are captured when it starts."""
+
+CALL = 64
+"""Queries of one call: what is answered is kept from then on, whatever becomes of the others."""
+
 
 class VllmBackend:
     """A decoder in vLLM's offline engine, on CUDA or the CPU."""
@@ -44,6 +51,7 @@ class VllmBackend:
         tensor_parallel: int = 1,
         gpu_memory: float | None = None,
         quantization: str | None = None,
+        kv_cache_dtype: str | None = None,
         constraint: str | None = None,
         **engine: Any,
     ) -> None:
@@ -62,8 +70,9 @@ class VllmBackend:
         self.constraint = constraint or ("xgrammar" if cuda else "processor")
         self._folder = tempfile.TemporaryDirectory(prefix="icl-bench-")
         self._written: dict[int, tuple[LabelAutomaton, str]] = {}
-        if not cuda:
-            engine = _on_a_cpu(engine, gpu_memory)
+        engine = {"max_num_seqs": QUERIES, **engine} if cuda else _on_a_cpu(engine, gpu_memory)
+        if kv_cache_dtype is not None:
+            engine["kv_cache_dtype"] = kv_cache_dtype
         if gpu_memory is not None:
             engine["gpu_memory_utilization"] = gpu_memory
         if quantization is not None:
@@ -110,17 +119,18 @@ class VllmBackend:
         reserve: int,  # noqa: ARG002 - the engine's cache has the size it has
         pattern: Pattern = FULL,
     ) -> Iterator[list[Answer]]:
-        """See ``Backend.answer``: one pack, because one call answers all queries of a cell."""
+        """See ``Backend.answer``: a pack is what one call answers."""
         assert pattern == FULL, "attention patterns run on the transformers backend"
-        start = time.perf_counter()
-        try:
-            if prompts.prefix and len(todo) > 1:
-                self.warm(prompts.prefix)
-            answers = self._answers(prompts, todo, decodings)
-        except Exception as error:
-            raise CellError(f"vLLM failed ({self._said(error)})") from None
-        self.counters.seconds += time.perf_counter() - start
-        yield answers
+        for first in range(0, len(todo), CALL):
+            start = time.perf_counter()
+            try:
+                if not first and prompts.prefix and len(todo) > 1:
+                    self.warm(prompts.prefix)
+                answers = self._answers(prompts, todo[first : first + CALL], decodings)
+            except Exception as error:
+                raise CellError(f"vLLM failed ({self._said(error)})") from None
+            self.counters.seconds += time.perf_counter() - start
+            yield answers
 
     def warm(self, prefix: Ids) -> None:
         """Compute a prefix once, before many queries ask for it at the same time."""
@@ -204,6 +214,9 @@ class VllmBackend:
 
 
 def _set_environment() -> None:
+    """What vLLM reads before it starts."""
+    # a process that has asked for CUDA, as ours has to choose a device, must not be forked
+    os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
     # asked for by --context or --max-model-len: longer than the model's config says

@@ -243,8 +243,8 @@ Backend = Annotated[
     typer.Option(
         "--backend",
         metavar="NAME",
-        help="The engine: transformers, vllm, openai (any server with OpenAI's API); auto is vllm "
-        "where it and a GPU are present, else transformers.",
+        help="The engine: transformers, vllm, openai (any server with OpenAI's API); auto is "
+        "transformers, or vllm where that reads less on a GPU (plan says which, and why).",
     ),
 ]
 
@@ -325,6 +325,17 @@ Quantization = Annotated[
         "--quantization",
         metavar="NAME",
         help="vllm: awq, gptq, fp8, ...: one that vLLM knows.",
+    ),
+]
+
+
+KvCacheDtype = Annotated[
+    str | None,
+    typer.Option(
+        "--kv-cache-dtype",
+        metavar="NAME",
+        help="vllm: fp8, ...: how keys and values are stored (default: as they are computed).",
+        show_default=False,
     ),
 ]
 
@@ -423,6 +434,7 @@ class SweepOptions(DataOptions, TaskOptions):
     max_model_len: MaxModelLen = None
     gpu_memory: GpuMemory = None
     quantization: Quantization = None
+    kv_cache_dtype: KvCacheDtype = None
     base_url: BaseUrl = None
     tokenizer: Tokenizer = None
     chat: Chat = False
@@ -463,6 +475,7 @@ class SweepOptions(DataOptions, TaskOptions):
                 max_model_len=self.max_model_len,
                 gpu_memory=self.gpu_memory,
                 quantization=self.quantization,
+                kv_cache_dtype=self.kv_cache_dtype,
                 base_url=self.base_url,
                 endpoint="chat" if self.chat else "completions",
                 concurrency=self.concurrency,

@@ -8,7 +8,15 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, InstanceOf
 
-from icl_bench.backends.choice import check_able, check_backend, check_patterns, make_loader
+from icl_bench.backends.choice import (
+    Asked,
+    Choice,
+    check_able,
+    check_backend,
+    check_patterns,
+    choose,
+    make_loader,
+)
 from icl_bench.backends.interface import BackendLoader
 from icl_bench.backends.spec import BackendSpec
 from icl_bench.demonstrations import selector_spec
@@ -97,13 +105,21 @@ class RunSpec(Frozen):
     """With an API: the model whose tokenizer counts the tokens (a name, a folder or a hub id)."""
     backend: BackendSpec = BackendSpec()
 
-    @property
-    def loader(self) -> BackendLoader:
-        """The backend that is meant, not loaded: where patterns are asked for, one that has them.
+    def loader(self, task: TaskSpec) -> BackendLoader:
+        """The backend that is meant, not loaded. Raises ``UserError`` for a name that is none."""
+        return make_loader(self.backend, self._asked(task))
 
-        Raises ``UserError`` for a name that is none.
-        """
-        return make_loader(self.backend, self.attention)
+    def choice(self, task: TaskSpec) -> Choice:
+        """Its name, and why it is meant. Raises as :meth:`loader` does."""
+        return choose(self.backend, self._asked(task))
+
+    def _asked(self, task: TaskSpec) -> Asked:
+        return Asked(
+            patterns=self.attention,
+            exact=self.scoring == "exact",
+            free=self.scoring == "unconstrained" or not task.is_classification,
+            shares=not all(spec.retrieves for spec in self.select),
+        )
 
     @property
     def embeds(self) -> bool:
@@ -131,7 +147,7 @@ class RunSpec(Frozen):
             )
 
     def _check_backend(self, task: TaskSpec) -> None:
-        loader = self.loader
+        loader = self.loader(task)
         check_patterns(loader, self.attention)
         check_backend(loader)
         if self.scoring != "greedy" and not task.is_classification:

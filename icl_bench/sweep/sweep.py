@@ -20,6 +20,7 @@ from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.sweep.runner import Outcome, Runner, Watcher
 from icl_bench.sweep.tokenized_task import Scoring, TokenizedTask
 from icl_bench.tasks.examples import load_data
+from icl_bench.tasks.spec import TaskSpec
 from icl_bench.tasks.task_files import load_task
 
 EMBEDDING = ("sentence-transformers", "scikit-learn")
@@ -52,7 +53,7 @@ class Sweep:
         for pattern in spec.attention:
             check_family(pattern, model)
         task = TokenizedTask(
-            data, model, load_tokenizer(model), spec.seed, _scoring(spec), spec.queries,
+            data, model, load_tokenizer(model), spec.seed, _scoring(spec, asked), spec.queries,
             str(spec.labels) if spec.labels else None, spec.demonstrations, spec.encoder,
         )  # fmt: skip
         say("choosing demonstrations and counting tokens")
@@ -63,7 +64,7 @@ class Sweep:
     @cached_property
     def loader(self) -> BackendLoader:
         """The backend, not loaded yet."""
-        loader = self.spec.loader
+        loader = self.spec.loader(self.task.data.spec)
         if loader.spec.dtype != "auto":
             return loader
         return replace(loader, spec=loader.spec.model_copy(update={"dtype": self.model.dtype}))
@@ -133,6 +134,6 @@ def _model(spec: RunSpec) -> Model:
     return resolve(spec.model, spec.context_tokens)
 
 
-def _scoring(spec: RunSpec) -> Scoring:
+def _scoring(spec: RunSpec, task: TaskSpec) -> Scoring:
     """Answers that cannot be held to the labels are free text."""
-    return spec.scoring if spec.loader.constrained else "unconstrained"
+    return spec.scoring if spec.loader(task).constrained else "unconstrained"

@@ -11,6 +11,7 @@ from icl_bench.models.config import read_config
 from icl_bench.sweep.tokenized_task import TokenizedTask
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel
 
 Head = Literal["lm", "random"]
@@ -38,7 +39,7 @@ def load_classifier(
     that is damaged or not whole.
     """
     import torch
-    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+    from transformers import AutoModelForSequenceClassification
     from transformers.models.auto.modeling_auto import (
         MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES as FAMILIES,
     )
@@ -49,23 +50,36 @@ def load_classifier(
     family = read_config(source).family
     if family not in FAMILIES:
         raise CellError(f"{source}: {family} has no classification head in transformers")
+    rows = None if tokens is None else _head_rows(source, tokens, kind)
     model = load_network(
         AutoModelForSequenceClassification, source, new_head=True, num_labels=labels, dtype=kind
     )
     text = model.config.get_text_config()
     model.config.pad_token_id = text.pad_token_id = pad_token
     model.config.problem_type = "single_label_classification"
-    if tokens is None:
-        return model  # type: ignore[no-any-return]
+    if rows is not None:
+        with torch.no_grad():
+            model.score.weight.copy_(rows)
+    return model  # type: ignore[no-any-return]
+
+
+def _head_rows(source: str, tokens: Sequence[int], kind: torch.dtype) -> torch.Tensor:
+    """Rows of the language model's head, ``(tokens, hidden)``: of it no more is left in memory.
+
+    Raises ``CellError`` where rows are not all of the head.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from icl_bench.backends.checkpoint import load_network
+
     language = load_network(AutoModelForCausalLM, source, dtype=kind)
     output = language.get_output_embeddings()
     if output is None or getattr(output, "bias", None) is not None:
         raise CellError(f"{source}: its language-model head has no plain rows; use --head random")
-    if getattr(text, "final_logit_softcapping", None):
+    if getattr(language.config.get_text_config(), "final_logit_softcapping", None):
         raise CellError(f"{source}: its language-model head caps its logits; use --head random")
-    with torch.no_grad():
-        model.score.weight.copy_(output.weight[torch.tensor(list(tokens))])
-    return model  # type: ignore[no-any-return]
+    return output.weight.detach()[torch.tensor(list(tokens))]  # type: ignore[no-any-return]
 
 
 def pad_token(task: TokenizedTask) -> int:

@@ -88,10 +88,14 @@ class Probe(TrainingMethod):
 
     def learn(self, examples: Examples, keep: Path | None) -> list[Learned]:
         """See ``TrainingMethod``."""
+        from icl_bench.backends.device_memory import memory_told
+
         del keep
-        train, (asked, inference) = examples.train, self._asked
-        start = time.perf_counter()
-        states = self._states.of(train)
+        train = examples.train
+        with memory_told(f"on {self.run.device} while reading examples"):
+            asked, inference = self._asked
+            start = time.perf_counter()
+            states = self._states.of(train)
         labels = np.array([row.label for row in train])
         found = probe(states, labels, asked, len(self.run.task.data.labels))
         flops = self.run.architecture.flops

@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -117,22 +118,27 @@ def fine_tune(
     ``keep`` is a folder for the weights of the epoch that validation chooses. The same seed gives
     the same predictions on the same machine. Raises ``CellError`` where training cannot go on.
     """
-    import torch
     from transformers import Trainer, TrainingArguments, set_seed
+
+    from icl_bench.backends.device_memory import memory_told
 
     train, held_out, test = examples.train, examples.held_out, examples.test
     task = examples.task
     pad = pad_token(task)
     set_seed(seed)
     tokens = first_tokens(task) if recipe.head == "lm" else None
-    # weights stay in float32 and products are in the dtype that was asked for
-    model = load_classifier(source, len(task.data.labels), tokens, pad, "float32")
-    if recipe.method == "lora":
-        model = _with_lora(model, recipe)
-    done = Trained(trainable=sum(p.numel() for p in model.parameters() if p.requires_grad))
     cuda = device.startswith("cuda")
-    with tempfile.TemporaryDirectory(prefix="icl-bench-") as folder:
-        arguments = TrainingArguments(
+    weights = base_weights(recipe.method, device, dtype)
+    done = Trained()
+    with (
+        memory_told(f"on {device} while training ({recipe.method}, batch {recipe.batch})"),
+        tempfile.TemporaryDirectory(prefix="icl-bench-") as folder,
+    ):
+        model = load_classifier(source, len(task.data.labels), tokens, pad, weights)
+        if recipe.method == "lora":
+            model = _with_lora(model, recipe)
+        done.trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        arguments = on_one_device(TrainingArguments, device)(
             output_dir=folder, save_strategy="no", report_to="none", disable_tqdm=True,
             num_train_epochs=recipe.epochs, per_device_train_batch_size=recipe.batch,
             learning_rate=recipe.learning_rate, weight_decay=recipe.weight_decay,
@@ -140,7 +146,7 @@ def fine_tune(
             dataloader_pin_memory=cuda, logging_strategy="epoch", logging_nan_inf_filter=False,
             seed=seed, data_seed=seed, use_cpu=not cuda,
             bf16=dtype == "bfloat16", fp16=dtype == "float16",
-            gradient_checkpointing=cuda and _is_tight(model),
+            gradient_checkpointing=cuda and _is_tight(model, device),
         )  # fmt: skip
         watcher = _watcher(done, held_out, test, pad, recipe.batch, keep, dtype)
         trainer = _grouping(Trainer, [len(row.ids) for row in train], recipe.batch, seed)(
@@ -154,16 +160,51 @@ def fine_tune(
         start = time.perf_counter()
         try:
             trainer.train()
-        except torch.OutOfMemoryError:
-            raise CellError(
-                f"out of memory on {device} while training ({recipe.method}, batch {recipe.batch})"
-            ) from None
         except OSError as error:
             raise CellError(f"checkpoint: {one_line(str(error))}") from None
         elapsed = time.perf_counter() - start
     done.training_seconds = elapsed - watcher.test_seconds
     done.inference_seconds = watcher.test_seconds / max(1, len(done.test))
     return done
+
+
+def base_weights(method: Method, device: str, dtype: str) -> str:
+    """The number format in which weights are loaded.
+
+    What is trained stays in float32, and products are in ``dtype``. Weights that LoRA freezes need
+    not be more precise than the products on a GPU, whose memory they would take twice; float16,
+    whose range states between layers leave, is for products alone.
+    """
+    frozen = method == "lora" and device.startswith("cuda") and dtype == "bfloat16"
+    return "bfloat16" if frozen else "float32"
+
+
+def on_one_device(arguments: Any, device: str) -> Any:
+    """The Trainer's arguments on the device that was asked for and on no other.
+
+    By itself the Trainer takes the first card, and all that it sees at once (``DataParallel``).
+    """
+    import torch
+
+    asked = torch.device(device)
+    if asked.type != "cuda":
+        return arguments
+
+    class OnOneDevice(arguments):  # type: ignore[misc]
+        @cached_property
+        def _setup_devices(self) -> torch.device:
+            from accelerate import PartialState
+            from accelerate.state import AcceleratorState
+
+            AcceleratorState._reset_state(reset_partial_state=True)
+            self.distributed_state = PartialState()
+            where = torch.device("cuda", torch.cuda.current_device() if asked.index is None
+                                 else asked.index)  # fmt: skip
+            self.distributed_state.device, self._n_gpu = where, 1
+            torch.cuda.set_device(where)
+            return where
+
+    return OnOneDevice
 
 
 def _with_lora(model: Any, recipe: Recipe) -> Any:
@@ -176,17 +217,23 @@ def _with_lora(model: Any, recipe: Recipe) -> Any:
         lora_dropout=recipe.lora_dropout,
     )
     try:
-        return get_peft_model(model, settings)
+        model = get_peft_model(model, settings)
     except ValueError as error:  # peft does not know which layers of this model to adapt
         raise CellError(f"LoRA: {one_line(str(error))}") from None
+    for weight in model.parameters():
+        if weight.requires_grad:
+            weight.data = weight.data.float()
+    return model
 
 
-def _is_tight(model: Any) -> bool:
+def _is_tight(model: Any, device: str) -> bool:
     """Whether weights, gradients and Adam's state leave less than half of the card free."""
     import torch
 
-    held = sum(p.numel() * (16 if p.requires_grad else 4) for p in model.parameters())
-    return bool(held > 0.5 * torch.cuda.mem_get_info()[0])
+    held = sum(
+        p.numel() * (16 if p.requires_grad else p.element_size()) for p in model.parameters()
+    )
+    return bool(held > 0.5 * torch.cuda.mem_get_info(torch.device(device))[0])
 
 
 def _printer() -> type:

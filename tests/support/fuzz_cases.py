@@ -38,7 +38,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
         "--k", "--per-label", "--select", "--encoder", "--demonstrations", "--order", "--attention",
         "--draws", "--labels", "--queries", "--score", "--context", "--seed", "--test-size",
         "--data-dir", "--dtype", "--device", "--backend", "--pack", "--tensor-parallel",
-        "--max-model-len", "--gpu-memory", "--quantization", "--base-url", "--tokenizer",
+        "--max-model-len", "--gpu-memory", "--quantization", "--kv-cache-dtype", "--base-url", "--tokenizer",
         "--concurrency", "--task", "--model",
     ),
     "summary": ("--task", "--model", "--base-model", "--advice"),

@@ -65,12 +65,19 @@ def print_plan(
         console,
         *(f"note: {text}" for text in notes(sweep)),
         *(f"skipped: {problem}" for problem in sweep.plan.problems),
+        _backend(sweep),
         f"{counted(sum(cell.problem is None for cell, *_ in rows), 'cell')}, "
         f"{asked(sweep)}{about}; {model.name} reads "
         f"{model.context_tokens:,} tokens; data: {data.origin}",
         *["TFLOP: a cell by itself, by formula; cache: keys and values kept of its longest prompt"]
         * any(works),
     )
+
+
+def _backend(sweep: Sweep) -> str:
+    """What would answer, and why where that was left to the program."""
+    name, reason = sweep.spec.choice(sweep.task.data.spec)
+    return f"backend: {name}" + (f" ({reason})" if reason else "")
 
 
 def _curve(cell: CellPlan) -> tuple[str, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from transformers import AttentionInterface
 from icl_bench.backends.attention_steps import View
 from icl_bench.backends.demonstration_cache import DemonstrationCache
 from icl_bench.backends.interface import Answer, Free
+from icl_bench.backends.kv_cache import LayerKeys, PackKeys
 from icl_bench.backends.packed_decoding import OpenPack
 from icl_bench.backends.transformers import TransformersBackend
 from icl_bench.errors import CellError, UserError
@@ -41,7 +41,7 @@ from icl_bench.models.attention_patterns import (
     split,
 )
 from icl_bench.models.config import layer_windows
-from icl_bench.prompts.encoding import Ids, PromptSet
+from icl_bench.prompts.encoding import Ids, PromptSet, parts
 from icl_bench.registry import ATTENTION_PATTERNS
 from icl_bench.sweep.compute_cost import PromptLayout, cache_bytes, cost_of
 
@@ -110,7 +110,7 @@ def retrieved(count: int, demonstrations: int) -> PromptSet:
         shown = [pool[0], *(pool[j] for j in 1 + rng.permutation(11)[: demonstrations - 1])]
         prompts.append(((7,), *shown, ids(5 + i, 300 + i)))
         ends.append(tuple(1 + np.cumsum([len(s) for s in shown]).astype(int)))
-    whole = [sum(parts, ()) for parts in prompts]
+    whole = [sum(pieces, ()) for pieces in prompts]
     return PromptSet((7,), tuple(p[1:] for p in whole), ends=tuple(ends), lead=1)
 
 
@@ -357,14 +357,119 @@ def test_demonstrations_over_the_limit_are_computed_again(
     prompts, pattern = retrieved(4, 6), parse("block:1,reuse")
     first, _ = answers(backend, prompts, pattern)
     monkeypatch.setattr("icl_bench.backends.transformers.REUSING", 1)
-    small = partial(DemonstrationCache, limit_bytes=1)
-    monkeypatch.setattr("icl_bench.backends.reused_demonstrations.DemonstrationCache", small)
+    monkeypatch.setattr(backend.reused, "_limit_bytes", 1)
     before = backend.counters.prefix_tokens
     again, _ = answers(backend, prompts, pattern)
     assert (
         backend.counters.prefix_tokens - before > PromptLayout.of(prompts, pattern).encoded_tokens
     )
     torch.testing.assert_close(first, again)
+
+
+def test_prompts_are_together_as_far_as_their_demonstrations_have_room(
+    backend: TransformersBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts, pattern = retrieved(6, 4), parse("block:1,reuse")
+    assert list(backend.reused.batches(prompts, 4, pattern)) == [range(4), range(4, 6)]
+    texts = [set(parts(prompts, i, pattern.sink)) for i in range(6)]
+    two = max(sum(map(len, a | b)) for a, b in pairwise(texts))
+    limit = two * backend.model.token_bytes
+    monkeypatch.setattr(backend.reused, "_limit_bytes", limit)
+    batches = list(backend.reused.batches(prompts, 4, pattern))
+    assert len(batches) > 2
+    for batch in batches:
+        shown = set().union(*(texts[i] for i in batch))
+        assert sum(map(len, shown)) * backend.model.token_bytes <= limit
+    monkeypatch.setattr(backend.reused, "_limit_bytes", 1)
+    assert [len(batch) for batch in backend.reused.batches(prompts, 4, pattern)] == [1] * 6
+
+
+def test_never_more_demonstrations_are_kept_than_the_limit_and_what_one_batch_shows(
+    backend: TransformersBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts, pattern = retrieved(6, 4), parse("block:1,reuse")
+    first, _ = answers(backend, prompts, pattern)
+    texts = [set(parts(prompts, i, pattern.sink)) for i in range(6)]
+    longest = max(len(ids) for shown in texts for ids in shown)
+    limit = 3 * longest * backend.model.token_bytes
+    monkeypatch.setattr(backend.reused, "_limit_bytes", limit)
+    monkeypatch.setattr(backend.limits, "rows", 1)
+    one = max(sum(map(len, shown)) for shown in texts) * backend.model.token_bytes
+    most, put = [0], DemonstrationCache.put
+
+    def watched(kept: DemonstrationCache, *what: Any) -> None:
+        put(kept, *what)
+        most.append(kept.nbytes)
+
+    monkeypatch.setattr(DemonstrationCache, "put", watched)
+    again, _ = answers(backend, prompts, pattern)
+    assert 0 < max(most) <= max(limit, one) + longest * backend.model.token_bytes
+    torch.testing.assert_close(first, again)
+
+
+def test_what_a_batch_needs_is_not_dropped_to_make_room() -> None:
+    kept = DemonstrationCache(0, limit_bytes=300)
+    for name in range(5):
+        kept.put((name,), {0: LayerKeys(torch.zeros(25), torch.zeros(0))})  # 100 bytes
+        kept.trim({(0,), (4,)})
+    assert [name for name in range(5) if (name,) in kept] == [0, 3, 4]
+    kept.trim()
+    assert kept.nbytes == 300
+
+
+@pytest.mark.parametrize("failing", [True, False])
+def test_demonstrations_are_forgotten_when_a_cell_is_over_or_has_failed(
+    backend: TransformersBackend, monkeypatch: pytest.MonkeyPatch, failing: bool
+) -> None:
+    prompts, pattern = retrieved(6, 4), parse("block:1,reuse")
+
+    def full(*_: object) -> None:
+        assert backend.reused.kept
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    if failing:
+        monkeypatch.setattr(backend, "_answer_pack", full)
+        with pytest.raises(CellError, match=r"^out of memory"):
+            packs_of(backend, prompts, pattern)
+    else:
+        packs_of(backend, prompts, pattern)
+    assert not backend.reused.kept
+
+
+# -- once a step --------------------------------------------------------------------------------
+
+
+def test_how_far_a_packs_tokens_see_is_asked_of_the_device_once_a_step(
+    backend: TransformersBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pattern, prompts = parse("approx:12,4"), shared(26, [3])
+    backend.load_prefix(prompts, 0, pattern)
+    asked, first = [], ReceptiveSpan.first
+
+    def counted(span: ReceptiveSpan, places: Any) -> Any:
+        asked.append(span)
+        return first(span, places)
+
+    monkeypatch.setattr(ReceptiveSpan, "first", counted)
+    OpenPack(backend.cache, prompts.suffixes, 0)
+    assert len(asked) == len(set(asked))
+
+
+def test_room_for_an_answer_is_made_while_it_is_written(
+    backend: TransformersBackend,
+) -> None:
+    prompts = shared(3, [9, 4])
+    backend.load_prefix(prompts)
+    pack = OpenPack.of(backend.cache, prompts.suffixes, [Free("\n", 10_000)] * 2)
+    assert {held.tokens for held in pack._keys._held.values()} == {9}
+    keys, like = PackKeys(2), torch.zeros(1, 3, 5, 4)
+    keys.layer(0, like, 2).key[:] = 1.0
+    held = keys.layer(0, like, 3)
+    assert held.key.shape == held.value.shape
+    assert 3 <= held.tokens < 30
+    assert (held.key[:, :, :2] == 1).all()
+    assert not held.key[:, :, 2:].any()
+    assert keys.layer(0, like, 3) is held
 
 
 # -- what it saves ------------------------------------------------------------------------------

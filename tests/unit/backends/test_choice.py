@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import importlib.util
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from support import fakes
 from support.outside import installed
 
-from icl_bench.backends import choice
-from icl_bench.backends.choice import check_able, check_backend, check_patterns, chosen, make_loader
+from icl_bench.backends import choice, loaders
+from icl_bench.backends.choice import (
+    Asked,
+    check_able,
+    check_backend,
+    check_patterns,
+    choose,
+    make_loader,
+)
 from icl_bench.backends.interface import BackendLoader
 from icl_bench.backends.spec import BackendSpec
 from icl_bench.backends.vllm import last_error
+from icl_bench.cli.output.plan import print_plan
 from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import FULL, parse
 from icl_bench.registry import BACKENDS
 from icl_bench.results.reading import read_results
 from icl_bench.sweep.plan import room_for
 from icl_bench.sweep.sweep import RunSpec, Sweep
+from icl_bench.tasks.task_files import load_task
 
 
 def present(monkeypatch: pytest.MonkeyPatch, *, vllm: bool, cuda: bool) -> None:
@@ -34,31 +45,94 @@ def present(monkeypatch: pytest.MonkeyPatch, *, vllm: bool, cuda: bool) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
 
 
+LABELS, FREE, APART = Asked(), Asked(free=True), Asked(shares=False)
+EXACT, BLOCKS = Asked(exact=True), Asked([FULL, parse("block:5")])
+
+
 @pytest.mark.parametrize(
-    ("vllm", "cuda", "asked", "expected"),
+    ("vllm", "cuda", "options", "asked", "expected"),
     [
-        (True, True, {}, "vllm"),
-        (True, False, {}, "transformers"),
-        (False, True, {}, "transformers"),
-        (True, True, {"device": "cuda:1"}, "transformers"),
-        (True, True, {"pack_rows": 3}, "transformers"),
-        (True, True, {"base_url": "http://host/v1"}, "openai"),
-        (True, True, {"backend": "transformers"}, "transformers"),
-        (True, False, {"backend": "vllm"}, "vllm"),
+        (True, True, {}, LABELS, "transformers"),
+        (True, True, {}, FREE, "vllm"),
+        (True, True, {}, APART, "vllm"),
+        (True, True, {"tensor_parallel": 2}, LABELS, "vllm"),
+        (True, True, {"quantization": "awq"}, LABELS, "vllm"),
+        (True, True, {"kv_cache_dtype": "fp8"}, LABELS, "vllm"),
+        (True, True, {}, EXACT, "transformers"),
+        (True, True, {}, Asked(exact=True, shares=False), "transformers"),
+        (True, True, {}, BLOCKS, "transformers"),
+        (True, True, {"device": "cuda:1"}, FREE, "transformers"),
+        (True, True, {"pack_rows": 3}, FREE, "transformers"),
+        (True, True, {"base_url": "http://host/v1"}, FREE, "openai"),
+        (True, True, {"backend": "transformers"}, FREE, "transformers"),
+        (True, True, {"backend": "vllm"}, BLOCKS, "vllm"),
+        (True, False, {"backend": "vllm"}, LABELS, "vllm"),
+        (True, False, {}, FREE, "transformers"),
+        (True, False, {"tensor_parallel": 2}, FREE, "transformers"),
+        (False, True, {}, FREE, "transformers"),
+        (False, True, {"tensor_parallel": 2}, LABELS, "vllm"),
     ],
 )
-def test_vllm_is_taken_where_it_and_a_gpu_are_present_and_no_option_says_otherwise(
-    vllm: bool, cuda: bool, asked: dict[str, Any], expected: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_auto_is_the_backend_that_can_do_what_is_asked_and_reads_less_for_it(
+    vllm: bool, cuda: bool, options: dict[str, Any], asked: Asked, expected: str,
+    monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
     present(monkeypatch, vllm=vllm, cuda=cuda)
-    assert chosen(BackendSpec(**asked)) == expected
+    name, reason = choose(BackendSpec(**options), asked)
+    assert name == expected
+    assert (reason is None) == ("backend" in options)
 
 
-def test_attention_patterns_are_for_the_backend_that_has_them(monkeypatch: pytest.MonkeyPatch):
+def test_a_vllm_that_is_too_old_is_not_chosen_but_said(monkeypatch: pytest.MonkeyPatch):
     present(monkeypatch, vllm=True, cuda=True)
-    assert chosen(BackendSpec(), [FULL]) == "vllm"
-    assert chosen(BackendSpec(), [FULL, parse("block:5")]) == "transformers"
-    assert chosen(BackendSpec(backend="vllm"), [parse("block:5")]) == "vllm"
+    monkeypatch.setattr(loaders, "version", lambda _: "0.30.0")
+    name, reason = choose(BackendSpec(), FREE)
+    assert name == "transformers"
+    assert str(reason).startswith("vLLM 0.30.0 is too old")
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({}, "transformers"),
+        ({"scoring": "exact"}, "transformers"),
+        ({"scoring": "exact", "select": "bm25"}, "transformers"),
+        ({"scoring": "unconstrained"}, "vllm"),
+        ({"select": "bm25"}, "vllm"),
+        ({"select": "bm25,hybrid:2"}, "transformers"),
+        ({"task": "samsum"}, "vllm"),
+        ({"attention": "block:5"}, "transformers"),
+    ],
+)
+def test_a_run_tells_auto_what_is_asked(
+    asked: dict[str, Any], expected: str, monkeypatch: pytest.MonkeyPatch
+):
+    present(monkeypatch, vllm=True, cuda=True)
+    spec = RunSpec(**{"task": "banking77", "model": "tiny", "k": "10", **asked})
+    task = load_task(spec.task)
+    assert spec.choice(task).name == spec.loader(task).name == expected
+    spec.check(task)  # and what is chosen can do it
+
+
+def test_a_plan_says_which_backend_would_answer_and_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    made = fakes.plan(tmp_path, k="1", draws=1)
+
+    def said(**options: Any) -> str:
+        spec = RunSpec(task="cards", model="tiny", k="1", backend=BackendSpec(**options))
+        console = Console(file=StringIO(), width=200)
+        print_plan(Sweep(spec, made.task.model, made.task, made), [None], [None], console)
+        lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+        (found,) = [line.strip() for line in lines if "backend:" in line]
+        return str(found)
+
+    present(monkeypatch, vllm=True, cuda=False)
+    assert said() == "backend: transformers (there is no GPU)"
+    present(monkeypatch, vllm=True, cuda=True)
+    assert said().startswith("backend: transformers (packed queries read the keys that they share")
+    assert said(tensor_parallel=2) == "backend: vllm (--tensor-parallel is for it)"
+    assert said(backend="vllm") == "backend: vllm"
 
 
 def test_a_name_that_is_no_backend_is_said_with_the_nearest():
@@ -88,6 +162,36 @@ def test_a_missing_vllm_is_said_with_what_to_install(monkeypatch: pytest.MonkeyP
     present(monkeypatch, vllm=False, cuda=True)
     with pytest.raises(UserError, match=r"not installed; pip install 'icl-bench\[vllm\]'"):
         check_backend(make_loader(BackendSpec(backend="vllm")))
+
+
+@pytest.mark.parametrize(
+    ("here", "usable"),
+    [
+        ("0.24.0", False),
+        ("0.30.2+cu129", False),
+        ("0.31.0", True),
+        ("0.32.0+cpu", True),
+        ("1.0", True),
+    ],
+)
+def test_a_vllm_that_does_not_escape_an_answers_line_break_is_refused_in_one_line(
+    here: str, usable: bool, monkeypatch: pytest.MonkeyPatch
+):
+    present(monkeypatch, vllm=True, cuda=True)
+    monkeypatch.setattr(loaders, "version", lambda _: here)
+    loader = make_loader(BackendSpec(backend="vllm"))
+    if usable:
+        check_backend(loader)
+        return
+    with pytest.raises(UserError, match=r"before 0\.31 .*head_dtype.*pip install --upg") as raised:
+        check_backend(loader)
+    assert here in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_the_extra_asks_for_the_vllm_that_is_accepted():
+    text = (Path(__file__).parents[3] / "pyproject.toml").read_text()
+    assert f'vllm = ["vllm>={".".join(map(str, loaders.OLDEST_VLLM))}"]' in text
 
 
 def test_what_decides_answers_is_in_a_backends_identity(monkeypatch: pytest.MonkeyPatch):

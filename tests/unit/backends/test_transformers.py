@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from support.models import (
 
 from icl_bench.backends.attention_steps import Extend
 from icl_bench.backends.device import choose_device
-from icl_bench.backends.device_memory import out_of_memory
+from icl_bench.backends.device_memory import finish, out_of_memory
 from icl_bench.backends.forward_check import check_forward
 from icl_bench.backends.interface import Answer, Decoding, Exact, Free, Greedy
 from icl_bench.backends.label_constraint import compile_labels, label_trie, token_bytes
@@ -640,7 +641,34 @@ def test_the_messages_of_cpu_and_gpu_allocators_are_lack_of_memory():
         torch.empty(10**17)
     assert out_of_memory(caught.value)
     assert out_of_memory(torch.OutOfMemoryError("x"))
+    for library in ("CUBLAS", "CUDNN", "CUSOLVER"):
+        said = f"CUDA error: {library}_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
+        assert out_of_memory(RuntimeError(said))
+    assert not out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED"))
     assert not out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+
+
+def test_a_clock_is_read_when_the_device_has_done_its_work(load, greedy, monkeypatch):
+    backend, waited = load("llama"), []
+
+    def wait(device: torch.device) -> None:
+        waited.append(device)
+        time.sleep(0.05)
+
+    monkeypatch.setattr("icl_bench.backends.transformers.finish", wait)
+    run(backend, prompts_of(40, [3, 5]), greedy)
+    assert len(waited) == 2  # the prefix, the pack
+    assert backend.counters.prefix_seconds >= 0.05
+    assert backend.counters.seconds >= 0.1
+
+
+def test_a_gpu_is_waited_for_and_a_cpu_need_not_be(monkeypatch):
+    waited: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    finish(torch.device("cpu"))
+    assert not waited
+    finish(torch.device("cuda:1"))
+    assert waited == [torch.device("cuda:1")]
 
 
 def test_other_errors_are_not_taken_for_lack_of_memory(load, greedy, monkeypatch):
@@ -817,4 +845,15 @@ def test_a_model_that_does_not_fit_the_memory_is_a_users_error(folders, tokenize
 
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", load)
     with pytest.raises(UserError, match="does not fit the memory"):
+        TransformersBackend.load(folders["llama"], tokenizer, device="cpu")
+
+
+def test_a_model_that_leaves_no_memory_to_compute_in_is_a_users_error(
+    folders, tokenizer, monkeypatch
+):
+    def full(*_: Any) -> None:
+        raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`")
+
+    monkeypatch.setattr(LoadedModel, "plain_logits", full)
+    with pytest.raises(UserError, match=r"does not fit the memory \(CUDA error: CUBLAS"):
         TransformersBackend.load(folders["llama"], tokenizer, device="cpu")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import warnings
+import weakref
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +15,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 from support.fakes import FREE_TEXT, FakeBackend, plan, runner, tokenized_task, write_task
 from support.models import llama_tokenizer, save_tiny_model, tiny_config
 from support.predictions import cell
 from transformers import AutoModelForCausalLM
 
 from icl_bench.analysis.findings import find
+from icl_bench.backends import checkpoint
 from icl_bench.cli import main
 from icl_bench.errors import CellError, UserError
 from icl_bench.report.prompt_trace import find_prediction
@@ -145,7 +150,137 @@ def test_a_head_that_caps_its_logits_is_refused(tmp_path: Path, tiny: Path, monk
         load_classifier(str(tiny), 3, [1, 2, 3], 0, "float32")
 
 
+def test_of_the_language_model_only_its_heads_rows_are_left_when_the_classifier_is_loaded(
+    tiny: Path, monkeypatch
+):
+    load, before, alive = checkpoint.load_network, [], []
+
+    def watched(auto: Any, *where: Any, **options: Any) -> Any:
+        gc.collect()
+        alive.append(sum(model() is not None for model in before))
+        model = load(auto, *where, **options)
+        before.append(weakref.ref(model))
+        return model
+
+    monkeypatch.setattr(checkpoint, "load_network", watched)
+    load_classifier(str(tiny), 3, [1, 2, 3], 0, "float32")
+    assert alive == [0, 0]
+
+
+def test_chance_goes_on_alike_whatever_the_head_begins_from(tiny: Path):
+    """So the order in which models are loaded changes no training."""
+    states = []
+    for tokens in (None, [1, 2, 3]):
+        torch.manual_seed(5)
+        load_classifier(str(tiny), 3, tokens, 0, "float32")
+        states.append(torch.get_rng_state())
+    assert torch.equal(*states)
+
+
 # -- training -----------------------------------------------------------------------------------
+
+
+class StoppedError(Exception):
+    pass
+
+
+@pytest.fixture
+def several_cards(monkeypatch) -> Iterator[list[torch.device]]:
+    """Four cards seem to be there; which of them was made the current one."""
+    chosen: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda where: chosen.append(torch.device(where)))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (10**12, 10**12))
+    yield chosen
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+@pytest.mark.parametrize(("asked", "device"), [("cuda:1", "cuda:1"), ("cuda", "cuda:2")])
+def test_training_is_on_the_card_that_was_asked_for_and_on_no_other(
+    asked: str, device: str, tmp_path: Path, tiny: Path, several_cards, monkeypatch
+):
+    seen: list[Any] = []
+
+    def stopped(**given: Any) -> None:
+        seen.append(given["args"])
+        raise StoppedError
+
+    examples = Examples(prepared(tmp_path, tiny).task, 0, 12)
+    monkeypatch.setattr(training, "_grouping", lambda *_: stopped)
+    with pytest.raises(StoppedError):
+        training.fine_tune(examples, Recipe.of("full", epochs=1), source=str(tiny), device=asked,
+                           dtype="float32", seed=0)  # fmt: skip
+    (arguments,) = seen
+    assert arguments.device == torch.device(device)
+    assert arguments.n_gpu == 1
+    assert arguments.parallel_mode.value == "not_parallel"
+    assert arguments.distributed_state.device == torch.device(device)
+    assert set(several_cards) == {torch.device(device)}
+
+
+@pytest.mark.parametrize("where", ["_move_model_to_device", "train"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nMore"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ],
+)
+def test_lack_of_memory_is_told_in_one_line_wherever_it_shows(
+    where: str, error: Exception, tmp_path: Path, tiny: Path, monkeypatch
+):
+    import transformers
+
+    def full(*_: Any, **__: Any) -> None:
+        raise error
+
+    examples = Examples(prepared(tmp_path, tiny).task, 0, 12)
+    monkeypatch.setattr(transformers.Trainer, where, full)
+    said = r"^out of memory on cpu while training \(full, batch 32\): CUDA \S+ .*[^\n]$"
+    with pytest.raises(CellError, match=said):
+        training.fine_tune(examples, Recipe.of("full", epochs=1), source=str(tiny), device="cpu",
+                           dtype="float32", seed=0)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("method", "device", "dtype", "weights"),
+    [
+        ("lora", "cuda:1", "bfloat16", "bfloat16"),
+        ("lora", "cuda", "float32", "float32"),
+        ("lora", "cuda", "float16", "float32"),
+        ("lora", "cpu", "bfloat16", "float32"),
+        ("full", "cuda", "bfloat16", "float32"),
+    ],
+)
+def test_weights_that_lora_freezes_are_no_more_precise_than_products_on_a_gpu(
+    method: Any, device: str, dtype: str, weights: str
+):
+    assert training.base_weights(method, device, dtype) == weights
+
+
+def test_lora_trains_in_float32_over_a_base_in_bfloat16(tmp_path: Path, tiny: Path, monkeypatch):
+    """As on a GPU, but for the device."""
+    kinds: dict[bool, set[torch.dtype]] = {}
+    adapted = training._with_lora
+
+    def watched(*given: Any) -> Any:
+        model = adapted(*given)
+        for weight in model.parameters():
+            kinds.setdefault(weight.requires_grad, set()).add(weight.dtype)
+        return model
+
+    monkeypatch.setattr(training, "base_weights", lambda *_: "bfloat16")
+    monkeypatch.setattr(training, "_with_lora", watched)
+    examples = Examples(prepared(tmp_path, tiny).task, 0, 12)
+    recipe = Recipe.of("lora", epochs=3, batch=4)
+    done = training.fine_tune(
+        examples, recipe, source=str(tiny), device="cpu", dtype="bfloat16", seed=0
+    )
+    assert kinds == {True: {torch.float32}, False: {torch.bfloat16}}
+    assert len(done.test) == 3
+    assert np.ptp(np.stack(done.logits), axis=0).max() > 0  # something was learnt
 
 
 def rows(*lengths: int) -> list[Row]:

@@ -1,0 +1,157 @@
+"""What the vLLM backend asks of its engine, with an engine that only notes what it is asked."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from icl_bench.backends import vllm as backend_of_vllm
+from icl_bench.backends.choice import make_loader
+from icl_bench.backends.interface import Answer, Free
+from icl_bench.backends.spec import BackendSpec
+from icl_bench.backends.vllm import CALL, VllmBackend
+from icl_bench.errors import CellError
+from icl_bench.prompts.encoding import PromptSet
+
+METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
+
+
+@dataclass
+class Engine:
+    """An engine that answers every prompt with one token, and all that was asked of it."""
+
+    made: dict[str, Any] = field(default_factory=dict)
+    calls: list[list[tuple[int, ...]]] = field(default_factory=list)
+    fails_at: int | None = None
+    """The call that fails."""
+
+    def generate(self, prompts: Sequence[Any], sampling: Sequence[Any], **_: Any) -> list[Any]:
+        assert len(prompts) == len(sampling)
+        if len(self.calls) == self.fails_at:
+            raise RuntimeError("EngineDeadError: the engine was killed")
+        self.calls.append([tuple(asked["prompt_token_ids"]) for asked in prompts])
+        said = SimpleNamespace(token_ids=[7], text="yes", finish_reason="stop")
+        return [SimpleNamespace(num_cached_tokens=0, outputs=[said]) for _ in prompts]
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
+    """Stands in for vLLM's; the environment is as it was before afterwards."""
+    engine, module, sampling = Engine(), ModuleType("vllm"), ModuleType("vllm.sampling_params")
+
+    def made(**arguments: Any) -> Engine:
+        engine.made.update(arguments, environment=dict(os.environ))
+        return engine
+
+    module.LLM = made  # type: ignore[attr-defined]
+    module.SamplingParams = SimpleNamespace  # type: ignore[attr-defined]
+    sampling.StructuredOutputsParams = SimpleNamespace  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "vllm", module)
+    monkeypatch.setitem(sys.modules, "vllm.sampling_params", sampling)
+    for name in [*os.environ, METHOD, "VLLM_ENABLE_V1_MULTIPROCESSING"]:
+        if name.startswith("VLLM_"):
+            monkeypatch.setenv(name, "")
+            monkeypatch.delenv(name)
+    return engine
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+    """Makes CUDA seem to be there; how processes were to be started whenever it was asked for."""
+    seen: list[str | None] = []
+
+    def available() -> bool:
+        seen.append(os.environ.get(METHOD))
+        return True
+
+    monkeypatch.setattr(torch.cuda, "is_available", available)
+    return seen
+
+
+def started(**more: Any) -> VllmBackend:
+    identity = {"backend": "vllm", "dtype": "bfloat16"}
+    return VllmBackend("a/model", None, identity=identity, max_model_len=100, **more)
+
+
+def test_processes_are_spawned_and_that_is_settled_before_cuda_is_asked_for(
+    engine: Engine, cuda: list[str | None]
+):
+    started()
+    assert set(cuda) == {"spawn"}
+    assert engine.made["environment"][METHOD] == "spawn"
+
+
+@pytest.mark.usefixtures("cuda")
+def test_who_starts_processes_in_another_way_is_let(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv(METHOD, "forkserver")
+    started()
+    assert engine.made["environment"][METHOD] == "forkserver"
+
+
+@pytest.mark.usefixtures("cuda")
+def test_the_engine_works_on_as_many_requests_as_a_cell_has(engine: Engine):
+    started()
+    assert engine.made["max_num_seqs"] == 256
+    started(max_num_seqs=32)
+    assert engine.made["max_num_seqs"] == 32
+
+
+def test_how_the_cache_is_stored_is_handed_on_and_part_of_the_identity(engine: Engine):
+    started()
+    assert "kv_cache_dtype" not in engine.made
+    started(kv_cache_dtype="fp8")
+    assert engine.made["kv_cache_dtype"] == "fp8"
+    plain = BackendSpec(backend="vllm", dtype="float32")
+    fp8 = plain.model_copy(update={"kv_cache_dtype": "fp8"})
+    assert make_loader(plain).identity() == {"backend": "vllm", "dtype": "float32"}
+    assert make_loader(fp8).identity() == {**make_loader(plain).identity(), "kv_cache_dtype": "fp8"}
+
+
+# -- calls --------------------------------------------------------------------------------------
+
+PROMPTS = PromptSet((1, 2, 3), tuple((10 + i,) for i in range(150)))
+ANSWER = [Free("\n", 5)] * len(PROMPTS)
+
+
+def packs(
+    backend: VllmBackend, todo: Sequence[int], keep: Callable[[list[Answer]], object]
+) -> None:
+    for pack in backend.answer(PROMPTS, todo, ANSWER, 0):
+        keep(pack)
+
+
+def test_a_cell_is_answered_in_several_calls_behind_one_for_its_prefix(engine: Engine):
+    found: list[list[Answer]] = []
+    packs(started(), range(150), found.append)
+    assert [len(pack) for pack in found] == [CALL, CALL, 150 - 2 * CALL]
+    assert [answer.index for pack in found for answer in pack] == list(range(150))
+    assert engine.calls[0] == [PROMPTS.prefix]
+    asked = [ids for call in engine.calls[1:] for ids in call]
+    assert asked == [PROMPTS.ids(i) for i in range(150)]
+
+
+def test_an_engine_that_dies_within_a_cell_leaves_what_it_has_answered(engine: Engine):
+    found: list[list[Answer]] = []
+    backend = started()
+    engine.fails_at = 2
+    with pytest.raises(CellError, match=r"^vLLM failed \(.*killed\)$"):
+        packs(backend, range(150), found.append)
+    assert [len(pack) for pack in found] == [backend_of_vllm.CALL]
+    engine.fails_at = None
+    packs(backend, range(CALL, 150), found.append)
+    assert sorted(a.index for pack in found for a in pack) == list(range(150))
+
+
+def test_the_seconds_of_a_call_are_counted_before_its_answers_are_handed_out(engine: Engine):
+    backend, seen = started(), [0.0]
+    packs(backend, range(150), lambda _: seen.append(backend.counters.seconds))
+    assert seen == sorted(set(seen))
