@@ -10,7 +10,7 @@ from typing import Any
 from icl_bench.demonstrations.perturbations import Perturbation
 from icl_bench.errors import UserError
 from icl_bench.prompts.encoding import PromptEncoder, PromptSet
-from icl_bench.prompts.rendering import Piece, prompt_text
+from icl_bench.prompts.rendering import Piece, PlainForm, prompt_text
 from icl_bench.results.cells import FINISHED
 from icl_bench.results.reading import find_imported, finished_cells, read_rows
 from icl_bench.results.storage import Place, Storage, storage_at
@@ -152,7 +152,7 @@ def _checked(text: str, row: Mapping[str, Any], meta: Mapping[str, Any], spec: T
             model = resolve(str(meta["model_source"]), prepare=False)
         if model.fingerprint != meta["facts"]["fingerprint"]:
             return "not checked: the model's files have changed since"
-        encoder = PromptEncoder(spec.template, load_tokenizer(model))
+        encoder = PromptEncoder(PlainForm(spec.template), load_tokenizer(model))
     except UserError as error:
         return f"not checked: {error}"
     if _hash(encoder.whole(text)) != row["prompt_hash"]:

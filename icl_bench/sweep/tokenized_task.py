@@ -21,7 +21,7 @@ from icl_bench.metrics.scores import metrics_of
 from icl_bench.models.cache_folder import cache_dir
 from icl_bench.models.registry import Model
 from icl_bench.prompts.encoding import PromptEncoder
-from icl_bench.prompts.rendering import answer_text
+from icl_bench.prompts.rendering import Piece, PlainForm, PromptForm, demonstration_text
 from icl_bench.tasks.examples import Example, TaskData
 
 if TYPE_CHECKING:
@@ -54,13 +54,16 @@ class TokenizedTask:
     @cached_property
     def encoder(self) -> PromptEncoder:
         """Turns examples into token ids."""
-        return PromptEncoder(self.data.spec.template, self.tokenizer, self.perturbation.piece)
+        return PromptEncoder(self.form(self.perturbation.piece), self.tokenizer)
+
+    def form(self, piece: Piece = demonstration_text) -> PromptForm:
+        """How prompts are written, with demonstrations written so. Raises ``UserError``."""
+        return PlainForm(self.data.spec.template, piece)
 
     @cached_property
     def lengths(self) -> np.ndarray:
         """Tokens of each train row as a whole demonstration with its separator: ``(train,)``."""
-        plain = PromptEncoder(self.data.spec.template, self.tokenizer)
-        return plain.demonstration_lengths(self.data.train)
+        return PromptEncoder(self.form(), self.tokenizer).demonstration_lengths(self.data.train)
 
     @cached_property
     def pool(self) -> DemonstrationPool:
@@ -105,7 +108,7 @@ class TokenizedTask:
     @cached_property
     def answers(self) -> tuple[str, ...]:
         """What may follow the query: each label with its lead and its end."""
-        return tuple(answer_text(self.data.spec.template, label) for label in self.data.labels)
+        return tuple(self.encoder.form.answer(label) for label in self.data.labels)
 
     @cached_property
     def answer_tokens(self) -> int:

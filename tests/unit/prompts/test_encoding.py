@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.models import Row, gpt2_tokenizer, llama_tokenizer, qwen_tokenizer, tokenized
 
 from icl_bench.prompts.encoding import PromptEncoder, shared_prefix
-from icl_bench.prompts.rendering import answer_text, demonstration_text, prompt_text, query_text
+from icl_bench.prompts.rendering import PlainForm, answer_text, demonstration_text, prompt_text, query_text
 from icl_bench.tasks.spec import Template
 from icl_bench.tasks.task_files import known_tasks, load_task
 
@@ -71,7 +71,7 @@ def bos_of(tokenizer: Any) -> tuple[int, ...]:
 def assert_exact(
     tokenizer: Any, template: Template, shown: Sequence[Row], queries: Sequence[Row]
 ) -> None:
-    encoder = PromptEncoder(template, tokenizer)
+    encoder = PromptEncoder(PlainForm(template), tokenizer)
     sets = encoder.shared_prompts(shown, range(1, len(shown) + 1), queries)
     own = encoder.own_prompts([shown[i:] for i, _ in enumerate(queries)], queries)
     for i, query in enumerate(queries):
@@ -99,7 +99,7 @@ def assert_mixed_exact(
            range(len(queries))]  # fmt: skip
     mixed = encoder.mixed_prompts(shared, own, queries)
     for i, query in enumerate(queries):
-        text = prompt_text(encoder.template, [*shared, *own[i]], query)
+        text = prompt_text(encoder.form.template, [*shared, *own[i]], query)
         assert mixed.text(i) == text
         assert mixed.ids(i) == bos_of(tokenizer) + tokenized(tokenizer, text)
         assert mixed.suffixes[i]
@@ -131,7 +131,7 @@ def test_a_shipped_tasks_prefix_is_all_of_its_demonstrations(tokenizer, name):
     """Every join holds, so that queries share all demonstrations and the next k extends them."""
     template = TEMPLATES[name]
     shown = rows_of(template, ORDINARY)
-    encoder = PromptEncoder(template, tokenizer)
+    encoder = PromptEncoder(PlainForm(template), tokenizer)
     for k, prompts in encoder.shared_prompts(shown, [1, 2, 5], shown).items():
         assert prompts.prefix == encoder.whole("".join(encoder.demonstrations(shown[:k])))
     mixed = encoder.mixed_prompts(shown[:3], [shown[3:], shown[:3:-1]], shown[:2])
@@ -141,7 +141,7 @@ def test_a_shipped_tasks_prefix_is_all_of_its_demonstrations(tokenizer, name):
 def test_a_mixed_prompt_tells_where_all_of_its_demonstrations_end(gemma_tokenizer):
     template = TEMPLATES["banking77"]
     shown = rows_of(template, ORDINARY)
-    encoder = PromptEncoder(template, gemma_tokenizer)
+    encoder = PromptEncoder(PlainForm(template), gemma_tokenizer)
     own = [shown[3:], shown[:3:-1]]
     mixed = encoder.mixed_prompts(shown[:3], own, shown[:2], ends=True)
     assert encoder.mixed_prompts(shown[:3], own, shown[:2]).ends == ()
@@ -156,7 +156,7 @@ def test_a_mixed_prompt_tells_where_all_of_its_demonstrations_end(gemma_tokenize
 def test_lengths_of_demonstrations_add_up_to_the_prefix(tokenizer, name):
     template = TEMPLATES[name]
     shown = rows_of(template, ORDINARY)
-    encoder = PromptEncoder(template, tokenizer)
+    encoder = PromptEncoder(PlainForm(template), tokenizer)
     lengths = encoder.demonstration_lengths(shown)
     sets = encoder.shared_prompts(shown, range(1, 6), shown)
     dummy = (
@@ -181,7 +181,7 @@ def test_bos_stands_once_whatever_the_tokenizers_own_setting(make, adds_bos):
     assert (tokenizer("hi")["input_ids"][0] == bos) is adds_bos  # the setting is a real one
     template = TEMPLATES["banking77"]
     shown = rows_of(template, [("<s>", "</s>"), *ORDINARY])
-    encoder = PromptEncoder(template, tokenizer)
+    encoder = PromptEncoder(PlainForm(template), tokenizer)
     sets = [*encoder.shared_prompts(shown, [1, 3], shown).values()]
     sets.append(encoder.own_prompts([shown for _ in shown], shown))
     sets.append(encoder.own_prompts([[] for _ in shown], shown))
@@ -193,7 +193,7 @@ def test_bos_stands_once_whatever_the_tokenizers_own_setting(make, adds_bos):
 
 def test_gemma_gets_bos_although_its_tokenizer_adds_none(gemma_tokenizer):
     assert gemma_tokenizer("hi")["input_ids"][0] != gemma_tokenizer.bos_token_id
-    encoder = PromptEncoder(TEMPLATES["trec"], gemma_tokenizer)
+    encoder = PromptEncoder(PlainForm(TEMPLATES["trec"]), gemma_tokenizer)
     row = rows_of(TEMPLATES["trec"], [("<bos>", "<bos>")])
     ids = encoder.shared_prompts(row, [1], row)[1].ids(0)
     assert (ids[0], ids.count(2)) == (2, 1)
@@ -202,7 +202,7 @@ def test_gemma_gets_bos_although_its_tokenizer_adds_none(gemma_tokenizer):
 def test_a_tokenizer_without_bos_gets_none():
     tokenizer = qwen_tokenizer()
     rows = rows_of(TEMPLATES["trec"], ORDINARY)
-    encoder = PromptEncoder(TEMPLATES["trec"], tokenizer)
+    encoder = PromptEncoder(PlainForm(TEMPLATES["trec"]), tokenizer)
     text = prompt_text(TEMPLATES["trec"], rows[:2], rows[2])
     assert encoder.shared_prompts(rows, [2], rows[2:])[2].ids(0) == tokenized(tokenizer, text)
 
@@ -212,7 +212,7 @@ def test_text_that_looks_like_a_special_token_stays_text(tokenizer):
     special = [spelled[number] for number in tokenizer.all_special_ids]
     template = TEMPLATES["clinic150"]
     rows = rows_of(template, [(f"{token} and{token}", f"x {token}") for token in special])
-    prompts = PromptEncoder(template, tokenizer).shared_prompts(rows, [len(rows)], rows)[len(rows)]
+    prompts = PromptEncoder(PlainForm(template), tokenizer).shared_prompts(rows, [len(rows)], rows)[len(rows)]
     for i, query in enumerate(rows):
         ids = prompts.ids(i)[len(bos_of(tokenizer)) :]
         assert not set(ids) & set(tokenizer.all_special_ids)
@@ -225,7 +225,7 @@ def test_a_separator_that_merges_with_its_neighbours_is_still_exact_and_nested(s
     tokenizer = gpt2_tokenizer()
     template = Template(input=f"{lead} {{text}}", output="intent: {label}", separator=separator)
     rows = rows_of(template, ORDINARY)
-    encoder = PromptEncoder(template, tokenizer)
+    encoder = PromptEncoder(PlainForm(template), tokenizer)
     apart = [tokenized(tokenizer, piece) for piece in encoder.demonstrations(rows)]
     whole = tokenized(tokenizer, "".join(encoder.demonstrations(rows)))
     assert sum(apart, ()) != whole  # the case that this test is about
@@ -308,7 +308,7 @@ def test_braces_of_a_template_and_of_a_text_stay_as_they_are():
 def test_an_answers_ids_continue_its_query(tokenizer, name):
     """Query and answer together are the text's own tokens, wherever these part between them."""
     template = TEMPLATES[name]
-    encoder = PromptEncoder(template, tokenizer)
+    encoder = PromptEncoder(PlainForm(template), tokenizer)
     (query,) = rows_of(template, [("where is my card?", "")])
     labels = ["card arrival", "card", "état", "[x] (y)", "中文", "a.b", "x "]
     start = query_text(template, query)
