@@ -9,18 +9,25 @@ conversations are rendered whole, each by itself.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from icl_bench.errors import UserError
 from icl_bench.frozen import Frozen
+from icl_bench.prompts.chat_template import ChatTemplate
 from icl_bench.prompts.rendering import HasText, Piece, demonstration_text, query_text
+from icl_bench.wording import first_line, plain
 
 if TYPE_CHECKING:
-    from icl_bench.prompts.chat_template import ChatTemplate, Message
+    from icl_bench.models.registry import Model
+    from icl_bench.models.tokenizers import Tokenizer
+    from icl_bench.prompts.chat_template import Message
     from icl_bench.tasks.spec import Template
 
 _MARKS = ("\ue0f0", "\ue0f1", "\ue0f2", "\ue0f3", "\ue0f4")
@@ -75,6 +82,7 @@ class ChatForm:
         self._pieced: dict[tuple[str, ...], bool] = {}
         self._around, self._regular = self._looked_at()
         self.ending = self._ending()
+        self.stop = self.ending.strip()
         self.start, self.before_answer = self._around.start, self._around.end
         self.joint = template.separator if settings.style == "single" else self._around.joint
 
@@ -100,6 +108,20 @@ class ChatForm:
         """What the template writes between the generation prompt and an answer."""
         around = self._around
         return around.answer[len(around.end) :] if around.answer.startswith(around.end) else ""
+
+    def facts(self) -> dict[str, Any]:
+        """What decides prompts beside examples: the settings, and what the template writes around
+        contents, in which today's date may be.
+        """
+        around = self._around
+        written = [around.start, around.answer, around.joint, around.end, around.closing]
+        return {
+            "style": self.settings.style,
+            "system": self.settings.system,
+            "arguments": dict(self.settings.arguments),
+            "template": hashlib.sha256(self._chat.source.encode()).hexdigest()[:16],
+            "around": written,
+        }
 
     # -- conversations --------------------------------------------------------------------------
 
@@ -137,8 +159,8 @@ class ChatForm:
             for token in self._special:
                 if token in asked or token in example.answer:
                     raise UserError(
-                        f"--chat: a row has the text {token!r}, which this model reads as a special "
-                        f"token ({asked[:60]!r}); change that row, or leave --chat out"
+                        f"--chat: a row has the text {token!r}, which this model reads as a "
+                        f"special token ({asked[:60]!r}); change that row, or leave --chat out"
                     )
             around, contents = self._around, [asked]
             parts = [around.start, asked, around.end]
@@ -198,3 +220,55 @@ class ChatForm:
             f"--chat: the chat template of model {self._chat.whose} does not end an answer: no "
             "special token and no line break stand behind it"
         )
+
+
+def chat_form(
+    template: Template, settings: ChatSettings, model: Model, tokenizer: Tokenizer,
+    piece: Piece = demonstration_text,
+) -> ChatForm:  # fmt: skip
+    """The form of a model's own chat template. Raises ``UserError``."""
+    chat = ChatTemplate.of_folder(Path(model.source), model.name, dict(settings.arguments))
+    added = tokenizer.added_tokens_decoder.values()
+    special = [token.content for token in added if token.special]
+    return ChatForm(template, settings, chat, special, piece)
+
+
+def read_settings(
+    style: str | None, system: str | None, arguments: Sequence[str]
+) -> ChatSettings | None:
+    """Read ``--chat``, ``--system`` and each ``--chat-arg``; None where no chat is asked for.
+
+    Raises ``UserError``.
+    """
+    if style is None:
+        if system is not None or arguments:
+            given = "--system" if system is not None else "--chat-arg"
+            raise UserError(
+                f"{given}: is for prompts of a chat; give --chat turns or --chat single"
+            )
+        return None
+    if style not in ("turns", "single"):
+        raise UserError(f"--chat {plain(style)}: expected turns or single")
+    pairs = dict(_argument(text) for text in arguments)
+    return ChatSettings(style=style, system=_said(system), arguments=tuple(pairs.items()))
+
+
+def _said(system: str | None) -> str | None:
+    """The text itself, or that of ``@FILE`` without the line break at its end."""
+    if system is None or not system.startswith("@"):
+        return system
+    try:
+        return Path(system[1:]).read_text(encoding="utf-8").removesuffix("\n")
+    except (OSError, ValueError) as error:
+        raise UserError(f"--system {plain(system)}: cannot be read ({first_line(error)})") from None
+
+
+def _argument(text: str) -> tuple[str, Any]:
+    """``enable_thinking=false`` as a name and a value: JSON where it is some, else text."""
+    name, sign, value = text.partition("=")
+    if not sign or not name.isidentifier():
+        raise UserError(f"--chat-arg {plain(text)}: expected NAME=VALUE")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value

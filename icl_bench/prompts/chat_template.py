@@ -90,7 +90,7 @@ class ChatTemplate:
         from jinja2.sandbox import ImmutableSandboxedEnvironment
 
         class Generation(jinja2.ext.Extension):
-            """``{% generation %}`` marks what a model wrote, for training; here it only shows it."""
+            """``{% generation %}`` marks what a model wrote, for training; here it shows it."""
 
             tags = {"generation"}  # noqa: RUF012 - as the library has it
 
@@ -104,7 +104,7 @@ class ChatTemplate:
         )
         environment.filters["tojson"] = _as_json
         environment.globals["raise_exception"] = _refuse
-        environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)  # noqa: DTZ005
+        environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
         try:
             return environment.from_string(self.source)
         except jinja2.TemplateError as error:

@@ -205,6 +205,15 @@ class PromptEncoder:
         alone = self._encode(texts)
         return [a or b or c for a, b, c in zip(behind_query, on_a_line, alone, strict=True)]
 
+    @property
+    def ending_token(self) -> int | None:
+        """The special token that ends answers, where one does."""
+        if not self.form.has_special_tokens:
+            return None
+        last = int(self._encode([self.form.answer("a")])[0][-1])
+        added = self._tokenizer.added_tokens_decoder.get(last)
+        return last if added is not None and added.special else None
+
     def _after(self, start: str, texts: Sequence[str]) -> list[Ids | None]:
         """Ids of texts as they stand after ``start``; None where a token would span the join."""
         anchor, *joined = self._encode([start, *(start + text for text in texts)])
@@ -221,7 +230,8 @@ class PromptEncoder:
 
         With ``ends``, it is told where each demonstration ends.
         """
-        if not all(self.form.is_pieced(d, [q]) for d, q in zip(demonstrations, queries, strict=True)):
+        prompts = zip(demonstrations, queries, strict=True)
+        if not all(self.form.is_pieced(shown, [query]) for shown, query in prompts):
             return self._rendered_whole(demonstrations, queries)
         pieces = [self._begun(self.demonstrations(shown)) for shown in demonstrations]
         tails = [self.form.query(query) for query in queries]
@@ -324,9 +334,7 @@ class PromptEncoder:
         else:
             prompts = [self.bos + ids for ids in self._encode([text + tail for tail in tails])]
             found = shared_prefix(prompts, within=self.bos + start.ids)
-        return replace(
-            found, shared_text=text, own_texts=tuple(tails), ends=where, lead=self._lead
-        )
+        return replace(found, shared_text=text, own_texts=tuple(tails), ends=where, lead=self._lead)
 
     def _tails(
         self, piece: str, piece_ids: Ids | None, tails: Sequence[str]

@@ -87,6 +87,10 @@ class PromptForm(Protocol):
     def before_answer(self) -> str:
         """The end of every prompt, behind which answers stand."""
 
+    @property
+    def stop(self) -> str:
+        """What ends free text."""
+
     def demonstration(self, example: HasText) -> str:
         """A demonstration with the joint behind it."""
 
@@ -112,7 +116,7 @@ class PlainForm:
     def __init__(self, template: Template, piece: Piece = demonstration_text) -> None:
         """``piece`` writes a demonstration."""
         self.template, self._piece = template, piece
-        self.joint = template.separator
+        self.joint = self.stop = template.separator
         self.before_answer = f"\n{template.answer_lead.rstrip(' ')}"
 
     def demonstration(self, example: HasText) -> str:

@@ -58,9 +58,7 @@ class Model:
 
     def __init__(self, folder: Path, source: str, make: Any) -> None:
         self.tokenizer = make()
-        self.tokenizer.add_special_tokens(
-            {"extra_special_tokens": ["<|im_start|>", "<|im_end|>"]}
-        )
+        self.tokenizer.add_special_tokens({"extra_special_tokens": ["<|im_start|>", "<|im_end|>"]})
         self.tokenizer.chat_template = source
         self.tokenizer.save_pretrained(folder)
         self.folder = folder

@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 from support.models import Row, gpt2_tokenizer, llama_tokenizer, qwen_tokenizer, tokenized
 
 from icl_bench.prompts.encoding import PromptEncoder, shared_prefix
-from icl_bench.prompts.rendering import PlainForm, answer_text, demonstration_text, prompt_text, query_text
+from icl_bench.prompts.rendering import (
+    PlainForm,
+    answer_text,
+    demonstration_text,
+    prompt_text,
+    query_text,
+)
 from icl_bench.tasks.spec import Template
 from icl_bench.tasks.task_files import known_tasks, load_task
 
@@ -212,7 +218,9 @@ def test_text_that_looks_like_a_special_token_stays_text(tokenizer):
     special = [spelled[number] for number in tokenizer.all_special_ids]
     template = TEMPLATES["clinic150"]
     rows = rows_of(template, [(f"{token} and{token}", f"x {token}") for token in special])
-    prompts = PromptEncoder(PlainForm(template), tokenizer).shared_prompts(rows, [len(rows)], rows)[len(rows)]
+    prompts = PromptEncoder(PlainForm(template), tokenizer).shared_prompts(rows, [len(rows)], rows)[
+        len(rows)
+    ]
     for i, query in enumerate(rows):
         ids = prompts.ids(i)[len(bos_of(tokenizer)) :]
         assert not set(ids) & set(tokenizer.all_special_ids)
