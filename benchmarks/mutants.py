@@ -67,6 +67,14 @@ GROUPS: Mapping[str, Group] = {
         ["results/cells", "results/reading"],
         ["unit/results/test_cells.py", "unit/results/test_reading.py"],
     ),
+    "files": Group(
+        ["results/importing", "results/exporting"],
+        ["unit/results/test_importing.py", "unit/results/test_exporting.py"],
+    ),
+    "store": Group(
+        ["results/storage", "results/journals", "results/store"],
+        ["unit/results/test_storage.py", "unit/results/test_store.py"],
+    ),
     "curves": Group(
         ["analysis/curves", "analysis/saturation", "analysis/statistics/shares",
          "analysis/statistics/bootstrap"],
@@ -77,6 +85,36 @@ GROUPS: Mapping[str, Group] = {
         ["analysis/order", "analysis/calibration", "analysis/label_bias"],
         ["unit/analysis/test_order.py", "unit/analysis/test_calibration.py",
          "unit/analysis/test_label_bias.py"],
+    ),
+    "draws": Group(
+        ["analysis/draws", "analysis/missing", "analysis/best_points", "analysis/zero_shot"],
+        ["unit/analysis/test_draws.py", "unit/analysis/test_missing.py",
+         "unit/analysis/test_best_points.py", "unit/analysis/test_zero_shot.py"],
+    ),
+    "statistics": Group(
+        ["analysis/statistics/moderation", "analysis/statistics/draw_ratios",
+         "analysis/statistics/best", "analysis/statistics/gaps"],
+        ["unit/analysis/statistics/test_moderation.py", "unit/analysis/statistics/test_best.py",
+         "unit/analysis/statistics/test_gaps.py"],
+        "not half_as_much_again and not false_alarms and not 93_times and not their_level "
+        "and not move_the_mean",
+    ),
+    "intervals": Group(
+        ["analysis/statistics/contrast", "analysis/statistics/grid",
+         "analysis/statistics/intervals", "analysis/statistics/mean_squares",
+         "analysis/statistics/paired"],
+        ["unit/analysis/statistics/test_contrast.py", "unit/analysis/statistics/test_grid.py",
+         "unit/analysis/statistics/test_intervals.py",
+         "unit/analysis/statistics/test_mean_squares.py",
+         "unit/analysis/statistics/test_paired.py"],
+        "not false_alarms and not their_level and not timidly and not 93_to_97 and not too_wide "
+        "and not on_average and not far_too_sure",
+    ),
+    "baseline": Group(
+        ["analysis/regression", "analysis/baseline_check"],
+        ["unit/analysis/test_regression.py", "unit/analysis/test_baseline_check.py"],
+        "not of_trials and not at_most_5 and not small_in_each and not six_points "
+        "and not whatever_facts and not damaged_file",
     ),
 }  # fmt: skip
 
@@ -148,7 +186,7 @@ def run(folder: Path, names: Sequence[str], seconds: float) -> None:
     environment |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     program = Path(sys.executable).with_name("mutmut")
     command = [str(program), "run", "--max-children", "1", *names]
-    process = subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True)
+    process = subprocess.Popen(command, cwd=folder, env=environment, process_group=0)
     try:
         process.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -180,7 +218,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
     parser.add_argument("--show", action="store_true", help="show what survived")
     asked = parser.parse_args()
-    print("| module | mutants | tried | killed | share |\n| --- | --- | --- | --- | --- |")
+    table = ["| module | mutants | tried | killed | share |", "| --- | --- | --- | --- | --- |"]
     survivors: list[str] = []
     for name in asked.groups or GROUPS:
         folder = prepare(name)
@@ -196,9 +234,9 @@ def main() -> None:
             killed = len(tried) - len(left)
             share = f"{100 * killed / len(tried):.0f}%" if tried else "-"
             counts = f"{len(every[module])} | {len(tried)} | {killed} | {share}"
-            print(f"| {module}.py | {counts} |", flush=True)
+            table.append(f"| {module}.py | {counts} |")
             survivors += changes(folder, left) if asked.show else left
-    print("\nsurvived:", *survivors, sep="\n")
+    print("", *table, "\nsurvived:", *survivors, sep="\n")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from icl_bench.errors import UserError
 from icl_bench.wording import one_line
 
 if TYPE_CHECKING:
+    import pandas as pd
     import pyarrow as pa
 
 
@@ -77,16 +78,24 @@ _SEAL = b"\xffICL-BENCH SHA256"
 def parquet_table(raw: bytes) -> pa.Table:
     """The table in a Parquet file, every value checked. Raises what pyarrow raises.
 
-    A file of :func:`parquet_bytes` is checked for any byte that has changed.
+    A file of :func:`parquet_bytes` is checked for any byte that has changed. Read in this thread
+    alone: pyarrow's others may give memory back to Python when it has begun to end, and then the
+    whole process is aborted.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     _check_seal(raw)
     with pq.ParquetFile(pa.BufferReader(raw)) as file:
-        table = file.read()
+        table = file.read(use_threads=False)
     table.validate(full=True)
     return table
+
+
+def data_frame(table: pa.Table) -> pd.DataFrame:
+    """A table for pandas, converted in this thread alone, for the reason of reading it there."""
+    frame: pd.DataFrame = table.to_pandas(use_threads=False)
+    return frame
 
 
 def parquet_bytes(table: pa.Table) -> bytes:

@@ -15,8 +15,14 @@ from icl_bench.wording import plain, short
 
 
 def read_file(path: Path) -> bytes:
-    """The bytes of a file. Raises ``UserError``."""
+    """The bytes of a file, or of a shell's ``<(...)``. Raises ``UserError``.
+
+    A named pipe may never be written to, and a device may never end: neither is read.
+    """
     try:
+        shells = path.is_relative_to("/dev") or path.is_relative_to("/proc")
+        if path.is_char_device() or (path.is_fifo() and not shells):
+            raise UserError(f"{plain(path)}: is a named pipe or a device, not a file")
         return path.read_bytes()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error

@@ -34,7 +34,7 @@ from icl_bench.results.cells import prediction_schema
 from icl_bench.results.exporting import origins
 from icl_bench.results.importing import SHARE
 from icl_bench.results.reading import EXPORT_META, read_stored
-from icl_bench.table_files import parquet_table
+from icl_bench.table_files import data_frame, parquet_table
 from icl_bench.text_files import read_file
 from icl_bench.wording import counted, listed, one_line, plain, short
 
@@ -257,7 +257,7 @@ def _predictions(table: pa.Table, shown: str) -> pd.DataFrame:
     for name in needed:
         if name != "correct" and columns[name].null_count:
             raise UserError(f"{shown}: column {name} has missing values; {NEW}")
-    frame: pd.DataFrame = pa.table(columns).to_pandas()
+    frame = data_frame(pa.table(columns))
     scores = (column for column in COLUMNS.values() if column != "correct")
     for name in (score for score in scores if score in columns):
         if not frame[name].dropna().between(-SHARE, SHARE).all():

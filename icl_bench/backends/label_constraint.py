@@ -19,6 +19,7 @@ import numpy as np
 
 from icl_bench.errors import UserError
 from icl_bench.prompts.encoding import Ids
+from icl_bench.wording import one_line
 
 if TYPE_CHECKING:
     from icl_bench.models.tokenizers import Tokenizer
@@ -117,7 +118,8 @@ def compile_labels(
     try:
         index = Index(f"({pattern})", Vocabulary(end, dict(spellings)))
     except Exception as error:  # outlines_core raises plain ValueError/BaseException subclasses
-        raise UserError(f"labels: the tokenizer cannot write them ({error})") from error
+        said = one_line(str(error))
+        raise UserError(f"labels: the tokenizer cannot write them ({said})") from error
     raw = {
         state: {token: target for token, target in moves.items() if token != end}
         for state, moves in index.get_transitions().items()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from icl_bench.errors import UserError
 from icl_bench.results.reading import EXPORT_META, finished_cells, read_table
 from icl_bench.results.storage import Place
-from icl_bench.table_files import parquet_bytes
+from icl_bench.table_files import data_frame, parquet_bytes
 from icl_bench.text_files import write_whole, writing_whole
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def export_results(results: Place, out: Path) -> int:
 
 
 def _write_csv(table: pa.Table, out: Path, *, packed: bool) -> None:
-    frame = _as_json(table, "demonstration_ids").to_pandas()
+    frame = data_frame(_as_json(table, "demonstration_ids"))
     # without the time of day in it, the same results make the same bytes
     packing: Any = {"method": "gzip", "mtime": 0} if packed else None
     with writing_whole(out) as stream:

@@ -401,7 +401,7 @@ def _kept(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
     import pyarrow as pa
 
     try:
-        column.to_pandas()
+        column.to_pandas(use_threads=False)
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
         _refuse_type(column, where, "plainer values, or no such column")
     return column

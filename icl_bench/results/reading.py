@@ -14,7 +14,7 @@ from icl_bench.metrics.scores import first_measures
 from icl_bench.results.cells import AXES, FAILED, FINISHED, prediction_schema
 from icl_bench.results.storage import Place, Storage, storage_at
 from icl_bench.results.stored_meta import CellMeta, FailureMeta, ImportMeta, checked
-from icl_bench.table_files import parquet_table
+from icl_bench.table_files import data_frame, parquet_table
 from icl_bench.wording import first_line, plain
 
 if TYPE_CHECKING:
@@ -263,8 +263,7 @@ def read_results(root: Place = "results") -> pd.DataFrame:
 
     Raises ``UserError`` where there is no such folder or no result in it.
     """
-    frame: pd.DataFrame = read_table(root).to_pandas()
-    return frame
+    return data_frame(read_table(root))
 
 
 def read_table(place: Place) -> pa.Table:
@@ -322,14 +321,13 @@ def read_stored(place: Place) -> Stored:
     if not files and not failed:
         raise _nothing_in(place)
     cells = {file.meta["cell"]: file.meta for file in files if file.imported is None}
-    frame: pd.DataFrame = _joined(files).to_pandas() if files else no_results()
+    frame = data_frame(_joined(files)) if files else no_results()
     return Stored(frame, cells, _variants(files), failed)
 
 
 def no_results() -> pd.DataFrame:
     """The frame of ``read_results`` without a row."""
-    frame: pd.DataFrame = prediction_schema().empty_table().to_pandas()
-    return frame
+    return data_frame(prediction_schema().empty_table())
 
 
 def _conformed(table: pa.Table) -> pa.Table:

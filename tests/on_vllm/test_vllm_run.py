@@ -1,39 +1,49 @@
-"""``icl-bench run --backend vllm``, as a user runs it."""
+"""``icl-bench run --backend vllm``, as a user runs it; an engine is started once for all of it."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
+from support.golden_runs import VLLM, exported
 
 import icl_bench
 
 pytestmark = pytest.mark.slow
 
+STORED = Path(__file__).parents[1] / "golden" / "predictions" / "vllm.csv"
 
-def test_a_sweep_on_vllm_prints_its_table_and_nothing_of_the_engines_own(tmp_path: Path):
-    words = ("run", "--backend", "vllm", "--task", "stdlib", "--model", "gemma3-270m", "--k", "5,20",
-             "--draws", "1", "--test-size", "12", "--results", tmp_path)  # fmt: skip
-    command = [sys.executable, "-m", "icl_bench", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900,
-                          env={**os.environ, "COLUMNS": "100"})  # fmt: skip
+
+def test_a_sweep_on_vllm_prints_its_table_and_gives_the_predictions_of_version_0_1_0(
+    tmp_path: Path, data_dir: Path
+):
+    """Over three selectors; nothing of the engine's own is printed."""
+    command = [sys.executable, "-m", "icl_bench", *VLLM, "--results", str(tmp_path / "results")]
+    settings = {**os.environ, "COLUMNS": "100", "ICL_BENCH_DATA": str(data_dir)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=settings)
     assert done.returncode == 0, done.stderr
     said = done.stderr.splitlines()
-    assert said[0].startswith("stdlib: 12 test examples")
+    assert said[0].startswith("trec: 8 test examples")
     assert "of them cached" in said[-2]
-    assert said[-1].startswith("2 cells computed.")
+    assert said[-1].startswith("6 cells computed.")
     assert all(line.startswith("  note: ") for line in said[1:-2]), done.stderr
-    assert done.stdout.startswith("stdlib · gemma3-270m")
-    frame = icl_bench.read_results(tmp_path)
+    assert done.stdout.startswith("trec · gemma3-270m")
+
+    frame = icl_bench.read_results(tmp_path / "results")
     assert set(frame["backend"]) == {"vllm"}
     assert frame["valid"].all()
-    later = frame[frame["k"] == 20]
-    assert (later["cached_tokens"] >= later["prompt_tokens"].min() - 256).all()
+    before = pd.read_csv(STORED, keep_default_na=False, dtype=str)
+    content = exported(tmp_path / "results", tmp_path / "vllm.csv")
+    now = pd.read_csv(io.BytesIO(content), keep_default_na=False, dtype=str)
+    pd.testing.assert_frame_equal(now[list(before.columns)], before)
 
-    again = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=900)
+    again = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=900,
+                           env=settings)  # fmt: skip
     assert again.returncode == 0
-    assert [point["k"] for point in json.loads(again.stdout)["curves"]] == [5, 20]
+    assert {point["k"] for point in json.loads(again.stdout)["curves"]} == {6, 12}

@@ -72,12 +72,16 @@ class Soak:
         expected, results = predictions(whole), self._next()
         for number in range(kills):
             way = WAYS[number % len(WAYS)]
-            if self._stop(results, way):
+            if early := self._stop(results, way):
                 self.stopped[way] += 1
             if self._complete(results, expected):
                 results = self._next()
-        while not self._complete(results, expected):
+            else:  # who is not stopped, or outlives another, leaves nothing undone
+                assert early, f"{way}: a run that was done left cells"
+                assert way != "two processes", "the process that was left left cells"
+        if not self._complete(results, expected):
             assert self._ended([self._start(results)]) == [DONE]
+            assert self._complete(results, expected), "a run that was done left cells"
 
     def _next(self) -> Path:
         return self.folder / f"stopped-{self.compared}"
@@ -98,11 +102,15 @@ class Soak:
 
     def _start(self, results: Path, limit: int | None = None) -> int:
         """Begin a run in a process of its own, which has the plans already; returns its number."""
+        # an interrupt that comes before the child can take it would go on as a second soak
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         if child := os.fork():
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             return child
-        signal.signal(signal.SIGINT, signal.default_int_handler)
         code = 1
         try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             if limit is not None:
                 hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
                 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
@@ -173,10 +181,11 @@ def main() -> None:
     parser.add_argument("--select", default=SELECTORS)
     parser.add_argument("--attention", default=PATTERNS)
     asked = parser.parse_args()
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # threads do not survive a fork
     import torch
 
     hush_libraries()
-    torch.set_num_threads(1)  # threads do not survive a fork
+    torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         sweeps = planned(folder, asked.select, asked.attention)

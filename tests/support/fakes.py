@@ -1,7 +1,8 @@
 """What stands in for a model in unit tests: a small tokenizer, a task of made-up rows, a backend.
 
 The backend is replaced at its narrowest point, token ids in and answers out. Run as a program, this
-file is one process of a sweep: ``python fakes.py FOLDER RESULTS LOG PAUSE``.
+file is one process of a sweep: ``python fakes.py FOLDER RESULTS LOG PAUSE PROCESSES``. After its
+first answers it goes on when so many processes have answered.
 """
 
 from __future__ import annotations
@@ -262,14 +263,29 @@ def runner(
     return Runner(plan, Store(results), ENGINE, load, watcher or Watcher())
 
 
+def waits_for(processes: int, log: Path) -> Callable[[PromptSet], None]:
+    """Waits, after the first answers, until so many processes have written into the log."""
+
+    def wait(_: PromptSet) -> None:
+        lines = log.read_text().splitlines() if log.exists() else []
+        while any(line.startswith(f"{os.getpid()} ") for line in lines):
+            if len({line.split()[0] for line in lines}) >= processes:
+                return
+            time.sleep(0.02)
+            lines = log.read_text().splitlines()
+
+    return wait
+
+
 if __name__ == "__main__":
     folder, results, log = map(Path, sys.argv[1:4])
     small: Any = small_tokenizer()
     there = TokenizedTask(load_data(load_task(folder / "cards.yaml")), model(), small)
     ready = planned(there, "1,2,4", draws=2)
     (folder / f"ready-{os.getpid()}").touch()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not (folder / "go").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
-    outcome = runner(ready, results, FakeBackend(log, float(sys.argv[4]))).run()
+    fails = waits_for(int(sys.argv[5]), log)
+    outcome = runner(ready, results, FakeBackend(log, float(sys.argv[4]), fails)).run()
     print(len(outcome.computed), len(outcome.kept), len(outcome.failed))

@@ -81,9 +81,14 @@ def carry_out(name: str, folder: Path) -> bytes:
     words = [*(VLLM if name == "vllm" else RUNS[name])]
     if name not in ("server", "vllm"):
         words += COMMON
-    results, out = folder / "results", folder / f"{name}.csv"
+    results = folder / "results"
     with _server() if name == "server" else contextlib.nullcontext():
         _call([*words, "--results", str(results), "--quiet"])
+    return exported(results, folder / f"{name}.csv")
+
+
+def exported(results: Path, out: Path) -> bytes:
+    """Export a results folder in this process, into a CSV file that is returned."""
     _call(["export", "--results", str(results), "--out", str(out)])
     return out.read_bytes()
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
-from contextlib import redirect_stderr, redirect_stdout
-from typing import NamedTuple
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from typing import NamedTuple, TextIO
 
 from icl_bench.cli import main
 
@@ -17,14 +19,40 @@ class Ended(NamedTuple):
     err: str
 
 
-def run_command(*words: object) -> Ended:
-    """Run a command. What it raises besides its exit, which would be a traceback, is raised."""
-    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
-    err = io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace", write_through=True)
+def run_command(*words: object, output: str = "utf-8") -> Ended:
+    """Run a command. What it raises besides its exit, which would be a traceback, is raised.
+
+    ``output`` is an encoding; or ``full``, which takes nothing; or ``closed``, a pipe that nobody
+    reads.
+    """
+    said, told = io.BytesIO(), io.BytesIO()
+    err = io.TextIOWrapper(told, "utf-8", "backslashreplace", write_through=True)
     try:
-        with redirect_stdout(out), redirect_stderr(err):
+        with _output(output, said) as out, redirect_stdout(out), redirect_stderr(err):
             main([str(word) for word in words])
     except SystemExit as ended:
-        said, told = (stream.buffer.getvalue().decode() for stream in (out, err))  # type: ignore[attr-defined]
-        return Ended(int(ended.code or 0), said, told)
+        encoding = "utf-8" if output in ("full", "closed") else output
+        return Ended(
+            int(ended.code or 0),
+            said.getvalue().decode(encoding, "replace"),
+            told.getvalue().decode(),
+        )
     raise AssertionError("the command line exits by itself")
+
+
+@contextmanager
+def _output(kind: str, said: io.BytesIO) -> Iterator[TextIO]:
+    if kind not in ("full", "closed"):
+        yield io.TextIOWrapper(said, kind, write_through=True)
+        return
+    if kind == "full":
+        writer = os.open("/dev/full", os.O_WRONLY)
+    else:
+        reader, writer = os.pipe()
+        os.close(reader)
+    blocked = os.fdopen(writer, "w", encoding="utf-8")
+    try:
+        yield blocked
+    finally:
+        with suppress(OSError):  # what is left cannot be written either
+            blocked.close()

@@ -17,8 +17,9 @@ from icl_bench.analysis.comparisons import (
 )
 from icl_bench.analysis.cost import cost
 from icl_bench.analysis.curves import curves
-from icl_bench.analysis.draws import is_drawn, outlying_draws
+from icl_bench.analysis.draws import deviations_elsewhere, is_drawn, outlying_draws
 from icl_bench.analysis.statistics.contrast import contrast, judge
+from icl_bench.analysis.statistics.mean_squares import mean_squares
 from icl_bench.analysis.statistics.paired import compare
 from icl_bench.analysis.words import comparison_notes, curve_notes, with_reasons
 
@@ -113,6 +114,26 @@ def test_how_far_draws_differ_is_taken_from_where_they_were_repeated():
     assert "is not known, as none were repeated" in comparison_notes(alone)[0]
 
 
+def test_variances_are_pooled_from_the_nearest_points_that_repeated_draws():
+    points = pd.DataFrame(
+        [
+            ("t", "m", "random", 0.04, 2), ("t", "m", "random", 0.01, 4),
+            ("t", "m", "balanced", 0.09, 1), ("t", "m", "bm25", np.nan, 0),
+            ("t", "n", "random", np.nan, 0), ("t", "o", "random", 0.16, 1),
+            ("u", "m", "random", np.nan, 0),
+        ],
+        columns=["task", "model", "select", "draw_variance", "draw_freedom"],
+    ).assign(order="drawn", attention="full", variant="v")  # fmt: skip
+    found = deviations_elsewhere(points)
+    own, curves_, models = (
+        "other k of the curve", "other curves of the task and model", "other models of the task"
+    )  # fmt: skip
+    assert found["draws_sd_of"].tolist() == [own, own, own, curves_, models, own, None]
+    squares = [0.12 / 6, 0.12 / 6, 0.09, 0.21 / 7, 0.37 / 8, 0.16]
+    assert found["draws_sd"].iloc[:-1].tolist() == pytest.approx(np.sqrt(squares).tolist())
+    assert np.isnan(found["draws_sd"].iloc[-1])
+
+
 def test_what_is_shown_for_better_says_that_there_is_one_draw():
     table = retrieval_gain(frame(side(False), side(True, select="balanced")))
     assert with_reasons(table)["advice"].tolist() == ["one draw"]
@@ -164,6 +185,31 @@ def test_draws_of_equal_scores_but_for_one_example_are_not_outlying():
 def test_of_fewer_than_five_draws_none_is_outlying():
     assert outlying_draws(np.arange(4), with_means(0.9, 0.9, 0.9, 0.1)) is None
     assert outlying_draws(np.arange(5), with_means(0.9, 0.9, 0.9, 0.9, 0.1)) == "4"
+
+
+def test_a_draw_is_outlying_beyond_three_and_a_half_deviations():
+    level = np.array([0, 0.1, 0.2, 0.3, 0.4, 0.5])  # with a seventh, the median of distances is 0.2
+    limit = 0.3 + 3.5 * 0.2 / 0.6745
+    for last, named in ((limit - 0.001, None), (limit + 0.001, "9")):
+        scores = np.append(level, last)[:, None] + np.zeros((7, 1000))
+        assert outlying_draws(np.arange(3, 10), scores) == named
+    both = np.array([0.5] * 6 + [0.9, 0.1])[:, None] + np.zeros((8, 50))
+    assert outlying_draws(np.arange(8), both) == "6, 7"
+
+
+@pytest.mark.parametrize("chance", [True, False])
+def test_where_most_draws_are_equal_chance_is_the_deviation_and_one_example_the_least(chance: bool):
+    scores = with_means(*[0.5] * 6) if chance else np.ones((6, 50))
+    residual, test = mean_squares(scores).residual, scores.shape[1]
+    limit = 3.5 * max(np.sqrt(residual / test), 1 / test)
+    assert bool(limit > 3.5 / test) is chance
+    for apart, named in ((limit * 0.99, None), (limit * 1.01, "0")):
+        moved = scores - np.eye(6)[0][:, None] * apart
+        assert outlying_draws(np.arange(6), moved) == named
+
+
+def test_scores_without_test_examples_have_no_outlying_draw():
+    assert outlying_draws(np.arange(6), np.ones((6, 0))) is None
 
 
 def test_draws_are_seldom_called_outlying_where_none_is():

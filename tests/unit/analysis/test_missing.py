@@ -12,6 +12,7 @@ from support.predictions import answers, frame, scored
 
 from icl_bench.analysis.curves import curves
 from icl_bench.analysis.missing import in_words, not_at_random
+from icl_bench.analysis.statistics.gaps import Layout
 from icl_bench.analysis.summary import summarise
 from icl_bench.cli.output.summary import print_summary
 
@@ -64,6 +65,58 @@ def test_the_p_value_is_welchs():
     (found,) = curves(rows).itertuples()
     assert found.gap_p == pytest.approx(expected.pvalue)
     assert found.gap_difference == pytest.approx(right[:40].mean() - right[40:].mean())
+
+
+def test_rows_are_compared_after_the_means_of_their_points_and_draws():
+    rows = sweep(2, hard=True, share=0)
+    number = rows["test_id"].str[4:].astype(int)
+    # the later k is answered better, and lacks rows in two of its draws
+    rows.loc[(rows["k"] == 5) & (number % 4 > 0), "correct"] = True
+    lacking = (rows["k"] == 5) & (rows["draw"] < 2) & (number < 30)
+    rows = rows[~lacking].reset_index(drop=True)
+    left = []
+    for _, point in rows.groupby("k"):
+        scores = point.pivot_table("correct", "draw", "test_id", aggfunc="first").astype(float)
+        layout = Layout(scores.to_numpy())
+        left.append(scores.sub(layout.mean + layout.effects, axis=0).stack())
+    of_row = pd.concat(left).groupby("test_id").mean()
+    many, few = of_row.iloc[:30], of_row.iloc[30:]
+    found = curves(rows).set_index("k")
+    assert found["missing"].tolist() == [0, 60]
+    assert found.loc[5, "gap_difference"] == pytest.approx(many.mean() - few.mean())
+    assert found.loc[5, "gap_p"] == pytest.approx(ttest_ind(many, few, equal_var=False).pvalue)
+    assert np.isnan(found.loc[1, "gap_p"])
+
+
+def test_five_rows_with_gaps_are_enough_and_without_any_spread_p_is_0_or_1():
+    rows = scored(np.ones((2, 20)))
+    number = rows["test_id"].str[4:].astype(int)
+    for wrong, count, p in ((0, 5, 1), (5, 5, 0), (20, 15, 1), (0, 4, None), (0, 16, None)):
+        kept = rows.assign(correct=number >= wrong)[(number >= count) | (rows["draw"] == 0)]
+        (found,) = curves(kept.reset_index(drop=True)).itertuples()
+        assert found.missing == count
+        assert np.isnan(found.gap_p) if p is None else found.gap_p == p
+
+
+def test_a_row_with_as_many_gaps_as_the_mean_row_is_none_with_many():
+    rows = scored(np.tile(np.arange(20) >= 5, (3, 1)))
+    number = rows["test_id"].str[4:].astype(int)
+    scores = np.select([number < 5, number < 10], [1, 3], 2)  # two for the mean row
+    (found,) = curves(rows[rows["draw"] < scores].reset_index(drop=True)).itertuples()
+    assert found.gap_difference == pytest.approx(-1)
+
+
+def test_what_is_missing_not_at_random_is_so_from_5_percent_on_and_once_a_curve():
+    table = curves(sweep(0, hard=True)).assign(gap_p=0.05)
+    assert not_at_random(table)["k"].tolist() == [1]
+    assert not_at_random(table.assign(gap_p=0.0501)).empty
+
+
+def test_a_difference_is_told_with_its_side_and_a_small_p_by_its_bound():
+    said = "missing not at random: test rows with many gaps score"
+    assert in_words(0.052, 0.0125) == f"{said} 5.2 points above the others (p = 0.0125)"
+    assert in_words(-0.052, 0.0001) == f"{said} 5.2 points below the others (p = 0.0001)"
+    assert in_words(-0.052, 0.00009) == f"{said} 5.2 points below the others (p < 0.0001)"
 
 
 def test_rows_missing_at_random_raise_few_alarms():

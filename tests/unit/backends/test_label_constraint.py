@@ -255,8 +255,9 @@ def test_a_label_that_the_tokenizer_cannot_write_is_an_error():
     letters = models.BPE(vocab={c: i for i, c in enumerate("\u2581ab\n")}, merges=[])
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(letters))
     assert compile_labels([" ab\n", " ba\n"], tokenizer).answers == (" ab\n", " ba\n")
-    with pytest.raises(UserError, match="cannot write"):
+    with pytest.raises(UserError, match="cannot write") as refused:
         compile_labels([" ab\n", " xb\n"], tokenizer)
+    assert "\n" not in str(refused.value)
 
 
 # -- what tokens write --------------------------------------------------------------------------

@@ -84,4 +84,4 @@ def test_a_reader_who_has_enough_ends_the_output_without_a_traceback(tmp_path: P
     assert program.stderr is not None
     program.stdout.close()
     assert program.stderr.read() == b""
-    assert program.wait() == 1
+    assert program.wait() == 141

@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 from support import fuzz as fuzzer
+from support.fuzz_cases import Command
 from support.in_process import Ended
 
 CASES = 30
@@ -13,7 +14,7 @@ CASES = 30
 
 def test_absurd_options_and_damaged_files_end_in_a_clear_line(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # put back afterwards
-    for name in ("ICL_BENCH_CACHE", "ICL_BENCH_DATA"):
+    for name in ("ICL_BENCH_CACHE", "ICL_BENCH_DATA", "OPENAI_API_KEY"):
         monkeypatch.setenv(name, "")
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     assert fuzzer.fuzz(1, range(CASES), print) == []
@@ -34,7 +35,8 @@ def test_absurd_options_and_damaged_files_end_in_a_clear_line(monkeypatch: pytes
 def test_the_fuzzer_sees_every_way_to_end_badly(
     monkeypatch: pytest.MonkeyPatch, word: str, why: str
 ):
-    def command(*words: str) -> Ended:
+    def command(*words: str, output: str) -> Ended:
+        assert output == "utf-8"
         if words[0] == "raises":
             raise KeyError("x")
         while words[0] == "hangs":
@@ -48,6 +50,6 @@ def test_the_fuzzer_sees_every_way_to_end_badly(
 
     monkeypatch.setattr(fuzzer, "run_command", command)
     monkeypatch.setattr(fuzzer, "SECONDS", 0.2)
-    found = fuzzer._ended((word,))
+    found = fuzzer._ended(Command((word,)))
     assert why in found
     assert bool(found) == bool(why)

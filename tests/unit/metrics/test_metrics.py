@@ -6,8 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from icl_bench.metrics.bertscore import bertscore_f1
 from icl_bench.metrics.macro_f1 import MacroF1, macro_f1
 from icl_bench.metrics.rouge import Rouge, rouge
+from icl_bench.models.text_encoders import Encoder
 
 
 def frame(gold: list[str], prediction: list[str | None], **columns: object) -> pd.DataFrame:
@@ -73,6 +75,13 @@ def test_a_runs_rouge_is_that_of_each_answer():
 def test_rouge_refuses_texts_that_do_not_pair_up():
     with pytest.raises(ValueError, match="shorter"):
         rouge(["a", "b"], ["a"])
+
+
+def test_bertscore_refuses_texts_that_do_not_pair_up():
+    nothing = Encoder("none", "no such folder", 1)  # an empty text is not compared
+    assert bertscore_f1(["a", ""], ["", "b"], nothing).tolist() == [0, 0]
+    with pytest.raises(ValueError, match="longer"):
+        bertscore_f1(["", "b"], ["a", "", "c"], nothing)
 
 
 def test_macro_f1_of_many_cells_equals_macro_f1_of_each():

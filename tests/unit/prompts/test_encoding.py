@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.models import Row, gpt2_tokenizer, llama_tokenizer, qwen_tokenizer, tokenized
 
-from icl_bench.prompts.encoding import PromptEncoder, shared_prefix
+from icl_bench.errors import UserError
+from icl_bench.prompts.encoding import PromptEncoder, PromptSet, parts, shared_prefix
 from icl_bench.prompts.rendering import (
     PlainForm,
     answer_text,
@@ -144,10 +145,10 @@ def test_a_shipped_tasks_prefix_is_all_of_its_demonstrations(tokenizer, name):
     assert mixed.prefix == encoder.whole("".join(encoder.demonstrations(shown[:3])))
 
 
-def test_a_mixed_prompt_tells_where_all_of_its_demonstrations_end(gemma_tokenizer):
+def test_a_mixed_prompt_tells_where_all_of_its_demonstrations_end(tokenizer):
     template = TEMPLATES["banking77"]
     shown = rows_of(template, ORDINARY)
-    encoder = PromptEncoder(PlainForm(template), gemma_tokenizer)
+    encoder = PromptEncoder(PlainForm(template), tokenizer)
     own = [shown[3:], shown[:3:-1]]
     mixed = encoder.mixed_prompts(shown[:3], own, shown[:2], ends=True)
     assert encoder.mixed_prompts(shown[:3], own, shown[:2]).ends == ()
@@ -156,6 +157,58 @@ def test_a_mixed_prompt_tells_where_all_of_its_demonstrations_end(gemma_tokenize
         starts = ["".join(pieces[: n + 1]) for n in range(len(pieces))]
         assert mixed.ends_of(i) == tuple(len(encoder.whole(start)) for start in starts)
     assert mixed.ends[0][:3] == encoder.shared_prompts(shown, [3], shown)[3].ends[0]
+
+
+def test_a_prompt_of_its_own_demonstrations_tells_where_they_end(tokenizer):
+    template = TEMPLATES["banking77"]
+    shown = rows_of(template, ORDINARY)
+    encoder = PromptEncoder(PlainForm(template), tokenizer)
+    own = [shown[1:4], shown[3:]]
+    found = encoder.own_prompts(own, shown[:2], ends=True)
+    assert encoder.mixed_prompts([], own, shown[:2], ends=True) == found
+    assert encoder.own_prompts(own, shown[:2]).ends == ()
+    assert found.lead == len(bos_of(tokenizer))
+    for i, behind in enumerate(own):
+        pieces = encoder.demonstrations(behind)
+        ends = [len(encoder.whole("".join(pieces[: n + 1]))) for n in range(len(pieces))]
+        assert found.ends_of(i) == tuple(ends)
+        bounds = pairwise([found.lead, *ends])
+        assert parts(found, i) == [found.ids(i)[start:end] for start, end in bounds]
+        assert parts(found, i, sink=2) == parts(found, i)[2:]
+
+
+def test_a_token_that_spans_the_end_of_a_demonstration_belongs_to_it():
+    tokenizer = gpt2_tokenizer()
+    template = Template(input="is it {text}", output="intent: {label}", separator="\n==\n ")
+    rows = rows_of(template, ORDINARY)
+    encoder = PromptEncoder(PlainForm(template), tokenizer)
+    pieces = encoder.demonstrations(rows[:3])
+    offsets = tokenizer("".join(pieces), return_offsets_mapping=True)["offset_mapping"]
+    cuts = np.cumsum([*map(len, pieces)])
+    ends = [1 + sum(start < cut for start, _ in offsets) for cut in cuts]  # behind BOS
+    (found,) = encoder.shared_prompts(rows, [3], rows[:2]).values()
+    assert len(found.prefix) < ends[-1]  # the last one is the query's
+    assert found.ends == ((*ends[:2], len(found.prefix)),)
+
+
+def test_a_tokenizer_that_does_not_tell_where_tokens_stand_is_refused_where_it_is_asked():
+    known = gpt2_tokenizer()
+
+    class Slow:
+        bos_token_id = known.bos_token_id
+
+        def __call__(self, *args: Any, **options: Any) -> Any:
+            return known(*args, **options)
+
+    template = Template(input="is it {text}", output="intent: {label}", separator="\n==\n ")
+    rows = rows_of(template, ORDINARY)
+    slow: Any = Slow()
+    (found,) = PromptEncoder(PlainForm(template), slow).shared_prompts(rows, [3], rows[:2]).values()
+    (fast,) = PromptEncoder(PlainForm(template), known).shared_prompts(rows, [3], rows[:2]).values()
+    assert found.ends == ((),)
+    assert (found.prefix, found.suffixes) == (fast.prefix, fast.suffixes)
+    with pytest.raises(UserError, match=r"^--attention block: .* it needs a tokenizer\.json$"):
+        PromptEncoder(PlainForm(template), slow).own_prompts([rows], rows[:1], ends=True)
 
 
 @pytest.mark.parametrize("name", known_tasks())
@@ -280,6 +333,11 @@ def test_the_shared_prefix_is_the_longest_that_leaves_a_token(prompts, within):
 def test_tokens_are_counted_once_for_each_prompt():
     prompts = shared_prefix([(1, 2, 3), (1, 2, 4, 5)])
     assert (prompts.longest, prompts.prompt_tokens, prompts.own_tokens) == (4, 7, 3)
+
+
+def test_without_queries_the_longest_prompt_is_the_prefix():
+    prompts = PromptSet((1, 2), ())
+    assert (len(prompts), prompts.longest, prompts.prompt_tokens) == (0, 2, 0)
 
 
 def test_a_hash_is_that_of_the_whole_prompts_ids_however_it_is_split():

@@ -263,12 +263,15 @@ def test_a_results_folder_that_is_a_file_is_refused_before_the_engine_is_loaded(
 # -- several processes --------------------------------------------------------------------------
 
 
-def start(folder: Path, results: Path, log: Path, pause: float) -> subprocess.Popen[str]:
-    command = [sys.executable, fakes.__file__, *map(str, (folder, results, log, pause))]
+def start(
+    folder: Path, results: Path, log: Path, pause: float, processes: int = 1
+) -> subprocess.Popen[str]:
+    """Begin a process of a sweep; it does not finish before so many of them have begun."""
+    command = [sys.executable, fakes.__file__, *map(str, (folder, results, log, pause, processes))]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+def until(condition: Callable[[], bool], seconds: float = 300) -> None:
     for _ in range(int(seconds / 0.02)):
         if condition():
             return
@@ -278,12 +281,12 @@ def until(condition: Callable[[], bool], seconds: float = 60) -> None:
 
 def test_two_processes_share_the_work_and_do_no_cell_twice(tmp_path: Path, whole: pd.DataFrame):
     task, log = tmp_path / "task", tmp_path / "log"
-    running = [start(task, tmp_path / "results", log, 0.1) for _ in range(2)]
+    running = [start(task, tmp_path / "results", log, 0.1, 2) for _ in range(2)]
     until(lambda: len(list(task.glob("ready-*"))) == 2)
     (task / "go").touch()
     counts = []
     for process in running:
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=300)  # a busy machine takes a minute
         assert process.returncode == 0
         counts.append([int(number) for number in out.split()])
     assert set(asked(log).values()) == {1}
@@ -300,7 +303,7 @@ def test_the_cell_of_a_process_that_was_killed_is_taken_over(tmp_path: Path, who
     (task / "go").touch()
     until(lambda: any(p.stat().st_size for p in results.rglob("*.journal.jsonl")))
     killed.send_signal(signal.SIGKILL)
-    killed.communicate(timeout=60)
+    killed.communicate(timeout=300)
     journalled = sum(len(p.read_text().splitlines()) for p in results.rglob("*.journal.jsonl"))
     done_before = len(list(results.rglob("*.parquet")))
     assert 0 < journalled + 6 * done_before < 36

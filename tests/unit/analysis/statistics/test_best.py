@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.special import expit
+from scipy.optimize import brentq
+from scipy.special import digamma, expit, polygamma
 from scipy.stats import chi2, norm
 
 from icl_bench.analysis.statistics.best import Candidate, best_interval, losses
 from icl_bench.analysis.statistics.contrast import contrast, judge
 from icl_bench.analysis.statistics.draw_ratios import DrawSquares, moderated
-from icl_bench.analysis.statistics.intervals import mean_interval
+from icl_bench.analysis.statistics.gaps import Layout
+from icl_bench.analysis.statistics.intervals import (
+    joined,
+    mean_interval,
+    variance_parts,
+    wilson,
+)
 
 
 def equal_points(points: int, trials: int, draws: int = 3, test: int = 250) -> np.ndarray:
@@ -51,6 +58,25 @@ def test_a_single_draw_and_a_perfect_score_are_corrected_too():
     assert best_interval(single).low < mean_interval(max(single, key=np.mean)).low
     perfect = [*sample, np.ones_like(sample[0])]
     assert best_interval(perfect).low < mean_interval(perfect[-1]).low
+
+
+def test_the_lower_limit_is_wilsons_by_moderated_draws_at_the_corrected_level():
+    (sample,) = equal_points(4, 1)
+    sample[2] = np.maximum(sample[2], np.arange(250) < 60)  # the best by far
+    points = [sample[0], sample[1][:1], sample[2], np.vstack([sample[3], sample[1]])]
+    drawn = [Layout(points[place]) for place in (0, 2, 3)]
+    pooled = moderated(
+        [DrawSquares(of.squares.draws, of.squares.residual, of.freedom) for of in drawn],
+        [of.by_draw for of in drawn],
+    )
+    own = drawn[1].squares._replace(draws=pooled[1].draws)
+    upper = 1 - 0.1 / 2 / 4
+    variance, quantile = joined(variance_parts(own, 750), (pooled[1].freedom, 249), upper)
+    mean = sample[2].mean()
+    low = wilson(mean, mean * (1 - mean) / variance, quantile).low
+    found, alone = best_interval(points, 0.9), mean_interval(sample[2], 0.9)
+    assert low < alone.low
+    assert found == pytest.approx((mean, low, alone.high))
 
 
 # -- losses -------------------------------------------------------------------------------------
@@ -146,3 +172,64 @@ def test_one_point_has_nothing_to_learn_from():
     assert moderated(found, means(1)) == found
     without = [DrawSquares(0.0, 0.0, 2), *found]
     assert moderated(without, means(2)) == without
+
+
+RATIOS = {
+    "alike": [3.0, 4, 3.5, 4.5, 3, 4, 5, 3.2, 4.1],
+    "wide": [1, 9, 20, 0.5, 3, 30, 12, 2, 25],
+    "apart": [1, 9, 40, 0, 3, 90, 12, 2, 70],
+}
+
+
+@pytest.mark.parametrize("ratios", RATIOS)
+def test_ratios_are_shrunk_to_what_they_have_in_common_by_smyths_formulas(ratios: str):
+    draws = [5] * 6 + [3] * 2 + [2]
+    made = [means(1, count)[0] for count in draws]
+    rng = np.random.default_rng(1)
+    made = [mean + 0.7 * rng.normal(size=len(mean)) for mean in made]
+    given = [
+        DrawSquares(0.1 * ratio, 0.1, count - 1)
+        for ratio, count in zip(RATIOS[ratios], draws, strict=True)
+    ]
+
+    def together(parts: list[np.ndarray]) -> float:
+        count, size = len(parts), len(parts[0])
+        alike = 0.25
+        if count > 1:
+            pairs = np.corrcoef(parts)[np.triu_indices(count, 1)] ** 2
+            chance = 1 / (size - 1)
+            alike = max((pairs.mean() - chance) / (1 - chance), 0)
+        return (size - 1) * count / (1 + (count - 1) * alike)
+
+    most = together(made[:6]) + together(made[6:8]) + together(made[8:])
+    freedom = np.array(draws) - 1.0
+    ratio = np.maximum(RATIOS[ratios], 0.02)
+    logarithm = np.log(ratio) - digamma(freedom / 2) + np.log(freedom / 2)
+    by_nature = logarithm.var(ddof=1) - polygamma(1, freedom / 2).mean()
+    worth = most
+    if ratios != "alike":
+        worth = 2 * brentq(lambda half: polygamma(1, half) - by_nature, 0.01, 1e4)
+        assert worth < most
+    else:
+        assert by_nature < 0
+    common = np.exp(logarithm.mean() + digamma(worth / 2) - np.log(worth / 2))
+    shrunk = (worth * max(common, 1) + freedom * ratio) / (worth + freedom)
+    total = np.maximum(np.minimum(worth + freedom, most), freedom)
+    for found, square, freedoms in zip(moderated(given, made), shrunk, total, strict=True):
+        assert found == pytest.approx((0.1 * square, 0.1, freedoms))
+
+
+def test_of_two_draws_points_are_taken_to_be_somewhat_alike():
+    after = moderated(squares(np.full(5, 4.0), 1), means(5, 2))
+    assert after[0].freedom == pytest.approx(5 / (1 + 4 * 0.25))
+
+
+def test_two_points_learn_from_each_other():
+    first, second = moderated(squares(np.array([2.0, 6.0])), means(2))
+    assert 0.2 < first.draws < second.draws < 0.6
+
+
+def test_points_whose_draws_do_not_differ_count_like_the_others():
+    (same,) = means(1)
+    after = moderated(squares(np.array([2.0, 4.0, 0.0])), [same, same, np.zeros(3)])
+    assert [of.freedom for of in after] == [2, 2, 2]  # all are one point's, again and again

@@ -70,6 +70,54 @@ def test_an_examples_mean_is_corrected_for_the_draws_that_it_lacks():
     assert found.effects == pytest.approx(of_draw[:, 0], abs=1e-4)
 
 
+@pytest.mark.parametrize("draws", [2, 4])
+def test_with_gaps_all_is_what_the_equations_of_the_whole_model_give(draws: int):
+    """By whole matrices: Searle, Casella & McCulloch 1992, sections 5.5 and 7.6."""
+    rng = np.random.default_rng(7)
+    shape = draws, 12
+    whole = rng.normal(0, 1, (draws, 1)) + rng.normal(0, 0.5, (1, 12)) + rng.normal(0, 0.3, shape)
+    scores = torn(whole, rng.random(shape) < 0.3)
+    draw, test = np.nonzero(~np.isnan(scores))
+    y, tests = scores[draw, test], scores.shape[1]
+    of_test, of_draw = np.eye(tests)[test], np.eye(draws)[draw]
+    both = np.hstack([of_test, of_draw])
+    left = np.eye(len(y)) - of_test @ np.linalg.pinv(of_test)
+    rest = y - both @ np.linalg.lstsq(both, y)[0]
+    within, further = of_draw.T @ left @ of_draw, np.linalg.matrix_rank(both) - tests
+    residual = rest @ rest / (len(y) - tests - further)
+    spread = (y @ left @ y - rest @ rest - further * residual) / np.trace(within)
+    assert spread > 0
+    inverse = np.linalg.inv(residual * np.eye(len(y)) + spread * of_draw @ of_draw.T)
+    variance = np.linalg.inv(of_test.T @ inverse @ of_test)
+    by_test = variance @ of_test.T @ inverse @ y
+    found = Layout(scores)
+    assert found.by_test == pytest.approx(by_test)
+    assert found.mean == pytest.approx(by_test.mean())
+    assert found.effects == pytest.approx(spread * of_draw.T @ inverse @ (y - of_test @ by_test))
+    assert found.freedom == pytest.approx(np.trace(within) ** 2 / np.trace(within @ within))
+    assert found.squares == pytest.approx((
+        scores.size * variance.mean(),
+        scores.size * by_test.var(ddof=1) / tests,
+        scores.size * residual * (1 / np.bincount(test)).sum() / tests**2,
+    ))  # fmt: skip
+
+
+def test_a_draws_mean_is_the_mean_and_how_far_it_is_from_the_others_where_it_has_a_score():
+    found = Layout(np.array([[1, 1, 0], [0, np.nan, 0]]))
+    assert found.by_draw - found.mean == pytest.approx([1 / 6, -1 / 4])
+
+
+def test_draws_that_have_too_little_in_common_are_not_corrected():
+    found = Layout(np.array([[1, 0.5, np.nan], [np.nan, 0, 1]]))
+    assert found.by_test.tolist() == [1, 0.25, 1]
+    assert found.effects.tolist() == [0, 0]
+    assert found.freedom == 1
+    # the residual is all that differs, and each test example's mean has its part of it
+    assert found.squares == pytest.approx((
+        6 * 0.125 * 2.5 / 9, 6 * np.var([1, 0.25, 1], ddof=1) / 3, 6 * 0.125 * 2.5 / 9
+    ))  # fmt: skip
+
+
 def test_where_draws_do_not_differ_nothing_is_corrected():
     rng = np.random.default_rng(1)
     scores = torn(rng.normal(size=(4, 50)), rng.random((4, 50)) < 0.2)

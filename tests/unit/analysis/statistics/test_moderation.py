@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
+from scipy.optimize import brentq, minimize
+from scipy.special import polygamma
 from support.predictions import frame, scored
 
 from icl_bench.analysis.statistics.contrast import Contrast, contrast, judge
@@ -44,7 +47,7 @@ def test_without_a_difference_false_alarms_stay_rare(simulation, persistent):
 
 
 def curve(
-    of_draws: np.ndarray, ks: tuple[int, ...]
+    of_draws: Sequence[np.ndarray], ks: Sequence[int]
 ) -> tuple[list[Contrast], list[list[DrawMeans]]]:
     """Contrasts with 0 of one side whose draws have these means, ``(ks, draws)``, and its draws."""
     rng = np.random.default_rng(0)
@@ -61,6 +64,73 @@ def freedoms(contrasts: list[Contrast]) -> list[float]:
 
 
 KS = (1, 5, 25, 125, 625)
+
+
+def prior(samples: Sequence[DrawMeans]) -> tuple[np.ndarray, float]:
+    """The trend of a curve's variances and what it is worth, by ways that are plain and slow."""
+    log_k = np.log([max(sample.k, 1) for sample in samples])
+    seen = np.array([sample.means.var(ddof=1) for sample in samples])
+    freedom = np.array([len(sample.means) - 1.0 for sample in samples])
+
+    def unlikely(line: np.ndarray) -> float:  # of variances with a gamma distribution
+        fitted = line[0] + line[1] * (log_k - log_k.mean())
+        return float((freedom * (seen / np.exp(fitted) + fitted)).sum())
+
+    found = minimize(unlikely, [np.log(seen.mean()), 0.0], options={"gtol": 1e-9}).x
+    trend = np.exp(found[0] + found[1] * (log_k - log_k.mean()))
+    least = int(freedom.min())
+    common = np.array([sample.means[: least + 1] for sample in samples])  # the first draws
+    covariance = np.cov(common / np.sqrt(trend)[:, None])
+    trace, squared = np.trace(covariance), np.trace(covariance @ covariance)
+    unbiased = least**2 / ((least - 1) * (least + 2)) * (squared - trace**2 / least)
+    independent = min(len(samples), (trace**2 - 2 * unbiased / least) / unbiased)
+    excess = np.log(seen / trend).var(ddof=2) - polygamma(1, freedom / 2).mean()
+    of_scatter = np.inf
+    if excess > 0:
+        of_scatter = 2 * brentq(lambda half: polygamma(1, half) - excess, 0.05, 1e4)
+    return trend, min(least * (independent - 2), of_scatter) / 2
+
+
+FAR = {"even": [1.0] * 5, "uneven": [1.0, 4, 1, 4, 0.5], "falling": [5.0, 3, 2, 1, 0.5]}
+"""How far draws differ at each k."""
+
+
+@pytest.mark.parametrize("far", FAR)
+@pytest.mark.parametrize("draws", [[10] * 5, [10, 10, 8, 8, 8]], ids=["same", "fewer"])
+def test_a_variance_is_shrunk_to_the_trend_by_what_the_curve_is_worth(far: str, draws: list[int]):
+    rng = np.random.default_rng(3)
+    means = [each * rng.normal(size=count) for each, count in zip(FAR[far], draws, strict=True)]
+    contrasts, samples = curve(means, KS)
+    trend, worth = prior([sample for (sample,) in samples])
+    assert worth > 0.4
+    for number, found in enumerate(moderated(contrasts, samples)):
+        own, (sample,) = len(means[number]) - 1, samples[number]
+        shrunk = (worth * trend[number] + own * sample.means.var(ddof=1)) / (worth + own)
+        residual = contrasts[number].of_draws[0][1]
+        assert found.of_draws == (
+            pytest.approx((shrunk / (own + 1), residual, worth + own), rel=1e-3),
+        )
+
+
+@pytest.mark.parametrize(("ks", "pooled"), [
+    ((1, 4, 16), True), ((0, 1, 4), True), ((1, 3, 12), False), ((4, 8, 60), False),
+])  # fmt: skip
+def test_ks_that_lie_within_a_factor_of_four_are_one(ks: tuple[int, ...], pooled: bool):
+    means = np.linalg.qr(np.random.default_rng(3).normal(size=(12, 3)))[0].T  # independent
+    found = freedoms(moderated(*curve(30 * (means - means.mean(axis=1, keepdims=True)), ks)))
+    assert [freedom > 11 for freedom in found] == [pooled] * 3
+
+
+def test_curves_are_moderated_each_by_itself():
+    rng = np.random.default_rng(3)
+    curves = [curve(far * rng.normal(size=(5, 3)), KS) for far in (1, 9)]
+    alone = [found for given in curves for found in moderated(*given)]
+    named = [
+        [sample._replace(curve=number) for sample in part]
+        for number, (_, samples) in enumerate(curves) for part in samples
+    ]  # fmt: skip
+    both = [found for contrasts, _ in curves for found in contrasts]
+    assert moderated(both, named) == alone
 
 
 def test_draws_that_differ_alike_at_all_ks_count_once():

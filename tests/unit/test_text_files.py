@@ -1,0 +1,31 @@
+"""Files that users name are read, or refused: none is waited for, and none is without an end."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from icl_bench.errors import UserError
+from icl_bench.text_files import read_file
+
+
+def test_a_named_pipe_that_nobody_writes_to_is_refused_instead_of_waited_for(tmp_path: Path):
+    os.mkfifo(tmp_path / "rows.jsonl")
+    with pytest.raises(UserError, match=r"rows\.jsonl: is a named pipe"):
+        read_file(tmp_path / "rows.jsonl")
+
+
+@pytest.mark.parametrize("device", ["/dev/zero", "/dev/null"])
+def test_a_device_is_refused(device: str):
+    with pytest.raises(UserError, match=f"{device}: is a named pipe or a device"):
+        read_file(Path(device))
+
+
+def test_what_a_shell_gives_as_a_file_is_read():
+    reader, writer = os.pipe()
+    os.write(writer, b"rows")
+    os.close(writer)
+    assert read_file(Path(f"/dev/fd/{reader}")) == b"rows"
+    os.close(reader)
