@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -21,13 +21,18 @@ from typing import TYPE_CHECKING, Any, Literal
 from icl_bench.errors import UserError
 from icl_bench.frozen import Frozen
 from icl_bench.prompts.chat_template import ChatTemplate
-from icl_bench.prompts.rendering import HasText, Piece, demonstration_text, query_text
+from icl_bench.prompts.rendering import (
+    HasText,
+    Message,
+    Piece,
+    demonstration_text,
+    query_text,
+)
 from icl_bench.wording import first_line, plain
 
 if TYPE_CHECKING:
     from icl_bench.models.registry import Model
     from icl_bench.models.tokenizers import Tokenizer
-    from icl_bench.prompts.chat_template import Message
     from icl_bench.tasks.spec import Template
 
 _MARKS = ("\ue0f0", "\ue0f1", "\ue0f2", "\ue0f3", "\ue0f4")
@@ -231,6 +236,18 @@ def chat_form(
     added = tokenizer.added_tokens_decoder.values()
     special = [token.content for token in added if token.special]
     return ChatForm(template, settings, chat, special, piece)
+
+
+def around_turns(
+    facts: Mapping[str, Any], template: Template, piece: Piece
+) -> tuple[Piece, str, str]:
+    """How demonstrations are written, what stands between them, and what stands behind the query,
+    as far as a cell's facts tell it (:meth:`ChatForm.facts`).
+    """
+    _, answer, joint, end, _ = facts["around"]
+    if facts["style"] == "single":
+        return piece, template.separator, end
+    return lambda task, one: f"{query_text(task, one)}{answer}{one.answer}", joint, end
 
 
 def read_settings(

@@ -16,13 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.errors import UserError
+from icl_bench.prompts.rendering import Message
 from icl_bench.wording import first_line
 
 if TYPE_CHECKING:
     import jinja2
-
-Message = Mapping[str, str]
-"""``role`` (system, user, assistant) and ``content``."""
 
 _FILE, _CONFIG = "chat_template.jinja", "tokenizer_config.json"
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token",

@@ -9,15 +9,15 @@ does not hold (a token would span it), the prompt is tokenized whole instead.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from icl_bench.errors import UserError
-from icl_bench.prompts.rendering import HasText, PromptForm
+from icl_bench.prompts.rendering import HasText, Message, PromptForm
 
 if TYPE_CHECKING:
     from icl_bench.models.tokenizers import Tokenizer
@@ -43,7 +43,9 @@ class PromptSet:
     all prompts where the demonstrations are shared, one for each where they are not and it was
     asked for, else none."""
     lead: int = 0
-    """Special tokens (BOS) before the first demonstration."""
+    """Tokens before the first demonstration: BOS, or what a chat begins with."""
+    talk: Callable[[int], Sequence[Message]] | None = field(default=None, repr=False, compare=False)
+    """The messages of each prompt that is a conversation."""
 
     def __len__(self) -> int:
         return len(self.suffixes)
@@ -74,6 +76,12 @@ class PromptSet:
     def text(self, index: int) -> str:
         """The whole prompt of one query as text, without BOS."""
         return self.shared_text + self.own_texts[index]
+
+    def messages(self, index: int) -> Sequence[Message]:
+        """The prompt of one query as messages; plain text is one of the user's."""
+        if self.talk is None:
+            return [{"role": "user", "content": self.text(index)}]
+        return self.talk(index)
 
     def hashes(self) -> list[str]:
         """SHA-256 (16 hex digits) of each prompt's ids, as little-endian 32-bit integers."""
@@ -180,6 +188,14 @@ class PromptEncoder:
         """Text of each demonstration with the joint behind it."""
         return [self.form.demonstration(example) for example in examples]
 
+    def _talk(
+        self, demonstrations: Sequence[Sequence[HasText]], queries: Sequence[HasText]
+    ) -> Callable[[int], Sequence[Message]] | None:
+        """Messages of each prompt, made when they are asked for."""
+        if not self.form.has_special_tokens:
+            return None
+        return lambda index: self.form.messages(demonstrations[index], queries[index])
+
     def _begun(self, pieces: list[str]) -> list[str]:
         """Pieces that prompts begin with: what stands before the first demonstration is its."""
         return [self.form.start + pieces[0], *pieces[1:]] if pieces else []
@@ -243,7 +259,8 @@ class PromptEncoder:
         where: list[tuple[int, ...]] = []
         if ends:
             where = [self._ends(p, text) for p, text in zip(pieces, texts, strict=True)]
-        return replace(found, own_texts=tuple(texts), ends=tuple(where), lead=self._lead)
+        return replace(found, own_texts=tuple(texts), ends=tuple(where), lead=self._lead,
+                       talk=self._talk(demonstrations, queries))  # fmt: skip
 
     def shared_prompts(
         self, demonstrations: Sequence[HasText], shots: Sequence[int], queries: Sequence[HasText]
@@ -270,7 +287,8 @@ class PromptEncoder:
             if not found.ends:
                 where = self._clipped_ends(pieces[:k], len(found.prefix))
                 found = replace(found, ends=(where,))
-            result[k] = found
+            talk = self._talk([demonstrations[:k]] * len(queries), queries)
+            result[k] = replace(found, talk=talk)
         return result
 
     def mixed_prompts(
@@ -295,6 +313,7 @@ class PromptEncoder:
         pairs = zip(behind, queries, strict=True)
         tails = ["".join([*shown, self.form.query(q)]) for shown, q in pairs]
         found = self._joined(pieces, self._start(pieces), tails)
+        found = replace(found, talk=self._talk(shown_to, queries))
         if not ends:
             return replace(found, ends=())
         where = [self._ends([*pieces, *shown], found.text(i)) for i, shown in enumerate(behind)]
@@ -309,7 +328,8 @@ class PromptEncoder:
         """
         texts = [self.form.whole(d, q) for d, q in zip(demonstrations, queries, strict=True)]
         found = shared_prefix([self.bos + ids for ids in self._encode(texts)])
-        return replace(found, own_texts=tuple(texts), lead=len(self.bos))
+        return replace(found, own_texts=tuple(texts), lead=len(self.bos),
+                       talk=self._talk(demonstrations, queries))  # fmt: skip
 
     def _start(self, pieces: Sequence[str]) -> _Start:
         """Tokenize demonstrations that all prompts begin with."""

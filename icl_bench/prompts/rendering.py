@@ -31,6 +31,10 @@ class HasText(Protocol):
         """The label as the prompt shows it, or the free text."""
 
 
+Message = Mapping[str, str]
+"""A turn of a conversation: its ``role`` (system, user, assistant) and ``content``."""
+
+
 Piece = Callable[["Template", HasText], str]
 """Text of one demonstration, without the separator behind it."""
 
@@ -103,6 +107,9 @@ class PromptForm(Protocol):
     def whole(self, shown: Sequence[HasText], query: HasText) -> str:
         """The text of one prompt."""
 
+    def messages(self, shown: Sequence[HasText], query: HasText) -> Sequence[Message]:
+        """One prompt as a conversation."""
+
     def is_pieced(self, shown: Sequence[HasText], queries: Sequence[HasText]) -> bool:
         """Whether prompts of these are their pieces, one behind the other."""
 
@@ -134,6 +141,10 @@ class PlainForm:
     def whole(self, shown: Sequence[HasText], query: HasText) -> str:
         """See ``PromptForm``."""
         return prompt_text(self.template, shown, query, self._piece)
+
+    def messages(self, shown: Sequence[HasText], query: HasText) -> Sequence[Message]:
+        """See ``PromptForm``: all of it is one message."""
+        return [{"role": "user", "content": self.whole(shown, query)}]
 
     def is_pieced(self, shown: Sequence[HasText], queries: Sequence[HasText]) -> bool:  # noqa: ARG002
         """See ``PromptForm``: always."""
