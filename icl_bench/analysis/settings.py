@@ -22,7 +22,8 @@ ENCODERS = ("encoder", "embeddings")
 """Facts of selectors that compare texts; that others have none is no difference of settings."""
 
 
-ABSENT = {"label_space": "all", "queries": "test", **dict.fromkeys(ENCODERS, "none")}
+ABSENT = {"label_space": "all", "queries": "test", "chat": "plain", "system": "none",
+          **dict.fromkeys(ENCODERS, "none")}  # fmt: skip
 """What a fact that is not there says."""
 
 
@@ -30,13 +31,29 @@ OF_LABELS = ("labels", "pool", "pool_rows", "test", "test_rows")
 """Facts that follow from which part of the labels there is, and need no mention beside it."""
 
 
+OF_CHAT = ("system", "chat_arguments", "chat_template")
+"""Facts of a chat's prompts, told only where prompts of one style differ in them."""
+
+
 def name_settings(facts: Mapping[str, Mapping[str, Any]], table: pd.DataFrame) -> dict[str, str]:
     """Name the variants of a task and model by the facts in which they differ, or their origin."""
     named: dict[str, str] = {}
     kinds = table["select"].astype(object).map(kind)
     for _, group in table.groupby(["task", "model", kinds], observed=True):
-        named |= _named({v: facts.get(v, {}) for v in group["variant"].unique()})
+        named |= _named({v: _flat(facts.get(v, {})) for v in group["variant"].unique()})
     return named
+
+
+def _flat(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts, with those of a chat's prompts beside the others."""
+    chat = facts.get("chat")
+    if not isinstance(chat, dict):
+        return dict(facts)
+    template = short_hash([chat.get("template"), chat.get("around")])
+    return {
+        **facts, "chat": chat.get("style"), "system": chat.get("system"),
+        "chat_arguments": chat.get("arguments"), "chat_template": template,
+    }  # fmt: skip
 
 
 def _named(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
@@ -67,6 +84,9 @@ def _differing(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, An
     if "label_space" in keys:
         whole = kinds("label_space")
         keys = [k for k in keys if k not in OF_LABELS or kinds(k, "label_space") > whole]
+    if "chat" in keys:
+        styles = kinds("chat")
+        keys = [k for k in keys if k not in OF_CHAT or kinds(k, "chat") > styles]
     if not keys:
         return {}
     return {v: {key: _told(f, key) for key in keys} for v, f in facts.items()}

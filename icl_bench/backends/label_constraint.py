@@ -24,6 +24,9 @@ from icl_bench.wording import one_line
 if TYPE_CHECKING:
     from icl_bench.models.tokenizers import Tokenizer
 
+END = "\x00"
+"""Stands for a special token that ends an answer; no ordinary token that writes it is allowed."""
+
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -31,7 +34,8 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 class LabelAutomaton:
     """States and token transitions of the constraint; state 0 is the start.
 
-    ``answers[i]`` is the text of label ``i`` with its lead and its end. A state is a text written
+    ``answers[i]`` is the text of label ``i`` with its lead and its end, :data:`END` where that is a
+    special token. A state is a text written
     so far. In state ``s`` the tokens ``tokens[s]`` (sorted ids) are allowed and lead to the states
     ``targets[s]``; ``decided[s]`` is the one answer that begins with its text, or -1 while there
     are several: from there on no further token can change the outcome.
@@ -87,8 +91,13 @@ class LabelAutomaton:
         return int(self.tokens[state][best]), int(self.targets[state][best])
 
 
-def compile_labels(answers: Sequence[str], tokenizer: Tokenizer) -> LabelAutomaton:
+def compile_labels(
+    answers: Sequence[str], tokenizer: Tokenizer, end_token: int | None = None
+) -> LabelAutomaton:
     """Compile answers (lead, label and end: ``" card arrival\\n"``) into an automaton.
+
+    With a special token that ends them (of a chat's turn), they are given without it: after it
+    nothing else may follow, and its text, written with ordinary tokens, does not count.
 
     The vocabulary is first reduced to tokens whose bytes occur inside some answer, the only ones
     that can ever be allowed: the same automaton, hundreds of times sooner.
@@ -98,9 +107,13 @@ def compile_labels(answers: Sequence[str], tokenizer: Tokenizer) -> LabelAutomat
     from outlines_core import Index, Vocabulary
 
     spellings = _inside(answers, token_bytes(tokenizer))
+    if end_token is not None:
+        answers = [answer + END for answer in answers]
+        spellings = {text: ids for text, ids in spellings.items() if END.encode() not in text}
+        spellings[END.encode()] = [end_token]
     eos = tokenizer.eos_token_id
     # outlines_core wants an end token outside the vocabulary it is given; any unused id will do.
-    end = int(eos) if isinstance(eos, int) else len(tokenizer)
+    end = int(eos) if isinstance(eos, int) and eos != end_token else len(tokenizer)
     pattern = "|".join(re.escape(answer) for answer in answers)
     try:
         index = Index(f"({pattern})", Vocabulary(end, dict(spellings)))

@@ -204,7 +204,7 @@ class OpenAIBackend:
                     return
                 try:
                     decoding = _free(decodings[index])
-                    hand(await self._ask(client, index, prompts.text(index), decoding))
+                    hand(await self._ask(client, index, self._asked(prompts, index), decoding))
                 except CellError as error:
                     failures.append(error)
 
@@ -219,7 +219,15 @@ class OpenAIBackend:
         return Answer(reply.index, reply.cached_tokens, reply.answer_tokens, text=reply.text,
                       truncated=reply.truncated)  # fmt: skip
 
-    async def _ask(self, client: Any, index: int, prompt: str, decoding: Free) -> _Reply:
+    def _asked(self, prompts: PromptSet, index: int) -> dict[str, Any]:
+        """What a request says of one prompt: its text, or its messages."""
+        if self._endpoint == "chat":
+            return {"messages": [dict(message) for message in prompts.messages(index)]}
+        return {"prompt": prompts.text(index)}
+
+    async def _ask(
+        self, client: Any, index: int, prompt: Mapping[str, Any], decoding: Free
+    ) -> _Reply:
         """Ask one prompt, again and again while the server is away, overloaded or failing."""
         openai = self._openai
         deadline = time.monotonic() + (0.0 if self._lost else self._patience)
@@ -242,19 +250,15 @@ class OpenAIBackend:
                 self._lost = False
                 return self._reply(index, said.http_response, decoding.stop)
 
-    def _request(self, client: Any, prompt: str, decoding: Free) -> Any:
+    def _request(self, client: Any, prompt: Mapping[str, Any], decoding: Free) -> Any:
         # the server's tokenizer may need more tokens for the same text
         limit = 2 * decoding.max_tokens + 8 if decoding.stop == "\n" else decoding.max_tokens
         common: dict[str, Any] = {"model": self._model, "temperature": 0, "stop": [decoding.stop]}
         if self._endpoint == "chat":
             return client.chat.completions.with_raw_response.create(
-                messages=[{"role": "user", "content": prompt}],
-                max_completion_tokens=limit,
-                **common,
+                max_completion_tokens=limit, **prompt, **common
             )
-        return client.completions.with_raw_response.create(
-            prompt=prompt, max_tokens=limit, **common
-        )
+        return client.completions.with_raw_response.create(max_tokens=limit, **prompt, **common)
 
     def _reply(self, index: int, response: Any, stop: str) -> _Reply:
         """Read an answer, which may be anything. Raises ``CellError``."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from icl_bench.backends.interface import Answer, Counters, Decoding, Free, Greedy
-from icl_bench.backends.label_constraint import LabelAutomaton
+from icl_bench.backends.label_constraint import END, LabelAutomaton
 from icl_bench.errors import CellError
 from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.prompts.encoding import Ids, PromptSet
@@ -181,7 +181,7 @@ class VllmBackend:
                 extra_args={"icl_bench_labels": path},
             )
         # no early stop here: grammar engines keep stop tokens back until their grammar ends
-        choice = StructuredOutputsParams(choice=list(automaton.answers))
+        choice = StructuredOutputsParams(choice=[a.removesuffix(END) for a in automaton.answers])
         return SamplingParams(**common, structured_outputs=choice)
 
     def _saved(self, automaton: LabelAutomaton) -> tuple[str, int]:

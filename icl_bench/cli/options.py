@@ -363,10 +363,36 @@ Tokenizer = Annotated[
 
 
 Chat = Annotated[
-    bool,
+    str | None,
     typer.Option(
         "--chat",
-        help="openai: ask chat completions, the prompt as one user message.",
+        metavar="STYLE",
+        help="For chat models, by their own template. turns: each demonstration is a user's turn "
+        "and the assistant's; single: all of them and the query are one user message. With an API "
+        "the server's chat completions are asked.",
+        show_default=False,
+    ),
+]
+
+
+System = Annotated[
+    str | None,
+    typer.Option(
+        "--system",
+        metavar="TEXT",
+        help="With --chat: what a system turn says; @FILE reads it from a file.",
+        show_default=False,
+    ),
+]
+
+
+ChatArg = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--chat-arg",
+        metavar="NAME=VALUE",
+        help="With --chat: told to the template, like enable_thinking=false. May be repeated.",
+        show_default=False,
     ),
 ]
 
@@ -437,14 +463,18 @@ class SweepOptions(DataOptions, TaskOptions):
     kv_cache_dtype: KvCacheDtype = None
     base_url: BaseUrl = None
     tokenizer: Tokenizer = None
-    chat: Chat = False
+    chat: Chat = None
+    system: System = None
+    chat_arg: ChatArg = None
     concurrency: Concurrency = None
 
     def spec(self) -> RunSpec:
         """Read them. Raises ``UserError``."""
         from icl_bench.backends.spec import BackendSpec
+        from icl_bench.prompts.chat import read_settings
         from icl_bench.sweep.run_spec import RunSpec
 
+        asks_a_server = self.backend == "openai" or bool(self.backend == "auto" and self.base_url)
         if self.unconstrained and self.score == "exact":
             raise UserError("--unconstrained and --score exact exclude each other")
         return RunSpec(
@@ -466,6 +496,7 @@ class SweepOptions(DataOptions, TaskOptions):
             data_dir=self.data_dir,
             context_tokens=self.context,
             tokenizer=self.tokenizer,
+            chat=read_settings(self.chat, self.system, self.chat_arg or ()),
             backend=BackendSpec(
                 backend=self.backend,
                 dtype=self.dtype,
@@ -477,7 +508,7 @@ class SweepOptions(DataOptions, TaskOptions):
                 quantization=self.quantization,
                 kv_cache_dtype=self.kv_cache_dtype,
                 base_url=self.base_url,
-                endpoint="chat" if self.chat else "completions",
+                endpoint="chat" if self.chat and asks_a_server else "completions",
                 concurrency=self.concurrency,
             ),
         )

@@ -84,6 +84,11 @@ class Perturbation:
         """How a demonstration is written."""
         return demonstration_text
 
+    @property
+    def changes_piece(self) -> bool:
+        """Whether a demonstration is written in another way than input and answer."""
+        return self.piece is not demonstration_text
+
     def answers(
         self,
         train: Sequence[Example],

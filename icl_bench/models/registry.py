@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from icl_bench.errors import UserError
-from icl_bench.models import packaged, tokenizers
+from icl_bench.models import tokenizers
 from icl_bench.models.config import read_config
 from icl_bench.models.fingerprints import folder_fingerprint
 from icl_bench.models.hub import TOKENIZER_FILES, cached_file, fetch
+from icl_bench.models.packaged import PackagedModel
+from icl_bench.models.packaged_gemma import GEMMA3_270M
+from icl_bench.models.packaged_smollm2 import SMOLLM2_135M
 from icl_bench.models.tokenizers import Tokenizer
 from icl_bench.wording import first_line, nearest
 
@@ -26,14 +29,17 @@ class ModelSpec:
     """The trained context length: longer prompts are never run unless asked for."""
     hub: str | None = None
     revision: str | None = None
-    package: str | None = None
-    """The Python package that carries the weights, for models that need no hub."""
+    packaged: PackagedModel | None = None
+    """Where a Python package carries the weights, so that no hub is needed."""
     dtype: str = "auto"
 
 
 _SPECS = (
     ModelSpec("gemma3-270m", "Gemma 3 270M, base; from a Python package, runs on any CPU", 32768,
-              package=packaged.PACKAGE),
+              packaged=GEMMA3_270M),
+    ModelSpec("smollm2-135m-instruct",
+              "SmolLM2 135M Instruct, 8k; from a Python package, runs on any CPU", 8192,
+              packaged=SMOLLM2_135M),
     ModelSpec("llama2", "Llama 2 7B, base, 4k", 4096, "meta-llama/Llama-2-7b-hf"),
     ModelSpec("llama2-32k", "Llama 2 7B, continued to 32k by Together", 32768,
               "togethercomputer/LLaMA-2-7B-32K"),
@@ -46,7 +52,7 @@ _SPECS = (
 
 
 REGISTRY: Mapping[str, ModelSpec] = {spec.name: spec for spec in _SPECS}
-"""The models of Bertsch et al. 2025 (appendix H.1), and one that every machine can run."""
+"""The models of Bertsch et al. 2025 (appendix H.1), and two that every machine can run."""
 
 
 @dataclass(frozen=True)
@@ -77,13 +83,13 @@ def resolve(name: str, context_tokens: int | None = None, prepare: bool = True) 
     if context_tokens is not None and context_tokens < 1:
         raise UserError(f"--context {context_tokens}: must be at least 1 token")
     if spec := REGISTRY.get(name):
-        if spec.package:
-            if not packaged.is_installed():
+        if spec.packaged:
+            if not spec.packaged.is_installed():
                 raise UserError(
-                    f"model {name}: its package is missing; pip install 'icl-bench[gemma]'"
+                    f"model {name}: its package is missing; pip install {spec.packaged.install}"
                 )
-            folder = packaged.prepared() if prepare else packaged.folder()
-            fingerprint = f"gguf-sha256:{packaged.sha256()}"
+            folder = spec.packaged.prepared() if prepare else spec.packaged.folder()
+            fingerprint = f"gguf-sha256:{spec.packaged.sha256()}"
             window = context_tokens or spec.context_tokens
             return Model(name, name, str(folder), None, window, fingerprint, spec.dtype)
         return _from_hub(name, str(spec.hub), spec.revision, context_tokens or spec.context_tokens)
@@ -118,7 +124,7 @@ def served(name: str, tokenizer: str, context_tokens: int | None = None) -> Mode
 def _tokenizer_folder(name: str) -> Path:
     """Where a tokenizer's files are; fetched without the weights where they are on the hub."""
     spec = REGISTRY.get(name)
-    if spec and spec.package:
+    if spec and spec.packaged:
         return Path(resolve(name).source)
     if name and spec is None and Path(name).expanduser().is_dir():
         return Path(name).expanduser()
@@ -204,11 +210,11 @@ def listing() -> list[dict[str, Any]]:
 
 
 def _record(spec: ModelSpec) -> dict[str, Any]:
-    if spec.package:
-        installed = packaged.is_installed()
-        folder = packaged.folder() if installed else None
+    if spec.packaged:
+        installed = spec.packaged.is_installed()
+        folder = spec.packaged.folder() if installed else None
         path = str(folder) if folder and (folder / "config.json").exists() else None
-        needs = "" if installed else "pip install 'icl-bench[gemma]'"
+        needs = "" if installed else f"pip install {spec.packaged.install}"
     else:
         path = _hub_path(spec)
         installed = path is not None

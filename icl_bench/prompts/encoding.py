@@ -9,16 +9,15 @@ does not hold (a token would span it), the prompt is tokenized whole instead.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from icl_bench.errors import UserError
-from icl_bench.prompts.rendering import HasText, Piece, answer_text, demonstration_text, query_text
-from icl_bench.tasks.spec import Template
+from icl_bench.prompts.rendering import HasText, Message, PromptForm
 
 if TYPE_CHECKING:
     from icl_bench.models.tokenizers import Tokenizer
@@ -44,7 +43,9 @@ class PromptSet:
     all prompts where the demonstrations are shared, one for each where they are not and it was
     asked for, else none."""
     lead: int = 0
-    """Special tokens (BOS) before the first demonstration."""
+    """Tokens before the first demonstration: BOS, or what a chat begins with."""
+    talk: Callable[[int], Sequence[Message]] | None = field(default=None, repr=False, compare=False)
+    """The messages of each prompt that is a conversation."""
 
     def __len__(self) -> int:
         return len(self.suffixes)
@@ -75,6 +76,12 @@ class PromptSet:
     def text(self, index: int) -> str:
         """The whole prompt of one query as text, without BOS."""
         return self.shared_text + self.own_texts[index]
+
+    def messages(self, index: int) -> Sequence[Message]:
+        """The prompt of one query as messages; plain text is one of the user's."""
+        if self.talk is None:
+            return [{"role": "user", "content": self.text(index)}]
+        return self.talk(index)
 
     def hashes(self) -> list[str]:
         """SHA-256 (16 hex digits) of each prompt's ids, as little-endian 32-bit integers."""
@@ -119,21 +126,17 @@ class _Start(NamedTuple):
 
 
 class PromptEncoder:
-    """Builds token ids for one template with one tokenizer; ``piece`` writes a demonstration."""
+    """Builds token ids of prompts of one form with one tokenizer."""
 
-    def __init__(
-        self,
-        template: Template,
-        tokenizer: Tokenizer,
-        piece: Piece = demonstration_text,
-    ) -> None:
-        self.template = template
-        self._piece = piece
+    def __init__(self, form: PromptForm, tokenizer: Tokenizer) -> None:
+        """A form with special tokens writes BOS itself, where its model wants it."""
+        self.form = form
         self._tokenizer: Any = tokenizer
         self._known: dict[str, Ids | None] = {}
-        bos = tokenizer.bos_token_id
+        bos = None if form.has_special_tokens else tokenizer.bos_token_id
         self.bos: Ids = () if bos is None else (int(bos),)
-        (self._anchor,) = self._encode([template.separator])
+        self._anchor, start = self._encode([form.joint, form.start])
+        self._lead = len(self.bos) + len(start)
 
     def _tokens_before(self, text: str, cuts: Sequence[int]) -> np.ndarray:
         """How many tokens of a text begin before each of these places, in characters.
@@ -143,7 +146,8 @@ class PromptEncoder:
         if not getattr(self._tokenizer, "is_fast", False):
             raise UserError("--attention block: this model's tokenizer does not tell where its "
                             "tokens stand in a text; it needs a tokenizer.json")  # fmt: skip
-        found = self._tokenizer([text], add_special_tokens=False, split_special_tokens=True,
+        found = self._tokenizer([text], add_special_tokens=False,
+                                split_special_tokens=not self.form.has_special_tokens,
                                 return_offsets_mapping=True, verbose=False)  # fmt: skip
         return np.searchsorted([start for start, _ in found["offset_mapping"][0]], cuts)
 
@@ -156,13 +160,15 @@ class PromptEncoder:
         return tuple(len(self.bos) + int(n) for n in before)
 
     def _encode(self, texts: Sequence[str]) -> list[Ids]:
-        """Ids of each text alone, no special tokens; text that looks like one stays text."""
+        """Ids of each text alone, no special tokens but those that the form writes: text that looks
+        like one stays text.
+        """
         if not texts:
             return []
         encoded = self._tokenizer(
             list(texts),
             add_special_tokens=False,
-            split_special_tokens=True,
+            split_special_tokens=not self.form.has_special_tokens,
             return_attention_mask=False,
             verbose=False,
         )["input_ids"]
@@ -173,15 +179,26 @@ class PromptEncoder:
         return self.bos + self._encode([text])[0]
 
     def _after_separator(self, texts: Sequence[str]) -> list[Ids | None]:
-        """Ids of texts as they stand after a separator; None where a token would span the join."""
+        """Ids of texts as they stand behind a joint; None where a token would span the join."""
         new = [t for t in dict.fromkeys(texts) if t not in self._known]
-        self._known.update(zip(new, self._after(self.template.separator, new), strict=True))
+        self._known.update(zip(new, self._after(self.form.joint, new), strict=True))
         return [self._known[t] for t in texts]
 
     def demonstrations(self, examples: Sequence[HasText]) -> list[str]:
-        """Text of each demonstration with the separator behind it."""
-        separator = self.template.separator
-        return [self._piece(self.template, e) + separator for e in examples]
+        """Text of each demonstration with the joint behind it."""
+        return [self.form.demonstration(example) for example in examples]
+
+    def _talk(
+        self, demonstrations: Sequence[Sequence[HasText]], queries: Sequence[HasText]
+    ) -> Callable[[int], Sequence[Message]] | None:
+        """Messages of each prompt, made when they are asked for."""
+        if not self.form.has_special_tokens:
+            return None
+        return lambda index: self.form.messages(demonstrations[index], queries[index])
+
+    def _begun(self, pieces: list[str]) -> list[str]:
+        """Pieces that prompts begin with: what stands before the first demonstration is its."""
+        return [self.form.start + pieces[0], *pieces[1:]] if pieces else []
 
     def demonstration_lengths(self, examples: Sequence[HasText]) -> np.ndarray:
         """Tokens of each demonstration with its separator, as it stands inside a prompt.
@@ -198,12 +215,20 @@ class PromptEncoder:
         Where a token would span the query's end and the answer, the answer is tokenized as it
         stands at the beginning of a line.
         """
-        texts = [answer_text(self.template, answer) for answer in answers]
-        lead = self.template.answer_lead.rstrip(" ")
-        behind_query = self._after(f"\n{lead}", texts)
+        texts = [self.form.answer(answer) for answer in answers]
+        behind_query = self._after(self.form.before_answer, texts)
         on_a_line = self._after("\n", texts)
         alone = self._encode(texts)
         return [a or b or c for a, b, c in zip(behind_query, on_a_line, alone, strict=True)]
+
+    @property
+    def ending_token(self) -> int | None:
+        """The special token that ends answers, where one does."""
+        if not self.form.has_special_tokens:
+            return None
+        last = int(self._encode([self.form.answer("a")])[0][-1])
+        added = self._tokenizer.added_tokens_decoder.get(last)
+        return last if added is not None and added.special else None
 
     def _after(self, start: str, texts: Sequence[str]) -> list[Ids | None]:
         """Ids of texts as they stand after ``start``; None where a token would span the join."""
@@ -221,14 +246,21 @@ class PromptEncoder:
 
         With ``ends``, it is told where each demonstration ends.
         """
-        pieces = [self.demonstrations(shown) for shown in demonstrations]
-        tails = [query_text(self.template, query) for query in queries]
-        texts = ["".join([*shown, end]) for shown, end in zip(pieces, tails, strict=True)]
+        prompts = zip(demonstrations, queries, strict=True)
+        if not all(self.form.is_pieced(shown, [query]) for shown, query in prompts):
+            return self._rendered_whole(demonstrations, queries)
+        pieces = [self._begun(self.demonstrations(shown)) for shown in demonstrations]
+        tails = [self.form.query(query) for query in queries]
+        texts = [
+            "".join(shown or [self.form.start]) + end
+            for shown, end in zip(pieces, tails, strict=True)
+        ]
         found = shared_prefix([self.bos + ids for ids in self._encode(texts)])
         where: list[tuple[int, ...]] = []
         if ends:
             where = [self._ends(p, text) for p, text in zip(pieces, texts, strict=True)]
-        return replace(found, own_texts=tuple(texts), ends=tuple(where), lead=len(self.bos))
+        return replace(found, own_texts=tuple(texts), ends=tuple(where), lead=self._lead,
+                       talk=self._talk(demonstrations, queries))  # fmt: skip
 
     def shared_prompts(
         self, demonstrations: Sequence[HasText], shots: Sequence[int], queries: Sequence[HasText]
@@ -239,8 +271,12 @@ class PromptEncoder:
         from one to the next; that of k=0 is what the queries begin with alike. Tokenizes every
         demonstration once, whatever the number of shots, as long as every join holds.
         """
-        pieces = self.demonstrations(demonstrations[: max(shots)])
-        tails = [query_text(self.template, query) for query in queries]
+        demonstrations = demonstrations[: max(shots)]
+        if not self.form.is_pieced(demonstrations, queries):
+            of = {k: [demonstrations[:k]] * len(queries) for k in shots}
+            return {k: self._rendered_whole(shown, queries) for k, shown in of.items()}
+        pieces = self._begun(self.demonstrations(demonstrations))
+        tails = [self.form.query(query) for query in queries]
         start = self._start(pieces)
         result: dict[int, PromptSet] = {}
         for k in shots:
@@ -251,7 +287,8 @@ class PromptEncoder:
             if not found.ends:
                 where = self._clipped_ends(pieces[:k], len(found.prefix))
                 found = replace(found, ends=(where,))
-            result[k] = found
+            talk = self._talk([demonstrations[:k]] * len(queries), queries)
+            result[k] = replace(found, talk=talk)
         return result
 
     def mixed_prompts(
@@ -268,14 +305,31 @@ class PromptEncoder:
         """
         if not shared:
             return self.own_prompts(own, queries, ends)
-        pieces, behind = self.demonstrations(shared), [self.demonstrations(shown) for shown in own]
+        shown_to = [[*shared, *shown] for shown in own]
+        if not all(self.form.is_pieced(d, [q]) for d, q in zip(shown_to, queries, strict=True)):
+            return self._rendered_whole(shown_to, queries)
+        pieces = self._begun(self.demonstrations(shared))
+        behind = [self.demonstrations(shown) for shown in own]
         pairs = zip(behind, queries, strict=True)
-        tails = ["".join([*shown, query_text(self.template, q)]) for shown, q in pairs]
+        tails = ["".join([*shown, self.form.query(q)]) for shown, q in pairs]
         found = self._joined(pieces, self._start(pieces), tails)
+        found = replace(found, talk=self._talk(shown_to, queries))
         if not ends:
             return replace(found, ends=())
         where = [self._ends([*pieces, *shown], found.text(i)) for i, shown in enumerate(behind)]
         return replace(found, ends=tuple(where))
+
+    def _rendered_whole(
+        self, demonstrations: Sequence[Sequence[HasText]], queries: Sequence[HasText]
+    ) -> PromptSet:
+        """Prompts that cannot be put together of pieces: each rendered and tokenized by itself.
+
+        What they share is found in their ids; where demonstrations end is not known.
+        """
+        texts = [self.form.whole(d, q) for d, q in zip(demonstrations, queries, strict=True)]
+        found = shared_prefix([self.bos + ids for ids in self._encode(texts)])
+        return replace(found, own_texts=tuple(texts), lead=len(self.bos),
+                       talk=self._talk(demonstrations, queries))  # fmt: skip
 
     def _start(self, pieces: Sequence[str]) -> _Start:
         """Tokenize demonstrations that all prompts begin with."""
@@ -300,9 +354,7 @@ class PromptEncoder:
         else:
             prompts = [self.bos + ids for ids in self._encode([text + tail for tail in tails])]
             found = shared_prefix(prompts, within=self.bos + start.ids)
-        return replace(
-            found, shared_text=text, own_texts=tuple(tails), ends=where, lead=len(self.bos)
-        )
+        return replace(found, shared_text=text, own_texts=tuple(tails), ends=where, lead=self._lead)
 
     def _tails(
         self, piece: str, piece_ids: Ids | None, tails: Sequence[str]
@@ -314,7 +366,7 @@ class PromptEncoder:
         if piece_ids is None:
             return None
         before = self._anchor + piece_ids
-        together = self._encode([self.template.separator + piece + tail for tail in tails])
+        together = self._encode([self.form.joint + piece + tail for tail in tails])
         if any(ids[: len(before)] != before for ids in together):
             return None
         return tuple(ids[len(before) :] for ids in together)

@@ -31,6 +31,10 @@ class HasText(Protocol):
         """The label as the prompt shows it, or the free text."""
 
 
+Message = Mapping[str, str]
+"""A turn of a conversation: its ``role`` (system, user, assistant) and ``content``."""
+
+
 Piece = Callable[["Template", HasText], str]
 """Text of one demonstration, without the separator behind it."""
 
@@ -66,3 +70,82 @@ def prompt_text(
     """The whole prompt as text (Bertsch et al. 2025, appendix G)."""
     pieces = [piece(template, d) + template.separator for d in demonstrations]
     return "".join([*pieces, query_text(template, query)])
+
+
+class PromptForm(Protocol):
+    """How the parts of a prompt are written and put together."""
+
+    @property
+    def has_special_tokens(self) -> bool:
+        """Whether what it writes around examples holds special tokens, to be read as such."""
+
+    @property
+    def start(self) -> str:
+        """What stands before the first demonstration, or the query."""
+
+    @property
+    def joint(self) -> str:
+        """What stands between demonstrations, and between the last one and the query."""
+
+    @property
+    def before_answer(self) -> str:
+        """The end of every prompt, behind which answers stand."""
+
+    @property
+    def stop(self) -> str:
+        """What ends free text."""
+
+    def demonstration(self, example: HasText) -> str:
+        """A demonstration with the joint behind it."""
+
+    def query(self, example: HasText) -> str:
+        """The query, up to where the model answers."""
+
+    def answer(self, answer: str) -> str:
+        """What a model should write: an answer with what leads to it and what ends it."""
+
+    def whole(self, shown: Sequence[HasText], query: HasText) -> str:
+        """The text of one prompt."""
+
+    def messages(self, shown: Sequence[HasText], query: HasText) -> Sequence[Message]:
+        """One prompt as a conversation."""
+
+    def is_pieced(self, shown: Sequence[HasText], queries: Sequence[HasText]) -> bool:
+        """Whether prompts of these are their pieces, one behind the other."""
+
+
+class PlainForm:
+    """Plain text, as base models read it."""
+
+    has_special_tokens = False
+    start = ""
+
+    def __init__(self, template: Template, piece: Piece = demonstration_text) -> None:
+        """``piece`` writes a demonstration."""
+        self.template, self._piece = template, piece
+        self.joint = self.stop = template.separator
+        self.before_answer = f"\n{template.answer_lead.rstrip(' ')}"
+
+    def demonstration(self, example: HasText) -> str:
+        """See ``PromptForm``."""
+        return self._piece(self.template, example) + self.joint
+
+    def query(self, example: HasText) -> str:
+        """See ``PromptForm``."""
+        return query_text(self.template, example)
+
+    def answer(self, answer: str) -> str:
+        """See ``PromptForm``: its line ends it."""
+        return answer_text(self.template, answer)
+
+    def whole(self, shown: Sequence[HasText], query: HasText) -> str:
+        """See ``PromptForm``."""
+        return prompt_text(self.template, shown, query, self._piece)
+
+    def messages(self, shown: Sequence[HasText], query: HasText) -> Sequence[Message]:
+        """See ``PromptForm``: all of it is one message."""
+        return [{"role": "user", "content": self.whole(shown, query)}]
+
+    def is_pieced(self, shown: Sequence[HasText], queries: Sequence[HasText]) -> bool:  # noqa: ARG002
+        """See ``PromptForm``: always."""
+        return True

@@ -16,6 +16,7 @@ import numpy as np
 
 from icl_bench.errors import UserError
 from icl_bench.metrics.scores import SCORES, title
+from icl_bench.prompts.chat import around_turns
 from icl_bench.prompts.rendering import query_text
 from icl_bench.report.naming import Naming
 from icl_bench.report.prompt_trace import as_shown
@@ -212,12 +213,15 @@ class _Prompts:
             return End(count=len(ids), why=f"The data holds no row {error.args[0]} any more.")
         template = task.spec.template
         last, piece = as_shown(meta, last)
+        separator, end = template.separator, ""
+        if chat := meta["facts"].get("chat"):
+            piece, separator, end = around_turns(chat, template, piece)
         return End(
-            query_text(template, query),
+            query_text(template, query) + end,
             [piece(template, example) for example in last[-SHOWN_DEMONSTRATIONS:]],
             [(example.id, example.answer) for example in last],
             len(ids),
-            template.separator,
+            separator,
         )
 
     def _task(self, meta: Mapping[str, Any]) -> _Task | str:

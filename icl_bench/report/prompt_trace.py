@@ -9,8 +9,10 @@ from typing import Any
 
 from icl_bench.demonstrations.perturbations import Perturbation
 from icl_bench.errors import UserError
+from icl_bench.models.registry import Model, load_tokenizer, resolve, served
+from icl_bench.prompts.chat import ChatSettings, chat_form
 from icl_bench.prompts.encoding import PromptEncoder, PromptSet
-from icl_bench.prompts.rendering import Piece, prompt_text
+from icl_bench.prompts.rendering import Piece, PlainForm, PromptForm
 from icl_bench.results.cells import FINISHED
 from icl_bench.results.reading import find_imported, finished_cells, read_rows
 from icl_bench.results.storage import Place, Storage, storage_at
@@ -75,8 +77,35 @@ def find_prediction(
     shown, piece = as_shown(meta, [known[name] for name in ids])
     query = known[row["test_id"]] if copied else data.test[0]
     trained = meta["facts"].get("scoring") == CLASSIFIER  # on these examples, none is in the prompt
-    text = prompt_text(spec.template, () if trained else shown, query, piece)
-    return Shown(row, text, shown, _checked(text, row, meta, spec), storage.where(name))
+    form = _form(meta, spec, piece)
+    text = form.whole(() if trained else shown, query)
+    return Shown(row, text, shown, _checked(text, row, meta, form), storage.where(name))
+
+
+def _form(meta: Mapping[str, Any], spec: TaskSpec, piece: Piece) -> PromptForm:
+    """How a cell's prompts are written. Raises ``UserError`` where that needs a chat template that
+    is not at hand, or has changed.
+    """
+    facts = meta["facts"].get("chat")
+    if facts is None:
+        return PlainForm(spec.template, piece)
+    model = _model(meta)
+    told = tuple(facts["arguments"].items())
+    settings = ChatSettings(style=facts["style"], system=facts["system"], arguments=told)
+    form = chat_form(spec.template, settings, model, load_tokenizer(model), piece)
+    if form.facts() != facts:
+        raise UserError(
+            f"model {model.name}: its chat template writes something else than it did in the run; "
+            "the prompt cannot be rebuilt"
+        )
+    return form
+
+
+def _model(meta: Mapping[str, Any]) -> Model:
+    """The model of a cell, or for one behind an API that whose tokenizer counts for it."""
+    if counted := meta.get("tokenizer"):
+        return served(str(meta["model_source"]), str(counted), 1)
+    return resolve(str(meta["model_source"]), prepare=False)
 
 
 def as_shown(
@@ -141,18 +170,13 @@ def _one_row(storage: Storage, name: str, test_id: str | None) -> dict[str, Any]
     )
 
 
-def _checked(text: str, row: Mapping[str, Any], meta: Mapping[str, Any], spec: TaskSpec) -> str:
+def _checked(text: str, row: Mapping[str, Any], meta: Mapping[str, Any], form: PromptForm) -> str:
     """Compare the rebuilt prompt's ids with the stored hash, where the tokenizer is at hand."""
-    from icl_bench.models.registry import load_tokenizer, resolve, served
-
     try:
-        if counted := meta.get("tokenizer"):
-            model = served(str(meta["model_source"]), str(counted), 1)
-        else:
-            model = resolve(str(meta["model_source"]), prepare=False)
+        model = _model(meta)
         if model.fingerprint != meta["facts"]["fingerprint"]:
             return "not checked: the model's files have changed since"
-        encoder = PromptEncoder(spec.template, load_tokenizer(model))
+        encoder = PromptEncoder(form, load_tokenizer(model))
     except UserError as error:
         return f"not checked: {error}"
     if _hash(encoder.whole(text)) != row["prompt_hash"]:

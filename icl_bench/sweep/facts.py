@@ -30,6 +30,7 @@ def facts(task: TokenizedTask, choice: SelectorSpec, backend: Mapping[str, str])
         **({"label_space": task.label_space} if task.label_space else {}),
         **({"queries": task.queries} if task.queries != "test" else {}),
         **({"teaching": str(perturbation)} if perturbation != PLAIN else {}),
+        **({"chat": task.chat_facts()} if task.chat else {}),
         "pool": short_hash([data.train[i].id for i in task.pool.rows]),
         "pool_rows": len(task.pool),
         "fingerprint": task.model.fingerprint,

@@ -27,6 +27,7 @@ from icl_bench.errors import UserError
 from icl_bench.frozen import Frozen
 from icl_bench.models import attention_patterns
 from icl_bench.models.attention_patterns import FULL, Pattern
+from icl_bench.prompts.chat import ChatSettings
 from icl_bench.sweep.k_values import KValues, parse_per_label
 from icl_bench.sweep.tokenized_task import Queries, Scoring
 from icl_bench.tasks.label_subset import HalfLabels
@@ -103,6 +104,8 @@ class RunSpec(Frozen):
     context_tokens: int | None = None
     tokenizer: str | None = None
     """With an API: the model whose tokenizer counts the tokens (a name, a folder or a hub id)."""
+    chat: ChatSettings | None = None
+    """How prompts are put to a chat model; None for plain text."""
     backend: BackendSpec = BackendSpec()
 
     def loader(self, task: TaskSpec) -> BackendLoader:
@@ -140,6 +143,11 @@ class RunSpec(Frozen):
         )  # fmt: skip
         if self.queries == "copied":
             self._check_copied(numbers)
+        if self.chat and self.chat.style == "turns" and self.demonstrations.changes_piece:
+            raise UserError(
+                f"--demonstrations {self.demonstrations}: with --chat turns each demonstration is "
+                "a question and an answer; take --chat single"
+            )
         if self.encoder is not None and not self.embeds:
             raise UserError(
                 f"--encoder {plain(self.encoder)}: nothing that is asked for embeds texts; "

@@ -55,6 +55,7 @@ class Sweep:
         task = TokenizedTask(
             data, model, load_tokenizer(model), spec.seed, _scoring(spec, asked), spec.queries,
             str(spec.labels) if spec.labels else None, spec.demonstrations, spec.encoder,
+            spec.chat,
         )  # fmt: skip
         say("choosing demonstrations and counting tokens")
         k_values = _k_values(spec, task)

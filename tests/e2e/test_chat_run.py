@@ -1,0 +1,111 @@
+"""A chat model as a user runs it: SmolLM2 135M Instruct, conversations beside plain prompts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.program import Run
+
+import icl_bench
+from icl_bench.models.packaged_smollm2 import SMOLLM2_135M
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not SMOLLM2_135M.is_installed(), reason=f"needs {SMOLLM2_135M.install}"),
+]
+
+ASKED = ("run", "--task", "stdlib_six", "--model", "smollm2-135m-instruct", "--k", "0,2,6",
+         "--draws", "1", "--test-size", "12")  # fmt: skip
+SYSTEM = "Name the module that a sentence is from."
+
+
+@pytest.fixture(scope="module")
+def chats(program: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder with plain prompts, turns and single messages."""
+    results = tmp_path_factory.mktemp("chats")
+    for words in ((), ("--chat", "turns", "--system", SYSTEM), ("--chat", "single")):
+        done = program(*ASKED, *words, "--results", results)
+        assert done.returncode == 0, done.stderr
+        assert "3 cells computed" in done.stderr
+    return results
+
+
+def style_of(cell: str, variants: Any) -> str:
+    return str(variants[cell].get("chat", {}).get("style", "plain"))
+
+
+def test_prompts_are_those_of_the_models_template_to_the_token(program: Run, chats: Path):
+    """As transformers renders and tokenizes the whole conversation."""
+    from transformers import AutoTokenizer
+
+    from icl_bench.results.reading import read_stored
+
+    library = AutoTokenizer.from_pretrained(SMOLLM2_135M.prepared())
+    stored = read_stored(chats)
+    frame = stored.predictions
+    styles = frame["variant"].astype(object).map(lambda v: style_of(v, stored.variants))
+    assert set(styles) == {"plain", "turns", "single"}
+    for (k, style), rows in frame[styles != "plain"].groupby(["k", styles], observed=True):
+        row = rows.iloc[0]
+        words = ("show", "--task", "stdlib_six", "--k", k, "--cell", row["cell"], "--test-id",
+                 row["test_id"], "--results", chats, "--json")  # fmt: skip
+        shown = json.loads(program(*words).stdout)
+        assert shown["checked"].startswith("the very token ids")
+        messages = turns_of(shown["prompt"])
+        assert len(messages) == (2 * k + 2 if style == "turns" else 2)
+        assert messages[0] == {
+            "role": "system",
+            "content": SYSTEM if style == "turns"
+            else "You are a helpful AI assistant named SmolLM, trained by Hugging Face",
+        }  # fmt: skip
+        ids = library.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)
+        assert hash_of(ids["input_ids"]) == row["prompt_hash"]
+        assert len(ids["input_ids"]) == row["prompt_tokens"]
+
+
+def turns_of(text: str) -> list[dict[str, str]]:
+    """The messages of a ChatML conversation, the last of which is still to be written."""
+    *whole, last = text.split("<|im_start|>")[1:]
+    assert last == "assistant\n"
+    parts = [turn.removesuffix("<|im_end|>\n").partition("\n") for turn in whole]
+    return [{"role": role, "content": content} for role, _, content in parts]
+
+
+def hash_of(ids: list[int]) -> str:
+    return hashlib.sha256(np.asarray(ids, dtype="<u4").tobytes()).hexdigest()[:16]
+
+
+def test_answers_are_held_to_the_labels_and_demonstrations_are_computed_once(chats: Path):
+    frame = icl_bench.read_results(chats)
+    assert frame["valid"].all()
+    most = frame[frame["k"] == 6]
+    assert (most["cached_tokens"] > 0.6 * most["prompt_tokens"]).all()
+
+
+def test_settings_are_told_apart_by_how_prompts_are_put(program: Run, chats: Path):
+    said = program("summary", "--results", chats).stdout
+    for name in ("plain", "single", "turns"):
+        assert f": chat={name}" in said
+    again = program(*ASKED, "--chat", "turns", "--system", SYSTEM, "--results", chats)
+    assert "0 cells computed, 3 already there" in again.stderr
+    other = program("plan", *ASKED[1:], "--chat", "turns", "--results", chats)
+    assert other.returncode == 0, other.stderr
+
+
+@pytest.mark.parametrize("words", [("--score", "exact"), ("--unconstrained",)])
+def test_labels_are_scored_and_free_answers_end_with_their_turn(
+    program: Run, tmp_path: Path, words: tuple[str, ...]
+):
+    asked = [*ASKED[:6], "2", *ASKED[7:], "--chat", "turns", *words, "--results", tmp_path]
+    done = program(*asked)
+    assert done.returncode == 0, done.stderr
+    frame = icl_bench.read_results(tmp_path)
+    assert not frame["prediction"].str.contains("<|im_end|>", regex=False).any()
+    if words[0] == "--score":
+        assert frame["label_mass"].between(0, 1.0001).all()
+        assert frame["probability"].gt(0).all()

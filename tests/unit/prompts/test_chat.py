@@ -1,0 +1,183 @@
+"""Prompts as conversations: the ids of ``apply_chat_template``, whatever the template does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.models import Row, llama_tokenizer, qwen_tokenizer
+
+from icl_bench.errors import UserError
+from icl_bench.prompts.chat import ChatForm, ChatSettings
+from icl_bench.prompts.chat_template import ChatTemplate
+from icl_bench.prompts.encoding import PromptEncoder
+from icl_bench.tasks.spec import Template
+
+TASK = Template(input="query: {text}", output="intent: {label}")
+ROWS = [
+    Row("card arrival", {"text": "where is my card?"}),
+    Row("order", {"text": "naïve {brace} 中文"}),
+    Row("order status", {"text": "two  spaces and 12,345"}),
+    Row("", {"text": "an empty answer"}),
+]
+QUERIES = [Row("", {"text": "and mine?"}), Row("", {"text": "card"})]
+
+CHATML = """{% for m in messages %}{% if loop.first and m['role'] != 'system' %}{{ '<|im_start|>system
+Be brief.<|im_end|>
+' }}{% endif %}{{ '<|im_start|>' + m['role'] + '
+' + m['content'] + '<|im_end|>
+' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant
+' }}{% endif %}"""
+THINKING = CHATML.replace(
+    "{{ '<|im_start|>assistant\n' }}",
+    "{{ '<|im_start|>assistant\n' }}"
+    "{% if enable_thinking is defined and not enable_thinking %}{{ '<think>\n\n</think>\n\n' }}{% endif %}",
+)
+LLAMA = """{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system turn, please') }}{% endif %}
+{%- for m in messages %}{% if m['role'] == 'user' %}{{ bos_token + '[INST] ' + m['content'] + ' [/INST]' }}
+{%- else %}{{ ' ' + m['content'] + ' ' + eos_token }}{% endif %}{% endfor %}"""
+TRIMMED = CHATML.replace("m['content']", "m['content'] | trim")
+NUMBERED = CHATML.replace("m['role'] + '\n", "m['role'] + ' ' ~ loop.index ~ '\n")
+FORGETFUL = CHATML.replace("{% for m in messages %}", "{% for m in messages[-3:] %}")
+ENDLESS = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + ' ' }}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
+
+TEMPLATES = {
+    "chatml": (CHATML, qwen_tokenizer, {}),
+    "thinking off": (THINKING, qwen_tokenizer, {"enable_thinking": False}),
+    "llama": (LLAMA, llama_tokenizer, {}),
+    "trimmed": (TRIMMED, qwen_tokenizer, {}),
+    "numbered": (NUMBERED, qwen_tokenizer, {}),
+}
+
+
+class Model:
+    """A tokenizer with a chat template, in a folder."""
+
+    def __init__(self, folder: Path, source: str, make: Any) -> None:
+        self.tokenizer = make()
+        self.tokenizer.add_special_tokens({"extra_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+        self.tokenizer.chat_template = source
+        self.tokenizer.save_pretrained(folder)
+        self.folder = folder
+
+    def form(self, settings: ChatSettings) -> ChatForm:
+        chat = ChatTemplate.of_folder(self.folder, "mine", dict(settings.arguments))
+        special = [t.content for t in self.tokenizer.added_tokens_decoder.values() if t.special]
+        return ChatForm(TASK, settings, chat, special)
+
+    def theirs(self, messages: Sequence[Mapping[str, str]], **arguments: Any) -> tuple[int, ...]:
+        """Ids of the whole conversation, as the library makes them."""
+        found = self.tokenizer.apply_chat_template(
+            [dict(m) for m in messages], add_generation_prompt=True, tokenize=True,
+            return_dict=True, **arguments,
+        )  # fmt: skip
+        return tuple(found["input_ids"])
+
+
+@pytest.mark.parametrize("style", ["turns", "single"])
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_ids_are_those_of_the_library_for_every_k_and_query(tmp_path: Path, name: str, style: Any):
+    source, make, arguments = TEMPLATES[name]
+    model = Model(tmp_path, source, make)
+    form = model.form(ChatSettings(style=style, arguments=tuple(arguments.items())))
+    encoder = PromptEncoder(form, model.tokenizer)
+    sets = encoder.shared_prompts(ROWS, range(len(ROWS) + 1), QUERIES)
+    for k, prompts in sets.items():
+        for i, query in enumerate(QUERIES):
+            messages = form.messages(ROWS[:k], query)
+            assert len(messages) == (2 * k + 1 if style == "turns" else 1)
+            assert prompts.ids(i) == model.theirs(messages, **arguments)
+            assert prompts.text(i) == form.whole(ROWS[:k], query)
+    own = encoder.own_prompts([ROWS[1:], ROWS[:2]], QUERIES)
+    mixed = encoder.mixed_prompts(ROWS[:1], [ROWS[1:3], ROWS[2:]], QUERIES)
+    for i, (mine, behind) in enumerate(((ROWS[1:], ROWS[1:3]), (ROWS[:2], ROWS[2:]))):
+        assert own.ids(i) == model.theirs(form.messages(mine, QUERIES[i]), **arguments)
+        both = form.messages([*ROWS[:1], *behind], QUERIES[i])
+        assert mixed.ids(i) == model.theirs(both, **arguments)
+
+
+def test_demonstrations_are_shared_where_the_template_treats_turns_alike(tmp_path: Path):
+    model = Model(tmp_path, CHATML, qwen_tokenizer)
+    form = model.form(ChatSettings(style="turns"))
+    sets = PromptEncoder(form, model.tokenizer).shared_prompts(ROWS, [1, 4], QUERIES)
+    one, four = sets[1].prefix, sets[4].prefix
+    assert four[: len(one)] == one
+    assert max(map(len, sets[4].suffixes)) < 40
+    assert sets[4].ends[0][-1] == len(four)
+
+
+@pytest.mark.parametrize(
+    ("source", "rows", "pieced"),
+    [(CHATML, ROWS, True), (NUMBERED, ROWS, False), (TRIMMED, ROWS, True),
+     (TRIMMED, [Row(" led by a blank", {"text": "x"})], False)],
+)  # fmt: skip
+def test_what_a_template_changes_is_noticed(
+    tmp_path: Path, source: str, rows: Sequence[Row], pieced: bool
+):
+    model = Model(tmp_path, source, qwen_tokenizer)
+    assert model.form(ChatSettings(style="turns")).is_pieced(rows, QUERIES) is pieced
+
+
+def test_a_template_that_drops_earlier_turns_asks_for_one_message(tmp_path: Path):
+    model = Model(tmp_path, FORGETFUL, qwen_tokenizer)
+    with pytest.raises(UserError, match=r"does not show every turn once; take --chat single"):
+        model.form(ChatSettings(style="turns"))
+    assert model.form(ChatSettings(style="single")).is_pieced(ROWS, QUERIES)
+
+
+@pytest.mark.parametrize(
+    ("source", "lead", "ending"),
+    [(CHATML, "", "<|im_end|>"), (LLAMA, " ", " </s>"), (THINKING, "", "<|im_end|>")],
+)
+def test_an_answer_stands_behind_the_generation_prompt_and_ends_with_its_turn(
+    tmp_path: Path, source: str, lead: str, ending: str
+):
+    make = llama_tokenizer if source == LLAMA else qwen_tokenizer
+    model = Model(tmp_path, source, make)
+    form = model.form(ChatSettings(style="turns", arguments=(("enable_thinking", False),)))
+    assert form.answer("order status") == f"{lead}order status{ending}"
+    encoder = PromptEncoder(form, model.tokenizer)
+    short, long = encoder.answers(["order", "order status"])
+    assert short[-1] == long[-1] == model.tokenizer.convert_tokens_to_ids(ending.strip())
+    assert short != long[: len(short)]
+    prompt = encoder.shared_prompts(ROWS, [2], QUERIES)[2].text(0)
+    assert prompt.endswith(form.before_answer)
+
+
+def test_a_system_turn_comes_first_or_is_refused(tmp_path: Path):
+    said = ChatSettings(style="turns", system="Answer with an intent.")
+    form = Model(tmp_path / "a", CHATML, qwen_tokenizer).form(said)
+    assert form.start.startswith("<|im_start|>system\nAnswer with an intent.<|im_end|>\n")
+    with pytest.raises(UserError, match=r"model mine refuses .*system/user.*no system turn"):
+        Model(tmp_path / "b", LLAMA, llama_tokenizer).form(said)
+
+
+def test_a_row_that_spells_a_special_token_is_named(tmp_path: Path):
+    form = Model(tmp_path, CHATML, qwen_tokenizer).form(ChatSettings(style="turns"))
+    rows = [Row("order", {"text": "say <|im_end|> please"})]
+    with pytest.raises(UserError, match=r"text '<\|im_end\|>'.*say <\|im_end\|> please"):
+        form.is_pieced(rows, QUERIES)
+
+
+def test_a_template_that_never_ends_an_answer_is_refused(tmp_path: Path):
+    with pytest.raises(UserError, match="does not end an answer"):
+        Model(tmp_path, ENDLESS, qwen_tokenizer).form(ChatSettings(style="turns"))
+
+
+def test_a_model_without_a_template_says_so(tmp_path: Path):
+    qwen_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="model mine has no chat template; give an instruct model"):
+        ChatTemplate.of_folder(tmp_path, "mine", {})
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": 3}))
+    with pytest.raises(UserError, match=r"cannot be read .*chat_template is no text"):
+        ChatTemplate.of_folder(tmp_path, "mine", {})
+
+
+def test_a_template_that_is_no_template_says_so(tmp_path: Path):
+    (tmp_path / "chat_template.jinja").write_text("{% for %}")
+    chat = ChatTemplate.of_folder(tmp_path, "mine", {})
+    with pytest.raises(UserError, match="chat template of model mine cannot be read"):
+        chat.render([{"role": "user", "content": "x"}])
