@@ -39,7 +39,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
         "--draws", "--labels", "--queries", "--score", "--context", "--seed", "--test-size",
         "--data-dir", "--dtype", "--device", "--backend", "--pack", "--tensor-parallel",
         "--max-model-len", "--gpu-memory", "--quantization", "--kv-cache-dtype", "--base-url", "--tokenizer",
-        "--concurrency", "--task", "--model",
+        "--concurrency", "--task", "--model", "--chat", "--system", "--chat-arg",
     ),
     "summary": ("--task", "--model", "--base-model", "--advice"),
     "show": ("--task", "--k", "--test-id", "--model", "--select", "--order", "--attention",
