@@ -157,6 +157,7 @@ FINDINGS = Registry("finding", "icl_bench.findings", {
     "training_gain": "icl_bench.analysis.comparisons:TRAINING_GAIN",
     "attention_patterns": "icl_bench.analysis.attention:ATTENTION_PATTERNS",
     "teaching": "icl_bench.analysis.comparisons:TEACHING",
+    "chat_gain": "icl_bench.analysis.chat:CHAT_GAIN",
     "models": "icl_bench.analysis.comparisons:MODELS",
     "label_bias": "icl_bench.analysis.label_bias:LABEL_BIAS",
     "label_frequencies": "icl_bench.analysis.label_bias:LABEL_FREQUENCIES",

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -42,9 +43,11 @@ def backend(url: str, **options: Any) -> OpenAIBackend:
     )
 
 
-def answers(asked: OpenAIBackend, todo: list[int], **decoding: Any) -> list[Answer]:
+def answers(
+    asked: OpenAIBackend, todo: list[int], prompts: PromptSet = PROMPTS, **decoding: Any
+) -> list[Answer]:
     free = Free(**{"stop": "\n", "max_tokens": 5, **decoding})
-    found = [a for pack in asked.answer(PROMPTS, todo, [free] * len(PROMPTS), 0) for a in pack]
+    found = [a for pack in asked.answer(prompts, todo, [free] * len(prompts), 0) for a in pack]
     return sorted(found, key=lambda a: a.index)
 
 
@@ -79,6 +82,15 @@ def test_a_chat_server_gets_the_prompt_as_one_user_message():
     (asked,) = server.requests
     assert asked["messages"] == [{"role": "user", "content": PROMPTS.text(2)}]
     assert asked["path"] == "/v1/chat/completions"
+
+
+def test_a_chat_server_gets_the_turns_of_a_conversation():
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    asked = replace(PROMPTS, talk=lambda i: [*turns, {"role": "user", "content": f"query {i}"}])
+    with serving(lambda _: chat("card lost")) as server:
+        answers(backend(server.url, endpoint="chat"), [2], asked)
+    (request,) = server.requests
+    assert request["messages"] == [*turns, {"role": "user", "content": "query 2"}]
 
 
 def test_labels_have_room_for_a_tokenizer_that_needs_more_tokens_and_free_text_its_limit():
