@@ -47,6 +47,30 @@ Model = Annotated[
 ]
 
 
+Tasks = Annotated[
+    str,
+    typer.Option(
+        "--task",
+        metavar="LIST",
+        help="A task's name (icl-bench tasks lists them) or the path of a task file (.yaml). "
+        "Several with commas: each with each model.",
+        show_default=False,
+    ),
+]
+
+
+Models = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        metavar="LIST",
+        help="A model's name (icl-bench models lists them), a folder, or a hub id like org/name. "
+        "Several with commas: each with each task.",
+        show_default=False,
+    ),
+]
+
+
 K = Annotated[
     str | None,
     typer.Option(
@@ -422,8 +446,8 @@ DEFAULT_RESULTS = Path("results")
 class TaskOptions:
     """What ``run``, ``plan`` and ``finetune`` are about."""
 
-    task: Task
-    model: Model
+    task: Tasks
+    model: Models
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from icl_bench.cli import options as o
+from icl_bench.cli.several import Named, do_each
 from icl_bench.wording import comma_list
 
 if TYPE_CHECKING:
@@ -130,13 +131,23 @@ def finetune(
     from icl_bench.training.finetune import Finetuning
 
     display = Display(quiet=quiet or json)
-    with display.preparing() as say:
-        runs = Finetuning.prepare(options.spec(), say)
-    for text in runs.notes():
-        display.note(f"  note: {text}")
-    outcome = runs.run(results, display.note)
-    display.outcome(outcome, results)
-    named = runs.task.data.spec.name, runs.task.model.name
-    show_results(results, *named, quiet=quiet, json=json)
-    if outcome.failed:
+
+    def train_one(one: FinetuneOptions) -> Named:
+        with display.preparing() as say:
+            runs = Finetuning.prepare(one.spec(), say)
+        for text in runs.notes():
+            display.note(f"  note: {text}")
+        outcome = runs.run(results, display.note)
+        display.outcome(outcome, results)
+        named = runs.task.data.spec.name, runs.task.model.name
+        if not json:
+            show_results(results, [named], quiet=quiet, json=False)
+        return Named(*named, bool(outcome.failed))
+
+    done, problem = do_each(options, train_one, display.problem)
+    if json and done:
+        show_results(results, [(one.task, one.model) for one in done], quiet=quiet, json=True)
+    if problem is not None:
+        raise problem
+    if any(one.failed for one in done):
         raise typer.Exit(1)

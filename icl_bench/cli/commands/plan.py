@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from icl_bench.cli import options as o
+from icl_bench.cli.several import do_each
 
 
 @o.taking(o.SweepOptions)
@@ -18,10 +21,20 @@ def plan(options: o.SweepOptions, json: o.Json = False) -> None:
     from icl_bench.cli.output.terminal import console
     from icl_bench.sweep.sweep import Sweep
 
-    with Display(quiet=json).preparing() as say:
-        sweep = Sweep.prepare(options.spec(), say)
-        seconds, works = sweep.estimates(), sweep.costs()
-    if json:
-        print_json(plan_records(sweep, seconds, works))
-    else:
-        print_plan(sweep, seconds, works, console())
+    display = Display(quiet=json)
+    records: list[dict[str, Any]] = []
+
+    def plan_one(one: o.SweepOptions) -> None:
+        with display.preparing() as say:
+            sweep = Sweep.prepare(one.spec(), say)
+            seconds, works = sweep.estimates(), sweep.costs()
+        if json:
+            records.extend(plan_records(sweep, seconds, works))
+        else:
+            print_plan(sweep, seconds, works, console())
+
+    _, problem = do_each(options, plan_one, display.problem)
+    if json and (records or problem is None):
+        print_json(records)
+    if problem is not None:
+        raise problem

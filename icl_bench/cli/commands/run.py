@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from icl_bench.cli import options as o
+from icl_bench.cli.several import Named, do_each
 
 
 @o.taking(o.SweepOptions)
@@ -23,13 +24,23 @@ def run(
     from icl_bench.sweep.sweep import Sweep
 
     display = Display(quiet=quiet or json)
-    with display.preparing() as say:
-        sweep = Sweep.prepare(options.spec(), say)
-    display.plan(sweep)
-    with display.running(sweep.plan) as watcher:
-        outcome = sweep.run(results, watcher)
-    display.outcome(outcome, results)
-    named = sweep.task.data.spec.name, sweep.model.name
-    show_results(results, *named, quiet=quiet, json=json)
-    if outcome.failed:
+
+    def sweep_one(one: o.SweepOptions) -> Named:
+        with display.preparing() as say:
+            sweep = Sweep.prepare(one.spec(), say)
+        display.plan(sweep)
+        with display.running(sweep.plan) as watcher:
+            outcome = sweep.run(results, watcher)
+        display.outcome(outcome, results)
+        named = sweep.task.data.spec.name, sweep.model.name
+        if not json:
+            show_results(results, [named], quiet=quiet, json=False)
+        return Named(*named, bool(outcome.failed))
+
+    done, problem = do_each(options, sweep_one, display.problem)
+    if json and done:
+        show_results(results, [(one.task, one.model) for one in done], quiet=quiet, json=True)
+    if problem is not None:
+        raise problem
+    if any(one.failed for one in done):
         raise typer.Exit(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -40,6 +40,10 @@ class Display:
         """One line, unless quiet."""
         if not self._quiet:
             self._console.print(text)
+
+    def problem(self, text: str) -> None:
+        """What one of several could not be done for: said even if quiet."""
+        print(visible(f"error: {text}"), file=sys.stderr)
 
     @contextmanager
     def preparing(self) -> Iterator[Callable[[str], None]]:
@@ -96,17 +100,23 @@ class Display:
         self.note(f"{counted(computed, 'cell')} computed{already}{without}. Results: {results}/")
 
 
-def show_results(results: Path, task: str, model: str, *, quiet: bool, json: bool) -> None:
-    """Print the tables of one task and model, as ``run`` and ``finetune`` end."""
+def show_results(
+    results: Path, named: Sequence[tuple[str, str]], *, quiet: bool, json: bool
+) -> None:
+    """Print the tables of tasks and models, as ``run`` and ``finetune`` end; JSON of several is a
+    list.
+    """
     from icl_bench.analysis.summary import summarise_folder
     from icl_bench.cli.output.summary import print_summary
     from icl_bench.cli.output.tables import print_json
 
-    found = summarise_folder(results, {"task": task, "model": model})
+    found = [summarise_folder(results, {"task": t, "model": m}) for t, m in dict.fromkeys(named)]
     if json:
-        print_json(found.as_json())
+        each = [one.as_json() for one in found]
+        print_json(each[0] if len(each) == 1 else each)
     elif not quiet:
-        print_summary(found, console())
+        for one in found:
+            print_summary(one, console())
 
 
 class _Bar(Watcher):

@@ -124,6 +124,39 @@ def test_running_again_computes_nothing_and_loads_no_model(
     assert "0 cells computed, 4 already there" in again.err
 
 
+def test_several_tasks_run_with_several_models_and_a_bad_name_stops_none_of_them(
+    icl: Run, sweep: tuple[Any, ...], tmp_path: Path, tiny: Path
+):
+    other = write_task(tmp_path / "other", name="others")
+    words = ("--task", f"{sweep[1]},{other},cardz", "--model", f"{tiny},no/such", *sweep[4:])
+    done = icl("run", *words)
+    assert done.code == 2
+    assert "cards · tiny" in done.out
+    assert "others · tiny" in done.out
+    assert len(list(Path("results").rglob("*.parquet"))) == 8
+    said = [line for line in done.err.splitlines() if line.startswith("error: ")]
+    assert len(said) == 5
+    assert said[2].startswith(f"error: cardz with {tiny}: ")
+    assert said[-1].startswith(f"error: 4 of 6 not done, see above: {sweep[1]} with no/such; ")
+
+    planned = icl("plan", "--task", f"{sweep[1]},{other}", *sweep[2:], "--json")
+    assert planned.code == 0
+    cells = json.loads(planned.out)
+    assert [cell["task"] for cell in cells] == ["cards"] * 4 + ["others"] * 4
+    again = icl("run", "--task", f"{sweep[1]},{other}", *sweep[2:], "--json")
+    assert [found["curves"][0]["task"] for found in json.loads(again.out)] == ["cards", "others"]
+    trained = icl("finetune", "--task", f"{sweep[1]},{other}", "--model", tiny, "--k", "4",
+                  "--draws", 1, "--method", "probe", "--device", "cpu")  # fmt: skip
+    assert trained.code == 0
+    assert trained.err.count("1 cell computed") == 2
+
+
+def test_a_name_with_a_comma_that_is_there_is_one(icl: Run, sweep: tuple[Any, ...], tmp_path: Path):
+    task = write_task(tmp_path / "a,b")
+    done = icl("plan", "--task", task, *sweep[2:])
+    assert done.code == 0, done.err
+
+
 def test_quiet_prints_nothing(icl: Run, sweep: tuple[Any, ...]):
     assert icl("run", *sweep, "--quiet") == Done(0, "", "")
 

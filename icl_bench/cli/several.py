@@ -1,0 +1,60 @@
+"""Several tasks and models in one command: the product of both, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from icl_bench.cli.options import TaskOptions
+from icl_bench.errors import UserError
+from icl_bench.wording import comma_list
+
+
+class Named(NamedTuple):
+    """A task and model whose cells were computed, as results call them."""
+
+    task: str
+    model: str
+    failed: bool
+    """Whether some cell failed."""
+
+
+Options = TypeVar("Options", bound=TaskOptions)
+Done = TypeVar("Done")
+
+
+def each_of(options: Options) -> list[Options]:
+    """The options with one task and one model each; a file or folder with a comma is one name."""
+    return [
+        replace(options, task=task, model=model)
+        for task in _names(options.task)
+        for model in _names(options.model)
+    ]
+
+
+def _names(given: str) -> list[str]:
+    return [given] if Path(given).exists() else list(dict.fromkeys(comma_list(given))) or [given]
+
+
+def do_each(
+    options: Options, do: Callable[[Options], Done], say: Callable[[str], None]
+) -> tuple[list[Done], UserError | None]:
+    """What is done for each task with each model, in their order, and what to raise at the end.
+
+    One that cannot be done stops no other: ``say`` is told at once, and the error names all that
+    are left. A single one raises its own.
+    """
+    several = each_of(options)
+    if len(several) == 1:
+        return [do(several[0])], None
+    done, left = [], []
+    for one in several:
+        try:
+            done.append(do(one))
+        except UserError as error:
+            left.append(f"{one.task} with {one.model}")
+            say(f"{left[-1]}: {error}")
+    problem = f"{len(left)} of {len(several)} not done, see above: {'; '.join(left)}"
+    return done, UserError(problem) if left else None
