@@ -60,7 +60,9 @@ class Loaded:
         self._root, self._tokenizer, self._card = root, tokenizer, card
         self._held: dict[tuple[str, str, str], TransformersBackend] = {}
 
-    def __call__(self, kind: str, device: str, dtype: str = "float32") -> TransformersBackend:
+    def __call__(
+        self, kind: str, device: str, dtype: str = "float32", chunk: int = 48
+    ) -> TransformersBackend:
         folder = self._root / kind
         if not folder.exists():
             save_tiny_model(tiny_config(kind, len(self._tokenizer)), folder)
@@ -71,7 +73,7 @@ class Loaded:
                 )
         backend = self._held[kind, device, dtype]
         backend.cache.drop()
-        return TransformersBackend(backend.model, chunk_tokens=48)
+        return TransformersBackend(backend.model, chunk_tokens=chunk)
 
 
 @pytest.fixture(scope="module")
@@ -157,12 +159,11 @@ def test_demonstrations_that_are_computed_once_give_the_cpus_answers(
 def test_long_queries_and_their_own_demonstrations_give_the_cpus_answers(
     load: Loaded, decodings: list[Decoding], present: Card, text: str
 ) -> None:
-    prompts, pattern = retrieved(), parse(text)
+    prompts, pattern, three = retrieved(3), parse(text), decodings[::2]
     found, wanted = (
-        answered(TransformersBackend(load("gemma3_text", device).model, chunk_tokens=16),
-                 prompts, decodings, pattern)
+        answered(load("gemma3_text", device, chunk=16), prompts, three, pattern)
         for device in ("cuda", "cpu")
-    )  # fmt: skip
+    )
     assert_same(found, wanted, TOLERANCE)
 
 
@@ -189,19 +190,22 @@ def test_without_a_device_asked_for_the_card_is_taken(
 @pytest.mark.parametrize(
     ("kind", "dtype"), [*((kind, "bfloat16") for kind in KINDS), ("llama", "float16")]
 )
-def test_half_precision_takes_the_fused_kernel_and_stays_near_single_precision(
+def test_half_precision_takes_the_fused_kernel_and_stays_near_the_cpus(
     load: Loaded, decodings: list[Decoding], present: Card, kind: str, dtype: str
 ) -> None:
-    """A label may differ only where single precision has two nearly alike."""
+    """Kernels round otherwise: a label may differ where the CPU has two nearly alike."""
     prompts = shared()
     exact = [decodings[2]] * len(prompts)
     found = answered(load(kind, "cuda", dtype), prompts, exact)
-    assert present.operations["_scaled_dot_product_flash_attention"] > 0
-    for mine, theirs in zip(found, answered(load(kind, "cpu"), prompts, exact), strict=True):
+    fused = {"_scaled_dot_product_flash_attention", "_flash_attention_forward"}
+    assert (
+        fused & set(present.operations) or kind == "mistral"
+    )  # of which every layer here has a window
+    for mine, theirs in zip(found, answered(load(kind, "cpu", dtype), prompts, exact), strict=True):
         assert theirs.probability is not None
-        near = theirs.margin is not None and theirs.margin < 0.5 * theirs.probability
-        assert mine.label == theirs.label or near
-        assert mine.label_mass == pytest.approx(theirs.label_mass, rel=0.5)
+        assert theirs.margin is not None
+        assert mine.label == theirs.label or theirs.margin < 0.3 * theirs.probability
+        assert mine.label_mass == pytest.approx(theirs.label_mass, rel=0.3)
 
 
 # -- lack of memory -----------------------------------------------------------------------------
@@ -228,9 +232,9 @@ def test_an_operation_that_finds_no_memory_changes_no_label(
         return fails
 
     present.refuse = note
-    wanted = answered(load(kind, "cuda"), prompts, decodings)
+    wanted = answered(load(kind, "cuda", chunk=256), prompts, decodings)
     present.refuse = once
-    assert_same(answered(load(kind, "cuda"), prompts, decodings), wanted, TOLERANCE)
+    assert_same(answered(load(kind, "cuda", chunk=256), prompts, decodings), wanted, TOLERANCE)
     assert refused
     assert present.emptied > 0
 
