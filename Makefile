@@ -10,11 +10,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 MINUTES ?= 20
 ONLY ?=
+CHECK ?=
 VLLM_VENV := .venv-vllm
 VLLM_READY := $(VLLM_VENV)/.ready
 PIP_OPTIONS := --quiet --disable-pip-version-check
 
-.PHONY: demo test test-vllm fuzz soak lint check mutants clean
+.PHONY: demo test test-vllm fuzz soak lint check mutants gpu-check clean
 
 demo: $(READY)
 	$(BIN)/icl-bench run --task stdlib_six --model gemma3-270m --k 1,10 --draws 3 --test-size 100 --results results/demo
@@ -55,6 +56,11 @@ check: lint test
 mutants: $(READY)
 	$(BIN)/pip install $(PIP_OPTIONS) --constraint constraints.txt --editable '.[mutants]'
 	$(BIN)/python benchmarks/mutants.py --minutes $(MINUTES) --show $(ONLY)
+
+# needs an NVIDIA card: docs/gpu.md. CHECK="--only kernels,memory" runs some of the parts,
+# CHECK="--device cpu --small" all of them small, without a card
+gpu-check: $(READY)
+	$(BIN)/python benchmarks/gpu_check.py $(CHECK)
 
 # torch goes first: asked for by another package, its largest build would come.
 $(READY): pyproject.toml constraints.txt

@@ -26,7 +26,6 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 aten = torch.ops.aten
 DEVICE = torch.device("cuda:0")
@@ -74,7 +73,7 @@ class CardTensor(Tensor):
     def __torch_dispatch__(
         cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        (card, *_) = [x.card for x in tree_leaves((args, kwargs)) if isinstance(x, CardTensor)]
+        (card, *_) = [x.card for x in _leaves((args, kwargs)) if isinstance(x, CardTensor)]
         return card.run(func, args, kwargs or {})
 
     @property
@@ -132,6 +131,8 @@ class Card:
         self.emptied = 0
         """Calls of ``torch.cuda.empty_cache``."""
         self.asked = False
+        """Whether a call that names the card, or has a tensor of it, is under way."""
+        self._here = False
 
     def forget(self) -> None:
         """Begin to count anew."""
@@ -149,12 +150,16 @@ class Card:
     @contextmanager
     def present(self) -> Iterator[Card]:
         """For a while this machine has the card; its tensors live on afterwards."""
+        if self._here:
+            yield self
+            return
         with pytest.MonkeyPatch.context() as patch, _Names(self), _Operations(self):
             for name, value in self._module().items():
                 patch.setattr(f"torch.cuda.{name}", value)
             patch.setattr("icl_bench.backends.device.may_have_cuda", lambda: True)
             # else a module keeps its parameters and takes values over, which these have not
             patch.setattr(torch.__future__, "_overwrite_module_params_on_conversion", True)
+            patch.setattr(self, "_here", True)
             yield self
 
     def _module(self) -> dict[str, Any]:
@@ -188,6 +193,8 @@ class Card:
             "max_memory_allocated": lambda *_: self.peak_bytes,
             "max_memory_reserved": lambda *_: self.peak_bytes,
             "reset_peak_memory_stats": reset_peak_memory_stats,
+            "get_rng_state": lambda *_: torch.get_rng_state(),
+            "set_rng_state": lambda *_: None,
             "synchronize": synchronize,
             "empty_cache": empty_cache,
         }
@@ -196,7 +203,7 @@ class Card:
 
     def run(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Run an operation where its tensors are, or its ``device`` says."""
-        leaves = tree_leaves((args, kwargs))
+        leaves = list(_leaves((args, kwargs)))
         here = [x for x in leaves if isinstance(x, CardTensor)]
         name = func._schema.name.removeprefix("aten::")
         if (here or self.asked) and name not in KERNELS and _is_made_of_others(func):
@@ -223,7 +230,7 @@ class Card:
             _check_kinds(name, here)
             self.downloads += _waits(name, args, kwargs)
         kernel = KERNELS.get(name)
-        values = tree_map(_on_host, args), tree_map(_on_host, kwargs)
+        values = _mapped(_on_host, args), _mapped(_on_host, kwargs)
         out = kernel(self, *values[0], **values[1]) if kernel else func(*values[0], **values[1])
         self.operations[name] += 1
         self.launches += not (_is_view(func) or name.startswith("empty") or name == "new_empty")
@@ -238,7 +245,7 @@ class Card:
         """The results on the card: a tensor that was given, a view of one, or something new."""
         given = {id(x.on_host): x for x in here}
         held = {x.on_host.untyped_storage().data_ptr(): x.allocation for x in here}
-        new = [x for x in tree_leaves(out) if isinstance(x, Tensor) and id(x) not in given]
+        new = [x for x in _leaves(out) if isinstance(x, Tensor) and id(x) not in given]
         fresh = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in new}
         fresh = {place: size for place, size in fresh.items() if place not in held or not place}
         self._make_room(name, sum(fresh.values()))
@@ -250,7 +257,7 @@ class Card:
             place = x.untyped_storage().data_ptr()
             return given[id(x)] if id(x) in given else CardTensor(x, self, made[place])
 
-        return tree_map(wrap, out)
+        return _mapped(wrap, out)
 
     def _make_room(self, name: str, size: int) -> None:
         """Raise ``torch.OutOfMemoryError`` where so many more bytes do not fit."""
@@ -284,7 +291,7 @@ class _Names(TorchFunctionMode):
             return func(*args, **kwargs)
         if func is Tensor.cuda:
             func, args, kwargs = Tensor.to, (args[0], DEVICE), {}
-        leaves = tree_leaves((args, kwargs))
+        leaves = list(_leaves((args, kwargs)))
         asked = any(_names_card(x) for x in (*args, *kwargs.values()))
         if not asked and not any(isinstance(x, CardTensor) for x in leaves):
             return func(*args, **kwargs)
@@ -313,6 +320,26 @@ class _Operations(TorchDispatchMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         return self._card.run(func, args, kwargs or {})
+
+
+def _leaves(x: Any) -> Iterator[Any]:
+    """What stands in lists, tuples and dictionaries (PyTorch's own way takes most of a test)."""
+    if isinstance(x, dict):
+        x = x.values()
+    elif not isinstance(x, tuple | list):
+        yield x
+        return
+    for item in x:
+        yield from _leaves(item)
+
+
+def _mapped(change: Callable[[Any], Any], x: Any) -> Any:
+    """The same lists, tuples and dictionaries of other things."""
+    if isinstance(x, dict):
+        return {name: _mapped(change, item) for name, item in x.items()}
+    if isinstance(x, tuple | list):
+        return type(x)([_mapped(change, item) for item in x])
+    return change(x)
 
 
 def _names_card(x: object) -> bool:

@@ -1,0 +1,1 @@
+"""What a card is checked for and measured by: one file a part."""

@@ -1,0 +1,286 @@
+"""The transformers backend on an emulated card: the answers of the CPU, by a card's rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.emulated_cuda import Card
+from support.models import qwen_tokenizer, save_tiny_model, tiny_config
+
+from icl_bench.backends.interface import Answer, Decoding, Exact, Free, Greedy
+from icl_bench.backends.label_constraint import compile_labels, label_trie
+from icl_bench.backends.transformers import TransformersBackend
+from icl_bench.models.attention_patterns import FULL, Pattern, parse
+from icl_bench.prompts.encoding import Ids, PromptSet
+
+KINDS = ["llama", "mistral", "qwen2", "gemma3_text"]
+PATTERNS = ["full", "block:3,sink=1,local=1", "grouped:2,20", "approx:40,8"]
+ANSWERS = [" card arrival\n", " card\n", " order\n", " top up\n"]
+TOLERANCE = 1e-4
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Such small products are slower on several."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return qwen_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def card() -> Card:
+    return Card()
+
+
+@pytest.fixture
+def present(card: Card) -> Iterator[Card]:
+    """The card, for one test; its counters begin anew."""
+    card.refuse, card.capability = None, (9, 0)
+    with card.present():
+        card.forget()
+        yield card
+    card.refuse = None
+
+
+class Loaded:
+    """Tiny models of every family on both devices, each read once."""
+
+    def __init__(self, root: Path, tokenizer: Any, card: Card) -> None:
+        self._root, self._tokenizer, self._card = root, tokenizer, card
+        self._held: dict[tuple[str, str, str], TransformersBackend] = {}
+
+    def __call__(
+        self, kind: str, device: str, dtype: str = "float32", chunk: int = 48
+    ) -> TransformersBackend:
+        folder = self._root / kind
+        if not folder.exists():
+            save_tiny_model(tiny_config(kind, len(self._tokenizer)), folder)
+        if (kind, device, dtype) not in self._held:
+            with self._card.present():
+                self._held[kind, device, dtype] = TransformersBackend.load(
+                    folder, self._tokenizer, dtype=dtype, device=device, chunk_tokens=48
+                )
+        backend = self._held[kind, device, dtype]
+        backend.cache.drop()
+        return TransformersBackend(backend.model, chunk_tokens=chunk)
+
+
+@pytest.fixture(scope="module")
+def load(tokenizer: Any, card: Card, tmp_path_factory: pytest.TempPathFactory) -> Loaded:
+    return Loaded(tmp_path_factory.mktemp("models"), tokenizer, card)
+
+
+@pytest.fixture(scope="module")
+def decodings(tokenizer: Any) -> list[Decoding]:
+    """Two queries are answered greedily, two exactly, two freely."""
+    greedy = Greedy(compile_labels(ANSWERS, tokenizer))
+    exact = Exact(label_trie([tuple(tokenizer(answer)["input_ids"]) for answer in ANSWERS]))
+    return [greedy, greedy, exact, exact, Free("\n", 2), Free("\n", 2)]
+
+
+def ids(count: int, seed: int) -> Ids:
+    return tuple(np.random.default_rng(seed).integers(0, 400, count).tolist())
+
+
+def shared(demonstrations: int = 9, suffixes: Sequence[int] = (4, 9, 5, 2, 6, 3)) -> PromptSet:
+    """Prompts over the same demonstrations, BOS before them."""
+    sizes = np.random.default_rng(1).integers(3, 16, demonstrations)
+    ends = tuple((1 + np.cumsum(sizes)).tolist())
+    own = tuple(ids(size, 100 + i) for i, size in enumerate(suffixes))
+    return PromptSet(ids(500, 0)[: ends[-1]], own, ends=(ends,), lead=1)
+
+
+def retrieved(count: int = 6, demonstrations: int = 4) -> PromptSet:
+    """Prompts with demonstrations of their own, some of which several prompts have."""
+    rng = np.random.default_rng(2)
+    pool = [ids(int(size), 50 + i) for i, size in enumerate(rng.integers(3, 12, 9))]
+    own, ends = [], []
+    for i in range(count):
+        shown = [pool[0], *(pool[j] for j in 1 + rng.permutation(8)[: demonstrations - 1])]
+        own.append(sum((*shown, ids(3 + i, 300 + i)), ()))
+        ends.append(tuple(1 + np.cumsum([len(s) for s in shown]).astype(int)))
+    return PromptSet((7,), tuple(own), ends=tuple(ends), lead=1)
+
+
+def answered(
+    backend: TransformersBackend,
+    prompts: PromptSet,
+    decodings: Sequence[Decoding],
+    pattern: Pattern = FULL,
+) -> list[Answer]:
+    packs = backend.answer(prompts, range(len(prompts)), decodings, 0, pattern)
+    return sorted((answer for pack in packs for answer in pack), key=lambda a: a.index)
+
+
+def assert_same(found: Sequence[Answer], wanted: Sequence[Answer], within: float) -> None:
+    for mine, theirs in zip(found, wanted, strict=True):
+        assert (mine.label, mine.text) == (theirs.label, theirs.text)
+        for name in ("probability", "margin", "label_mass"):
+            value = getattr(theirs, name)
+            assert getattr(mine, name) == (value and pytest.approx(value, abs=within, rel=within))
+
+
+# -- single precision ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("text", PATTERNS)
+def test_every_pattern_has_the_cpus_answers_in_every_family(
+    load: Loaded, decodings: list[Decoding], present: Card, text: str, kind: str
+) -> None:
+    prompts, pattern = shared(), parse(text)
+    found = answered(load(kind, "cuda"), prompts, decodings, pattern)
+    assert_same(found, answered(load(kind, "cpu"), prompts, decodings, pattern), TOLERANCE)
+    assert present.launches > 100
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("text", ["block:1,reuse"])
+def test_demonstrations_that_are_computed_once_give_the_cpus_answers(
+    load: Loaded, decodings: list[Decoding], present: Card, text: str, kind: str
+) -> None:
+    prompts, pattern = retrieved(), parse(text)
+    found = answered(load(kind, "cuda"), prompts, decodings, pattern)
+    assert_same(found, answered(load(kind, "cpu"), prompts, decodings, pattern), TOLERANCE)
+
+
+@pytest.mark.parametrize("text", ["full", "block:2,sink=1,local=1"])
+def test_long_queries_and_their_own_demonstrations_give_the_cpus_answers(
+    load: Loaded, decodings: list[Decoding], present: Card, text: str
+) -> None:
+    prompts, pattern, three = retrieved(3), parse(text), decodings[::2]
+    found, wanted = (
+        answered(load("gemma3_text", device, chunk=16), prompts, three, pattern)
+        for device in ("cuda", "cpu")
+    )
+    assert_same(found, wanted, TOLERANCE)
+
+
+@pytest.mark.parametrize("text", ["full", "approx:40,8"])
+def test_losses_are_the_cpus(load: Loaded, present: Card, text: str) -> None:
+    found, wanted = (
+        load("gemma3_text", device).losses(ids(110, 5), parse(text)) for device in ("cuda", "cpu")
+    )
+    np.testing.assert_allclose(found, wanted, atol=TOLERANCE)
+
+
+def test_without_a_device_asked_for_the_card_is_taken(
+    load: Loaded, tokenizer: Any, present: Card
+) -> None:
+    folder = load("llama", "cpu").model.network.config._name_or_path
+    backend = TransformersBackend.load(folder, tokenizer)
+    assert backend.model.device.type == "cuda"
+    assert backend.identity() == {"backend": "transformers", "dtype": "bfloat16"}
+
+
+# -- half precision -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [*((kind, "bfloat16") for kind in KINDS), ("llama", "float16")]
+)
+def test_half_precision_takes_the_fused_kernel_and_stays_near_the_cpus(
+    load: Loaded, decodings: list[Decoding], present: Card, kind: str, dtype: str
+) -> None:
+    """Kernels round otherwise: a label may differ where the CPU has two nearly alike."""
+    prompts = shared()
+    exact = [decodings[2]] * len(prompts)
+    found = answered(load(kind, "cuda", dtype), prompts, exact)
+    fused = {"_scaled_dot_product_flash_attention", "_flash_attention_forward"}
+    assert (
+        fused & set(present.operations) or kind == "mistral"
+    )  # of which every layer here has a window
+    for mine, theirs in zip(found, answered(load(kind, "cpu", dtype), prompts, exact), strict=True):
+        assert theirs.probability is not None
+        assert theirs.margin is not None
+        assert mine.label == theirs.label or theirs.margin < 0.3 * theirs.probability
+        assert mine.label_mass == pytest.approx(theirs.label_mass, rel=0.3)
+
+
+# -- lack of memory -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("llama", "mm"), ("llama", "new_empty"), ("gemma3_text", "new_zeros"), ("gemma3_text", "cat")],
+)
+def test_an_operation_that_finds_no_memory_changes_no_label(
+    load: Loaded, decodings: list[Decoding], present: Card, kind: str, name: str
+) -> None:
+    """Any operation of that name that takes much fails: smaller calls are left."""
+    prompts, sizes, refused = shared(), [], []
+
+    def note(operation: str, size: int) -> bool:
+        sizes.extend([size] * (operation == name))
+        return False
+
+    def once(operation: str, size: int) -> bool:
+        """The largest of its calls fails, the first time."""
+        fails = operation == name and size == max(sizes) and not refused
+        refused.extend([size] * fails)
+        return fails
+
+    present.refuse = note
+    wanted = answered(load(kind, "cuda", chunk=256), prompts, decodings)
+    present.refuse = once
+    assert_same(answered(load(kind, "cuda", chunk=256), prompts, decodings), wanted, TOLERANCE)
+    assert refused
+    assert present.emptied > 0
+
+
+def test_a_card_that_is_too_small_for_a_chunk_halves_it_and_gives_its_memory_back(
+    load: Loaded, decodings: list[Decoding], present: Card
+) -> None:
+    """Chunks of 1,024 tokens do not fit, and nothing of the attempts is kept."""
+    prompts = shared(40, [4, 9, 5, 2, 6, 3])
+    wanted = answered(load("llama", "cpu"), prompts, decodings)
+    model = load("llama", "cuda").model
+    backend = TransformersBackend(model, chunk_tokens=1024)
+    before = present.held_bytes
+    try:
+        present.forget()
+        assert_same(answered(backend, prompts, decodings), wanted, TOLERANCE)
+        needed = present.peak_bytes - before
+        backend.cache.drop()
+        assert present.held_bytes == before
+        present.capacity = before + needed // 2
+        backend = TransformersBackend(model, chunk_tokens=1024)
+        assert_same(answered(backend, prompts, decodings), wanted, TOLERANCE)
+        assert backend.cache.chunk_tokens < 1024
+        assert present.peak_bytes - before > needed // 4
+        backend.cache.drop()
+        assert present.held_bytes == before
+    finally:
+        present.capacity = 2**34
+
+
+# -- what the host waits for --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["full", "block:3,sink=1,local=1"])
+def test_waits_of_a_step_do_not_grow_with_the_layers(
+    load: Loaded, tokenizer: Any, present: Card, tmp_path: Path, text: str
+) -> None:
+    prompts, pattern, waits = shared(), parse(text), {}
+    free = [Free("no such text", 3)] * len(prompts)
+    for layers in (1, 4):
+        config = tiny_config("llama", len(tokenizer))
+        config.num_hidden_layers = layers
+        folder = save_tiny_model(config, tmp_path / str(layers))
+        backend = TransformersBackend.load(folder, tokenizer, dtype="float32", device="cuda")
+        backend.load_prefix(prompts, 0, pattern)
+        present.forget()
+        answered(backend, prompts, free, pattern)
+        waits[layers] = present.downloads
+    assert waits[1] == waits[4] > 0
