@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from icl_bench.demonstrations.perturbations import Perturbation
 from icl_bench.errors import UserError
-from icl_bench.models.registry import Model, load_tokenizer, resolve, served
 from icl_bench.prompts.chat import ChatSettings, chat_form
 from icl_bench.prompts.encoding import PromptEncoder, PromptSet
 from icl_bench.prompts.rendering import Piece, PlainForm, PromptForm
@@ -19,6 +18,9 @@ from icl_bench.results.storage import Place, Storage, storage_at
 from icl_bench.results.trained_methods import CLASSIFIER
 from icl_bench.tasks.examples import Example, load_data
 from icl_bench.tasks.spec import TaskSpec, TestRows
+
+if TYPE_CHECKING:
+    from icl_bench.models.registry import Model
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,8 @@ def _form(meta: Mapping[str, Any], spec: TaskSpec, piece: Piece) -> PromptForm:
     facts = meta["facts"].get("chat")
     if facts is None:
         return PlainForm(spec.template, piece)
+    from icl_bench.models.registry import load_tokenizer
+
     model = _model(meta)
     told = tuple(facts["arguments"].items())
     settings = ChatSettings(style=facts["style"], system=facts["system"], arguments=told)
@@ -103,6 +107,8 @@ def _form(meta: Mapping[str, Any], spec: TaskSpec, piece: Piece) -> PromptForm:
 
 def _model(meta: Mapping[str, Any]) -> Model:
     """The model of a cell, or for one behind an API that whose tokenizer counts for it."""
+    from icl_bench.models.registry import resolve, served
+
     if counted := meta.get("tokenizer"):
         return served(str(meta["model_source"]), str(counted), 1)
     return resolve(str(meta["model_source"]), prepare=False)
@@ -172,6 +178,8 @@ def _one_row(storage: Storage, name: str, test_id: str | None) -> dict[str, Any]
 
 def _checked(text: str, row: Mapping[str, Any], meta: Mapping[str, Any], form: PromptForm) -> str:
     """Compare the rebuilt prompt's ids with the stored hash, where the tokenizer is at hand."""
+    from icl_bench.models.registry import load_tokenizer
+
     try:
         model = _model(meta)
         if model.fingerprint != meta["facts"]["fingerprint"]:

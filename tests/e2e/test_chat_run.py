@@ -93,8 +93,8 @@ def test_settings_are_told_apart_by_how_prompts_are_put(program: Run, chats: Pat
         assert f": chat={name}" in said
     again = program(*ASKED, "--chat", "turns", "--system", SYSTEM, "--results", chats)
     assert "0 cells computed, 3 already there" in again.stderr
-    other = program("plan", *ASKED[1:], "--chat", "turns", "--results", chats)
-    assert other.returncode == 0, other.stderr
+    planned = program("plan", *ASKED[1:], "--chat", "turns")
+    assert planned.returncode == 0, planned.stderr
 
 
 @pytest.mark.parametrize("words", [("--score", "exact"), ("--unconstrained",)])
