@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -35,7 +36,10 @@ def each_of(options: Options) -> list[Options]:
 
 
 def _names(given: str) -> list[str]:
-    return [given] if Path(given).exists() else list(dict.fromkeys(comma_list(given))) or [given]
+    with suppress(OSError, ValueError):  # a name that is too long is for others to refuse
+        if Path(given).exists():
+            return [given]
+    return list(dict.fromkeys(comma_list(given))) or [given]
 
 
 def do_each(

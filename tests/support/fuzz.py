@@ -116,6 +116,7 @@ def fuzz(seed: int, numbers: range, say: Callable[[str], None]) -> list[Failure]
     with tempfile.TemporaryDirectory() as name:
         os.environ["ICL_BENCH_CACHE"] = str(Path(name) / "cache")
         os.environ.pop("ICL_BENCH_DATA", None)
+        os.environ["COLUMNS"] = "400"  # lines are counted: none is broken
         (Path(name) / "world").mkdir()
         world = make_world(Path(name) / "world")
         for number in numbers:

@@ -14,7 +14,7 @@ CASES = 30
 
 def test_absurd_options_and_damaged_files_end_in_a_clear_line(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # put back afterwards
-    for name in ("ICL_BENCH_CACHE", "ICL_BENCH_DATA", "OPENAI_API_KEY"):
+    for name in ("ICL_BENCH_CACHE", "ICL_BENCH_DATA", "OPENAI_API_KEY", "COLUMNS"):
         monkeypatch.setenv(name, "")
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     assert fuzzer.fuzz(1, range(CASES), print) == []
