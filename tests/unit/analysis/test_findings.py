@@ -46,7 +46,7 @@ def found(results: Path) -> Findings:
 
 EMPTY = {
     "models", "label_spaces", "copying", "training_gain", "attention_patterns", "break_even",
-    "perplexity", "taught", "teaching", "truncated_answers",
+    "perplexity", "taught", "teaching", "truncated_answers", "chat_gain",
 }  # fmt: skip
 
 
