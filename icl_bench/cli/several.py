@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
+
+import typer
 
 from icl_bench.cli.options import TaskOptions
 from icl_bench.errors import UserError
@@ -62,3 +64,20 @@ def do_each(
             say(f"{left[-1]}: {error}")
     problem = f"{len(left)} of {len(several)} not done, see above: {'; '.join(left)}"
     return done, UserError(problem) if left else None
+
+
+def finish(
+    done: Sequence[Named], problem: UserError | None, results: Path, *, quiet: bool, json: bool
+) -> None:
+    """How ``run`` and ``finetune`` end: all JSON in one, what could not be done, failed cells.
+
+    Raises the problem, or ``typer.Exit`` with 1 where a cell failed.
+    """
+    from icl_bench.cli.output.progress import show_results
+
+    if json and done:
+        show_results(results, [(one.task, one.model) for one in done], quiet=quiet, json=True)
+    if problem is not None:
+        raise problem
+    if any(one.failed for one in done):
+        raise typer.Exit(1)

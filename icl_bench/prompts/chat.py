@@ -28,7 +28,8 @@ from icl_bench.prompts.rendering import (
     demonstration_text,
     query_text,
 )
-from icl_bench.wording import first_line, plain
+from icl_bench.text_files import decode, read_file
+from icl_bench.wording import plain
 
 if TYPE_CHECKING:
     from icl_bench.models.registry import Model
@@ -274,10 +275,11 @@ def _said(system: str | None) -> str | None:
     """The text itself, or that of ``@FILE`` without the line break at its end."""
     if system is None or not system.startswith("@"):
         return system
+    path = Path(system[1:])
     try:
-        return Path(system[1:]).read_text(encoding="utf-8").removesuffix("\n")
-    except (OSError, ValueError) as error:
-        raise UserError(f"--system {plain(system)}: cannot be read ({first_line(error)})") from None
+        return decode(read_file(path), plain(path)).removesuffix("\n")
+    except UserError as error:
+        raise UserError(f"--system @{error}") from None
 
 
 def _argument(text: str) -> tuple[str, Any]:

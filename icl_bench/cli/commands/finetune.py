@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from icl_bench.cli import options as o
-from icl_bench.cli.several import Named, do_each
+from icl_bench.cli.several import Named, do_each, finish
 from icl_bench.wording import comma_list
 
 if TYPE_CHECKING:
@@ -145,9 +145,4 @@ def finetune(
         return Named(*named, bool(outcome.failed))
 
     done, problem = do_each(options, train_one, display.problem)
-    if json and done:
-        show_results(results, [(one.task, one.model) for one in done], quiet=quiet, json=True)
-    if problem is not None:
-        raise problem
-    if any(one.failed for one in done):
-        raise typer.Exit(1)
+    finish(done, problem, results, quiet=quiet, json=json)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import typer
-
 from icl_bench.cli import options as o
-from icl_bench.cli.several import Named, do_each
+from icl_bench.cli.several import Named, do_each, finish
 
 
 @o.taking(o.SweepOptions)
@@ -38,9 +36,4 @@ def run(
         return Named(*named, bool(outcome.failed))
 
     done, problem = do_each(options, sweep_one, display.problem)
-    if json and done:
-        show_results(results, [(one.task, one.model) for one in done], quiet=quiet, json=True)
-    if problem is not None:
-        raise problem
-    if any(one.failed for one in done):
-        raise typer.Exit(1)
+    finish(done, problem, results, quiet=quiet, json=json)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from support.models import Row, llama_tokenizer, qwen_tokenizer
 
 from icl_bench.errors import UserError
-from icl_bench.prompts.chat import ChatForm, ChatSettings
+from icl_bench.prompts.chat import ChatForm, ChatSettings, read_settings
 from icl_bench.prompts.chat_template import ChatTemplate
 from icl_bench.prompts.encoding import PromptEncoder
 from icl_bench.tasks.spec import Template
@@ -181,3 +182,16 @@ def test_a_template_that_is_no_template_says_so(tmp_path: Path):
     chat = ChatTemplate.of_folder(tmp_path, "mine", {})
     with pytest.raises(UserError, match="chat template of model mine cannot be read"):
         chat.render([{"role": "user", "content": "x"}])
+
+
+def test_a_system_turn_is_read_from_a_file_and_never_waits_for_a_pipe(tmp_path: Path):
+    (tmp_path / "said.txt").write_text("Be brief.\nAlways.\n", encoding="utf-8")
+    found = read_settings("turns", f"@{tmp_path / 'said.txt'}", ["a=false", "b=x"])
+    assert found is not None
+    assert found.system == "Be brief.\nAlways."
+    assert found.arguments == (("a", False), ("b", "x"))
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "latin").write_bytes(b"caf\xe9")
+    for name, why in (("pipe", "named pipe"), ("latin", "not UTF-8"), ("gone", "cannot be read")):
+        with pytest.raises(UserError, match=rf"^--system @.*{name}.*{why}"):
+            read_settings("turns", f"@{tmp_path / name}", [])
