@@ -195,3 +195,19 @@ def test_a_system_turn_is_read_from_a_file_and_never_waits_for_a_pipe(tmp_path: 
     for name, why in (("pipe", "named pipe"), ("latin", "not UTF-8"), ("gone", "cannot be read")):
         with pytest.raises(UserError, match=rf"^--system @.*{name}.*{why}"):
             read_settings("turns", f"@{tmp_path / name}", [])
+
+
+def test_only_the_special_token_itself_ends_an_answer(tmp_path: Path):
+    """Not its text, written with ordinary tokens; and it tells a label from one that it begins."""
+    from icl_bench.backends.label_constraint import compile_labels
+
+    model = Model(tmp_path, CHATML, qwen_tokenizer)
+    encoder = PromptEncoder(model.form(ChatSettings(style="turns")), model.tokenizer)
+    end = model.tokenizer.convert_tokens_to_ids("<|im_end|>")
+    assert encoder.ending_token == end
+    held = compile_labels(["order", "order status"], model.tokenizer, end)
+    ids = tuple(model.tokenizer("order", add_special_tokens=False)["input_ids"])
+    assert held.read(ids) == -1
+    assert held.read((*ids, end)) == 0
+    assert not {model.tokenizer("<")["input_ids"][0]} & set(held.vocabulary.tolist())
+    assert end in held.vocabulary
