@@ -32,7 +32,7 @@ def memory(options: Options) -> Iterator[Finding]:
     network = random_network(config_of("llama", **shape), options.device, dtype)
     backend = backend_of(network, options.device, dtype)
     weights = sum(p.nbytes for p in network.parameters())
-    prompts = prompts_of(10 if options.small else 2000, 16, 30, 12)
+    prompts = prompts_of(24 if options.small else 2000, 16, 30, 12)
     decodings = mixed_decodings(backend.model.tokenizer, len(prompts))
     if options.on_card:
         torch.cuda.reset_peak_memory_stats(options.device)

@@ -153,15 +153,16 @@ class PackKeys:
     of a free answer, is many times what nearly all rows take.
     """
 
-    def __init__(self, rows: int) -> None:
-        self.rows = rows
+    def __init__(self, rows: int, slots: int = 0) -> None:
+        """``slots`` is how many a row takes at least, so that they are not made bit by bit."""
+        self.rows, self._slots = rows, slots
         self._held: dict[int, LayerKeys] = {}
 
     def layer(self, layer: int, like: Tensor, used: int) -> LayerKeys:
         """The layer's buffers, with room for the first ``used`` slots of each row."""
         held = self._held.get(layer)
         if held is None or held.tokens < used:
-            size = used if held is None else max(used, held.tokens + GROWTH)
+            size = max(used, self._slots if held is None else held.tokens + GROWTH)
             shape = (self.rows, like.shape[1], size, like.shape[3])
             # zeros: slots that no token has filled are masked, but 0 * nan would still be nan
             room = LayerKeys(like.new_zeros(shape), like.new_zeros(shape))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,49 +45,84 @@ class PackLimits:
 
     rows: int
     tokens: int
-    """Rows times the width of the widest."""
+    """Rows times the width of the widest, in one call."""
+    calls_open: int = 1
+    """How many calls' rows are answered together: a token is written for all of them at once, and
+    products of few rows take nearly as long as those of many."""
 
-    def first_rows(self, widths: Sequence[int]) -> int:
-        """How many of the first rows make a pack, given their widths in rising order: at least
-        one.
+    def first_rows(self, widths: Sequence[int], calls: int = 1) -> int:
+        """How many of the first rows make so many calls, given their widths in rising order: at
+        least one.
         """
-        count = 1
-        while count < min(len(widths), self.rows) and widths[count] * (count + 1) <= self.tokens:
+        count, room = 1, calls * self.tokens
+        while count < min(len(widths), self.rows) and widths[count] * (count + 1) <= room:
             count += 1
         return count
+
+    def lower(self, rows: int, width: int) -> None:
+        """So many rows, the widest of this width, did not fit: from here on, fewer together."""
+        if self.calls_open > 1:
+            self.calls_open //= 2
+        else:
+            self.tokens = rows // 2 * width
+
+    def calls(self, widths: Sequence[int]) -> Iterator[range]:
+        """The rows of each call, given their widths in rising order."""
+        start = 0
+        while start < len(widths):
+            end = start + self.first_rows(widths[start:])
+            yield range(start, end)
+            start = end
 
 
 class OpenPack:
     """A pack of queries behind one prefix while their answers are being written."""
 
-    def __init__(self, cache: PrefixCache, suffixes: Sequence[Ids], extra: int) -> None:
-        """Compute the queries; ``extra`` is the tokens that a row's answer may take behind it."""
+    def __init__(
+        self,
+        cache: PrefixCache,
+        suffixes: Sequence[Ids],
+        extra: int,
+        limits: PackLimits | None = None,
+    ) -> None:
+        """Compute the queries; ``extra`` is the tokens that a row's answer may take behind it.
+
+        With ``limits`` they are computed so many tokens in a call, else all in one.
+        """
         self._cache, self._model = cache, cache.model
         self._device = device = cache.model.device
         lengths = [len(s) for s in suffixes]
         self._lengths = torch.tensor(lengths, device=device)
-        self._keys = PackKeys(len(suffixes))
+        self._keys = PackKeys(len(suffixes), max(lengths))
         arange = torch.arange(max(lengths) + extra, device=device)
         self._slot_offsets = arange.repeat(len(suffixes), 1)
-        rows, slots = causal_rows(lengths, device)
-        used = int(slots.max()) + 1
-        hidden = self._call(
-            [token for suffix in suffixes for token in suffix],
-            rows,
-            slots,
-            slots,
-            arange[:used] <= slots[:, None],
-            causal=True,
-        )
-        self.ends = hidden[torch.cumsum(self._lengths, 0) - 1]
+        ends = []
+        for part in limits.calls(lengths) if limits else [range(len(lengths))]:
+            rows, slots = causal_rows([lengths[row] for row in part], device)
+            used = int(slots.max()) + 1
+            hidden = self._call(
+                [token for row in part for token in suffixes[row]],
+                rows + part.start,
+                slots,
+                slots,
+                arange[:used] <= slots[:, None],
+                causal=True,
+            )
+            ends.append(hidden[torch.cumsum(self._lengths[part.start : part.stop], 0) - 1])
+        self.ends = torch.cat(ends)
         """Last hidden states of the queries' ends: ``(rows, hidden)``."""
 
     @classmethod
     def of(
-        cls, cache: PrefixCache, suffixes: Sequence[Ids], decodings: Sequence[Decoding]
+        cls,
+        cache: PrefixCache,
+        suffixes: Sequence[Ids],
+        decodings: Sequence[Decoding],
+        limits: PackLimits | None = None,
     ) -> OpenPack:
         """Compute queries that will be answered so."""
-        return cls(cache, suffixes, max(tree_tokens(d) or answer_room(d) for d in decodings))
+        extra = max(tree_tokens(d) or answer_room(d) for d in decodings)
+        return cls(cache, suffixes, extra, limits)
 
     def _call(
         self,

@@ -49,7 +49,11 @@ from icl_bench.prompts.encoding import Ids, PromptSet
 REUSING = 16
 """Prompts whose demonstrations are computed together before they are answered, at most."""
 
-CHUNK, CHUNK_ON_CPU = 1024, 256
+CALLS_OPEN = 4
+"""Calls of a pack whose answers are written together on the CPU, where a call is small so that
+what it computes stays in the processor's cache."""
+
+CHUNK, CHUNK_ON_CPU = 1024, 512
 """Tokens of a prefix that are computed in one call. What lies behind the last whole chunk is
 computed for each cell anew, so that larger chunks would compute more of it twice."""
 
@@ -76,7 +80,8 @@ class TransformersBackend:
         """
         small = model.device.type == "cpu"
         self.model, self.counters = model, Counters()
-        self.limits = PackLimits(pack_rows or 256, pack_tokens or (2048 if small else 16384))
+        tokens = pack_tokens or (2048 if small else 16384)
+        self.limits = PackLimits(pack_rows or 256, tokens, calls_open=CALLS_OPEN if small else 1)
         self._long_tokens = chunk_tokens or (512 if small else 4096)
         chunk = chunk_tokens or (CHUNK_ON_CPU if small else CHUNK)
         self.cache = PrefixCache(model, self.counters, chunk)
@@ -251,8 +256,7 @@ class TransformersBackend:
                     raise
                 release(self.model.device)
                 if len(pack) > 1:
-                    widest = len(suffixes[-1]) + tree_tokens(asked[-1])
-                    self.limits.tokens = len(pack) // 2 * widest
+                    self.limits.lower(len(pack), len(suffixes[-1]) + tree_tokens(asked[-1]))
                 else:
                     self.cache.shrink(len(suffixes[0]))
                     short, too_long = short[1:], [*pack, *too_long]
@@ -268,14 +272,16 @@ class TransformersBackend:
         """As many of the first queries as are answered alike and keep within the limits."""
         kind = pack_kind(decodings[in_order[0]])
         alike = [i for i in in_order[: self.limits.rows] if pack_kind(decodings[i]) == kind]
-        widths = [len(prompts.suffixes[i]) + tree_tokens(decodings[i]) for i in alike]
-        return alike[: self.limits.first_rows(widths)]
+        trees = tree_tokens(decodings[in_order[0]])
+        widths = [len(prompts.suffixes[i]) + trees for i in alike]
+        # a tree of labels is computed in one call behind all of a pack's queries
+        return alike[: self.limits.first_rows(widths, 1 if trees else self.limits.calls_open)]
 
     def _answer_pack(
         self, cache: PrefixCache, suffixes: Sequence[Ids], decodings: Sequence[Decoding]
     ) -> list[Answer]:
         """Answer queries over a prefix; an answer's index is its place in the pack."""
-        answers = OpenPack.of(cache, suffixes, decodings).answers(decodings)
+        answers = OpenPack.of(cache, suffixes, decodings, self.limits).answers(decodings)
         self.counters.own_tokens += sum(map(len, suffixes))
         return answers
 

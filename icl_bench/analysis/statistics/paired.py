@@ -233,8 +233,9 @@ def _without_rows(columns: Sequence[str]) -> pd.DataFrame:
     import pandas as pd
 
     numbers = set(RESULT) - TEXTS
-    kinds = {name: float if name in numbers else object for name in columns}
-    return pd.DataFrame(columns=list(columns)).astype(kinds)
+    return pd.DataFrame(
+        {name: np.empty(0, dtype=float if name in numbers else object) for name in columns}
+    )
 
 
 def _pairs(keys: pd.DataFrame, base: Mapping[str, str], setting: Sequence[str]) -> pd.DataFrame:
