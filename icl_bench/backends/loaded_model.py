@@ -22,6 +22,7 @@ from icl_bench.backends.device_memory import no_room, out_of_memory
 from icl_bench.errors import CellError, UserError
 from icl_bench.models.config import layer_windows
 from icl_bench.prompts.encoding import Ids
+from icl_bench.quiet_libraries import spare_imports
 
 ATTENTION = "icl_bench"
 """Our attention's name in the transformers library."""
@@ -81,6 +82,7 @@ class LoadedModel:
         device: str | None,
     ) -> LoadedModel:  # fmt: skip
         """Read a model from a folder or the hub. Raises ``UserError``."""
+        spare_imports()
         from transformers import AutoModelForCausalLM
 
         where = choose_device(device)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.models.config import read_config, states_everything
+from icl_bench.quiet_libraries import spare_imports
 from icl_bench.wording import first_line
 
 if TYPE_CHECKING:
@@ -121,6 +122,8 @@ def laid_out_parameters(source: str) -> int:
     Raises ``UserError`` where its config is not that of a language model.
     """
     import torch
+
+    spare_imports()
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from icl_bench.errors import CellError
 from icl_bench.models.config import read_config
+from icl_bench.quiet_libraries import spare_imports
 from icl_bench.sweep.tokenized_task import TokenizedTask
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ def load_classifier(
     that is damaged or not whole.
     """
     import torch
+
+    spare_imports()
     from transformers import AutoModelForSequenceClassification
     from transformers.models.auto.modeling_auto import (
         MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES as FAMILIES,

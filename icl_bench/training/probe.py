@@ -13,6 +13,7 @@ import numpy as np
 
 from icl_bench.errors import CellError
 from icl_bench.prompts.encoding import Ids
+from icl_bench.quiet_libraries import spare_imports
 from icl_bench.training.batches import padded
 from icl_bench.training.classification_head import pad_token
 from icl_bench.training.examples import Examples, Row
@@ -30,6 +31,8 @@ class LastStates:
 
     def __init__(self, source: str, pad: int, device: str, dtype: str) -> None:
         import torch
+
+        spare_imports()
         from transformers import AutoModel
 
         from icl_bench.backends.checkpoint import load_network
