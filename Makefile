@@ -13,7 +13,8 @@ ONLY ?=
 CHECK ?=
 VLLM_VENV := .venv-vllm
 VLLM_READY := $(VLLM_VENV)/.ready
-PIP_OPTIONS := --quiet --disable-pip-version-check
+# what is imported is compiled then; pip would compile all of some 20,000 files first
+PIP_OPTIONS := --quiet --disable-pip-version-check --no-compile
 
 .PHONY: demo test test-vllm fuzz soak lint check mutants gpu-check clean
 

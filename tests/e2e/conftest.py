@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.program import PROGRAM, SWEEP, Run
+from support.program import SWEEP, Run
+from support.warm_program import WarmProgram
 
 
 @pytest.fixture(scope="session")
-def program() -> Run:
+def program() -> Iterator[Run]:
     """Run a command; its output is text, its exit code is checked by the test."""
+    warm = WarmProgram()
 
     def run(*words: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*PROGRAM, *map(str, words)],
-            capture_output=True,
-            text=True,
-            timeout=1800,
-            env={**os.environ, "COLUMNS": "100"},
-        )
+        return warm.run(list(map(str, words)), {**os.environ, "COLUMNS": "100"})
 
-    return run
+    yield run
+    warm.close()
 
 
 @pytest.fixture(scope="session")

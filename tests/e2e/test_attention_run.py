@@ -24,12 +24,12 @@ ASKED = ("--task", "stdlib", "--model", "gemma3-270m", "--draws", 1, "--test-siz
 def read(program: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Results of one prompt of each kind, read in several ways."""
     results = tmp_path_factory.mktemp("read") / "results"
-    patterns = "full,block:6,block:6,sink=0,local=0,block:100,grouped:2,64,approx:128,8"
-    done = program("run", *ASKED, "--k", 24, "--attention", patterns, "--results", results)
+    patterns = "full,block:3,block:3,sink=0,local=0,block:100,grouped:2,64,approx:128,8"
+    done = program("run", *ASKED, "--k", 12, "--attention", patterns, "--results", results)
     assert done.returncode == 0, done.stderr
-    assert "block:6,sink=0,local=0" in done.stdout
-    own = program("run", *ASKED, "--k", 8, "--select", "bm25", "--attention",
-                  "full,block:8,block:1,reuse", "--results", results)  # fmt: skip
+    assert "block:3,sink=0,local=0" in done.stdout
+    own = program("run", *ASKED, "--k", 6, "--select", "bm25", "--attention",
+                  "full,block:6,block:1,reuse", "--results", results)  # fmt: skip
     assert own.returncode == 0, own.stderr
     return results
 
@@ -44,18 +44,18 @@ def test_one_block_is_full_attention_and_small_blocks_are_not(read: Path):
     frame = icl_bench.read_results(read).query("select == 'random'")
     answers = frame.pivot(index="test_id", columns="attention", values="prediction")
     assert (answers["block:100,sink=1,local=2"] == answers["full"]).all()
-    assert (answers["block:6,sink=0,local=0"] != answers["full"]).any()
+    assert (answers["block:3,sink=0,local=0"] != answers["full"]).any()
 
 
 def test_files_say_what_was_computed_and_held(read: Path):
     cells = read_stored(read).cells.values()
     of = {(c["spec"]["select"], c["spec"]["attention"]): c for c in cells}
-    full, small = of["random", "full"], of["random", "block:6,sink=0,local=0"]
+    full, small = of["random", "full"], of["random", "block:3,sink=0,local=0"]
     assert small["work"]["prefix_flops"] < full["work"]["prefix_flops"]
     grouped = of["random", "grouped:2,64"]
     for cell in (full, small, grouped, of["random", "approx:128,8"]):
         held, formula = cell["peak_cache_bytes"], cell["work"]["cache_bytes"]
-        assert held == pytest.approx(formula, rel=0.05)
+        assert held == pytest.approx(formula, rel=0.08)
         assert cell["prefill_seconds"] > 0
     assert grouped["peak_cache_bytes"] < full["peak_cache_bytes"]
 
@@ -67,8 +67,8 @@ def test_retrieved_demonstrations_are_computed_once(read: Path):
 
 
 def test_show_rebuilds_a_prompt_that_was_read_in_blocks(program: Run, read: Path):
-    for select, attention in (("random", "block:6"), ("bm25", "block:1,reuse")):
-        done = program("show", "--task", "stdlib", "--k", 24 if select == "random" else 8,
+    for select, attention in (("random", "block:3"), ("bm25", "block:1,reuse")):
+        done = program("show", "--task", "stdlib", "--k", 12 if select == "random" else 6,
                        "--select", select, "--attention", attention, "--results", read,
                        "--json")  # fmt: skip
         assert done.returncode == 0, done.stderr

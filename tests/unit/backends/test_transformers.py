@@ -22,13 +22,14 @@ from support.models import (
     tiny_config,
 )
 
-from icl_bench.backends.attention_steps import Extend
+from icl_bench.backends.attention_steps import Extend, Pack
 from icl_bench.backends.device import choose_device
 from icl_bench.backends.device_memory import finish, out_of_memory
 from icl_bench.backends.forward_check import check_forward
 from icl_bench.backends.interface import Answer, Decoding, Exact, Free, Greedy
 from icl_bench.backends.label_constraint import compile_labels, label_trie, token_bytes
 from icl_bench.backends.loaded_model import LoadedModel
+from icl_bench.backends.packed_decoding import PackLimits
 from icl_bench.backends.transformers import TransformersBackend
 from icl_bench.errors import CellError, UserError
 from icl_bench.prompts.encoding import Ids, PromptSet
@@ -402,15 +403,57 @@ def test_answers_do_not_depend_on_what_is_packed_together(load, greedy, exact, e
         assert_same(run(load(either), prompts, decoding, some), [one_by_one[i] for i in some])
 
 
-def test_packs_keep_within_rows_and_tokens(load, greedy, exact):
+def test_packs_keep_within_rows_and_their_calls_within_tokens(load, greedy, exact):
     prompts = prompts_of(4, [1, 5, 3, 20, 9, 2] * 4)
     backend = load("llama", pack_rows=5, pack_tokens=40)
     for decoding in (greedy, exact):
-        extra = len(exact.trie.inner) if decoding is exact else 0
-        for pack in packs_of(backend, prompts, decoding, range(24)):
-            widest = max(len(prompts.suffixes[a.index]) for a in pack) + extra
-            assert len(pack) <= 5
-            assert len(pack) == 1 or len(pack) * widest <= 40
+        steps = queries_computed(backend)
+        packs = packs_of(backend, prompts, decoding, range(24))
+        assert all(len(pack) <= 5 for pack in packs)
+        for step in steps:
+            rows = len(step.live)
+            tree = len(exact.trie.inner) if decoding is exact else 0
+            assert rows == 1 or rows * (step.visible.shape[1] + tree) <= 40
+        assert len(packs) < len(steps) if decoding is greedy else len(packs) == len(steps)
+
+
+def queries_computed(backend: TransformersBackend) -> list[Pack]:
+    """The calls that compute queries, from here on: a list that grows."""
+    found, own = list[Pack](), type(backend.model).forward
+
+    def forward(tokens: torch.Tensor, positions: torch.Tensor, step: Any) -> torch.Tensor:
+        if isinstance(step, Pack) and step.causal:
+            found.append(step)
+        return own(backend.model, tokens, positions, step)
+
+    backend.model.forward = forward
+    return found
+
+
+def test_answers_of_several_calls_are_written_together(load, greedy, either):
+    prompts = prompts_of(9, [1, 5, 3, 20, 9, 2] * 4)
+    backend = load(either, pack_tokens=60)
+    queries, steps = queries_computed(backend), list[int]()
+    compute = backend.model.forward
+
+    def forward(tokens: torch.Tensor, positions: torch.Tensor, step: Any) -> torch.Tensor:
+        if isinstance(step, Pack) and not step.causal:
+            steps.append(len(step.live))
+        return compute(tokens, positions, step)
+
+    backend.model.forward = forward
+    packs = packs_of(backend, prompts, greedy, range(24))
+    assert len(queries) > 2 * len(packs)
+    assert len(steps) <= len(packs) * greedy.automaton.longest
+    assert sum(steps) > len(steps)
+
+
+def test_lack_of_memory_opens_fewer_calls_and_then_makes_them_smaller():
+    limits, found = PackLimits(rows=256, tokens=2048, calls_open=4), []
+    for rows in (128, 128, 128, 64):
+        limits.lower(rows, 10)
+        found.append((limits.calls_open, limits.tokens))
+    assert found == [(2, 2048), (1, 2048), (1, 640), (1, 320)]
 
 
 @pytest.mark.parametrize("chunk", [4, 7])

@@ -1,0 +1,112 @@
+"""The program started from a process that has imported the heavy libraries already.
+
+A command with a model imports torch and transformers first: on a slow machine that takes longer
+than its work, and the end-to-end tests start dozens. So one process imports them once and forks a
+child for each command. The child is the program: its own memory, directory, environment, output,
+signals and exit code; only the imports are done. What imports cost is tested elsewhere
+(``tests/unit/test_heavy_imports.py``), and a few tests start the program as a user does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+TESTS = Path(__file__).resolve().parents[1]
+
+
+class WarmProgram:
+    """Runs ``icl-bench`` commands, one at a time."""
+
+    def __init__(self) -> None:
+        self._server: subprocess.Popen[str] | None = None
+
+    def run(
+        self, words: Sequence[str], environment: Mapping[str, str]
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end, in the directory of the caller."""
+        with tempfile.TemporaryDirectory() as folder:
+            out, err = Path(folder) / "out", Path(folder) / "err"
+            asked = {"words": list(words), "environment": dict(environment),
+                     "folder": str(Path.cwd()), "out": str(out), "err": str(err)}  # fmt: skip
+            server = self._started()
+            assert server.stdin is not None
+            assert server.stdout is not None
+            server.stdin.write(json.dumps(asked) + "\n")
+            server.stdin.flush()
+            code = server.stdout.readline()
+            assert code, "the process that starts commands has ended"
+            texts = (out.read_text(), err.read_text())
+        return subprocess.CompletedProcess(list(words), int(code), *texts)
+
+    def _started(self) -> subprocess.Popen[str]:
+        if self._server is None:
+            self._server = subprocess.Popen(
+                [sys.executable, "-m", "support.warm_program"],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(
+                    [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])},
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            )  # fmt: skip
+        return self._server
+
+    def close(self) -> None:
+        """End the process."""
+        if self._server is not None:
+            self._server.communicate()
+
+
+def _serve() -> None:
+    """Fork a child for each line of standard input; print its exit code."""
+    from icl_bench.quiet_libraries import hush_libraries, spare_imports
+
+    hush_libraries()
+    import torch  # noqa: F401
+
+    spare_imports()
+    import jinja2  # noqa: F401
+    import pandas  # noqa: F401
+    import pyarrow.parquet  # noqa: F401
+    import scipy.special  # noqa: F401
+    from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: F401
+    from transformers.models.gemma3 import modeling_gemma3  # noqa: F401
+
+    import icl_bench.cli  # noqa: F401
+
+    for line in sys.stdin:
+        asked = json.loads(line)
+        child = os.fork()
+        if not child:
+            _be_the_program(**asked)
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+def _be_the_program(
+    words: list[str], environment: dict[str, str], folder: str, out: str, err: str
+) -> NoReturn:
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    new = os.O_WRONLY | os.O_CREAT
+    for number, path, flags in ((0, os.devnull, os.O_RDONLY), (1, out, new), (2, err, new)):
+        opened = os.open(path, flags)
+        os.dup2(opened, number)
+        os.close(opened)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - the program's, to its end
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+    sys.argv = ["icl-bench", *words]
+    from icl_bench.cli import main
+
+    main()
+    sys.exit()
+
+
+if __name__ == "__main__":
+    _serve()
