@@ -36,10 +36,18 @@ class Exact:
 
 @dataclass(frozen=True)
 class Free:
-    """Generate greedily, without constraint, up to ``stop`` or ``max_tokens`` tokens."""
+    """Generate greedily, without constraint, up to one of ``stops`` or ``max_tokens`` tokens."""
 
-    stop: str
+    stops: tuple[str, ...]
     max_tokens: int
+    of_labels: bool = False
+    """Whether ``max_tokens`` is the length of a label in the tokens of the prompt's tokenizer."""
+
+    def before_stop(self, text: str) -> str | None:
+        """The text before the first stop that stands in it; None where none does."""
+        found = [text.find(stop) for stop in self.stops]
+        at = min((place for place in found if place >= 0), default=None)
+        return None if at is None else text[:at]
 
 
 Decoding = Greedy | Exact | Free

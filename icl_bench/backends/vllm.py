@@ -168,7 +168,7 @@ class VllmBackend:
 
         if isinstance(decoding, Free):
             return SamplingParams(
-                temperature=0, max_tokens=decoding.max_tokens, stop=[decoding.stop]
+                temperature=0, max_tokens=decoding.max_tokens, stop=list(decoding.stops)
             )
         assert isinstance(decoding, Greedy), "exact scoring runs on the transformers backend"
         automaton = decoding.automaton

@@ -147,7 +147,7 @@ def test_a_server_that_is_killed_and_comes_back_answers_the_rest():
 
     with serving(answer, port) as server:
         made = backend(server.url, concurrency=1)
-        packs = made.answer(PROMPTS, range(6), [Free("\n", 5)] * 6, 0)
+        packs = made.answer(PROMPTS, range(6), [Free(("\n",), 5)] * 6, 0)
         found = next(packs)
     back = threading.Event()
 
@@ -172,7 +172,7 @@ def test_what_was_answered_before_a_failure_is_kept():
 
     with serving(answer) as server:
         made = backend(server.url, concurrency=1)
-        packs = made.answer(PROMPTS, range(6), [Free("\n", 5)] * 6, 0)
+        packs = made.answer(PROMPTS, range(6), [Free(("\n",), 5)] * 6, 0)
         found: list[Answer] = []
         with pytest.raises(CellError, match=r"refuses the request.*too long"):
             deque(map(found.extend, packs))
@@ -265,7 +265,7 @@ def test_nonsense_with_status_200_fails_the_cell_and_is_said_on_one_line(
 ):
     prompts = PromptSet((), ((1,),), "demonstrations\n", (odd,))
     with pytest.raises(CellError, match=ODD[odd][1]) as raised:
-        deque(odd_backend.answer(prompts, [0], [Free("\n", 5)], 0))
+        deque(odd_backend.answer(prompts, [0], [Free(("\n",), 5)], 0))
     assert str(raised.value).startswith("the server answered with")
     assert str(raised.value).isprintable()
     assert len(str(raised.value)) < 500

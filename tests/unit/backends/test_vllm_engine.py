@@ -119,7 +119,7 @@ def test_how_the_cache_is_stored_is_handed_on_and_part_of_the_identity(engine: E
 # -- calls --------------------------------------------------------------------------------------
 
 PROMPTS = PromptSet((1, 2, 3), tuple((10 + i,) for i in range(150)))
-ANSWER = [Free("\n", 5)] * len(PROMPTS)
+ANSWER = [Free(("\n",), 5)] * len(PROMPTS)
 
 
 def packs(
