@@ -154,6 +154,8 @@ class BackendLoader(ABC):
     """Whether it holds answers to the labels (``Greedy``); else it is asked for ``Free`` alone."""
     exact: ClassVar[bool] = False
     """Whether it scores every label (``Exact``)."""
+    most_stops: ClassVar[int | None] = None
+    """How many texts may end a free answer, where there is a limit."""
     needs_tokenizer_name: ClassVar[bool] = False
     """Whether the model's files are not here, so that a tokenizer must be named to count tokens."""
 

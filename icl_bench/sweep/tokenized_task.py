@@ -133,9 +133,8 @@ class TokenizedTask:
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """What ends free text: the task's own stops, and the form's unless it holds one of them."""
-        own, always = self.data.spec.stop or (), self.encoder.form.stop
-        return own if any(stop in always for stop in own) else (*own, always)
+        """What ends free text."""
+        return self.data.spec.stops_beside(self.encoder.form.stop)
 
     @cached_property
     def decoding(self) -> Decoding:

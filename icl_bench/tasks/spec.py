@@ -346,6 +346,11 @@ class TaskSpec(Frozen):
                     f"braces; for the row's own write {{{escaped}}}"
                 )
 
+    def stops_beside(self, always: str) -> tuple[str, ...]:
+        """What ends free text: its own stops, and what always does unless it holds one of them."""
+        own = self.stop or ()
+        return own if any(stop in always for stop in own) else (*own, always)
+
     @property
     def is_classification(self) -> bool:
         """Whether the answers are labels."""

@@ -46,7 +46,7 @@ def backend(url: str, **options: Any) -> OpenAIBackend:
 def answers(
     asked: OpenAIBackend, todo: list[int], prompts: PromptSet = PROMPTS, **decoding: Any
 ) -> list[Answer]:
-    free = Free(**{"stop": "\n", "max_tokens": 5, **decoding})
+    free = Free(**{"stops": ("\n",), "max_tokens": 5, **decoding})
     found = [a for pack in asked.answer(prompts, todo, [free] * len(prompts), 0) for a in pack]
     return sorted(found, key=lambda a: a.index)
 
@@ -96,9 +96,11 @@ def test_a_chat_server_gets_the_turns_of_a_conversation():
 def test_labels_have_room_for_a_tokenizer_that_needs_more_tokens_and_free_text_its_limit():
     with serving(echo) as server:
         made = backend(server.url)
+        answers(made, [0], max_tokens=5, of_labels=True)
         answers(made, [0], max_tokens=5)
-        answers(made, [0], max_tokens=5, stop="\n==\n")
-    assert [r["max_tokens"] for r in server.requests] == [18, 5]
+        answers(made, [0], max_tokens=5, stops=("\n==\n", "\n"))
+    assert [r["max_tokens"] for r in server.requests] == [18, 5, 5]
+    assert [r["stop"] for r in server.requests] == [["\n"], ["\n"], ["\n==\n", "\n"]]
 
 
 def test_tokens_are_counted_as_the_server_says():
