@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Bleu(Metric):
-    """BLEU of each answer, and of all of a cell as one corpus; several references are sacrebleu's."""
+    """BLEU of each answer, and of all of a cell as one corpus; references are sacrebleu's."""
 
     answers = "text"
     measures = (Measure("bleu", "bleu", "BLEU"),)

@@ -103,7 +103,9 @@ def all_golds(frame: pd.DataFrame) -> list[Sequence[str]]:
     """The right answers of each prediction (:func:`golds_of`)."""
     if "golds" not in frame:
         return [(str(gold),) for gold in frame["gold"]]
-    return [golds_of(several, gold) for several, gold in zip(frame["golds"], frame["gold"], strict=True)]
+    return [
+        golds_of(several, gold) for several, gold in zip(frame["golds"], frame["gold"], strict=True)
+    ]
 
 
 def golds_of(several: Any, gold: Any) -> Sequence[str]:

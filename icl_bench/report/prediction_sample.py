@@ -55,7 +55,8 @@ STRATA = ("task", "model", "select", "order", "attention", "variant", "k", "corr
 FIELDS = ("task", "model", "series", "select", "order", "teaching", "k", "draw", "test_id", "gold",
           "prediction", "correct", "valid", "prompt_tokens", "cached_tokens", "probability",
           "margin", "label_mass", *SCORES,
-          "cell", "query", "shown", "listed", "count", "separator", "why", "text", "golds")  # fmt: skip
+          "cell", "query", "shown", "listed", "count", "separator", "why", "text",
+          "golds")  # fmt: skip
 
 
 @dataclass

@@ -270,9 +270,9 @@ class OpenCell:
             **meta,
         }
         schema = prediction_schema()
-        for field in free_text_fields():
-            if any(value is not None for value in columns[field.name]):
-                schema = schema.append(field)
+        for own in free_text_fields():
+            if any(value is not None for value in columns[own.name]):
+                schema = schema.append(own)
         for name in (score for score in scores if score not in STORED_SCORES):
             schema = schema.append(pa.field(name, pa.float64()))
         schema = schema.with_metadata({CELL_META: json.dumps(stored, ensure_ascii=False)})

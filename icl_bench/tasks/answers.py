@@ -16,7 +16,6 @@ from icl_bench.tasks.spec import AnswerRule, TaskSpec
 from icl_bench.tasks.splits import Row, encodable
 from icl_bench.wording import plain, short
 
-
 _EMPTY = (
     "an empty list; what demonstrations write where a question has no answer is said by "
     "answer.unanswerable in the task file"

@@ -117,7 +117,9 @@ class DataSpec(Frozen):
     def _one_file(self) -> DataSpec:
         if (self.file is None) != (self.holdout is None):
             missing = "holdout" if self.holdout is None else "file"
-            raise ValueError(f"file and holdout (its test split) come together: {missing} is missing")
+            raise ValueError(
+                f"file and holdout (its test split) come together: {missing} is missing"
+            )
         if self.file is None:
             return self
         if self.source or self.train or self.test or self.embedded:
@@ -325,9 +327,13 @@ class TaskSpec(Frozen):
     def _check_free_text(self) -> None:
         """Refuse what is for free text alone, and what a metric cannot compare."""
         if self.labels and (self.answer or self.stop):
-            raise ValueError(f"{'answer' if self.answer else 'stop'} is for free text, not for labels")
+            raise ValueError(
+                f"{'answer' if self.answer else 'stop'} is for free text, not for labels"
+            )
         if blank := [text for text in self.stop or () if not text.strip(" \t")]:
-            raise ValueError(f"stop must not be blank: an answer begins with a space ({blank[0]!r})")
+            raise ValueError(
+                f"stop must not be blank: an answer begins with a space ({blank[0]!r})"
+            )
         if self.answer and self.answer.unanswerable:
             for name in self.metrics:
                 if not METRICS[name].compares_empty:

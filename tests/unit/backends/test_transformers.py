@@ -350,7 +350,16 @@ def test_greedy_rows_are_packed_whatever_their_choices_and_exact_ones_where_they
     same_tree = Exact(tree.trie)
     other_tree = Exact(label_trie(label_ids(tokenizer)))
     own = [Greedy(compile_labels(choices_of(row), tokenizer)) for row in range(4)]
-    own += [tree, other_tree, same_tree, tree, Free(("e",), 2), Free(("x",), 5), Free(("e",), 3), own[1]]
+    own += [
+        tree,
+        other_tree,
+        same_tree,
+        tree,
+        Free(("e",), 2),
+        Free(("x",), 5),
+        Free(("e",), 3),
+        own[1],
+    ]
     packs = packs_of(load("llama"), prompts, own, range(12))
     assert [[answer.index for answer in pack] for pack in packs] == [
         [0, 1, 2, 3, 11], [4, 6, 7], [5], [8, 9, 10]
