@@ -61,7 +61,7 @@ def corpus_scores(
 
     scores = []
     for number in range(int(cell.max()) + 1):
-        rows = np.flatnonzero(cell == number)
+        rows = np.flatnonzero(cell == number).tolist()
         most = max(len(golds[row]) for row in rows)
         places = [[_at(golds[row], place) for row in rows] for place in range(most)]
         scores.append(scorer.corpus_score([said[row] for row in rows], places).score / 100)
@@ -77,6 +77,6 @@ def _bleu(*, effective_order: bool) -> Any:
     """``effective_order`` leaves out orders that a short answer has no words for, as is usual for
     single sentences.
     """
-    from sacrebleu.metrics import BLEU
+    from sacrebleu.metrics.bleu import BLEU
 
     return BLEU(effective_order=effective_order)

@@ -47,6 +47,6 @@ class Chrf(Metric):
 
 @lru_cache
 def _chrf() -> Any:
-    from sacrebleu.metrics import CHRF
+    from sacrebleu.metrics.chrf import CHRF
 
     return CHRF()

@@ -45,8 +45,8 @@ def load_task(name_or_path: str | Path) -> TaskSpec:
     spec = _parse_task(read_file(path), name)
     if spec.data.kind != "files":
         return spec
-    own = {name: getattr(spec.data, name) for name in ("train", "test", "file")}
-    places = {name: path.parent / file for name, file in own.items() if file is not None}
+    named = {name: getattr(spec.data, name) for name in ("train", "test", "file")}
+    places = {name: path.parent / file for name, file in named.items() if file is not None}
     return spec.model_copy(update={"data": spec.data.model_copy(update=places)})
 
 
