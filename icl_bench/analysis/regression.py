@@ -71,8 +71,8 @@ def pair(
     """
     keys = _pairs(_compared_columns(base), _compared_columns(now), comparable)
     row = [*COMPARED, "draw", "test_id"]
-    first = _compared_columns(base).rename(columns={"variant": "base_variant"})
-    both = keys.merge(first, on=[*COMPARED, "base_variant"])
+    before = _compared_columns(base).rename(columns={"variant": "base_variant"})
+    both = keys.merge(before, on=[*COMPARED, "base_variant"])
     both = both.merge(_compared_columns(now), on=[*row, "variant"], suffixes=("_base", ""))
     both = both.sort_values([*PAIR, "draw"], kind="stable").reset_index(drop=True)
     both["score"], both["base_value"], both["value"] = None, np.nan, np.nan

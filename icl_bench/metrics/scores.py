@@ -34,6 +34,16 @@ def numbers_of_many() -> dict[str, str]:
     return {name: text for metric in METRICS.values() for name, text in metric.of_many.items()}
 
 
+def corpus_numbers() -> dict[str, str]:
+    """Those of free text: of all answers of a cell as one corpus."""
+    return {
+        name: text
+        for metric in METRICS.values()
+        if metric.answers != "labels"
+        for name, text in metric.of_many.items()
+    }
+
+
 def metrics_of(names: Sequence[str]) -> list[Metric]:
     """The metrics that a task names. Raises ``KeyError`` for one that is not known."""
     return [METRICS[name]() for name in names]

@@ -337,7 +337,7 @@
         ["Curve", text(row, "series")], ["k", `${whole.format(get(row, "k"))}, draw ${get(row, "draw")}`],
       ];
       if (text(row, "teaching")) facts.push(["Demonstrations", perturbation(row)]);
-      if (written !== null) facts.splice(1, 0, ["Written", written || "(nothing)"]);
+      if (written !== null) facts.splice(1, 0, ["Written", written.trim() || "(nothing)"]);
       if (get(row, "valid") === false) facts.push(["Validity", written === null ? "the answer is none of the labels" : "nothing could be extracted from what was written"]);
       const probability = get(row, "probability");
       if (probability !== null) {
@@ -362,7 +362,7 @@
         const rest = get(row, "count") - shown.length;
         const pre = make("pre", {});
         if (rest > 0) pre.append(make("span", { class: "cut" }, `[${whole.format(rest)} more demonstration${rest === 1 ? "" : "s"} before]`), separator);
-        pre.append(...shown.map((one) => one + separator), text(row, "query"), make("span", { class: `said ${verdict}` }, ` ${written === null ? said : written}`));
+        pre.append(...shown.map((one) => one + separator), text(row, "query"), make("span", { class: `said ${verdict}` }, written === null ? ` ${said}` : written));
         parts.push(make("h3", {}, "The prompt's end, and the answer"), pre);
       }
       if (get(row, "why") !== null) parts.push(make("p", { class: "found" }, text(row, "why")));

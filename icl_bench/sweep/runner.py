@@ -274,7 +274,8 @@ class _PredictionMaker:
         text = self._labels[answer.label] if answer.label is not None else str(answer.text).strip()
         valid, written = text in self._known if self._labels else True, None
         if self._rule is not None:
-            found, written = extracted(self._rule, text), text
+            written = str(answer.text)
+            found = extracted(self._rule, written)
             text, valid = found or "", found is not None
         golds = row.golds or (row.answer,)
         own = self._own_ids[answer.index] if self._own_ids is not None else None

@@ -13,7 +13,7 @@ from icl_bench.analysis.saturation import saturation_said
 from icl_bench.analysis.words import curve_notes
 from icl_bench.cli.output.tables import empty_table, print_lines
 from icl_bench.demonstrations.selector_spec import cautions
-from icl_bench.metrics.scores import SCORES, STORED_SCORES, numbers_of_many, title
+from icl_bench.metrics.scores import SCORES, STORED_SCORES, corpus_numbers, title
 from icl_bench.models.attention_patterns import FULL
 from icl_bench.results.cells import SETTING, CellSpec
 from icl_bench.wording import DASH, counted, percent
@@ -142,8 +142,8 @@ def _curve_table(name: str, group: Any, settings: Mapping[str, int]) -> Table:
     there = [score for score in SCORES if group[score].notna().any()]
     if free_text:  # an import without any has the columns that every file has
         scores |= {_title(score): score for score in there or STORED_SCORES}
-        many = {name: text for name, text in numbers_of_many().items() if name != "macro_f1"}
-        scores |= {_title(text): n for n, text in many.items() if group[n].notna().any()}
+        many = {n: text for n, text in corpus_numbers().items() if group[n].notna().any()}
+        scores |= {_title(text): name for name, text in many.items()}
         scores |= {"invalid\n%": "invalid"} if group["invalid"].notna().any() else {}
     else:
         scores |= {_title(score): score for score in there}
