@@ -35,7 +35,7 @@ def test_short_answers_are_compared_with_all_right_ones(
     done = program("report", *results, *data, "--out", tmp_path / "page.html")
     assert done.returncode == 0, done.stderr
     assert "exact match" in (tmp_path / "page.html").read_text(encoding="utf-8")
-    done = program("check", tmp_path / "results", *results)
+    done = program("check", "--baseline", tmp_path / "results", *results)
     assert done.returncode == 0, done.stderr
     assert "exact match" in done.stdout or "exact_match" in done.stdout
 
