@@ -7,12 +7,13 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from icl_bench.errors import UserError
 from icl_bench.wording import one_line, plain, short
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,8 @@ def encodable(text: str, row: Row, column: str) -> str:
 
 def hold_out(count: int, share: float, seed: int) -> dict[str, np.ndarray]:
     """The rows of each split of a set that has none (:class:`icl_bench.tasks.spec.Holdout`)."""
+    import numpy as np
+
     order = np.random.default_rng(seed).permutation(count)
     cut = math.ceil(share * count)
     return {"train": order[cut:], "test": order[:cut]}

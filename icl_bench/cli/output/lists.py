@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from icl_bench.cli.output.plan import in_bytes
 from icl_bench.cli.output.tables import empty_table, print_lines
-from icl_bench.metrics.scores import SCORES, title
 from icl_bench.wording import DASH, counted, percent, rounded
 
 if TYPE_CHECKING:
@@ -73,6 +72,8 @@ def _here_or_needed(record: dict[str, Any], needs: str) -> tuple[str, str]:
 
 def print_shown(shown: Shown, console: Console) -> None:
     """One prediction, its prompt first."""
+    from icl_bench.metrics.scores import SCORES, title
+
     row = shown.row
     print(shown.prompt)
     console.rule()
