@@ -44,7 +44,10 @@ class Free:
     """Whether ``max_tokens`` is the length of a label in the tokens of the prompt's tokenizer."""
 
     def before_stop(self, text: str) -> str | None:
-        """The text before the first stop that stands in it; None where none does."""
+        """The text before the first stop that stands in it; None where none does.
+
+        Asked after each token: of stops that overlap, the one that is whole first ends the text.
+        """
         found = [text.find(stop) for stop in self.stops]
         at = min((place for place in found if place >= 0), default=None)
         return None if at is None else text[:at]
