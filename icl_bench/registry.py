@@ -78,6 +78,11 @@ METRICS = Registry("metric", "icl_bench.metrics", {
     "macro_f1": "icl_bench.metrics.macro_f1:MacroF1",
     "rouge": "icl_bench.metrics.rouge:Rouge",
     "bertscore": "icl_bench.metrics.bertscore:BertScore",
+    "exact_match": "icl_bench.metrics.exact_match:ExactMatch",
+    "f1": "icl_bench.metrics.f1:F1",
+    "numeric": "icl_bench.metrics.numeric:Numeric",
+    "bleu": "icl_bench.metrics.bleu:Bleu",
+    "chrf": "icl_bench.metrics.chrf:Chrf",
 })  # fmt: skip
 """Names in a task file's ``metrics`` -> :class:`icl_bench.metrics.interface.Metric`."""
 

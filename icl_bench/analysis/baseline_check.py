@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -72,6 +72,8 @@ class Side:
     """Variant -> ``facts`` and ``about`` (see ``icl_bench.results.exporting.origins``); imports
     are not in it.
     """
+    first_scores: Mapping[str, str] = field(default_factory=dict)
+    """Task -> the score that its task file names first, where that is known."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,7 @@ def check_results(
     now = read_folder(results)
     comparable = _comparable(base, now)
     _refuse_unlike(base, now, comparable)
-    pairs = pair(base.predictions, now.predictions, comparable)
+    pairs = pair(base.predictions, now.predictions, comparable, now.first_scores)
     if pairs.empty:
         raise UserError(f"{now.shown} and {base.shown}: no draw and test row is in both; {NEW}")
     _refuse_other_gold(base, now, pairs)
@@ -227,7 +229,8 @@ def read_folder(path: Path) -> Side:
     stored = read_stored(path)
     if stored.predictions.empty:
         raise UserError(f"results folder {plain(path)}: no finished cell; run something first")
-    return Side(plain(path), stored.predictions, origins(stored.cells.values()))
+    known = origins(stored.cells.values())
+    return Side(plain(path), stored.predictions, known, stored.first_scores)
 
 
 def read_baseline(path: Path) -> Side:
@@ -256,6 +259,8 @@ def _predictions(table: pa.Table, shown: str) -> pd.DataFrame:
     if not len(table):
         raise UserError(f"{shown}: has no predictions; {NEW}")
     columns = {f.name: table[f.name].cast(f.type) for f in schema if f.name in table.column_names}
+    further = {name for name in COLUMNS.values() if name not in columns}
+    columns |= {n: table[n].cast(pa.float64()) for n in further & set(table.column_names)}
     for name in needed:
         if name != "correct" and columns[name].null_count:
             raise UserError(f"{shown}: column {name} has missing values; {NEW}")

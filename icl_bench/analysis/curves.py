@@ -13,7 +13,14 @@ from icl_bench.analysis.missing import missing_scores
 from icl_bench.analysis.statistics.gaps import Layout
 from icl_bench.analysis.statistics.grid import Grid, grids
 from icl_bench.analysis.statistics.intervals import mean_interval
-from icl_bench.metrics.scores import ACCURACY, SCORES, metrics, numbers_of_many, scored
+from icl_bench.metrics.scores import (
+    ACCURACY,
+    SCORES,
+    all_golds,
+    metrics,
+    numbers_of_many,
+    scored,
+)
 from icl_bench.registry import METRICS
 from icl_bench.results.cells import SETTING
 from icl_bench.wording import counted
@@ -37,7 +44,8 @@ def curves(predictions: pd.DataFrame) -> pd.DataFrame:
     Columns: the setting, k, draws, test_rows; ``metric``, by which the task's points are compared
     (:func:`icl_bench.metrics.scores.scored`), its ``score`` with ci_low and ci_high (95%, draws
     and test examples both random); accuracy, macro_f1 (over the labels of the test rows' gold, mean
-    of draws) and invalid (share of answers that are no label; None where an import does not say),
+    of draws) and invalid (share of answers that are no label, or of free ones from which nothing
+    could be extracted; None where an import does not say),
     or for free text the means of its scores. Shares of 1. For labels, ``majority`` is the share of
     the test rows that have the commonest label, and ``uniform`` one over the number of labels that
     test rows have: accuracies without skill.
@@ -61,6 +69,8 @@ def curves(predictions: pd.DataFrame) -> pd.DataFrame:
         for name in ("score", "correct", "valid", *SCORES)
         if name in predictions
     }
+    if "text" in predictions:  # free answers from which something had to be extracted
+        scores["read"] = np.where(predictions["text"].notna(), 1.0, np.nan)
     there = {name: ~np.isnan(values) for name, values in scores.items()}
     rows = [
         {**key, **_point(grid, scores, there), "metric": of_task[key["task"]]}
@@ -93,10 +103,17 @@ def _of_many(predictions: pd.DataFrame) -> dict[str, pd.DataFrame]:
         labelled = predictions["correct"].notna()
         rows = {"labels": predictions[labelled], "text": predictions[~labelled]}
         asked = rows.get(metric.answers, predictions)
+        if own := [m.column for m in metric.measures]:  # asked of the cells that have its scores
+            asked = asked[asked.reindex(columns=own).notna().any(axis=1)]
         if asked.empty:
             continue
         cells = asked.groupby([*POINT, "draw"], observed=True)
-        numbers = metric.score_many(cells.ngroup().to_numpy(), asked["gold"], asked["prediction"])
+        of = cells.ngroup().to_numpy()
+        if metric.answers == "labels":
+            numbers = metric.score_many(of, asked["gold"], asked["prediction"])
+        else:
+            said = asked["prediction"].tolist()
+            numbers = metric.score_many_golds(of, all_golds(asked), said)
         of_draws = cells.size().reset_index(name="size").drop(columns="draw").assign(**numbers)
         points = of_draws.groupby(POINT, observed=True)
         means = points[[*numbers]].mean()
@@ -149,6 +166,7 @@ def _point(
     means = {name: Layout(values.clip(0, 1)).mean for name, values in here.items() if values.size}
     if "correct" in means:
         found["accuracy"] = means["correct"]
+    if "correct" in means or "read" in means:
         found["invalid"] = 1 - means["valid"] if "valid" in means else None
     return found | {name: means[name] for name in SCORES if name in means}
 

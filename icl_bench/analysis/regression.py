@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -52,8 +52,9 @@ OF_OVERALL = 5
 
 
 def pair(
-    base: pd.DataFrame, now: pd.DataFrame, comparable: Collection[tuple[str, str]]
-) -> pd.DataFrame:
+    base: pd.DataFrame, now: pd.DataFrame, comparable: Collection[tuple[str, str]],
+    first: Mapping[str, str] | None = None,
+) -> pd.DataFrame:  # fmt: skip
     """Return the predictions that both sides made: one row a draw and test example of a point.
 
     ``comparable`` has the variants that may be compared, the baseline's first. A point is compared
@@ -62,15 +63,16 @@ def pair(
 
     Columns: those of ``PAIR``, draw, test_id, gold, ``base_gold`` (that of the baseline's row),
     ``before`` and ``now`` (what was said), ``score`` (what is compared: the column of the score
-    that most of a point's predictions have on both sides, of equals the first, ``correct`` before
-    others; missing where there is none), ``base_value`` and ``value`` (the score, missing where a
+    that ``first`` names for the task, where a prediction of the point has it on both sides; else
+    that which most of them have, of equals the first, ``correct`` before others; missing where
+    there is none), ``base_value`` and ``value`` (the score, missing where a
     prediction has none), ``base_scored``, whether the baseline has a score to compare, and
     ``other_prompt``, whether the prompts' hashes are known and differ.
     """
     keys = _pairs(_compared_columns(base), _compared_columns(now), comparable)
     row = [*COMPARED, "draw", "test_id"]
-    first = _compared_columns(base).rename(columns={"variant": "base_variant"})
-    both = keys.merge(first, on=[*COMPARED, "base_variant"])
+    before = _compared_columns(base).rename(columns={"variant": "base_variant"})
+    both = keys.merge(before, on=[*COMPARED, "base_variant"])
     both = both.merge(_compared_columns(now), on=[*row, "variant"], suffixes=("_base", ""))
     both = both.sort_values([*PAIR, "draw"], kind="stable").reset_index(drop=True)
     both["score"], both["base_value"], both["value"] = None, np.nan, np.nan
@@ -79,7 +81,9 @@ def pair(
     of_both = {name: both[[f"{name}_base", name]].notna().all(axis=1) for name in COLUMNS.values()}
     # of a point: how many of its predictions have each score on both sides
     counts = both[PAIR].assign(**of_both).groupby(PAIR)[list(of_both)].transform("sum").to_numpy()
-    most = counts.argmax(axis=1)
+    named = both["task"].map({t: COLUMNS[s] for t, s in (first or {}).items() if s in COLUMNS})
+    asked = np.stack([(named == name).to_numpy() for name in of_both], axis=1) & (counts > 0)
+    most = np.where(asked.any(axis=1), asked.argmax(axis=1), counts.argmax(axis=1))
     for number, name in enumerate(of_both):
         chosen = (most == number) & (counts[:, number] > 0)
         values = both.loc[chosen, [f"{name}_base", name]].astype(float)

@@ -18,7 +18,7 @@ from icl_bench.analysis.saturation import saturation_chances, with_likely
 from icl_bench.analysis.settings import name_settings
 from icl_bench.analysis.statistics.paired import NO_FACTS, Facts
 from icl_bench.analysis.zero_shot import from_zero_shot
-from icl_bench.metrics.scores import SCORES, scored, title
+from icl_bench.metrics.scores import SCORES, corpus_numbers, scored, title
 from icl_bench.results.reading import read_some
 from icl_bench.seeds import generator
 
@@ -121,8 +121,11 @@ CURVES = Finding(
     lambda context: context.from_zero_shot(curves(context.unperturbed)),
     caption="{Score} over k",
     shown="task model series k draws test_rows metric accuracy ci_low ci_high interval_over "
-    f"macro_f1 invalid {' '.join(SCORES)} left_out missing outlying_draws",
-    columns=tuple(Column(name, title(name), "share", optional=True) for name in SCORES),
+    f"macro_f1 invalid {' '.join([*SCORES, *corpus_numbers()])} left_out missing outlying_draws",
+    columns=tuple(
+        Column(name, text, "share", optional=True)
+        for name, text in ({name: title(name) for name in SCORES} | corpus_numbers()).items()
+    ),
     section=Section(
         "accuracy", "{Score} over the number of demonstrations", "{Score} over k",
         "run something first",

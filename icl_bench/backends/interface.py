@@ -36,10 +36,21 @@ class Exact:
 
 @dataclass(frozen=True)
 class Free:
-    """Generate greedily, without constraint, up to ``stop`` or ``max_tokens`` tokens."""
+    """Generate greedily, without constraint, up to one of ``stops`` or ``max_tokens`` tokens."""
 
-    stop: str
+    stops: tuple[str, ...]
     max_tokens: int
+    of_labels: bool = False
+    """Whether ``max_tokens`` is the length of a label in the tokens of the prompt's tokenizer."""
+
+    def before_stop(self, text: str) -> str | None:
+        """The text before the first stop that stands in it; None where none does.
+
+        Asked after each token: of stops that overlap, the one that is whole first ends the text.
+        """
+        found = [text.find(stop) for stop in self.stops]
+        at = min((place for place in found if place >= 0), default=None)
+        return None if at is None else text[:at]
 
 
 Decoding = Greedy | Exact | Free
@@ -146,6 +157,8 @@ class BackendLoader(ABC):
     """Whether it holds answers to the labels (``Greedy``); else it is asked for ``Free`` alone."""
     exact: ClassVar[bool] = False
     """Whether it scores every label (``Exact``)."""
+    most_stops: ClassVar[int | None] = None
+    """How many texts may end a free answer, where there is a limit."""
     needs_tokenizer_name: ClassVar[bool] = False
     """Whether the model's files are not here, so that a tokenizer must be named to count tokens."""
 

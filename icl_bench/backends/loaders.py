@@ -109,6 +109,7 @@ class OpenAILoader(BackendLoader):
     name = "openai"
     options = frozenset({"base_url", "endpoint", "concurrency"})
     constrained = False
+    most_stops = 4
     needs_tokenizer_name = True
 
     def check(self) -> None:

@@ -248,19 +248,21 @@ class OpenAIBackend:
                 raise self._failure(reason) from None
             else:
                 self._lost = False
-                return self._reply(index, said.http_response, decoding.stop)
+                return self._reply(index, said.http_response, decoding)
 
     def _request(self, client: Any, prompt: Mapping[str, Any], decoding: Free) -> Any:
         # the server's tokenizer may need more tokens for the same text
-        limit = 2 * decoding.max_tokens + 8 if decoding.stop == "\n" else decoding.max_tokens
-        common: dict[str, Any] = {"model": self._model, "temperature": 0, "stop": [decoding.stop]}
+        limit = 2 * decoding.max_tokens + 8 if decoding.of_labels else decoding.max_tokens
+        common: dict[str, Any] = {
+            "model": self._model, "temperature": 0, "stop": list(decoding.stops),
+        }  # fmt: skip
         if self._endpoint == "chat":
             return client.chat.completions.with_raw_response.create(
                 max_completion_tokens=limit, **prompt, **common
             )
         return client.completions.with_raw_response.create(max_tokens=limit, **prompt, **common)
 
-    def _reply(self, index: int, response: Any, stop: str) -> _Reply:
+    def _reply(self, index: int, response: Any, decoding: Free) -> _Reply:
         """Read an answer, which may be anything. Raises ``CellError``."""
         try:
             said = _Completion.model_validate_json(response.content)
@@ -272,11 +274,12 @@ class OpenAIBackend:
         text = message.content if self._endpoint == "chat" else choice.text
         if text is None:
             raise self._failure("the server answered with nothing instead of text")
+        ended = decoding.before_stop(text)
         usage = said.usage or _Usage()
         details = usage.prompt_tokens_details or _Details()
         return _Reply(
             index,
-            text.split(stop)[0],
+            text if ended is None else ended,
             usage.prompt_tokens or 0,
             details.cached_tokens or 0,
             usage.completion_tokens or 0,

@@ -198,7 +198,7 @@ class OpenPack:
     # -- free text ------------------------------------------------------------------------------
 
     def _free(self, decodings: Sequence[Free]) -> list[Answer]:
-        """Generate without constraint until a row's stop text, the end token or its limit."""
+        """Generate without constraint until a row's stop texts, the end token or its limit."""
         ends, decode = self._model.end_tokens, self._model.tokenizer.decode
         written: list[list[int]] = [[] for _ in decodings]
         answers: dict[int, Answer] = {}
@@ -213,9 +213,10 @@ class OpenPack:
                 else:
                     written[row].append(token)
                     so_far = decode(written[row])
-                    stopped = asked.stop in so_far
-                    if stopped or step + 1 == asked.max_tokens:
-                        text = so_far.split(asked.stop)[0]
+                    text = asked.before_stop(so_far)
+                    stopped = text is not None
+                    if step + 1 == asked.max_tokens and not stopped:
+                        text = so_far
                 if text is not None:
                     answers[row] = Answer(row, 0, step + 1, text=text, truncated=not stopped)
             going = [place for place, row in enumerate(rows) if row not in answers]

@@ -157,8 +157,12 @@ class VllmBackend:
                     raise RuntimeError(f"the engine stopped within a label: {said.text!r}")
                 answers.append(Answer(index, cached, len(said.token_ids), label=label))
             else:
-                answers.append(Answer(index, cached, len(said.token_ids), text=said.text,
-                                      truncated=said.finish_reason == "length"))  # fmt: skip
+                assert isinstance(decoding, Free), "exact scoring runs on the transformers backend"
+                ended = decoding.before_stop(said.text)  # the engine takes stops in their order
+                answers.append(Answer(
+                    index, cached, len(said.token_ids), text=said.text if ended is None else ended,
+                    truncated=said.finish_reason == "length",
+                ))  # fmt: skip
         return answers
 
     def sampling(self, decoding: Decoding) -> Any:
@@ -168,7 +172,7 @@ class VllmBackend:
 
         if isinstance(decoding, Free):
             return SamplingParams(
-                temperature=0, max_tokens=decoding.max_tokens, stop=[decoding.stop]
+                temperature=0, max_tokens=decoding.max_tokens, stop=list(decoding.stops)
             )
         assert isinstance(decoding, Greedy), "exact scoring runs on the transformers backend"
         automaton = decoding.automaton

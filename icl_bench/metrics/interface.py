@@ -34,6 +34,8 @@ class Metric:
     """Its scores of single answers, the first the one that points are compared by."""
     of_many: ClassVar[Mapping[str, str]] = {}
     """Its numbers of many answers at once: column of the curves -> title."""
+    compares_empty: ClassVar[bool] = False
+    """Whether it scores answers where the right one is empty: to a question without an answer."""
 
     def facts(self) -> Mapping[str, Any]:
         """What decides its values beside the answers (an encoder): goes into a cell's identity.
@@ -50,6 +52,22 @@ class Metric:
         del gold, said
         return {}
 
+    def score_golds(
+        self, golds: Sequence[Sequence[str]], said: Sequence[str]
+    ) -> Mapping[str, np.ndarray]:
+        """The same where rows have one or more right answers: the best score over a row's.
+
+        A metric that has a rule of its own for several overrides it.
+        """
+        import numpy as np
+
+        pairs = [(gold, text) for of, text in zip(golds, said, strict=True) for gold in of]
+        found = self.score([gold for gold, _ in pairs], [text for _, text in pairs])
+        if len(pairs) == len(said):
+            return found
+        starts = np.cumsum([0, *(len(of) for of in golds[:-1])])
+        return {name: np.maximum.reduceat(values, starts) for name, values in found.items()}
+
     def score_many(
         self, cell: np.ndarray, gold: Sequence[str], said: Sequence[str]
     ) -> Mapping[str, np.ndarray]:
@@ -59,3 +77,16 @@ class Metric:
         """
         del cell, gold, said
         return {}
+
+    def score_many_golds(
+        self, cell: np.ndarray, golds: Sequence[Sequence[str]], said: Sequence[str]
+    ) -> Mapping[str, np.ndarray]:
+        """The same where rows have one or more right answers; of the first unless overridden."""
+        return self.score_many(cell, [of[0] for of in golds], said)
+
+    def unfit(self, gold: str) -> str:
+        """Why no answer can be compared with this right one, as "is no number"; empty where any
+        can.
+        """
+        del gold
+        return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,16 @@ def score_columns() -> tuple[str, ...]:
 def numbers_of_many() -> dict[str, str]:
     """The numbers that metrics make of many answers at once: column -> title."""
     return {name: text for metric in METRICS.values() for name, text in metric.of_many.items()}
+
+
+def corpus_numbers() -> dict[str, str]:
+    """Those of free text: of all answers of a cell as one corpus."""
+    return {
+        name: text
+        for metric in METRICS.values()
+        if metric.answers != "labels"
+        for name, text in metric.of_many.items()
+    }
 
 
 def metrics_of(names: Sequence[str]) -> list[Metric]:
@@ -96,6 +107,29 @@ def first_measures(metrics_of_tasks: Mapping[str, Sequence[str]]) -> dict[str, s
         if of := [m.name for metric in known for m in metric.measures]:
             found[task] = of[0]
     return found
+
+
+def all_golds(frame: pd.DataFrame) -> list[Sequence[str]]:
+    """The right answers of each prediction (:func:`golds_of`)."""
+    if "golds" not in frame:
+        return [(str(gold),) for gold in frame["gold"]]
+    return [
+        golds_of(several, gold) for several, gold in zip(frame["golds"], frame["gold"], strict=True)
+    ]
+
+
+def golds_of(several: Any, gold: Any) -> Sequence[str]:
+    """The right answers of a prediction, by its columns ``golds`` and ``gold``: one where the first
+    is missing. An import may hold them as JSON; what it may hold else is passed over.
+    """
+    if isinstance(several, str):
+        try:
+            several = json.loads(several)
+        except (ValueError, RecursionError):
+            several = None
+    found = several if isinstance(several, list | tuple | np.ndarray) else ()
+    texts = [text for text in found if isinstance(text, str)]
+    return texts if texts and len(texts) == len(found) else (str(gold),)
 
 
 def metrics(frame: pd.DataFrame) -> dict[str, str]:

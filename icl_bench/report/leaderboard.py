@@ -16,7 +16,7 @@ from icl_bench.analysis.words import curve_notes
 from icl_bench.demonstrations.selector_spec import cautions
 from icl_bench.errors import UserError
 from icl_bench.escaping import in_markdown
-from icl_bench.metrics.scores import SCORES, scored, title
+from icl_bench.metrics.scores import SCORES, corpus_numbers, scored, title
 from icl_bench.results.cells import AXES, short_hash
 from icl_bench.results.reading import IMPORTED, Stored, imported_hashes, read_stored
 from icl_bench.results.trained_methods import UPPER
@@ -30,7 +30,7 @@ LINE = [*(axis for axis in AXES if axis != "draw"), "variant"]
 """What a line of the table stands for."""
 
 
-SHARES = ("accuracy", "ci_low", "ci_high", "macro_f1", *SCORES)
+SHARES = ("accuracy", "ci_low", "ci_high", "macro_f1", *SCORES, *corpus_numbers())
 
 
 COLUMNS = (
@@ -160,6 +160,7 @@ MARKDOWN: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "95% interval": _interval,
     "macro-F1 %": lambda row: _percent(row["macro_f1"]),
     **{title(name): _shower(name) for name in SCORES},
+    **{text: _shower(name) for name, text in corpus_numbers().items()},
     "saturated at k": lambda row: f"{row['saturation_k']}" if _there(row["saturation_k"]) else DASH,
 }
 """Columns of numbers -> what stands in them."""

@@ -328,13 +328,17 @@
     function detail(row) {
       const verdict = truth[get(row, "correct")];
       const said = text(row, "prediction");
+      const written = get(row, "text") === null ? null : text(row, "text");
+      const golds = get(row, "golds") === null ? [text(row, "gold")] : get(row, "golds").map((n) => texts[n]);
       const facts = [
-        ["Said", said || "(nothing)"], ["Right answer", text(row, "gold")],
+        ["Said", said || (written === null || get(row, "valid") === false ? "(nothing)" : "(no answer)")],
+        [golds.length > 1 ? "Right answers" : "Right answer", golds.map((gold) => gold || "(no answer)").join(" | ")],
         ["Test example", text(row, "test_id")], ["Task", text(row, "task")], ["Model", text(row, "model")],
         ["Curve", text(row, "series")], ["k", `${whole.format(get(row, "k"))}, draw ${get(row, "draw")}`],
       ];
       if (text(row, "teaching")) facts.push(["Demonstrations", perturbation(row)]);
-      if (get(row, "valid") === false) facts.push(["Validity", "the answer is none of the labels"]);
+      if (written !== null) facts.splice(1, 0, ["Written", written.trim() || "(nothing)"]);
+      if (get(row, "valid") === false) facts.push(["Validity", written === null ? "the answer is none of the labels" : "nothing could be extracted from what was written"]);
       const probability = get(row, "probability");
       if (probability !== null) {
         facts.push(["Probability", SHOWN.share(probability)]);
@@ -358,7 +362,7 @@
         const rest = get(row, "count") - shown.length;
         const pre = make("pre", {});
         if (rest > 0) pre.append(make("span", { class: "cut" }, `[${whole.format(rest)} more demonstration${rest === 1 ? "" : "s"} before]`), separator);
-        pre.append(...shown.map((one) => one + separator), text(row, "query"), make("span", { class: `said ${verdict}` }, ` ${said}`));
+        pre.append(...shown.map((one) => one + separator), text(row, "query"), make("span", { class: `said ${verdict}` }, written === null ? ` ${said}` : written));
         parts.push(make("h3", {}, "The prompt's end, and the answer"), pre);
       }
       if (get(row, "why") !== null) parts.push(make("p", { class: "found" }, text(row, "why")));

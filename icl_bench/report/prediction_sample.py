@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icl_bench.errors import UserError
-from icl_bench.metrics.scores import SCORES, title
+from icl_bench.metrics.scores import SCORES, golds_of, title
 from icl_bench.prompts.chat import around_turns
 from icl_bench.prompts.rendering import query_text
 from icl_bench.report.naming import Naming
@@ -55,7 +55,8 @@ STRATA = ("task", "model", "select", "order", "attention", "variant", "k", "corr
 FIELDS = ("task", "model", "series", "select", "order", "teaching", "k", "draw", "test_id", "gold",
           "prediction", "correct", "valid", "prompt_tokens", "cached_tokens", "probability",
           "margin", "label_mass", *SCORES,
-          "cell", "query", "shown", "listed", "count", "separator", "why")  # fmt: skip
+          "cell", "query", "shown", "listed", "count", "separator", "why", "text",
+          "golds")  # fmt: skip
 
 
 @dataclass
@@ -141,6 +142,10 @@ def _row(record: Mapping[str, Any], prompts: _Prompts, texts: Texts) -> list[Any
     values["shown"] = [texts.number(text) for text in found.shown]
     values["listed"] = [[texts.number(name), texts.number(label)] for name, label in found.listed]
     values["count"] = found.count
+    written = record.get("text") if prompts.computed(record) else None
+    values["text"] = None if _missing(written) else texts.number(str(written))
+    golds = golds_of(record.get("golds"), record["gold"])
+    values["golds"] = [texts.number(gold) for gold in golds] if len(golds) > 1 else None
     return [_plain(values.get(name)) for name in FIELDS]
 
 
@@ -191,6 +196,10 @@ class _Prompts:
         self._cells, self._variants = stored.cells, stored.variants
         self._data_dir = data_dir
         self._known: dict[str, _Task | str] = {}
+
+    def computed(self, record: Mapping[str, Any]) -> bool:
+        """Whether a prediction is of a run, whose further columns are known."""
+        return record["cell"] in self._cells
 
     def end(self, record: Mapping[str, Any]) -> End:
         meta = self._cells.get(record["cell"])

@@ -91,7 +91,8 @@ class Prediction:
     correct: bool | None
     """None for free text, which is scored by the columns of ``scores``."""
     valid: bool
-    """Whether the answer is one of the labels (always, under a constraint)."""
+    """Whether the answer is one of the labels (always, under a constraint), or what is compared
+    could be extracted from free text."""
     prompt_tokens: int
     cached_tokens: int
     answer_tokens: int
@@ -103,6 +104,10 @@ class Prediction:
     """Only where each test example has demonstrations of its own."""
     truncated: bool | None = None
     """Whether a free answer ends where ``max_answer_tokens`` cut it; None for what is not free."""
+    text: str | None = None
+    """All that was written, where ``prediction`` is what was extracted from it."""
+    golds: tuple[str, ...] | None = None
+    """All right answers, ``gold`` the first, where there are several."""
 
 
 def cell_hash(axes: Mapping[str, Any], variant: str) -> str:
@@ -140,6 +145,17 @@ def prediction_schema() -> pa.Schema:
             ("variant", words),
         ]
     )
+
+
+def free_text_fields() -> list[pa.Field]:
+    """Columns that follow where a cell has values of them: of free answers alone."""
+    import pyarrow as pa
+
+    return [
+        pa.field("truncated", pa.bool_()),
+        pa.field("text", pa.string()),
+        pa.field("golds", pa.list_(pa.string())),
+    ]
 
 
 class CellSpec(Frozen):

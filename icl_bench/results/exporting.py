@@ -52,7 +52,12 @@ def export_results(results: Place, out: Path) -> int:
 
 
 def _write_csv(table: pa.Table, out: Path, *, packed: bool) -> None:
-    frame = data_frame(_as_json(table, "demonstration_ids"))
+    import pyarrow as pa
+
+    for field in table.schema:
+        if pa.types.is_list(field.type):
+            table = _as_json(table, field.name)
+    frame = data_frame(table)
     # without the time of day in it, the same results make the same bytes
     packing: Any = {"method": "gzip", "mtime": 0} if packed else None
     with writing_whole(out) as stream:

@@ -24,6 +24,7 @@ import numpy as np
 
 from icl_bench.errors import UserError
 from icl_bench.metrics.scores import SCORES
+from icl_bench.registry import METRICS
 from icl_bench.results.cells import (
     AXES,
     FINISHED,
@@ -116,7 +117,7 @@ def import_predictions(file: Path, results: Place) -> Import:
     table = _read(raw, shown, ending)
     known = _known_columns(table, shown, variant=sha256[:8])
     further = {
-        name: _kept(table[name], f"{shown}: column {plain(name)}")
+        name: _further(table[name], name, f"{shown}: column {plain(name)}")
         for name in table.column_names
         if name not in known
     }
@@ -231,6 +232,7 @@ def _known_columns(table: pa.Table, shown: str, variant: str) -> dict[str, pa.Ch
         else pa.chunked_array([pa.nulls(len(table), _plain_type(field))])
         for field in schema
     }
+    columns["gold"] = _with_empty_golds(columns["gold"], table)
     for name in NEEDED:
         _check_missing(columns[name], f"{shown}: column {name}")
     for name, usual in USUAL.items():
@@ -248,6 +250,18 @@ def _known_columns(table: pa.Table, shown: str, variant: str) -> dict[str, pa.Ch
     _check_correct(columns, labelled, shown)
     columns["cell"] = _cells(columns, shown)
     return {field.name: columns[field.name].cast(field.type) for field in schema}
+
+
+def _with_empty_golds(gold: pa.ChunkedArray, table: pa.Table) -> pa.ChunkedArray:
+    """Right answers, the empty one for a missing one where a metric has a score of it: a CSV file
+    does not tell the two apart.
+    """
+    import pyarrow.compute as pc
+
+    having = [m.column for metric in METRICS.values() if metric.compares_empty
+              for m in metric.measures if m.column in table.column_names]  # fmt: skip
+    scored = np.any([table[name].is_valid() for name in having], axis=0)
+    return pc.if_else(scored, gold.fill_null(""), gold) if having else gold
 
 
 def _plain_type(field: pa.Field) -> pa.DataType:
@@ -394,6 +408,11 @@ def _ids(text: str | None) -> list[str] | None:
     except (ValueError, RecursionError):
         return NO_IDS
     return found if isinstance(found, list) and all(isinstance(i, str) for i in found) else NO_IDS
+
+
+def _further(column: pa.ChunkedArray, name: str, where: str) -> pa.ChunkedArray:
+    """A column that the store has not in every file: a score of a metric, or one of its own."""
+    return _fractions(column, where, name) if name in SCORES else _kept(column, where)
 
 
 def _kept(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:

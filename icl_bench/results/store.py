@@ -27,6 +27,7 @@ from icl_bench.results.cells import (
     PROTOCOL,
     Identity,
     Prediction,
+    free_text_fields,
     prediction_schema,
 )
 from icl_bench.results.journals import Journal, Journals, journals_at
@@ -269,8 +270,9 @@ class OpenCell:
             **meta,
         }
         schema = prediction_schema()
-        if any(row.truncated is not None for row in rows):
-            schema = schema.append(pa.field("truncated", pa.bool_()))
+        for own in free_text_fields():
+            if any(value is not None for value in columns[own.name]):
+                schema = schema.append(own)
         for name in (score for score in scores if score not in STORED_SCORES):
             schema = schema.append(pa.field(name, pa.float64()))
         schema = schema.with_metadata({CELL_META: json.dumps(stored, ensure_ascii=False)})

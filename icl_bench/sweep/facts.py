@@ -35,6 +35,9 @@ def facts(task: TokenizedTask, choice: SelectorSpec, backend: Mapping[str, str])
         "pool_rows": len(task.pool),
         "fingerprint": task.model.fingerprint,
         "max_answer_tokens": None if spec.is_classification else spec.max_answer_tokens,
+        **({"answer": spec.answer.model_dump()} if spec.answer else {}),
+        **({"stops": list(task.stops)} if spec.stop else {}),
+        **({"fields": dict(spec.data.fields)} if spec.data.file else {}),
         **task.selection_facts(choice),
         **task.metric_facts(),
     }

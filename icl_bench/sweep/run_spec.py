@@ -162,6 +162,13 @@ class RunSpec(Frozen):
             option = "--unconstrained" if self.scoring == "unconstrained" else "--score exact"
             raise UserError(f"{option}: task {task.name} is free text, it has no labels")
         check_able(loader, self.tokenizer, exact=self.scoring == "exact")
+        always = "end of turn" if self.chat else task.template.separator
+        if loader.most_stops and len(stops := task.stops_beside(always)) > loader.most_stops:
+            raise UserError(
+                f"--backend {loader.name}: takes at most {loader.most_stops} texts that end an "
+                f"answer; task {task.name} has {len(stops)} (stop, and what ends its prompts' "
+                "answers); leave some of stop out"
+            )
 
     def _numbers(self) -> tuple[int, ...]:
         """The k that are asked for by number. Raises ``UserError`` where none is said, or both."""

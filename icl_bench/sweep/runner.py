@@ -23,6 +23,7 @@ from icl_bench.sweep.facts import facts, origin
 from icl_bench.sweep.plan import CellPlan, Plan, PlannedGroup
 from icl_bench.sweep.prompt_group import PromptGroup
 from icl_bench.sweep.tokenized_task import TokenizedTask
+from icl_bench.tasks.answers import extracted
 
 POLL_SECONDS = 2.0
 """How often a process that has nothing left looks whether another one has finished its cells."""
@@ -179,8 +180,7 @@ class Runner:
         }
         names = [row.id for row in asked]
         rows = [opened.done[name] for name in names]
-        scores = task.scores([r.gold for r in rows], [r.prediction for r in rows])
-        opened.finish(names, meta, scores)
+        opened.finish(names, meta, task.scores(rows))
 
     def _answer(
         self,
@@ -246,7 +246,7 @@ class _PredictionMaker:
 
     def __init__(self, task: TokenizedTask, group: PromptGroup, k: int, prompts: PromptSet) -> None:
         self._asked, self._labels = group.queries(k), task.data.labels
-        self._known = set(self._labels)
+        self._known, self._rule = set(self._labels), task.data.spec.answer
         self._prompts, self._hashes = prompts, prompts.hashes()
         train, chosen = task.data.train, group.demonstrations(k)
         there = np.unique(chosen)
@@ -272,13 +272,19 @@ class _PredictionMaker:
         """The prediction of one answer."""
         row = self._asked[answer.index]
         text = self._labels[answer.label] if answer.label is not None else str(answer.text).strip()
+        valid, written = text in self._known if self._labels else True, None
+        if self._rule is not None:
+            written = str(answer.text)
+            found = extracted(self._rule, written)
+            text, valid = found or "", found is not None
+        golds = row.golds or (row.answer,)
         own = self._own_ids[answer.index] if self._own_ids is not None else None
         return Prediction(
             test_id=row.id,
-            gold=row.answer,
+            gold=golds[0],
             prediction=text,
             correct=text == row.answer if self._labels else None,
-            valid=text in self._known if self._labels else True,
+            valid=valid,
             prompt_tokens=len(self._prompts.prefix) + len(self._prompts.suffixes[answer.index]),
             cached_tokens=answer.cached_tokens,
             answer_tokens=answer.answer_tokens,
@@ -288,4 +294,6 @@ class _PredictionMaker:
             label_mass=answer.label_mass,
             demonstration_ids=own,
             truncated=None if self._labels else answer.truncated,
+            text=written,
+            golds=golds if len(golds) > 1 else None,
         )

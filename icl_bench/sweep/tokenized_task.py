@@ -23,6 +23,7 @@ from icl_bench.models.registry import Model
 from icl_bench.prompts.chat import ChatForm, ChatSettings, chat_form
 from icl_bench.prompts.encoding import PromptEncoder
 from icl_bench.prompts.rendering import Piece, PlainForm, PromptForm, demonstration_text
+from icl_bench.results.cells import Prediction
 from icl_bench.tasks.examples import Example, TaskData
 
 if TYPE_CHECKING:
@@ -130,6 +131,11 @@ class TokenizedTask:
             return self.data.spec.max_answer_tokens
         return max(map(len, self.encoder.answers(self.data.labels)))
 
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """What ends free text."""
+        return self.data.spec.stops_beside(self.encoder.form.stop)
+
     @cached_property
     def decoding(self) -> Decoding:
         """How an answer is found, for a backend."""
@@ -137,9 +143,9 @@ class TokenizedTask:
         from icl_bench.backends.label_constraint import compile_labels, label_trie
 
         if not self.data.spec.is_classification:
-            return Free(self.encoder.form.stop, self.answer_tokens)
+            return Free(self.stops, self.answer_tokens)
         if self.scoring == "unconstrained":
-            return Free("\n", self.answer_tokens)
+            return Free(("\n",), self.answer_tokens, of_labels=True)
         if self.scoring == "exact":
             return Exact(label_trie(self.encoder.answers(self.data.labels)))
         ending = self.encoder.ending_token
@@ -154,11 +160,18 @@ class TokenizedTask:
         """What scores the answers."""
         return metrics_of(self.data.spec.metrics)
 
-    def scores(self, gold: Sequence[str], said: Sequence[str]) -> dict[str, Sequence[float]]:
-        """The scores of answers that the metrics store, by column, ``(rows,)`` each."""
+    def scores(self, made: Sequence[Prediction]) -> dict[str, Sequence[float]]:
+        """The scores of answers that the metrics store, by column, ``(rows,)`` each.
+
+        Free text from which nothing could be extracted has 0.
+        """
+        golds = [row.golds or (row.gold,) for row in made]
+        said = [row.prediction for row in made]
+        void = np.array([row.text is not None and not row.valid for row in made], dtype=bool)
         found: dict[str, Sequence[float]] = {}
         for metric in self.metrics:
-            found |= {name: values.tolist() for name, values in metric.score(gold, said).items()}
+            for name, values in metric.score_golds(golds, said).items():
+                found[name] = np.where(void, 0.0, values).tolist()
         return found
 
     def metric_facts(self) -> Mapping[str, Any]:

@@ -16,7 +16,7 @@ def task_records(data_dir: Path | None) -> list[dict[str, Any]]:
         spec = load_task(name)
         here = _here(spec, data_dir)
         hub = spec.data.hub
-        needs = "" if here or hub is None else f"the hub: {hub.path}, or --data-dir"
+        needs = "" if here else f"the hub: {hub.path}, or --data-dir" if hub else "--data-dir"
         records.append(
             {
                 "name": name,
@@ -36,4 +36,6 @@ def _here(spec: TaskSpec, data_dir: Path | None) -> str | None:
     if spec.data.kind != "folder":
         return spec.data.kind
     folder = data_dir / (spec.data.folder or spec.name) if data_dir else None
-    return str(folder) if folder and folder.is_dir() else None
+    if folder is None or not folder.is_dir():
+        return None
+    return str(folder) if spec.data.file is None or (folder / spec.data.file).is_file() else None

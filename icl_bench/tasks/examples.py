@@ -12,13 +12,15 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from icl_bench.errors import UserError
 from icl_bench.seeds import generator
+from icl_bench.tasks.answers import FreeAnswers, RightAnswer
 from icl_bench.tasks.sources import data_folder, find_source
 from icl_bench.tasks.spec import TaskSpec
-from icl_bench.tasks.splits import Row, Split
+from icl_bench.tasks.splits import Row, Split, encodable
 from icl_bench.text_files import decode, parse_json, read_file
 from icl_bench.wording import nearest, one_line, plain, short, whole
 
@@ -34,6 +36,9 @@ class Example:
     """Values of the template's input fields, exactly as in the source."""
     answer: str
     """The label as the prompt shows it (``spec.labels.written``), or the free text."""
+    golds: tuple[str, ...] | None = None
+    """What answers are compared with, where that is not ``answer`` alone: several right answers,
+    or what is extracted from them. An empty one stands for "there is no answer"."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,7 @@ class _ExampleReader:
             if len(filled) < len(inputs):
                 lacking[name] = next(f for f in inputs if f not in filled)
             else:
-                examples.append(Example(name, filled, self._answer(row)))
+                examples.append(Example(name, filled, *self._answer(row)))
         if not examples:
             raise UserError(f"{split.file}: no row has {{{next(iter(lacking.values()))}}}")
         return tuple(examples), lacking
@@ -97,17 +102,23 @@ class _ExampleReader:
         value = row.cells["id"]
         if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
             raise UserError(f"{row.where}: id must be text or a whole number, not {short(value)}")
-        return _encodable(str(value), row, "id")
+        return encodable(str(value), row, "id")
 
-    def _answer(self, row: Row) -> str:
+    def _answer(self, row: Row) -> tuple[str] | RightAnswer:
         column = self.columns[self.spec.template.answer_field]
+        if self.spec.labels is None:
+            return self._free.of(row, column)
         value = row.cell(column)
         if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
             value = json.dumps(value)
         answer = _text(Row(row.where, {column: value}), column)
         if not answer or answer.isspace():
             raise UserError(f"{row.where}: {plain(column)} is empty")
-        return answer if self.spec.labels is None else self._label(answer, row)
+        return (self._label(answer, row),)
+
+    @cached_property
+    def _free(self) -> FreeAnswers:
+        return FreeAnswers(self.spec)
 
     def _label(self, source: str, row: Row) -> str:
         assert self.spec.labels is not None
@@ -133,17 +144,7 @@ def _text(row: Row, column: str) -> str | None:
         return None
     if not isinstance(value, str):
         raise UserError(f"{row.where}: {plain(column)} must be text, not {short(value)}")
-    return _encodable(value, row, column)
-
-
-def _encodable(text: str, row: Row, column: str) -> str:
-    """JSON can escape half of a surrogate pair, which no file or tokenizer can hold."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        half = f"\\u{ord(text[error.start]):04x}"
-        raise UserError(f"{row.where}: {plain(column)} holds {half}, half a character") from None
-    return text
+    return encodable(value, row, column)
 
 
 # -- the data of a task -------------------------------------------------------------------------

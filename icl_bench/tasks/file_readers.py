@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from icl_bench.errors import UserError
 from icl_bench.table_files import csv_rows, gunzip, parquet_table, refusing_damaged_parquet
-from icl_bench.tasks.splits import Row, Split, no_column
+from icl_bench.tasks.spec import Holdout
+from icl_bench.tasks.splits import Row, Split, hold_out, no_column, rows_digest
 from icl_bench.text_files import decode, parse_json, read_file
 from icl_bench.wording import one_line, short
 
@@ -33,6 +35,19 @@ def read_split(path: Path, split: str, columns: Mapping[str, str]) -> Split:
     if not rows:
         raise UserError(f"{path}: has no rows")
     return Split(split, path.name, hashlib.sha256(raw).hexdigest(), rows)
+
+
+def read_cut(path: Path, holdout: Holdout, columns: Mapping[str, str]) -> dict[str, Split]:
+    """Read one file and cut the test split from its rows. Raises ``UserError``."""
+    whole = read_split(path, "all", columns)
+    found = {}
+    for split, part in hold_out(len(whole.rows), holdout.share, holdout.seed).items():
+        rows = [whole.rows[i] for i in part]
+        if not rows:
+            raise UserError(f"{path}: its holdout leaves no {split} row of {len(whole.rows):,}")
+        digest = rows_digest([row.cells for row in rows])
+        found[split] = Split(split, f"{path.name}:{split}", digest, rows)
+    return found
 
 
 def _jsonl_rows(content: bytes, shown: str) -> Iterator[Row]:
@@ -69,6 +84,14 @@ def _parquet_rows(content: bytes, shown: str, columns: Mapping[str, str]) -> Ite
 def wanted_columns(columns: Mapping[str, str], there: Sequence[str], shown: str) -> list[str]:
     """The columns to read of a table: those of the template's fields, and ``id`` if it has one."""
     for column in columns.values():
-        if column not in there:
+        if _stored_in(column, there) not in there:
             raise UserError(no_column(shown, column, there))
-    return sorted({*columns.values(), "id"} & set(there))
+    found = {_stored_in(column, there) for column in columns.values()}
+    # a path may name a column whose value tells which item is meant
+    named = {part for c in columns.values() for part in re.findall(r"=([^.=]+)", c)}
+    return sorted({*found, *named, "id"} & set(there))
+
+
+def _stored_in(column: str, there: Sequence[str]) -> str:
+    """The column itself, or the one that a path begins with."""
+    return column if column in there else column.partition(".")[0]

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
-import numpy as np
-
 from icl_bench.errors import UserError
 from icl_bench.tasks.file_readers import wanted_columns
 from icl_bench.tasks.spec import HubSource
-from icl_bench.tasks.splits import Row, Source, Split, rows_digest
+from icl_bench.tasks.splits import Row, Source, Split, hold_out, rows_digest
 from icl_bench.wording import one_line
 
 HUB_SECONDS = 5.0
@@ -37,10 +34,9 @@ def from_hub(task: str, hub: HubSource, columns: Mapping[str, str]) -> Source:
     if hub.holdout is None:
         cells["test"] = _hub_rows(hub, hub.test, columns, unreachable)
     else:
-        rows, share = cells["train"], hub.holdout.share
-        order = np.random.default_rng(hub.holdout.seed).permutation(len(rows))
-        cut = math.ceil(share * len(rows))
-        cells = {"train": [rows[i] for i in order[cut:]], "test": [rows[i] for i in order[:cut]]}
+        rows = cells["train"]
+        parts = hold_out(len(rows), hub.holdout.share, hub.holdout.seed)
+        cells = {split: [rows[i] for i in part] for split, part in parts.items()}
     splits = {}
     for split, rows in cells.items():
         if not rows:

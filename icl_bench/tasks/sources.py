@@ -15,7 +15,7 @@ from pathlib import Path
 
 from icl_bench.errors import UserError
 from icl_bench.registry import TASK_SOURCES
-from icl_bench.tasks.file_readers import read_split
+from icl_bench.tasks.file_readers import read_cut, read_split
 from icl_bench.tasks.hub import HubError, from_hub, hub_name
 from icl_bench.tasks.spec import TaskSpec
 from icl_bench.tasks.splits import Source, source_of_rows
@@ -49,11 +49,21 @@ def find_source(spec: TaskSpec, data_dir: Path | None) -> Source:
 def own_files(spec: TaskSpec, data_dir: Path | None) -> Source:  # noqa: ARG001
     """The files that the task file names."""
     data = spec.data
+    if data.file is not None:
+        return _one_file(spec, data.file)
     assert data.train is not None, "the task names its files"
     assert data.test is not None, "train and test files come together"
     train = read_split(data.train, "train", data.fields)
     test = read_split(data.test, "test", data.fields)
     return Source(f"files {data.train} and {data.test}", train, test, data.fields)
+
+
+def _one_file(spec: TaskSpec, path: Path) -> Source:
+    data = spec.data
+    assert data.holdout is not None, "a single file comes with a holdout"
+    splits = read_cut(path, data.holdout, data.fields)
+    cut = f"test: {data.holdout.share:g} of its rows by seed {data.holdout.seed}"
+    return Source(f"file {path} ({cut})", splits["train"], splits["test"], data.fields)
 
 
 def embedded(spec: TaskSpec, data_dir: Path | None) -> Source:  # noqa: ARG001
@@ -75,7 +85,10 @@ def data_folder_or_hub(spec: TaskSpec, data_dir: Path | None) -> Source:
     data, tried = spec.data, "no data folder is given"
     if data_dir is not None:
         folder = data_dir / (data.folder or spec.name)
-        train_path, test_path = _stored(folder, "train"), _stored(folder, "test")
+        if data.file is not None and (folder / data.file).is_file():
+            return _one_file(spec, folder / data.file)
+        names = () if data.file else ("train", "test")
+        train_path, test_path = [_stored(folder, name) for name in names] or [None, None]
         if train_path and test_path:
             train = read_split(train_path, "train", data.fields)
             test = read_split(test_path, "test", data.fields)
@@ -83,7 +96,11 @@ def data_folder_or_hub(spec: TaskSpec, data_dir: Path | None) -> Source:
         if train_path or test_path:
             lacking = "test" if train_path else "train"
             raise UserError(f"{folder}: {lacking}.jsonl (or .jsonl.gz) is missing")
-        tried = f"{folder} has no train.jsonl" if folder.is_dir() else f"there is no {folder}"
+        tried = (
+            f"{folder} has no {data.file or 'train.jsonl'}"
+            if folder.is_dir()
+            else f"there is no {folder}"
+        )
     advice = f"Give the data folder (--data-dir, or {DATA_DIR_VARIABLE})"
     if data.hub is None:
         raise UserError(f"{spec.name}: no data: {tried}. {advice}")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import string
+import warnings
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from icl_bench.frozen import Frozen
+from icl_bench.metrics.exact_match import normalised
 from icl_bench.registry import METRICS, TASK_SOURCES
 
 
@@ -70,6 +73,10 @@ class DataSpec(Frozen):
     hub: HubSource | None = None
     train: Path | None = None
     test: Path | None = None
+    file: Path | None = None
+    """One file with all rows, of which ``holdout`` cuts the test split: in ``folder`` where that is
+    given, else relative to the task file."""
+    holdout: Holdout | None = None
     embedded: Literal["stdlib", "stdlib-six"] | None = None
     """Built from the running Python's own sources: :mod:`icl_bench.tasks.stdlib_docstrings`."""
     source: str | None = None
@@ -77,13 +84,16 @@ class DataSpec(Frozen):
     source_options: dict[str, Any] | None = None
     """What a ``source`` is told: for it to check."""
     fields: dict[str, str] = Field(min_length=1)
-    """Template field -> column of the data file."""
+    """Template field -> column of the data file, or a path to what lies in one
+    (:meth:`icl_bench.tasks.splits.Row.cell`)."""
 
     @property
     def kind(self) -> str:
         """Its name in :data:`icl_bench.registry.TASK_SOURCES`."""
         if self.source is not None:
             return self.source
+        if self.file is not None and self.folder is None:
+            return "files"
         return "embedded" if self.embedded else "files" if self.train else "folder"
 
     @model_validator(mode="after")
@@ -101,6 +111,23 @@ class DataSpec(Frozen):
             raise ValueError("give train and test files, or a folder/hub, or embedded: not several")
         if self.embedded and (self.hub or self.folder):
             raise ValueError("give embedded, or a folder/hub: not both")
+        return self
+
+    @model_validator(mode="after")
+    def _one_file(self) -> DataSpec:
+        if (self.file is None) != (self.holdout is None):
+            missing = "holdout" if self.holdout is None else "file"
+            raise ValueError(
+                f"file and holdout (its test split) come together: {missing} is missing"
+            )
+        if self.file is None:
+            return self
+        if self.source or self.train or self.test or self.embedded:
+            raise ValueError("give one file with a holdout, or another source: not both")
+        if self.folder is None and self.hub:
+            raise ValueError("give a file, or a folder/hub: not both")
+        if self.folder and (self.file.is_absolute() or ".." in self.file.parts):
+            raise ValueError(f"file is in the folder {self.folder}: give its name there")
         return self
 
 
@@ -190,6 +217,54 @@ class Labels(Frozen):
         return label.replace("_", " ") if self.style == "words" else label
 
 
+class AnswerRule(Frozen):
+    """What of a free answer's text is compared with the right answers."""
+
+    extract: str | None = None
+    """A regular expression; its first group is compared, of the text and of right answers alike."""
+    take: Literal["first", "last"] = "first"
+    """Which match of the text counts."""
+    unanswerable: str | None = None
+    """What demonstrations write where a question has no answer: its right answer is the empty one,
+    and an answer that is this text is read as the empty one."""
+
+    @field_validator("extract")
+    @classmethod
+    def _has_a_group(cls, pattern: str | None) -> str | None:
+        if pattern is None:
+            return None
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of what a later Python may read otherwise
+                found = re.compile(pattern)
+        except (re.error, OverflowError, RecursionError) as error:
+            raise ValueError(f"not a regular expression: {error} in {pattern!r}") from None
+        if not found.groups:
+            raise ValueError(
+                f"has no group: put what is compared in parentheses, like '#### (.+)' "
+                f"(got {pattern!r})"
+            )
+        return pattern
+
+    @field_validator("unanswerable")
+    @classmethod
+    def _is_a_word(cls, text: str | None) -> str | None:
+        if text is not None and (not normalised(text) or text != text.strip()):
+            raise ValueError(
+                f"must be a text that can be told from an empty answer, without blanks around it, "
+                f"like unanswerable (got {text!r})"
+            )
+        return text
+
+    @model_validator(mode="after")
+    def _says_something(self) -> AnswerRule:
+        if self.extract is None and self.unanswerable is None:
+            raise ValueError("say extract, unanswerable or both")
+        if self.extract is None and self.take != "first":
+            raise ValueError("take says which match of extract counts, and extract is missing")
+        return self
+
+
 class TestRows(Frozen):
     """Which rows of the test file are asked."""
 
@@ -225,6 +300,10 @@ class TaskSpec(Frozen):
     pool: Pool = Pool()
     max_answer_tokens: Count = 128
     """Free text ends at the separator or after this many tokens."""
+    answer: AnswerRule | None = None
+    """Absent where free text is compared as it stands."""
+    stop: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    """Texts that end free text, beside the separator."""
     license: str = ""
     source: str = ""
 
@@ -242,7 +321,26 @@ class TaskSpec(Frozen):
         if wrong := sorted(n for n in self.metrics if METRICS[n].answers not in (usual, "any")):
             reason = "for free text" if self.labels else "for labels, and 'labels:' is missing"
             raise ValueError(f"metric {wrong[0]} is {reason}")
+        self._check_free_text()
         return self
+
+    def _check_free_text(self) -> None:
+        """Refuse what is for free text alone, and what a metric cannot compare."""
+        if self.labels and (self.answer or self.stop):
+            raise ValueError(
+                f"{'answer' if self.answer else 'stop'} is for free text, not for labels"
+            )
+        if blank := [text for text in self.stop or () if not text.strip(" \t")]:
+            raise ValueError(
+                f"stop must not be blank: an answer begins with a space ({blank[0]!r})"
+            )
+        if self.answer and self.answer.unanswerable:
+            for name in self.metrics:
+                if not METRICS[name].compares_empty:
+                    raise ValueError(
+                        f"metric {name} has no score where the right answer is the empty one, "
+                        "which answer.unanswerable stands for; leave one of them out"
+                    )
 
     def _refuse_escaped(self, names: set[str]) -> None:
         """Refuse ``{{text}}``, which shows the name of a field in braces, the same in all rows."""
@@ -253,6 +351,11 @@ class TaskSpec(Frozen):
                     f"the template writes {{{{{escaped}}}}}, which shows the word {escaped} in "
                     f"braces; for the row's own write {{{escaped}}}"
                 )
+
+    def stops_beside(self, always: str) -> tuple[str, ...]:
+        """What ends free text: its own stops, and what always does unless it holds one of them."""
+        own = self.stop or ()
+        return own if any(stop in always for stop in own) else (*own, always)
 
     @property
     def is_classification(self) -> bool:

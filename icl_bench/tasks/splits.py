@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from icl_bench.errors import UserError
-from icl_bench.wording import one_line, plain
+from icl_bench.wording import one_line, plain, short
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +25,44 @@ class Row:
     cells: Mapping[str, Any]
 
     def cell(self, column: str) -> Any:
-        """One cell. Raises ``UserError`` that names the columns there are."""
-        if column not in self.cells:
-            raise UserError(no_column(self.where, column, self.cells))
-        return self.cells[column]
+        """One cell, or what lies in one, by its path: ``ctxs.0.text``.
+
+        A step of a path is a name, the number of a list's item from 0, or ``label=answerKey``: the
+        first item of a list whose ``label`` is the row's ``answerKey``. What lies in a missing
+        value is missing. Raises ``UserError`` that names what there is.
+        """
+        first, *steps = column.split(".")
+        if column in self.cells or not steps or first not in self.cells:
+            if column not in self.cells:
+                raise UserError(no_column(self.where, column, self.cells))
+            return self.cells[column]
+        value, at = self.cells[first], first
+        for step in steps:
+            if value is None:
+                return None
+            value = self._step(value, step, at)
+            at = f"{at}.{step}"
+        return value
+
+    def _step(self, value: Any, step: str, at: str) -> Any:
+        name, sign, other = step.partition("=")
+        if isinstance(value, Mapping) and step in value:
+            return value[step]
+        if isinstance(value, Mapping):
+            there = f"has {one_line(', '.join(map(plain, value))) or 'nothing'}"
+        elif not isinstance(value, list):
+            there = f"is {short(value)}, with nothing in it"
+        elif step.isascii() and step.isdigit() and int(step[:9]) < len(value):
+            return value[int(step[:9])]
+        elif sign:
+            wanted = self.cell(other)
+            for item in value:
+                if isinstance(item, Mapping) and name in item and item[name] == wanted:
+                    return item
+            there = f"has no item whose {plain(name)} is {plain(other)}, {short(wanted)}"
+        else:
+            there = f"is a list of {len(value):,}"
+        raise UserError(one_line(f"{self.where}: no {plain(step)} in {plain(at)}, which {there}"))
 
 
 @dataclass(frozen=True)
@@ -54,6 +92,27 @@ def no_column(where: str, column: str, columns: Iterable[str]) -> str:
     """What to say of a column that is not there."""
     there = ", ".join(plain(c) for c in columns) or "none"
     return one_line(f"{where}: no column {column!r}; columns: {there}")
+
+
+def encodable(text: str, row: Row, column: str) -> str:
+    """The text itself. JSON can escape half of a surrogate pair, which no file or tokenizer can
+    hold: raises ``UserError``.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(text[error.start]):04x}"
+        raise UserError(f"{row.where}: {plain(column)} holds {half}, half a character") from None
+    return text
+
+
+def hold_out(count: int, share: float, seed: int) -> dict[str, np.ndarray]:
+    """The rows of each split of a set that has none (:class:`icl_bench.tasks.spec.Holdout`)."""
+    import numpy as np
+
+    order = np.random.default_rng(seed).permutation(count)
+    cut = math.ceil(share * count)
+    return {"train": order[cut:], "test": order[:cut]}
 
 
 def rows_digest(rows: Sequence[Mapping[str, Any]]) -> str:

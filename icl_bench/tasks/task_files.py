@@ -43,9 +43,10 @@ def load_task(name_or_path: str | Path) -> TaskSpec:
         return _parse_task(shelf[name].read_bytes(), f"tasks/{name}.yaml")
     path = Path(name)
     spec = _parse_task(read_file(path), name)
-    if spec.data.train is None or spec.data.test is None:
+    if spec.data.kind != "files":
         return spec
-    places = {"train": path.parent / spec.data.train, "test": path.parent / spec.data.test}
+    named = {name: getattr(spec.data, name) for name in ("train", "test", "file")}
+    places = {name: path.parent / file for name, file in named.items() if file is not None}
     return spec.model_copy(update={"data": spec.data.model_copy(update=places)})
 
 

@@ -172,7 +172,7 @@ class Finetuning:
                 margin=float(chance[first] - chance[second]), label_mass=1.0,
             ))  # fmt: skip
         opened.append(made, found.seconds)
-        scores = self.task.scores([p.gold for p in made], [p.prediction for p in made])
+        scores = self.task.scores(made)
         opened.finish([row.id for row in data.test], {
             **origin(self.task, examples.shown, self._versions),
             "demonstration_ids": [example.id for example in examples.shown],

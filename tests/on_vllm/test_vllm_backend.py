@@ -192,7 +192,7 @@ def test_rows_with_choices_of_their_own_are_answered_as_each_alone(data_dir: Pat
         )
         for row in range(4)
     ]
-    own += [Free("\n", 12), Free(" ", 3)]
+    own += [Free(("\n",), 12), Free((" ",), 3)]
 
     def said(todo: Sequence[int]) -> list[tuple[int, int | None, str | None]]:
         found = [answer for pack in vllm.answer(prompts, todo, own, 0) for answer in pack]
@@ -206,7 +206,7 @@ def test_free_text_ends_at_the_stop_and_is_that_of_the_other_backend(
 ):
     sweep = prepared("banking77", "10", data_dir, rows=12)
     ((_, prompts),) = sweep.plan.groups[0].group.prompts([10])
-    free = Free("\n", 12)
+    free = Free(("\n",), 12)
 
     def said(backend: Any) -> Sequence[str]:
         packs = backend.answer(prompts, range(12), [free] * 12, 0)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.cli.output.plan import in_bytes
 from icl_bench.cli.output.tables import empty_table, print_lines
-from icl_bench.wording import DASH, counted, rounded
+from icl_bench.wording import DASH, counted, percent, rounded
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -71,13 +72,15 @@ def _here_or_needed(record: dict[str, Any], needs: str) -> tuple[str, str]:
 
 def print_shown(shown: Shown, console: Console) -> None:
     """One prediction, its prompt first."""
+    from icl_bench.metrics.scores import SCORES, title
+
     row = shown.row
     print(shown.prompt)
     console.rule()
     verdict = {True: "right", False: "wrong", None: "free text"}[row["correct"]]
     facts = {
         "answer": row["prediction"],
-        "gold": f"{row['gold']} ({verdict})",
+        "gold": f"{listed_golds(row)} ({verdict})",
         "cell": f"{row['task']} {row['model']} {row['select']} {row['order']} k={row['k']} "
         f"draw={row['draw']}",
         "attention": row["attention"],
@@ -86,12 +89,24 @@ def print_shown(shown: Shown, console: Console) -> None:
         "prompt": shown.checked,
         "file": shown.file,
     }
+    if row.get("text") is not None:
+        read = "nothing can be extracted (invalid)" if not row["valid"] else "no answer"
+        facts["answer"] = row["prediction"] or read
+        facts = {"text": repr(row["text"]), **facts}
+    if scored := [f"{title(s)} {percent(row[s])}%" for s in SCORES if row.get(s) is not None]:
+        facts["scores"] = ", ".join(scored)
     if row.get("teaching"):
         facts["perturbed"] = row["teaching"]
     if row.get("probability") is not None:
         facts["probability"] = f"{row['probability']:.4f}, margin {row['margin']:.4f}"
     for name, value in facts.items():
         console.print(f"{name:>12}  {value}", soft_wrap=True)
+
+
+def listed_golds(row: Mapping[str, Any]) -> str:
+    """All right answers of a prediction."""
+    golds = row.get("golds") or (row["gold"],)
+    return " | ".join(gold or "no answer" for gold in golds)
 
 
 def print_tasks(records: list[dict[str, Any]], console: Console) -> None:

@@ -13,7 +13,7 @@ from icl_bench.analysis.saturation import saturation_said
 from icl_bench.analysis.words import curve_notes
 from icl_bench.cli.output.tables import empty_table, print_lines
 from icl_bench.demonstrations.selector_spec import cautions
-from icl_bench.metrics.scores import SCORES, STORED_SCORES, title
+from icl_bench.metrics.scores import SCORES, STORED_SCORES, corpus_numbers, title
 from icl_bench.models.attention_patterns import FULL
 from icl_bench.results.cells import SETTING, CellSpec
 from icl_bench.wording import DASH, counted, percent
@@ -139,11 +139,14 @@ def _curve_table(name: str, group: Any, settings: Mapping[str, int]) -> Table:
     for column in ("k", "draws", "test\nrows"):
         table.add_column(column, justify="right")
     scores = {} if free_text else dict(LABEL_SCORES)
-    scores |= {
-        _title(score): score
-        for score in SCORES
-        if group[score].notna().any() or (free_text and score in STORED_SCORES)
-    }
+    there = [score for score in SCORES if group[score].notna().any()]
+    if free_text:  # an import without any has the columns that every file has
+        scores |= {_title(score): score for score in there or STORED_SCORES}
+        many = {n: text for n, text in corpus_numbers().items() if group[n].notna().any()}
+        scores |= {_title(text): name for name, text in many.items()}
+        scores |= {"invalid\n%": "invalid"} if group["invalid"].notna().any() else {}
+    else:
+        scores |= {_title(score): score for score in there}
     metric = group["metric"].iloc[0]  # the interval is its own
     first, *others = sorted(scores, key=lambda name: scores[name] != metric)
     table.add_column(first, justify="right")
@@ -167,4 +170,4 @@ def _curve_table(name: str, group: Any, settings: Mapping[str, int]) -> Table:
 
 def _title(score: str) -> str:
     """What a score is called, on two lines where it is long: ``BERT`` above ``Score``."""
-    return re.sub(r"(?<=[A-Z])(?=[A-Z][a-z])", "\n", title(score))
+    return re.sub(r"(?<=[A-Z])(?=[A-Z][a-z])| ", "\n", title(score))

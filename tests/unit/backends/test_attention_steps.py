@@ -208,7 +208,7 @@ def packs_of(
     backend: TransformersBackend, prompts: PromptSet, pattern: Pattern, tokens: int = 1
 ) -> list[list[Answer]]:
     """Answers of so many tokens, by pack."""
-    free = [Free("\n", tokens)] * len(prompts)
+    free = [Free(("\n",), tokens)] * len(prompts)
     return list(backend.answer(prompts, range(len(prompts)), free, 0, pattern))
 
 
@@ -460,7 +460,7 @@ def test_room_for_an_answer_is_made_while_it_is_written(
 ) -> None:
     prompts = shared(3, [9, 4])
     backend.load_prefix(prompts)
-    pack = OpenPack.of(backend.cache, prompts.suffixes, [Free("\n", 10_000)] * 2)
+    pack = OpenPack.of(backend.cache, prompts.suffixes, [Free(("\n",), 10_000)] * 2)
     assert {held.tokens for held in pack._keys._held.values()} == {9}
     keys, like = PackKeys(2), torch.zeros(1, 3, 5, 4)
     keys.layer(0, like, 2).key[:] = 1.0

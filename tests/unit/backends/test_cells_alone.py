@@ -144,10 +144,10 @@ def test_other_chunks_make_other_bits(fresh):
 
 
 def test_free_answers_say_whether_they_were_cut(fresh):
-    cut = answered(fresh(), cell(2), decoding=Free("no such text", 5))
+    cut = answered(fresh(), cell(2), decoding=Free(("no such text",), 5))
     assert [answer.truncated for answer in cut] == [True] * len(QUERIES)
     text = str(cut[0].text)
-    stopped = answered(fresh(), cell(2), todo=[0], decoding=Free(text[1:3], 50))
+    stopped = answered(fresh(), cell(2), todo=[0], decoding=Free((text[1:3],), 50))
     assert [(answer.text, answer.truncated) for answer in stopped] == [
         (text.split(text[1:3])[0], False)
     ]

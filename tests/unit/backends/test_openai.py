@@ -46,7 +46,7 @@ def backend(url: str, **options: Any) -> OpenAIBackend:
 def answers(
     asked: OpenAIBackend, todo: list[int], prompts: PromptSet = PROMPTS, **decoding: Any
 ) -> list[Answer]:
-    free = Free(**{"stop": "\n", "max_tokens": 5, **decoding})
+    free = Free(**{"stops": ("\n",), "max_tokens": 5, **decoding})
     found = [a for pack in asked.answer(prompts, todo, [free] * len(prompts), 0) for a in pack]
     return sorted(found, key=lambda a: a.index)
 
@@ -96,9 +96,11 @@ def test_a_chat_server_gets_the_turns_of_a_conversation():
 def test_labels_have_room_for_a_tokenizer_that_needs_more_tokens_and_free_text_its_limit():
     with serving(echo) as server:
         made = backend(server.url)
+        answers(made, [0], max_tokens=5, of_labels=True)
         answers(made, [0], max_tokens=5)
-        answers(made, [0], max_tokens=5, stop="\n==\n")
-    assert [r["max_tokens"] for r in server.requests] == [18, 5]
+        answers(made, [0], max_tokens=5, stops=("\n==\n", "\n"))
+    assert [r["max_tokens"] for r in server.requests] == [18, 5, 5]
+    assert [r["stop"] for r in server.requests] == [["\n"], ["\n"], ["\n==\n", "\n"]]
 
 
 def test_tokens_are_counted_as_the_server_says():
@@ -147,7 +149,7 @@ def test_a_server_that_is_killed_and_comes_back_answers_the_rest():
 
     with serving(answer, port) as server:
         made = backend(server.url, concurrency=1)
-        packs = made.answer(PROMPTS, range(6), [Free("\n", 5)] * 6, 0)
+        packs = made.answer(PROMPTS, range(6), [Free(("\n",), 5)] * 6, 0)
         found = next(packs)
     back = threading.Event()
 
@@ -172,7 +174,7 @@ def test_what_was_answered_before_a_failure_is_kept():
 
     with serving(answer) as server:
         made = backend(server.url, concurrency=1)
-        packs = made.answer(PROMPTS, range(6), [Free("\n", 5)] * 6, 0)
+        packs = made.answer(PROMPTS, range(6), [Free(("\n",), 5)] * 6, 0)
         found: list[Answer] = []
         with pytest.raises(CellError, match=r"refuses the request.*too long"):
             deque(map(found.extend, packs))
@@ -265,7 +267,7 @@ def test_nonsense_with_status_200_fails_the_cell_and_is_said_on_one_line(
 ):
     prompts = PromptSet((), ((1,),), "demonstrations\n", (odd,))
     with pytest.raises(CellError, match=ODD[odd][1]) as raised:
-        deque(odd_backend.answer(prompts, [0], [Free("\n", 5)], 0))
+        deque(odd_backend.answer(prompts, [0], [Free(("\n",), 5)], 0))
     assert str(raised.value).startswith("the server answered with")
     assert str(raised.value).isprintable()
     assert len(str(raised.value)) < 500

@@ -269,7 +269,7 @@ def generated(model: Any, prompt: Ids, tokens: int, **options: Any) -> list[int]
 
 def test_free_answers_are_greedily_generated_text(load, references, tokenizer, kind):
     prompts = prompts_of(33, LENGTHS)
-    answers = run(load(kind, chunk_tokens=25), prompts, Free("no such text", 12))
+    answers = run(load(kind, chunk_tokens=25), prompts, Free(("no such text",), 12))
     for i, answer in enumerate(answers):
         tokens = generated(references[kind], prompts.ids(i), 12)
         assert answer.text == tokenizer.decode(tokens)
@@ -284,8 +284,21 @@ def test_free_text_is_cut_at_its_stop_even_inside_a_token_or_across_several(
     for i, _ in enumerate(LENGTHS):
         text = tokenizer.decode(generated(references[kind], prompts.ids(i), 12))
         for stop in (text[2:9], text[4:5], text[:3], text[-4:]):
-            (answer,) = run(backend, prompts, Free(stop, 12), [i])
+            (answer,) = run(backend, prompts, Free((stop,), 12), [i])
             assert answer.text == text.split(stop)[0]
+
+
+def test_the_earliest_of_several_stops_ends_free_text(load, references, tokenizer, kind):
+    prompts = prompts_of(33, LENGTHS)
+    tokens = generated(references[kind], prompts.ids(0), 12)
+    written = [tokenizer.decode(tokens[: n + 1]) for n in range(12)]
+    text = written[-1]
+    for stops in ((text[6:9], text[2:5]), ("no such text", text[-4:]), (text[4:9], text[5:6])):
+        (answer,) = run(load(kind), prompts, Free(stops, 12), [0])
+        # as soon as one stop is whole, the earliest of those that are
+        so_far = next(part for part in written if any(stop in part for stop in stops))
+        first = min(so_far.index(stop) for stop in stops if stop in so_far)
+        assert (answer.text, answer.truncated) == (so_far[:first], False)
 
 
 def test_free_text_ends_at_the_models_end_token(folders, tokenizer, references, tmp_path, kind):
@@ -300,7 +313,7 @@ def test_free_text_ends_at_the_models_end_token(folders, tokenizer, references, 
     backend = TransformersBackend.load(
         tmp_path / "ending", tokenizer, dtype="float32", device="cpu"
     )
-    for i, answer in enumerate(run(backend, prompts, Free("no such text", 12))):
+    for i, answer in enumerate(run(backend, prompts, Free(("no such text",), 12))):
         full = found[i]
         stops = {end, 0, tokenizer.eos_token_id}
         kept = next((full[:n] for n, t in enumerate(full) if t in stops), full)
@@ -324,7 +337,7 @@ def own_decoding(tokenizer: Any, row: int) -> Decoding:
         return Greedy(compile_labels(choices_of(row), tokenizer))
     if row % 3 == 1:
         return Exact(label_trie(label_ids(tokenizer, choices_of(row))))
-    return Free("e" if row % 2 else "no such text", 3 + row % 5)
+    return Free(("e" if row % 2 else "no such text",), 3 + row % 5)
 
 
 @pytest.mark.parametrize("prefix", [0, 33])
@@ -351,7 +364,16 @@ def test_greedy_rows_are_packed_whatever_their_choices_and_exact_ones_where_they
     same_tree = Exact(tree.trie)
     other_tree = Exact(label_trie(label_ids(tokenizer)))
     own = [Greedy(compile_labels(choices_of(row), tokenizer)) for row in range(4)]
-    own += [tree, other_tree, same_tree, tree, Free("e", 2), Free("x", 5), Free("e", 3), own[1]]
+    own += [
+        tree,
+        other_tree,
+        same_tree,
+        tree,
+        Free(("e",), 2),
+        Free(("x",), 5),
+        Free(("e",), 3),
+        own[1],
+    ]
     packs = packs_of(load("llama"), prompts, own, range(12))
     assert [[answer.index for answer in pack] for pack in packs] == [
         [0, 1, 2, 3, 11], [4, 6, 7], [5], [8, 9, 10]
@@ -365,7 +387,7 @@ def test_a_row_that_is_answered_at_length_needs_no_more_room_in_a_window_than_it
     from icl_bench.models.attention_patterns import parse
 
     prompts, backend = prompts_of(20, [3, 3]), load("llama")
-    own = [Free("\n", 2), Free("\n", 50)]
+    own = [Free(("\n",), 2), Free(("\n",), 50)]
     pattern = parse("approx:16,4")
     assert len(list(backend.answer(prompts, [0], own, 0, pattern))) == 1
     with pytest.raises(CellError, match="here 51 tokens"):
@@ -376,7 +398,7 @@ def test_a_row_that_is_answered_at_length_needs_no_more_room_in_a_window_than_it
 
 
 def decodings(greedy: Greedy, exact: Exact) -> list[Decoding]:
-    return [greedy, exact, Free("e", 8)]
+    return [greedy, exact, Free(("e",), 8)]
 
 
 def assert_same(found: Sequence[Answer], expected: Sequence[Answer]) -> None:

@@ -86,7 +86,7 @@ def decodings(tokenizer: Any) -> list[Decoding]:
     """Two queries are answered greedily, two exactly, two freely."""
     greedy = Greedy(compile_labels(ANSWERS, tokenizer))
     exact = Exact(label_trie([tuple(tokenizer(answer)["input_ids"]) for answer in ANSWERS]))
-    return [greedy, greedy, exact, exact, Free("\n", 2), Free("\n", 2)]
+    return [greedy, greedy, exact, exact, Free(("\n",), 2), Free(("\n",), 2)]
 
 
 def ids(count: int, seed: int) -> Ids:
@@ -273,7 +273,7 @@ def test_waits_of_a_step_do_not_grow_with_the_layers(
     load: Loaded, tokenizer: Any, present: Card, tmp_path: Path, text: str
 ) -> None:
     prompts, pattern, waits = shared(), parse(text), {}
-    free = [Free("no such text", 3)] * len(prompts)
+    free = [Free(("no such text",), 3)] * len(prompts)
     for layers in (1, 4):
         config = tiny_config("llama", len(tokenizer))
         config.num_hidden_layers = layers

@@ -119,7 +119,7 @@ def test_how_the_cache_is_stored_is_handed_on_and_part_of_the_identity(engine: E
 # -- calls --------------------------------------------------------------------------------------
 
 PROMPTS = PromptSet((1, 2, 3), tuple((10 + i,) for i in range(150)))
-ANSWER = [Free("\n", 5)] * len(PROMPTS)
+ANSWER = [Free(("\n",), 5)] * len(PROMPTS)
 
 
 def packs(
@@ -155,3 +155,11 @@ def test_the_seconds_of_a_call_are_counted_before_its_answers_are_handed_out(eng
     backend, seen = started(), [0.0]
     packs(backend, range(150), lambda _: seen.append(backend.counters.seconds))
     assert seen == sorted(set(seen))
+
+
+def test_an_engine_is_told_all_stops_and_the_earliest_ends_the_text(engine: Engine):
+    free = Free(("s", "e"), 5)  # the engine answers "yes"
+    backend = started()
+    found = [a for pack in backend.answer(PROMPTS, [0], [free] * len(PROMPTS), 0) for a in pack]
+    assert [a.text for a in found] == ["y"]
+    assert backend.sampling(free).stop == ["s", "e"]

@@ -96,23 +96,32 @@ def test_scores_have_names_columns_and_titles():
         "rouge2": ("rouge2", "ROUGE-2"),
         "rougeL": ("rougeL", "ROUGE-L"),
         "bertscore": ("bertscore", "BERTScore"),
+        "exact_match": ("exact_match", "exact match"),
+        "f1": ("f1", "F1"),
+        "numeric": ("numeric", "equal number"),
+        "bleu": ("bleu", "BLEU"),
+        "chrf": ("chrf", "chrF"),
     }
-    assert scores.score_columns() == ("rouge1", "rouge2", "rougeL", "bertscore")
-    assert scores.numbers_of_many() == {"macro_f1": "macro-F1"}
-    assert [scores.title(name) for name in ("rougeL", "chrf")] == ["ROUGE-L", "chrf"]
+    assert scores.score_columns() == (
+        "rouge1", "rouge2", "rougeL", "bertscore", "exact_match", "f1", "numeric", "bleu", "chrf"
+    )  # fmt: skip
+    assert scores.numbers_of_many() == {
+        "macro_f1": "macro-F1", "corpus_bleu": "corpus BLEU", "corpus_chrf": "corpus chrF"
+    }  # fmt: skip
+    assert [scores.title(name) for name in ("rougeL", "meteor")] == ["ROUGE-L", "meteor"]
 
 
 def test_a_task_is_compared_by_the_first_score_of_its_first_metric():
     assert scores.first_measures({
         "labels": ["accuracy", "macro_f1"], "many": ["macro_f1", "accuracy"],
-        "texts": ["rouge", "bertscore"], "theirs": ["chrf", "rouge"], "none": [],
+        "texts": ["rouge", "bertscore"], "theirs": ["meteor", "rouge"], "none": [],
     }) == {"labels": "accuracy", "texts": "rouge1"}  # fmt: skip
 
 
 def test_metrics_of_a_task_are_made_by_name():
     assert [type(m) for m in scores.metrics_of(["rouge", "accuracy"])] == [Rouge, Accuracy]
     with pytest.raises(KeyError):
-        scores.metrics_of(["chrf"])
+        scores.metrics_of(["meteor"])
 
 
 def test_a_metric_without_scores_of_single_answers_gives_none():

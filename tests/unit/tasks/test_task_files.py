@@ -44,8 +44,12 @@ def complaint(tmp_path: Path):
     return complain
 
 
-def test_the_shipped_tasks_are_the_six_of_the_paper_and_the_embedded_ones():
-    assert known_tasks() == (
+FREE = ("commonsenseqa_free", "gsm8k", "gsm8k_answers", "nq_open", "nq_open_passage", "squad2",
+        "webquestions")  # fmt: skip
+
+
+def test_the_shipped_tasks_are_the_six_of_the_paper_the_embedded_ones_and_those_of_free_answers():
+    others = (
         "banking77",
         "clinic150",
         "nlu",
@@ -55,6 +59,7 @@ def test_the_shipped_tasks_are_the_six_of_the_paper_and_the_embedded_ones():
         "trec",
         "trec_fine",
     )
+    assert known_tasks() == tuple(sorted((*others, *FREE)))
 
 
 @pytest.mark.parametrize("name", known_tasks())
@@ -70,10 +75,28 @@ def test_a_shipped_task_is_named_like_its_file_and_says_its_license_and_source(n
 
 
 @pytest.mark.parametrize(
-    "name", [n for n in known_tasks() if n not in ("samsum", "stdlib", "stdlib_six")]
+    "name", [n for n in known_tasks() if n not in ("samsum", "stdlib", "stdlib_six", *FREE)]
 )
 def test_the_papers_test_rows_are_asked_of_the_tasks_that_have_them(name: str):
     assert load_task(name).test.ids == "paper"
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "shown"),
+    [("gsm8k", "test-0", "18"), ("gsm8k_answers", "test-0", "18"),
+     ("commonsenseqa_free", "1afa02df02c908a558b4036e80242fac", "bank"),
+     ("nq_open_passage", "nq-open-0", "Wilhelm Conrad Röntgen"),
+     ("nq_open", "nq-open-dev-0", "14 December 1972 UTC"),
+     ("squad2", "68cf05f67fd29c6f129fe2fb9", "France"),
+     ("webquestions", "wqs000001", "Lawyer")],
+)  # fmt: skip
+def test_a_task_of_free_answers_has_the_right_answer_of_a_known_row(
+    name: str, asked: str, shown: str, data_dir: Path
+):
+    rows = load_data(load_task(name), data_dir=data_dir)
+    (row,) = [e for e in (*rows.train, *rows.test_pool) if e.id == asked]
+    assert (row.golds or (row.answer,))[0] == shown
+    assert len(rows.test) == 250
 
 
 @pytest.mark.parametrize("name", ["banking77", "clinic150", "nlu", "trec", "trec_fine"])

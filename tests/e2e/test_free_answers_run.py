@@ -1,0 +1,52 @@
+"""Free answers of a real model to real questions, from the command line to the report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.program import Run
+
+pytestmark = pytest.mark.slow
+ASKED = ("--model", "gemma3-270m", "--dtype", "float32", "--k", "1,2", "--draws", "2")
+
+
+def test_short_answers_are_compared_with_all_right_ones(
+    program: Run, data_dir: Path, tmp_path: Path
+):
+    results = ("--results", tmp_path / "results")
+    data = ("--data-dir", data_dir)
+    done = program("run", "--task", "squad2", *ASKED, "--test-size", "6", *data, *results)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(program("summary", "--json", *results).stdout)
+    assert {(row["k"], row["metric"]) for row in found["curves"]} == {
+        (1, "exact_match"),
+        (2, "exact_match"),
+    }
+    shown = json.loads(
+        program("show", "--task", "squad2", "--k", 1, "--json", *data, *results).stdout
+    )
+    assert "hash checked" in shown["checked"]
+    assert shown["text"].strip()
+    done = program("leaderboard", *results, "--out", tmp_path / "board.csv")
+    assert done.returncode == 0, done.stderr
+    assert "exact_match" in (tmp_path / "board.csv").read_text(encoding="utf-8")
+    done = program("report", *results, *data, "--out", tmp_path / "page.html")
+    assert done.returncode == 0, done.stderr
+    assert "exact match" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    done = program("check", "--baseline", tmp_path / "results", *results)
+    assert done.returncode == 0, done.stderr
+    assert "exact" in done.stdout
+
+
+def test_a_number_is_taken_out_of_a_worked_solution(program: Run, data_dir: Path, tmp_path: Path):
+    results, data = ("--results", tmp_path / "results"), ("--data-dir", data_dir)
+    words = ("--k", "2", "--draws", "1", "--test-size", "2")
+    done = program("run", "--task", "gsm8k", *ASKED[:4], *words, *data, *results)
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(
+        program("show", "--task", "gsm8k", "--k", 2, "--json", *data, *results).stdout
+    )
+    assert shown["gold"].isdigit()
+    assert f"#### {shown['prediction']}" in shown["text"] or not shown["valid"]

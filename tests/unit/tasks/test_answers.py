@@ -1,0 +1,270 @@
+"""What of free answers is compared, and where a task's right answers come from."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from icl_bench.errors import UserError
+from icl_bench.tasks.answers import extracted
+from icl_bench.tasks.examples import TaskData, load_data
+from icl_bench.tasks.spec import AnswerRule
+from icl_bench.tasks.splits import Row
+from icl_bench.tasks.task_files import load_task
+
+NUMBER = AnswerRule(extract=r"####\s*(.+)", take="last")
+WORD = AnswerRule(unanswerable="no answer")
+
+
+def task(folder: Path, rows: Any, **changes: Any) -> Path:
+    """A task of one file of which half are test rows."""
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / "rows.jsonl").write_text(text, encoding="utf-8")
+    spec = {
+        "name": "own",
+        "data": {
+            "file": "rows.jsonl",
+            "holdout": {"share": 0.5, "seed": 1},
+            "fields": {"question": "question", "answer": "answers"},
+        },
+        "template": {"input": "Q: {question}", "output": "A: {answer}"},
+        "metrics": ["exact_match"],
+        **changes,
+    }
+    path = folder / "own.yaml"
+    path.write_text(json.dumps(spec), encoding="utf-8")
+    return path
+
+
+def rows_of(*answers: Any) -> list[dict[str, Any]]:
+    return [{"id": f"r{n}", "question": f"q{n}", "answers": a} for n, a in enumerate(answers)]
+
+
+def loaded(folder: Path, *answers: Any, **changes: Any) -> TaskData:
+    return load_data(load_task(task(folder, rows_of(*answers), **changes)))
+
+
+def by_id(data: TaskData) -> dict[str, Any]:
+    return {e.id: e for e in (*data.train, *data.test_pool)}
+
+
+def refused(folder: Path, *answers: Any, **changes: Any) -> str:
+    with pytest.raises(UserError) as error:
+        loaded(folder, *answers, **changes)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+# -- what is extracted ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("5 + 5 = 10\n#### 10", "10"), ("#### 1 \n#### 2 ", "2"), ("the answer is 10", None), ("", None),
+     ("#### ", None), ("#### 3\n#### ", "3")],
+)  # fmt: skip
+def test_the_first_group_of_the_last_match_is_compared(text: str, found: str | None):
+    assert extracted(NUMBER, text) == found
+
+
+def test_the_first_match_counts_where_the_task_does_not_say_otherwise():
+    assert (
+        extracted(AnswerRule(extract=r"(\d+)|([a-z]+)"), "ab 1 2") == "1"
+    )  # "ab" has no first group
+
+
+def test_the_word_for_no_answer_is_read_as_the_empty_answer():
+    assert extracted(WORD, " No answer. ") == ""
+    assert extracted(WORD, "no answers") == "no answers"
+    assert extracted(WORD, " \n") is None  # which nobody has written down as an answer
+    both = AnswerRule(extract="is (.*)", unanswerable="unanswerable")
+    assert extracted(both, "it is unanswerable") == extracted(both, "Unanswerable") == ""
+    assert extracted(both, "it is so") == "so"
+    assert extracted(both, "what?") is None
+
+
+@given(st.text(max_size=40))
+def test_what_is_extracted_stands_in_the_text(text: str):
+    found = extracted(NUMBER, text)
+    assert found is None or (found in text and found == found.strip() and found)
+
+
+@pytest.mark.parametrize(
+    ("rule", "reason"),
+    [({"extract": "abc"}, "no group"), ({"extract": "(abc"}, "not a regular expression"),
+     ({"extract": "a{99999999999}(b)"}, "not a regular expression"), ({}, "say extract"),
+     ({"take": "last", "unanswerable": "none"}, "extract is missing"),
+     ({"unanswerable": "the"}, "told from an empty answer"), ({"unanswerable": " x"}, "without blanks")],
+)  # fmt: skip
+def test_a_rule_that_cannot_be_meant_is_refused(rule: dict[str, str], reason: str):
+    with pytest.raises(ValidationError, match=reason):
+        AnswerRule(**rule)
+
+
+# -- right answers --------------------------------------------------------------------------------
+
+
+def test_of_several_right_answers_demonstrations_show_the_first(tmp_path: Path):
+    found = by_id(loaded(tmp_path, ["Paris", "paris", "Paris"], ["Rome"], "Bonn", 7))
+    assert (found["r0"].answer, found["r0"].golds) == ("Paris", ("Paris", "paris"))
+    assert [(found[n].answer, found[n].golds) for n in ("r1", "r2", "r3")] == [
+        ("Rome", None), ("Bonn", None), ("7", None)
+    ]  # fmt: skip
+
+
+def test_right_answers_are_extracted_as_answers_are(tmp_path: Path):
+    rule = {"extract": r"####\s*(.+)", "take": "last"}
+    changes = {"answer": rule, "metrics": ["numeric"]}
+    found = by_id(loaded(tmp_path, "2+2=4\n#### 4", "#### 1,000", **changes))
+    assert (found["r0"].answer, found["r0"].golds) == ("2+2=4\n#### 4", ("4",))
+    said = refused(tmp_path, "2+2=4", "#### 1", **changes)
+    assert said.endswith("rows.jsonl:1: answer.extract finds nothing in answers, '2+2=4'")
+    said = refused(tmp_path, "#### four", "#### 1", **changes)
+    assert said.endswith("rows.jsonl:1: answers: 'four' is no number, for numeric")
+
+
+def test_an_empty_list_is_a_question_without_an_answer_where_the_task_has_a_word_for_it(
+    tmp_path: Path,
+):
+    word = {"answer": {"unanswerable": "unanswerable"}}
+    found = by_id(loaded(tmp_path, [], ["yes", "Yes!"], "", **word))
+    assert (found["r0"].answer, found["r0"].golds) == ("unanswerable", ("",))
+    assert found["r2"].golds == ("",)
+    assert found["r1"].golds == ("yes", "Yes!")
+    said = refused(tmp_path, ["yes"], [])
+    assert "rows.jsonl:2: answers is an empty list; what demonstrations write" in said
+    said = refused(tmp_path, ["yes"], [], **word, metrics=["f1", "rouge"])
+    assert "metric rouge has no score where the right answer is the empty one" in said
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [({"text": "x"}, "must be text or a list of texts, not a mapping"), (["a", None], "must be a list of texts"),
+     ([["a"]], "must be a list of texts"), (["a", " "], "is empty: it holds ' '"), (None, "is empty"),
+     ("  ", "is empty"), ("", "is empty"), ([""], "is empty"), (["\ud800"], "half a character")],
+)  # fmt: skip
+def test_what_is_no_right_answer_is_refused_with_its_row(tmp_path: Path, value: Any, reason: str):
+    said = refused(tmp_path, "fine", value)
+    assert "rows.jsonl:2: answers" in said
+    assert reason in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [({"answer": {"extract": "(x)"}}, "answer is for free text"), ({"stop": ["\n"]}, "stop is for free text")],
+)  # fmt: skip
+def test_labels_have_neither_stops_nor_extraction(tmp_path: Path, changes: Any, reason: str):
+    said = refused(tmp_path, "a", "b", labels={}, metrics=["accuracy"], **changes)
+    assert reason in said
+
+
+def test_a_blank_stop_is_refused(tmp_path: Path):
+    assert "an answer begins with a space" in refused(tmp_path, "a", "b", stop=["\n\n", " "])
+    refused(tmp_path, "a", "b", stop=[])
+
+
+# -- one file, and paths into its rows ------------------------------------------------------------
+
+
+def test_one_file_is_cut_by_the_rule_of_holdouts(tmp_path: Path):
+    data = loaded(tmp_path, *map(str, range(9)))
+    order = np.random.default_rng(1).permutation(9)
+    assert [e.answer for e in data.test_pool] == [str(i) for i in order[:5]]
+    assert [e.answer for e in data.train] == [str(i) for i in order[5:]]
+    assert sorted(data.files) == ["rows.jsonl:test", "rows.jsonl:train"]
+    assert not any("same rows" in note for note in data.notes)
+    assert "0.5 of its rows by seed 1" in data.origin
+
+
+def test_a_packed_file_in_the_data_folder_is_read(tmp_path: Path):
+    path = task(tmp_path, rows_of("a", "b", "c"))
+    (tmp_path / "data" / "sets").mkdir(parents=True)
+    packed = tmp_path / "data" / "sets" / "rows.jsonl.gz"
+    packed.write_bytes(gzip.compress((tmp_path / "rows.jsonl").read_bytes()))
+    spec = json.loads(path.read_text())
+    spec["data"] |= {"file": "rows.jsonl.gz", "folder": "sets"}
+    path.write_text(json.dumps(spec))
+    assert len(load_data(load_task(path), data_dir=tmp_path / "data").train) == 1
+    packed.unlink()
+    with pytest.raises(UserError, match=r"no data: .*sets has no rows\.jsonl\.gz"):
+        load_data(load_task(path), data_dir=tmp_path / "data")
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [({"holdout": None}, "holdout is missing"), ({"file": None}, "file is missing"),
+     ({"train": "a", "test": "b"}, "one file with a holdout, or another source"),
+     ({"folder": "x", "file": "../y.jsonl"}, "file is in the folder x")],
+)  # fmt: skip
+def test_a_file_that_is_one_source_of_several_is_refused(tmp_path: Path, data: Any, reason: str):
+    path = task(tmp_path, rows_of("a", "b"))
+    spec = json.loads(path.read_text())
+    spec["data"] |= data
+    path.write_text(json.dumps(spec))
+    with pytest.raises(UserError, match=reason):
+        load_task(path)
+
+
+def test_a_holdout_of_everything_is_refused(tmp_path: Path):
+    assert "its holdout leaves no train row of 1" in refused(tmp_path, "a")
+
+
+CELLS = {
+    "answerKey": "B", "a.b": "dotted", "ctxs": [{"text": "one"}, {"text": "two", "n": None}],
+    "choices": [{"label": "A", "text": "x"}, {"label": "B", "text": "y"}], "none": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [("answerKey", "B"), ("a.b", "dotted"), ("ctxs.0.text", "one"), ("ctxs.1.text", "two"),
+     ("choices.label=answerKey.text", "y"), ("none.0.text", None), ("ctxs.1.n.deeper", None)],
+)  # fmt: skip
+def test_a_path_leads_to_what_lies_in_a_cell(path: str, value: Any):
+    assert Row("f:1", CELLS).cell(path) == value
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [("ctxs.2.text", "f:1: no 2 in ctxs, which is a list of 2"), ("ctxs.0.title", "no title in ctxs.0, which has text"),
+     ("answerKey.x", "no x in answerKey, which is 'B', with nothing in it"), ("ctxs.-1.text", "no -1 in ctxs"),
+     ("nothing.0", "no column 'nothing.0'"), ("choices.label=none", "has no item whose label is none, None"),
+     ("choices.label=gone", "no column 'gone'"), ("ctxs.99999999999999999999", "is a list of 2")],
+)  # fmt: skip
+def test_a_path_that_leads_nowhere_is_refused(path: str, reason: str):
+    with pytest.raises(UserError) as error:
+        Row("f:1", CELLS).cell(path)
+    assert reason in str(error.value)
+
+
+@given(
+    st.lists(
+        st.sampled_from(["ctxs", "choices", "0", "1", "label=answerKey", "=", "text", "\n", ""])
+    )
+)
+def test_any_path_gives_a_value_or_is_refused(steps: list[str]):
+    with suppress(UserError):
+        Row("f:1", CELLS).cell(".".join(steps))
+
+
+def test_paths_lead_into_parquet_files_too(tmp_path: Path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [{"q": f"q{n}", "key": "B", "c": CELLS["choices"], "other": 1} for n in range(4)]
+    path = task(tmp_path, [])
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    spec = json.loads(path.read_text())
+    fields = {"question": "q", "answer": "c.label=key.text"}
+    spec["data"] |= {"file": "rows.parquet", "fields": fields}
+    path.write_text(json.dumps(spec))
+    assert {e.answer for e in load_data(load_task(path)).train} == {"y"}
