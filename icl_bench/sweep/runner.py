@@ -193,7 +193,8 @@ class Runner:
         outcome: Outcome,
     ) -> dict[str, Any]:
         """Answer what is left; returns what was measured of it beside its seconds."""
-        backend, decodings = self._loaded(), [self.plan.task.decoding] * len(prompts)
+        backend, asked = self._loaded(), group.group.queries(cell.spec.k)
+        decodings = self.plan.task.decodings(asked)
         start, tokens = backend.counters.seconds, backend.counters.prompt_tokens
         before = backend.counters.prefix_seconds
         for pack in backend.answer(prompts, todo, decodings, group.reserve, cell.pattern):
@@ -246,7 +247,7 @@ class _PredictionMaker:
 
     def __init__(self, task: TokenizedTask, group: PromptGroup, k: int, prompts: PromptSet) -> None:
         self._asked, self._labels = group.queries(k), task.data.labels
-        self._known = set(self._labels)
+        self._classes = task.data.spec.is_classification
         self._prompts, self._hashes = prompts, prompts.hashes()
         train, chosen = task.data.train, group.demonstrations(k)
         there = np.unique(chosen)
@@ -271,14 +272,15 @@ class _PredictionMaker:
     def make(self, answer: Answer) -> Prediction:
         """The prediction of one answer."""
         row = self._asked[answer.index]
-        text = self._labels[answer.label] if answer.label is not None else str(answer.text).strip()
+        among = row.choices or self._labels
+        text = among[answer.label] if answer.label is not None else str(answer.text).strip()
         own = self._own_ids[answer.index] if self._own_ids is not None else None
         return Prediction(
             test_id=row.id,
             gold=row.answer,
             prediction=text,
-            correct=text == row.answer if self._labels else None,
-            valid=text in self._known if self._labels else True,
+            correct=text == row.answer if self._classes else None,
+            valid=text in among if self._classes else True,
             prompt_tokens=len(self._prompts.prefix) + len(self._prompts.suffixes[answer.index]),
             cached_tokens=answer.cached_tokens,
             answer_tokens=answer.answer_tokens,
@@ -287,5 +289,5 @@ class _PredictionMaker:
             margin=answer.margin,
             label_mass=answer.label_mass,
             demonstration_ids=own,
-            truncated=None if self._labels else answer.truncated,
+            truncated=None if self._classes else answer.truncated,
         )

@@ -86,6 +86,8 @@ def print_shown(shown: Shown, console: Console) -> None:
         "prompt": shown.checked,
         "file": shown.file,
     }
+    if shown.choices:
+        facts["choices"] = " | ".join(shown.choices)
     if row.get("teaching"):
         facts["perturbed"] = row["teaching"]
     if row.get("probability") is not None:
