@@ -137,10 +137,7 @@ def _inside(answers: Sequence[str], spellings: Spellings) -> dict[bytes, list[in
     """Token ids by their bytes, for tokens whose bytes occur inside some answer."""
     encoded = map(str.encode, answers)
     pieces = {
-        text[i:j]
-        for text in encoded
-        for i in range(len(text))
-        for j in range(i + 1, len(text) + 1)
+        text[i:j] for text in encoded for i in range(len(text)) for j in range(i + 1, len(text) + 1)
     }
     return {piece: spellings[piece] for piece in pieces if piece in spellings}
 

@@ -85,7 +85,15 @@ def find_prediction(
     form = _form(meta, spec, piece)
     text = form.whole(() if trained else shown, query)
     checked = _checked(text, row, meta, form)
-    return Shown(row, text, shown, checked, storage.where(name), query.choices)
+    return Shown(row, text, shown, checked, storage.where(name), _choices(spec, query))
+
+
+def _choices(spec: TaskSpec, query: Example) -> tuple[str, ...]:
+    """A row's own choices, each behind its letter where it is answered by that."""
+    own = spec.labels.choices if spec.labels else None
+    if own is None or not spec.has_common_labels:
+        return query.choices
+    return tuple(query.fields[own].split("\n"))
 
 
 def _form(meta: Mapping[str, Any], spec: TaskSpec, piece: Piece) -> PromptForm:

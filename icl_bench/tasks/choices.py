@@ -121,12 +121,11 @@ def _check_text(row: Row, name: str, source: str, text: str) -> None:
     if text.splitlines() != [text]:
         raise UserError(f"{row.where}: {name}: the choice {short(text)} holds a line break")
     if text != text.strip():
-        raise UserError(f"{row.where}: {name}: the choice {short(text)} begins or ends with a space")
+        at = f"{row.where}: {name}"
+        raise UserError(f"{at}: the choice {short(text)} begins or ends with a space")
 
 
-def _gold(
-    labels: Labels, row: Row, listed: _Listed, value: Any, answer: str, name: str
-) -> int:
+def _gold(labels: Labels, row: Row, listed: _Listed, value: Any, answer: str, name: str) -> int:
     """Which choice the answer names, as ``labels.gold`` says: never guessed."""
     among = {"text": listed.texts, "key": listed.keys}.get(labels.gold)
     if among is None:

@@ -216,9 +216,7 @@ def load_data(
     )
 
 
-def _labels(
-    spec: TaskSpec, train: Sequence[Example], test: Sequence[Example]
-) -> tuple[str, ...]:
+def _labels(spec: TaskSpec, train: Sequence[Example], test: Sequence[Example]) -> tuple[str, ...]:
     """The labels that rows have in common: those of train; as letters, those of all choices."""
     if not spec.has_common_labels:
         return ()

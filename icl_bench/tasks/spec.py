@@ -270,10 +270,10 @@ class TaskSpec(Frozen):
         if wrong := sorted(n for n in self.metrics if METRICS[n].answers not in (usual, "any")):
             reason = "for free text" if self.labels else "for labels, and 'labels:' is missing"
             raise ValueError(f"metric {wrong[0]} is {reason}")
-        if not self.has_common_labels and self.labels:
-            if wrong := sorted(n for n in self.metrics if METRICS[n].needs_common_labels):
-                raise ValueError(f"metric {wrong[0]} is for labels that all rows share, and these "
-                                 "have choices of their own, written out")  # fmt: skip
+        apart = sorted(n for n in self.metrics if METRICS[n].needs_common_labels)
+        if apart and self.labels and not self.has_common_labels:
+            raise ValueError(f"metric {apart[0]} is for labels that all rows share, and these have "
+                             "choices of their own, written out")  # fmt: skip
         return self
 
     def _check_choices(self, own: str) -> None:
