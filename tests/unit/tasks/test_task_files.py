@@ -44,10 +44,11 @@ def complaint(tmp_path: Path):
     return complain
 
 
-def test_the_shipped_tasks_are_the_six_of_the_paper_and_the_embedded_ones():
+def test_the_shipped_tasks_are_the_six_of_the_paper_commonsenseqa_and_the_embedded_ones():
     assert known_tasks() == (
         "banking77",
         "clinic150",
+        "commonsenseqa",
         "nlu",
         "samsum",
         "stdlib",
@@ -70,7 +71,8 @@ def test_a_shipped_task_is_named_like_its_file_and_says_its_license_and_source(n
 
 
 @pytest.mark.parametrize(
-    "name", [n for n in known_tasks() if n not in ("samsum", "stdlib", "stdlib_six")]
+    "name",
+    [n for n in known_tasks() if n not in ("commonsenseqa", "samsum", "stdlib", "stdlib_six")],
 )
 def test_the_papers_test_rows_are_asked_of_the_tasks_that_have_them(name: str):
     assert load_task(name).test.ids == "paper"
@@ -164,7 +166,7 @@ def test_a_missing_field_is_named_with_the_line_it_belongs_under(complaint):
         ("{label}", "{label} x", ":6: template: output must hold one field, the answer, at its"),
         ('{text}"', '{txt}"', ":1: the template uses {txt}, which data.fields does not name"),
         ("name: mine", "name: my task", ":1: name: String should match pattern"),
-        ("words", "loud", ":9: labels.style: Input should be 'words' or 'as-is', not 'loud'"),
+        ("words", "loud", ":9: labels.style: Input should be 'words', 'as-is' or 'letters', not"),
         ("  test: test.csv\n", "", ":2: data: train and test files come together: test is missing"),
         ("style: words", "names: {a_b: {c: d}}", ":9: labels.names.a_b: Input should be a valid"),
     ],
@@ -263,4 +265,4 @@ def test_anchors_and_merges_are_taken_otherwise(tmp_path: Path):
 
 def test_an_unknown_field_that_comes_by_a_merge_is_named(complaint):
     merged = TASK.replace("labels: {", "labels: {<<: {colour: red}, ")
-    assert complaint(merged) == ":9: labels.colour: unknown field; known: names, style"
+    assert complaint(merged) == ":9: labels.colour: unknown field; known: choices, gold, names, normalize, style"
