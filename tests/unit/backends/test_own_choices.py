@@ -40,7 +40,7 @@ choice_lists = st.lists(
     min_size=2, max_size=5, unique=True,
 )  # fmt: skip
 rows = st.lists(st.tuples(choice_lists, st.integers(1, 12)), min_size=1, max_size=7)
-FEW = settings(max_examples=12, deadline=None)
+FEW = settings(max_examples=6, deadline=None)
 
 
 class Setup(SimpleNamespace):
