@@ -21,6 +21,7 @@ from support.models import (
     tokenized,
 )
 
+from icl_bench.backends.forward_check import check_forward
 from icl_bench.backends.interface import Answer, Exact, Greedy
 from icl_bench.backends.label_constraint import (
     compile_labels,
@@ -58,6 +59,7 @@ def setup(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     save_tiny_model(tiny_config(kind, len(tokenizer)), folder)
     torch.set_num_threads(1)
     loaded = LoadedModel.load(folder, tokenizer, None, "float32", "cpu")
+    check_forward(loaded)  # from here on its attention is ours
     return Setup(tokenizer=tokenizer, loaded=loaded, plain=plain_model(folder))
 
 
@@ -94,7 +96,9 @@ def summed_logs(setup: Setup, prompt: Ids, answers: Sequence[Ids]) -> np.ndarray
 
 
 @FEW
-@given(rows=rows, prefix=st.sampled_from([0, 20]), divided=st.sampled_from([None, "tokens", "bytes"]))
+@given(
+    rows=rows, prefix=st.sampled_from([0, 20]), divided=st.sampled_from([None, "tokens", "bytes"])
+)
 def test_each_rows_choices_are_scored_in_one_pack_as_by_forward_passes_of_the_plain_model(
     setup: Setup, rows: list[tuple[list[str], int]], prefix: int, divided: str | None
 ):
@@ -174,7 +178,9 @@ def test_an_automaton_is_the_same_with_spellings_that_are_at_hand(choices: list[
     fresh = compile_labels(written(choices), tokenizer)
     kept = compile_labels(written(choices), tokenizer, None, spellings_of(tokenizer))
     assert fresh.answers == kept.answers
-    for one, other in zip([*fresh.tokens, *fresh.targets], [*kept.tokens, *kept.targets], strict=True):
+    for one, other in zip(
+        [*fresh.tokens, *fresh.targets], [*kept.tokens, *kept.targets], strict=True
+    ):
         assert one.tolist() == other.tolist()
     assert fresh.decided.tolist() == kept.decided.tolist()
 

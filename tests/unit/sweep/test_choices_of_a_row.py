@@ -153,7 +153,10 @@ def test_copied_queries_have_the_choices_of_their_demonstration(tmp_path: Path):
     there = task(tmp_path / "task", queries="copied")
     frame = ran(planned(there, "6", draws=1), tmp_path / "results")
     rows = {one.id: one for one in there.data.train}
-    assert all(p in rows[name].choices for name, p in zip(frame["test_id"], frame["prediction"], strict=True))
+    assert all(
+        p in rows[name].choices
+        for name, p in zip(frame["test_id"], frame["prediction"], strict=True)
+    )
 
 
 def facts_of(results: Path) -> list[dict[str, Any]]:

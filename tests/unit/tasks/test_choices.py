@@ -201,7 +201,9 @@ def test_there_are_26_letters(load: Load):
     assert load(letters(), row).train[0].answer == "Z"
     with pytest.raises(UserError, match="27 choices; letters are for 26 at most"):
         load(letters(), ROW | {"choices": many, "answer": "25"})
-    assert load(task({"gold": "key"}), ROW | {"choices": many, "answer": "26"}).train[0].answer == "26"
+    assert (
+        load(task({"gold": "key"}), ROW | {"choices": many, "answer": "26"}).train[0].answer == "26"
+    )
 
 
 @settings(deadline=None)
