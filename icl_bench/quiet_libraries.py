@@ -28,7 +28,7 @@ def spare_imports() -> None:
     there = {name: sys.modules[name] for name in names if name in sys.modules}
     sys.modules.update(dict.fromkeys(names))  # type: ignore[arg-type]  # None: not to be imported
     try:
-        from transformers.utils import is_scipy_available, is_sklearn_available
+        from transformers.utils.import_utils import is_scipy_available, is_sklearn_available
 
         is_sklearn_available()
         is_scipy_available()

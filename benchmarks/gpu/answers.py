@@ -40,7 +40,7 @@ GAP = 0.5
 def mixed_decodings(tokenizer: Any, count: int) -> list[Decoding]:
     """Queries take turns: greedy, exact, free."""
     greedy = Greedy(compile_labels([f" {label}\n" for label in LABELS], tokenizer))
-    kinds: list[Decoding] = [greedy, Exact(trie_of(tokenizer)), Free("\n", 4)]
+    kinds: list[Decoding] = [greedy, Exact(trie_of(tokenizer)), Free(("\n",), 4)]
     return [kinds[i % 3] for i in range(count)]
 
 

@@ -71,7 +71,7 @@ def timings(
         return OpenPack(backend.cache, suffixes, 16)
 
     def steps(count: int) -> float:
-        answers = [Free("\x00no such text", count)] * rows
+        answers = [Free(("\x00no such text",), count)] * rows
         return options.seconds(lambda: packed().answers(answers))
 
     return (

@@ -10,6 +10,7 @@ import numpy as np
 from icl_bench.analysis.columns import POINT
 from icl_bench.analysis.draws import interval_over, outlying_draws
 from icl_bench.analysis.missing import missing_scores
+from icl_bench.analysis.predictions import have_common_labels
 from icl_bench.analysis.statistics.gaps import Layout
 from icl_bench.analysis.statistics.grid import Grid, grids
 from icl_bench.analysis.statistics.intervals import mean_interval
@@ -105,6 +106,8 @@ def _of_many(predictions: pd.DataFrame) -> dict[str, pd.DataFrame]:
         asked = rows.get(metric.answers, predictions)
         if own := [m.column for m in metric.measures]:  # asked of the cells that have its scores
             asked = asked[asked.reindex(columns=own).notna().any(axis=1)]
+        if metric.needs_common_labels:
+            asked = asked[have_common_labels(asked)]
         if asked.empty:
             continue
         cells = asked.groupby([*POINT, "draw"], observed=True)
@@ -127,14 +130,16 @@ def _of_many(predictions: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def _without_skill(predictions: pd.DataFrame, parts: Sequence[Grid]) -> np.ndarray:
-    """The columns majority and uniform of each point; NaN for free text and for a single label."""
+    """The columns majority and uniform of each point; NaN for free text, for a row's own choices
+    and for a single label.
+    """
     import pandas as pd
 
     found = np.full((len(parts), 2), np.nan)
     if "gold" not in predictions:
         return found
     labels, _ = pd.factorize(predictions["gold"])
-    labelled = predictions["correct"].notna().to_numpy()
+    labelled = have_common_labels(predictions).to_numpy()
     for number, part in enumerate(parts):
         rows = part.rows.max(axis=0, initial=-1)  # any prediction of the test example
         rows = rows[rows >= 0]

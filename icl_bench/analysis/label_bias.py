@@ -8,6 +8,7 @@ import numpy as np
 
 from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.finding import Finding, Section
+from icl_bench.analysis.predictions import have_common_labels
 from icl_bench.analysis.statistics.grid import partition
 
 if TYPE_CHECKING:
@@ -82,11 +83,12 @@ def _coded(
 ) -> tuple[pd.DataFrame, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Points; of each prediction its point, gold label and answer as codes; and the labels.
 
-    No answer is the empty text.
+    No answer is the empty text. Choices of each row's own are left out, but for those that are
+    letters: what a model says too often is then a place in the list.
     """
     import pandas as pd
 
-    frame = frame.loc[frame["correct"].notna(), [*POINT, "gold", "prediction"]]
+    frame = frame.loc[have_common_labels(frame), [*POINT, "gold", "prediction"]]
     keys, parts = partition(frame, POINT)
     point = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     rows = np.concatenate([np.arange(0), *parts])

@@ -27,6 +27,12 @@ def prompted(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[~frame["select"].astype(object).isin(BASELINES)]
 
 
+def have_common_labels(frame: pd.DataFrame) -> pd.Series:
+    """Which predictions are of labels that rows have in common, not of a row's own choices."""
+    labelled = frame["correct"].notna()
+    return labelled & ~frame["own_choices"] if "own_choices" in frame else labelled
+
+
 def joined(parts: Sequence[pd.DataFrame], empty: pd.DataFrame) -> pd.DataFrame:
     """The tables as one; ``empty``, which has the columns, where no part has a row."""
     import pandas as pd

@@ -32,6 +32,8 @@ class Exact:
     """Score every label by the sum of its tokens' log-probabilities; the largest wins."""
 
     trie: LabelTrie
+    sizes: tuple[int, ...] | None = None
+    """What each label's sum is divided by before they are compared; None for nothing."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,8 @@ class Answer:
     probability: float | None = None
     """Probability of the answer with its end, given the prompt (exact scoring only)."""
     margin: float | None = None
-    """``probability`` minus the second label's."""
+    """``probability`` minus that of the likeliest other label: below 0 where the answer was chosen
+    by sums that were divided (``Exact.sizes``), and another is likelier."""
     label_mass: float | None = None
     """Probability of all labels together: what is left of 1 is on text that is no label."""
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 END = "\x00"
 """Stands for a special token that ends an answer; no ordinary token that writes it is allowed."""
 
+Spellings = dict[bytes, list[int]]
+
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -92,12 +94,16 @@ class LabelAutomaton:
 
 
 def compile_labels(
-    answers: Sequence[str], tokenizer: Tokenizer, end_token: int | None = None
+    answers: Sequence[str],
+    tokenizer: Tokenizer,
+    end_token: int | None = None,
+    spellings: Spellings | None = None,
 ) -> LabelAutomaton:
     """Compile answers (lead, label and end: ``" card arrival\\n"``) into an automaton.
 
     With a special token that ends them (of a chat's turn), they are given without it: after it
     nothing else may follow, and its text, written with ordinary tokens, does not count.
+    ``spellings`` are the tokenizer's (:func:`spellings_of`), where many are compiled for it.
 
     The vocabulary is first reduced to tokens whose bytes occur inside some answer, the only ones
     that can ever be allowed: the same automaton, hundreds of times sooner.
@@ -106,17 +112,17 @@ def compile_labels(
     """
     from outlines_core import Index, Vocabulary
 
-    spellings = _inside(answers, token_bytes(tokenizer))
+    spelled = _inside(answers, spellings or spellings_of(tokenizer))
     if end_token is not None:
         answers = [answer + END for answer in answers]
-        spellings = {text: ids for text, ids in spellings.items() if END.encode() not in text}
-        spellings[END.encode()] = [end_token]
+        spelled = {text: ids for text, ids in spelled.items() if END.encode() not in text}
+        spelled[END.encode()] = [end_token]
     eos = tokenizer.eos_token_id
     # outlines_core wants an end token outside the vocabulary it is given; any unused id will do.
     end = int(eos) if isinstance(eos, int) and eos != end_token else len(tokenizer)
     pattern = "|".join(re.escape(answer) for answer in answers)
     try:
-        index = Index(f"({pattern})", Vocabulary(end, dict(spellings)))
+        index = Index(f"({pattern})", Vocabulary(end, spelled))
     except Exception as error:  # outlines_core raises plain ValueError/BaseException subclasses
         said = one_line(str(error))
         raise UserError(f"labels: the tokenizer cannot write them ({said})") from error
@@ -124,20 +130,23 @@ def compile_labels(
         state: {token: target for token, target in moves.items() if token != end}
         for state, moves in index.get_transitions().items()
     }
-    return _unfolded(answers, raw, index.get_initial_state(), spellings)
+    return _unfolded(answers, raw, index.get_initial_state(), spelled)
 
 
-def _inside(answers: Sequence[str], tokens: Mapping[int, bytes]) -> dict[bytes, list[int]]:
+def _inside(answers: Sequence[str], spellings: Spellings) -> dict[bytes, list[int]]:
     """Token ids by their bytes, for tokens whose bytes occur inside some answer."""
-    encoded = [answer.encode() for answer in answers]
-    longest = max(map(len, encoded))
+    encoded = map(str.encode, answers)
     pieces = {
-        text[i:j] for text in encoded for i in range(len(text)) for j in range(i + 1, longest + 1)
+        text[i:j] for text in encoded for i in range(len(text)) for j in range(i + 1, len(text) + 1)
     }
-    found: dict[bytes, list[int]] = {}
-    for token, spelling in tokens.items():
-        if spelling in pieces:
-            found.setdefault(spelling, []).append(token)
+    return {piece: spellings[piece] for piece in pieces if piece in spellings}
+
+
+def spellings_of(tokenizer: Tokenizer) -> Spellings:
+    """Token ids by the bytes that they write (:func:`token_bytes`)."""
+    found: Spellings = {}
+    for token, spelling in token_bytes(tokenizer).items():
+        found.setdefault(spelling, []).append(token)
     return found
 
 

@@ -21,10 +21,8 @@ HEAD_ROWS = 128
 
 
 def pack_kind(decoding: Decoding) -> object:
-    """What the queries of one pack have in common: how they are answered, and for ``Exact``, of
-    which one pass computes the same tree behind every query, the labels.
-    """
-    return id(decoding.trie) if isinstance(decoding, Exact) else type(decoding)
+    """What the queries of one pack have in common: how they are answered."""
+    return type(decoding)
 
 
 def answer_room(decoding: Decoding) -> int:
@@ -166,9 +164,9 @@ class OpenPack:
             return self._greedy([decoding.automaton for decoding in greedy])
         if len(free) == len(decodings):
             return self._free(free)
-        (first, *_) = decodings
-        assert isinstance(first, Exact), "a pack's queries are answered in one way"
-        return self._exact(first.trie)
+        exact = [decoding for decoding in decodings if isinstance(decoding, Exact)]
+        assert len(exact) == len(decodings), "a pack's queries are answered in one way"
+        return self._exact(exact)
 
     # -- greedy ---------------------------------------------------------------------------------
 
@@ -228,59 +226,118 @@ class OpenPack:
 
     # -- every label ----------------------------------------------------------------------------
 
-    def _exact(self, trie: LabelTrie) -> list[Answer]:
-        """Log-probability of every label, all of them as branches of one tree behind the query."""
-        inner, count = trie.inner, len(self._lengths)
-        below = inner[1:]  # the root's hidden state is the query's end
-        hidden = self.ends[:, None]
-        if len(below):
-            hidden = torch.cat([hidden, self._tree(trie.tokens[below], trie, below)], 1)
-        step = self._branches(hidden.flatten(0, 1), trie).reshape(count, len(inner), -1)
-        logs = np.zeros((count, len(trie.tokens)))
-        place = np.searchsorted(inner, trie.parents[1:])
-        logs[:, 1:] = step[:, place, trie.ranks[1:]]
-        total = logs @ trie.ancestors.T  # sums along each path from the root
-        return [_scored(row, scores) for row, scores in enumerate(total[:, trie.ends])]
+    def _exact(self, asked: Sequence[Exact]) -> list[Answer]:
+        """Log-probability of every label: each row's are branches of one tree behind its query."""
+        tries = [decoding.trie for decoding in asked]
+        counts = np.array([len(trie.inner) for trie in tries])
+        starts = np.cumsum(counts) - counts
+        step = self._branches(self._inner(tries, starts), tries)
+        answers: dict[int, Answer] = {}
+        for rows, trie in _grouped(tries):
+            inner = trie.inner
+            own = step[starts[rows][:, None] + np.arange(len(inner))]
+            logs = np.zeros((len(rows), len(trie.tokens)))
+            place = np.searchsorted(inner, trie.parents[1:])
+            logs[:, 1:] = own[:, place, trie.ranks[1:]]
+            total = logs @ trie.ancestors.T  # sums along each path from the root
+            for row, scores in zip(rows.tolist(), total[:, trie.ends], strict=True):
+                answers[row] = _scored(row, scores, asked[row].sizes)
+        return [answers[row] for row in range(len(tries))]
 
-    def _branches(self, hidden: Tensor, trie: LabelTrie) -> np.ndarray:
+    def _inner(self, tries: Sequence[LabelTrie], starts: np.ndarray) -> Tensor:
+        """Hidden states of the inner nodes of each row's tree, row by row: ``(nodes, hidden)``.
+
+        ``starts`` is where each row's begin, ``(rows,)``: the root's is that of the query's end.
+        """
+        below = [trie.inner[1:] for trie in tries]
+        sizes = np.array(list(map(len, below)))
+        if not sizes.any():
+            return self.ends
+        roots = torch.from_numpy(starts).to(self._device)
+        found = self.ends.new_empty(len(tries) + int(sizes.sum()), self.ends.shape[1])
+        under = torch.ones(len(found), dtype=torch.bool, device=self._device)
+        under[roots] = False
+        found[roots], found[under] = self.ends, self._trees(tries, below, sizes)
+        return found
+
+    def _branches(self, hidden: Tensor, tries: Sequence[LabelTrie]) -> np.ndarray:
         """Log-probabilities of each inner node's children, in the order of their ranks.
 
-        ``hidden`` is ``(rows * inner nodes, hidden)``; the result ``(..., most children)``, 0
-        where a node has fewer.
+        ``hidden`` are the inner nodes of all rows, ``(nodes, hidden)``; the result is ``(nodes,
+        most children)``, of what is no child's where a node has fewer.
         """
-        children = np.zeros((len(trie.inner), int(trie.ranks.max()) + 1), dtype=np.int64)
-        children[np.searchsorted(trie.inner, trie.parents[1:]), trie.ranks[1:]] = trie.tokens[1:]
-        wanted = torch.from_numpy(children).to(self._device)
+        most = max(int(trie.ranks.max()) + 1 for trie in tries)
+        tables = {id(trie): _children(trie, most) for trie in tries}
+        wanted = torch.from_numpy(np.concatenate([tables[id(trie)] for trie in tries]))
+        wanted = wanted.to(self._device)
         found = []
         for start in range(0, len(hidden), HEAD_ROWS):
             logits = self._model.logits(hidden[start : start + HEAD_ROWS])
-            nodes = torch.arange(start, start + len(logits), device=self._device) % len(wanted)
-            chosen = logits.gather(1, wanted[nodes])
+            chosen = logits.gather(1, wanted[start : start + len(logits)])
             found.append(chosen - torch.logsumexp(logits, -1, keepdim=True))
         return torch.cat(found).cpu().numpy()
 
-    def _tree(self, tokens: np.ndarray, trie: LabelTrie, nodes: np.ndarray) -> Tensor:
-        """Hidden states of tree nodes behind every query: ``(rows, nodes, hidden)``."""
-        count, size, device = len(self._lengths), len(nodes), self._device
-        rows = torch.arange(count, device=device).repeat_interleave(size)
-        order = torch.arange(size, device=device).repeat(count)
-        depths = torch.from_numpy(trie.depths[nodes] - 1).to(device)
-        paths = torch.from_numpy(trie.ancestors[np.ix_(nodes, nodes)]).to(device)
+    def _trees(
+        self, tries: Sequence[LabelTrie], below: Sequence[np.ndarray], sizes: np.ndarray
+    ) -> Tensor:
+        """Hidden states of tree nodes behind the queries, row by row: ``(nodes, hidden)``.
+
+        ``below`` are each row's nodes, ``sizes`` their numbers, ``(rows,)``.
+        """
+        count, most, device = len(tries), int(sizes.max()), self._device
+        known = {id(trie): _paths(trie, nodes, most) for trie, nodes in _pairs(tries, below)}
+        tokens = np.concatenate([t.tokens[nodes] for t, nodes in zip(tries, below, strict=True)])
+        paths = np.concatenate([known[id(trie)][0] for trie in tries])
+        depths = torch.from_numpy(np.stack([known[id(trie)][1] for trie in tries])).to(device)
+        number = np.concatenate([np.arange(size) for size in sizes])
+        rows = torch.from_numpy(np.arange(count).repeat(sizes)).to(device)
+        order = torch.from_numpy(number).to(device)
         starts = self._lengths[rows]
-        used = int(self._lengths.max()) + size
-        slot = torch.arange(used, device=device)
+        slot = torch.arange(int(self._lengths.max()) + most, device=device)
         visible = slot[None] < starts[:, None]
-        visible[torch.arange(len(rows), device=device)[:, None], starts[:, None] + slot[:size]] = (
-            paths[order]
-        )
+        each = torch.arange(len(rows), device=device)[:, None]
+        visible[each, starts[:, None] + slot[:most]] = torch.from_numpy(paths).to(device)
         every = torch.arange(count, device=device)[:, None]
-        self._slot_offsets[every, self._lengths[:, None] + slot[:size]] = (
-            self._lengths[:, None] + depths[None]
+        self._slot_offsets[every, self._lengths[:, None] + slot[:most]] = (
+            self._lengths[:, None] + depths
         )
         self._cache.counters.answer_tokens += len(rows)
-        flat = np.tile(tokens, count).tolist()
-        hidden = self._call(flat, rows, starts + order, starts + depths[order], visible)
-        return hidden.reshape(count, size, -1)
+        offsets = starts + depths[rows, order]
+        return self._call(tokens.tolist(), rows, starts + order, offsets, visible)
+
+
+def _grouped(tries: Sequence[LabelTrie]) -> Iterator[tuple[np.ndarray, LabelTrie]]:
+    """Each different tree with the rows that have it."""
+    rows: dict[int, list[int]] = {}
+    for row, trie in enumerate(tries):
+        rows.setdefault(id(trie), []).append(row)
+    for found in rows.values():
+        yield np.array(found), tries[found[0]]
+
+
+def _pairs(
+    tries: Sequence[LabelTrie], below: Sequence[np.ndarray]
+) -> Iterator[tuple[LabelTrie, np.ndarray]]:
+    """Each different tree with its nodes."""
+    return ((trie, below[rows[0]]) for rows, trie in _grouped(tries))
+
+
+def _children(trie: LabelTrie, most: int) -> np.ndarray:
+    """Tokens of each inner node's children by their ranks: ``(inner nodes, most)``."""
+    children = np.zeros((len(trie.inner), most), dtype=np.int64)
+    children[np.searchsorted(trie.inner, trie.parents[1:]), trie.ranks[1:]] = trie.tokens[1:]
+    return children
+
+
+def _paths(trie: LabelTrie, nodes: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Who sees whom among a tree's nodes, ``(nodes, most)``, and how far behind the query's end
+    they stand, ``(most,)``; what is no node is seen by none.
+    """
+    seen = np.zeros((len(nodes), most), dtype=bool)
+    seen[:, : len(nodes)] = trie.ancestors[np.ix_(nodes, nodes)]
+    depths = np.zeros(most, dtype=np.int64)
+    depths[: len(nodes)] = trie.depths[nodes] - 1
+    return seen, depths
 
 
 def _joint_vocabulary(
@@ -297,10 +354,14 @@ def _joint_vocabulary(
     return joint, {name: np.searchsorted(joint, a.vocabulary) for name, a in different.items()}
 
 
-def _scored(row: int, scores: np.ndarray) -> Answer:
-    """The best label of ``(labels,)`` log-probabilities, with its probability and margin."""
+def _scored(row: int, scores: np.ndarray, sizes: Sequence[int] | None = None) -> Answer:
+    """The best label of ``(labels,)`` log-probabilities, with its probability and margin.
+
+    With ``sizes`` the best is that of the largest log-probability for its size; the numbers are of
+    the probabilities as they are.
+    """
     chances = np.exp(scores)
-    best = int(scores.argmax())
+    best = int((scores if sizes is None else scores / np.array(sizes)).argmax())
     second = float(np.delete(chances, best).max(initial=0.0))
     top = float(chances[best])
     return Answer(

@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -256,7 +257,7 @@ class TransformersBackend:
                     raise
                 release(self.model.device)
                 if len(pack) > 1:
-                    self.limits.lower(len(pack), len(suffixes[-1]) + tree_tokens(asked[-1]))
+                    self.limits.lower(len(pack), max(_widths(suffixes, asked)))
                 else:
                     self.cache.shrink(len(suffixes[0]))
                     short, too_long = short[1:], [*pack, *too_long]
@@ -272,9 +273,9 @@ class TransformersBackend:
         """As many of the first queries as are answered alike and keep within the limits."""
         kind = pack_kind(decodings[in_order[0]])
         alike = [i for i in in_order[: self.limits.rows] if pack_kind(decodings[i]) == kind]
+        widths = _widths([prompts.suffixes[i] for i in alike], [decodings[i] for i in alike])
+        # trees of labels are computed in one call behind all of a pack's queries
         trees = tree_tokens(decodings[in_order[0]])
-        widths = [len(prompts.suffixes[i]) + trees for i in alike]
-        # a tree of labels is computed in one call behind all of a pack's queries
         return alike[: self.limits.first_rows(widths, 1 if trees else self.limits.calls_open)]
 
     def _answer_pack(
@@ -359,6 +360,12 @@ class TransformersBackend:
             reason = memory_reason(error, tokens)
         self.cache.drop()
         raise CellError(reason)
+
+
+def _widths(suffixes: Sequence[Ids], decodings: Sequence[Decoding]) -> list[int]:
+    """Tokens of the widest row of a pack's first rows, the last their number: rising."""
+    own = (len(s) + tree_tokens(d) for s, d in zip(suffixes, decodings, strict=True))
+    return list(accumulate(own, max))
 
 
 def _placed(answer: Answer, pack: Sequence[int], cached: int) -> Answer:

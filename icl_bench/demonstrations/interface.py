@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from icl_bench.tasks.examples import TaskData
 
 
+NO_LABELS = "answers are free text, or choices of each row's own, not labels that rows share"
+"""What is said of a task where something needs its labels."""
+
+
 class Embeddings(Protocol):
     """Sentence embeddings of the pool and of the queries, of length 1."""
 

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from icl_bench.demonstrations.interface import NO_LABELS
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import UserError
 from icl_bench.registry import ORDERS
@@ -57,7 +58,7 @@ class Order:
     def check_allowed(self, spec: SelectorSpec, *, labelled: bool = True) -> None:
         """Raise UserError if demonstrations that are chosen so cannot be put in this order.
 
-        ``labelled`` says whether the task's answers are labels.
+        ``labelled`` says whether the task's answers are labels that rows have in common.
         """
 
     def arrange(self, indices: np.ndarray, labels: Sequence[str], *names: str | int) -> np.ndarray:
@@ -142,7 +143,7 @@ class ByLabel(Order):
         """See ``Order``."""
         del spec
         if not labelled:
-            raise UserError(f"order {self}: this task's answers are free text, not labels")
+            raise UserError(f"order {self}: this task's {NO_LABELS}")
 
     def arranged(self, indices: np.ndarray, labels: Sequence[str], *names: str | int) -> np.ndarray:
         """See ``Order``."""

@@ -152,11 +152,20 @@ class PermutedLabels(Perturbation):
         draw: int,
         drawn: np.ndarray,
     ) -> tuple[Example, ...]:
-        """See ``Perturbation``."""
+        """See ``Perturbation``.
+
+        Raises ``UserError`` where a row would show what is none of its own choices.
+        """
         del labels, drawn
         order = generator(seed, "permuted labels", draw).permutation(len(train))
         pairs = zip(train, order, strict=True)
-        return tuple(replace(row, answer=train[other].answer) for row, other in pairs)
+        shown = tuple(replace(row, answer=train[other].answer) for row, other in pairs)
+        if any(row.choices and row.answer not in row.choices for row in shown):
+            raise UserError(
+                f"--demonstrations {self}: rows have choices of their own, and would show what is "
+                "none of them; labels:noise=1 shows each row's wrong choices"
+            )
+        return shown
 
 
 @dataclass(frozen=True)
@@ -164,8 +173,8 @@ class NoisyLabels(Perturbation):
     """A share of the first k of the draw has a wrong label (Min et al. 2022, section 4.2).
 
     The share is exact to less than one row for every k; of k that are chosen otherwise, it is about
-    that. A wrong label is any of the others, equally likely. Another share has other rows wrong;
-    one that is wrong at both is wrong in the same way.
+    that. A wrong label is any of the others (of its own choices, where a row has them), equally
+    likely. Another share has other rows wrong; one that is wrong at both is wrong in the same way.
     """
 
     share: float
@@ -205,12 +214,13 @@ class NoisyLabels(Perturbation):
         drawn: np.ndarray,
     ) -> tuple[Example, ...]:
         """See ``Perturbation``. Raises ``UserError`` where there are not two labels."""
-        if len(labels) < 2:
+        if len(labels) < 2 and not all(row.choices for row in train):
             raise UserError(f"--demonstrations {self}: needs two labels, has {len(labels)}")
         shown = list(train)
         start = generator(seed, "label noise", draw).random()
         for i in drawn[_systematic(self.share, len(drawn), start)]:
-            shown[i] = _wrong(train[i], labels, generator(seed, "label noise", draw, train[i].id))
+            among = train[i].choices or labels
+            shown[i] = _wrong(train[i], among, generator(seed, "label noise", draw, train[i].id))
         return tuple(shown)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from icl_bench.demonstrations.interface import Encoders, Retriever, SharedSelector
+from icl_bench.demonstrations.interface import NO_LABELS, Encoders, Retriever, SharedSelector
 from icl_bench.demonstrations.random import Random
 from icl_bench.errors import UserError
 from icl_bench.registry import SELECTORS
@@ -143,9 +143,11 @@ class SelectorSpec:
         return k - self.own_count(k)
 
     def check_allowed(self, *, labelled: bool) -> None:
-        """Raise ``UserError`` where a selection by labels is asked of a task without."""
+        """Raise ``UserError`` where a selection by labels is asked of a task without labels that
+        rows have in common.
+        """
         if self.base is not None and self.base.needs_labels and not labelled:
-            raise UserError(f"--select {self}: this task's answers are free text, not labels")
+            raise UserError(f"--select {self}: this task's {NO_LABELS}")
 
 
 def known(text: str) -> SelectorSpec | None:

@@ -30,6 +30,8 @@ class Metric:
 
     answers: ClassVar[Answers] = "any"
     """Which tasks may name it: those of labels, those of free text, or both."""
+    needs_common_labels: ClassVar[bool] = False
+    """Whether it is for labels that all rows share, not for a row's own choices written out."""
     measures: ClassVar[tuple[Measure, ...]] = ()
     """Its scores of single answers, the first the one that points are compared by."""
     of_many: ClassVar[Mapping[str, str]] = {}

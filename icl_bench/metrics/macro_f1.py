@@ -15,6 +15,7 @@ class MacroF1(Metric):
     """The mean F1 over the labels that the test examples have."""
 
     answers = "labels"
+    needs_common_labels = True
     of_many: ClassVar[Mapping[str, str]] = {"macro_f1": "macro-F1"}
 
     def score_many(

@@ -35,12 +35,15 @@ class Shown:
     """Whether the rebuilt prompt is the one that was run, in words."""
     file: str
     """Where it is stored."""
+    choices: tuple[str, ...] = ()
+    """What the row could be answered with, where rows have choices of their own."""
 
     def as_json(self) -> dict[str, Any]:
         """The prediction's columns, the prompt and the demonstrations."""
         return {
             **self.row,
             "demonstration_ids": [d.id for d in self.demonstrations],
+            **({"choices": list(self.choices)} if self.choices else {}),
             "prompt": self.prompt,
             "checked": self.checked,
             "file": self.file,
@@ -81,7 +84,16 @@ def find_prediction(
     trained = meta["facts"].get("scoring") == CLASSIFIER  # on these examples, none is in the prompt
     form = _form(meta, spec, piece)
     text = form.whole(() if trained else shown, query)
-    return Shown(row, text, shown, _checked(text, row, meta, form), storage.where(name))
+    checked = _checked(text, row, meta, form)
+    return Shown(row, text, shown, checked, storage.where(name), _choices(spec, query))
+
+
+def _choices(spec: TaskSpec, query: Example) -> tuple[str, ...]:
+    """A row's own choices, each behind its letter where it is answered by that."""
+    own = spec.labels.choices if spec.labels else None
+    if own is None or not spec.has_common_labels:
+        return query.choices
+    return tuple(query.fields[own].split("\n"))
 
 
 def _form(meta: Mapping[str, Any], spec: TaskSpec, piece: Piece) -> PromptForm:

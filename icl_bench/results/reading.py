@@ -322,7 +322,16 @@ def read_stored(place: Place) -> Stored:
         raise _nothing_in(place)
     cells = {file.meta["cell"]: file.meta for file in files if file.imported is None}
     frame = data_frame(_joined(files)) if files else no_results()
-    return Stored(frame, cells, _variants(files), failed)
+    variants = _variants(files)
+    return Stored(_marked(frame, variants), cells, variants, failed)
+
+
+def _marked(frame: pd.DataFrame, variants: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+    """Say of predictions whether they are choices of their row's own, written out, where some are:
+    as a column ``own_choices``.
+    """
+    own = [v for v, facts in variants.items() if facts.get("choices", "letters") != "letters"]
+    return frame.assign(own_choices=frame["variant"].astype(object).isin(own)) if own else frame
 
 
 def no_results() -> pd.DataFrame:

@@ -65,8 +65,12 @@ class CellMeta(_Stored):
 
     @model_validator(mode="after")
     def _labels_are_known(self) -> CellMeta:
-        """Where answers are labels, each demonstration that is named has one."""
+        """Where answers are labels that rows have in common, each demonstration that is named has
+        one.
+        """
         if self.task is None or self.task.labels is None:
+            return self
+        if self.facts.get("choices", "letters") != "letters":
             return self
         if self.demonstration_labels is None:
             raise ValueError("demonstration_labels are missing")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -23,7 +23,7 @@ def facts(task: TokenizedTask, choice: SelectorSpec, backend: Mapping[str, str])
         "scoring": task.scoring if spec.is_classification else "generate",
         "seed": task.seed,
         "template": spec.template.model_dump(),
-        "labels": short_hash(data.labels),
+        "labels": short_hash(_labels(task)),
         "data": dict(data.files),
         "test": short_hash([row.id for row in data.test]),
         "test_rows": len(data.test),
@@ -31,6 +31,8 @@ def facts(task: TokenizedTask, choice: SelectorSpec, backend: Mapping[str, str])
         **({"queries": task.queries} if task.queries != "test" else {}),
         **({"teaching": str(perturbation)} if perturbation != PLAIN else {}),
         **({"chat": task.chat_facts()} if task.chat else {}),
+        **({"choices": spec.labels.style} if spec.labels and spec.labels.choices else {}),
+        **({"normalize": task.normalize} if task.normalize != "none" else {}),
         "pool": short_hash([data.train[i].id for i in task.pool.rows]),
         "pool_rows": len(task.pool),
         "fingerprint": task.model.fingerprint,
@@ -41,6 +43,14 @@ def facts(task: TokenizedTask, choice: SelectorSpec, backend: Mapping[str, str])
         **task.selection_facts(choice),
         **task.metric_facts(),
     }
+
+
+def _labels(task: TokenizedTask) -> Sequence[Any]:
+    """What answers are chosen from: the labels of all rows, or each row's choices."""
+    data = task.data
+    own = data.spec.labels is not None and data.spec.labels.choices is not None
+    asked = data.test if task.queries == "test" else data.train
+    return [row.choices for row in asked] if own else data.labels
 
 
 def origin(

@@ -132,9 +132,9 @@ def make_plan(
     Raises ``UserError`` where not one cell can run.
     """
     select, attention = list(dict.fromkeys(select)), list(dict.fromkeys(attention))
-    labelled = task.data.spec.is_classification
+    labelled = task.data.spec.has_common_labels
     asked = (orders, draws, attention, task.perturbation, k_values.numbers)
-    check_prompts(select, *asked, labelled=labelled)
+    check_prompts(select, *asked, spec=task.data.spec)
     groups = []
     if 0 in k_values.numbers:
         zero_shot = PromptGroup(task, SelectorSpec(), Drawn(), draw=0)

@@ -136,10 +136,15 @@ class RunSpec(Frozen):
             raise UserError(
                 f"--labels {self.labels}: task {task.name} is free text, without labels"
             )
+        if self.labels and task.labels and task.labels.choices:
+            raise UserError(
+                f"--labels {self.labels}: each row of task {task.name} has choices of its own; "
+                "there is no set of labels to leave some out of"
+            )
         numbers = self._numbers()
         check_prompts(
             self.select, self.order, self.draws, self.attention, self.demonstrations, numbers,
-            labelled=task.is_classification,
+            spec=task,
         )  # fmt: skip
         if self.queries == "copied":
             self._check_copied(numbers)
@@ -224,28 +229,26 @@ def check_prompts(
     perturbation: Perturbation,
     k_values: Sequence[int],
     *,
-    labelled: bool,
+    spec: TaskSpec,
 ) -> None:
-    """Raise ``UserError`` for an order, attention or k that does not apply.
-
-    Needs no data: ``labelled`` says whether the task's answers are labels.
-    """
+    """Raise ``UserError`` for an order, attention or k that does not apply; needs no data."""
     check_draws(draws)
+    labelled = spec.has_common_labels
     if 0 in k_values and perturbation != PLAIN:
         raise UserError(
             f"--demonstrations {perturbation}: a prompt of k=0 has no demonstration to change; "
             "leave 0 out, and run --k 0 without --demonstrations"
         )
-    for spec in select:
-        spec.check_allowed(labelled=labelled)
-        perturbation.check_allowed(shared=spec.shared, labelled=labelled)
+    for choice in select:
+        choice.check_allowed(labelled=labelled)
+        perturbation.check_allowed(shared=choice.shared, labelled=spec.is_classification)
         for k in filter(None, k_values):  # without demonstrations nothing is chosen
-            spec.own_count(k)
+            choice.own_count(k)
             perturbation.check_k(k)
-        chosen_orders = orders_for(spec, orders, labelled=labelled)
+        chosen_orders = orders_for(choice, orders, labelled=labelled)
         for pattern in attention:
             for order in chosen_orders:
-                _check_reuse(pattern, spec, order)
+                _check_reuse(pattern, choice, order)
 
 
 def _check_reuse(pattern: Pattern, spec: SelectorSpec, order: Order) -> None:

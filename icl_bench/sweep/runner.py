@@ -193,7 +193,8 @@ class Runner:
         outcome: Outcome,
     ) -> dict[str, Any]:
         """Answer what is left; returns what was measured of it beside its seconds."""
-        backend, decodings = self._loaded(), [self.plan.task.decoding] * len(prompts)
+        backend, asked = self._loaded(), group.group.queries(cell.spec.k)
+        decodings = self.plan.task.decodings(asked)
         start, tokens = backend.counters.seconds, backend.counters.prompt_tokens
         before = backend.counters.prefix_seconds
         for pack in backend.answer(prompts, todo, decodings, group.reserve, cell.pattern):
@@ -246,7 +247,7 @@ class _PredictionMaker:
 
     def __init__(self, task: TokenizedTask, group: PromptGroup, k: int, prompts: PromptSet) -> None:
         self._asked, self._labels = group.queries(k), task.data.labels
-        self._known, self._rule = set(self._labels), task.data.spec.answer
+        self._classes, self._rule = task.data.spec.is_classification, task.data.spec.answer
         self._prompts, self._hashes = prompts, prompts.hashes()
         train, chosen = task.data.train, group.demonstrations(k)
         there = np.unique(chosen)
@@ -271,8 +272,9 @@ class _PredictionMaker:
     def make(self, answer: Answer) -> Prediction:
         """The prediction of one answer."""
         row = self._asked[answer.index]
-        text = self._labels[answer.label] if answer.label is not None else str(answer.text).strip()
-        valid, written = text in self._known if self._labels else True, None
+        among = row.choices or self._labels
+        text = among[answer.label] if answer.label is not None else str(answer.text).strip()
+        valid, written = text in among if self._classes else True, None
         if self._rule is not None:
             written = str(answer.text)
             found = extracted(self._rule, written)
@@ -283,7 +285,7 @@ class _PredictionMaker:
             test_id=row.id,
             gold=golds[0],
             prediction=text,
-            correct=text == row.answer if self._labels else None,
+            correct=text == row.answer if self._classes else None,
             valid=valid,
             prompt_tokens=len(self._prompts.prefix) + len(self._prompts.suffixes[answer.index]),
             cached_tokens=answer.cached_tokens,
@@ -293,7 +295,7 @@ class _PredictionMaker:
             margin=answer.margin,
             label_mass=answer.label_mass,
             demonstration_ids=own,
-            truncated=None if self._labels else answer.truncated,
+            truncated=None if self._classes else answer.truncated,
             text=written,
             golds=golds if len(golds) > 1 else None,
         )

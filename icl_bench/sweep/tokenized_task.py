@@ -21,13 +21,14 @@ from icl_bench.metrics.scores import metrics_of
 from icl_bench.models.cache_folder import cache_dir
 from icl_bench.models.registry import Model
 from icl_bench.prompts.chat import ChatForm, ChatSettings, chat_form
-from icl_bench.prompts.encoding import PromptEncoder
+from icl_bench.prompts.encoding import Ids, PromptEncoder
 from icl_bench.prompts.rendering import Piece, PlainForm, PromptForm, demonstration_text
 from icl_bench.results.cells import Prediction
 from icl_bench.tasks.examples import Example, TaskData
 
 if TYPE_CHECKING:
     from icl_bench.backends.interface import Decoding
+    from icl_bench.backends.label_constraint import Spellings
     from icl_bench.models.tokenizers import Tokenizer
 
 Scoring = Literal["greedy", "exact", "unconstrained"]
@@ -54,6 +55,7 @@ class TokenizedTask:
     chat: ChatSettings | None = None
     """How prompts are put to a chat model; None for plain text."""
     _perturbed: dict[int, tuple[Example, ...]] = field(default_factory=dict, repr=False)
+    _decodings: dict[tuple[str, ...], Decoding] = field(default_factory=dict, repr=False)
 
     @cached_property
     def encoder(self) -> PromptEncoder:
@@ -120,16 +122,25 @@ class TokenizedTask:
     # -- answers --------------------------------------------------------------------------------
 
     @cached_property
-    def answers(self) -> tuple[str, ...]:
-        """What may follow the query: each label with its lead and its end."""
-        return tuple(self.encoder.form.answer(label) for label in self.data.labels)
-
-    @cached_property
     def answer_tokens(self) -> int:
         """Tokens that the longest answer may take."""
         if not self.data.spec.is_classification:
             return self.data.spec.max_answer_tokens
-        return max(map(len, self.encoder.answers(self.data.labels)))
+        return max(map(len, self._tokens_of.values()))
+
+    @cached_property
+    def _tokens_of(self) -> dict[str, Ids]:
+        """Ids of each answer that may be asked for, with its end."""
+        asked = self.data.test if self.queries == "test" else self.data.train
+        own = dict.fromkeys(choice for row in asked for choice in row.choices)
+        texts = list(own) or self.data.labels
+        return dict(zip(texts, self.encoder.answers(texts), strict=True))
+
+    @cached_property
+    def _spellings(self) -> Spellings:
+        from icl_bench.backends.label_constraint import spellings_of
+
+        return spellings_of(self.tokenizer)
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -138,22 +149,61 @@ class TokenizedTask:
 
     @cached_property
     def decoding(self) -> Decoding:
-        """How an answer is found, for a backend."""
-        from icl_bench.backends.interface import Exact, Free, Greedy
-        from icl_bench.backends.label_constraint import compile_labels, label_trie
+        """How an answer is found, for a backend, where it is not among choices of its row's own."""
+        from icl_bench.backends.interface import Free
 
         if not self.data.spec.is_classification:
             return Free(self.stops, self.answer_tokens)
         if self.scoring == "unconstrained":
             return Free(("\n",), self.answer_tokens, of_labels=True)
-        if self.scoring == "exact":
-            return Exact(label_trie(self.encoder.answers(self.data.labels)))
-        ending = self.encoder.ending_token
-        if ending is None:
-            return Greedy(compile_labels(self.answers, self.tokenizer))
-        text = self.tokenizer.decode([ending])
-        held = [answer.removesuffix(text) for answer in self.answers]
-        return Greedy(compile_labels(held, self.tokenizer, ending))
+        return self._among(self.data.labels)
+
+    def decodings(self, asked: Sequence[Example]) -> list[Decoding]:
+        """How the answer of each row is found: of those with equal choices the same object."""
+        if self.scoring == "unconstrained":
+            return [self.decoding] * len(asked)
+        return [self._among(row.choices) if row.choices else self.decoding for row in asked]
+
+    def _among(self, labels: tuple[str, ...]) -> Decoding:
+        """How an answer among some labels is found."""
+        if labels not in self._decodings:
+            make = self._exact if self.scoring == "exact" else self._greedy
+            self._decodings[labels] = make(labels)
+        return self._decodings[labels]
+
+    def _exact(self, labels: Sequence[str]) -> Decoding:
+        from icl_bench.backends.interface import Exact
+        from icl_bench.backends.label_constraint import label_trie
+
+        ids = [self._tokens_of[label] for label in labels]
+        sizes = {
+            "none": None,
+            "tokens": tuple(map(len, ids)),
+            "bytes": tuple(len(label.encode()) for label in labels),
+        }
+        return Exact(label_trie(ids), sizes[self.normalize])
+
+    def _greedy(self, labels: Sequence[str]) -> Decoding:
+        from icl_bench.backends.interface import Greedy
+        from icl_bench.backends.label_constraint import compile_labels
+
+        held, ending = [self.encoder.form.answer(label) for label in labels], self._ending
+        if ending is not None:
+            held = [answer.removesuffix(ending[1]) for answer in held]
+        token = ending[0] if ending else None
+        return Greedy(compile_labels(held, self.tokenizer, token, self._spellings))
+
+    @cached_property
+    def _ending(self) -> tuple[int, str] | None:
+        """The special token that ends answers, and its text; None where none does."""
+        token = self.encoder.ending_token
+        return None if token is None else (token, self.tokenizer.decode([token]))
+
+    @property
+    def normalize(self) -> Literal["none", "tokens", "bytes"]:
+        """What labels' log-probabilities are divided by before they are compared."""
+        labels = self.data.spec.labels
+        return labels.normalize if labels and self.scoring == "exact" else "none"
 
     @cached_property
     def metrics(self) -> list[Metric]:

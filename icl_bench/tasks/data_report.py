@@ -66,7 +66,7 @@ def check(data: TaskData) -> DataReport:
     duplicates = len(data.train) - len(set(map(inputs_of, data.train)))
     leaks = leaking(data.test_pool, data.train)
     chosen = {e.id for e in data.test}
-    classes = data.spec.is_classification
+    classes = data.spec.has_common_labels
     train = Counter(e.answer for e in data.train) if classes else Counter[str]()
     test = Counter(e.answer for e in data.test_pool) if classes else Counter[str]()
     sizes = list(train.values()) or [0]

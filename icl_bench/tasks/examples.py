@@ -18,6 +18,7 @@ from pathlib import Path
 from icl_bench.errors import UserError
 from icl_bench.seeds import generator
 from icl_bench.tasks.answers import FreeAnswers, RightAnswer
+from icl_bench.tasks.choices import read_choices
 from icl_bench.tasks.sources import data_folder, find_source
 from icl_bench.tasks.spec import TaskSpec
 from icl_bench.tasks.splits import Row, Split, encodable
@@ -39,6 +40,9 @@ class Example:
     golds: tuple[str, ...] | None = None
     """What answers are compared with, where that is not ``answer`` alone: several right answers,
     or what is extracted from them. An empty one stands for "there is no answer"."""
+    choices: tuple[str, ...] = ()
+    """What this row may be answered with, where rows have choices of their own: their texts as they
+    are written, or their letters. ``answer`` is one of them."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,8 @@ class TaskData:
     test_pool: tuple[Example, ...]
     """Every usable test row, in file order."""
     labels: tuple[str, ...]
-    """The labels of ``train``, sorted; empty for free text."""
+    """The labels of ``train``, sorted; empty for free text, and where rows have choices of their
+    own that are written out."""
     origin: str
     """Where the rows are from, in one line: ``folder ../data/banking77``."""
     files: Mapping[str, str]
@@ -76,6 +81,8 @@ class _ExampleReader:
     columns: Mapping[str, str]
     sources: dict[str, str] = field(default_factory=dict)
     """Written label -> label of the source."""
+    repeating: list[str] = field(default_factory=list)
+    """Where choices with equal texts stand, which their letters tell apart."""
 
     def read(self, split: Split) -> tuple[tuple[Example, ...], dict[str, str]]:
         """The usable rows, and the ids of the others with the field that they lack."""
@@ -86,10 +93,14 @@ class _ExampleReader:
             if name in places:
                 raise UserError(f"{row.where}: id {name!r} stands already at {places[name]}")
             places[name] = row.where
-            inputs = {f: _text(row, self.columns[f]) for f in self.spec.template.input_fields}
+            own = self.spec.labels.choices if self.spec.labels else None
+            shown = [f for f in self.spec.template.input_fields if f != own]
+            inputs = {f: _text(row, self.columns[f]) for f in shown}
             filled = {f: text for f, text in inputs.items() if text and not text.isspace()}
             if len(filled) < len(inputs):
                 lacking[name] = next(f for f in inputs if f not in filled)
+            elif own is not None:
+                examples.append(self._of_choices(name, filled, own, row))
             else:
                 examples.append(Example(name, filled, *self._answer(row)))
         if not examples:
@@ -103,6 +114,16 @@ class _ExampleReader:
         if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
             raise UserError(f"{row.where}: id must be text or a whole number, not {short(value)}")
         return encodable(str(value), row, "id")
+
+    def _of_choices(self, name: str, filled: dict[str, str], own: str, row: Row) -> Example:
+        assert self.spec.labels is not None
+        answer = self.columns[self.spec.template.answer_field]
+        found = read_choices(self.spec.labels, row, self.columns[own], answer)
+        if found.repeats:
+            self.repeating.append(row.where)
+        if own in self.spec.template.input_fields:
+            filled[own] = found.shown
+        return Example(name, filled, found.written[found.gold], choices=found.written)
 
     def _answer(self, row: Row) -> tuple[str] | RightAnswer:
         column = self.columns[self.spec.template.answer_field]
@@ -166,8 +187,8 @@ def load_data(
     reader = _ExampleReader(spec, source.columns)
     train, train_lacking = reader.read(source.train)
     pool, test_lacking = reader.read(source.test)
-    labels = tuple(sorted({e.answer for e in train})) if spec.is_classification else ()
-    if spec.is_classification and len(labels) < 2:
+    labels = _labels(spec, train, pool)
+    if spec.has_common_labels and len(labels) < 2:
         raise UserError(f"{spec.name}: train has one label, {short(labels[0])}; expected several")
     chosen = _choose(spec, data_dir, pool, test_lacking, test_size)
     splits = (source.train, source.test)
@@ -178,6 +199,7 @@ def load_data(
         *_lacking_notes("train", train_lacking),
         *_lacking_notes("test", test_lacking),
         *_unused_name_notes(spec, set(reader.sources.values())),
+        *_repeating_notes(reader.repeating),
         *chosen.notes,
         *(["train and test are the same rows"] if len({s.sha256 for s in splits}) == 1 else []),
         *_unseen_notes(chosen.rows, labels),
@@ -193,6 +215,22 @@ def load_data(
         left_out={"train": len(train_lacking), "test": len(test_lacking)},
         notes=tuple(notes),
     )
+
+
+def _labels(spec: TaskSpec, train: Sequence[Example], test: Sequence[Example]) -> tuple[str, ...]:
+    """The labels that rows have in common: those of train; as letters, those of all choices."""
+    if not spec.has_common_labels:
+        return ()
+    letters = {letter for e in (*train, *test) for letter in e.choices}
+    return tuple(sorted(letters or {e.answer for e in train}))
+
+
+def _repeating_notes(places: Sequence[str]) -> list[str]:
+    """Say how many rows have a choice twice, under two letters of which one is right."""
+    if not places:
+        return []
+    count = f"{len(places):,} row{' has' if len(places) == 1 else 's have'}"
+    return [f"{count} a choice twice, under two letters of which one is right (first {places[0]})"]
 
 
 def _lacking_notes(split: str, lacking: Mapping[str, str]) -> list[str]:

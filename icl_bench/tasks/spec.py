@@ -205,10 +205,33 @@ class Template(Frozen):
 class Labels(Frozen):
     """How a classification task's labels are written in the prompt."""
 
-    style: Literal["words", "as-is"] = "as-is"
-    """``words`` writes ``card_arrival`` as ``card arrival``; ``as-is`` leaves labels alone."""
+    style: Literal["words", "as-is", "letters"] = "as-is"
+    """``words`` writes ``card_arrival`` as ``card arrival``; ``as-is`` leaves labels alone.
+    ``letters``, for choices, answers with A, B, C, ..., in the order of the row's list."""
     names: dict[str, str] = Field(default_factory=dict)
     """Labels of the source that are written in a way of their own: ``{ABBR: abbreviation}``."""
+    choices: str | None = None
+    """The field that holds each row's own list of choices; None where labels are the same for all
+    rows. Shown in the template, it writes a line for each choice."""
+    gold: Literal["text", "key", "index"] = "text"
+    """How a row names the right one of its choices: by its text, by its key (the ``label`` that the
+    list gives it, else its letter), or by its place from 0."""
+    normalize: Literal["none", "tokens", "bytes"] = "none"
+    """What a label's log-probability is divided by under ``--score exact``: its tokens, end
+    included, or the bytes of its text."""
+
+    @model_validator(mode="after")
+    def _of_choices(self) -> Labels:
+        if self.choices is None:
+            if self.style == "letters" or self.gold != "text":
+                alone = "style: letters" if self.style == "letters" else f"gold: {self.gold}"
+                raise ValueError(f"{alone} is for choices of each row: choices is missing")
+        elif self.names:
+            raise ValueError("names are of labels that all rows share, not of a row's own choices")
+        if self.style == "letters" and self.normalize != "none":
+            raise ValueError(f"letters are as long as one another: normalize: {self.normalize} "
+                             "is for choices that are written out")  # fmt: skip
+        return self
 
     def written(self, label: str) -> str:
         """The label as the prompt shows it."""
@@ -310,17 +333,26 @@ class TaskSpec(Frozen):
     @model_validator(mode="after")
     def _consistent(self) -> TaskSpec:
         fields = {*self.template.input_fields, self.template.answer_field}
+        own = self.labels.choices if self.labels else None
+        if own is not None:
+            self._check_choices(own)
+            fields.add(own)
         mappings = [("data.fields", self.data.fields)]
         if self.data.hub and self.data.hub.fields:
             mappings.append(("data.hub.fields", self.data.hub.fields))
         for where, mapping in mappings:
             if missing := sorted(fields - mapping.keys()):
-                raise ValueError(f"the template uses {{{missing[0]}}}, which {where} does not name")
+                user = "labels.choices" if missing[0] == own else "the template"
+                raise ValueError(f"{user} uses {{{missing[0]}}}, which {where} does not name")
         self._refuse_escaped({name for _, mapping in mappings for name in mapping})
         usual = "labels" if self.labels else "text"
         if wrong := sorted(n for n in self.metrics if METRICS[n].answers not in (usual, "any")):
             reason = "for free text" if self.labels else "for labels, and 'labels:' is missing"
             raise ValueError(f"metric {wrong[0]} is {reason}")
+        apart = sorted(n for n in self.metrics if METRICS[n].needs_common_labels)
+        if apart and self.labels and not self.has_common_labels:
+            raise ValueError(f"metric {apart[0]} is for labels that all rows share, and these have "
+                             "choices of their own, written out")  # fmt: skip
         self._check_free_text()
         return self
 
@@ -342,6 +374,14 @@ class TaskSpec(Frozen):
                         "which answer.unanswerable stands for; leave one of them out"
                     )
 
+    def _check_choices(self, own: str) -> None:
+        assert self.labels is not None
+        if own == self.template.answer_field:
+            raise ValueError(f"labels.choices: {own} is the answer; expected the field of the list")
+        if self.labels.style == "letters" and own not in self.template.input_fields:
+            raise ValueError(f"style: letters needs {{{own}}} in the template's input: a letter "
+                             "says nothing where its choice is not shown")  # fmt: skip
+
     def _refuse_escaped(self, names: set[str]) -> None:
         """Refuse ``{{text}}``, which shows the name of a field in braces, the same in all rows."""
         for part in (self.template.input, self.template.output):
@@ -361,3 +401,10 @@ class TaskSpec(Frozen):
     def is_classification(self) -> bool:
         """Whether the answers are labels."""
         return self.labels is not None
+
+    @property
+    def has_common_labels(self) -> bool:
+        """Whether rows have labels in common; so have those whose choices are letters."""
+        if self.labels is None:
+            return False
+        return self.labels.choices is None or self.labels.style == "letters"

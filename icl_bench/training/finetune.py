@@ -51,6 +51,9 @@ class Finetuning:
         asked = load_task(spec.task)
         if not asked.is_classification:
             raise UserError(f"task {asked.name} is free text; fine-tuning needs labels")
+        if asked.labels and asked.labels.choices:
+            raise UserError(f"task {asked.name} has choices of each row's own; "
+                            "fine-tuning needs labels that all rows share")  # fmt: skip
         say(f"reading {asked.name}")
         data = load_data(asked, data_dir=spec.data_dir, test_size=spec.test_size)
         say(f"preparing {spec.model}")

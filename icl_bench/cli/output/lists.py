@@ -95,6 +95,8 @@ def print_shown(shown: Shown, console: Console) -> None:
         facts = {"text": repr(row["text"]), **facts}
     if scored := [f"{title(s)} {percent(row[s])}%" for s in SCORES if row.get(s) is not None]:
         facts["scores"] = ", ".join(scored)
+    if shown.choices:
+        facts["choices"] = " | ".join(shown.choices)
     if row.get("teaching"):
         facts["perturbed"] = row["teaching"]
     if row.get("probability") is not None:
@@ -115,7 +117,7 @@ def print_tasks(records: list[dict[str, Any]], console: Console) -> None:
     for name in ("task", "metrics", "here", "what it is"):
         table.add_column(name, no_wrap=name == "task")
     for record in records:
-        metrics = ", ".join(record["metrics"])
+        metrics = ",\n".join(record["metrics"])  # the last column needs the room
         table.add_row(record["name"], metrics, *_here_or_needed(record, record["data"]))
     console.print(table)
     print_lines(console, "Licenses and sources: --json. A task's counts and leaks: --check NAME.")

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+from support.fakes import small_tokenizer
 
 from icl_bench.backends import vllm as backend_of_vllm
 from icl_bench.backends.choice import make_loader
-from icl_bench.backends.interface import Answer, Free
+from icl_bench.backends.interface import Answer, Free, Greedy
+from icl_bench.backends.label_constraint import compile_labels
 from icl_bench.backends.spec import BackendSpec
 from icl_bench.backends.vllm import CALL, VllmBackend
 from icl_bench.errors import CellError
@@ -163,3 +165,26 @@ def test_an_engine_is_told_all_stops_and_the_earliest_ends_the_text(engine: Engi
     found = [a for pack in backend.answer(PROMPTS, [0], [free] * len(PROMPTS), 0) for a in pack]
     assert [a.text for a in found] == ["y"]
     assert backend.sampling(free).stop == ["s", "e"]
+
+
+@pytest.mark.usefixtures("cuda")
+def test_each_prompt_is_held_to_its_own_choices(engine: Engine, monkeypatch: pytest.MonkeyPatch):
+    tokenizer: Any = small_tokenizer()
+    asked: list[Any] = []
+
+    def says_the_last(prompts: Sequence[Any], sampling: Sequence[Any], **_: Any) -> list[Any]:
+        asked.extend(sampling)
+        texts = [one.structured_outputs.choice[-1] for one in sampling]
+        said = [
+            SimpleNamespace(token_ids=ids, text=text, finish_reason="stop")
+            for text, ids in zip(texts, tokenizer(texts)["input_ids"], strict=True)
+        ]
+        return [SimpleNamespace(num_cached_tokens=0, outputs=[one]) for one in said]
+
+    monkeypatch.setattr(engine, "generate", says_the_last)
+    choices = [[" card\n", " lost\n"], [" top up\n", " card\n", " it\n"]]
+    own = [Greedy(compile_labels(answers, tokenizer)) for answers in choices]
+    prompts = PromptSet((), tuple((10 + i,) for i in range(4)))
+    (pack,) = started().answer(prompts, range(4), [own[i % 2] for i in range(4)], 0)
+    assert [answer.label for answer in pack] == [1, 2, 1, 2]
+    assert [one.structured_outputs.choice for one in asked] == [choices[i % 2] for i in range(4)]

@@ -1,0 +1,206 @@
+"""Rows with choices of their own are answered, packed, as plain forward passes answer each alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.models import (
+    plain_logits,
+    plain_model,
+    qwen_tokenizer,
+    save_tiny_model,
+    tiny_config,
+    tokenized,
+)
+
+from icl_bench.backends.forward_check import check_forward
+from icl_bench.backends.interface import Answer, Exact, Greedy
+from icl_bench.backends.label_constraint import (
+    compile_labels,
+    label_trie,
+    spellings_of,
+    token_bytes,
+)
+from icl_bench.backends.loaded_model import LoadedModel
+from icl_bench.backends.packed_decoding import _scored
+from icl_bench.backends.transformers import TransformersBackend
+from icl_bench.prompts.encoding import Ids, PromptSet
+
+KINDS = ["llama", "gemma3_text"]  # full layers only, and full and sliding ones
+WORDS = ["a", "ab", "card", "order", "status", "état", "b c", "中"]
+choice_lists = st.lists(
+    st.lists(st.sampled_from(WORDS), min_size=1, max_size=3).map(" ".join),
+    min_size=2, max_size=5, unique=True,
+)  # fmt: skip
+rows = st.lists(st.tuples(choice_lists, st.integers(1, 12)), min_size=1, max_size=7)
+FEW = settings(max_examples=6, deadline=None)
+
+
+class Setup(SimpleNamespace):
+    """A tiny model twice: ours, and the library's own."""
+
+    tokenizer: Any
+    loaded: LoadedModel
+    plain: Any
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def setup(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Setup:
+    tokenizer, kind = qwen_tokenizer(), str(request.param)
+    folder: Path = tmp_path_factory.mktemp(kind)
+    save_tiny_model(tiny_config(kind, len(tokenizer)), folder)
+    torch.set_num_threads(1)
+    loaded = LoadedModel.load(folder, tokenizer, None, "float32", "cpu")
+    check_forward(loaded)  # from here on its attention is ours
+    return Setup(tokenizer=tokenizer, loaded=loaded, plain=plain_model(folder))
+
+
+def ids(count: int, seed: int) -> Ids:
+    return tuple(np.random.default_rng(seed).integers(0, 400, count).tolist())
+
+
+def prompts_of(lengths: Sequence[int], prefix: int) -> PromptSet:
+    return PromptSet(ids(prefix, 0), tuple(ids(n, 7 * i + 1) for i, n in enumerate(lengths)))
+
+
+def written(choices: Sequence[str]) -> list[str]:
+    return [f" {choice}\n" for choice in choices]
+
+
+def answered(
+    setup: Setup, prompts: PromptSet, own: Sequence[Any], **limits: int
+) -> tuple[list[Answer], int]:
+    """All answers in the order of the prompts, and in how many packs they came."""
+    backend = TransformersBackend(setup.loaded, **limits)
+    packs = list(backend.answer(prompts, range(len(prompts)), own, 0))
+    found = sorted((a for pack in packs for a in pack), key=lambda a: a.index)
+    return found, len(packs)
+
+
+def summed_logs(setup: Setup, prompt: Ids, answers: Sequence[Ids]) -> np.ndarray:
+    """Log-probability of each answer by a forward pass of its own: ``(answers,)``."""
+    logs = []
+    for answer in answers:
+        steps = torch.log_softmax(plain_logits(setup.plain, prompt + answer), -1)
+        behind = steps[len(prompt) - 1 : -1]
+        logs.append(float(sum(step[t] for step, t in zip(behind, answer, strict=True))))
+    return np.array(logs)
+
+
+@FEW
+@given(
+    rows=rows, prefix=st.sampled_from([0, 20]), divided=st.sampled_from([None, "tokens", "bytes"])
+)
+def test_each_rows_choices_are_scored_in_one_pack_as_by_forward_passes_of_the_plain_model(
+    setup: Setup, rows: list[tuple[list[str], int]], prefix: int, divided: str | None
+):
+    prompts = prompts_of([size for _, size in rows], prefix)
+    asked = [[tokenized(setup.tokenizer, text) for text in written(own)] for own, _ in rows]
+    sizes = {
+        "tokens": [tuple(map(len, own)) for own in asked],
+        "bytes": [tuple(len(text.encode()) for text in own) for own, _ in rows],
+    }
+    own = [
+        Exact(label_trie(answers), sizes[divided][i] if divided else None)
+        for i, answers in enumerate(asked)
+    ]
+    found, packs = answered(setup, prompts, own)
+    assert packs == 1
+    for i, answer in enumerate(found):
+        logs = summed_logs(setup, prompts.ids(i), asked[i])
+        compared = logs / np.array(sizes[divided][i]) if divided else logs
+        chances = np.exp(logs)
+        assert compared[answer.label] == pytest.approx(compared.max(), abs=1e-3)
+        assert answer.probability == pytest.approx(chances[answer.label], rel=1e-3)
+        others = np.delete(chances, answer.label).max()
+        assert answer.margin == pytest.approx(chances[answer.label] - others, rel=1e-2, abs=1e-7)
+        assert answer.label_mass == pytest.approx(chances.sum(), rel=1e-3)
+        assert (answer.margin >= 0) or divided
+
+
+@FEW
+@given(rows=rows, prefix=st.sampled_from([0, 20]), exact=st.booleans())
+def test_what_is_packed_together_changes_no_answer(
+    setup: Setup, rows: list[tuple[list[str], int]], prefix: int, exact: bool
+):
+    prompts = prompts_of([size for _, size in rows], prefix)
+    own: list[Any] = [
+        Exact(label_trie([tokenized(setup.tokenizer, text) for text in written(choices)]))
+        if exact
+        else Greedy(compile_labels(written(choices), setup.tokenizer))
+        for choices, _ in rows
+    ]
+    together, packs = answered(setup, prompts, own)
+    assert packs == 1
+    for limits in ({"pack_rows": 1}, {"pack_tokens": 30}):
+        apart, _ = answered(setup, prompts, own, **limits)
+        for one, other in zip(together, apart, strict=True):
+            assert (one.label, one.answer_tokens) == (other.label, other.answer_tokens)
+            if exact:
+                assert one.probability == pytest.approx(other.probability, rel=1e-4)
+
+
+@FEW
+@given(rows=rows)
+def test_greedy_rows_take_the_likeliest_token_that_their_own_choices_allow(
+    setup: Setup, rows: list[tuple[list[str], int]]
+):
+    prompts = prompts_of([size for _, size in rows], 20)
+    spelled = token_bytes(setup.tokenizer)
+    own = [Greedy(compile_labels(written(c), setup.tokenizer)) for c, _ in rows]
+    found, _ = answered(setup, prompts, own)
+    for i, answer in enumerate(found):
+        encoded = [text.encode() for text in written(rows[i][0])]
+        tokens, so_far = list(prompts.ids(i)), b""
+        while sum(text.startswith(so_far) for text in encoded) > 1:
+            logits = plain_logits(setup.plain, tuple(tokens))[-1]
+            allowed = [
+                t for t, piece in spelled.items()
+                if any(text.startswith(so_far + piece) for text in encoded)
+            ]  # fmt: skip
+            tokens.append(max(allowed, key=lambda t: float(logits[t])))
+            so_far += spelled[tokens[-1]]
+        assert encoded[answer.label].startswith(so_far)
+
+
+@FEW
+@given(choices=choice_lists)
+def test_an_automaton_is_the_same_with_spellings_that_are_at_hand(choices: list[str]):
+    tokenizer = qwen_tokenizer()
+    fresh = compile_labels(written(choices), tokenizer)
+    kept = compile_labels(written(choices), tokenizer, None, spellings_of(tokenizer))
+    assert fresh.answers == kept.answers
+    for one, other in zip(
+        [*fresh.tokens, *fresh.targets], [*kept.tokens, *kept.targets], strict=True
+    ):
+        assert one.tolist() == other.tolist()
+    assert fresh.decided.tolist() == kept.decided.tolist()
+
+
+def test_packs_of_trees_of_their_own_keep_within_rows_and_tokens(setup: Setup):
+    choices = [["a", "b c"], ["card status order", "état 中", "a b c"], ["a", "ab"]] * 4
+    tries = [label_trie([tokenized(setup.tokenizer, t) for t in written(c)]) for c in choices]
+    prompts = prompts_of([1 + i % 5 for i in range(12)], 5)
+    backend = TransformersBackend(setup.loaded, pack_rows=5, pack_tokens=60)
+    for pack in backend.answer(prompts, range(12), list(map(Exact, tries)), 0):
+        widest = max(len(prompts.suffixes[a.index]) + len(tries[a.index].inner) for a in pack)
+        assert len(pack) <= 5
+        assert len(pack) == 1 or len(pack) * widest <= 60
+
+
+def test_the_largest_log_probability_for_its_size_wins_and_the_numbers_stay_as_they_are():
+    logs = np.log([0.5, 0.2, 0.1])
+    plain = _scored(0, logs)
+    assert (plain.label, plain.probability, plain.margin) == (0, *map(pytest.approx, (0.5, 0.3)))
+    divided = _scored(0, logs, (1, 4, 2))
+    assert (divided.label, divided.probability) == (1, pytest.approx(0.2))
+    assert divided.margin == pytest.approx(-0.3)
+    assert divided.label_mass == pytest.approx(0.8)

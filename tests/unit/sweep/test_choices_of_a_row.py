@@ -1,0 +1,275 @@
+"""A sweep of rows with choices of their own: answers among them, stored as they are written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.fakes import (
+    WORDS,
+    FakeBackend,
+    model,
+    planned,
+    runner,
+    small_tokenizer,
+    write_rows,
+)
+
+from icl_bench import read_findings, read_results
+from icl_bench.backends.interface import Exact, Free, Greedy
+from icl_bench.demonstrations.perturbations import Perturbation
+from icl_bench.errors import UserError
+from icl_bench.report.prompt_trace import find_prediction
+from icl_bench.results.reading import finished_cells
+from icl_bench.sweep.plan import Plan
+from icl_bench.sweep.run_spec import RunSpec
+from icl_bench.sweep.sweep import Sweep
+from icl_bench.sweep.tokenized_task import TokenizedTask
+from icl_bench.tasks.examples import load_data
+from icl_bench.tasks.task_files import load_task
+
+SHOWN = {"input": "query: {text}\n{choices}", "output": "intent: {label}"}
+
+
+def row(number: int) -> dict[str, Any]:
+    """Row ``number``: three or four choices, which every twelfth row shares."""
+    choices = [f"{WORDS[(number + i) % 12]} {WORDS[i]}" for i in range(3 + number % 2)]
+    return {"text": f"where is {number}", "choices": choices, "label": choices[number % 3]}
+
+
+def write(folder: Path, **changes: Any) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    write_rows(folder / "train.jsonl", [row(i) for i in range(30)])
+    write_rows(folder / "test.jsonl", [row(100 + i) for i in range(14)])
+    fields = {name: name for name in ("text", "choices", "label")}
+    task = {
+        "name": "own",
+        "data": {"train": "train.jsonl", "test": "test.jsonl", "fields": fields},
+        "template": {"input": "query: {text}", "output": "intent: {label}"},
+        "labels": {"choices": "choices"},
+        "metrics": ["accuracy"],
+        **changes,
+    }
+    path = folder / "own.yaml"
+    path.write_text(json.dumps(task), encoding="utf-8")
+    return path
+
+
+LETTERS = {"labels": {"choices": "choices", "style": "letters"}, "template": SHOWN}
+
+
+def task(folder: Path, scoring: Any = "greedy", teaching: str = "plain", queries: Any = "test",
+         **changes: Any) -> TokenizedTask:  # fmt: skip
+    tokenizer: Any = small_tokenizer()
+    data = load_data(load_task(write(folder, **changes)))
+    shown = Perturbation.parse(teaching)
+    return TokenizedTask(data, model(), tokenizer, 0, scoring, queries, None, shown)
+
+
+def ran(made: Plan, results: Path) -> Any:
+    outcome = runner(made, results, FakeBackend()).run()
+    assert not outcome.failed
+    return read_results(results)
+
+
+# -- how answers are found ----------------------------------------------------------------------
+
+
+def test_rows_with_equal_choices_share_an_automaton_and_others_do_not(tmp_path: Path):
+    there = task(tmp_path)
+    found = there.decodings(there.data.test)
+    for one, this in zip(there.data.test, found, strict=True):
+        assert isinstance(this, Greedy)
+        assert this.automaton.answers == tuple(f" {choice}\n" for choice in one.choices)
+        for other, that in zip(there.data.test, found, strict=True):
+            assert (one.choices == other.choices) == (this is that)
+    assert there.decodings(there.data.test) == found
+
+
+def test_letters_share_one_for_all_rows_with_as_many(tmp_path: Path):
+    there = task(tmp_path, **LETTERS)
+    assert len({id(d) for d in there.decodings(there.data.test)}) == 2
+
+
+@pytest.mark.parametrize("normalize", ["none", "tokens", "bytes"])
+def test_exact_scores_are_divided_as_the_task_says(tmp_path: Path, normalize: str):
+    there = task(tmp_path, "exact", labels={"choices": "choices", "normalize": normalize})
+    for one, found in zip(there.data.test, there.decodings(there.data.test), strict=True):
+        assert isinstance(found, Exact)
+        ids = there.encoder.answers(one.choices)
+        sizes = {
+            "none": None,
+            "tokens": tuple(map(len, ids)),
+            "bytes": tuple(len(choice.encode()) for choice in one.choices),
+        }
+        assert found.sizes == sizes[normalize]
+        assert found.trie.depths[found.trie.ends].tolist() == list(map(len, ids))
+
+
+def test_a_fixed_set_of_labels_is_normalised_too(tmp_path: Path):
+    fixed = {"labels": {"normalize": "bytes"}}
+    there = task(tmp_path, "exact", **fixed)
+    (found,) = {id(d): d for d in there.decodings(there.data.test)}.values()
+    assert isinstance(found, Exact)
+    assert found.sizes == tuple(len(label.encode()) for label in there.data.labels)
+
+
+def test_an_answer_has_room_for_the_longest_choice_of_any_row(tmp_path: Path):
+    there = task(tmp_path)
+    choices = [choice for one in there.data.test for choice in one.choices]
+    assert there.answer_tokens == max(map(len, there.encoder.answers(choices)))
+    free = task(tmp_path, "unconstrained").decodings(there.data.test)
+    assert set(free) == {Free(("\n",), there.answer_tokens, of_labels=True)}
+
+
+# -- what is stored -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("changes", [{}, LETTERS], ids=["written out", "letters"])
+@pytest.mark.parametrize("scoring", ["greedy", "exact"])
+def test_predictions_are_choices_of_their_row(tmp_path: Path, changes: Any, scoring: str):
+    there = task(tmp_path / "task", scoring, **changes)
+    frame = ran(planned(there, "0,2", draws=1), tmp_path / "results")
+    rows = {one.id: one for one in there.data.test}
+    for said in frame.itertuples():
+        one = rows[said.test_id]
+        assert said.prediction in one.choices
+        assert said.gold == one.answer
+        assert said.correct == (said.prediction == one.answer)
+    assert frame["valid"].all()
+    assert frame["truncated"].isna().all() if "truncated" in frame else True
+
+
+def test_free_answers_are_compared_with_the_rows_own_choices(tmp_path: Path):
+    there = task(tmp_path / "task", "unconstrained")
+    frame = ran(planned(there, "2", draws=1), tmp_path / "results")
+    assert not frame["valid"].any()
+    assert frame["correct"].eq(False).all()
+
+
+def test_copied_queries_have_the_choices_of_their_demonstration(tmp_path: Path):
+    there = task(tmp_path / "task", queries="copied")
+    frame = ran(planned(there, "6", draws=1), tmp_path / "results")
+    rows = {one.id: one for one in there.data.train}
+    assert all(
+        p in rows[name].choices
+        for name, p in zip(frame["test_id"], frame["prediction"], strict=True)
+    )
+
+
+def facts_of(results: Path) -> list[dict[str, Any]]:
+    return [meta["facts"] for _, meta in finished_cells(results)]
+
+
+def test_a_cells_facts_say_how_choices_are_written_and_what_they_are_divided_by(tmp_path: Path):
+    labels = {"choices": "choices", "normalize": "bytes"}
+    for scoring in ("greedy", "exact"):
+        there = task(tmp_path / "task", scoring, labels=labels)
+        ran(planned(there, "2", draws=1), tmp_path / scoring)
+    (greedy,), (exact,) = facts_of(tmp_path / "greedy"), facts_of(tmp_path / "exact")
+    assert (greedy["choices"], greedy.get("normalize")) == ("as-is", None)
+    assert (exact["choices"], exact["normalize"]) == ("as-is", "bytes")
+    fixed = task(tmp_path / "task", "exact", labels={})
+    ran(planned(fixed, "2", draws=1), tmp_path / "fixed")
+    (plain,) = facts_of(tmp_path / "fixed")
+    assert not {"choices", "normalize"} & plain.keys()
+
+
+def test_other_choices_are_another_variant(tmp_path: Path):
+    names = set()
+    for style in ("as-is", "words"):
+        there = task(tmp_path / "task", labels={"choices": "choices", "style": style})
+        ran(planned(there, "2", draws=1), tmp_path / style)
+        names |= {(f["labels"], f["choices"]) for f in facts_of(tmp_path / style)}
+    assert len(names) == 2
+
+
+# -- what is made of it -------------------------------------------------------------------------
+
+
+def test_tables_of_labels_leave_written_choices_out_and_take_letters(tmp_path: Path):
+    ran(planned(task(tmp_path / "task"), "2", draws=2), tmp_path / "words")
+    ran(planned(task(tmp_path / "task", **LETTERS), "2", draws=2), tmp_path / "letters")
+    words, letters = read_findings(tmp_path / "words"), read_findings(tmp_path / "letters")
+    for name in ("label_bias", "label_frequencies", "confusions"):
+        assert getattr(words, name).empty
+    assert set(letters.label_frequencies["label"]) <= set("ABCD")
+    assert words.curves["accuracy"].notna().all()
+    assert words.curves[["macro_f1", "majority", "uniform"]].isna().all().all()
+    assert letters.curves["macro_f1"].notna().all()
+
+
+@pytest.mark.parametrize(("changes", "first"), [({}, ""), (LETTERS, "A. ")])
+def test_a_prediction_is_shown_with_its_rows_choices(tmp_path: Path, changes: Any, first: str):
+    there = task(tmp_path / "task", **changes)
+    ran(planned(there, "2", draws=1), tmp_path / "results")
+    found = find_prediction(tmp_path / "results", {"task": "own", "k": 2, "draw": 0})
+    (one,) = [e for e in there.data.test if e.id == found.row["test_id"]]
+    number = int(one.fields["text"].split()[-1])
+    assert found.choices[0] == first + row(number)["choices"][0]
+    assert found.as_json()["choices"] == list(found.choices)
+
+
+# -- perturbations and refusals -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("changes", [{}, LETTERS], ids=["written out", "letters"])
+def test_a_wrong_label_is_another_of_the_rows_own_choices(tmp_path: Path, changes: Any):
+    there = task(tmp_path, teaching="labels:noise=1", **changes)
+    for one, shown in zip(there.data.train, there.perturbed(0), strict=True):
+        assert shown.answer in one.choices
+        assert shown.answer != one.answer
+
+
+@pytest.mark.parametrize("changes", [{}, LETTERS], ids=["written out", "letters of three or four"])
+def test_answers_of_other_rows_are_not_shown_where_they_are_none_of_the_rows_own(
+    tmp_path: Path, changes: Any
+):
+    there = task(tmp_path, teaching="labels:permuted", **changes)
+    if changes:  # here every right one is among the first three
+        assert there.perturbed(0)
+        return
+    with pytest.raises(UserError, match=r"labels:permuted: .* none of them; labels:noise=1"):
+        there.perturbed(0)
+
+
+def asked(folder: Path, **more: Any) -> RunSpec:
+    told = {"task": str(write(folder, **more.pop("task", {}))), "model": "none", "k": "2"}
+    return RunSpec(**{**told, **more})
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"labels": "half:1"}, "--labels half:1: each row of task own has choices of its own"),
+        ({"labels": "half:1", "task": LETTERS}, "--labels half:1: each row of task own"),
+        ({"select": "balanced"}, "--select balanced: this task's answers are free text, or choices"),
+        ({"order": "by-label"}, "order by-label: this task's answers are free text, or choices"),
+        ({"k": None, "per_label": "1", "select": "balanced"}, "--select balanced"),
+    ],
+)  # fmt: skip
+def test_what_needs_labels_of_all_rows_is_refused_in_one_line(
+    tmp_path: Path, more: dict[str, Any], said: str
+):
+    with pytest.raises(UserError) as error:
+        Sweep.prepare(asked(tmp_path, **more))
+    assert str(error.value).startswith(said)
+    assert "\n" not in str(error.value)
+
+
+def test_letters_can_be_balanced_and_sorted(tmp_path: Path):
+    there = task(tmp_path, **LETTERS)
+    made = planned(there, "3", selects=["balanced"], orders=["by-label"], draws=1)
+    shown = [there.data.train[i].answer for i in made.groups[-1].group.demonstrations(3)]
+    assert shown == ["A", "B", "C"]
+
+
+def test_a_classifier_is_not_trained_on_choices(tmp_path: Path):
+    from icl_bench.training.finetune import Finetuning
+    from icl_bench.training.spec import FinetuneSpec
+
+    spec = FinetuneSpec(task=str(write(tmp_path)), model="none", k="2")
+    with pytest.raises(UserError, match="choices of each row's own; fine-tuning needs labels"):
+        Finetuning.prepare(spec)
