@@ -23,4 +23,4 @@ def export(out: Out, results: o.Results = o.DEFAULT_RESULTS, quiet: o.Quiet = Fa
 
     rows = export_results(results, out)
     if not quiet:
-        typer.echo(f"{rows:,} predictions in {out}")
+        print(f"{rows:,} predictions in {out}")

@@ -31,8 +31,8 @@ def import_(file: File, results: o.Results = o.DEFAULT_RESULTS, quiet: o.Quiet =
     if quiet:
         return
     if done.before:
-        typer.echo(f"{plain(file)} was imported before, nothing to do: {done.where}")
+        print(f"{plain(file)} was imported before, nothing to do: {done.where}")
         return
-    typer.echo(f"{done.rows:,} predictions imported: {done.where}")
+    print(f"{done.rows:,} predictions imported: {done.where}")
     if done.further:
-        typer.echo(f"further columns, kept: {one_line(', '.join(map(plain, done.further)))}")
+        print(f"further columns, kept: {one_line(', '.join(map(plain, done.further)))}")

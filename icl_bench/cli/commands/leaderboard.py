@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -41,5 +42,5 @@ def leaderboard(
     if json:
         print_json(records(table))
     elif not quiet:
-        typer.echo(as_markdown(table), nl=False)
-        typer.echo(f"written: {' and '.join(map(plain, written))}", err=True)
+        print(as_markdown(table), end="")
+        print(f"written: {' and '.join(map(plain, written))}", file=sys.stderr)

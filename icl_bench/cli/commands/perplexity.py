@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -75,7 +76,7 @@ def perplexity(
     with display.preparing() as say:
         outcome = asked.run(results, say)
     for name, reason in outcome.failed.items():
-        typer.echo(visible(f"failed: {name}: {reason}"), err=True)
+        print(visible(f"failed: {name}: {reason}"), file=sys.stderr)
     display.note(f"{outcome.computed} computed, {outcome.kept} already there. Results: {results}/")
     table = perplexities(results)
     table = table[table["model"] == asked.model.name]

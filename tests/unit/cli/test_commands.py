@@ -683,3 +683,6 @@ def test_an_output_that_lacks_letters_gets_escapes_and_whole_json(encoding: str,
     whole = printed(f"{shown} --json", stdout=subprocess.PIPE, env=env)
     usual = printed(f"{shown} --json", stdout=subprocess.PIPE)
     assert json.loads(whole.stdout.decode(encoding)) == json.loads(usual.stdout.decode())
+    board = printed(f"leaderboard --results {results}", stdout=subprocess.PIPE, env=env)
+    assert board.returncode == 0
+    assert board.stdout.decode(encoding).isascii(), "dashes that it lacks are written as escapes"
