@@ -107,7 +107,9 @@ def print_shown(shown: Shown, console: Console) -> None:
 
 def listed_golds(row: Mapping[str, Any]) -> str:
     """All right answers of a prediction."""
-    golds = row.get("golds") or (row["gold"],)
+    from icl_bench.metrics.scores import golds_of
+
+    golds = golds_of(row.get("golds"), row["gold"])
     return " | ".join(gold or "no answer" for gold in golds)
 
 

@@ -686,3 +686,10 @@ def test_an_output_that_lacks_letters_gets_escapes_and_whole_json(encoding: str,
     board = printed(f"leaderboard --results {results}", stdout=subprocess.PIPE, env=env)
     assert board.returncode == 0
     assert board.stdout.decode(encoding).isascii(), "dashes that it lacks are written as escapes"
+
+
+def test_right_answers_that_an_import_holds_as_json_are_shown_one_by_one():
+    from icl_bench.cli.output.lists import listed_golds
+
+    assert listed_golds({"golds": '["July 1969", "1969"]', "gold": "1969"}) == "July 1969 | 1969"
+    assert listed_golds({"golds": None, "gold": ""}) == "no answer"
