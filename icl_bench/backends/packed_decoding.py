@@ -249,15 +249,14 @@ class OpenPack:
 
         ``starts`` is where each row's begin, ``(rows,)``: the root's is that of the query's end.
         """
-        below = [trie.inner[1:] for trie in tries]
-        sizes = np.array(list(map(len, below)))
+        sizes = np.array([len(trie.inner) - 1 for trie in tries])
         if not sizes.any():
             return self.ends
         roots = torch.from_numpy(starts).to(self._device)
         found = self.ends.new_empty(len(tries) + int(sizes.sum()), self.ends.shape[1])
         under = torch.ones(len(found), dtype=torch.bool, device=self._device)
         under[roots] = False
-        found[roots], found[under] = self.ends, self._trees(tries, below, sizes)
+        found[roots], found[under] = self.ends, self._trees(tries, sizes)
         return found
 
     def _branches(self, hidden: Tensor, tries: Sequence[LabelTrie]) -> np.ndarray:
@@ -277,16 +276,14 @@ class OpenPack:
             found.append(chosen - torch.logsumexp(logits, -1, keepdim=True))
         return torch.cat(found).cpu().numpy()
 
-    def _trees(
-        self, tries: Sequence[LabelTrie], below: Sequence[np.ndarray], sizes: np.ndarray
-    ) -> Tensor:
-        """Hidden states of tree nodes behind the queries, row by row: ``(nodes, hidden)``.
+    def _trees(self, tries: Sequence[LabelTrie], sizes: np.ndarray) -> Tensor:
+        """Hidden states of inner nodes but the roots, row by row: ``(nodes, hidden)``.
 
-        ``below`` are each row's nodes, ``sizes`` their numbers, ``(rows,)``.
+        ``sizes`` are their numbers, ``(rows,)``.
         """
         count, most, device = len(tries), int(sizes.max()), self._device
-        known = {id(trie): _paths(trie, nodes, most) for trie, nodes in _pairs(tries, below)}
-        tokens = np.concatenate([t.tokens[nodes] for t, nodes in zip(tries, below, strict=True)])
+        known = {id(trie): _paths(trie, most) for _, trie in _grouped(tries)}
+        tokens = np.concatenate([trie.tokens[trie.inner[1:]] for trie in tries])
         paths = np.concatenate([known[id(trie)][0] for trie in tries])
         depths = torch.from_numpy(np.stack([known[id(trie)][1] for trie in tries])).to(device)
         number = np.concatenate([np.arange(size) for size in sizes])
@@ -315,13 +312,6 @@ def _grouped(tries: Sequence[LabelTrie]) -> Iterator[tuple[np.ndarray, LabelTrie
         yield np.array(found), tries[found[0]]
 
 
-def _pairs(
-    tries: Sequence[LabelTrie], below: Sequence[np.ndarray]
-) -> Iterator[tuple[LabelTrie, np.ndarray]]:
-    """Each different tree with its nodes."""
-    return ((trie, below[rows[0]]) for rows, trie in _grouped(tries))
-
-
 def _children(trie: LabelTrie, most: int) -> np.ndarray:
     """Tokens of each inner node's children by their ranks: ``(inner nodes, most)``."""
     children = np.zeros((len(trie.inner), most), dtype=np.int64)
@@ -329,10 +319,11 @@ def _children(trie: LabelTrie, most: int) -> np.ndarray:
     return children
 
 
-def _paths(trie: LabelTrie, nodes: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Who sees whom among a tree's nodes, ``(nodes, most)``, and how far behind the query's end
-    they stand, ``(most,)``; what is no node is seen by none.
+def _paths(trie: LabelTrie, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Who sees whom among a tree's inner nodes but its root, ``(nodes, most)``, and how far behind
+    the query's end they stand, ``(most,)``; what is no node is seen by none.
     """
+    nodes = trie.inner[1:]
     seen = np.zeros((len(nodes), most), dtype=bool)
     seen[:, : len(nodes)] = trie.ancestors[np.ix_(nodes, nodes)]
     depths = np.zeros(most, dtype=np.int64)
