@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import NoReturn
 
 TESTS = Path(__file__).resolve().parents[1]
+LONGEST_SECONDS = 1800
+"""After which a command that hangs is ended, by a signal that its exit code tells."""
 
 
 class WarmProgram:
@@ -90,6 +93,7 @@ def _serve() -> None:
 def _be_the_program(
     words: list[str], environment: dict[str, str], folder: str, out: str, err: str
 ) -> NoReturn:
+    signal.alarm(LONGEST_SECONDS)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
