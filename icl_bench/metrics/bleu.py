@@ -12,12 +12,17 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-class Bleu(Metric):
-    """BLEU of each answer, and of all of a cell as one corpus; references are sacrebleu's."""
+class OfReferences(Metric):
+    """Base of sacrebleu's metrics: of each answer, and of all of a cell as one corpus.
+
+    Several right answers are its references, by a rule of its own.
+    """
 
     answers = "text"
-    measures = (Measure("bleu", "bleu", "BLEU"),)
-    of_many: ClassVar[Mapping[str, str]] = {"corpus_bleu": "corpus BLEU"}
+
+    def scorer(self, *, corpus: bool) -> Any:
+        """What of sacrebleu scores a corpus, or single answers."""
+        raise NotImplementedError
 
     def score(self, gold: Sequence[str], said: Sequence[str]) -> Mapping[str, np.ndarray]:
         """See ``Metric``."""
@@ -27,7 +32,8 @@ class Bleu(Metric):
         self, golds: Sequence[Sequence[str]], said: Sequence[str]
     ) -> Mapping[str, np.ndarray]:
         """See ``Metric``."""
-        return {"bleu": sentence_scores(_bleu(effective_order=True), golds, said)}
+        (measure,) = self.measures
+        return {measure.column: _sentence_scores(self.scorer(corpus=False), golds, said)}
 
     def score_many(
         self, cell: np.ndarray, gold: Sequence[str], said: Sequence[str]
@@ -39,10 +45,24 @@ class Bleu(Metric):
         self, cell: np.ndarray, golds: Sequence[Sequence[str]], said: Sequence[str]
     ) -> Mapping[str, np.ndarray]:
         """See ``Metric``."""
-        return {"corpus_bleu": corpus_scores(_bleu(effective_order=False), cell, golds, said)}
+        (name,) = self.of_many
+        return {name: _corpus_scores(self.scorer(corpus=True), cell, golds, said)}
 
 
-def sentence_scores(scorer: Any, golds: Sequence[Sequence[str]], said: Sequence[str]) -> np.ndarray:
+class Bleu(OfReferences):
+    """BLEU of each answer, and of all of a cell as one corpus."""
+
+    measures = (Measure("bleu", "bleu", "BLEU"),)
+    of_many: ClassVar[Mapping[str, str]] = {"corpus_bleu": "corpus BLEU"}
+
+    def scorer(self, *, corpus: bool) -> Any:
+        """See ``OfReferences``."""
+        return _bleu(effective_order=not corpus)
+
+
+def _sentence_scores(
+    scorer: Any, golds: Sequence[Sequence[str]], said: Sequence[str]
+) -> np.ndarray:
     """A share of 1 for each answer, ``(rows,)``, by one of sacrebleu's metrics."""
     import numpy as np
 
@@ -50,7 +70,7 @@ def sentence_scores(scorer: Any, golds: Sequence[Sequence[str]], said: Sequence[
     return np.array([scorer.sentence_score(text, list(of)).score / 100 for text, of in pairs])
 
 
-def corpus_scores(
+def _corpus_scores(
     scorer: Any, cell: np.ndarray, golds: Sequence[Sequence[str]], said: Sequence[str]
 ) -> np.ndarray:
     """A share of 1 for the answers of each cell together, ``(cells,)``.

@@ -2,47 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from icl_bench.metrics.bleu import corpus_scores, sentence_scores
-from icl_bench.metrics.interface import Measure, Metric
-
-if TYPE_CHECKING:
-    import numpy as np
+from icl_bench.metrics.bleu import OfReferences
+from icl_bench.metrics.interface import Measure
 
 
-class Chrf(Metric):
-    """chrF2 of each answer, and of all of a cell as one corpus; several references are
-    sacrebleu's.
-    """
+class Chrf(OfReferences):
+    """chrF2 of each answer, and of all of a cell as one corpus."""
 
-    answers = "text"
     measures = (Measure("chrf", "chrf", "chrF"),)
     of_many: ClassVar[Mapping[str, str]] = {"corpus_chrf": "corpus chrF"}
 
-    def score(self, gold: Sequence[str], said: Sequence[str]) -> Mapping[str, np.ndarray]:
-        """See ``Metric``."""
-        return self.score_golds([(text,) for text in gold], said)
-
-    def score_golds(
-        self, golds: Sequence[Sequence[str]], said: Sequence[str]
-    ) -> Mapping[str, np.ndarray]:
-        """See ``Metric``."""
-        return {"chrf": sentence_scores(_chrf(), golds, said)}
-
-    def score_many(
-        self, cell: np.ndarray, gold: Sequence[str], said: Sequence[str]
-    ) -> Mapping[str, np.ndarray]:
-        """See ``Metric``."""
-        return self.score_many_golds(cell, [(text,) for text in gold], said)
-
-    def score_many_golds(
-        self, cell: np.ndarray, golds: Sequence[Sequence[str]], said: Sequence[str]
-    ) -> Mapping[str, np.ndarray]:
-        """See ``Metric``."""
-        return {"corpus_chrf": corpus_scores(_chrf(), cell, golds, said)}
+    def scorer(self, *, corpus: bool) -> Any:  # noqa: ARG002 - it has one rule for both
+        """See ``OfReferences``."""
+        return _chrf()
 
 
 @lru_cache
