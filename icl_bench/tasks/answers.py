@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +11,7 @@ from icl_bench.errors import UserError
 from icl_bench.metrics.exact_match import normalised
 from icl_bench.metrics.scores import metrics_of
 from icl_bench.tasks.spec import AnswerRule, TaskSpec
-from icl_bench.tasks.splits import Row, encodable
+from icl_bench.tasks.splits import Row, encodable, number_as_text
 from icl_bench.wording import plain, short
 
 _EMPTY = (
@@ -79,8 +77,7 @@ class FreeAnswers:
 
     def _text(self, row: Row, column: str, value: Any, whole: Any) -> str:
         """One right answer of the ``whole`` value, which may be a list of several."""
-        if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
-            value = json.dumps(value)
+        value = number_as_text(value)
         if value is None and whole is None:
             raise UserError(f"{row.where}: {plain(column)} is empty")
         if not isinstance(value, str):

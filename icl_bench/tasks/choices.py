@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from string import ascii_uppercase
@@ -11,7 +10,7 @@ from typing import Any
 
 from icl_bench.errors import UserError
 from icl_bench.tasks.spec import Labels
-from icl_bench.tasks.splits import Row
+from icl_bench.tasks.splits import Row, number_as_text
 from icl_bench.wording import plain, short
 
 
@@ -104,8 +103,7 @@ def _letters(count: int) -> list[str]:
 
 def _text(row: Row, name: str, value: Any) -> str:
     """A text; numbers are written as JSON writes them, as those of answers are."""
-    if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
-        return json.dumps(value)
+    value = number_as_text(value)
     if not isinstance(value, str):
         raise UserError(f"{row.where}: {name} has a choice that is no text: {short(value)}")
     try:

@@ -7,8 +7,6 @@ is left out, counted and noted.
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -21,7 +19,7 @@ from icl_bench.tasks.answers import FreeAnswers, RightAnswer
 from icl_bench.tasks.choices import read_choices
 from icl_bench.tasks.sources import data_folder, find_source
 from icl_bench.tasks.spec import TaskSpec
-from icl_bench.tasks.splits import Row, Split, encodable
+from icl_bench.tasks.splits import Row, Split, encodable, number_as_text
 from icl_bench.text_files import decode, parse_json, read_file
 from icl_bench.wording import nearest, one_line, plain, short, whole
 
@@ -129,9 +127,7 @@ class _ExampleReader:
         column = self.columns[self.spec.template.answer_field]
         if self.spec.labels is None:
             return self._free.of(row, column)
-        value = row.cell(column)
-        if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
-            value = json.dumps(value)
+        value = number_as_text(row.cell(column))
         answer = _text(Row(row.where, {column: value}), column)
         if not answer or answer.isspace():
             raise UserError(f"{row.where}: {plain(column)} is empty")

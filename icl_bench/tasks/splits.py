@@ -106,6 +106,13 @@ def encodable(text: str, row: Row, column: str) -> str:
     return text
 
 
+def number_as_text(value: Any) -> Any:
+    """A finite number as JSON writes it; anything else as it is."""
+    if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
+        return json.dumps(value)
+    return value
+
+
 def hold_out(count: int, share: float, seed: int) -> dict[str, np.ndarray]:
     """The rows of each split of a set that has none (:class:`icl_bench.tasks.spec.Holdout`)."""
     import numpy as np
