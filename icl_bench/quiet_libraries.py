@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 import warnings
@@ -36,3 +37,17 @@ def spare_imports() -> None:
         for name in names:
             del sys.modules[name]
         sys.modules.update(there)
+
+
+def load_late(package: str, part: str) -> None:
+    """Make a part of a package there at once, but load it when something of it is first used."""
+    name = f"{package}.{part}"
+    if name in sys.modules:
+        return
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.loader is None:  # this version of the package has none
+        return
+    spec.loader = loader = importlib.util.LazyLoader(spec.loader)
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    setattr(sys.modules[package], part, module)
+    loader.exec_module(module)

@@ -98,7 +98,7 @@ def _compared(
 
 def _welch(first: np.ndarray, second: np.ndarray) -> float:
     """The two-sided p of a difference of means; importing ``scipy.stats`` takes longer than all."""
-    from scipy.special import stdtr
+    from icl_bench.analysis.statistics.special import stdtr
 
     difference = abs(first.mean() - second.mean())
     parts = [side.var(ddof=1) / len(side) for side in (first, second)]

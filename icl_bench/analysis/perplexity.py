@@ -95,7 +95,7 @@ def _of_model(group: Sequence[tuple[dict[str, Any], np.ndarray]]) -> list[dict[s
 
 def _exponential(losses: np.ndarray) -> tuple[float, float, float, float]:
     """``exp`` of the mean, its limits, and the p of a mean of 0, by Student's t over windows."""
-    from scipy.special import stdtr, stdtrit
+    from icl_bench.analysis.statistics.special import stdtr, stdtrit
 
     mean, count = float(losses.mean()), len(losses)
     if count < 2 or np.isnan(mean):

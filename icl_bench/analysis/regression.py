@@ -375,7 +375,7 @@ def _coarse(steps: np.ndarray) -> np.ndarray:
 
 def _flip_p(steps: np.ndarray) -> float:
     """The p value of a loss, from a whole number for each test example."""
-    from scipy.special import ndtr
+    from icl_bench.analysis.statistics.special import ndtr
 
     if np.count_nonzero(steps) > MANY:
         # gains and losses are added in pairs of steps: one step is half of what lies between sums

@@ -26,3 +26,18 @@ def test_decoders_are_imported_without_what_they_do_not_need_which_others_still_
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["False", "False"]
+
+
+LATE = """
+import sys
+from icl_bench.analysis.statistics.special import ndtr
+print("numpy.f2py.crackfortran" in sys.modules, ndtr(0.0))
+import numpy
+print(callable(numpy.f2py.get_include), "numpy.f2py.crackfortran" in sys.modules)
+"""
+
+
+def test_what_numpy_has_for_fortran_is_loaded_when_it_is_used_not_with_the_distributions():
+    done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["False", "0.5", "True", "True"]

@@ -49,7 +49,7 @@ def means(scores: np.ndarray, counts: Counts, student: bool = True) -> np.ndarra
     of :class:`icl_bench.analysis.statistics.gaps.Layout`; every draw and every example needs a
     score.
     """
-    from scipy.special import ndtri, stdtrit
+    from icl_bench.analysis.statistics.special import ndtri, stdtrit
 
     if np.isnan(scores).any():
         flat = scores.reshape(-1, *scores.shape[-2:])
@@ -67,7 +67,7 @@ def means(scores: np.ndarray, counts: Counts, student: bool = True) -> np.ndarra
 
 def _with_gaps(scores: np.ndarray, counts: Counts, student: bool) -> np.ndarray:
     """The same of one ``(draws, test)`` with gaps: deviations that vary as the two parts do."""
-    from scipy.special import ndtri, stdtrit
+    from icl_bench.analysis.statistics.special import ndtri, stdtrit
 
     layout = Layout(scores)
     again = np.full(len(counts.tests), layout.mean)

@@ -94,7 +94,7 @@ def judge(
     right for three draws and 0.05 (93 to 98%), but p of 0.01 came up in up to 4% of samples,
     and with two draws 0.05 in 11%: that is no level for a test that is corrected for many ks.
     """
-    from scipy.special import stdtr
+    from icl_bench.analysis.statistics.special import stdtr
 
     centre = np.array([c.centre for c in contrasts])[:, None]
     freedom = np.array([c.examples - 1 for c in contrasts])[:, None]
@@ -128,7 +128,7 @@ def _chi_square(freedom: float, sample: int) -> tuple[np.ndarray, np.ndarray]:
 
     Those of a second sample come in another order: together they are a lattice in the unit square.
     """
-    from scipy.special import gammaincinv
+    from icl_bench.analysis.statistics.special import gammaincinv
 
     place = (np.arange(NODES) + 0.5) / NODES
     if sample:
@@ -143,7 +143,7 @@ def _half_width(
 
     Newton's method from the smallest deviation: p is convex there, so that no step goes too far.
     """
-    from scipy.special import gammaln, stdtr, stdtrit
+    from icl_bench.analysis.statistics.special import gammaln, stdtr, stdtrit
 
     half = deviation.min(axis=1, keepdims=True) * stdtrit(freedom, (1 + level) / 2)
     scale = np.exp(gammaln((freedom + 1) / 2) - gammaln(freedom / 2)) / np.sqrt(np.pi * freedom)

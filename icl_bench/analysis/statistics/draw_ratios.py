@@ -44,7 +44,7 @@ def moderated(found: Sequence[DrawSquares], means: Sequence[np.ndarray]) -> list
 
     A point whose residual is 0 stays as it is, and so do all where fewer than two are left.
     """
-    from scipy.special import digamma, polygamma
+    from icl_bench.analysis.statistics.special import digamma, polygamma
 
     at = [place for place, squares in enumerate(found) if squares.residual > 0]
     if len(at) < 2:

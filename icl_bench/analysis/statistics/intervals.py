@@ -47,7 +47,7 @@ def mean_interval(correct: np.ndarray, level: float = 0.95) -> Interval:
     Raises ValueError unless every draw and every test example has a score, and all lie between 0
     and 1.
     """
-    from scipy.special import ndtri
+    from icl_bench.analysis.statistics.special import ndtri
 
     scores = np.asarray(correct, dtype=float)
     if scores.ndim != 2 or scores.size == 0:
@@ -85,7 +85,7 @@ def joined(
     The parts by draws and by test examples have t quantiles of their own at ``upper``, joined in
     quadrature (Zou & Donner 2008, Stat Med 27:1693).
     """
-    from scipy.special import stdtrit
+    from icl_bench.analysis.statistics.special import stdtrit
 
     of_draws, of_test = parts
     t_draws, t_test = (float(stdtrit(freedom, upper)) for freedom in freedoms)

@@ -89,7 +89,7 @@ def moderated(
 
 def _prior(curve: Sequence[DrawMeans]) -> Prior:
     """The trend of a curve's variances and the degrees of freedom that it is worth."""
-    from scipy.special import polygamma
+    from icl_bench.analysis.statistics.special import polygamma
 
     nothing = Prior(np.zeros(len(curve)), 0.0)
     seen = np.array([sample.means.var(ddof=1) for sample in curve])

@@ -24,7 +24,7 @@ def share_interval(hits: np.ndarray, tries: np.ndarray, level: float = 0.95) -> 
     6.3). The rest is :func:`icl_bench.analysis.statistics.intervals.mean_interval`'s, which this
     is equal to where every pair was tried once.
     """
-    from scipy.special import ndtri
+    from icl_bench.analysis.statistics.special import ndtri
 
     if not tries.sum():
         return Interval(math.nan, math.nan, math.nan)

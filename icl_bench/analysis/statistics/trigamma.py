@@ -15,7 +15,7 @@ def inverse_trigamma(value: float) -> float:
 
     Raises ValueError for a value that is not above 0.
     """
-    from scipy.special import polygamma
+    from icl_bench.analysis.statistics.special import polygamma
 
     if not value > 0:
         raise ValueError(f"the trigamma function is never {value}")
