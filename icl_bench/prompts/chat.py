@@ -34,7 +34,7 @@ from icl_bench.wording import plain
 if TYPE_CHECKING:
     from icl_bench.models.registry import Model
     from icl_bench.models.tokenizers import Tokenizer
-    from icl_bench.tasks.spec import Template
+    from icl_bench.tasks.templates import AnyTemplate
 
 _MARKS = ("\ue0f0", "\ue0f1", "\ue0f2", "\ue0f3", "\ue0f4")
 """Letters of no script (Unicode's private use area), which stand for contents."""
@@ -74,7 +74,7 @@ class ChatForm:
     has_special_tokens = True
 
     def __init__(
-        self, template: Template, settings: ChatSettings, chat: ChatTemplate,
+        self, template: AnyTemplate, settings: ChatSettings, chat: ChatTemplate,
         special: Collection[str], piece: Piece = demonstration_text,
     ) -> None:  # fmt: skip
         """``special`` are the texts of the tokenizer's special tokens; ``piece`` writes a
@@ -181,10 +181,19 @@ class ChatForm:
 
     def _conversation(self, contents: Sequence[str]) -> list[Message]:
         """User and assistant in turns, behind the system's words."""
-        said = self.settings.system
+        said = self._system
         first = [] if said is None else [{"role": "system", "content": said}]
         roles = ("user", "assistant")
         return [*first, *({"role": roles[i % 2], "content": c} for i, c in enumerate(contents))]
+
+    @property
+    def _system(self) -> str | None:
+        """What the system's turn says: what was asked for, and what the task begins with."""
+        said, start = self.settings.system, self.template.start
+        if not said or not start:
+            return start or said
+        apart = said[-1].isspace() or start[0].isspace()
+        return f"{said}{'' if apart else self.template.separator}{start}"
 
     def _looked_at(self) -> tuple[Around, bool]:
         """What the template writes around contents, and whether it is the same around all turns."""
@@ -229,7 +238,7 @@ class ChatForm:
 
 
 def chat_form(
-    template: Template, settings: ChatSettings, model: Model, tokenizer: Tokenizer,
+    template: AnyTemplate, settings: ChatSettings, model: Model, tokenizer: Tokenizer,
     piece: Piece = demonstration_text,
 ) -> ChatForm:  # fmt: skip
     """The form of a model's own chat template. Raises ``UserError``."""
@@ -240,7 +249,7 @@ def chat_form(
 
 
 def around_turns(
-    facts: Mapping[str, Any], template: Template, piece: Piece
+    facts: Mapping[str, Any], template: AnyTemplate, piece: Piece
 ) -> tuple[Piece, str, str]:
     """How demonstrations are written, what stands between them, and what stands behind the query,
     as far as a cell's facts tell it (:meth:`ChatForm.facts`).

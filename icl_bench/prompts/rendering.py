@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from icl_bench.tasks.spec import Template
+    from icl_bench.tasks.templates import AnyTemplate
 
 
-def input_text(template: Template, example: HasText) -> str:
+def input_text(template: AnyTemplate, example: HasText) -> str:
     """A demonstration without its answer: ``"query: ..."``."""
-    return template.input.format_map(example.fields)
+    return template.shown(example)
 
 
-def answer_line(template: Template, example: HasText) -> str:
+def answer_line(template: AnyTemplate, example: HasText) -> str:
     """A demonstration without its input: ``"intent: card arrival"``."""
     return f"{template.answer_lead}{example.answer}"
 
@@ -35,41 +35,38 @@ Message = Mapping[str, str]
 """A turn of a conversation: its ``role`` (system, user, assistant) and ``content``."""
 
 
-Piece = Callable[["Template", HasText], str]
+Piece = Callable[["AnyTemplate", HasText], str]
 """Text of one demonstration, without the separator behind it."""
 
 
-def demonstration_text(template: Template, example: HasText) -> str:
+def demonstration_text(template: AnyTemplate, example: HasText) -> str:
     """One example with its answer: ``"query: ...\\nintent: card arrival"``."""
-    shown = template.input.format_map(example.fields)
-    return f"{shown}\n{template.answer_lead}{example.answer}"
+    return f"{query_text(template, example)}{template.answer_link}{example.answer}"
 
 
-def query_text(template: Template, example: HasText) -> str:
+def query_text(template: AnyTemplate, example: HasText) -> str:
     """One example up to its answer, without the trailing space: ``"query: ...\\nintent:"``."""
-    shown = template.input.format_map(example.fields)
-    return f"{shown}\n{template.answer_lead.rstrip(' ')}"
+    return template.shown(example) + template.query_link
 
 
-def answer_text(template: Template, answer: str) -> str:
+def answer_text(template: AnyTemplate, answer: str) -> str:
     """What a model should write after the query: ``" card arrival\\n"``.
 
     The end belongs to it: where one label begins another ("order", "order status"), only the end
     tells the shorter one from the longer one's beginning.
     """
-    lead = template.answer_lead
-    return f"{lead[len(lead.rstrip(' ')) :]}{answer}\n"
+    return f"{template.answer_link}{answer}{template.answer_end}"
 
 
 def prompt_text(
-    template: Template,
+    template: AnyTemplate,
     demonstrations: Sequence[HasText],
     query: HasText,
     piece: Piece = demonstration_text,
 ) -> str:
     """The whole prompt as text (Bertsch et al. 2025, appendix G)."""
     pieces = [piece(template, d) + template.separator for d in demonstrations]
-    return "".join([*pieces, query_text(template, query)])
+    return "".join([template.start, *pieces, query_text(template, query)])
 
 
 class PromptForm(Protocol):
@@ -118,13 +115,13 @@ class PlainForm:
     """Plain text, as base models read it."""
 
     has_special_tokens = False
-    start = ""
 
-    def __init__(self, template: Template, piece: Piece = demonstration_text) -> None:
+    def __init__(self, template: AnyTemplate, piece: Piece = demonstration_text) -> None:
         """``piece`` writes a demonstration."""
         self.template, self._piece = template, piece
+        self.start = template.start
         self.joint = self.stop = template.separator
-        self.before_answer = f"\n{template.answer_lead.rstrip(' ')}"
+        self.before_answer = template.before_answer
 
     def demonstration(self, example: HasText) -> str:
         """See ``PromptForm``."""

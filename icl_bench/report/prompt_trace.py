@@ -90,7 +90,7 @@ def find_prediction(
 
 def _choices(spec: TaskSpec, query: Example) -> tuple[str, ...]:
     """A row's own choices, each behind its letter where it is answered by that."""
-    own = spec.labels.choices if spec.labels else None
+    own = spec.labels.own if spec.labels else None
     if own is None or not spec.has_common_labels:
         return query.choices
     return tuple(query.fields[own].split("\n"))

@@ -12,6 +12,7 @@ from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.results.cells import short_hash
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.examples import Example
+from icl_bench.tasks.spec import AnswerRule
 
 
 def facts(task: TokenizedTask, choice: SelectorSpec, backend: Mapping[str, str]) -> dict[str, Any]:
@@ -31,13 +32,13 @@ def facts(task: TokenizedTask, choice: SelectorSpec, backend: Mapping[str, str])
         **({"queries": task.queries} if task.queries != "test" else {}),
         **({"teaching": str(perturbation)} if perturbation != PLAIN else {}),
         **({"chat": task.chat_facts()} if task.chat else {}),
-        **({"choices": spec.labels.style} if spec.labels and spec.labels.choices else {}),
+        **({"choices": spec.labels.style} if spec.labels and spec.labels.own else {}),
         **({"normalize": task.normalize} if task.normalize != "none" else {}),
         "pool": short_hash([data.train[i].id for i in task.pool.rows]),
         "pool_rows": len(task.pool),
         "fingerprint": task.model.fingerprint,
         "max_answer_tokens": None if spec.is_classification else spec.max_answer_tokens,
-        **({"answer": spec.answer.model_dump()} if spec.answer else {}),
+        **({"answer": _answer(spec.answer)} if spec.answer else {}),
         **({"stops": list(task.stops)} if spec.stop else {}),
         **({"fields": dict(spec.data.fields)} if spec.data.file else {}),
         **task.selection_facts(choice),
@@ -45,10 +46,17 @@ def facts(task: TokenizedTask, choice: SelectorSpec, backend: Mapping[str, str])
     }
 
 
+def _answer(rule: AnswerRule) -> dict[str, Any]:
+    """What of an answer is compared, in words that do not change where the rule learns new ones."""
+    default = AnswerRule(extract="()").model_dump()
+    always = ("extract", "take", "unanswerable")
+    return {n: v for n, v in rule.model_dump().items() if n in always or v != default[n]}
+
+
 def _labels(task: TokenizedTask) -> Sequence[Any]:
     """What answers are chosen from: the labels of all rows, or each row's choices."""
     data = task.data
-    own = data.spec.labels is not None and data.spec.labels.choices is not None
+    own = data.spec.labels is not None and data.spec.labels.own is not None
     asked = data.test if task.queries == "test" else data.train
     return [row.choices for row in asked] if own else data.labels
 

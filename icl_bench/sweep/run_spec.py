@@ -136,7 +136,7 @@ class RunSpec(Frozen):
             raise UserError(
                 f"--labels {self.labels}: task {task.name} is free text, without labels"
             )
-        if self.labels and task.labels and task.labels.choices:
+        if self.labels and task.labels and task.labels.own:
             raise UserError(
                 f"--labels {self.labels}: each row of task {task.name} has choices of its own; "
                 "there is no set of labels to leave some out of"

@@ -179,6 +179,7 @@ class TokenizedTask:
         sizes = {
             "none": None,
             "tokens": tuple(map(len, ids)),
+            "characters": tuple(map(len, labels)),
             "bytes": tuple(len(label.encode()) for label in labels),
         }
         return Exact(label_trie(ids), sizes[self.normalize])
@@ -200,7 +201,7 @@ class TokenizedTask:
         return None if token is None else (token, self.tokenizer.decode([token]))
 
     @property
-    def normalize(self) -> Literal["none", "tokens", "bytes"]:
+    def normalize(self) -> Literal["none", "tokens", "characters", "bytes"]:
         """What labels' log-probabilities are divided by before they are compared."""
         labels = self.data.spec.labels
         return labels.normalize if labels and self.scoring == "exact" else "none"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import string
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 from icl_bench.errors import UserError
 from icl_bench.metrics.exact_match import normalised
 from icl_bench.metrics.scores import metrics_of
-from icl_bench.tasks.spec import AnswerRule, TaskSpec
+from icl_bench.tasks.spec import AnswerRule, Ignored, TaskSpec
 from icl_bench.tasks.splits import Row, encodable, number_as_text
 from icl_bench.wording import plain, short
 
@@ -29,20 +30,44 @@ class RightAnswer(NamedTuple):
     """What answers are compared with; None where that is ``shown`` alone, as it stands."""
 
 
-def extracted(rule: AnswerRule, text: str) -> str | None:
+def extracted(rule: AnswerRule, text: str, *, is_right: bool = False) -> str | None:
     """What of a text is compared, without blanks around it; None where there is nothing.
 
-    The empty text stands for "there is no answer", where the task has a word for that.
+    The empty text stands for "there is no answer", where the task has a word for that. With
+    ``is_right`` it is a right answer's text, else a model's.
     """
-    text, found = text.strip(), None
+    found = _found(rule, text.strip(), is_right)
+    if found and rule.ignore is not None:
+        return _without(rule.ignore, found) or None
+    return found
+
+
+def _without(ignored: Ignored, text: str) -> str:
+    """A text without what makes no difference (lm-evaluation-harness' ``exact_match``)."""
+    for pattern in ignored.patterns:
+        text = re.sub(pattern, "", text)
+    if ignored.case:
+        text = text.lower()
+    if ignored.punctuation:
+        text = text.translate(_PUNCTUATION)
+    return text
+
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def _found(rule: AnswerRule, text: str, is_right: bool) -> str | None:
+    """What of a text is compared, whatever of it is ignored."""
+    found = None
     if rule.unanswerable is not None and normalised(text) == normalised(rule.unanswerable):
         return ""
-    if rule.extract is None:
+    if rule.extract is None or (is_right and rule.of == "answers"):
         found = text
     else:
         for match in re.finditer(rule.extract, text):
-            if (match[1] or "").strip():
-                found = match[1].strip()
+            groups = match.groups() if rule.group == "any" else match.groups()[:1]
+            if held := next((part for part in groups if part and part.strip()), None):
+                found = held.strip()
                 if rule.take == "first":
                     break
     if found and rule.unanswerable is not None:
@@ -91,12 +116,11 @@ class FreeAnswers:
     def _gold(self, row: Row, column: str, text: str) -> str:
         """What of a right answer is compared."""
         if self.spec.answer is None:
-            return text
-        gold = extracted(self.spec.answer, text)
+            return text.strip()  # as what a model says is compared
+        gold = extracted(self.spec.answer, text, is_right=True)
         if gold is None:
-            raise UserError(
-                f"{row.where}: answer.extract finds nothing in {plain(column)}, {short(text)}"
-            )
+            rule = "extract finds" if self.spec.answer.ignore is None else "ignore leaves"
+            raise UserError(f"{row.where}: answer.{rule} nothing in {plain(column)}, {short(text)}")
         return gold
 
     def _check(self, row: Row, column: str, gold: str) -> None:

@@ -129,6 +129,10 @@ def _gold(labels: Labels, row: Row, listed: _Listed, value: Any, answer: str, na
     if among is None:
         among = [str(i) for i in range(len(listed.texts))]
     said = value
+    if labels.gold == "index or text" and not (
+        isinstance(value, int) and not isinstance(value, bool)
+    ):
+        among = listed.texts
     if isinstance(value, int | float) and not isinstance(value, bool):
         said = json.dumps(value)
     places = [place for place, one in enumerate(among) if one == said]
@@ -137,7 +141,9 @@ def _gold(labels: Labels, row: Row, listed: _Listed, value: Any, answer: str, na
     if places:
         raise UserError(f"{row.where}: {answer} is {short(value)}, which {name} has twice; "
                         "give it by its key or its index (labels.gold)")  # fmt: skip
-    kind = {"text": "text", "key": "key", "index": "index, from 0,"}[labels.gold]
+    kinds = {"text": "text", "key": "key", "index": "index, from 0,",
+             "index or text": "index, from 0, nor the text"}  # fmt: skip
+    kind = kinds[labels.gold]
     there = ", ".join(short(one) for one in among[:6]) + (", …" if len(among) > 6 else "")
     raise UserError(f"{row.where}: {answer} is {short(value)}, not the {kind} of one of the row's "
                     f"choices ({there})")  # fmt: skip

@@ -17,9 +17,11 @@ from icl_bench.errors import UserError
 from icl_bench.seeds import generator
 from icl_bench.tasks.answers import FreeAnswers, RightAnswer
 from icl_bench.tasks.choices import read_choices
+from icl_bench.tasks.jinja import choices_of, input_of, output_of
 from icl_bench.tasks.sources import data_folder, find_source
 from icl_bench.tasks.spec import TaskSpec
-from icl_bench.tasks.splits import Row, Split, encodable, number_as_text
+from icl_bench.tasks.splits import Row, Source, Split, encodable, number_as_text
+from icl_bench.tasks.templates import JinjaTemplate
 from icl_bench.text_files import decode, parse_json, read_file
 from icl_bench.wording import nearest, one_line, plain, short, whole
 
@@ -91,13 +93,15 @@ class _ExampleReader:
             if name in places:
                 raise UserError(f"{row.where}: id {name!r} stands already at {places[name]}")
             places[name] = row.where
-            own = self.spec.labels.choices if self.spec.labels else None
+            if isinstance(self.spec.template, JinjaTemplate):
+                row = self._rendered(self.spec.template, row)
+            own = self.spec.labels.own if self.spec.labels else None
             shown = [f for f in self.spec.template.input_fields if f != own]
             inputs = {f: _text(row, self.columns[f]) for f in shown}
             filled = {f: text for f, text in inputs.items() if text and not text.isspace()}
             if len(filled) < len(inputs):
                 lacking[name] = next(f for f in inputs if f not in filled)
-            elif own is not None:
+            elif self.spec.labels is not None and self.spec.labels.choices is not None:
                 examples.append(self._of_choices(name, filled, own, row))
             else:
                 examples.append(Example(name, filled, *self._answer(row)))
@@ -113,10 +117,29 @@ class _ExampleReader:
             raise UserError(f"{row.where}: id must be text or a whole number, not {short(value)}")
         return encodable(str(value), row, "id")
 
-    def _of_choices(self, name: str, filled: dict[str, str], own: str, row: Row) -> Example:
-        assert self.spec.labels is not None
+    def _rendered(self, template: JinjaTemplate, row: Row) -> Row:
+        """What a Jinja template makes of a row, as a row of its own."""
+        labels = self.spec.labels
+        has_choices = labels is not None and labels.choices is not None
+        cells = {
+            "input": input_of(template.input, row, has_choices=has_choices),
+            "output": output_of(template.output, row, has_choices=has_choices),
+        }
+        if labels is not None and labels.own is not None:
+            cells["choices"] = choices_of(labels.own, row)
+        if "id" in row.cells:
+            cells["id"] = row.cells["id"]
+        return Row(row.where, cells)
+
+    def _of_choices(self, name: str, filled: dict[str, str], own: str | None, row: Row) -> Example:
+        labels = self.spec.labels
+        assert labels is not None, "only labels have choices"
         answer = self.columns[self.spec.template.answer_field]
-        found = read_choices(self.spec.labels, row, self.columns[own], answer)
+        if own is None:
+            listed = {**row.cells, "labels.choices": list(labels.choices or ())}
+            found = read_choices(labels, Row(row.where, listed), "labels.choices", answer)
+            return Example(name, filled, found.written[found.gold])
+        found = read_choices(labels, row, self.columns[own], answer)
         if found.repeats:
             self.repeating.append(row.where)
         if own in self.spec.template.input_fields:
@@ -180,7 +203,7 @@ def load_data(
     """
     data_dir = data_folder(spec, data_dir)
     source = find_source(spec, data_dir)
-    reader = _ExampleReader(spec, source.columns)
+    reader = _ExampleReader(spec, _columns(spec, source))
     train, train_lacking = reader.read(source.train)
     pool, test_lacking = reader.read(source.test)
     labels = _labels(spec, train, pool)
@@ -191,6 +214,7 @@ def load_data(
     same_name = source.train.file == source.test.file
     files = {f"{s.name}/{s.file}" if same_name else s.file: s.sha256 for s in splits}
     notes = [
+        *spec.notes,
         *source.notes,
         *_lacking_notes("train", train_lacking),
         *_lacking_notes("test", test_lacking),
@@ -213,10 +237,23 @@ def load_data(
     )
 
 
+def _columns(spec: TaskSpec, source: Source) -> Mapping[str, str]:
+    """Where the fields of examples are found: what Jinja makes of a row has names of its own."""
+    if not isinstance(spec.template, JinjaTemplate):
+        return source.columns
+    names = ["input", "output"]
+    if spec.labels is not None and spec.labels.own is not None:
+        return {**{name: name for name in names}, spec.labels.own: "choices"}
+    return {name: name for name in names}
+
+
 def _labels(spec: TaskSpec, train: Sequence[Example], test: Sequence[Example]) -> tuple[str, ...]:
     """The labels that rows have in common: those of train; as letters, those of all choices."""
     if not spec.has_common_labels:
         return ()
+    assert spec.labels is not None, "labels that rows have in common"
+    if isinstance(spec.labels.choices, tuple):
+        return tuple(sorted(spec.labels.choices))
     letters = {letter for e in (*train, *test) for letter in e.choices}
     return tuple(sorted(letters or {e.answer for e in train}))
 

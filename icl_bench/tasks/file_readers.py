@@ -82,7 +82,12 @@ def _parquet_rows(content: bytes, shown: str, columns: Mapping[str, str]) -> Ite
 
 
 def wanted_columns(columns: Mapping[str, str], there: Sequence[str], shown: str) -> list[str]:
-    """The columns to read of a table: those of the template's fields, and ``id`` if it has one."""
+    """The columns to read of a table: those of the template's fields, and ``id`` if it has one.
+
+    All of them for a template that has no fields, but names columns.
+    """
+    if not columns:
+        return list(there)
     for column in columns.values():
         if _stored_in(column, there) not in there:
             raise UserError(no_column(shown, column, there))

@@ -80,7 +80,10 @@ def _hub_unreachable(path: str) -> str | None:
 def _hub_rows(
     hub: HubSource, split: str, columns: Mapping[str, str], unreachable: str | None
 ) -> list[dict[str, Any]]:
-    """The needed columns of one split, class numbers replaced by the classes' names."""
+    """The needed columns of one split, class numbers replaced by the classes' names.
+
+    For a template that names columns itself, they stay the numbers that it expects.
+    """
     try:
         with _cache_only() if unreachable else nullcontext():
             import datasets
@@ -94,7 +97,7 @@ def _hub_rows(
     wanted = wanted_columns(columns, table.column_names, hub_name(hub))
     table = table.select_columns(wanted)
     rows: list[dict[str, Any]] = table.to_list()
-    for column in wanted:
+    for column in wanted if columns else ():
         if names := getattr(table.features[column], "names", None):
             for row in rows:
                 number = row[column]

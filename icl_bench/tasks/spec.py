@@ -13,6 +13,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 from icl_bench.frozen import Frozen
 from icl_bench.metrics.exact_match import normalised
 from icl_bench.registry import METRICS, TASK_SOURCES
+from icl_bench.tasks.jinja import check_source
+from icl_bench.tasks.templates import AnyTemplate, JinjaTemplate, Template
 
 
 def _known_metric(name: str) -> str:
@@ -83,9 +85,9 @@ class DataSpec(Frozen):
     """One of :data:`icl_bench.registry.TASK_SOURCES`, for sources that other packages add."""
     source_options: dict[str, Any] | None = None
     """What a ``source`` is told: for it to check."""
-    fields: dict[str, str] = Field(min_length=1)
+    fields: dict[str, str] = Field(default_factory=dict)
     """Template field -> column of the data file, or a path to what lies in one
-    (:meth:`icl_bench.tasks.splits.Row.cell`)."""
+    (:meth:`icl_bench.tasks.splits.Row.cell`). None for a Jinja template, which names columns."""
 
     @property
     def kind(self) -> str:
@@ -131,77 +133,6 @@ class DataSpec(Frozen):
         return self
 
 
-class Template(Frozen):
-    r"""How an example becomes text (Bertsch et al. 2025, appendix G).
-
-    A demonstration is ``input + "\n" + output``; demonstrations are joined by ``separator``; the
-    query is the same up to the answer, with the trailing space removed.
-    """
-
-    input: str = Field(min_length=1)
-    output: str = Field(min_length=1)
-    separator: str = "\n==\n"
-
-    @field_validator("input", "output")
-    @classmethod
-    def _well_formed(cls, text: str) -> str:
-        try:
-            parts = list(string.Formatter().parse(text))
-        except ValueError as error:
-            raise ValueError(f"not a template: {error} in {text!r}") from None
-        for _, field, form, conversion in parts:
-            if field is not None and (not field.isidentifier() or form or conversion):
-                raise ValueError(
-                    f"a field is a plain name in braces, like {{text}}; got {{{field}}} in {text!r}"
-                )
-        return text
-
-    @field_validator("separator")
-    @classmethod
-    def _separator_starts_a_line(cls, separator: str) -> str:
-        if not separator.startswith("\n"):
-            raise ValueError(
-                "must begin with a line break: an answer ends where its line ends "
-                f"(got {separator!r})"
-            )
-        return separator
-
-    @model_validator(mode="after")
-    def _answer_comes_last(self) -> Template:
-        parts = list(string.Formatter().parse(self.output))
-        fields = [field for _, field, _, _ in parts if field is not None]
-        if len(fields) != 1 or parts[-1][1] is None:
-            raise ValueError(
-                f"output must hold one field, the answer, at its end, like 'intent: {{label}}' "
-                f"(got {self.output!r})"
-            )
-        if not self.input_fields:
-            hint = "; {{…}} stands for the braces themselves" if "{{" in self.input else ""
-            raise ValueError(
-                "input must show a field of the row, like {text}: all rows would make the same "
-                f"prompt (got {self.input!r}{hint})"
-            )
-        if fields[0] in self.input_fields:
-            raise ValueError(f"input must not show the answer field {{{fields[0]}}}")
-        return self
-
-    @property
-    def input_fields(self) -> tuple[str, ...]:
-        """The fields that the input shows, in the order of their first appearance."""
-        seen = [f for _, f, _, _ in string.Formatter().parse(self.input) if f is not None]
-        return tuple(dict.fromkeys(seen))
-
-    @property
-    def answer_field(self) -> str:
-        """The field that holds the answer: the one field of ``output``."""
-        return next(f for _, f, _, _ in string.Formatter().parse(self.output) if f is not None)
-
-    @property
-    def answer_lead(self) -> str:
-        """``output`` up to the answer, braces unescaped: ``"intent: "``."""
-        return "".join(text for text, _, _, _ in string.Formatter().parse(self.output))
-
-
 class Labels(Frozen):
     """How a classification task's labels are written in the prompt."""
 
@@ -210,15 +141,17 @@ class Labels(Frozen):
     ``letters``, for choices, answers with A, B, C, ..., in the order of the row's list."""
     names: dict[str, str] = Field(default_factory=dict)
     """Labels of the source that are written in a way of their own: ``{ABBR: abbreviation}``."""
-    choices: str | None = None
-    """The field that holds each row's own list of choices; None where labels are the same for all
-    rows. Shown in the template, it writes a line for each choice."""
-    gold: Literal["text", "key", "index"] = "text"
+    choices: str | Annotated[tuple[str, ...], Field(min_length=2)] | None = None
+    """The field that holds each row's own list of choices (for a Jinja template, a column, or a
+    Jinja text that gives a list). Shown in the template, it writes a line for each choice. Or the
+    labels of all rows, as a list; None where they are those of the train rows."""
+    gold: Literal["text", "key", "index", "index or text"] = "text"
     """How a row names the right one of its choices: by its text, by its key (the ``label`` that the
-    list gives it, else its letter), or by its place from 0."""
-    normalize: Literal["none", "tokens", "bytes"] = "none"
+    list gives it, else its letter), by its place from 0, or by its place where that is what the row
+    has, else by its text."""
+    normalize: Literal["none", "tokens", "characters", "bytes"] = "none"
     """What a label's log-probability is divided by under ``--score exact``: its tokens, end
-    included, or the bytes of its text."""
+    included, or the characters or bytes of its text."""
 
     @model_validator(mode="after")
     def _of_choices(self) -> Labels:
@@ -227,11 +160,25 @@ class Labels(Frozen):
                 alone = "style: letters" if self.style == "letters" else f"gold: {self.gold}"
                 raise ValueError(f"{alone} is for choices of each row: choices is missing")
         elif self.names:
-            raise ValueError("names are of labels that all rows share, not of a row's own choices")
+            raise ValueError("names are of labels that all rows share, not of choices")
+        elif isinstance(self.choices, tuple):
+            self._check_shared(self.choices)
         if self.style == "letters" and self.normalize != "none":
             raise ValueError(f"letters are as long as one another: normalize: {self.normalize} "
                              "is for choices that are written out")  # fmt: skip
         return self
+
+    def _check_shared(self, choices: tuple[str, ...]) -> None:
+        if self.style != "as-is" or self.gold == "key":
+            other = f"gold: {self.gold}" if self.style == "as-is" else f"style: {self.style}"
+            raise ValueError(f"{other} is for choices of each row, and these are of all rows")
+        if twice := next((c for i, c in enumerate(choices) if c in choices[:i]), None):
+            raise ValueError(f"choices has {twice!r} twice")
+
+    @property
+    def own(self) -> str | None:
+        """Where each row's own choices are, if it has some."""
+        return self.choices if isinstance(self.choices, str) else None
 
     def written(self, label: str) -> str:
         """The label as the prompt shows it."""
@@ -240,13 +187,45 @@ class Labels(Frozen):
         return label.replace("_", " ") if self.style == "words" else label
 
 
+def _is_regex(pattern: str) -> re.Pattern[str]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what a later Python may read otherwise
+            return re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"not a regular expression: {error} in {pattern!r}") from None
+
+
+class Ignored(Frozen):
+    """What makes no difference between a model's answer and a right one."""
+
+    case: bool = False
+    punctuation: bool = False
+    """That of ASCII, wherever it stands."""
+    patterns: tuple[str, ...] = ()
+    """Regular expressions: what they match is taken out first, one after the other."""
+
+    @field_validator("patterns")
+    @classmethod
+    def _compile(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        for pattern in patterns:
+            _is_regex(pattern)
+        return patterns
+
+
 class AnswerRule(Frozen):
     """What of a free answer's text is compared with the right answers."""
 
     extract: str | None = None
-    """A regular expression; its first group is compared, of the text and of right answers alike."""
+    """A regular expression; its first group is compared."""
+    group: Literal["first", "any"] = "first"
+    """``any``: where the first group holds nothing, the first one that does is compared."""
     take: Literal["first", "last"] = "first"
     """Which match of the text counts."""
+    of: Literal["both", "answers"] = "both"
+    """What ``extract`` is for: right answers too, or the model's answers alone."""
+    ignore: Ignored | None = None
+    """What is taken out of both before they are compared."""
     unanswerable: str | None = None
     """What demonstrations write where a question has no answer: its right answer is the empty one,
     and an answer that is this text is read as the empty one."""
@@ -256,13 +235,7 @@ class AnswerRule(Frozen):
     def _has_a_group(cls, pattern: str | None) -> str | None:
         if pattern is None:
             return None
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of what a later Python may read otherwise
-                found = re.compile(pattern)
-        except (re.error, OverflowError, RecursionError) as error:
-            raise ValueError(f"not a regular expression: {error} in {pattern!r}") from None
-        if not found.groups:
+        if not _is_regex(pattern).groups:
             raise ValueError(
                 f"has no group: put what is compared in parentheses, like '#### (.+)' "
                 f"(got {pattern!r})"
@@ -281,10 +254,13 @@ class AnswerRule(Frozen):
 
     @model_validator(mode="after")
     def _says_something(self) -> AnswerRule:
-        if self.extract is None and self.unanswerable is None:
-            raise ValueError("say extract, unanswerable or both")
+        if self.extract is None and self.unanswerable is None and self.ignore is None:
+            raise ValueError("say extract, ignore or unanswerable")
         if self.extract is None and self.take != "first":
             raise ValueError("take says which match of extract counts, and extract is missing")
+        if self.extract is None and (self.of != "both" or self.group != "first"):
+            name = "of" if self.of != "both" else "group"
+            raise ValueError(f"{name} is about extract, which is missing")
         return self
 
 
@@ -314,7 +290,7 @@ class TaskSpec(Frozen):
     name: Name
     description: str = ""
     data: DataSpec
-    template: Template
+    template: AnyTemplate
     labels: Labels | None = None
     """Absent for free text."""
     metrics: tuple[MetricName, ...] = Field(min_length=1)
@@ -329,22 +305,15 @@ class TaskSpec(Frozen):
     """Texts that end free text, beside the separator."""
     license: str = ""
     source: str = ""
+    notes: tuple[str, ...] = ()
+    """What a user should know of the task, one sentence each: shown where its data is read."""
 
     @model_validator(mode="after")
     def _consistent(self) -> TaskSpec:
-        fields = {*self.template.input_fields, self.template.answer_field}
-        own = self.labels.choices if self.labels else None
-        if own is not None:
-            self._check_choices(own)
-            fields.add(own)
-        mappings = [("data.fields", self.data.fields)]
-        if self.data.hub and self.data.hub.fields:
-            mappings.append(("data.hub.fields", self.data.hub.fields))
-        for where, mapping in mappings:
-            if missing := sorted(fields - mapping.keys()):
-                user = "labels.choices" if missing[0] == own else "the template"
-                raise ValueError(f"{user} uses {{{missing[0]}}}, which {where} does not name")
-        self._refuse_escaped({name for _, mapping in mappings for name in mapping})
+        if isinstance(self.template, Template):
+            self._check_fields(self.template)
+        else:
+            self._check_jinja()
         usual = "labels" if self.labels else "text"
         if wrong := sorted(n for n in self.metrics if METRICS[n].answers not in (usual, "any")):
             reason = "for free text" if self.labels else "for labels, and 'labels:' is missing"
@@ -355,6 +324,32 @@ class TaskSpec(Frozen):
                              "choices of their own, written out")  # fmt: skip
         self._check_free_text()
         return self
+
+    def _check_fields(self, template: Template) -> None:
+        """Refuse fields that have no column."""
+        fields = {*template.input_fields, template.answer_field}
+        own = self.labels.own if self.labels else None
+        if own is not None:
+            self._check_choices(own)
+            fields.add(own)
+        mappings = [("data.fields", self.data.fields)]
+        if self.data.hub and self.data.hub.fields:
+            mappings.append(("data.hub.fields", self.data.hub.fields))
+        for where, mapping in mappings:
+            if missing := sorted(fields - mapping.keys()):
+                user = "labels.choices" if missing[0] == own else "the template"
+                raise ValueError(f"{user} uses {{{missing[0]}}}, which {where} does not name")
+        self._refuse_escaped(template, {name for _, mapping in mappings for name in mapping})
+
+    def _check_jinja(self) -> None:
+        """Refuse what is for fields in braces."""
+        if self.data.fields or (self.data.hub and self.data.hub.fields):
+            raise ValueError("data.fields are for a template in braces; one in Jinja names columns")
+        if self.labels and self.labels.own is not None:
+            check_source(self.labels.own)
+            if self.labels.style == "letters":
+                raise ValueError("style: letters is for a template in braces; in Jinja, write the "
+                                 "choices into the input and give letters as choices")  # fmt: skip
 
     def _check_free_text(self) -> None:
         """Refuse what is for free text alone, and what a metric cannot compare."""
@@ -382,9 +377,9 @@ class TaskSpec(Frozen):
             raise ValueError(f"style: letters needs {{{own}}} in the template's input: a letter "
                              "says nothing where its choice is not shown")  # fmt: skip
 
-    def _refuse_escaped(self, names: set[str]) -> None:
+    def _refuse_escaped(self, template: Template, names: set[str]) -> None:
         """Refuse ``{{text}}``, which shows the name of a field in braces, the same in all rows."""
-        for part in (self.template.input, self.template.output):
+        for part in (template.input, template.output):
             literal = "".join(text for text, *_ in string.Formatter().parse(part))
             if escaped := next((name for name in sorted(names) if f"{{{name}}}" in literal), None):
                 raise ValueError(
@@ -393,8 +388,13 @@ class TaskSpec(Frozen):
                 )
 
     def stops_beside(self, always: str) -> tuple[str, ...]:
-        """What ends free text: its own stops, and what always does unless it holds one of them."""
+        """What ends free text: its own stops, and what always does unless it holds one of them.
+
+        A separator does not, where a Jinja template has stops of its own.
+        """
         own = self.stop or ()
+        if own and isinstance(self.template, JinjaTemplate) and always == self.template.separator:
+            return own  # as lm-evaluation-harness has it
         return own if any(stop in always for stop in own) else (*own, always)
 
     @property
@@ -407,4 +407,4 @@ class TaskSpec(Frozen):
         """Whether rows have labels in common; so have those whose choices are letters."""
         if self.labels is None:
             return False
-        return self.labels.choices is None or self.labels.style == "letters"
+        return self.labels.own is None or self.labels.style == "letters"

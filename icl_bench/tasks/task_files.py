@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Sequence
 from importlib.resources import files as package_files
 from importlib.resources.abc import Traversable
@@ -14,9 +13,12 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from icl_bench.errors import UserError
+from icl_bench.tasks.lm_eval import FunctionLoader, converted, is_lm_eval
 from icl_bench.tasks.spec import TaskSpec
-from icl_bench.text_files import decode, read_file
-from icl_bench.wording import nearest, one_line, plain, short
+from icl_bench.tasks.templates import ENGINES
+from icl_bench.tasks.yaml_files import read_yaml
+from icl_bench.text_files import read_file
+from icl_bench.wording import first_line, nearest, one_line, plain, short
 
 
 def known_tasks() -> tuple[str, ...]:
@@ -50,6 +52,42 @@ def load_task(name_or_path: str | Path) -> TaskSpec:
     return spec.model_copy(update={"data": spec.data.model_copy(update=places)})
 
 
+class _Dumper(yaml.SafeDumper):
+    """Writes line breaks of texts as ``\\n``."""
+
+
+def _text_node(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style='"' if "\n" in text else None
+    )
+
+
+_Dumper.add_representer(str, _text_node)
+
+
+def written_from_lm_eval(path: Path, out: Path | None) -> str:
+    """The text of the task file of ours that says what one of lm-evaluation-harness says.
+
+    ``out`` is where it is written to, a new file. Raises ``UserError`` that names what cannot be
+    said.
+    """
+    load_task(path)
+    dumped = yaml.dump(converted(path), Dumper=_Dumper, sort_keys=False, allow_unicode=True,
+                       width=2**20)  # fmt: skip
+    text = str(dumped)
+    if out is not None:
+        if out.suffix.lower() not in (".yaml", ".yml"):
+            raise UserError(f"--out {out}: a task file ends in .yaml")
+        try:
+            with out.open("x", encoding="utf-8") as file:
+                file.write(text)
+        except FileExistsError:
+            raise UserError(f"--out {out}: is there already; give another name") from None
+        except OSError as error:
+            raise UserError(f"--out {out}: cannot be written ({first_line(error)})") from None
+    return text
+
+
 def _shelf() -> dict[str, Traversable]:
     """The shipped task files: inside the installed package, or beside it in a source checkout."""
     package = package_files("icl_bench")
@@ -63,83 +101,16 @@ def _shelf() -> dict[str, Traversable]:
 
 
 def _parse_task(raw: bytes, shown: str) -> TaskSpec:
-    text = decode(raw, shown)
-    try:
-        loader = yaml.SafeLoader(text)
-        tree = loader.get_single_node()
-        _refuse_traps(tree, shown)
-        values = None if tree is None else loader.construct_document(tree)
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise UserError(one_line(f"{shown}:{line}: not YAML: {error.problem}")) from None
-    except RecursionError:
-        raise UserError(f"{shown}: not a task file: nested too deeply") from None
-    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError) as error:
-        # PyYAML lets through what Python's own conversions raise (an impossible date, `!!int x`).
-        raise UserError(one_line(f"{shown}: not YAML: {error}")) from None
+    values, tree = read_yaml(raw, shown, FunctionLoader)
     if not isinstance(values, dict) or tree is None:
         what = "empty" if values is None else short(values)
         raise UserError(f"{shown}: a task file holds fields (name: …), and this one is {what}")
     try:
+        if is_lm_eval(values):
+            return TaskSpec.model_validate(converted(Path(shown)))
         return TaskSpec.model_validate(values)
     except ValidationError as error:
         raise UserError(_field_error(error, tree, shown)) from None
-
-
-MOST_VALUES = 100_000
-"""A task file's values, those that aliases repeat counted as often as they are repeated."""
-
-
-OTHER_BASE = re.compile(r"[-+]?(0[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
-"""Numbers that YAML does not read as people do: 010 is 8, and 1:30 is 90."""
-
-
-def _refuse_traps(tree: yaml.Node | None, shown: str) -> None:
-    """Refuse what a YAML reader takes without a word for something else, or never ends with.
-
-    That is two equal keys (the last would count), numbers of another base, and aliases that repeat
-    each other: so often that reading would take forever, or without an end.
-    """
-    sizes: dict[int, int | None] = {}
-    if tree is not None:
-        _values(tree, sizes, shown)
-
-
-def _values(node: yaml.Node, sizes: dict[int, int | None], shown: str) -> int:
-    """How many values there are in a node, its aliases written out; ``sizes`` are known ones."""
-    where = f"{shown}:{node.start_mark.line + 1}"
-    if id(node) in sizes:
-        known = sizes[id(node)]
-        if known is None:
-            raise UserError(f"{where}: an alias stands within its own anchor, without an end")
-        return known
-    sizes[id(node)] = None
-    parts: list[yaml.Node] = []
-    if isinstance(node, yaml.SequenceNode):
-        parts = node.value
-    elif isinstance(node, yaml.MappingNode):
-        _refuse_repeated_keys(node, shown)
-        parts = [part for pair in node.value for part in pair]
-    elif OTHER_BASE.fullmatch(node.value) and node.tag.endswith((":int", ":float")):
-        raise UserError(
-            f"{where}: {plain(node.value[:40])} is another number in YAML than it looks like (a "
-            "leading zero is octal, a colon base 60); write a plain number, or a text in quotes"
-        )
-    size = 1 + sum(_values(part, sizes, shown) for part in parts)
-    if size > MOST_VALUES:
-        raise UserError(f"{where}: more than {MOST_VALUES:,} values, aliases written out")
-    sizes[id(node)] = size
-    return size
-
-
-def _refuse_repeated_keys(node: yaml.MappingNode, shown: str) -> None:
-    keys = set()
-    for key, _ in node.value:
-        if isinstance(key, yaml.ScalarNode):
-            if key.value in keys:
-                line = key.start_mark.line + 1
-                raise UserError(f"{shown}:{line}: {plain(key.value)} stands here twice")
-            keys.add(key.value)
 
 
 def _field_error(error: ValidationError, tree: yaml.Node, shown: str) -> str:
@@ -148,10 +119,10 @@ def _field_error(error: ValidationError, tree: yaml.Node, shown: str) -> str:
     worst, path, line = min(found, key=lambda f: (f[0]["type"] != "extra_forbidden", -len(f[1])))
     problem = f"{worst['msg']}, not {short(worst['input'])}"
     if worst["type"] == "extra_forbidden":
-        path = list(worst["loc"])
-        problem = f"unknown field; {nearest(str(path[-1]), _siblings(path))}"
+        path = _without_engine(worst["loc"])
+        problem = f"unknown field; {nearest(str(path[-1]), _siblings(worst['loc']))}"
     elif worst["type"] == "missing":
-        path, problem = list(worst["loc"]), "is missing"
+        path, problem = _without_engine(worst["loc"]), "is missing"
     elif worst["type"] == "value_error":
         problem = worst["msg"].removeprefix("Value error, ")
     names = (f"[{p}]" if isinstance(p, int) else f".{plain(p)}" for p in path)
@@ -181,8 +152,16 @@ def _locate(node: yaml.Node, loc: Sequence[int | str]) -> tuple[list[int | str],
     return path, line
 
 
+def _without_engine(loc: Sequence[int | str]) -> list[int | str]:
+    """A path without the name of the kind of template, which stands in no file."""
+    return [part for i, part in enumerate(loc) if not (i == 1 and loc[0] == "template"
+                                                       and part in ENGINES)]  # fmt: skip
+
+
 def _siblings(path: Sequence[int | str]) -> Iterable[str]:
     """The fields that are known where an unknown one stands."""
+    if path[0] == "template" and path[1] in ENGINES:
+        return ENGINES[str(path[1])].model_fields
     model: type[BaseModel] = TaskSpec
     for part in path[:-1]:
         annotation = model.model_fields[str(part)].annotation

@@ -51,7 +51,7 @@ class Finetuning:
         asked = load_task(spec.task)
         if not asked.is_classification:
             raise UserError(f"task {asked.name} is free text; fine-tuning needs labels")
-        if asked.labels and asked.labels.choices:
+        if asked.labels and asked.labels.own:
             raise UserError(f"task {asked.name} has choices of each row's own; "
                             "fine-tuning needs labels that all rows share")  # fmt: skip
         say(f"reading {asked.name}")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from icl_bench.cli import options as o
+from icl_bench.errors import UserError
 
 Check = Annotated[
     str | None,
@@ -30,19 +32,51 @@ WithModel = Annotated[
 ]
 
 
+FromLmEval = Annotated[
+    Path | None,
+    typer.Option(
+        "--from-lm-eval",
+        metavar="FILE",
+        help="Print a task file of lm-evaluation-harness as one of icl-bench.",
+        show_default=False,
+    ),
+]
+
+
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="FILE",
+        help="With --from-lm-eval: write it to this new file.",
+        show_default=False,
+    ),
+]
+
+
 def tasks(
     check: Check = None,
     model: WithModel = None,
+    from_lm_eval: FromLmEval = None,
+    out: Out = None,
     data_dir: o.DataDir = None,
     test_size: o.TestSize = None,
     json: o.Json = False,
 ) -> None:
-    """List the tasks, or check one task's data."""
+    """List the tasks, check one task's data, or take over one of lm-evaluation-harness."""
     from icl_bench.cli.output.lists import print_report, print_tasks
     from icl_bench.cli.output.tables import print_json
     from icl_bench.cli.output.terminal import console
     from icl_bench.tasks.catalogue import task_records
 
+    if out is not None and from_lm_eval is None:
+        raise UserError("--out: is for --from-lm-eval")
+    if from_lm_eval is not None:
+        from icl_bench.tasks.task_files import written_from_lm_eval
+
+        text = written_from_lm_eval(from_lm_eval, out)
+        print(text, end="") if out is None else print(f"Written: {out}")
+        return
     if check is not None:
         from icl_bench.cli.output.progress import Display
         from icl_bench.sweep.task_check import check_task

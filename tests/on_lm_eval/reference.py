@@ -1,0 +1,77 @@
+"""What lm-evaluation-harness makes of rows. Runs in its own environment: make test-lm-eval.
+
+    python reference.py FOLDER 0,2 TASK ...
+
+``FOLDER/TASK`` (``+`` for ``/``) holds ``train.jsonl`` and ``test.jsonl``. Prints JSON: of each task, by its path in
+the package, the prompts of all test rows with the first train rows, their targets and choices.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import datasets
+import lm_eval
+from lm_eval.api.samplers import FirstNSampler
+from lm_eval.api.task import ConfigurableTask
+from lm_eval.tasks._yaml_loader import load_yaml
+from rows import answers
+
+TASKS = Path(lm_eval.__file__).parent / "tasks"
+
+
+def made(task: str, folder: Path, shots: list[int]) -> dict[str, Any]:
+    """Prompts by number of demonstrations, targets and choices of one task."""
+    said = load_yaml(TASKS / task)
+    split = said.get("test_split") or said["validation_split"]
+    files = {}
+    for name in ("fewshot_split", "training_split", "validation_split", "test_split"):
+        if said.get(name):
+            files[said[name]] = str(
+                folder / ("test.jsonl" if said[name] == split else "train.jsonl")
+            )
+    told = {**said, "dataset_path": "json", "dataset_name": None,
+            "dataset_kwargs": {"data_files": files}}  # fmt: skip
+    asked = ConfigurableTask(config=told)
+    lines = (folder / "train.jsonl").read_text(encoding="utf-8").splitlines()
+    asked.sampler = FirstNSampler([json.loads(line) for line in lines])
+    rows = list(asked.eval_docs)
+    chosen = asked.config.doc_to_choice is not None
+    return {
+        "prompts": {k: [asked.fewshot_context(row, k) for row in rows] for k in shots},
+        "targets": [asked.doc_to_target(row) for row in rows],
+        "choices": [asked.doc_to_choice(row) if chosen else None for row in rows],
+        "scores": [_scores(asked, row) for row in rows] if not chosen else [],
+        "until": asked.config.generation_kwargs and asked.config.generation_kwargs["until"],
+    }
+
+
+def _scores(asked: ConfigurableTask, row: dict[str, Any]) -> list[float | None]:
+    """The exact match of each of the texts, where the task has that metric."""
+    target = asked.doc_to_target(row)
+    found = []
+    for text in answers(target[0] if isinstance(target, list) else target):
+        made: Any = [[text]]
+        for step in asked._filters[0].filters:
+            made = list(step().apply(made, [row]))
+        found.append(asked.process_results(row, made).get("exact_match"))
+    return found
+
+
+def main() -> None:
+    """See above."""
+    logging.disable(logging.CRITICAL)
+    datasets.disable_progress_bars()
+    folder, shots = Path(sys.argv[1]), [int(k) for k in sys.argv[2].split(",")]
+    found = {}
+    for task in sys.argv[3:]:
+        found[task] = made(task, folder / task.replace("/", "+"), shots)
+    print(json.dumps({"tasks": str(TASKS), "made": found}))
+
+
+if __name__ == "__main__":
+    main()
