@@ -43,7 +43,8 @@ def from_hub(task: str, hub: HubSource, columns: Mapping[str, str]) -> Source:
             raise UserError(f"{task}: {hub_name(hub)} has no {split} rows")
         named = [Row(f"{hub_name(hub)} {split} row {n}", row) for n, row in enumerate(rows)]
         splits[split] = Split(split, f"{hub_name(hub)}:{split}", rows_digest(rows), named)
-    return Source(f"hub {hub_name(hub)}", splits["train"], splits["test"], columns)
+    notes = (f"{hub_name(hub)} may change: pin a revision",) if hub.revision == "main" else ()
+    return Source(f"hub {hub_name(hub)}", splits["train"], splits["test"], columns, notes)
 
 
 def _hub_unreachable(path: str) -> str | None:

@@ -88,6 +88,24 @@ class _Reader:
             return otherwise
         return value
 
+    def fields(self, name: str) -> dict[str, Any]:
+        """What a field holds that has fields of its own."""
+        value = self.said.get(name)
+        if isinstance(value, Mapping):
+            return dict(value)
+        if value and not isinstance(value, _Function):
+            self.refuse(f"{name} ({short(value)}, which has no fields)")
+        return {}
+
+    def number(self, name: str, value: Any, usual: float) -> float:
+        """A number that stands in a field of a field."""
+        if value is None:
+            return usual
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            self.refuse(f"{name} ({short(value)}, which is no number)")
+            return usual
+        return value
+
     # -- data --------------------------------------------------------------------------------------
 
     def data(self) -> dict[str, Any]:
@@ -108,9 +126,10 @@ class _Reader:
             self.notes.append(
                 f"demonstrations and test rows are both of the split {test}, halved by seed {_SEED}"
             )
-        told = dict(self.said.get("dataset_kwargs") or {})
+        told = self.fields("dataset_kwargs")
         told.pop("trust_remote_code", None)
-        files, path = told.pop("data_files", None), self.text("dataset_path")
+        files = told.pop("data_files", None)
+        path = self.text("dataset_path")
         if path in _FILES and files is not None and not told:
             return self._files(files, train, test, shared)
         revision = told.pop("revision", None)
@@ -120,11 +139,9 @@ class _Reader:
             self.refuse(f"dataset_kwargs.{plain(name)} (an option of data sets)")
         if not path:
             self.refuse("dataset_path (is missing)")
-        if revision is None:
-            self.notes.append(f"{path}: data.hub.revision is main, which may change; pin one")
         found = {"path": path, "revision": str(revision or "main"), "train": train, "test": test}
-        if name := self.said.get("dataset_name"):
-            found["name"] = str(name)
+        if configuration := self.said.get("dataset_name"):
+            found["name"] = str(configuration)
         return {"hub": found | shared}
 
     def _files(self, files: Any, train: str, test: str, shared: dict[str, Any]) -> dict[str, Any]:
@@ -154,7 +171,7 @@ class _Reader:
                 self.refuse(f"doc_to_target ({short(target)}, which is no text)")
             target = ""
         shown = self.text("doc_to_text")
-        if not shown and not isinstance(self.said.get("doc_to_text"), _Function):
+        if not shown and self.said.get("doc_to_text") in (None, ""):
             self.refuse("doc_to_text (empty: all rows would make the same prompt)")
         start = self.text("description")
         if "{{" in start or "{%" in start:
@@ -271,22 +288,26 @@ class _Reader:
 
     def _generation(self) -> dict[str, Any]:
         """What ends an answer."""
-        told = dict(self.said.get("generation_kwargs") or {})
+        told, at = self.fields("generation_kwargs"), "generation_kwargs"
         until = told.pop("until", None)
         if until is None:
-            until = [self.text("fewshot_delimiter", "\n\n")]
-        until = [until] if isinstance(until, str) else list(until)
-        if not until:
-            self.refuse("generation_kwargs.until (empty: nothing ends an answer)")
-        length = next((told[name] for name in _LENGTHS if told.get(name) is not None), 256)
-        if told.get("do_sample") or float(told.get("temperature") or 0):
-            self.refuse("generation_kwargs.do_sample (answers drawn at random)")
+            until = self.text("fewshot_delimiter", "\n\n")
+        until = [until] if isinstance(until, str) else until
+        if until == []:
+            self.refuse(f"{at}.until (empty: nothing ends an answer)")
+        elif not isinstance(until, list) or not all(isinstance(text, str) for text in until):
+            self.refuse(f"{at}.until ({short(until)}, which is no list of texts)")
+        length = next((told[name] for name in _LENGTHS if told.get(name) is not None), None)
+        heat = self.number(f"{at}.temperature", told.get("temperature"), 0)
+        if told.get("do_sample") or heat:
+            self.refuse(f"{at}.do_sample (answers drawn at random)")
         known = {*_LENGTHS, "do_sample", "temperature", "top_p", "top_k", "num_beams"}
         if told.get("num_beams", 1) != 1:
-            self.refuse("generation_kwargs.num_beams")
-        for name in told.keys() - known:
-            self.refuse(f"generation_kwargs.{plain(name)}")
-        return {"stop": [str(text) for text in until], "max_answer_tokens": int(length)}
+            self.refuse(f"{at}.num_beams")
+        for name in sorted(told.keys() - known, key=str):
+            self.refuse(f"{at}.{plain(name)}")
+        most = int(self.number(f"{at}.max_gen_toks", length, 256))
+        return {"stop": until, "max_answer_tokens": most}
 
     def _filters(self) -> dict[str, Any]:
         """What of an answer is compared: by the first chain of filters."""
@@ -298,7 +319,11 @@ class _Reader:
             names = listed(f"{chain.get('name')}" for chain in chains[1:])
             self.notes.append(f"left out: what filter {names} makes of the answers")
         rule: dict[str, Any] = {}
-        for step in (chains[0].get("filter") or []) if chains else []:
+        steps = (chains[0].get("filter") or []) if chains else []
+        if not isinstance(steps, list) or not all(isinstance(step, Mapping) for step in steps):
+            self.refuse("filter_list (a filter without steps)")
+            return {}
+        for step in steps:
             name = step.get("function")
             if name in ("take_first", "remove_whitespace"):
                 continue  # one answer a row, and blanks around it do not count
@@ -312,7 +337,7 @@ class _Reader:
         pattern = str(step.get("regex_pattern", r"#### (\-?[0-9\.\,]+)"))
         takes = {0: "first", -1: "last"}
         which = step.get("group_select", 0)
-        if which not in takes:
+        if not isinstance(which, int) or isinstance(which, bool) or which not in takes:
             self.refuse(f"filter regex with group_select {short(which)}")
             return {}
         if step.get("fallback", "[invalid]") != "[invalid]":

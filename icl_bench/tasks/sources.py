@@ -113,7 +113,7 @@ def data_folder_or_hub(spec: TaskSpec, data_dir: Path | None) -> Source:
         ) from None
     if data_dir is None:
         return source
-    return replace(source, notes=(f"{tried}: the hub's copy is used",))
+    return replace(source, notes=(*source.notes, f"{tried}: the hub's copy is used"))
 
 
 def _stored(folder: Path, split: str) -> Path | None:

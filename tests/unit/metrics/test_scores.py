@@ -97,13 +97,15 @@ def test_scores_have_names_columns_and_titles():
         "rougeL": ("rougeL", "ROUGE-L"),
         "bertscore": ("bertscore", "BERTScore"),
         "exact_match": ("exact_match", "exact match"),
+        "exact_text": ("exact_text", "exact text"),
         "f1": ("f1", "F1"),
         "numeric": ("numeric", "equal number"),
         "bleu": ("bleu", "BLEU"),
         "chrf": ("chrf", "chrF"),
     }
     assert scores.score_columns() == (
-        "rouge1", "rouge2", "rougeL", "bertscore", "exact_match", "f1", "numeric", "bleu", "chrf"
+        "rouge1", "rouge2", "rougeL", "bertscore", "exact_match", "exact_text", "f1",
+        "numeric", "bleu", "chrf",
     )  # fmt: skip
     assert scores.numbers_of_many() == {
         "macro_f1": "macro-F1", "corpus_bleu": "corpus BLEU", "corpus_chrf": "corpus chrF"

@@ -1,0 +1,318 @@
+"""Task files of lm-evaluation-harness: what becomes of each field, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from icl_bench.cli import main
+from icl_bench.errors import UserError
+from icl_bench.tasks.examples import load_data
+from icl_bench.tasks.lm_eval import converted, is_lm_eval
+from icl_bench.tasks.spec import TaskSpec
+from icl_bench.tasks.task_files import load_task
+
+CHOICE = """
+task: colours
+dataset_path: someone/colours
+dataset_name: bright
+output_type: multiple_choice
+training_split: train
+validation_split: validation
+test_split: test
+description: "Colours.\\n\\n"
+doc_to_text: "{{thing}} is"
+doc_to_target: colour
+doc_to_choice: ["red", "green"]
+metric_list:
+  - metric: acc
+    aggregation: mean
+    higher_is_better: true
+  - metric: acc_norm
+  - metric: mcc
+metadata: {version: 1.0}
+"""
+WRITTEN = """
+task: sums
+dataset_path: json
+dataset_kwargs: {data_files: {train: sums.jsonl, test: asked.jsonl}, trust_remote_code: true}
+training_split: train
+test_split: test
+doc_to_text: "{{q}}\\nA:"
+doc_to_target: "{{a}}"
+fewshot_delimiter: "\\n"
+generation_kwargs: {until: ["Q:", "\\n\\n"], do_sample: false, temperature: 0.0, max_gen_toks: 12}
+filter_list:
+  - name: strict
+    filter:
+      - {function: regex, regex_pattern: "(?i)is (\\\\d+)|= (\\\\d+)", group_select: -1}
+      - {function: take_first}
+  - name: lax
+    filter: [{function: take_first}]
+metric_list:
+  - {metric: exact_match, ignore_case: true, ignore_punctuation: false, regexes_to_ignore: [","]}
+num_fewshot: 5
+fewshot_config: {sampler: first_n}
+"""
+
+
+def exit_code(arguments: list[str]) -> int:
+    """What the command line ends with."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    return int(ended.value.code or 0)
+
+
+def fields(folder: Path, text: str, **changes: Any) -> dict[str, Any]:
+    """A file's fields as ours, some of them changed (``...`` takes one out)."""
+    said = yaml.safe_load(text) | changes
+    path = folder / "theirs.yaml"
+    path.write_text(yaml.safe_dump({k: v for k, v in said.items() if v is not ...}))
+    return converted(path)
+
+
+def refusal(folder: Path, text: str, **changes: Any) -> str:
+    """What cannot be said of a file."""
+    with pytest.raises(UserError) as error:
+        fields(folder, text, **changes)
+    start = f"{folder}/theirs.yaml: cannot be said in a task file of icl-bench: "
+    assert str(error.value).startswith(start), error.value
+    return str(error.value).removeprefix(start)
+
+
+def test_choices_become_labels(tmp_path):
+    assert fields(tmp_path, CHOICE) == {
+        "name": "colours",
+        "description": "colours of lm-evaluation-harness",
+        "data": {"hub": {"path": "someone/colours", "revision": "main", "name": "bright",
+                         "train": "train", "test": "test"}},
+        "template": {"engine": "jinja", "start": "Colours.\n\n", "input": "{{thing}} is",
+                     "output": "colour", "delimiter": " ", "separator": "\n\n"},
+        "labels": {"choices": ["red", "green"], "gold": "index or text"},
+        "metrics": ["accuracy"],
+        "notes": [
+            "labels are scored as acc; for acc_norm set labels.normalize to characters",
+            "left out: metric mcc",
+        ],
+    }  # fmt: skip
+
+
+def test_free_answers_become_free_text(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = fields(tmp_path, WRITTEN)
+    assert made["data"] == {
+        "train": str(tmp_path / "sums.jsonl"), "test": str(tmp_path / "asked.jsonl"),
+    }  # fmt: skip
+    assert made["answer"] == {
+        "extract": r"(?i)is (\d+)|= (\d+)", "take": "last", "group": "any", "of": "answers",
+        "ignore": {"case": True, "patterns": [","]},
+    }  # fmt: skip
+    assert (made["metrics"], made["stop"]) == (["exact_text"], ["Q:", "\n\n"])
+    assert (made["max_answer_tokens"], made["template"]["separator"]) == (12, "\n")
+    assert made["notes"] == [
+        "lm-eval shows the first rows of the split (sampler: first_n); demonstrations are drawn here",
+        "left out: what filter lax makes of the answers",
+        "lm-eval shows 5 demonstrations unless told otherwise",
+    ]
+    assert TaskSpec.model_validate(made).stops_beside("\n") == ("Q:", "\n\n")
+
+
+def test_what_is_not_said_is_as_lm_eval_has_it(tmp_path):
+    made = fields(tmp_path, WRITTEN, generation_kwargs=..., filter_list=..., metric_list=...,
+                  fewshot_delimiter=..., dataset_path="x/y", dataset_kwargs={"revision": "abc"})  # fmt: skip
+    assert (made["stop"], made["max_answer_tokens"]) == (["\n\n"], 256)
+    assert made["metrics"] == ["exact_text"]
+    assert "answer" not in made
+    assert made["data"]["hub"]["revision"] == "abc"
+    assert fields(tmp_path, CHOICE, metric_list=...)["metrics"] == ["accuracy"]
+
+
+@pytest.mark.parametrize(("metric", "way"), [("acc_norm", "characters"), ("acc_bytes", "bytes")])
+def test_the_first_way_to_score_choices_is_taken(tmp_path, metric, way):
+    made = fields(tmp_path, CHOICE, metric_list=[{"metric": metric}, {"metric": "acc"}])
+    assert made["labels"]["normalize"] == way
+    assert "for acc set labels.normalize to none" in made["notes"][-1]
+
+
+def test_macro_f1_is_for_labels_that_all_rows_share(tmp_path):
+    macro = [{"metric": "f1", "average": "macro", "aggregation": "f1"}]
+    assert fields(tmp_path, CHOICE, metric_list=macro)["metrics"] == ["macro_f1"]
+    assert refusal(tmp_path, CHOICE, metric_list=[{"metric": "f1"}]) == "metric f1"
+    assert refusal(tmp_path, CHOICE, metric_list=macro, doc_to_choice="list") == "metric f1"
+
+
+@pytest.mark.parametrize(("splits", "train", "test"), [
+    ({"fewshot_split": "dev"}, "dev", "test"),
+    ({"fewshot_config": {"split": "few"}}, "few", "test"),
+    ({"training_split": None}, "validation", "test"),
+    ({"test_split": None}, "train", "validation"),
+])  # fmt: skip
+def test_demonstrations_are_of_the_split_that_lm_eval_takes_them_from(
+    tmp_path, splits, train, test
+):
+    hub = fields(tmp_path, CHOICE, **splits)["data"]["hub"]
+    assert (hub["train"], hub["test"]) == (train, test)
+
+
+def test_one_split_for_both_is_halved_and_said(tmp_path):
+    made = fields(tmp_path, CHOICE, training_split=..., validation_split=...)
+    assert made["data"]["hub"]["holdout"] == {"share": 0.5, "seed": 43}
+    assert (
+        "demonstrations and test rows are both of the split test, halved by seed 43"
+        in made["notes"]
+    )
+    local = {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": "all.jsonl"}}}
+    data = fields(tmp_path, CHOICE, training_split=..., validation_split=..., **local)["data"]
+    assert data == {"file": str(Path("all.jsonl").absolute()),
+                    "holdout": {"share": 0.5, "seed": 43}}  # fmt: skip
+
+
+@pytest.mark.parametrize(("pattern", "ours"), [
+    ("[A-D]", "([A-D])"), ("(?s)a.b", "(?s)(a.b)"), ("(?is)a|b", "(?is)(a|b)"), ("x(.)", "x(.)"),
+])  # fmt: skip
+def test_a_pattern_without_a_group_is_compared_whole(tmp_path, pattern, ours):
+    steps = [{"name": "one", "filter": [{"function": "regex", "regex_pattern": pattern}]}]
+    assert fields(tmp_path, WRITTEN, filter_list=steps)["answer"]["extract"] == ours
+
+
+@pytest.mark.parametrize(("text", "changes", "said"), [
+    (CHOICE, {"output_type": "loglikelihood"}, "output_type loglikelihood"),
+    (CHOICE, {"gen_prefix": "So"}, "gen_prefix (a beginning of the answer that is given)"),
+    (CHOICE, {"mystery": 1}, "mystery (an unknown field)"),
+    (CHOICE, {"doc_to_text": ""}, "doc_to_text (empty: all rows would make the same prompt)"),
+    (CHOICE, {"doc_to_text": 3}, "doc_to_text (3, which is no text)"),
+    (CHOICE, {"doc_to_target": [0]}, "doc_to_target (a list, which is no text)"),
+    (CHOICE, {"description": "{{thing}}"}, "description (with Jinja: it differs from row to row)"),
+    (CHOICE, {"fewshot_delimiter": " "}, "fewshot_delimiter (' ', which does not end a line)"),
+    (CHOICE, {"fewshot_config": {"doc_to_text": "x"}}, "fewshot_config.doc_to_text"),
+    (CHOICE, {"fewshot_config": {"sampler": "mine"}}, "fewshot_config.sampler ('mine')"),
+    (CHOICE, {"repeats": 4}, "repeats (several answers a row)"),
+    (CHOICE, {"doc_to_choice": [True, False]}, "doc_to_choice (a choice that is no text)"),
+    (CHOICE, {"doc_to_choice": ...}, "doc_to_choice (is missing)"),
+    (CHOICE, {"test_split": ..., "validation_split": ...}, "test_split (neither it nor validation_split is given)"),
+    (CHOICE, {"dataset_kwargs": {"data_files": "x.csv"}}, "dataset_kwargs.data_files (an option of data sets)"),
+    (WRITTEN, {"dataset_kwargs": {"data_files": {"train": "a.jsonl", "test": ["b", "c"]}}}, "dataset_kwargs.data_files (test: expected the path of one file)"),
+    (WRITTEN, {"generation_kwargs": {"do_sample": True}}, "generation_kwargs.do_sample (answers drawn at random)"),
+    (WRITTEN, {"generation_kwargs": {"until": []}}, "generation_kwargs.until (empty: nothing ends an answer)"),
+    (WRITTEN, {"generation_kwargs": {"num_beams": 4}}, "generation_kwargs.num_beams"),
+    (WRITTEN, {"generation_kwargs": {"min_p": 0.1}}, "generation_kwargs.min_p"),
+    (WRITTEN, {"doc_to_choice": ["a", "b"]}, "doc_to_choice (with output_type: generate_until)"),
+    (WRITTEN, {"metric_list": [{"metric": "ter"}]}, "metric ter"),
+    (WRITTEN, {"metric_list": [{"metric": "exact_match", "ignore_numbers": True}]}, "metric exact_match with ignore_numbers"),
+    (WRITTEN, {"filter_list": [{"name": "x", "filter": [{"function": "lowercase"}]}]}, "filter lowercase"),
+    (WRITTEN, {"filter_list": [{"name": "x", "filter": [{"function": "regex", "regex_pattern": "("}]}]}, "filter regex (missing ), unterminated subpattern at position 0)"),
+    (WRITTEN, {"filter_list": [{"name": "x", "filter": [{"function": "regex", "group_select": 1}]}]}, "filter regex with group_select 1"),
+])  # fmt: skip
+def test_what_cannot_be_said_is_refused_by_name(tmp_path, text, changes, said):
+    assert refusal(tmp_path, text, **changes) == said
+
+
+def test_all_that_cannot_be_said_is_named_at_once_and_no_function_is_called(tmp_path):
+    (tmp_path / "utils.py").write_text("raise SystemExit('called')")
+    path = tmp_path / "theirs.yaml"
+    path.write_text(f"{CHOICE}process_docs: !function utils.rows\nrepeats: 2\n".replace(
+        "doc_to_target: colour", "doc_to_target: !function utils.target"))  # fmt: skip
+    with pytest.raises(UserError) as error:
+        converted(path)
+    assert str(error.value).endswith(
+        "icl-bench: doc_to_target (a Python function, utils.target); "
+        "process_docs (rows changed by a function, utils.rows); repeats (several answers a row)"
+    )
+
+
+def test_fields_of_included_files_stand_unless_they_are_said_again(tmp_path):
+    (tmp_path / "base.yaml").write_text(CHOICE + "task_list: [x]\n")
+    (tmp_path / "deeper").mkdir()
+    own = tmp_path / "deeper" / "own.yaml"
+    own.write_text("include: ../base.yaml\ntask: own\ndoc_to_text: 'So {{thing}} is'\n")
+    made = converted(own)
+    assert (made["name"], made["template"]["input"]) == ("own", "So {{thing}} is")
+    assert made["labels"]["choices"] == ["red", "green"]
+    (tmp_path / "base.yaml").write_text("include: deeper/own.yaml\n")
+    with pytest.raises(UserError, match="includes itself"):
+        converted(own)
+
+
+def test_a_file_of_theirs_runs_as_one_of_ours_and_is_written_as_one(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rows = [{"q": f"{n} + {n}", "a": f"= {2 * n}"} for n in range(1, 5)]
+    lines = "".join(f"{json.dumps(row)}\n" for row in rows)
+    for name in ("sums.jsonl", "asked.jsonl"):
+        (tmp_path / name).write_text(lines)
+    (tmp_path / "theirs.yaml").write_text(WRITTEN)
+    assert exit_code(["tasks", "--from-lm-eval", "theirs.yaml"]) == 0
+    shown = capsys.readouterr().out
+    assert '  input: "{{q}}\\nA:"' in shown
+    assert exit_code(["tasks", "--from-lm-eval", "theirs.yaml", "--out", "ours.yaml"]) == 0
+    assert (tmp_path / "ours.yaml").read_text() == shown
+    ours, theirs = load_task("./ours.yaml"), load_task("./theirs.yaml")
+    assert ours == theirs
+    data = load_data(theirs)
+    assert [row.golds for row in data.train] == [None] * 4  # what is extracted is of answers alone
+    assert data.notes[:3] == theirs.notes
+    capsys.readouterr()
+    assert exit_code(["tasks", "--from-lm-eval", "theirs.yaml", "--out", "ours.yaml"]) == 2
+    assert "ours.yaml: is there already" in capsys.readouterr().err
+    assert exit_code(["tasks", "--out", "ours.yaml"]) == 2
+    assert "--out: is for --from-lm-eval" in capsys.readouterr().err
+    assert exit_code(["tasks", "--from-lm-eval", "theirs.yaml", "--out", "ours.txt"]) == 2
+    assert "ours.txt: a task file ends in .yaml" in capsys.readouterr().err
+
+
+def test_what_becomes_no_task_of_ours_is_said_of_their_file(tmp_path, capsys):
+    path = tmp_path / "theirs.yaml"
+    path.write_text(CHOICE.replace('["red", "green"]', '["red", "red"]'))
+    assert exit_code(["tasks", "--from-lm-eval", str(path)]) == 2
+    assert "theirs.yaml:2: choices has 'red' twice" in capsys.readouterr().err
+
+
+def test_a_group_of_tasks_is_no_task(tmp_path):
+    path = tmp_path / "group.yaml"
+    path.write_text("group: all\ntask: [a, b]\ninclude: []\n")
+    with pytest.raises(UserError, match="not one task of lm-evaluation-harness"):
+        converted(path)
+
+
+def test_a_file_of_ours_is_not_taken_for_one_of_theirs():
+    assert is_lm_eval(yaml.safe_load(CHOICE))
+    assert not is_lm_eval({"name": "x", "data": {}, "template": {}})
+    assert not is_lm_eval([1])
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 5) | st.sampled_from(["", "x", "{{q}}", "\n", "test", "acc"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+        st.sampled_from(["metric", "name", "filter", "function", "until", "split", "data_files", "temperature", "max_gen_toks",
+                         "do_sample", "regex_pattern", "group_select", "num_beams", "revision", "x"]),
+        inner, max_size=3),
+)  # fmt: skip
+
+
+@settings(max_examples=400)
+@given(
+    text=st.sampled_from([CHOICE, WRITTEN]),
+    name=st.sampled_from(
+        sorted(
+            yaml.safe_load(
+                CHOICE + WRITTEN.replace("task:", "alias:").replace("metric_list:", "more:")
+            ).keys()
+            - {"alias", "more"}
+        )
+    ),
+    value=VALUES,
+)
+def test_whatever_a_field_holds_it_becomes_a_task_or_one_clear_line(
+    text: str, name: str, value: Any, tmp_path_factory: pytest.TempPathFactory
+):
+    folder = tmp_path_factory.mktemp("any")
+    try:
+        TaskSpec.model_validate(fields(folder, text, **{name: value}))
+    except (UserError, ValidationError) as error:
+        assert isinstance(error, ValidationError) or "\n" not in str(error)  # noqa: PT017
