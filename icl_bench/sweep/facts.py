@@ -12,7 +12,8 @@ from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.results.cells import short_hash
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.examples import Example
-from icl_bench.tasks.spec import AnswerRule
+from icl_bench.tasks.spec import AnswerRule, TaskSpec
+from icl_bench.tasks.templates import JinjaTemplate
 
 
 def facts(task: TokenizedTask, choice: SelectorSpec, backend: Mapping[str, str]) -> dict[str, Any]:
@@ -33,6 +34,7 @@ def facts(task: TokenizedTask, choice: SelectorSpec, backend: Mapping[str, str])
         **({"teaching": str(perturbation)} if perturbation != PLAIN else {}),
         **({"chat": task.chat_facts()} if task.chat else {}),
         **({"choices": spec.labels.style} if spec.labels and spec.labels.own else {}),
+        **_label_rule(spec),
         **({"normalize": task.normalize} if task.normalize != "none" else {}),
         "pool": short_hash([data.train[i].id for i in task.pool.rows]),
         "pool_rows": len(task.pool),
@@ -44,6 +46,19 @@ def facts(task: TokenizedTask, choice: SelectorSpec, backend: Mapping[str, str])
         **task.selection_facts(choice),
         **task.metric_facts(),
     }
+
+
+def _label_rule(spec: TaskSpec) -> dict[str, Any]:
+    """What decides which answer a row names, where choices say it: the same rows, data and labels
+    have other answers where a list stands in another order.
+    """
+    labels = spec.labels
+    if labels is None or labels.choices is None:
+        return {}
+    rule: dict[str, Any] = {"gold": labels.gold} if labels.gold != "text" else {}
+    if isinstance(labels.choices, tuple) or isinstance(spec.template, JinjaTemplate):
+        rule["choices"] = labels.choices
+    return {"label_rule": rule} if rule else {}
 
 
 def _answer(rule: AnswerRule) -> dict[str, Any]:

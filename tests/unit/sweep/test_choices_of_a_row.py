@@ -93,7 +93,7 @@ def test_letters_share_one_for_all_rows_with_as_many(tmp_path: Path):
     assert len({id(d) for d in there.decodings(there.data.test)}) == 2
 
 
-@pytest.mark.parametrize("normalize", ["none", "tokens", "bytes"])
+@pytest.mark.parametrize("normalize", ["none", "tokens", "characters", "bytes"])
 def test_exact_scores_are_divided_as_the_task_says(tmp_path: Path, normalize: str):
     there = task(tmp_path, "exact", labels={"choices": "choices", "normalize": normalize})
     for one, found in zip(there.data.test, there.decodings(there.data.test), strict=True):
@@ -102,6 +102,7 @@ def test_exact_scores_are_divided_as_the_task_says(tmp_path: Path, normalize: st
         sizes = {
             "none": None,
             "tokens": tuple(map(len, ids)),
+            "characters": tuple(map(len, one.choices)),
             "bytes": tuple(len(choice.encode()) for choice in one.choices),
         }
         assert found.sizes == sizes[normalize]
@@ -184,6 +185,44 @@ def test_other_choices_are_another_variant(tmp_path: Path):
         ran(planned(there, "2", draws=1), tmp_path / style)
         names |= {(f["labels"], f["choices"]) for f in facts_of(tmp_path / style)}
     assert len(names) == 2
+
+
+JINJA = {
+    "data": {"train": "train.jsonl", "test": "test.jsonl"},
+    "template": {"engine": "jinja", "input": "query: {{text}}\nintent:", "start": "Say which.\n\n",
+                 "output": "{{ choices.index(label) }}"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", [
+    {"labels": {"choices": ["one", "two", "three"], "gold": "index"}},
+    {"labels": {"choices": "{{ choices | reverse | list }}", "gold": "index"}},
+])  # fmt: skip
+def test_the_same_choices_in_another_order_are_another_cell(tmp_path: Path, changes: Any):
+    """An index then names another answer, though rows, labels and template are the same."""
+    turned = {"labels": {**changes["labels"], "choices": ["three", "two", "one"]}}
+    if isinstance(changes["labels"]["choices"], str):
+        turned = {"labels": {**changes["labels"], "choices": "{{ choices }}"}}
+    cells: set[str] = set()
+    answers = []
+    for number, labels in enumerate((changes, turned)):
+        there = task(tmp_path / "task", **JINJA, **labels)
+        ran(planned(there, "2", draws=1), tmp_path / str(number))
+        cells |= {name for name, _ in finished_cells(tmp_path / str(number))}
+        answers.append([one.answer for one in there.data.test])
+    assert len({Path(name).name for name in cells}) == 2
+    assert answers[0] != answers[1]
+
+
+def test_labels_of_the_task_file_are_run_and_shown_as_any(tmp_path: Path):
+    there = task(tmp_path / "task", **JINJA,
+                 labels={"choices": ["one", "two", "three"], "gold": "index"})  # fmt: skip
+    frame = ran(planned(there, "2", draws=2), tmp_path / "r")
+    assert set(frame["gold"]) <= {"one", "two", "three"}
+    assert read_findings(tmp_path / "r").curves["macro_f1"].notna().all()
+    shown = find_prediction(tmp_path / "r", {"task": "own", "k": 2, "draw": 0})
+    assert shown.prompt.startswith("Say which.\n\nquery: where is")
+    assert shown.prompt.endswith("intent:")
 
 
 # -- what is made of it -------------------------------------------------------------------------
