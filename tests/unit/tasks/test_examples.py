@@ -646,3 +646,29 @@ def test_a_data_set_of_the_paper_has_its_labels_and_its_250_test_rows(
     assert len(rows.labels) == labels
     assert rows.left_out == left_out
     assert len({row.id for row in rows.test}) == 250
+
+
+AS_ON_THE_HUB: dict[str, tuple[dict[str, Any], str, tuple[str, ...] | None]] = {
+    "nq_open": ({"question": "who wrote it", "answer": ["Ann", "Ann Bee"]}, "Ann", ("Ann", "Ann Bee")),
+    "webquestions": ({"url": "http://x", "question": "who", "answers": ["Ann", "Bee"]}, "Ann", ("Ann", "Bee")),
+    "squad2": ({"id": "5", "title": "T", "context": "Ann did.", "question": "who",
+                "answers": {"text": ["Ann"], "answer_start": [0]}}, "Ann", None),
+    "gsm8k": ({"question": "2 + 3?", "answer": "It is <<2+3=5>>5.\n#### 5"},
+              "It is <<2+3=5>>5.\n#### 5", ("5",)),
+    "commonsenseqa": ({"id": "7", "question": "what", "question_concept": "c", "answerKey": "B",
+                       "choices": {"label": list("ABCDE"), "text": list("vwxyz")}}, "B", None),
+}  # fmt: skip
+"""A row of each set as the hub has it, its answer and what is compared."""
+
+
+@pytest.mark.parametrize("name", AS_ON_THE_HUB)
+def test_shipped_tasks_read_rows_as_the_hub_has_them_at_a_pinned_revision(hub, name):
+    row, answer, golds = AS_ON_THE_HUB[name]
+    rows = [{**row, **({"id": str(i)} if "id" in row else {})} for i in range(3)]
+    table = datasets.Dataset.from_list(rows)
+    asked = hub(train=table, validation=table, test=table)
+    data = load_data(load_task(name))
+    assert [(one.answer, one.golds) for one in data.train] == [(answer, golds)] * 3
+    revision = asked[0][2]
+    assert len(revision) == 40
+    assert set(revision) <= set("0123456789abcdef")
