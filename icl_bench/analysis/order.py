@@ -11,11 +11,13 @@ from icl_bench.analysis.finding import Finding, Printed, Section
 from icl_bench.analysis.predictions import joined
 from icl_bench.analysis.statistics.grid import Grid, grids, partition
 from icl_bench.analysis.statistics.shares import share_interval, shares
+from icl_bench.wording import DASH
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from icl_bench.analysis.context import Context
+    from icl_bench.analysis.statistics.paired import Facts
 
 IN_ANY_ORDER = [name for name in POINT if name != "order"]
 """What a point and its reorderings have in common."""
@@ -121,7 +123,33 @@ def _noise(context: Context) -> pd.DataFrame:
     scoring = {variant: str(facts.get("scoring")) for variant, facts in context.facts.items()}
     of_row = frame["variant"].astype(object).map(scoring)
     parts = [noise_floor(frame[of_row == way]) for way in sorted(set(scoring.values()))]
-    return joined(parts, noise_floor(frame.iloc[:0]))
+    return with_reasons(joined(parts, noise_floor(frame.iloc[:0])), context.facts)
+
+
+REASONS = {"backend": "backend", "dtype": "precision"}
+"""Facts that change answers to the very same prompt, and what they are called."""
+
+
+def with_reasons(noise: pd.DataFrame, facts: Facts) -> pd.DataFrame:
+    """Say of each row of a noise floor what differs between its two variants (``differs_in``).
+
+    ``precision (bfloat16, float32)`` is rounding alone: what it changes is no property of a prompt,
+    and no other backend's. None where the same variant was run again.
+    """
+
+    def reason(variant: str, other: str) -> str | None:
+        if variant == other:
+            return None
+        one, two = facts.get(variant, {}), facts.get(other, {})
+        found = [
+            f"{name} ({one.get(fact, DASH)}, {two.get(fact, DASH)})"
+            for fact, name in REASONS.items()
+            if one.get(fact) != two.get(fact)
+        ]
+        return " and ".join(found) or "other settings"
+
+    pairs = zip(noise["variant"].astype(str), noise["other_variant"].astype(str), strict=True)
+    return noise.assign(differs_in=np.array([reason(*pair) for pair in pairs], dtype=object))
 
 
 CHANGED = Column("changed", "changed", "share")
@@ -156,11 +184,12 @@ ORDER_SENSITIVITY = Finding(
 NOISE_FLOOR = Finding(
     "noise_floor",
     _noise,
-    (CHANGED,),
+    (CHANGED, Column("differs_in", "differs in", optional=True)),
     caption="Changed by running again",
-    shown="task model attention variant other_variant k predictions changed ci_low ci_high",
+    shown="task model attention differs_in variant other_variant k predictions changed ci_low "
+    "ci_high",
     printed=Printed(
         "noise: predictions that change when the same prompt is run again, %",
-        "task model k changed ci_low",
+        "task model differs_in k changed ci_low",
     ),
 )

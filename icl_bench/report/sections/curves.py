@@ -75,5 +75,6 @@ def order(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
     tables.append(of_finding(
         FINDINGS["noise_floor"], rows if naming.attentions else rows.drop(columns="attention")
     ))  # fmt: skip
-    more = "A short bar is the share that changes when the very same prompt is run again."
+    more = ("A short bar is the share that changes when the very same prompt is run again; the "
+            "table also has what another backend or precision changes.")  # fmt: skip
     return Drawn(panels, tables, look, more=more)

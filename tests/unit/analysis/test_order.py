@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from support.predictions import cell, frame
 
-from icl_bench.analysis.order import noise_floor, order_sensitivity
+from icl_bench.analysis.order import noise_floor, order_sensitivity, with_reasons
 from icl_bench.analysis.statistics.intervals import mean_interval
 
 
@@ -132,3 +132,21 @@ def test_without_prompt_hashes_there_is_no_noise_floor():
     for rows in (unknown, unknown.assign(prompt_hash=None), unknown.iloc[:0]):
         assert noise_floor(rows).empty
         assert list(noise_floor(rows).columns) == columns
+
+
+def test_of_two_variants_it_is_said_whether_precision_or_backend_differs():
+    rows = frame(run("aabb"), run("abbb"), *(run("bbbb", variant=name) for name in "wxyz"))
+    told = {
+        "v": {"backend": "transformers", "dtype": "bfloat16"},
+        "w": {"backend": "transformers", "dtype": "float32"},
+        "x": {"backend": "vllm", "dtype": "bfloat16"},
+        "y": {"backend": "vllm", "dtype": "float32"},
+        "z": {"backend": "vllm", "dtype": "float32", "seed": 1},
+    }
+    found = with_reasons(noise_floor(rows), told).set_index(["variant", "other_variant"])
+    reasons = found["differs_in"].to_dict()
+    assert pd.isna(reasons["v", "v"])
+    assert reasons["v", "w"] == "precision (bfloat16, float32)"
+    assert reasons["v", "x"] == "backend (transformers, vllm)"
+    assert reasons["v", "y"] == ("backend (transformers, vllm) and precision (bfloat16, float32)")
+    assert reasons["y", "z"] == "other settings"
