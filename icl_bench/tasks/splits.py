@@ -28,8 +28,9 @@ class Row:
         """One cell, or what lies in one, by its path: ``ctxs.0.text``.
 
         A step of a path is a name, the number of a list's item from 0, or ``label=answerKey``: the
-        first item of a list whose ``label`` is the row's ``answerKey``. What lies in a missing
-        value is missing. Raises ``UserError`` that names what there is.
+        first item of a list whose ``label`` is the row's ``answerKey``; the list may be an object
+        of lists, as data sets of the hub have it. What lies in a missing value is missing. Raises
+        ``UserError`` that names what there is.
         """
         first, *steps = column.split(".")
         if column in self.cells or not steps or first not in self.cells:
@@ -48,6 +49,10 @@ class Row:
         name, sign, other = step.partition("=")
         if isinstance(value, Mapping) and step in value:
             return value[step]
+        if sign and isinstance(value, Mapping) and isinstance(value.get(name), list):
+            size = len(value[name])
+            parts = {n: v for n, v in value.items() if isinstance(v, list) and len(v) == size}
+            value = [{n: v[i] for n, v in parts.items()} for i in range(size)]
         if isinstance(value, Mapping):
             there = f"has {one_line(', '.join(map(plain, value))) or 'nothing'}"
         elif not isinstance(value, list):

@@ -221,13 +221,15 @@ def test_a_holdout_of_everything_is_refused(tmp_path: Path):
 CELLS = {
     "answerKey": "B", "a.b": "dotted", "ctxs": [{"text": "one"}, {"text": "two", "n": None}],
     "choices": [{"label": "A", "text": "x"}, {"label": "B", "text": "y"}], "none": None,
+    "columns": {"label": ["A", "B"], "text": ["x", "y"], "odd": ["z"]},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("path", "value"),
     [("answerKey", "B"), ("a.b", "dotted"), ("ctxs.0.text", "one"), ("ctxs.1.text", "two"),
-     ("choices.label=answerKey.text", "y"), ("none.0.text", None), ("ctxs.1.n.deeper", None)],
+     ("choices.label=answerKey.text", "y"), ("columns.label=answerKey.text", "y"), ("columns.text.0", "x"),
+     ("none.0.text", None), ("ctxs.1.n.deeper", None)],
 )  # fmt: skip
 def test_a_path_leads_to_what_lies_in_a_cell(path: str, value: Any):
     assert Row("f:1", CELLS).cell(path) == value
@@ -238,6 +240,8 @@ def test_a_path_leads_to_what_lies_in_a_cell(path: str, value: Any):
     [("ctxs.2.text", "f:1: no 2 in ctxs, which is a list of 2"), ("ctxs.0.title", "no title in ctxs.0, which has text"),
      ("answerKey.x", "no x in answerKey, which is 'B', with nothing in it"), ("ctxs.-1.text", "no -1 in ctxs"),
      ("nothing.0", "no column 'nothing.0'"), ("choices.label=none", "has no item whose label is none, None"),
+     ("columns.text=answerKey", "has no item whose text is answerKey, 'B'"),
+     ("columns.label=answerKey.odd", "no odd in columns.label=answerKey, which has label, text"),
      ("choices.label=gone", "no column 'gone'"), ("ctxs.99999999999999999999", "is a list of 2")],
 )  # fmt: skip
 def test_a_path_that_leads_nowhere_is_refused(path: str, reason: str):

@@ -657,6 +657,8 @@ AS_ON_THE_HUB: dict[str, tuple[dict[str, Any], str, tuple[str, ...] | None]] = {
               "It is <<2+3=5>>5.\n#### 5", ("5",)),
     "commonsenseqa": ({"id": "7", "question": "what", "question_concept": "c", "answerKey": "B",
                        "choices": {"label": list("ABCDE"), "text": list("vwxyz")}}, "B", None),
+    "commonsenseqa_free": ({"id": "7", "question": "what", "question_concept": "c", "answerKey": "B",
+                            "choices": {"label": list("ABCDE"), "text": list("vwxyz")}}, "w", None),
 }  # fmt: skip
 """A row of each set as the hub has it, its answer and what is compared."""
 
