@@ -34,14 +34,35 @@ class _Listed:
     keys: Sequence[str]
 
 
+@dataclass(frozen=True)
+class Choices:
+    """What may be answered: a row's own choices, or those that all rows share."""
+
+    written: tuple[str, ...]
+    shown: str
+    repeats: bool
+    listed: _Listed
+    name: str
+    """Where they stand, for messages."""
+
+    def right(self, labels: Labels, row: Row, answer: str) -> int:
+        """Which one a row's column names. Raises ``UserError`` where it names none of them."""
+        return _gold(labels, row, self.listed, row.cell(answer), plain(answer), self.name)
+
+
 def read_choices(labels: Labels, row: Row, column: str, answer: str) -> RowChoices:
     """A row's choices from one column and which of them is right from another.
 
     Raises ``UserError`` that names the row: for what is no list of two different texts or more, and
     for an answer that is not among them.
     """
-    name = plain(column)
-    listed = _listed(row, row.cell(column), name)
+    found = read_list(labels, row, row.cell(column), plain(column))
+    return RowChoices(found.written, found.shown, found.right(labels, row, answer), found.repeats)
+
+
+def read_list(labels: Labels, row: Row, value: Any, name: str) -> Choices:
+    """Choices from what a row has, or from what all rows share. Raises ``UserError`` as above."""
+    listed = _listed(row, value, name)
     texts = [labels.written(text) for text in listed.texts]
     for source, text in zip(listed.texts, texts, strict=True):
         _check_text(row, name, source, text)
@@ -60,8 +81,7 @@ def read_choices(labels: Labels, row: Row, column: str, answer: str) -> RowChoic
     marks = [f"{letter}." for letter in ascii_uppercase] if letters else ["-"] * len(texts)
     shown = "\n".join(f"{mark} {text}" for mark, text in zip(marks, texts, strict=False))
     written = tuple(ascii_uppercase[: len(texts)]) if letters else tuple(texts)
-    gold = _gold(labels, row, listed, row.cell(answer), plain(answer), name)
-    return RowChoices(written, shown, gold, twice is not None)
+    return Choices(written, shown, twice is not None, listed, name)
 
 
 def _listed(row: Row, value: Any, name: str) -> _Listed:

@@ -16,11 +16,11 @@ from pathlib import Path
 from icl_bench.errors import UserError
 from icl_bench.seeds import generator
 from icl_bench.tasks.answers import FreeAnswers, RightAnswer
-from icl_bench.tasks.choices import read_choices
+from icl_bench.tasks.choices import Choices, read_choices, read_list
 from icl_bench.tasks.jinja import choices_of, input_of, output_of
 from icl_bench.tasks.sources import data_folder, find_source
 from icl_bench.tasks.spec import TaskSpec
-from icl_bench.tasks.splits import Row, Source, Split, encodable, number_as_text
+from icl_bench.tasks.splits import Row, Split, encodable, number_as_text
 from icl_bench.tasks.templates import JinjaTemplate
 from icl_bench.text_files import decode, parse_json, read_file
 from icl_bench.wording import nearest, one_line, plain, short, whole
@@ -70,6 +70,10 @@ class TaskData:
     """What a user should know, one sentence each."""
 
 
+RENDERED = {name: name for name in ("input", "output", "choices")}
+"""Columns of what a Jinja template makes of a row."""
+
+
 # -- rows to examples ---------------------------------------------------------------------------
 
 
@@ -83,6 +87,8 @@ class _ExampleReader:
     """Written label -> label of the source."""
     repeating: list[str] = field(default_factory=list)
     """Where choices with equal texts stand, which their letters tell apart."""
+    shared: Choices | None = None
+    """The choices of all rows, once they are read."""
 
     def read(self, split: Split) -> tuple[tuple[Example, ...], dict[str, str]]:
         """The usable rows, and the ids of the others with the field that they lack."""
@@ -95,14 +101,13 @@ class _ExampleReader:
             places[name] = row.where
             if isinstance(self.spec.template, JinjaTemplate):
                 row = self._rendered(self.spec.template, row)
-            own = self.spec.labels.own if self.spec.labels else None
-            shown = [f for f in self.spec.template.input_fields if f != own]
+            shown = [f for f in self.spec.template.input_fields if f != self._own]
             inputs = {f: _text(row, self.columns[f]) for f in shown}
             filled = {f: text for f, text in inputs.items() if text and not text.isspace()}
             if len(filled) < len(inputs):
                 lacking[name] = next(f for f in inputs if f not in filled)
             elif self.spec.labels is not None and self.spec.labels.choices is not None:
-                examples.append(self._of_choices(name, filled, own, row))
+                examples.append(self._of_choices(name, filled, row))
             else:
                 examples.append(Example(name, filled, *self._answer(row)))
         if not examples:
@@ -131,20 +136,32 @@ class _ExampleReader:
             cells["id"] = row.cells["id"]
         return Row(row.where, cells)
 
-    def _of_choices(self, name: str, filled: dict[str, str], own: str | None, row: Row) -> Example:
-        labels = self.spec.labels
+    def _of_choices(self, name: str, filled: dict[str, str], row: Row) -> Example:
+        labels, own = self.spec.labels, self._own
         assert labels is not None, "only labels have choices"
         answer = self.columns[self.spec.template.answer_field]
         if own is None:
-            listed = {**row.cells, "labels.choices": list(labels.choices or ())}
-            found = read_choices(labels, Row(row.where, listed), "labels.choices", answer)
-            return Example(name, filled, found.written[found.gold])
+            if self.shared is None:  # the same for all rows: read and checked once
+                listed = list(labels.choices or ())
+                self.shared = read_list(labels, row, listed, "labels.choices")
+            right = self.shared.right(labels, row, answer)
+            return Example(name, filled, self.shared.written[right])
         found = read_choices(labels, row, self.columns[own], answer)
         if found.repeats:
             self.repeating.append(row.where)
         if own in self.spec.template.input_fields:
             filled[own] = found.shown
         return Example(name, filled, found.written[found.gold], choices=found.written)
+
+    @cached_property
+    def _own(self) -> str | None:
+        """The field of each row's own choices, if it has some. What Jinja gives has a name of its
+        own, whatever the column is called that it was taken from.
+        """
+        labels = self.spec.labels
+        if labels is None or labels.own is None:
+            return None
+        return "choices" if isinstance(self.spec.template, JinjaTemplate) else labels.own
 
     def _answer(self, row: Row) -> tuple[str] | RightAnswer:
         column = self.columns[self.spec.template.answer_field]
@@ -203,7 +220,8 @@ def load_data(
     """
     data_dir = data_folder(spec, data_dir)
     source = find_source(spec, data_dir)
-    reader = _ExampleReader(spec, _columns(spec, source))
+    columns = RENDERED if isinstance(spec.template, JinjaTemplate) else source.columns
+    reader = _ExampleReader(spec, columns)
     train, train_lacking = reader.read(source.train)
     pool, test_lacking = reader.read(source.test)
     labels = _labels(spec, train, pool)
@@ -235,16 +253,6 @@ def load_data(
         left_out={"train": len(train_lacking), "test": len(test_lacking)},
         notes=tuple(notes),
     )
-
-
-def _columns(spec: TaskSpec, source: Source) -> Mapping[str, str]:
-    """Where the fields of examples are found: what Jinja makes of a row has names of its own."""
-    if not isinstance(spec.template, JinjaTemplate):
-        return source.columns
-    names = ["input", "output"]
-    if spec.labels is not None and spec.labels.own is not None:
-        return {**{name: name for name in names}, spec.labels.own: "choices"}
-    return {name: name for name in names}
 
 
 def _labels(spec: TaskSpec, train: Sequence[Example], test: Sequence[Example]) -> tuple[str, ...]:

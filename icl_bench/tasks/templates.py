@@ -91,7 +91,8 @@ class JinjaTemplate(Frozen):
     @property
     def before_answer(self) -> str:
         """Text that queries end with, as far as it is the same for all of them."""
-        return self.input[self.input.rfind("}") + 1 :] or ":"
+        _, rendered, tail = self.input.rpartition("}")
+        return tail if rendered and tail else ":"
 
 
 class Template(Frozen):

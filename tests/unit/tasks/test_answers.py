@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from icl_bench.errors import UserError
+from icl_bench.metrics.exact_text import ExactText
 from icl_bench.tasks.answers import extracted
 from icl_bench.tasks.examples import TaskData, load_data
 from icl_bench.tasks.spec import AnswerRule
@@ -80,6 +81,36 @@ def test_the_first_match_counts_where_the_task_does_not_say_otherwise():
     assert (
         extracted(AnswerRule(extract=r"(\d+)|([a-z]+)"), "ab 1 2") == "1"
     )  # "ab" has no first group
+
+
+def test_another_group_counts_where_the_first_holds_nothing_and_the_task_says_so():
+    rule = AnswerRule(extract=r"(\d+)|([a-z]+)", group="any", take="last")
+    assert [extracted(rule, text) for text in ("7 ab", "ab 7", "AB")] == ["ab", "7", None]
+
+
+def test_what_is_for_answers_alone_leaves_right_answers_as_they_are():
+    rule = AnswerRule(extract=r"is (\d+)", of="answers")
+    assert extracted(rule, "it is 7") == "7"
+    assert extracted(rule, "it is 7", is_right=True) == "it is 7"
+    assert extracted(AnswerRule(extract=r"is (\d+)"), "it is 7", is_right=True) == "7"
+
+
+@pytest.mark.parametrize(("ignored", "found"), [
+    ({"case": True}, "$1,000. a.b"), ({"punctuation": True}, "1000 AB"),
+    ({"patterns": [",", r"\.\w", r"^\$"]}, "1000. A"),
+    ({"case": True, "punctuation": True, "patterns": ["A"]}, "1000 b"), ({}, "$1,000. A.B"),
+])  # fmt: skip
+def test_what_makes_no_difference_is_taken_out_of_both_sides(ignored: Any, found: str):
+    rule = AnswerRule(ignore=ignored)
+    assert extracted(rule, " $1,000. A.B ") == found
+    assert extracted(rule, "$1,000. A.B", is_right=True) == found
+    assert extracted(AnswerRule.model_validate({"ignore": {"punctuation": True}}), "...") is None
+
+
+def test_exact_text_tells_letters_and_blanks_apart():
+    golds = [("Ann", "Bee"), ("Ann",), ("Ann",), ("Ann Bee",)]
+    found = ExactText().score_golds(golds, ["Bee", "ann", "Ann", "Ann  Bee"])
+    assert found["exact_text"].tolist() == [1, 0, 1, 0]
 
 
 def test_the_word_for_no_answer_is_read_as_the_empty_answer():

@@ -14,6 +14,8 @@ from icl_bench.errors import UserError
 from icl_bench.prompts.chat import ChatForm, ChatSettings
 from icl_bench.prompts.encoding import PromptEncoder
 from icl_bench.prompts.rendering import PlainForm
+from icl_bench.tasks import examples
+from icl_bench.tasks.choices import read_list
 from icl_bench.tasks.examples import TaskData, load_data
 from icl_bench.tasks.task_files import load_task
 
@@ -73,6 +75,7 @@ def test_ids_are_those_of_the_whole_text(tmp_path, k):
 def test_the_name_of_a_column_stands_for_its_value_with_its_blanks(tmp_path):
     data = loaded(tmp_path, input="q")
     assert [row.fields["input"] for row in data.train] == [row["q"] for row in ROWS]
+    assert data.spec.template.before_answer == ":"  # not the column's name
 
 
 def test_labels_that_all_rows_share_are_those_of_the_task_file(tmp_path):
@@ -89,6 +92,23 @@ def test_choices_of_a_row_are_named_by_their_place_or_their_text(tmp_path, choic
     data = loaded(tmp_path, output=output, fields={"labels": labels})
     assert [row.choices for row in data.train] == [tuple(row["list"]) for row in ROWS]
     assert [row.answer for row in data.train] == [row["right"] for row in ROWS]
+
+
+@pytest.mark.parametrize("column", ["input", "output", "choices"])
+def test_columns_may_have_the_names_of_parts_of_a_template(tmp_path, column):
+    rows = [{"q": row["q"], column: row["list"], "right": row["right"]} for row in ROWS]
+    labels = {"choices": column, "gold": "index or text"}
+    data = loaded(tmp_path, rows, input="{{q}}", output="right", fields={"labels": labels})
+    assert [row.fields for row in data.train] == [{"input": row["q"]} for row in ROWS]
+    assert [row.answer for row in data.train] == [row["right"] for row in ROWS]
+    assert [row.choices for row in data.train] == [tuple(row["list"]) for row in ROWS]
+
+
+def test_choices_that_all_rows_share_are_read_once(tmp_path, monkeypatch):
+    read = []
+    monkeypatch.setattr(examples, "read_list", lambda *a: read.append(a) or read_list(*a))
+    assert [row.answer for row in loaded(tmp_path).train] == ["yes", "no", "yes"]
+    assert len(read) == 1
 
 
 def test_a_free_answer_may_be_several(tmp_path):
