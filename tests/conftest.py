@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,15 @@ import pytest
 if "PYTEST_XDIST_WORKER" in os.environ:
     # before torch is imported, here and in the programs that tests start
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def what_is_there_stays() -> None:
+    """Thousands of collected tests and the large libraries are garbage at no time: without this, each
+    search for garbage (one for every cell that is over) would look at all of them again.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
