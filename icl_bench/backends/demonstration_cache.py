@@ -75,7 +75,8 @@ class RotaryShift:
         like = torch.zeros(1, device=distances.device)
         found = {}
         for kind in dict.fromkeys(self._kinds or [""]):
-            cos, sin = self._rotary(like, distances[None], *([kind] if kind else []))
+            # without what follows a call of it within the model: its results as they are
+            cos, sin = self._rotary.forward(like, distances[None], *([kind] if kind else []))
             name = f"{kind}_attention_scaling" if kind else "attention_scaling"
             scaling = getattr(self._rotary, name, 1.0)
             found[kind] = (cos[0] / scaling, sin[0] / scaling)

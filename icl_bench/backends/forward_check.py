@@ -54,7 +54,7 @@ def _packed_logits(model: LoadedModel, ids: Ids) -> tuple[Tensor, tuple[int, int
     """Logits of ``ENDS`` over a prefix read in two steps, and how many full and how many sliding
     layers have handed over keys.
     """
-    model.take_over_attention()
+    model.take_over()
     cache = PrefixCache(model, Counters(), len(ids))
     cache.read(ids[:4])
     cache.read(ids[4:9])

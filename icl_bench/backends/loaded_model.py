@@ -17,6 +17,7 @@ from torch import Tensor
 
 from icl_bench.backends.attention_steps import Step
 from icl_bench.backends.checkpoint import load_network
+from icl_bench.backends.cpu_layers import refit
 from icl_bench.backends.device import choose_device, choose_dtype
 from icl_bench.backends.device_memory import no_room, out_of_memory
 from icl_bench.errors import CellError, UserError
@@ -133,15 +134,20 @@ class LoadedModel:
     def plain_logits(self, ids: Ids, places: list[int]) -> Tensor:
         """Logits of some places by the library's own forward pass: ``(places, vocabulary)``.
 
-        Only before :meth:`take_over_attention`.
+        Only before :meth:`take_over`.
         """
         tokens = torch.tensor([ids], device=self.device)
         logits: Tensor = self.network(tokens, use_cache=False).logits[0, places].float()
         return logits
 
-    def take_over_attention(self) -> None:
-        """From here on, layers ask a step for their attention."""
+    def take_over(self) -> None:
+        """From here on, layers ask a step for their attention; on a CPU they are computed as is best
+        there (:mod:`icl_bench.backends.cpu_layers`).
+        """
         from transformers import AttentionInterface
+
+        if self.device.type == "cpu":
+            refit(self.core, self.dtype)
 
         AttentionInterface.register(ATTENTION, _attention)
         self.network.set_attn_implementation(ATTENTION)
@@ -164,7 +170,7 @@ class LoadedModel:
 
         Raises ``CellError`` where one is not a finite number.
         """
-        logits: Tensor = self._head(hidden).float()
+        logits: Tensor = self._head(hidden.to(self.dtype)).float()
         self._check(float(logits.sum()))  # before they are capped, which makes them finite
         config = self.config
         if (scale := getattr(config, "logit_scale", None)) is not None:

@@ -216,7 +216,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Lo
     def made(kind: str) -> tuple[LoadedModel, Any]:
         folder = save_tiny_model(tiny_config(kind, len(tokenizer)), root / kind)
         model = LoadedModel.load(folder, tokenizer, None, "float32", "cpu")
-        model.take_over_attention()
+        model.take_over()
         return model, plain_model(folder)
 
     return made

@@ -1,0 +1,188 @@
+"""The layers that stand in a decoder on a CPU compute what was there, with less rounding."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.models import plain_model, qwen_tokenizer, save_tiny_model, tiny_config
+from torch import nn
+from transformers.activations import ACT2FN
+from transformers.models.gemma3.modeling_gemma3 import Gemma3MLP, Gemma3RMSNorm
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+from icl_bench.backends import cpu_layers
+from icl_bench.backends.cpu_layers import GatedMlp, Linear, Norm, refit
+
+KINDS = ["llama", "mistral", "qwen2", "gemma3_text"]
+BF16 = torch.bfloat16
+bf16_products = pytest.mark.skipif(
+    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="needs bfloat16 in oneDNN"
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_gradients() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+def drawn(*shape: int, seed: int = 1) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def exact_norm(x: torch.Tensor, factor: torch.Tensor, eps: float) -> torch.Tensor:
+    wide = x.double()
+    return wide / (wide.square().mean(-1, keepdim=True) + eps).sqrt() * factor.double()
+
+
+@pytest.mark.parametrize("size", [0.1, 60.0])
+@pytest.mark.parametrize("made", [LlamaRMSNorm, Gemma3RMSNorm])
+def test_a_norm_is_recognised_and_rounded_once(made: Any, size: float):
+    """Where Gemma's factors are large, w and 1 + w are nearly the same."""
+    module = made(64, eps=1e-6).to(BF16)
+    module.weight.copy_(size * (1 + drawn(64, seed=2).abs()))
+    found = cpu_layers._norm(module, BF16)
+    assert found is not None
+    x = 30 * drawn(1, 40, 64).to(BF16)
+    factor = module.weight.double() + (made is Gemma3RMSNorm)
+    wanted = exact_norm(x, factor, 1e-6)
+    assert found(x).dtype == BF16
+    apart = (found(x).double() - wanted).abs().mean()
+    assert apart <= (module(x).double() - wanted).abs().mean() * 1.01
+    torch.testing.assert_close(found(x).double(), wanted, rtol=2**-8, atol=1e-6)
+
+
+def test_a_norm_leaves_its_input_alone_and_takes_every_stride():
+    norm = Norm(drawn(16), 1e-6, torch.float32)
+    x = drawn(1, 3, 5, 16)
+    before, turned = x.clone(), x.transpose(1, 2)
+    torch.testing.assert_close(norm(turned), exact_norm(turned, norm.factor, 1e-6).float())
+    assert torch.equal(x, before)
+
+
+def test_a_norm_of_another_kind_stays():
+    class OddRMSNorm(LlamaRMSNorm):
+        def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+            return super().forward(hidden_states) + 0.5
+
+    class Centred(LlamaRMSNorm):
+        def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+            return super().forward(hidden_states - hidden_states.mean(-1, keepdim=True))
+
+    assert cpu_layers._norm(OddRMSNorm(64), BF16) is None
+    assert cpu_layers._norm(Centred(64), BF16) is None
+    assert cpu_layers._norm(nn.Identity(), BF16) is None
+
+
+@bf16_products
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("rows", [1, 28, 600])
+def test_a_product_is_the_librarys_to_the_bit(rows: int, bias: bool):
+    linear = nn.Linear(64, 96, bias=bias, dtype=BF16)
+    x = drawn(1, rows, 64).to(BF16)
+    assert torch.equal(Linear(linear)(x), linear(x))
+
+
+def mlp(activation: str) -> Any:
+    config = tiny_config("gemma3_text", 100)
+    config.hidden_activation = activation
+    torch.manual_seed(0)
+    return Gemma3MLP(config).to(BF16)
+
+
+@bf16_products
+@pytest.mark.parametrize("activation", ["gelu_pytorch_tanh", "gelu", "silu"])
+def test_a_gated_layer_is_recognised_and_rounded_less(activation: str):
+    module = mlp(activation)
+    found = cpu_layers._product(module)
+    assert isinstance(found, GatedMlp)
+    x = 3 * drawn(1, 200, 32).to(BF16)
+    gate, up, down = (m.weight.double() for m in (module.gate_proj, module.up_proj, module.down_proj))
+    wide = x.double()
+    wanted = (ACT2FN[activation](wide @ gate.T) * (wide @ up.T)) @ down.T
+    apart = (found(x).double() - wanted).abs().mean()
+    assert apart < (module(x).double() - wanted).abs().mean()
+    assert apart < 0.01 * wanted.abs().mean()
+
+
+@bf16_products
+def test_a_gated_layer_with_another_activation_keeps_it():
+    assert cpu_layers._product(mlp("relu2")) is None
+    assert cpu_layers._product(mlp("quick_gelu")) is None
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root, size = tmp_path_factory.mktemp("models"), len(qwen_tokenizer())
+    return {kind: save_tiny_model(tiny_config(kind, size), root / kind) for kind in KINDS}
+
+
+def hidden(model: Any) -> torch.Tensor:
+    ids = torch.randint(0, 400, (1, 60), generator=torch.Generator().manual_seed(4))
+    states: torch.Tensor = model.get_decoder()(ids, use_cache=False).last_hidden_state
+    return states.double()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_in_half_precision_a_decoder_is_nearer_to_single_precision_than_before(
+    folders: dict[str, Path], kind: str
+):
+    exact = plain_model(folders[kind]).to(BF16).float()  # the same weights
+    half = plain_model(folders[kind]).to(BF16)
+    wanted, before = hidden(exact), hidden(half)
+    refit(half.get_decoder(), BF16)
+    now = hidden(half)
+    assert (now - wanted).abs().mean() < 0.8 * (before - wanted).abs().mean()
+    left = [type(module).__name__ for module in half.get_decoder().modules()]
+    assert not any(name.endswith("RMSNorm") for name in left)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_in_single_precision_a_decoder_computes_what_it_did(folders: dict[str, Path], kind: str):
+    model = plain_model(folders[kind])
+    before = hidden(model)
+    refit(model.get_decoder(), torch.float32)
+    now = hidden(model)
+    torch.testing.assert_close(now, before, atol=1e-5, rtol=1e-5)
+    assert not torch.equal(now, before) or any(isinstance(m, Norm) for m in model.modules())
+
+
+@bf16_products
+def test_weights_that_are_laid_out_anew_are_held_once(folders: dict[str, Path]):
+    model = plain_model(folders["llama"]).to(BF16)
+    decoder = model.get_decoder()
+    gone = [id(m) for layer in decoder.layers for m in layer.modules() if type(m) is nn.Linear]
+    refit(decoder, BF16)
+    gc.collect()
+    here = {id(o) for o in gc.get_objects() if type(o) is nn.Linear}
+    assert gone
+    assert not here & set(gone)
+
+
+MEMORY = """
+import ctypes, sys
+from icl_bench.backends import cpu_layers
+said = []
+class Library:
+    def mallopt(self, *what): said.append(what)
+cpu_layers.ctypes.CDLL = lambda _: Library()
+cpu_layers._keep_freed_memory()
+print(len(said))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's")
+@pytest.mark.parametrize(("setting", "calls"), [({}, 2), ({"MALLOC_ARENA_MAX": "2"}, 0)])
+def test_what_a_user_has_set_for_memory_stays(setting: dict[str, str], calls: int):
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")}
+    done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True,
+                          check=True, env={**inherited, **setting})  # fmt: skip
+    assert int(done.stdout) == calls
