@@ -40,6 +40,8 @@ TRIED_ROWS = 5
 class Norm(nn.Module):
     """Root mean square norm (Zhang and Sennrich 2019), in float32 with one rounding at the end."""
 
+    factor: Tensor
+
     def __init__(self, factor: Tensor, eps: float, dtype: torch.dtype) -> None:
         """``factor`` is float32 ``(width,)``, what is normed is multiplied by it; ``dtype`` is the
         result's.
@@ -75,7 +77,7 @@ class Linear(nn.Module):
         return packed
 
     def times(self, x: Tensor, other: Tensor) -> Tensor:
-        """The product of ``x``, multiplied by another tensor ``(..., out)`` before it is rounded."""
+        """The product of ``x``, times another tensor ``(..., out)`` before it is rounded."""
         result: Tensor = mkldnn._linear_pointwise.binary(x, other, self.weight, self.bias, "mul")
         return result
 
@@ -91,7 +93,7 @@ ACTIVATIONS: dict[tuple[str, str], Callable[[Tensor], Tensor]] = {
 class GatedMlp(nn.Module):
     """``down(activation(gate(x)) * up(x))`` (Shazeer 2020) in three calls."""
 
-    def __init__(self, mlp: nn.Module, activation: tuple[str, str]) -> None:
+    def __init__(self, mlp: Any, activation: tuple[str, str]) -> None:
         super().__init__()
         self.gate, self.up = Linear(mlp.gate_proj, activation), Linear(mlp.up_proj)
         self.down = Linear(mlp.down_proj)
@@ -109,11 +111,14 @@ class GatedMlp(nn.Module):
 def refit(core: Any, dtype: torch.dtype) -> None:
     """Put these layers into a decoder on a CPU, wherever they compute what is there.
 
-    ``core`` is the library's decoder without its head, its weights in ``dtype``. Weights that are
+    ``core`` is the library's decoder without its head, its weights in ``dtype``; one that does not
+    call its blocks ``layers`` (GPT-2) stays as it is. Weights that are
     laid out anew replace those that were there, one layer at a time. Raises ``RuntimeError`` where
     memory does not suffice.
     """
     _keep_freed_memory()
+    if not hasattr(core, "layers"):
+        return
     wide = dtype in (torch.bfloat16, torch.float16)
     packs = dtype == torch.bfloat16 and mkldnn._is_mkldnn_bf16_supported()
     refused: set[object] = set()
@@ -176,13 +181,13 @@ def _norm(module: nn.Module, dtype: torch.dtype) -> Norm | None:
     return None
 
 
-def _product(module: nn.Module) -> nn.Module | None:
+def _product(module: Any) -> nn.Module | None:
     """A product, or a layer of three with their activation, that computes the same, or None."""
     made: nn.Module
     if type(module) is nn.Linear:
         made, width = Linear(module), module.in_features
     elif (activation := _activation(module)) is not None:
-        made, width = GatedMlp(module, activation), module.gate_proj.in_features  # type: ignore
+        made, width = GatedMlp(module, activation), module.gate_proj.in_features
     else:
         return None
     tried = _random(width, torch.bfloat16)
@@ -190,7 +195,7 @@ def _product(module: nn.Module) -> nn.Module | None:
 
 
 def _activation(module: nn.Module) -> tuple[str, str] | None:
-    """oneDNN's name of the activation of a gated layer of three products; None for another."""
+    """The name in oneDNN of the activation of a gated layer of three products; None for another."""
     linear = {name for name, child in module.named_children() if type(child) is nn.Linear}
     if linear != {"gate_proj", "up_proj", "down_proj"}:
         return None

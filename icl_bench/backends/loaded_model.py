@@ -141,8 +141,9 @@ class LoadedModel:
         return logits
 
     def take_over(self) -> None:
-        """From here on, layers ask a step for their attention; on a CPU they are computed as is best
-        there (:mod:`icl_bench.backends.cpu_layers`).
+        """From here on, layers ask a step for their attention.
+
+        On a CPU they are computed as is best there (:mod:`icl_bench.backends.cpu_layers`).
         """
         from transformers import AttentionInterface
 
@@ -170,7 +171,7 @@ class LoadedModel:
 
         Raises ``CellError`` where one is not a finite number.
         """
-        logits: Tensor = self._head(hidden.to(self.dtype)).float()
+        logits: Tensor = self._head(hidden.to(self._head.weight.dtype)).float()
         self._check(float(logits.sum()))  # before they are capped, which makes them finite
         config = self.config
         if (scale := getattr(config, "logit_scale", None)) is not None:

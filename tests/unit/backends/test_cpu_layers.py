@@ -105,7 +105,9 @@ def test_a_gated_layer_is_recognised_and_rounded_less(activation: str):
     found = cpu_layers._product(module)
     assert isinstance(found, GatedMlp)
     x = 3 * drawn(1, 200, 32).to(BF16)
-    gate, up, down = (m.weight.double() for m in (module.gate_proj, module.up_proj, module.down_proj))
+    gate, up, down = (
+        m.weight.double() for m in (module.gate_proj, module.up_proj, module.down_proj)
+    )
     wide = x.double()
     wanted = (ACT2FN[activation](wide @ gate.T) * (wide @ up.T)) @ down.T
     apart = (found(x).double() - wanted).abs().mean()
