@@ -29,10 +29,9 @@ from icl_bench.analysis.regression import (
 from icl_bench.analysis.settings import PLAINER
 from icl_bench.analysis.summary import records
 from icl_bench.errors import UserError
-from icl_bench.metrics.scores import COLUMNS
+from icl_bench.metrics.scores import COLUMNS, LARGEST_SCORE
 from icl_bench.results.cells import prediction_schema
 from icl_bench.results.exporting import origins
-from icl_bench.results.importing import SHARE
 from icl_bench.results.reading import EXPORT_META, read_stored
 from icl_bench.table_files import data_frame, parquet_table
 from icl_bench.text_files import read_file
@@ -267,7 +266,7 @@ def _predictions(table: pa.Table, shown: str) -> pd.DataFrame:
     frame = data_frame(pa.table(columns))
     scores = (column for column in COLUMNS.values() if column != "correct")
     for name in (score for score in scores if score in columns):
-        if not frame[name].dropna().between(-SHARE, SHARE).all():
+        if not frame[name].dropna().between(-LARGEST_SCORE, LARGEST_SCORE).all():
             raise UserError(f"{shown}: column {name} is no share of 1; {NEW}")
     if frame.duplicated([*COMPARED, "variant", "draw", "test_id"]).any():
         raise UserError(f"{shown}: a test row stands twice in a draw of a point; {NEW}")

@@ -112,9 +112,8 @@ def refit(core: Any, dtype: torch.dtype) -> None:
     """Put these layers into a decoder on a CPU, wherever they compute what is there.
 
     ``core`` is the library's decoder without its head, its weights in ``dtype``; one that does not
-    call its blocks ``layers`` (GPT-2) stays as it is. Weights that are
-    laid out anew replace those that were there, one layer at a time. Raises ``RuntimeError`` where
-    memory does not suffice.
+    call its blocks ``layers`` (GPT-2) stays as it is. Weights that are laid out anew replace those
+    that were there, one layer at a time. Raises ``RuntimeError`` where memory does not suffice.
     """
     _keep_freed_memory()
     if not hasattr(core, "layers"):

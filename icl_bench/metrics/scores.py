@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from icl_bench.errors import CellError
 from icl_bench.metrics.interface import Measure, Metric
 from icl_bench.registry import METRICS
 
 if TYPE_CHECKING:
     import pandas as pd
+    from numpy.typing import ArrayLike
 
 ACCURACY = "accuracy"
+LARGEST_SCORE = 1.001
+"""Scores are shares of 1, but for what rounding adds; some may be below 0, but not below -1."""
+
 STORED_SCORES = ("rouge1", "rouge2", "rougeL", "bertscore")
 """Columns of scores that every results file has; those of further metrics follow where they are."""
 
@@ -47,6 +52,24 @@ def corpus_numbers() -> dict[str, str]:
 def metrics_of(names: Sequence[str]) -> list[Metric]:
     """The metrics that a task names. Raises ``KeyError`` for one that is not known."""
     return [METRICS[name]() for name in names]
+
+
+def checked_scores(column: str, values: ArrayLike, rows: int) -> np.ndarray:
+    """What a metric has returned for a column, ``(rows,)`` float64.
+
+    Raises ``CellError`` where that is not one share of 1 for each answer: curves would cut a
+    percentage to 1, and nobody would see it.
+    """
+    found = np.asarray(values, dtype=float)
+    if found.shape != (rows,):
+        raise CellError(f"metric {column}: {rows} answers have scores of shape {found.shape}")
+    wrong = ~(np.abs(found) <= LARGEST_SCORE)
+    if wrong.any():
+        raise CellError(
+            f"metric {column}: scores are shares of 1 (no percentages, no gaps), and one is "
+            f"{found[wrong][0]:g}"
+        )
+    return found
 
 
 SCORES = score_columns()

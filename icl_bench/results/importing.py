@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 
 from icl_bench.errors import UserError
-from icl_bench.metrics.scores import SCORES
+from icl_bench.metrics.scores import LARGEST_SCORE, SCORES
 from icl_bench.registry import METRICS
 from icl_bench.results.cells import (
     AXES,
@@ -73,10 +73,6 @@ LARGEST = 2**31 - 1
 
 NO_IDS = [""]
 """Stands for text that is no list of ids; an empty list is one, of a prompt that shows none."""
-
-
-SHARE = 1.001
-"""The largest score: they are shares of 1, but for what rounding adds."""
 
 
 ENDINGS = (".parquet", ".csv", ".csv.gz")
@@ -317,8 +313,10 @@ def _fractions(column: pa.ChunkedArray, where: str, name: str) -> pa.ChunkedArra
     probability = name in PROBABILITIES
     expected = "a probability from 0 to 1" if probability else "a share of 1, no percentage"
     values = _numbers(column, where, expected)
-    least = 0 if probability else -SHARE
-    _check(((values >= least) & (values <= SHARE)) | np.isnan(values), column, where, expected)
+    least = 0 if probability else -LARGEST_SCORE
+    _check(
+        ((values >= least) & (values <= LARGEST_SCORE)) | np.isnan(values), column, where, expected
+    )
     return pa.chunked_array([pa.array(values, from_pandas=True)])
 
 

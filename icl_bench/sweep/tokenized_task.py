@@ -17,7 +17,7 @@ from icl_bench.demonstrations.perturbations import PLAIN, Perturbation
 from icl_bench.demonstrations.pool import DemonstrationPool
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.metrics.interface import Metric
-from icl_bench.metrics.scores import metrics_of
+from icl_bench.metrics.scores import checked_scores, metrics_of
 from icl_bench.models.cache_folder import cache_dir
 from icl_bench.models.registry import Model
 from icl_bench.prompts.chat import ChatForm, ChatSettings, chat_form
@@ -214,7 +214,8 @@ class TokenizedTask:
     def scores(self, made: Sequence[Prediction]) -> dict[str, Sequence[float]]:
         """The scores of answers that the metrics store, by column, ``(rows,)`` each.
 
-        Free text from which nothing could be extracted has 0.
+        Free text from which nothing could be extracted has 0. Raises ``CellError`` for a metric
+        whose scores are no shares of 1.
         """
         golds = [row.golds or (row.gold,) for row in made]
         said = [row.prediction for row in made]
@@ -222,7 +223,8 @@ class TokenizedTask:
         found: dict[str, Sequence[float]] = {}
         for metric in self.metrics:
             for name, values in metric.score_golds(golds, said).items():
-                found[name] = np.where(void, 0.0, values).tolist()
+                scores = checked_scores(name, values, len(made))
+                found[name] = np.where(void, 0.0, scores).tolist()
         return found
 
     def metric_facts(self) -> Mapping[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -120,3 +121,24 @@ def test_a_metric_is_given_the_gold_answers_first_and_what_was_said_second(resul
     # 4 words of gold beside 8 that were said, and 8 beside 4
     assert of[GOLD[1]] == pytest.approx(4 / 12)
     assert of[GOLD[0]] == pytest.approx(8 / 12)
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [([50.0, 0, 0, 0, 0], "shares of 1 .* one is 50"), ([np.nan, 0, 0, 0, 0], "no gaps.* one is nan"),
+     ([-2.0, 0, 0, 0, 0], "one is -2"), ([0.5], r"5 answers have scores of shape \(1,\)")],
+)  # fmt: skip
+def test_a_metric_whose_scores_are_no_shares_of_1_fails_the_cell(
+    values: list[float], reason: str, tmp_path: Path
+):
+    """A curve would show 100% for a percentage."""
+
+    class Percent(GoldWords):
+        def score(self, gold: Sequence[str], said: Sequence[str]) -> Mapping[str, np.ndarray]:
+            return {"gold_words": np.array(values)}
+
+    task = summaries(tmp_path / "task")
+    task.metrics.append(Percent())
+    outcome = runner(planned(task, "2", draws=1), tmp_path / "results", Writer()).run()
+    (said,) = outcome.failed.values()
+    assert re.search(f"metric gold_words: .*{reason}", said), said
