@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
-import tempfile
-import time
 from pathlib import Path
 from typing import Any
+
+from timed import answers, in_own_process, timed
 
 BACKENDS = ("transformers", "vllm")
 
@@ -23,9 +22,7 @@ BACKENDS = ("transformers", "vllm")
 def side(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Sweep with one backend."""
     from icl_bench.backends.spec import BackendSpec
-    from icl_bench.results.reading import finished_cells, read_results
     from icl_bench.sweep.run_spec import RunSpec
-    from icl_bench.sweep.sweep import Sweep
 
     spec = RunSpec(
         task=arguments.task,
@@ -36,34 +33,24 @@ def side(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         data_dir=arguments.data,
         backend=BackendSpec(backend=name, dtype=arguments.dtype),
     )
-    sweep = Sweep.prepare(spec)
-    start = time.perf_counter()
-    backend = sweep.load_backend()
-    started = time.perf_counter() - start
-    sweep.load_backend = lambda: backend  # type: ignore[method-assign]
-    with tempfile.TemporaryDirectory() as folder:
-        sweep.run(Path(folder))
-        seconds = {m["spec"]["k"]: m["seconds"] for _, m in finished_cells(Path(folder))}
-        frame = read_results(folder)
+    done = timed(spec)
+    said, frame = answers(done.predictions), done.predictions
     points = {}
-    for k in sorted(seconds):
-        rows = frame[frame["k"] == k]
-        points[k] = {
-            "seconds": seconds[k],
+    for k, rows in frame.groupby("k"):
+        points[int(str(k))] = {
+            "seconds": done.cell_seconds[int(str(k))],
             "cached_share": rows["cached_tokens"].sum() / rows["prompt_tokens"].sum(),
             "prompt_tokens": int(rows["prompt_tokens"].sum()),
-            "predictions": rows.set_index("test_id")["prediction"].to_dict(),
+            "predictions": said[str(k)],
             "accuracy": rows["correct"].mean(),
         }
-    cells = [cell for cell in sweep.plan.cells if cell.problem is None]
-    own = sum(cell.prompt_tokens - cell.prefix_tokens * arguments.rows for cell in cells)
     return {
-        "identity": backend.identity(),
-        "started": started,
+        "identity": done.backend.identity(),
+        "started": done.load_seconds,
         "points": points,
-        "computed": backend.counters.prompt_tokens,
-        "least": max(cell.prefix_tokens for cell in cells) + own,
-        "queries": arguments.rows * len(cells),
+        "computed": done.backend.counters.prompt_tokens,
+        "least": done.longest_prefix + done.own_tokens,
+        "queries": len(frame),
     }
 
 
@@ -81,11 +68,7 @@ def main() -> None:
     if arguments.side:
         print(json.dumps(side(arguments.side, arguments)))
         return
-    found = {}
-    for name in BACKENDS:
-        command = [sys.executable, __file__, "--side", name, *sys.argv[1:]]
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-        found[name] = json.loads(done.stdout.strip().splitlines()[-1])
+    found = {name: in_own_process(__file__, "--side", name, *sys.argv[1:]) for name in BACKENDS}
     for name, made in found.items():
         extra = (made["computed"] - made["least"]) / made["queries"]
         print(f"{name} {made['identity']}: started in {made['started']:.0f} s; computed "

@@ -11,24 +11,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
-import tempfile
-import time
 from pathlib import Path
 from typing import Any
+
+from timed import answers, in_own_process, timed
 
 SIDES = {"float32": ("float32", True), "library": ("bfloat16", False), "ours": ("bfloat16", True)}
 """By name: the format, and whether the layers are ours."""
 
 
 def side(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Sweep in one format: seconds, and predictions by k and test row."""
+    """Sweep in one format: seconds, predictions by k and test row, accuracy by k."""
     from icl_bench.backends import loaded_model
     from icl_bench.backends.spec import BackendSpec
-    from icl_bench.results.reading import read_results
     from icl_bench.sweep.run_spec import RunSpec
-    from icl_bench.sweep.sweep import Sweep
 
     dtype, ours = SIDES[name]
     if not ours:
@@ -42,19 +39,10 @@ def side(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         data_dir=arguments.data,
         backend=BackendSpec(backend="transformers", device="cpu", dtype=dtype),
     )
-    sweep = Sweep.prepare(spec)
-    backend = sweep.load_backend()
-    sweep.load_backend = lambda: backend  # type: ignore[method-assign]
-    with tempfile.TemporaryDirectory() as folder:
-        start = time.perf_counter()
-        sweep.run(Path(folder))
-        seconds = time.perf_counter() - start
-        frame = read_results(folder)
-    answers = {
-        str(k): rows.set_index("test_id")["prediction"].to_dict() for k, rows in frame.groupby("k")
-    }
-    accuracy = frame.groupby("k")["correct"].mean().to_dict()
-    return {"seconds": seconds, "answers": answers, "accuracy": accuracy}
+    done = timed(spec)
+    accuracy = done.predictions.groupby("k")["correct"].mean().to_dict()
+    said = answers(done.predictions)
+    return {"seconds": done.seconds, "answers": said, "accuracy": accuracy}
 
 
 def main() -> None:
@@ -70,18 +58,14 @@ def main() -> None:
     if arguments.side:
         print(json.dumps(side(arguments.side, arguments)))
         return
-    found = {}
-    for name in SIDES:
-        command = [sys.executable, __file__, *sys.argv[1:], "--side", name]
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-        found[name] = json.loads(done.stdout.splitlines()[-1])
+    found = {name: in_own_process(__file__, *sys.argv[1:], "--side", name) for name in SIDES}
     exact = found["float32"]
     for name, one in found.items():
         print(f"{name}: {one['seconds'] / exact['seconds']:.2f} of float32's seconds")
-        for k, answers in one["answers"].items():
-            other = sum(answers[row] != said for row, said in exact["answers"][k].items())
-            share, right = other / len(answers), one["accuracy"][k]
-            print(f"  k={k}: {other} of {len(answers)} differ ({share:.1%}), accuracy {right:.3f}")
+        for k, said in one["answers"].items():
+            other = sum(said[row] != wanted for row, wanted in exact["answers"][k].items())
+            share, right = other / len(said), one["accuracy"][k]
+            print(f"  k={k}: {other} of {len(said)} differ ({share:.1%}), accuracy {right:.3f}")
 
 
 if __name__ == "__main__":

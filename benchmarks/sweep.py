@@ -15,10 +15,10 @@ import re
 import resource
 import subprocess
 import sys
-import tempfile
-import time
 from pathlib import Path
 from typing import Any
+
+from timed import in_own_process, timed
 
 SHOTS = (1, 10, 50, 100, 250, 400, 1000)
 
@@ -26,9 +26,7 @@ SHOTS = (1, 10, 50, 100, 250, 400, 1000)
 def ours(data: Path, dtype: str, rows: int, results: Path | None) -> dict[str, Any]:
     """Sweep Banking-77 with this program; seconds, accuracy, counts, peak memory."""
     from icl_bench.backends.spec import BackendSpec
-    from icl_bench.results.reading import read_results
     from icl_bench.sweep.run_spec import RunSpec
-    from icl_bench.sweep.sweep import Sweep
 
     spec = RunSpec(
         task="banking77",
@@ -39,26 +37,15 @@ def ours(data: Path, dtype: str, rows: int, results: Path | None) -> dict[str, A
         data_dir=data,
         backend=BackendSpec(dtype=dtype),
     )
-    sweep = Sweep.prepare(spec)
-    backend = sweep.load_backend()
-    sweep.load_backend = lambda: backend  # type: ignore[method-assign]
-    with tempfile.TemporaryDirectory() as folder:
-        start = time.perf_counter()
-        outcome = sweep.run(results or Path(folder))
-        elapsed = time.perf_counter() - start
-        assert not outcome.kept, f"{results} holds earlier results: nothing to time"
-        predictions = read_results(results or folder)
-    cells = [cell for cell in sweep.plan.cells if cell.problem is None]
-    longest = max(cell.prefix_tokens for cell in cells)
-    own = sum(cell.prompt_tokens - cell.prefix_tokens * rows for cell in cells)
+    done = timed(spec, results)
     return {
-        "seconds": elapsed,
-        "dtype": backend.identity()["dtype"],
-        "accuracy": predictions.groupby("k")["correct"].mean().to_dict(),
-        "prefix_tokens_computed": backend.counters.prefix_tokens,
-        "longest_prefix": longest,
-        "own_tokens_computed": backend.counters.own_tokens,
-        "own_tokens": own,
+        "seconds": done.seconds,
+        "dtype": done.backend.identity()["dtype"],
+        "accuracy": done.predictions.groupby("k")["correct"].mean().to_dict(),
+        "prefix_tokens_computed": done.backend.counters.prefix_tokens,
+        "longest_prefix": done.longest_prefix,
+        "own_tokens_computed": done.backend.counters.own_tokens,
+        "own_tokens": done.own_tokens,
         "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
     }
 
@@ -78,15 +65,14 @@ def reference(script: Path, data: Path, rows: int) -> dict[str, Any]:
 
 
 def _in_own_process(side: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    command = [sys.executable, __file__, "--side", side, "--data", str(arguments.data)]
-    command += ["--rows", str(arguments.rows), "--dtype", arguments.dtype]
+    words = ["--side", side, "--data", str(arguments.data)]
+    words += ["--rows", str(arguments.rows), "--dtype", arguments.dtype]
     if arguments.results:
-        command += ["--results", str(arguments.results)]
+        words += ["--results", str(arguments.results)]
     if arguments.reference:
-        command += ["--reference", str(arguments.reference)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
+        words += ["--reference", str(arguments.reference)]
+    found: dict[str, Any] = in_own_process(__file__, *words)
+    return found
 
 
 def main() -> None:
