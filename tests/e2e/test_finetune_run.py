@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from icl_bench.training import examples
 from icl_bench.training.classification_head import first_tokens, load_classifier, sharing_rows
 from icl_bench.training.examples import Examples
 from icl_bench.training.finetune import FinetuneSpec, Finetuning
@@ -44,19 +43,18 @@ def prepared(task: Path, **changes: object) -> Finetuning:
     return Finetuning.prepare(FinetuneSpec(task=str(task), model="gemma3-270m", **options))
 
 
-def test_twenty_examples_of_four_labels_are_learnt(four: Path, monkeypatch: pytest.MonkeyPatch):
+def test_twenty_examples_of_four_labels_are_learnt(four: Path):
     """Asked its own training rows, the model ends up answering all of them right."""
-    monkeypatch.setattr(examples, "VALIDATION_ROWS", 30)
     made = prepared(four)
-    twenty = Examples(made.task, 0, 20)
-    assert {row.label for row in twenty.train} == {0, 1, 2, 3}
-    object.__setattr__(twenty, "test", twenty.train)
+    examples = Examples(made.task, 0, 20)
+    assert {row.label for row in examples.train} == {0, 1, 2, 3}
+    object.__setattr__(examples, "test", examples.train)
     done = fine_tune(
-        twenty, Recipe.of("lora", epochs=6), source=made.task.model.source, device="cpu",
+        examples, Recipe.of("lora", epochs=8), source=made.task.model.source, device="cpu",
         dtype="float32", seed=0,
     )  # fmt: skip
     assert max(done.test) == 1.0
-    assert max(done.validation) > 0.8
+    assert max(done.validation) > 0.9
 
 
 def test_the_heads_first_logits_are_the_language_models(four: Path):

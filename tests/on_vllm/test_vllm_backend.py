@@ -18,7 +18,7 @@ from icl_bench.sweep.sweep import Sweep
 
 pytestmark = pytest.mark.slow
 
-ROWS = 35
+ROWS = 50
 BLOCK = 128
 """Tokens of a cache block of vLLM's CPU build."""
 NEAR_TIE = {"float32": 0.01, "bfloat16": 0.5}
