@@ -6,7 +6,7 @@ activation between two products is rounded and written three times. What stands 
 computes the same: norms in four passes, weights laid out once (oneDNN's blocked formats), the
 activation and the gate within the products.
 
-In 16-bit formats the residual stream is kept in float32, as norms and sums are; keys, values and
+In 16-bit formats the residual stream is kept in float32 where norms alone read it; keys, values and
 products stay as they are. ``docs/speed.md`` has what that saves, and how many answers it changes.
 
 A layer is recognised by what it computes: each stand-in is compared with the layer on random input,
@@ -26,6 +26,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from icl_bench.backends.device_memory import out_of_memory
 
 mkldnn: Any = torch.ops.mkldnn
 """oneDNN's products, as the compiler of PyTorch uses them."""
@@ -143,9 +145,8 @@ def refit(core: Any, dtype: torch.dtype) -> None:
         put_into(layer)
     if isinstance(getattr(core, "norm", None), nn.Module):
         core.norm = stand_in(core, "norm", core.norm) or core.norm
-    if wide and _ready_for_a_wide_stream(core):
-        core.get_input_embeddings().register_forward_hook(lambda _m, _a, out: out.float())
-        core.rotary_emb.register_forward_hook(lambda _m, _a, out: tuple(x.to(dtype) for x in out))
+    if wide:
+        _widen(core, dtype)
 
 
 def _is_added(module: nn.Module, name: str, core: Any) -> bool:
@@ -154,16 +155,27 @@ def _is_added(module: nn.Module, name: str, core: Any) -> bool:
     return module is core or (name in after and hasattr(module, "pre_feedforward_layernorm"))
 
 
-def _ready_for_a_wide_stream(core: Any) -> bool:
-    """Whether all that reads the residual stream in a layer is a norm of ours."""
-    norms = [
-        [child for name, child in layer.named_children() if "norm" in name] for layer in core.layers
-    ]
-    return (
-        all(len(own) >= 2 and all(isinstance(n, Norm) for n in own) for own in norms)
-        and isinstance(getattr(core, "norm", None), Norm)
-        and isinstance(getattr(core, "rotary_emb", None), nn.Module)
-    )
+def _widen(core: Any, dtype: torch.dtype) -> None:
+    """Keep the residual stream in float32, if all that reads it takes it so.
+
+    That is tried on two tokens. Products that read the stream themselves (OLMo 2's do: its norms
+    stand behind them) refuse it; then it stays as it was.
+    """
+    hooks = [core.get_input_embeddings().register_forward_hook(lambda _m, _a, out: out.float())]
+    if isinstance(rotary := getattr(core, "rotary_emb", None), nn.Module):
+        hooks.append(
+            rotary.register_forward_hook(lambda _m, _a, out: tuple(x.to(dtype) for x in out))
+        )
+    try:
+        core(torch.zeros(1, 2, dtype=torch.long), use_cache=False)
+    except RuntimeError as error:
+        if out_of_memory(error):
+            raise
+        for hook in hooks:
+            hook.remove()
+        for module in core.modules():
+            if isinstance(module, Norm):
+                module.dtype = dtype
 
 
 def _norm(module: nn.Module, dtype: torch.dtype) -> Norm | None:

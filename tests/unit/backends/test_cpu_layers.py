@@ -14,12 +14,14 @@ import pytest
 import torch
 from support.models import plain_model, qwen_tokenizer, save_tiny_model, tiny_config
 from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.activations import ACT2FN
 from transformers.models.gemma3.modeling_gemma3 import Gemma3MLP, Gemma3RMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from icl_bench.backends import cpu_layers
 from icl_bench.backends.cpu_layers import GatedMlp, Linear, Norm, refit
+from icl_bench.backends.transformers import TransformersBackend
 
 KINDS = ["llama", "mistral", "qwen2", "gemma3_text"]
 BF16 = torch.bfloat16
@@ -154,7 +156,39 @@ def test_in_single_precision_a_decoder_computes_what_it_did(folders: dict[str, P
     refit(model.get_decoder(), torch.float32)
     now = hidden(model)
     torch.testing.assert_close(now, before, atol=1e-5, rtol=1e-5)
-    assert not torch.equal(now, before) or any(isinstance(m, Norm) for m in model.modules())
+    assert any(isinstance(module, Norm) for module in model.modules())
+
+
+OTHER = {"num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 48,
+         "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512,
+         "initializer_range": 0.3, "tie_word_embeddings": False, "bos_token_id": None,
+         "eos_token_id": None, "pad_token_id": None}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["olmo2", "exaone4"])
+def test_a_stream_that_products_read_without_a_norm_stays_as_it_was(kind: str, tmp_path: Path):
+    """Their norms stand behind attention and MLP alone."""
+    tokenizer = qwen_tokenizer()
+    own = {"sliding_window": None, "layer_types": ["full_attention"] * 2}
+    config = AutoConfig.for_model(
+        kind, vocab_size=len(tokenizer), **OTHER, **(own if kind == "exaone4" else {})
+    )
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).to(BF16).save_pretrained(tmp_path)
+    loaded = TransformersBackend.load(tmp_path, tokenizer, dtype="bfloat16", device="cpu").model
+    assert any(isinstance(module, Norm) for module in loaded.core.modules())
+    assert loaded.core.get_input_embeddings()(torch.zeros(1, 1, dtype=torch.long)).dtype == BF16
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_stream_is_wide_where_norms_read_it(folders: dict[str, Path], kind: str):
+    model = plain_model(folders[kind]).to(BF16)
+    refit(model.get_decoder(), BF16)
+    ids = torch.zeros(1, 3, dtype=torch.long)
+    seen = []
+    model.get_decoder().layers[-1].register_forward_pre_hook(lambda _m, args: seen.append(args[0]))
+    model.get_decoder()(ids, use_cache=False)
+    assert [stream.dtype for stream in seen] == [torch.float32]
 
 
 @bf16_products
