@@ -14,31 +14,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from timed import answers, in_own_process, timed
+from timed import answers, in_own_process, spec_of, timed
 
 BACKENDS = ("transformers", "vllm")
 
 
 def side(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Sweep with one backend."""
-    from icl_bench.backends.spec import BackendSpec
-    from icl_bench.sweep.run_spec import RunSpec
-
-    spec = RunSpec(
-        task=arguments.task,
-        model=arguments.model,
-        k=arguments.k,
-        draws=1,
-        test_size=arguments.rows,
-        data_dir=arguments.data,
-        backend=BackendSpec(backend=name, dtype=arguments.dtype),
-    )
-    done = timed(spec)
+    done = timed(spec_of(arguments, backend=name, dtype=arguments.dtype))
     said, frame = answers(done.predictions), done.predictions
     points = {}
-    for k, rows in frame.groupby("k"):
-        points[int(str(k))] = {
-            "seconds": done.cell_seconds[int(str(k))],
+    for k in sorted(done.cell_seconds):
+        rows = frame[frame["k"] == k]
+        points[k] = {
+            "seconds": done.cell_seconds[k],
             "cached_share": rows["cached_tokens"].sum() / rows["prompt_tokens"].sum(),
             "prompt_tokens": int(rows["prompt_tokens"].sum()),
             "predictions": said[str(k)],

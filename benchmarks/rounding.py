@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from timed import answers, in_own_process, timed
+from timed import answers, in_own_process, spec_of, timed
 
 SIDES = {"float32": ("float32", True), "library": ("bfloat16", False), "ours": ("bfloat16", True)}
 """By name: the format, and whether the layers are ours."""
@@ -24,22 +24,11 @@ SIDES = {"float32": ("float32", True), "library": ("bfloat16", False), "ours": (
 def side(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Sweep in one format: seconds, predictions by k and test row, accuracy by k."""
     from icl_bench.backends import loaded_model
-    from icl_bench.backends.spec import BackendSpec
-    from icl_bench.sweep.run_spec import RunSpec
 
     dtype, ours = SIDES[name]
     if not ours:
         loaded_model.refit = lambda *_: None  # type: ignore[attr-defined]
-    spec = RunSpec(
-        task=arguments.task,
-        model=arguments.model,
-        k=arguments.k,
-        draws=1,
-        test_size=arguments.rows,
-        data_dir=arguments.data,
-        backend=BackendSpec(backend="transformers", device="cpu", dtype=dtype),
-    )
-    done = timed(spec)
+    done = timed(spec_of(arguments, backend="transformers", device="cpu", dtype=dtype))
     accuracy = done.predictions.groupby("k")["correct"].mean().to_dict()
     said = answers(done.predictions)
     return {"seconds": done.seconds, "answers": said, "accuracy": accuracy}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -65,6 +66,22 @@ def timed(spec: RunSpec, results: Path | None = None) -> Timed:
         assert not outcome.kept, f"{folder} holds earlier results: nothing to time"
         cells = {meta["spec"]["k"]: meta["seconds"] for _, meta in finished_cells(folder)}
         return Timed(sweep, backend, loaded, seconds, read_results(folder), cells)
+
+
+def spec_of(arguments: argparse.Namespace, **backend: Any) -> RunSpec:
+    """One draw of what a benchmark was asked for, on a backend."""
+    from icl_bench.backends.spec import BackendSpec
+    from icl_bench.sweep.run_spec import RunSpec
+
+    return RunSpec(
+        task=arguments.task,
+        model=arguments.model,
+        k=arguments.k,
+        draws=1,
+        test_size=arguments.rows,
+        data_dir=arguments.data,
+        backend=BackendSpec(**backend),
+    )
 
 
 def answers(predictions: pd.DataFrame) -> dict[str, dict[Any, str]]:
