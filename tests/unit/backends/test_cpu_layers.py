@@ -21,6 +21,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from icl_bench.backends import cpu_layers
 from icl_bench.backends.cpu_layers import GatedMlp, Linear, Norm, refit
+from icl_bench.backends.demonstration_cache import RotaryShift
 from icl_bench.backends.transformers import TransformersBackend
 
 KINDS = ["llama", "mistral", "qwen2", "gemma3_text"]
@@ -189,6 +190,22 @@ def test_the_stream_is_wide_where_norms_read_it(folders: dict[str, Path], kind: 
     model.get_decoder().layers[-1].register_forward_pre_hook(lambda _m, args: seen.append(args[0]))
     model.get_decoder()(ids, use_cache=False)
     assert [stream.dtype for stream in seen] == [torch.float32]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_demonstrations_are_shifted_by_angles_in_single_precision(
+    folders: dict[str, Path], kind: str
+):
+    """Within the model angles are rounded to its format; a shift adds up over a whole prompt."""
+    core = plain_model(folders[kind]).to(BF16).get_decoder()
+    distances = torch.arange(3, 40)
+    before = RotaryShift(core).angles(distances)
+    refit(core, BF16)
+    now = RotaryShift(core).angles(distances)
+    for name, (cos, sin) in before.items():
+        assert cos.dtype == torch.float32
+        assert torch.equal(now[name][0], cos)
+        assert torch.equal(now[name][1], sin)
 
 
 @bf16_products
