@@ -602,24 +602,32 @@ def test_without_a_command_the_help_text_is_printed(icl: Run):
     assert all(command in icl().out for command in COMMANDS)
 
 
-def test_help_starts_at_once_and_imports_no_heavy_library():
-    script = (
-        "import resource, sys\n"
-        "from icl_bench.cli import main\n"
-        "try:\n    main(['--help'])\n"
-        "except SystemExit:\n    pass\n"
+def processor_seconds(script: str) -> tuple[float, list[str]]:
+    """What a program of its own takes, and the modules that it ends with."""
+    script += (
+        "\nimport resource, sys\n"
         "used = resource.getrusage(resource.RUSAGE_SELF)\n"
         "print(used.ru_utime + used.ru_stime, *sys.modules, file=sys.stderr)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     seconds, *modules = done.stderr.split()
+    return float(seconds), modules
+
+
+def test_help_starts_at_once_and_imports_no_heavy_library():
+    """At once: in the time of an empty Typer program's help, on whatever machine this is."""
+    ours = (
+        "from icl_bench.cli import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n    pass"
+    )
+    empty = (
+        "import typer\napp = typer.Typer()\n@app.command()\ndef one(k: int = 1): ...\n"
+        "try:\n    app(['--help'])\nexcept SystemExit:\n    pass"
+    )
+    found = [(processor_seconds(ours), processor_seconds(empty)) for _ in range(3)]
+    _, modules = found[0][0]
     assert not {"torch", "transformers", "pandas", "pyarrow", "numpy", "datasets"} & set(modules)
-    assert float(seconds) < 0.5
+    assert min(f[0][0] for f in found) < 1.3 * min(f[1][0] for f in found)
 
 
 def test_a_quiet_run_does_not_work_out_what_it_would_not_say():
