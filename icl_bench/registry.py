@@ -122,6 +122,7 @@ ATTENTION_PATTERNS = Registry("attention pattern", "icl_bench.attention_patterns
     "block": "icl_bench.models.attention_patterns:Block",
     "grouped": "icl_bench.models.attention_patterns:Grouped",
     "approx": "icl_bench.models.attention_patterns:Approx",
+    "vectors": "icl_bench.models.attention_patterns:Vectors",
 })  # fmt: skip
 """Names in ``--attention`` -> :class:`icl_bench.models.attention_patterns.Pattern`."""
 

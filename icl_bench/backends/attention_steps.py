@@ -49,6 +49,8 @@ class View:
     """Of each layer; None where the model's own windows are all there is."""
     layout: Layout | None = None
     """The blocks of the demonstrations."""
+    vectors: tuple[str, ...] = ()
+    """Texts that all tokens read as vectors."""
 
     def __post_init__(self) -> None:
         if self.layout is not None and any(span.chunk for span in self.spans or ()):

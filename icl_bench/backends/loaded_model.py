@@ -7,6 +7,7 @@ through the call which keys are seen (:mod:`icl_bench.backends.attention_steps`)
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,11 @@ from icl_bench.backends.checkpoint import load_network
 from icl_bench.backends.cpu_layers import refit
 from icl_bench.backends.device import choose_device, choose_dtype
 from icl_bench.backends.device_memory import no_room, out_of_memory
+from icl_bench.backends.vector_layers import Reading, VectorReaders
 from icl_bench.errors import CellError, UserError
+from icl_bench.models.cache_folder import cache_dir
 from icl_bench.models.config import layer_windows
+from icl_bench.models.vector_encoder import VectorEncoder, VectorSettings, settings_of
 from icl_bench.prompts.encoding import Ids
 from icl_bench.quiet_libraries import spare_imports
 
@@ -74,6 +78,10 @@ class LoadedModel:
         self.network, self.tokenizer = network, tokenizer
         self.device, self.dtype = device, dtype
         self.core = network.get_decoder()
+        self.readers: VectorReaders | None = None
+        """What reads vectors in front of its layers, where it was trained to."""
+        self._vectors: VectorEncoder | None = None
+        self._encoded: dict[str, Tensor] = {}
         self._head = network.get_output_embeddings()
         self._head_rows: tuple[bytes, Tensor, Tensor | float] | None = None
 
@@ -97,11 +105,14 @@ class LoadedModel:
         )
         _check_vocabulary(str(source), network, tokenizer)
         try:
-            return cls(network.to(where).eval(), tokenizer, where, kind)
+            loaded = cls(network.to(where).eval(), tokenizer, where, kind)
+            if (settings := settings_of(str(source))) is not None:
+                loaded._take_readers(str(source), settings)
         except RuntimeError as error:
             if not out_of_memory(error):
                 raise
             raise no_room(source, error) from None
+        return loaded
 
     @property
     def config(self) -> Any:
@@ -139,6 +150,42 @@ class LoadedModel:
         tokens = torch.tensor([ids], device=self.device)
         logits: Tensor = self.network(tokens, use_cache=False).logits[0, places].float()
         return logits
+
+    def _take_readers(self, source: str, settings: VectorSettings) -> None:
+        self.readers = VectorReaders.load(self.core, source, settings)
+        self._vectors = VectorEncoder.of_checkpoint(source, settings)
+
+    def encode_texts(self, texts: Iterable[str]) -> None:
+        """Make vectors of all texts that a cell's prompts read, at once.
+
+        Raises ``UserError`` where the encoder cannot be loaded, ``CellError`` where the model reads
+        no vectors.
+        """
+        wanted = list(dict.fromkeys(texts))
+        if self._vectors is None:
+            if wanted:
+                raise CellError("this model was not trained to read vectors (train-vectors)")
+            return
+        self._encoded = {}
+        if wanted:
+            found = torch.from_numpy(self._vectors.vectors(wanted, cache_dir() / "vectors").copy())
+            self._encoded = dict(zip(wanted, found, strict=True))
+
+    @torch.inference_mode()
+    def read_vectors(self, texts: Sequence[str]) -> int:
+        """From here on, all tokens read these texts as vectors; without any, text alone.
+
+        They were encoded (:meth:`encode_texts`). Returns the bytes of what is kept of them.
+        """
+        if self.readers is None:
+            return 0
+        self.readers.reading = None
+        if not texts:
+            return 0
+        found = torch.stack([self._encoded[text] for text in texts])
+        held = self.readers.project(found[None].to(self.device, self.dtype))
+        self.readers.reading = Reading(held)
+        return held.nbytes()
 
     def take_over(self) -> None:
         """From here on, layers ask a step for their attention.

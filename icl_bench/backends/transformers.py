@@ -135,7 +135,7 @@ class TransformersBackend:
         if pattern == FULL:
             return View()
         layout = pattern.layout(prompts.ends_of(index)) if pattern.blocks else None
-        return View(pattern.spans(self.model.windows), layout)
+        return View(pattern.spans(self.model.windows), layout, prompts.vectors_of(index))
 
     def losses(self, ids: Ids, pattern: Pattern = FULL) -> np.ndarray:
         """Loss of each token but the first, in nats: ``(tokens - 1,)`` float64.
@@ -156,6 +156,7 @@ class TransformersBackend:
 
         def read() -> None:
             self.cache.drop()
+            self.model.read_vectors(())
             spans = None if pattern == FULL else pattern.spans(self.model.windows)
             self.cache.view = View(spans)
             self.cache.prefix.reserve(len(ids) - 1)
@@ -181,9 +182,15 @@ class TransformersBackend:
         computed as a prefix of its own and dropped again.
         """
         self.cache.peak_bytes = 0
+        if not prompts.vector_texts:
+            self.model.read_vectors(())
         if pattern.reuses:
             yield from self._answer_reusing(prompts, todo, decodings, pattern)
             return
+        if len(prompts.vector_texts) > 1:
+            yield from self._answer_with_own_vectors(prompts, todo, decodings, pattern)
+            return
+        self._guarded(lambda: self._read_vectors(prompts), len(prompts.vectors_of(0)))
         start = self.counters.seconds
         self._guarded(lambda: self.load_prefix(prompts, reserve, pattern), len(prompts.prefix))
         self.counters.prefix_seconds += self.counters.seconds - start
@@ -298,6 +305,35 @@ class TransformersBackend:
         with self.cache.extended(suffix[:own], view):
             (answer,) = self._answer_pack(self.cache, [suffix[own:]], [decoding])
         return _placed(answer, [index], len(prompts.prefix))
+
+    # -- vectors --------------------------------------------------------------------------------
+
+    def _answer_with_own_vectors(
+        self,
+        prompts: PromptSet,
+        todo: Sequence[int],
+        decodings: Sequence[Decoding],
+        pattern: Pattern,
+    ) -> Iterator[list[Answer]]:
+        """Answer prompts each of which reads vectors of its own: they share no token."""
+        assert not prompts.prefix
+        limits = self._query_limits(pattern, decodings, todo)
+        self.cache.load((), 0, View())
+        texts = [text for i in todo for text in prompts.vectors_of(i)]
+        self._guarded(lambda: self.model.encode_texts(texts), len(texts))
+        for i in todo:
+
+            def work() -> Answer:
+                self.model.read_vectors(prompts.vectors_of(i))  # noqa: B023
+                view = self._view(pattern, prompts, i)  # noqa: B023
+                return self._answer_long(prompts, i, decodings[i], view, limits[i])  # noqa: B023
+
+            yield [self._guarded(work, len(prompts.suffixes[i]))]
+
+    def _read_vectors(self, prompts: PromptSet) -> None:
+        """Let all tokens read the vectors that the prompts share, or none."""
+        self.model.encode_texts(prompts.vectors_of(0))
+        self.model.read_vectors(prompts.vectors_of(0))
 
     # -- demonstrations that are computed once --------------------------------------------------
 

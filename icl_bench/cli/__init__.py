@@ -29,6 +29,7 @@ from icl_bench.cli.commands import (
     show,
     summary,
     tasks,
+    train_vectors,
 )
 from icl_bench.cli.output.terminal import drop_the_rest, prepare_output, refuse_unwritable
 from icl_bench.errors import UserError
@@ -67,6 +68,9 @@ app.command("plan")(plan.plan)
 
 
 app.command("finetune")(finetune.finetune)
+
+
+app.command("train-vectors")(train_vectors.train_vectors)
 
 
 app.command("perplexity")(perplexity.perplexity)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.models.config import read_config, states_everything
+from icl_bench.models.vector_encoder import settings_of
 from icl_bench.quiet_libraries import spare_imports
 from icl_bench.wording import first_line
 
@@ -48,6 +49,10 @@ class Architecture:
     """Per layer the tokens that attention reaches back; None for all."""
     key_width: int = 0
     """Key heads times their width; 0 where a file of an earlier version does not say."""
+    reader_parameters: int = 0
+    """In the matrices that every token passes besides while it reads vectors."""
+    vector_parameters: int = 0
+    """In those that every vector passes."""
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Architecture:
@@ -56,7 +61,9 @@ class Architecture:
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, to store beside predictions."""
-        return {**asdict(self), "windows": list(self.windows)}
+        found = {**asdict(self), "windows": list(self.windows)}
+        added = ("reader_parameters", "vector_parameters")
+        return {name: value for name, value in found.items() if value or name not in added}
 
     def flops(self, tokens: float, before: float) -> float:
         """Operations for tokens that each see ``before`` earlier ones (on average).
@@ -73,13 +80,14 @@ def architecture_of(source: str) -> Architecture:
     Where a file is not of a form that is known here, the model is laid out by transformers,
     without memory for its weights.
     """
-    config = read_config(source)
+    config, vectors = read_config(source), settings_of(source)
     parameters = stored_parameters(Path(source)) if states_everything(source) else None
     return Architecture(
         laid_out_parameters(source) if parameters is None else parameters,
         config.head_width * config.heads,
         config.windows,
         config.head_width * config.key_heads,
+        *((vectors.parameters, vectors.vector_parameters) if vectors else ()),
     )
 
 
@@ -151,6 +159,11 @@ def check_family(pattern: Pattern, model: Model) -> None:
     """Raise ``UserError`` where a model cannot be read by a pattern."""
     if pattern == FULL:
         return
+    if pattern.reads_vectors and settings_of(model.source) is None:
+        raise UserError(
+            f"--attention {pattern}: {model.name} was not trained to read vectors; "
+            "icl-bench train-vectors makes a model that was"
+        )
     if (family := family_of(model.source)) not in FAMILIES:
         raise UserError(
             f"--attention {pattern}: {model.name} is of the family {family}; patterns are for "

@@ -134,6 +134,15 @@ class Pattern:
         return False
 
     @property
+    def reads_vectors(self) -> bool:
+        """Whether texts are read as vectors, by a model that was trained to."""
+        return False
+
+    def as_vectors(self, texts: int) -> int:  # noqa: ARG002
+        """How many of so many texts (demonstrations, or a query's passages) are read as vectors."""
+        return 0
+
+    @property
     def sink(self) -> int:
         """Blocks at a prompt's beginning that all others see (the attention sink)."""
         return 0
@@ -298,6 +307,42 @@ class Approx(Pattern):
     def packed_query_limit(self, windows: Sequence[int | None]) -> int:  # noqa: ARG002
         """See :meth:`Pattern.packed_query_limit`; the same for every model."""
         return self.window
+
+
+@dataclass(frozen=True)
+class Vectors(Pattern):
+    """Some texts are read as vectors, one each, by a model that ``train-vectors`` made.
+
+    Vec-RA (Chen et al. 2024). Of k demonstrations the first k - N are text, or under retrieval the
+    most similar ones; where a task's rows have passages, their first N are vectors.
+    """
+
+    count: int | None
+    """How many; None for all."""
+    name: ClassVar[str] = "vectors"
+    written: ClassVar[str] = "vectors:N or vectors:all"
+
+    @classmethod
+    def parse_words(cls, words: Sequence[str]) -> Self:
+        """See :meth:`Pattern.parse_words`."""
+        (count,) = words
+        return cls(None if count == "all" else whole_number(count))
+
+    def __post_init__(self) -> None:
+        if self.count is not None:
+            _at_least(1, self, N=self.count)
+
+    def __str__(self) -> str:
+        return f"vectors:{'all' if self.count is None else self.count}"
+
+    @property
+    def reads_vectors(self) -> bool:
+        """See :attr:`Pattern.reads_vectors`."""
+        return True
+
+    def as_vectors(self, texts: int) -> int:
+        """See :meth:`Pattern.as_vectors`."""
+        return texts if self.count is None else min(self.count, texts)
 
 
 def _at_least(least: int, pattern: Pattern, **values: int) -> None:

@@ -44,6 +44,9 @@ class PromptSet:
     asked for, else none."""
     lead: int = 0
     """Tokens before the first demonstration: BOS, or what a chat begins with."""
+    vector_texts: tuple[tuple[str, ...], ...] = ()
+    """Texts that each prompt has besides, to be read as vectors: one tuple for all prompts where
+    they share them, else one for each; none where there are none."""
     talk: Callable[[int], Sequence[Message]] | None = field(default=None, repr=False, compare=False)
     """The messages of each prompt that is a conversation."""
 
@@ -53,6 +56,23 @@ class PromptSet:
     def ends_of(self, index: int) -> tuple[int, ...]:
         """Where the demonstrations of one prompt end."""
         return self.ends[0 if len(self.ends) == 1 else index]
+
+    def vectors_of(self, index: int) -> tuple[str, ...]:
+        """The texts that one prompt has as vectors."""
+        if not self.vector_texts:
+            return ()
+        return self.vector_texts[0 if len(self.vector_texts) == 1 else index]
+
+    def with_vectors(self, texts: Sequence[tuple[str, ...]]) -> PromptSet:
+        """The same prompts, each with texts of its own to be read as vectors.
+
+        What a token becomes depends on the vectors that it sees: prompts that have different ones
+        share no token.
+        """
+        if len(set(texts)) == 1:
+            return replace(self, vector_texts=(texts[0],) if texts[0] else ())
+        whole = tuple(self.ids(i) for i in range(len(self)))
+        return replace(self, prefix=(), suffixes=whole, vector_texts=tuple(texts))
 
     @property
     def longest(self) -> int:
@@ -84,12 +104,16 @@ class PromptSet:
         return self.talk(index)
 
     def hashes(self) -> list[str]:
-        """SHA-256 (16 hex digits) of each prompt's ids, as little-endian 32-bit integers."""
+        """SHA-256 (16 hex digits) of each prompt's ids, as little-endian 32-bit integers, and of
+        the texts that are read as vectors behind them, where there are any.
+        """
         shared = hashlib.sha256(_as_bytes(self.prefix))
         digests = []
-        for suffix in self.suffixes:
+        for i, suffix in enumerate(self.suffixes):
             digest = shared.copy()
             digest.update(_as_bytes(suffix))
+            for text in self.vectors_of(i):
+                digest.update(b"\0" + hashlib.sha256(text.encode()).digest())
             digests.append(digest.hexdigest()[:16])
         return digests
 

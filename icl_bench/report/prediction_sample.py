@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from icl_bench.demonstrations.as_vectors import stored_as_text
 from icl_bench.errors import UserError
 from icl_bench.metrics.scores import SCORES, golds_of, title
 from icl_bench.prompts.chat import around_turns
@@ -214,6 +215,9 @@ class _Prompts:
         if isinstance(task, str):
             named = [(str(name), "") for name in ids[-LISTED_DEMONSTRATIONS:]]
             return End(listed=named, count=len(ids), why=task)
+        if task.spec.data.passages is None and meta["facts"].get("scoring") != CLASSIFIER:
+            # what is read as vectors stands in no prompt
+            ids, _ = stored_as_text(ids, record["select"], record["attention"])
         asked = task.train if record.get("queries") == "copied" else task.test
         try:
             query = asked[record["test_id"]]

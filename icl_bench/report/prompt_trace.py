@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from icl_bench.demonstrations.as_vectors import stored_as_text
 from icl_bench.demonstrations.perturbations import Perturbation
 from icl_bench.errors import UserError
+from icl_bench.models.attention_patterns import parse
 from icl_bench.prompts.chat import ChatSettings, chat_form
 from icl_bench.prompts.encoding import PromptEncoder, PromptSet
-from icl_bench.prompts.rendering import Piece, PlainForm, PromptForm
+from icl_bench.prompts.rendering import Piece, PlainForm, PromptForm, demonstration_text
 from icl_bench.results.cells import FINISHED
 from icl_bench.results.reading import find_imported, finished_cells, read_rows
 from icl_bench.results.storage import Place, Storage, storage_at
@@ -35,6 +37,8 @@ class Shown:
     """Whether the rebuilt prompt is the one that was run, in words."""
     file: str
     """Where it is stored."""
+    vectors: tuple[str, ...] = ()
+    """Texts that the model read as vectors beside the prompt."""
     choices: tuple[str, ...] = ()
     """What the row could be answered with, where rows have choices of their own."""
 
@@ -45,6 +49,7 @@ class Shown:
             "demonstration_ids": [d.id for d in self.demonstrations],
             **({"choices": list(self.choices)} if self.choices else {}),
             "prompt": self.prompt,
+            **({"vectors": list(self.vectors)} if self.vectors else {}),
             "checked": self.checked,
             "file": self.file,
         }
@@ -83,9 +88,24 @@ def find_prediction(
     query = known[row["test_id"]] if copied else data.test[0]
     trained = meta["facts"].get("scoring") == CLASSIFIER  # on these examples, none is in the prompt
     form = _form(meta, spec, piece)
-    text = form.whole(() if trained else shown, query)
-    checked = _checked(text, row, meta, form)
-    return Shown(row, text, shown, checked, storage.where(name), _choices(spec, query))
+    in_text, vectors = _as_text_and_vectors(row, spec, shown, query)
+    text = form.whole(() if trained else in_text, query)
+    checked = _checked(text, vectors, row, meta, form)
+    choices = _choices(spec, query)
+    return Shown(row, text, shown, checked, storage.where(name), vectors, choices)
+
+
+def _as_text_and_vectors(
+    row: Mapping[str, Any], spec: TaskSpec, shown: Sequence[Example], query: Example
+) -> tuple[Sequence[Example], tuple[str, ...]]:
+    """The demonstrations that stand in the prompt, and what is read as vectors beside it."""
+    pattern = parse(row["attention"])
+    if not pattern.reads_vectors:
+        return shown, ()
+    if spec.data.passages is not None:
+        return shown, query.passages[: pattern.as_vectors(len(query.passages))]
+    text, vectors = stored_as_text(shown, row["select"], row["attention"])
+    return text, tuple(demonstration_text(spec.template, example) for example in vectors)
 
 
 def _choices(spec: TaskSpec, query: Example) -> tuple[str, ...]:
@@ -146,7 +166,9 @@ def _one_cell(storage: Storage, wanted: Mapping[str, Any]) -> tuple[str, dict[st
 
         axes["task"] = load_task(str(axes["task"])).name
     if axes.get("k") == 0:  # without demonstrations these have one prompt together
-        axes = {n: v for n, v in axes.items() if n not in ("select", "order", "attention", "draw")}
+        of_passages = "attention" in axes and parse(axes["attention"]).reads_vectors
+        same = ("select", "order", "draw", *(() if of_passages else ("attention",)))
+        axes = {n: v for n, v in axes.items() if n not in same}
     found = [
         (name, meta)
         for name, meta in finished_cells(storage)
@@ -188,7 +210,13 @@ def _one_row(storage: Storage, name: str, test_id: str | None) -> dict[str, Any]
     )
 
 
-def _checked(text: str, row: Mapping[str, Any], meta: Mapping[str, Any], form: PromptForm) -> str:
+def _checked(
+    text: str,
+    vectors: tuple[str, ...],
+    row: Mapping[str, Any],
+    meta: Mapping[str, Any],
+    form: PromptForm,
+) -> str:
     """Compare the rebuilt prompt's ids with the stored hash, where the tokenizer is at hand."""
     from icl_bench.models.registry import load_tokenizer
 
@@ -199,10 +227,7 @@ def _checked(text: str, row: Mapping[str, Any], meta: Mapping[str, Any], form: P
         encoder = PromptEncoder(form, load_tokenizer(model))
     except UserError as error:
         return f"not checked: {error}"
-    if _hash(encoder.whole(text)) != row["prompt_hash"]:
+    rebuilt = PromptSet((), (encoder.whole(text),)).with_vectors([vectors])
+    if rebuilt.hashes()[0] != row["prompt_hash"]:
         raise UserError("the rebuilt prompt is not the one that was run (its hash differs)")
     return "the very token ids that were run (hash checked)"
-
-
-def _hash(ids: Sequence[int]) -> str:
-    return PromptSet((), (tuple(ids),)).hashes()[0]

@@ -37,6 +37,8 @@ class PromptLayout:
     where it does not matter."""
     encoded_tokens: int = 0
     """With reuse: tokens of all demonstrations that are computed once for all prompts."""
+    vectors: tuple[int, ...] = ()
+    """How many each prompt reads; one number for all where they share them."""
 
     @classmethod
     def of(cls, prompts: PromptSet, pattern: Pattern) -> PromptLayout:
@@ -47,7 +49,12 @@ class PromptLayout:
             encoded = sum(map(len, shown))
         own = tuple(map(len, prompts.suffixes))
         ends = prompts.ends if pattern.blocks else ()
-        return cls(pattern, len(prompts.prefix), own, ends, encoded)
+        vectors = tuple(map(len, prompts.vector_texts))
+        return cls(pattern, len(prompts.prefix), own, ends, encoded, vectors)
+
+    def vectors_of(self, index: int) -> int:
+        """How many one prompt reads."""
+        return self.vectors[0 if len(self.vectors) == 1 else index] if self.vectors else 0
 
     def layout(self, index: int) -> Layout | None:
         """The blocks of one prompt."""
@@ -75,17 +82,26 @@ class ComputeCost:
 
 
 def flops(
-    architecture: Architecture, pattern: Pattern, layout: Layout | None, first: int, last: int
-) -> float:
-    """Operations for the tokens ``[first, last)`` of one prompt."""
+    architecture: Architecture, pattern: Pattern, layout: Layout | None, first: int, last: int,
+    vectors: int = 0,
+) -> float:  # fmt: skip
+    """Operations for the tokens ``[first, last)`` of one prompt, each of which reads ``vectors``:
+    one key each in every layer, and what was added to the layers.
+    """
     layers = Counter(pattern.spans(architecture.windows))
     seen = sum(count * keys_seen(s, layout, first, last) for s, count in layers.items())
-    return 2.0 * architecture.parameters * (last - first) + 4.0 * architecture.heads_width * seen
+    passed = architecture.parameters
+    if vectors:
+        passed += architecture.reader_parameters
+        seen += vectors * (last - first) * len(architecture.windows)
+    return 2.0 * passed * (last - first) + 4.0 * architecture.heads_width * seen
 
 
-def cache_bytes(architecture: Architecture, pattern: Pattern, tokens: int, dtype: str) -> float:
-    """Bytes of the keys and values that are kept of so many tokens."""
-    kept = sum(span.kept(tokens) for span in pattern.spans(architecture.windows))
+def cache_bytes(
+    architecture: Architecture, pattern: Pattern, tokens: int, dtype: str, vectors: int = 0
+) -> float:
+    """Bytes of the keys and values that are kept of so many tokens and vectors."""
+    kept = sum(span.kept(tokens) + vectors for span in pattern.spans(architecture.windows))
     return 2.0 * architecture.key_width * ITEM_BYTES[dtype] * kept
 
 
@@ -95,13 +111,16 @@ def cost_of(
     """Count what a cell's prompts take, with so many answer tokens a query."""
     prefix, pattern = prompts.prefix_tokens, prompts.pattern
     longest = prefix + max(prompts.own_tokens, default=0)
-    held = cache_bytes(architecture, pattern, longest, dtype)
+    most = max(prompts.vectors, default=0)
+    held = cache_bytes(architecture, pattern, longest, dtype, most)
     queries = _each(prompts, architecture, answer_tokens)
     if pattern.reuses:
         shown = sum(ends[-1] for ends in prompts.ends)
         once = sum(whole - query for whole, query in queries) * prompts.encoded_tokens / shown
     else:
-        once = flops(architecture, pattern, prompts.layout(0), 0, prefix)
+        read = most if len(prompts.vectors) == 1 else 0
+        once = flops(architecture, pattern, prompts.layout(0), 0, prefix, read)
+        once += 2.0 * architecture.vector_parameters * read
     whole, query = np.mean(queries, axis=0) if queries else (0.0, 0.0)
     return ComputeCost(once, float(query), float(whole), held)
 
@@ -114,13 +133,19 @@ def _each(
     known: dict[Any, tuple[float, float]] = {}
     result = []
     for i, own in enumerate(prompts.own_tokens):
-        key = own if len(prompts.ends) <= 1 else (own, i)
+        read = prompts.vectors_of(i)
+        key = (own, read) if len(prompts.ends) <= 1 else (own, i)
         if key not in known:
             layout, end = prompts.layout(i), prefix + own
             kept = prompts.ends[i][-1] if pattern.reuses else prefix
-            before = flops(architecture, pattern, layout, 0, kept)
-            answer = answer_tokens * flops(architecture, pattern, None, end, end + 1)
-            query = flops(architecture, pattern, layout, kept, end) + answer
+            before = flops(architecture, pattern, layout, 0, kept, read)
+            answer = answer_tokens * flops(architecture, pattern, None, end, end + 1, read)
+            query = flops(architecture, pattern, layout, kept, end, read) + answer
+            projected = 2.0 * architecture.vector_parameters * read
+            if len(prompts.vectors) > 1:
+                query += projected
+            else:
+                before += projected
             known[key] = before + query, query
         result.append(known[key])
     return result

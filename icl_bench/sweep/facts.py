@@ -43,6 +43,7 @@ def facts(task: TokenizedTask, choice: SelectorSpec, backend: Mapping[str, str])
         **({"answer": _answer(spec.answer)} if spec.answer else {}),
         **({"stops": list(task.stops)} if spec.stop else {}),
         **({"fields": dict(spec.data.fields)} if spec.data.file else {}),
+        **({"passages": spec.data.passages.model_dump()} if spec.data.passages else {}),
         **task.selection_facts(choice),
         **task.metric_facts(),
     }

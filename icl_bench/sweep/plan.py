@@ -137,8 +137,11 @@ def make_plan(
     check_prompts(select, *asked, spec=task.data.spec)
     groups = []
     if 0 in k_values.numbers:
-        zero_shot = PromptGroup(task, SelectorSpec(), Drawn(), draw=0)
-        groups.append(PlannedGroup(zero_shot, _cells(zero_shot, [0])))
+        # without demonstrations patterns differ where they are for a query's own passages
+        own = [p for p in attention if p.reads_vectors and task.data.spec.data.passages]
+        for pattern in [*([FULL] if len(own) < len(attention) else []), *own]:
+            zero_shot = PromptGroup(task, SelectorSpec(), Drawn(), draw=0, pattern=pattern)
+            groups.append(PlannedGroup(zero_shot, _cells(zero_shot, [0])))
     for choice in select:
         count = draws or (1 if choice.retrieves else DEFAULT_DRAWS)
         for order in dict.fromkeys(orders_for(choice, orders, labelled=labelled)):

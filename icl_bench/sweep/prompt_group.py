@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from icl_bench.demonstrations.as_vectors import text_and_vectors
 from icl_bench.demonstrations.ordering import Order
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.models.attention_patterns import FULL, Pattern
@@ -37,12 +38,15 @@ class PromptGroup:
     @property
     def grows(self) -> bool:
         """Whether the prefix for k begins that for a larger k."""
-        return self.choice.nested and self.order.nested and self.task.perturbation.shared
+        nested = self.choice.nested and self.order.nested and self.task.perturbation.shared
+        return nested and not self.pattern.reads_vectors
 
     @property
     def sharing(self) -> str | None:
         """What a plan has to say of the prefix, where it is not shared by all queries and all k."""
         choice, order, perturbation = self.choice, self.order, self.task.perturbation
+        if self.pattern.reads_vectors and self._of_passages:
+            return f"{self.pattern}: each query has passages of its own, and nothing is shared"
         if choice.retrieves:
             return None  # as ever: nothing is
         if not perturbation.shared:
@@ -76,8 +80,13 @@ class PromptGroup:
     def _chosen(self, k: int) -> np.ndarray:
         task, choice = self.task, self.choice
         shared = task.pool.shared(choice, self.draw, choice.shared_count(k))
-        shown = self._arranged(shared, "")
-        if choice.by is not None:
+        read = self._read_as_vectors(k)
+        if choice.by is None:  # the draw's first ones stay text
+            text = self._arranged(shared[: k - read], "")
+            shown = np.concatenate([text, shared[k - read :]])
+        else:
+            read = min(read, len(shared))
+            shown = np.concatenate([shared[:read], self._arranged(shared[read:], "")])
             own = task.pool.own_part(choice.by, self.draw, shared, choice.own_count(k))
             return np.hstack([np.tile(shown, (len(own), 1)), own])
         if not task.perturbation.shared:
@@ -96,9 +105,15 @@ class PromptGroup:
             sink = task.pool.rows[:0]
             others = list(task.pool.retrieved(by, self.draw, k))
         rows = zip(others, task.data.test, strict=True)
+        text = k - self._read_as_vectors(k)  # the most similar, which stand first here
         return np.stack([
-            np.concatenate([sink, self._arranged(chosen, row.id)]) for chosen, row in rows
+            np.concatenate([sink, chosen[text:], self._arranged(chosen[:text], row.id)])
+            for chosen, row in rows
         ])  # fmt: skip
+
+    def _read_as_vectors(self, k: int) -> int:
+        """How many of k demonstrations stand in no prompt."""
+        return 0 if self._of_passages else self.pattern.as_vectors(k)
 
     def _arranged(self, chosen: np.ndarray, row: str) -> np.ndarray:
         labels = [row.answer for row in self._examples(chosen)]
@@ -134,12 +149,39 @@ class PromptGroup:
     def _prompts(self, k: int) -> PromptSet:
         task, encoder = self.task, self.task.encoder
         chosen, asked = self.demonstrations(k), self.queries(k)
+        if self.pattern.reads_vectors:
+            return self._with_vectors(chosen, asked)
         if self.shared:
             return encoder.shared_prompts(self._examples(chosen), [k], asked)[k]
         same = self.choice.shared_count(k) if task.perturbation.shared else 0
         own = [self._examples(row[same:]) for row in chosen]
         shown = self._examples(chosen[0, :same])
         return encoder.mixed_prompts(shown, own, asked, self.pattern.blocks)
+
+    @property
+    def _of_passages(self) -> bool:
+        """Whether vectors are of each query's passages, not of demonstrations."""
+        return self.task.data.spec.data.passages is not None
+
+    def _with_vectors(self, chosen: np.ndarray, asked: Sequence[Example]) -> PromptSet:
+        """Prompts some of whose texts are read as vectors."""
+        encoder, pattern = self.task.encoder, self.pattern
+        text, vectors = chosen, chosen[..., :0]
+        if not self._of_passages:
+            text, vectors = text_and_vectors(chosen, self.choice, pattern)
+        if self.shared:
+            shown = self._examples(text)
+            made = encoder.shared_prompts(shown, [len(shown)], asked)[len(shown)]
+        else:
+            made = encoder.own_prompts([self._examples(row) for row in text], asked)
+        if self._of_passages:
+            return made.with_vectors([row.passages[: pattern.as_vectors(len(row.passages))]
+                                      for row in asked])  # fmt: skip
+        train = np.unique(vectors)
+        texts = map(self.task.vector_text, self._examples(train))
+        read = dict(zip(train.tolist(), texts, strict=True))
+        rows = [vectors] * len(asked) if vectors.ndim == 1 else vectors
+        return made.with_vectors([tuple(read[i] for i in row.tolist()) for row in rows])
 
     def _examples(self, indices: np.ndarray) -> list[Example]:
         """Train rows as this draw's prompts show them."""
@@ -151,6 +193,10 @@ class PromptGroup:
     def largest(self) -> int:
         """The largest k whose longest prompt and answer fit the context window (0 if none)."""
         window, answer = self.task.model.context_tokens, self.task.answer_tokens
+        if self.pattern.reads_vectors and not self._of_passages:
+            pool = len(self.task.pool)
+            text = replace(self, pattern=FULL, _sets={}, _shown={}).largest()
+            return min(pool, text + self.pattern.as_vectors(pool))
         for k in range(self._largest_by_sums(), self.smallest - 1, -1):
             ((_, prompts),) = self.prompts([k])
             self._sets.pop(k, None)

@@ -26,7 +26,7 @@ from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import UserError
 from icl_bench.frozen import Frozen
 from icl_bench.models import attention_patterns
-from icl_bench.models.attention_patterns import FULL, Pattern
+from icl_bench.models.attention_patterns import FULL, Pattern, Vectors
 from icl_bench.prompts.chat import ChatSettings
 from icl_bench.sweep.k_values import KValues, parse_per_label
 from icl_bench.sweep.tokenized_task import Queries, Scoring
@@ -247,8 +247,25 @@ def check_prompts(
             perturbation.check_k(k)
         chosen_orders = orders_for(choice, orders, labelled=labelled)
         for pattern in attention:
+            if pattern.reads_vectors and spec.data.passages is None:
+                _check_vectors(pattern, perturbation, k_values)
             for order in chosen_orders:
                 _check_reuse(pattern, choice, order)
+
+
+def _check_vectors(pattern: Pattern, perturbation: Perturbation, k_values: Sequence[int]) -> None:
+    """Raise ``UserError`` where demonstrations cannot be read as so many vectors."""
+    if perturbation.changes_piece or not perturbation.shared:
+        raise UserError(
+            f"--attention {pattern}: a vector is of a whole demonstration, which "
+            f"--demonstrations {perturbation} does not show"
+        )
+    for k in filter(None, k_values):
+        if isinstance(pattern, Vectors) and pattern.count is not None and pattern.count > k:
+            raise UserError(
+                f"--attention {pattern}: k={k} has {k} demonstrations; take at most vectors:{k}, "
+                f"or a larger --k"
+            )
 
 
 def _check_reuse(pattern: Pattern, spec: SelectorSpec, order: Order) -> None:

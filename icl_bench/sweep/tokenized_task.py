@@ -119,6 +119,12 @@ class TokenizedTask:
         assert isinstance(form, ChatForm)
         return form.facts()
 
+    def vector_text(self, example: Example) -> str:
+        """What stands for a demonstration where it is read as a vector: it alone, with its answer
+        (Chen et al. 2024, section 3.1: without prompts).
+        """
+        return demonstration_text(self.data.spec.template, example)
+
     # -- answers --------------------------------------------------------------------------------
 
     @cached_property

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from icl_bench.seeds import generator
 from icl_bench.tasks.answers import FreeAnswers, RightAnswer
 from icl_bench.tasks.choices import Choices, read_choices, read_list
 from icl_bench.tasks.jinja import choices_of, input_of, output_of
+from icl_bench.tasks.passages import read_passages
 from icl_bench.tasks.sources import data_folder, find_source
 from icl_bench.tasks.spec import TaskSpec
 from icl_bench.tasks.splits import Row, Split, encodable, number_as_text
@@ -43,6 +44,8 @@ class Example:
     choices: tuple[str, ...] = ()
     """What this row may be answered with, where rows have choices of their own: their texts as they
     are written, or their letters. ``answer`` is one of them."""
+    passages: tuple[str, ...] = ()
+    """Texts that a model may read as vectors, the most relevant first."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,7 @@ class _ExampleReader:
             if name in places:
                 raise UserError(f"{row.where}: id {name!r} stands already at {places[name]}")
             places[name] = row.where
+            passages = self._passages(row)
             if isinstance(self.spec.template, JinjaTemplate):
                 row = self._rendered(self.spec.template, row)
             shown = [f for f in self.spec.template.input_fields if f != self._own]
@@ -110,6 +114,8 @@ class _ExampleReader:
                 examples.append(self._of_choices(name, filled, row))
             else:
                 examples.append(Example(name, filled, *self._answer(row)))
+            if passages and name not in lacking:
+                examples[-1] = replace(examples[-1], passages=passages)
         if not examples:
             raise UserError(f"{split.file}: no row has {{{next(iter(lacking.values()))}}}")
         return tuple(examples), lacking
@@ -121,6 +127,10 @@ class _ExampleReader:
         if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
             raise UserError(f"{row.where}: id must be text or a whole number, not {short(value)}")
         return encodable(str(value), row, "id")
+
+    def _passages(self, row: Row) -> tuple[str, ...]:
+        asked = self.spec.data.passages
+        return () if asked is None else read_passages(asked, row)
 
     def _rendered(self, template: JinjaTemplate, row: Row) -> Row:
         """What a Jinja template makes of a row, as a row of its own."""

@@ -53,15 +53,15 @@ def own_files(spec: TaskSpec, data_dir: Path | None) -> Source:  # noqa: ARG001
         return _one_file(spec, data.file)
     assert data.train is not None, "the task names its files"
     assert data.test is not None, "train and test files come together"
-    train = read_split(data.train, "train", data.fields)
-    test = read_split(data.test, "test", data.fields)
+    train = read_split(data.train, "train", data.columns)
+    test = read_split(data.test, "test", data.columns)
     return Source(f"files {data.train} and {data.test}", train, test, data.fields)
 
 
 def _one_file(spec: TaskSpec, path: Path) -> Source:
     data = spec.data
     assert data.holdout is not None, "a single file comes with a holdout"
-    splits = read_cut(path, data.holdout, data.fields)
+    splits = read_cut(path, data.holdout, data.columns)
     cut = f"test: {data.holdout.share:g} of its rows by seed {data.holdout.seed}"
     return Source(f"file {path} ({cut})", splits["train"], splits["test"], data.fields)
 
@@ -90,8 +90,8 @@ def data_folder_or_hub(spec: TaskSpec, data_dir: Path | None) -> Source:
         names = () if data.file else ("train", "test")
         train_path, test_path = [_stored(folder, name) for name in names] or [None, None]
         if train_path and test_path:
-            train = read_split(train_path, "train", data.fields)
-            test = read_split(test_path, "test", data.fields)
+            train = read_split(train_path, "train", data.columns)
+            test = read_split(test_path, "test", data.columns)
             return Source(f"folder {folder}", train, test, data.fields)
         if train_path or test_path:
             lacking = "test" if train_path else "train"

@@ -63,6 +63,17 @@ class HubSource(Frozen):
     """Template field -> column, where the hub's columns differ from ``data.fields``."""
 
 
+class Passages(Frozen):
+    """Texts of each row that a model may read as vectors: what was retrieved for its question."""
+
+    column: str = Field(min_length=1)
+    """The column, or a path, that holds a list of texts, or of objects."""
+    text: str = "{text}"
+    """How one is written: the names of an object's fields in braces."""
+    skip: Annotated[int, Field(ge=0), IsNumber] = 0
+    """How many of the first are left out: those that the template shows."""
+
+
 class DataSpec(Frozen):
     """Where the examples come from.
 
@@ -88,6 +99,15 @@ class DataSpec(Frozen):
     fields: dict[str, str] = Field(default_factory=dict)
     """Template field -> column of the data file, or a path to what lies in one
     (:meth:`icl_bench.tasks.splits.Row.cell`). None for a Jinja template, which names columns."""
+    passages: Passages | None = None
+    """What ``--attention vectors`` reads; absent where demonstrations are read so."""
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """What is read of a table: :attr:`fields`, and the column of passages."""
+        if self.passages is None or not self.fields:
+            return self.fields
+        return {**self.fields, "passages of each row": self.passages.column}
 
     @property
     def kind(self) -> str:

@@ -77,6 +77,10 @@ def print_shown(shown: Shown, console: Console) -> None:
     row = shown.row
     print(shown.prompt)
     console.rule()
+    for number, text in enumerate(shown.vectors, 1):
+        print(f"as vector {number}: {text}")
+    if shown.vectors:
+        console.rule()
     verdict = {True: "right", False: "wrong", None: "free text"}[row["correct"]]
     facts = {
         "answer": row["prediction"],

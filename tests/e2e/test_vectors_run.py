@@ -1,0 +1,95 @@
+"""A model is trained to read vectors, is asked what stands in them alone, and every prediction shows them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from support.program import Run
+
+import icl_bench
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from vectors import write_decoder, write_task
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def trained(program: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small decoder that was trained on texts of three assignments, drawn anew for every question."""
+    folder: Path = tmp_path_factory.mktemp("vectors")
+    task, decoder = write_task(folder, 3, 6000), write_decoder(folder / "decoder", 128, 2)
+    done = program("train-vectors", "--task", task, "--model", decoder, "--vectors", 3, "--train", "all",
+                   "--epochs", 3, "--batch", 64, "--learning-rate", 1e-3, "--dtype", "float32",
+                   "--out", folder / "reader")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    said = done.stderr.splitlines()
+    assert (
+        "5,900 rows of the pool in 279 steps of 64, each with 3 passages as vectors" in done.stderr
+    )
+    assert said[-1] == f"written: {folder / 'reader'}"
+    return folder
+
+
+def run(
+    program: Run, folder: Path, *more: object, model: str = "reader", k: str = "0"
+) -> list[str]:
+    done = program("run", "--task", folder / "colours.yaml", "--model", folder / model, "--k", k,
+                   "--draws", 1, "--dtype", "float32", "--device", "cpu",
+                   "--results", folder / "results", *more)  # fmt: skip
+    return [str(done.returncode), done.stdout, done.stderr]
+
+
+def test_what_stands_in_vectors_alone_is_answered(program: Run, trained: Path):
+    """Colours and words are assigned anew in every test row; by chance one of eight is right."""
+    for pattern in ("vectors:3", "full"):
+        code, _out, err = run(program, trained, "--attention", pattern)
+        assert code == "0", err
+    frame = icl_bench.read_results(trained / "results")
+    right = frame.groupby("attention")["correct"].mean()
+    assert right["vectors:3"] >= 0.9
+    assert right["full"] < 0.25
+
+    row = frame[frame["attention"] == "vectors:3"].iloc[0]
+    done = program("show", "--task", trained / "colours.yaml", "--k", 0, "--attention", "vectors:3",
+                   "--test-id", row["test_id"], "--results", trained / "results", "--json")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(done.stdout)
+    assert shown["checked"].startswith("the very token ids")
+    assert len(shown["vectors"]) == 3
+    asked = shown["prompt"].splitlines()[0]
+    assert f"word: {asked} / colour: {row['gold']}" in shown["vectors"]
+
+
+def test_training_again_does_nothing_and_other_options_are_refused(program: Run, trained: Path):
+    words = ["train-vectors", "--task", trained / "colours.yaml", "--model", trained / "decoder",
+             "--train", "all", "--epochs", 3, "--batch", 64, "--learning-rate", 1e-3,
+             "--dtype", "float32", "--out", trained / "reader"]  # fmt: skip
+    done = program(*words, "--vectors", 3)
+    assert (done.returncode, "holds this training already" in done.stderr) == (0, True)
+    done = program(*words, "--vectors", 2)
+    assert done.returncode == 2
+    assert "holds another training (vectors 3 instead of 2)" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--attention", "vectors:2", "--model", "decoder"], "was not trained to read vectors"),
+        (["--attention", "vectors:0"], "N 0; must be at least 1"),
+        (["--attention", "vectors:2", "--backend", "vllm"], "vllm"),
+    ],
+)
+def test_what_cannot_be_read_ends_in_one_line(
+    program: Run, trained: Path, words: list[str], said: str
+):
+    *words, model = [*words, "reader"] if "--model" not in words else [*words[:2], words[3]]
+    code, _, err = run(program, trained, *words, model=model)
+    assert code == "2"
+    assert said in err
+    assert err.count("\n") == 1

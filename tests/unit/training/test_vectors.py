@@ -1,0 +1,272 @@
+"""Training a decoder to read vectors: what it learns from, that it goes on, and what it writes."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from support.models import qwen_tokenizer, save_tiny_model, tiny_config
+from unit.sweep.test_vectors_of_prompts import passages_task
+
+from icl_bench.errors import UserError
+from icl_bench.models.vector_encoder import ENCODER, SETTINGS, WEIGHTS, VectorEncoder, settings_of
+from icl_bench.training import vectors
+from icl_bench.training.vector_spec import VectorSpec
+from icl_bench.training.vectors import BEST, CHECKPOINTS, LOG, STARTED, VectorTraining, collated
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("tiny")
+    tokenizer = qwen_tokenizer()
+    save_tiny_model(tiny_config("llama", len(tokenizer)), folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def asked(tmp_path: Path, tiny: Path, **changes: Any) -> VectorSpec:
+    if not (tmp_path / "task").exists():
+        passages_task(tmp_path / "task")
+    return VectorSpec(**{
+        "task": str(tmp_path / "task" / "asked.yaml"), "model": str(tiny), "out": tmp_path / "out",
+        "vectors": 2, "epochs": 2, "batch": 4, "learning_rate": 1e-2, "device": "cpu",
+        "dtype": "float32", **changes})  # fmt: skip
+
+
+def trained(spec: VectorSpec) -> tuple[dict[str, Any], list[str]]:
+    said: list[str] = []
+    training = VectorTraining.prepare(spec)
+    assert not training.is_done()
+    training.run(said.append)
+    return load_file(spec.out / WEIGHTS), said
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+# -- what it learns from ------------------------------------------------------------------------
+
+
+def without_passages(folder: Path) -> Path:
+    file = passages_task(folder)
+    told = json.loads(file.read_text())
+    del told["data"]["passages"]
+    file.write_text(json.dumps(told))
+    return file
+
+
+def test_demonstrations_are_others_and_drawn_anew_in_each_epoch(tmp_path: Path, tiny: Path):
+    spec = asked(tmp_path, tiny, task=str(without_passages(tmp_path / "task")), vectors=3, text=2)
+    examples = VectorTraining.prepare(spec).examples
+    assert not examples.has_passages
+    first, second = (examples.epoch(number, range(examples.rows)) for number in (0, 1))
+    assert sorted(row.answer for row in first) == sorted(row.answer for row in second)
+    assert [row.prompt for row in first] != [row.prompt for row in second]
+    assert first == examples.epoch(0, range(examples.rows))
+    written = re.compile(r"^Q: what is (\d+)\nA: (yes|no)$")
+    for row in first:
+        assert len(set(row.texts)) == 3
+        assert all(written.match(text) for text in row.texts)
+    task = examples.task
+    for place, row in enumerate(first):
+        text = task.tokenizer.decode(list(row.prompt))
+        shown = re.findall(r"what is (\d+)", text)
+        assert len(set(shown)) == 3, "two demonstrations and the question"
+        read = {found[1] for found in map(written.match, row.texts) if found}
+        assert not read & set(shown), place
+
+
+def test_validation_rows_and_spared_rows_are_not_learnt_from(tmp_path: Path, tiny: Path):
+    task = str(without_passages(tmp_path / "task"))
+    spec = asked(tmp_path, tiny, task=task, vectors=2, spare_k=5, spare_draws=2)
+    examples = VectorTraining.prepare(spec).examples
+    pool = examples.task.pool
+    spared = {int(i) for draw in range(2) for i in pool.drawn(draw)[:5]}
+    texts = {examples.task.vector_text(examples.task.data.train[i]) for i in spared}
+    assert not texts & set(examples.all_texts())
+    learnt = {row.prompt for row in examples.epoch(0, range(examples.rows))}
+    held = {row.prompt for row in examples.validation}
+    assert learnt
+    assert held
+    assert not learnt & held
+    assert len(learnt) + len(held) == len(pool) - len(spared)
+    with pytest.raises(
+        UserError, match="0 rows of the pool are left to learn from, and 4 are needed"
+    ):
+        _ = VectorTraining.prepare(spec.model_copy(update={"spare_k": 30})).examples.rows
+
+
+def test_a_batch_ends_with_the_answers(tmp_path: Path, tiny: Path):
+    examples = VectorTraining.prepare(asked(tmp_path, tiny)).examples
+    rows = examples.epoch(0, range(3))
+    batch = collated(rows, pad=1)
+    for place, row in enumerate(rows):
+        there = batch["input_ids"][place][batch["attention_mask"][place].bool()]
+        assert tuple(there.tolist()) == (*row.prompt, *row.answer)
+        held = batch["labels"][place]
+        assert tuple(held[held != -100].tolist()) == row.answer
+        assert batch["texts"][place] == list(row.texts)
+
+
+@torch.no_grad()
+def test_the_loss_is_that_of_the_answers_tokens(tmp_path: Path, tiny: Path):
+    """Of a batch of unequal lengths, against each row alone without padding."""
+    training = VectorTraining.prepare(asked(tmp_path, tiny))
+    model = training._model(lambda _: None)
+    rows = training.examples.epoch(0, range(5))
+    total, tokens = 0.0, 0
+    for row in rows:
+        model.readers.reading = None
+        if row.texts:
+            found = torch.from_numpy(training.encoder.vectors(row.texts, None))[None]
+            model.readers.reading = vectors.Reading(model.readers.project(found))
+        both = torch.tensor([[*row.prompt, *row.answer]])
+        told = model.network(both, use_cache=False).logits[0].log_softmax(-1)
+        at = range(len(row.prompt) - 1, len(row.prompt) + len(row.answer) - 1)
+        total -= sum(float(told[i, token]) for i, token in zip(at, row.answer, strict=True))
+        tokens += len(row.answer)
+    loss = float(model(**collated(rows, pad=1))["loss"])
+    assert loss == pytest.approx(total / tokens, rel=1e-4)
+
+
+# -- training -----------------------------------------------------------------------------------
+
+
+def test_it_learns_and_writes_an_ordinary_checkpoint_with_readers_beside_it(
+    tmp_path: Path, tiny: Path
+):
+    spec = asked(tmp_path, tiny, epochs=4)
+    _, said = trained(spec)
+    log = json.loads((spec.out / LOG).read_text())
+    losses = [at["validation"] for at in log["losses"]]
+    assert losses[0] > min(losses) + 0.1
+    assert next(at["step"] for at in log["losses"]) == 0
+    assert log["seconds"] > 0
+    assert any(re.match(r"training [0-9.]+ million parameters, .* GiB", line) for line in said)
+    assert not (spec.out / CHECKPOINTS).exists()
+    told = settings_of(str(spec.out))
+    assert told is not None
+    assert (told.vectors, told.width, told.trained) == (2, 384, "added")
+    frozen, after = (load_file(folder / "model.safetensors") for folder in (tiny, spec.out))
+    assert same(frozen, after)
+    assert VectorTraining.prepare(spec).is_done()
+
+
+def test_a_training_that_was_stopped_goes_on_to_the_same_weights(
+    tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(vectors, "SAVE_STEPS", 3)
+    whole = asked(tmp_path, tiny, out=tmp_path / "whole", epochs=3)
+    wanted, _ = trained(whole)
+    spec = asked(tmp_path, tiny, epochs=3)
+
+    class Killed(BaseException):
+        pass
+
+    def stop_at(last: int) -> Any:
+        def say(line: str) -> None:
+            if (found := re.match(r"step (\d+) of", line)) and int(found[1]) >= last:
+                raise Killed
+
+        return say
+
+    for last in (4, 11):
+        training = VectorTraining.prepare(spec)
+        with pytest.raises(Killed):
+            training.run(stop_at(last))
+        assert list((spec.out / CHECKPOINTS).glob("checkpoint-*"))
+    found, said = trained(spec)
+    assert any(line.startswith("going on from step 9 of") for line in said), said
+    assert same(found, wanted)
+    one, other = (json.loads((folder / LOG).read_text()) for folder in (whole.out, spec.out))
+    assert one["losses"] == other["losses"]
+
+
+def test_the_decoder_is_trained_where_that_is_asked_for(tmp_path: Path, tiny: Path):
+    spec = asked(tmp_path, tiny, train="all", epochs=1)
+    trained(spec)
+    frozen, after = (load_file(folder / "model.safetensors") for folder in (tiny, spec.out))
+    assert not any(torch.equal(frozen[name], after[name]) for name in frozen if "layers" in name)
+
+
+def test_the_encoder_is_trained_after_the_epochs_that_are_named(tmp_path: Path, tiny: Path):
+    plain = load_file(Path(VectorEncoder.of(None, "mean").source) / "model.safetensors")
+    spec = asked(tmp_path, tiny, epochs=2, unfreeze_after=1, learning_rate=1e-3)
+    trained(spec)
+    after = load_file(spec.out / ENCODER / "model.safetensors")
+    name = "encoder.layer.0.attention.self.query.weight"
+    apart = (after[name] - plain[name]).abs().max()
+    assert 0 < apart < 0.05
+    told = settings_of(str(spec.out))
+    assert told is not None
+    own = VectorEncoder.of_checkpoint(str(spec.out), told)
+    assert own.source == str(spec.out / ENCODER)
+    apart = np.abs(
+        own.vectors(["a river"], None) - VectorEncoder.of(None, "mean").vectors(["a river"], None)
+    )
+    assert apart.max() > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("before", "changes", "said"),
+    [
+        ("file", {}, "is not empty; give a new folder"),
+        (STARTED, {}, "holds another training (vectors 3 instead of 2)"),
+        (LOG, {}, "holds another training (vectors 3 instead of 2)"),
+        (None, {"vectors": 0}, "--vectors 0: expected 1 or more"),
+        (None, {"unfreeze_after": 2}, "the encoder would never be trained"),
+        (None, {"learning_rate": 0.0}, "--learning-rate 0.0"),
+        (None, {"encoder": "/no/such/folder"}, "no such folder"),
+        (None, {"dtype": "float16"}, "gradients leave its range"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_and_nothing_is_written(
+    tmp_path: Path, tiny: Path, before: str | None, changes: dict[str, Any], said: str
+):
+    spec, out = asked(tmp_path, tiny, **changes), tmp_path / "out"
+    if before is not None:
+        there = {"file": out / "notes.txt", STARTED: out / CHECKPOINTS / STARTED, LOG: out / LOG}[
+            before
+        ]
+        there.parent.mkdir(parents=True, exist_ok=True)
+        started = VectorTraining.prepare(asked(tmp_path, tiny, vectors=3))._started
+        there.write_text(json.dumps({"asked": started} if before == LOG else started))
+    files = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UserError) as refused:
+        VectorTraining.prepare(spec).is_done()
+    assert said in str(refused.value)
+    assert sorted(tmp_path.rglob("*")) == files
+
+
+def test_losses_that_are_no_numbers_end_it_in_one_line(tmp_path: Path, tiny: Path):
+    spec = asked(tmp_path, tiny, learning_rate=1e30)
+    with pytest.raises(UserError, match=r"is not a number.*smaller --learning-rate"):
+        VectorTraining.prepare(spec).run()
+
+
+def test_settings_that_cannot_be_read_are_refused(tmp_path: Path):
+    assert settings_of(str(tmp_path)) is None
+    (tmp_path / SETTINGS).write_text('{"encoder": 3}')
+    with pytest.raises(UserError, match=r"vectors.json: cannot be read"):
+        settings_of(str(tmp_path))
+
+
+def test_checkpoints_hold_only_what_is_learnt(tmp_path: Path, tiny: Path):
+    spec = asked(tmp_path, tiny, epochs=1)
+    training = VectorTraining.prepare(spec)
+    seen: dict[str, Any] = {}
+
+    def look(_: str) -> None:
+        if (best := spec.out / CHECKPOINTS / BEST).exists():
+            seen.update(load_file(best))
+
+    training.run(look)
+    assert seen
+    assert all(name.startswith("readers.") for name in seen)
