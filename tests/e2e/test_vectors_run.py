@@ -22,15 +22,15 @@ pytestmark = pytest.mark.slow
 def trained(program: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small decoder that was trained on texts of three assignments, drawn anew for every question."""
     folder: Path = tmp_path_factory.mktemp("vectors")
-    task, decoder = write_task(folder, 3, 6000), write_decoder(folder / "decoder", 128, 2)
+    task, decoder = write_task(folder, 3, 3000), write_decoder(folder / "decoder", 256, 2)
     done = program("train-vectors", "--task", task, "--model", decoder, "--vectors", 3, "--train", "all",
-                   "--epochs", 3, "--batch", 64, "--learning-rate", 1e-3, "--dtype", "float32",
+                   "--epochs", 4, "--batch", 64, "--learning-rate", 5e-4, "--dtype", "float32",
                    "--out", folder / "reader")  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
     said = done.stderr.splitlines()
     assert (
-        "5,900 rows of the pool in 279 steps of 64, each with 3 passages as vectors" in done.stderr
+        "2,900 rows of the pool in 184 steps of 64, each with 3 passages as vectors" in done.stderr
     )
     assert said[-1] == f"written: {folder / 'reader'}"
     return folder
@@ -68,7 +68,7 @@ def test_what_stands_in_vectors_alone_is_answered(program: Run, trained: Path):
 
 def test_training_again_does_nothing_and_other_options_are_refused(program: Run, trained: Path):
     words = ["train-vectors", "--task", trained / "colours.yaml", "--model", trained / "decoder",
-             "--train", "all", "--epochs", 3, "--batch", 64, "--learning-rate", 1e-3,
+             "--train", "all", "--epochs", 4, "--batch", 64, "--learning-rate", 5e-4,
              "--dtype", "float32", "--out", trained / "reader"]  # fmt: skip
     done = program(*words, "--vectors", 3)
     assert (done.returncode, "holds this training already" in done.stderr) == (0, True)

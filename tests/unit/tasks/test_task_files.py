@@ -44,8 +44,8 @@ def complaint(tmp_path: Path):
     return complain
 
 
-FREE = ("commonsenseqa_free", "gsm8k", "gsm8k_answers", "nq_open", "nq_open_passage", "squad2",
-        "webquestions")  # fmt: skip
+FREE = ("commonsenseqa_free", "gsm8k", "gsm8k_answers", "nq_open", "nq_open_passage",
+        "nq_open_retrieved", "squad2", "webquestions")  # fmt: skip
 
 
 def test_the_shipped_tasks_are_the_six_of_the_paper_the_embedded_ones_and_those_of_free_answers():
@@ -92,6 +92,7 @@ def test_the_papers_test_rows_are_asked_of_the_tasks_that_have_them(name: str):
     [("gsm8k", "test-0", "18"), ("gsm8k_answers", "test-0", "18"),
      ("commonsenseqa_free", "1afa02df02c908a558b4036e80242fac", "bank"),
      ("nq_open_passage", "nq-open-0", "Wilhelm Conrad Röntgen"),
+     ("nq_open_retrieved", "nq-open-0", "Wilhelm Conrad Röntgen"),
      ("nq_open", "nq-open-dev-0", "14 December 1972 UTC"),
      ("squad2", "68cf05f67fd29c6f129fe2fb9", "France"),
      ("webquestions", "wqs000001", "Lawyer")],
