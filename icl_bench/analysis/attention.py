@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from icl_bench.analysis.columns import POINT, SIGNED_LIMITS, Column
 from icl_bench.analysis.finding import Finding, Printed, Section
 from icl_bench.analysis.statistics.paired import compare, holm
-from icl_bench.analysis.zero_shot import with_demonstrations
+from icl_bench.analysis.zero_shot import where_attention_matters
 from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import FULL, Pattern, parse
 from icl_bench.results.cells import SETTING
@@ -57,11 +57,12 @@ def attention_patterns(
     :func:`icl_bench.analysis.curves.curves` and :func:`icl_bench.analysis.cost.cost` make of them.
     There is a row for each point with a score of a curve (task, model, select, order, variant) that
     has more than one attention pattern, the points of full attention among them (table 6). The
-    point without demonstrations (k=0) is the same for all patterns, and is left out.
+    point without demonstrations (k=0) is the same for all patterns, and is left out, but where
+    some read a query's passages as vectors.
 
-    Columns: the setting; k; the pattern's ``kind`` (full, block, grouped, approx; of an imported
-    one that is none of these its own name) and its size, sink, local, reuse, every, window and
-    chunk, as far as it has them (:mod:`icl_bench.models.attention_patterns`); draws, test_rows,
+    Columns: the setting; k; the pattern's ``kind`` (full, block, grouped, approx, vectors; of an
+    imported one that is none of these its own name) and its size, sink, local, reuse, every, window
+    and chunk, as far as it has them (:mod:`icl_bench.models.attention_patterns`); draws, test_rows,
     metric, score, ci_low, ci_high, accuracy, interval_over and outlying_draws of the curve; then,
     beside full attention in common draws and test examples, as
     :func:`icl_bench.analysis.statistics.paired.compare` has them: difference with
@@ -83,7 +84,8 @@ def attention_patterns(
     import pandas as pd
 
     names = dict.fromkeys(SETTING, object)
-    frame, curve = with_demonstrations(frame), with_demonstrations(curve)
+    curve = where_attention_matters(curve, frame)
+    frame = where_attention_matters(frame, frame)
     table = curve.loc[curve["score"].notna(), [*POINT, *OF_CURVE]].astype(names)
     table = table[table.groupby(CURVE)["attention"].transform("nunique") > 1]
     columns = [*POINT, "kind", *PARTS, *OF_CURVE, *DIFFERENCE, "shared", *PROMPT_COSTS, *OF_FULL]

@@ -32,15 +32,33 @@ def with_demonstrations(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[frame["k"] > 0]
 
 
+def where_attention_matters(table: pd.DataFrame, predictions: pd.DataFrame) -> pd.DataFrame:
+    """The rows of points with demonstrations, and of those without that patterns read otherwise.
+
+    Without demonstrations these are models that read a query's passages as vectors: such cells are
+    called by their pattern, which no other is at k=0. ``predictions`` tell which there are; a table
+    may have rows that were lent to curves.
+    """
+
+    def asked(frame: pd.DataFrame) -> pd.Series[str]:
+        return frame["task"].astype(str) + "\n" + frame["model"].astype(str)
+
+    bare = predictions[predictions["k"] == 0]
+    own = bare[bare["attention"].astype(str) != STORED_AS["attention"]]
+    if own.empty:  # of millions of predictions no text is made in vain
+        return with_demonstrations(table)
+    return table[(table["k"] > 0) | asked(table).isin(asked(own))]
+
+
 def from_zero_shot(frame: pd.DataFrame, facts: Facts = NO_FACTS) -> pd.DataFrame:
     """Begin every curve with the point without demonstrations, where there is one for it.
 
     ``frame`` has predictions, or one row or more a point: the setting, k and any other columns.
     A curve takes the k=0 rows of its own variant or, where a selector names an encoder that random
     selection has no use for, of the variant that agrees in all ``facts`` that both have. Trained
-    classifiers take none. Where such rows were lent to other curves and random selection itself has
-    no k above 0, they make no curve of their own. Rows keep their order, the lent ones stand before
-    their curve's first.
+    classifiers take none, and what reads a query's passages as vectors has its own. Where such rows
+    were lent to other curves and random selection itself has no k above 0, they make no curve of
+    their own. Rows keep their order, the lent ones stand before their curve's first.
     """
     import pandas as pd
 
@@ -57,7 +75,7 @@ def from_zero_shot(frame: pd.DataFrame, facts: Facts = NO_FACTS) -> pd.DataFrame
     lent: set[int] = set()
     pieces, places = [frame], [np.arange(len(frame), dtype=float)]
     for at, curve in enumerate(curves):
-        if len(bare[at]) or curve["select"] in BASELINES:
+        if len(bare[at]) or curve["select"] in BASELINES or _reads_passages(curve, facts):
             continue
         source = next(_of_curve(curve, [(one, curves[one]) for one in lenders], facts), None)
         if source is None:
@@ -72,6 +90,12 @@ def from_zero_shot(frame: pd.DataFrame, facts: Facts = NO_FACTS) -> pd.DataFrame
     order = np.argsort(np.concatenate(places), kind="stable")
     kept = ~np.isin(order, np.concatenate([np.arange(0), *alone]))
     return table.iloc[order[kept]].reset_index(drop=True)
+
+
+def _reads_passages(curve: Mapping[str, Any], facts: Facts) -> bool:
+    """Whether its prompts have something to be read by its pattern without demonstrations too."""
+    of_passages = (facts.get(curve["variant"]) or {}).get("passages") is not None
+    return of_passages and curve["attention"] != STORED_AS["attention"]
 
 
 def _of_curve(

@@ -138,6 +138,11 @@ class Pattern:
         """Whether texts are read as vectors, by a model that was trained to."""
         return False
 
+    @property
+    def fewest_texts(self) -> int:
+        """How many texts there must be to read as vectors."""
+        return 0
+
     def as_vectors(self, texts: int) -> int:  # noqa: ARG002
         """How many of so many texts (demonstrations, or a query's passages) are read as vectors."""
         return 0
@@ -339,6 +344,11 @@ class Vectors(Pattern):
     def reads_vectors(self) -> bool:
         """See :attr:`Pattern.reads_vectors`."""
         return True
+
+    @property
+    def fewest_texts(self) -> int:
+        """See :attr:`Pattern.fewest_texts`."""
+        return self.count or 1
 
     def as_vectors(self, texts: int) -> int:
         """See :meth:`Pattern.as_vectors`."""

@@ -64,7 +64,8 @@ class PromptGroup:
     @property
     def smallest(self) -> int:
         """The smallest k that leaves something to show."""
-        return max(self.task.perturbation.smallest_k, self.choice.own or 1)
+        vectors = 0 if self._of_passages else self.pattern.fewest_texts
+        return max(self.task.perturbation.smallest_k, self.choice.own or 1, vectors)
 
     # -- demonstrations -------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import UserError
 from icl_bench.frozen import Frozen
 from icl_bench.models import attention_patterns
-from icl_bench.models.attention_patterns import FULL, Pattern, Vectors
+from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.prompts.chat import ChatSettings
 from icl_bench.sweep.k_values import KValues, parse_per_label
 from icl_bench.sweep.tokenized_task import Queries, Scoring
@@ -261,10 +261,10 @@ def _check_vectors(pattern: Pattern, perturbation: Perturbation, k_values: Seque
             f"--demonstrations {perturbation} does not show"
         )
     for k in filter(None, k_values):
-        if isinstance(pattern, Vectors) and pattern.count is not None and pattern.count > k:
+        if pattern.fewest_texts > k:
             raise UserError(
                 f"--attention {pattern}: k={k} has {k} demonstrations; take at most vectors:{k}, "
-                f"or a larger --k"
+                "or a larger --k"
             )
 
 

@@ -53,15 +53,15 @@ def own_files(spec: TaskSpec, data_dir: Path | None) -> Source:  # noqa: ARG001
         return _one_file(spec, data.file)
     assert data.train is not None, "the task names its files"
     assert data.test is not None, "train and test files come together"
-    train = read_split(data.train, "train", data.columns)
-    test = read_split(data.test, "test", data.columns)
+    train = read_split(data.train, "train", data.columns(data.fields))
+    test = read_split(data.test, "test", data.columns(data.fields))
     return Source(f"files {data.train} and {data.test}", train, test, data.fields)
 
 
 def _one_file(spec: TaskSpec, path: Path) -> Source:
     data = spec.data
     assert data.holdout is not None, "a single file comes with a holdout"
-    splits = read_cut(path, data.holdout, data.columns)
+    splits = read_cut(path, data.holdout, data.columns(data.fields))
     cut = f"test: {data.holdout.share:g} of its rows by seed {data.holdout.seed}"
     return Source(f"file {path} ({cut})", splits["train"], splits["test"], data.fields)
 
@@ -90,8 +90,8 @@ def data_folder_or_hub(spec: TaskSpec, data_dir: Path | None) -> Source:
         names = () if data.file else ("train", "test")
         train_path, test_path = [_stored(folder, name) for name in names] or [None, None]
         if train_path and test_path:
-            train = read_split(train_path, "train", data.columns)
-            test = read_split(test_path, "test", data.columns)
+            train = read_split(train_path, "train", data.columns(data.fields))
+            test = read_split(test_path, "test", data.columns(data.fields))
             return Source(f"folder {folder}", train, test, data.fields)
         if train_path or test_path:
             lacking = "test" if train_path else "train"
@@ -105,7 +105,7 @@ def data_folder_or_hub(spec: TaskSpec, data_dir: Path | None) -> Source:
     if data.hub is None:
         raise UserError(f"{spec.name}: no data: {tried}. {advice}")
     try:
-        source = from_hub(spec.name, data.hub, data.hub.fields or data.fields)
+        source = from_hub(spec.name, data.hub, data.columns(data.hub.fields or data.fields))
     except HubError as error:
         raise UserError(
             f"{spec.name}: no data: {tried}, and {hub_name(data.hub)} on the hub gave {error}.\n"

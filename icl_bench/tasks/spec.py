@@ -73,6 +73,20 @@ class Passages(Frozen):
     skip: Annotated[int, Field(ge=0), IsNumber] = 0
     """How many of the first are left out: those that the template shows."""
 
+    @field_validator("text")
+    @classmethod
+    def _names_fields(cls, text: str) -> str:
+        try:
+            parts = list(string.Formatter().parse(text))
+        except ValueError as error:
+            raise ValueError(f"{error}: {text!r}") from None
+        names = [name for _, name, *_ in parts if name is not None]
+        if not names or not all(name.isidentifier() for name in names):
+            raise ValueError(f"expected names of fields in braces, like {{title}}: {text!r}")
+        if any(spec or conversion for _, _, spec, conversion in parts):
+            raise ValueError(f"expected plain names in braces: {text!r}")
+        return text
+
 
 class DataSpec(Frozen):
     """Where the examples come from.
@@ -102,12 +116,11 @@ class DataSpec(Frozen):
     passages: Passages | None = None
     """What ``--attention vectors`` reads; absent where demonstrations are read so."""
 
-    @property
-    def columns(self) -> dict[str, str]:
-        """What is read of a table: :attr:`fields`, and the column of passages."""
-        if self.passages is None or not self.fields:
-            return self.fields
-        return {**self.fields, "passages of each row": self.passages.column}
+    def columns(self, fields: dict[str, str]) -> dict[str, str]:
+        """What is read of a table: the fields' columns, and that of passages."""
+        if self.passages is None or not fields:
+            return fields
+        return {**fields, "passages of each row": self.passages.column}
 
     @property
     def kind(self) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support.fakes import FakeBackend, plan, runner, tokenized_task, write_rows
 
-from icl_bench import read_results
+from icl_bench import read_findings, read_results
 from icl_bench.demonstrations.ordering import Order
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import UserError
@@ -206,6 +206,53 @@ def test_without_demonstrations_both_ways_are_cells_of_their_own(tmp_path: Path)
         if pattern != "full":
             shown = find_prediction(tmp_path / "results", wanted)
             assert len(shown.vectors) == count
+
+
+def test_passages_are_compared_without_demonstrations_and_lend_no_point(tmp_path: Path):
+    """full at k=0 begins its own curve, not that of vectors, which have passages to read there too."""
+    task = of_passages(tmp_path)
+    made = make_plan(task, KValues((0, 3)), attention=[FULL, Vectors(1)], draws=3)
+    runner(made, tmp_path / "results", FakeBackend()).run()
+    found = read_findings(tmp_path / "results")
+    compared = found.attention_patterns
+    assert sorted(zip(compared["attention"], compared["k"], strict=True)) == [
+        ("full", 0), ("full", 3), ("vectors:1", 0), ("vectors:1", 3)]  # fmt: skip
+    assert compared.loc[compared["attention"] == "vectors:1", "difference"].notna().all()
+
+    only = tmp_path / "only"
+    runner(make_plan(task, KValues((0, 3)), attention=[FULL], draws=3), only, FakeBackend()).run()
+    runner(
+        make_plan(task, KValues((3,)), attention=[Vectors(1)], draws=3), only, FakeBackend()
+    ).run()
+    curves = read_findings(only).curves
+    assert curves.groupby("attention")["k"].agg(list).to_dict() == {
+        "full": [0, 3],
+        "vectors:1": [3],
+    }
+
+
+def test_demonstrations_as_vectors_begin_with_the_common_point(tmp_path: Path):
+    made = plan(tmp_path / "task", "0,6", draws=3, attention=["full", "vectors:3"])
+    runner(made, tmp_path / "results", FakeBackend()).run()
+    found = read_findings(tmp_path / "results")
+    curves = found.curves.groupby("attention")["k"].agg(list).to_dict()
+    assert curves == {"full": [0, 6], "vectors:3": [0, 6]}
+    assert set(found.attention_patterns["k"]) == {6}
+    assert set(found.attention_patterns["kind"]) == {"full", "vectors"}
+
+
+def test_the_automatic_ks_begin_where_there_are_enough(tmp_path: Path):
+    task = tokenized_task(tmp_path)
+    assert group(task, "random", Vectors(4)).smallest == 4
+    assert group(of_passages(tmp_path / "passages"), "random", Vectors(4)).smallest == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "{0}", "{text.upper}", "{text!r}", "{text:>5}", "no field", "{}"]
+)
+def test_how_a_passage_is_written_names_plain_fields(tmp_path: Path, text: str):
+    with pytest.raises(UserError, match=r"data\.passages"):
+        of_passages(tmp_path, passages={"column": "ctxs", "text": text})
 
 
 @pytest.mark.parametrize(
