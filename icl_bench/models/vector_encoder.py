@@ -34,6 +34,9 @@ SETTINGS, WEIGHTS, ENCODER = "vectors.json", "vectors/readers.safetensors", "vec
 read them, and the encoder's files where it was trained too. In a folder of their own, because
 programs read whatever weights stand beside a config.json."""
 
+LOG = "training.json"
+"""How the training went, beside them."""
+
 BATCH = 32
 """Texts that are encoded in one call."""
 
@@ -66,6 +69,18 @@ class VectorSettings(Frozen):
         """Write them into a checkpoint's folder."""
         text = json.dumps(self.model_dump(), indent=2) + "\n"
         (folder / SETTINGS).write_text(text, encoding="utf-8")
+
+
+def training_of(source: str) -> dict[str, Any] | None:
+    """What a checkpoint's training took, as results store it: ``method``, ``seconds``, ``tokens``,
+    ``flops`` and ``trainable_parameters``; None where its folder does not say.
+    """
+    try:
+        told = json.loads((Path(source) / LOG).read_text(encoding="utf-8"))
+        names = ("seconds", "tokens", "flops", "trainable_parameters")
+        return {"method": "vectors", **{name: told[name] for name in names}}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def settings_of(source: str) -> VectorSettings | None:

@@ -81,6 +81,8 @@ class Runner:
     """Further facts to store (versions, device); they do not decide predictions."""
     shape: Callable[[], Architecture] | None = None
     """Tells what of the model decides its cost, where its files are here."""
+    trained: Mapping[str, Any] | None = None
+    """What the training took of a model that was trained to read what a pattern makes of texts."""
     _backend: Backend | None = None
     _refusal: str | None = None
     """Why the backend did not start: it is not tried again for the next cell."""
@@ -175,6 +177,7 @@ class Runner:
             **maker.changed,
             "prefix_tokens": len(prompts.prefix),
             "shape": self._architecture.as_json() if self._architecture else None,
+            **({"training": self.trained} if self.trained and cell.pattern.reads_vectors else {}),
             "work": self._cost(cell, [row.answer_tokens for row in opened.done.values()]),
             **measured,
         }

@@ -26,12 +26,12 @@ from icl_bench.backends.device import device_name, device_rate, dtype_name
 from icl_bench.backends.device_memory import memory_told
 from icl_bench.backends.vector_layers import Reading, VectorReaders
 from icl_bench.errors import CellError, UserError
-from icl_bench.models.architecture import architecture_of
+from icl_bench.models.architecture import Architecture, architecture_of
 from icl_bench.models.cache_folder import cache_dir
 from icl_bench.models.hub import TOKENIZER_FILES
 from icl_bench.models.registry import load_tokenizer, resolve
 from icl_bench.models.text_encoders import PACKAGED
-from icl_bench.models.vector_encoder import ENCODER, VectorEncoder, VectorSettings
+from icl_bench.models.vector_encoder import ENCODER, LOG, VectorEncoder, VectorSettings
 from icl_bench.quiet_libraries import spare_imports
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.examples import load_data
@@ -43,8 +43,8 @@ from icl_bench.training.vector_spec import VectorSpec
 
 Say = Callable[[str], None]
 
-CHECKPOINTS, LOG = "checkpoints", "training.json"
-"""In the folder that is written: unfinished work, and how training went."""
+CHECKPOINTS = "checkpoints"
+"""In the folder that is written: unfinished work."""
 
 STARTED, BEST, PART = "started.json", "best.safetensors", "trained.safetensors"
 """Among the unfinished work: what was asked for, the best weights so far, those of a checkpoint."""
@@ -66,6 +66,8 @@ class VectorModel(nn.Module):
         super().__init__()
         self.network, self.readers, self.trained = network, readers, trained
         self._encoder, self._known = encoder, known
+        self.tokens = self.vectors_read = 0
+        """What was learnt from so far: tokens without padding, and vectors."""
 
     def _vectors(self, texts: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
         """Vectors of each row, ``(rows, vectors, width)``, and which are there."""
@@ -93,6 +95,9 @@ class VectorModel(nn.Module):
         ``(rows, tokens)`` padded on the left, answers last; ``labels`` are theirs, ``(rows,
         longest answer)``, :data:`IGNORED` before them.
         """
+        if self.training:
+            self.tokens += int(attention_mask.sum())
+            self.vectors_read += sum(map(len, texts))
         self.readers.reading = None
         if any(texts):
             vectors, seen = self._vectors(texts)
@@ -151,8 +156,11 @@ class VectorTraining:
     encoder: VectorEncoder
     device: str
     dtype: str
-    log: dict[str, Any] = field(default_factory=lambda: {"seconds": 0.0, "losses": []})
-    """How it went: seconds, and the losses on validation rows by step, in nats a token."""
+    log: dict[str, Any] = field(
+        default_factory=lambda: {"seconds": 0.0, "tokens": 0, "vectors_read": 0, "losses": []}
+    )
+    """How it went: seconds, tokens and vectors learnt from, losses on validation rows by step in
+    nats a token."""
 
     @classmethod
     def prepare(cls, spec: VectorSpec, say: Say = lambda _: None) -> VectorTraining:
@@ -265,6 +273,7 @@ class VectorTraining:
             trainer.train(resume_from_checkpoint=str(last) if last else None)
         _read(folder / BEST, model)
         self.log["trainable_parameters"] = sum(p.numel() for p in _learnt(model).values())
+        self.log["flops"] = self._flops(model)
         self._write(model, out)
         shutil.rmtree(folder)
 
@@ -299,12 +308,30 @@ class VectorTraining:
         held = kept + 12 * learnt
         row = self.examples.epoch(0, [0])[0]
         tokens = (len(row.prompt) + len(row.answer)) * self.spec.batch * self.steps
-        passed = architecture_of(self.task.model.source).parameters + model.readers.counts()[0]
+        passed = self._architecture.parameters + model.readers.counts()[0]
         seconds = 3 * 2.0 * passed * tokens / device_rate(self.device, self.dtype)
         return (
             f"training {learnt / 1e6:,.1f} million parameters, {held / 2**30:.1f} GiB and "
             f"activations; about {max(1, seconds / 60):,.0f} min by formula"
         )
+
+    def _flops(self, model: VectorModel) -> float:
+        """Operations of the training, without those of the encoder and of validation rows.
+
+        Going back takes twice a forward pass for what is trained, and once for the decoder where it
+        is frozen: the readers of its first layers learn through the others.
+        """
+        shape, (of_tokens, of_vectors) = self._architecture, model.readers.counts()
+        tokens, read = self.log["tokens"], self.log["vectors_read"]
+        rows = self.spec.epochs * self.examples.rows
+        passes = 3 if self.spec.train == "all" else 2
+        added = 2.0 * (of_tokens * tokens + of_vectors * read)
+        decoder: float = passes * shape.flops(tokens, tokens / rows / 2)
+        return decoder + 3 * added
+
+    @cached_property
+    def _architecture(self) -> Architecture:
+        return architecture_of(self.task.model.source)
 
     def _known_vectors(self) -> dict[str, Tensor]:
         """What the frozen encoder gives for every text that may be read."""
@@ -462,8 +489,9 @@ def _watcher(training: VectorTraining, model: VectorModel, folder: Path, say: Sa
             if state.global_step:
                 log.update(json.loads(kept.read_text(encoding="utf-8")))
                 log["losses"] = [at for at in log["losses"] if at["step"] <= state.global_step]
-            self.began, self.before = time.perf_counter(), float(log["seconds"])
+            self.began, self.before = time.perf_counter(), dict(log)
             self.first = state.global_step
+            model.tokens = model.vectors_read = 0
 
         def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             del args, control
@@ -509,11 +537,17 @@ def _watcher(training: VectorTraining, model: VectorModel, folder: Path, say: Sa
 
         def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             del args, state, control
-            log["seconds"] = round(self.before + time.perf_counter() - self.began, 3)
+            self.take_stock()
             kept.write_text(json.dumps(log), encoding="utf-8")
 
         def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             del args, state, control
-            log["seconds"] = round(self.before + time.perf_counter() - self.began, 3)
+            self.take_stock()
+
+        def take_stock(self) -> None:
+            seconds = self.before["seconds"] + time.perf_counter() - self.began
+            log["seconds"] = round(seconds, 3)
+            log["tokens"] = self.before["tokens"] + model.tokens
+            log["vectors_read"] = self.before["vectors_read"] + model.vectors_read
 
     return Watcher()

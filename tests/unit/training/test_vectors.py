@@ -15,10 +15,19 @@ from support.models import qwen_tokenizer, save_tiny_model, tiny_config
 from unit.sweep.test_vectors_of_prompts import passages_task
 
 from icl_bench.errors import UserError
-from icl_bench.models.vector_encoder import ENCODER, SETTINGS, WEIGHTS, VectorEncoder, settings_of
+from icl_bench.models.architecture import architecture_of
+from icl_bench.models.vector_encoder import (
+    ENCODER,
+    LOG,
+    SETTINGS,
+    WEIGHTS,
+    VectorEncoder,
+    settings_of,
+    training_of,
+)
 from icl_bench.training import vectors
 from icl_bench.training.vector_spec import VectorSpec
-from icl_bench.training.vectors import BEST, CHECKPOINTS, LOG, STARTED, VectorTraining, collated
+from icl_bench.training.vectors import BEST, CHECKPOINTS, STARTED, VectorTraining, collated
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +195,33 @@ def test_a_training_that_was_stopped_goes_on_to_the_same_weights(
     assert any(line.startswith("going on from step 9 of") for line in said), said
     assert same(found, wanted)
     one, other = (json.loads((folder / LOG).read_text()) for folder in (whole.out, spec.out))
-    assert one["losses"] == other["losses"]
+    learnt = ("losses", "tokens", "vectors_read", "flops", "trainable_parameters")
+    assert [one[name] for name in learnt] == [other[name] for name in learnt]
+    examples = VectorTraining.prepare(spec).examples
+    rows = [row for epoch in range(3) for row in examples.epoch(epoch, range(examples.rows))]
+    assert one["tokens"] == sum(len(row.prompt) + len(row.answer) for row in rows)
+    assert one["vectors_read"] == sum(len(row.texts) for row in rows)
+
+
+def test_operations_are_those_of_a_hand_count(tmp_path: Path, tiny: Path):
+    shape = architecture_of(str(tiny))
+    found = {}
+    for train, passes in (("added", 2), ("all", 3)):
+        spec = asked(tmp_path, tiny, train=train, epochs=1, out=tmp_path / train)
+        trained(spec)
+        log, told = json.loads((spec.out / LOG).read_text()), settings_of(str(spec.out))
+        assert told is not None
+        tokens, rows = log["tokens"], VectorTraining.prepare(spec).examples.rows
+        seen = tokens / rows / 2 * 4 * shape.heads_width * len(shape.windows)
+        decoder = passes * tokens * (2 * shape.parameters + seen)
+        added = 3 * 2 * (told.parameters * tokens + told.vector_parameters * log["vectors_read"])
+        assert log["flops"] == pytest.approx(decoder + added)
+        found[train] = training_of(str(spec.out))
+        assert found[train] == {"method": "vectors", "seconds": log["seconds"], "tokens": tokens,
+                                "flops": log["flops"],
+                                "trainable_parameters": log["trainable_parameters"]}  # fmt: skip
+    assert found["all"]["trainable_parameters"] > found["added"]["trainable_parameters"]
+    assert training_of(str(tiny)) is None
 
 
 def test_the_decoder_is_trained_where_that_is_asked_for(tmp_path: Path, tiny: Path):
