@@ -322,12 +322,11 @@ class VectorTraining:
         is frozen: the readers of its first layers learn through the others.
         """
         shape, (of_tokens, of_vectors) = self._architecture, model.readers.counts()
-        tokens, read = self.log["tokens"], self.log["vectors_read"]
+        tokens, read = int(self.log["tokens"]), int(self.log["vectors_read"])
         rows = self.spec.epochs * self.examples.rows
         passes = 3 if self.spec.train == "all" else 2
         added = 2.0 * (of_tokens * tokens + of_vectors * read)
-        decoder: float = passes * shape.flops(tokens, tokens / rows / 2)
-        return decoder + 3 * added
+        return passes * shape.flops(tokens, tokens / rows / 2) + 3 * added
 
     @cached_property
     def _architecture(self) -> Architecture:
