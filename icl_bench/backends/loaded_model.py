@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from icl_bench.backends.attention_steps import Step
+from icl_bench.backends.attention_steps import Pack, Step
 from icl_bench.backends.checkpoint import load_network
 from icl_bench.backends.cpu_layers import refit
 from icl_bench.backends.device import choose_device, choose_dtype
@@ -82,6 +82,8 @@ class LoadedModel:
         """What reads vectors in front of its layers, where it was trained to."""
         self._vectors: VectorEncoder | None = None
         self._encoded: dict[str, Tensor] = {}
+        self._owners: Tensor | None = None
+        """Which row of a pack each vector is for, where rows have vectors of their own."""
         self._head = network.get_output_embeddings()
         self._head_rows: tuple[bytes, Tensor, Tensor | float] | None = None
 
@@ -177,6 +179,7 @@ class LoadedModel:
 
         They were encoded (:meth:`encode_texts`). Returns the bytes of what is kept of them.
         """
+        self._owners = None
         if self.readers is None:
             return 0
         self.readers.reading = None
@@ -186,6 +189,20 @@ class LoadedModel:
         held = self.readers.project(found[None].to(self.device, self.dtype))
         self.readers.reading = Reading(held)
         return held.nbytes()
+
+    def read_own_vectors(self, texts: Sequence[Sequence[str]]) -> None:
+        """From here on, tokens of a pack read the vectors of their row: ``texts`` are the rows'."""
+        self.read_vectors([text for row in texts for text in row])
+        owners = [number for number, row in enumerate(texts) for _ in row]
+        self._owners = torch.tensor(owners, device=self.device) if owners else None
+
+    def _look_at_own(self, step: Step) -> None:
+        """Let each token of a step see the vectors of its row alone."""
+        if self._owners is None or self.readers is None or self.readers.reading is None:
+            return
+        assert isinstance(step, Pack), "only packs have rows"
+        seen = step.rows[:, None] == self._owners
+        self.readers.reading = Reading(self.readers.reading.vectors, seen[None])
 
     def take_over(self) -> None:
         """From here on, layers ask a step for their attention.
@@ -203,6 +220,7 @@ class LoadedModel:
     @torch.inference_mode()
     def forward(self, tokens: Tensor, positions: Tensor, step: Step) -> Tensor:
         """Last hidden states of flat tokens: ``(tokens, hidden)``."""
+        self._look_at_own(step)
         output = self.core(
             input_ids=tokens[None],
             position_ids=positions[None],

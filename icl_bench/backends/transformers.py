@@ -182,15 +182,10 @@ class TransformersBackend:
         computed as a prefix of its own and dropped again.
         """
         self.cache.peak_bytes = 0
-        if not prompts.vector_texts:
-            self.model.read_vectors(())
+        self._guarded(lambda: self._encode_vectors(prompts), len(prompts.vector_texts))
         if pattern.reuses:
             yield from self._answer_reusing(prompts, todo, decodings, pattern)
             return
-        if len(prompts.vector_texts) > 1:
-            yield from self._answer_with_own_vectors(prompts, todo, decodings, pattern)
-            return
-        self._guarded(lambda: self._read_vectors(prompts), len(prompts.vectors_of(0)))
         start = self.counters.seconds
         self._guarded(lambda: self.load_prefix(prompts, reserve, pattern), len(prompts.prefix))
         self.counters.prefix_seconds += self.counters.seconds - start
@@ -203,6 +198,14 @@ class TransformersBackend:
             view = self._view(pattern, prompts, i)
             work = lambda: self._answer_long(prompts, i, decodings[i], view, limits[i])  # noqa: B023, E731
             yield [self._guarded(work, len(prompts.ids(i)))]
+
+    def _encode_vectors(self, prompts: PromptSet) -> None:
+        """Make vectors of what prompts read so; from here on all tokens read what they share.
+
+        Vectors of each prompt's own are read with its pack.
+        """
+        self.model.encode_texts(text for texts in prompts.vector_texts for text in texts)
+        self.model.read_vectors(() if _have_own_vectors(prompts) else prompts.vectors_of(0))
 
     def _query_limits(
         self, pattern: Pattern, decodings: Sequence[Decoding], todo: Sequence[int]
@@ -258,7 +261,7 @@ class TransformersBackend:
                 continue
             suffixes, asked = [prompts.suffixes[i] for i in pack], [decodings[i] for i in pack]
             try:
-                answers = self._timed(lambda: self._answer_pack(self.cache, suffixes, asked))  # noqa: B023
+                answers = self._timed(lambda: self._answer_rows(prompts, pack, suffixes, asked))  # noqa: B023
             except RuntimeError as error:
                 if not out_of_memory(error):
                     raise
@@ -293,10 +296,24 @@ class TransformersBackend:
         self.counters.own_tokens += sum(map(len, suffixes))
         return answers
 
+    def _answer_rows(
+        self,
+        prompts: PromptSet,
+        pack: Sequence[int],
+        suffixes: Sequence[Ids],
+        decodings: Sequence[Decoding],
+    ) -> list[Answer]:
+        """Answer a pack of prompts, each with the vectors that it reads."""
+        if _have_own_vectors(prompts):
+            self.model.read_own_vectors([prompts.vectors_of(i) for i in pack])
+        return self._answer_pack(self.cache, suffixes, decodings)
+
     def _answer_long(
         self, prompts: PromptSet, index: int, decoding: Decoding, view: View, limit: int
     ) -> Answer:
         """Answer one prompt whose own part is long (retrieved demonstrations)."""
+        if _have_own_vectors(prompts):
+            self.model.read_vectors(prompts.vectors_of(index))
         suffix = prompts.suffixes[index]
         step = min(self.cache.chunk_tokens, limit)
         own = (len(suffix) - 1) // step * step
@@ -305,35 +322,6 @@ class TransformersBackend:
         with self.cache.extended(suffix[:own], view):
             (answer,) = self._answer_pack(self.cache, [suffix[own:]], [decoding])
         return _placed(answer, [index], len(prompts.prefix))
-
-    # -- vectors --------------------------------------------------------------------------------
-
-    def _answer_with_own_vectors(
-        self,
-        prompts: PromptSet,
-        todo: Sequence[int],
-        decodings: Sequence[Decoding],
-        pattern: Pattern,
-    ) -> Iterator[list[Answer]]:
-        """Answer prompts each of which reads vectors of its own: they share no token."""
-        assert not prompts.prefix
-        limits = self._query_limits(pattern, decodings, todo)
-        self.cache.load((), 0, View())
-        texts = [text for i in todo for text in prompts.vectors_of(i)]
-        self._guarded(lambda: self.model.encode_texts(texts), len(texts))
-        for i in todo:
-
-            def work() -> Answer:
-                self.model.read_vectors(prompts.vectors_of(i))  # noqa: B023
-                view = self._view(pattern, prompts, i)  # noqa: B023
-                return self._answer_long(prompts, i, decodings[i], view, limits[i])  # noqa: B023
-
-            yield [self._guarded(work, len(prompts.suffixes[i]))]
-
-    def _read_vectors(self, prompts: PromptSet) -> None:
-        """Let all tokens read the vectors that the prompts share, or none."""
-        self.model.encode_texts(prompts.vectors_of(0))
-        self.model.read_vectors(prompts.vectors_of(0))
 
     # -- demonstrations that are computed once --------------------------------------------------
 
@@ -396,6 +384,11 @@ class TransformersBackend:
             reason = memory_reason(error, tokens)
         self.cache.drop()
         raise CellError(reason)
+
+
+def _have_own_vectors(prompts: PromptSet) -> bool:
+    """Whether each prompt reads vectors of its own; such prompts share no token."""
+    return len(prompts.vector_texts) > 1
 
 
 def _widths(suffixes: Sequence[Ids], decodings: Sequence[Decoding]) -> list[int]:

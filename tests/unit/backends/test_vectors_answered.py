@@ -107,10 +107,13 @@ def test_vectors_that_all_share(setup: Setup):
     assert all(answer.cached_tokens == 21 for answer in answered(setup, prompts))
 
 
-def test_vectors_of_each_prompts_own(setup: Setup):
-    """Each with another number of them, one with none; a prompt longer than a chunk among them."""
+@pytest.mark.parametrize("before", [2, 21])
+def test_vectors_of_each_prompts_own(setup: Setup, before: int):
+    """Each with another number of them, one with none. Behind two tokens four of six prompts fit a
+    pack, whose tokens look at their row's alone; behind 21 each is computed by itself.
+    """
     own = [TEXTS[:2], TEXTS[1:], (), TEXTS, TEXTS[:1], TEXTS[2:]]
-    prompts = PromptSet(drawn(21, 41), SUFFIXES).with_vectors(own)
+    prompts = PromptSet(drawn(before, 41), SUFFIXES).with_vectors(own)
     assert prompts.prefix == ()
     check(setup, prompts)
     assert all(answer.cached_tokens == 0 for answer in answered(setup, prompts))
