@@ -182,7 +182,9 @@ class TransformersBackend:
         computed as a prefix of its own and dropped again.
         """
         self.cache.peak_bytes = 0
-        self._guarded(lambda: self._encode_vectors(prompts), len(prompts.vector_texts))
+        self.model.read_vectors(())
+        if prompts.vector_texts:
+            self._guarded(lambda: self._encode_vectors(prompts), len(prompts.vector_texts))
         if pattern.reuses:
             yield from self._answer_reusing(prompts, todo, decodings, pattern)
             return
