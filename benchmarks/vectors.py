@@ -165,7 +165,7 @@ def main() -> None:
             learning_rate=asked.rate, device="cpu", dtype="float32",
         )  # fmt: skip
         training, start = VectorTraining.prepare(spec), time.perf_counter()
-        if not training.is_done():
+        if not training.folder.is_done():
             training.run(print)
         print(f"trained in {time.perf_counter() - start:,.0f} s")
         with_them = accuracy(task, spec.out, f"vectors:{asked.vectors}", folder / "results")

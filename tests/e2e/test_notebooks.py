@@ -10,7 +10,7 @@ import pytest
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 NAMES = ["01_first_sweep", "02_reading_a_curve", "03_order_and_sorting", "04_against_the_paper",
-         "05_does_context_need_context"]  # fmt: skip
+         "05_does_context_need_context", "06_demonstrations_as_vectors"]  # fmt: skip
 
 pytestmark = pytest.mark.slow
 
