@@ -178,6 +178,8 @@ FINDINGS = Registry("finding", "icl_bench.findings", {
     "cost": "icl_bench.analysis.cost:COST",
     "break_even": "icl_bench.analysis.cost:BREAK_EVEN",
     "perplexity": "icl_bench.analysis.perplexity:PERPLEXITY",
+    "adaptation_losses": "icl_bench.analysis.adaptation:ADAPTATION_LOSSES",
+    "adaptation_points": "icl_bench.analysis.adaptation:ADAPTATION_POINTS",
 })  # fmt: skip
 """Names of the tables of findings, in the order of the JSON ->
 :class:`icl_bench.analysis.finding.Finding`."""

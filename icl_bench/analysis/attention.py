@@ -8,8 +8,7 @@ from icl_bench.analysis.columns import POINT, SIGNED_LIMITS, Column
 from icl_bench.analysis.finding import Finding, Printed, Section
 from icl_bench.analysis.statistics.paired import compare, holm
 from icl_bench.analysis.zero_shot import where_attention_matters
-from icl_bench.errors import UserError
-from icl_bench.models.attention_patterns import FULL, Pattern, parse
+from icl_bench.models.attention_patterns import FULL, pattern_of
 from icl_bench.results.cells import SETTING
 
 if TYPE_CHECKING:
@@ -139,14 +138,6 @@ def _differences(frame: pd.DataFrame, alpha: float) -> pd.DataFrame:
 def _ratio(value: pd.Series[float], base: pd.Series[float]) -> pd.Series[float]:
     """One over the other, NaN where there is nothing to divide by."""
     return value / base.where(base != 0)
-
-
-def pattern_of(attention: str) -> Pattern | None:
-    """The pattern that this is the text of; None for the name of some other attention."""
-    try:
-        return parse(str(attention))
-    except UserError:
-        return None
 
 
 def _parts(attention: str) -> dict[str, Any]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from icl_bench.analysis.attention import pattern_of
 from icl_bench.analysis.cell_cost import OF_CELL, CellCost
 from icl_bench.analysis.columns import POINT, TERA, Column
 from icl_bench.analysis.finding import Finding, Printed, Section
 from icl_bench.demonstrations.selector_spec import known
-from icl_bench.models.attention_patterns import FULL
+from icl_bench.models.attention_patterns import FULL, pattern_of
 from icl_bench.results.cells import SETTING
 from icl_bench.results.trained_methods import BASELINES
 
@@ -70,61 +70,87 @@ def cost(frame: pd.DataFrame, cells: Mapping[str, CellCost]) -> pd.DataFrame:
 def break_even(costs: pd.DataFrame) -> pd.DataFrame:
     """After how many queries training is cheaper than prompting with as many examples.
 
-    ``costs`` is :func:`cost`'s table. Every training is set beside prompts of the same task, model
-    and k: random ones, or others that queries share, with these demonstrations cached, the same
-    with nothing cached, and retrieved ones, each computed anew or, with reuse, once for all
-    queries; attention other than full is named with them. It is even where
-    ``training + n * query = prefix + n * prompt query``.
+    ``costs`` is :func:`cost`'s table. Every training, of a classifier or of what reads
+    demonstrations as vectors, is set beside prompts of the same task, model and k: random ones, or
+    others that queries share, with these demonstrations cached, the same with nothing cached, and
+    retrieved ones, each computed anew or, with reuse, once for all queries; attention other than
+    full is named with them. It is even where ``training + n * query = prefix + n * prompt query``;
+    where demonstrations are read as vectors, reading the shared ones once is part of the training.
 
-    Columns: task, model, select (the method), k, ``beside`` (what it is compared with),
-    training_flops, flops and base_flops (of a query, with what was trained and with the prompt),
-    queries (the first number after which training is cheaper: 0 at once, NaN never), and the same
-    by the seconds that were measured, which no run has for prompts with nothing cached.
+    Columns: task, model, select (the method, or how its demonstrations are read), k, ``beside``
+    (what it is compared with), training_flops, flops and base_flops (of a query, with what was
+    trained and with the prompt), queries (the first number after which training is cheaper: 0 at
+    once, NaN never), and the same by the seconds that were measured, which no run has for prompts
+    with nothing cached.
     """
     import pandas as pd
 
     named = costs.astype(dict.fromkeys(SETTING, object))
-    trained = named[named["select"].isin(BASELINES) & named["training_flops"].notna()]
-    prompts = named[~named["select"].isin(BASELINES) & ~named["order"].str.startswith("shuffled")]
+    named = named[~named["order"].str.startswith("shuffled")]
+    classifies = named["select"].isin(BASELINES)
+    reads_vectors = ~classifies & named["attention"].map(_reads_vectors)
+    known_training = named["training_flops"].notna()
+    trained = [
+        *((row, _Way(row["select"], 0.0, row["query_flops"], row["seconds"]))
+          for _, row in named[classifies & known_training].iterrows()),
+        *((row, way)
+          for _, row in named[reads_vectors & known_training & (named["k"] > 0)].iterrows()
+          for way in islice(_ways(row), 1)),
+    ]  # fmt: skip
     keys = ["task", "model", "k"]
     rows = [
-        {**{name: row[name] for name in keys}, "select": row["select"], **_even(row, *base)}
-        for _, row in trained.iterrows()
-        for _, prompt in prompts.iterrows()
+        {**{name: row[name] for name in keys}, **_even(row, own, way)}
+        for row, own in trained
+        for _, prompt in named[~classifies & ~reads_vectors].iterrows()
         if all(row[name] == prompt[name] for name in keys)
-        for base in _ways(prompt)
+        for way in _ways(prompt)
     ]
     return pd.DataFrame(rows, columns=EVEN)
 
 
-def _ways(prompt: Any) -> Iterator[tuple[str, float, float, float]]:
-    """Ways to serve a prompt: name, operations once and for a query, seconds of a query."""
+class _Way(NamedTuple):
+    """A way to serve a point: its name, operations once and for a query, seconds of a query."""
+
+    name: str
+    once: float
+    query: float
+    seconds: float
+
+
+def _reads_vectors(attention: str) -> bool:
+    pattern = pattern_of(attention)
+    return pattern is not None and pattern.reads_vectors
+
+
+def _ways(prompt: Any) -> Iterator[_Way]:
+    """Ways to serve a prompt, with its demonstrations cached where that can be first; none where
+    they stand in an order that is not their draw's own.
+    """
     name, pattern = str(prompt["select"]), pattern_of(prompt["attention"])
     read = "" if pattern == FULL else f", {prompt['attention']}"
     once, query, whole = (prompt[f"{part}_flops"] for part in ("prefix", "query", "whole"))
     choice = known(name)
     if choice is None or choice.retrieves:
         reuses = pattern is not None and pattern.reuses
-        yield name + read, once if reuses else 0.0, query if reuses else whole, prompt["seconds"]
+        once, query = (once, query) if reuses else (0.0, whole)
+        yield _Way(name + read, once, query, prompt["seconds"])
     elif prompt["order"] == "drawn":
-        yield f"{name}, cached{read}", once, query, prompt["seconds"]
-        yield f"{name}, not cached{read}", 0.0, whole, np.nan
+        yield _Way(f"{name}, cached{read}", once, query, prompt["seconds"])
+        yield _Way(f"{name}, not cached{read}", 0.0, whole, np.nan)
 
 
-def _even(
-    row: Any, beside: str, once: float, base: float, base_seconds: float
-) -> dict[str, float | str]:
-    flops, seconds = row["query_flops"], row["seconds"]
+def _even(row: Any, own: _Way, base: _Way) -> dict[str, float | str]:
     return {
-        "beside": beside,
+        "select": own.name,
+        "beside": base.name,
         "training_flops": row["training_flops"],
-        "flops": flops,
-        "base_flops": base,
-        "queries": _queries(row["training_flops"] - once, base - flops),
+        "flops": own.query,
+        "base_flops": base.query,
+        "queries": _queries(row["training_flops"] + own.once - base.once, base.query - own.query),
         "training_seconds": row["training_seconds"],
-        "seconds": seconds,
-        "base_seconds": base_seconds,
-        "queries_by_seconds": _queries(row["training_seconds"], base_seconds - seconds),
+        "seconds": own.seconds,
+        "base_seconds": base.seconds,
+        "queries_by_seconds": _queries(row["training_seconds"], base.seconds - own.seconds),
     }
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from icl_bench.analysis.statistics.grid import partition
 from icl_bench.analysis.statistics.paired import NO_FACTS, Facts
-from icl_bench.models.attention_patterns import FULL
+from icl_bench.models.attention_patterns import FULL, pattern_of
 from icl_bench.results.cells import SETTING
 from icl_bench.results.reading import IMPORTED
 from icl_bench.results.trained_methods import BASELINES
@@ -95,7 +95,8 @@ def from_zero_shot(frame: pd.DataFrame, facts: Facts = NO_FACTS) -> pd.DataFrame
 def _reads_passages(curve: Mapping[str, Any], facts: Facts) -> bool:
     """Whether its prompts have something to be read by its pattern without demonstrations too."""
     of_passages = (facts.get(curve["variant"]) or {}).get("passages") is not None
-    return of_passages and curve["attention"] != STORED_AS["attention"]
+    pattern = pattern_of(str(curve["attention"])) if of_passages else None
+    return pattern is not None and pattern.reads_vectors
 
 
 def _of_curve(

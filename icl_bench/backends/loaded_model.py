@@ -23,7 +23,6 @@ from icl_bench.backends.device import choose_device, choose_dtype
 from icl_bench.backends.device_memory import no_room, out_of_memory
 from icl_bench.backends.vector_layers import Reading, VectorReaders
 from icl_bench.errors import CellError, UserError
-from icl_bench.models.cache_folder import cache_dir
 from icl_bench.models.config import layer_windows
 from icl_bench.models.vector_encoder import VectorEncoder, VectorSettings, settings_of
 from icl_bench.prompts.encoding import Ids
@@ -82,6 +81,8 @@ class LoadedModel:
         """What reads vectors in front of its layers, where it was trained to."""
         self._vectors: VectorEncoder | None = None
         self._encoded: dict[str, Tensor] = {}
+        self.peak_vector_bytes = 0
+        """Most bytes that keys and values of vectors took since this was set to 0."""
         self._owners: Tensor | None = None
         """Which row of a pack each vector is for, where rows have vectors of their own."""
         self._head = network.get_output_embeddings()
@@ -163,32 +164,25 @@ class LoadedModel:
         Raises ``UserError`` where the encoder cannot be loaded, ``CellError`` where the model reads
         no vectors.
         """
-        wanted = list(dict.fromkeys(texts))
         if self._vectors is None:
-            if wanted:
-                raise CellError("this model was not trained to read vectors (train-vectors)")
-            return
-        self._encoded = {}
-        if wanted:
-            found = torch.from_numpy(self._vectors.vectors(wanted, cache_dir() / "vectors").copy())
-            self._encoded = dict(zip(wanted, found, strict=True))
+            raise CellError("this model was not trained to read vectors (train-vectors)")
+        self._encoded = self._vectors.tensors(texts)
 
     @torch.inference_mode()
-    def read_vectors(self, texts: Sequence[str]) -> int:
+    def read_vectors(self, texts: Sequence[str]) -> None:
         """From here on, all tokens read these texts as vectors; without any, text alone.
 
-        They were encoded (:meth:`encode_texts`). Returns the bytes of what is kept of them.
+        They were encoded (:meth:`encode_texts`).
         """
         self._owners = None
         if self.readers is None:
-            return 0
+            return
         self.readers.reading = None
-        if not texts:
-            return 0
-        found = torch.stack([self._encoded[text] for text in texts])
-        held = self.readers.project(found[None].to(self.device, self.dtype))
-        self.readers.reading = Reading(held)
-        return held.nbytes()
+        if texts:
+            found = torch.stack([self._encoded[text] for text in texts])
+            held = self.readers.project(found[None].to(self.device, self.dtype))
+            self.readers.reading = Reading(held)
+            self.peak_vector_bytes = max(self.peak_vector_bytes, held.nbytes())
 
     def read_own_vectors(self, texts: Sequence[Sequence[str]]) -> None:
         """From here on, tokens of a pack read the vectors of their row: ``texts`` are the rows'."""

@@ -119,7 +119,7 @@ class TransformersBackend:
     @property
     def peak_prefix_bytes(self) -> int:
         """See ``Backend.peak_prefix_bytes``."""
-        return self.cache.peak_bytes
+        return self.cache.peak_bytes + self.model.peak_vector_bytes
 
     # -- the prefix -----------------------------------------------------------------------------
 
@@ -181,7 +181,7 @@ class TransformersBackend:
         suffix that is too long for one call, or that has demonstrations to be read by blocks, is
         computed as a prefix of its own and dropped again.
         """
-        self.cache.peak_bytes = 0
+        self.cache.peak_bytes = self.model.peak_vector_bytes = 0
         self.model.read_vectors(())
         if prompts.vector_texts:
             self._guarded(lambda: self._encode_vectors(prompts), len(prompts.vector_texts))

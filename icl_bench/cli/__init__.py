@@ -16,6 +16,7 @@ from typing import Any
 import typer
 
 from icl_bench.cli.commands import (
+    adapt,
     check,
     export,
     finetune,
@@ -71,6 +72,9 @@ app.command("finetune")(finetune.finetune)
 
 
 app.command("train-vectors")(train_vectors.train_vectors)
+
+
+app.command("adapt")(adapt.adapt)
 
 
 app.command("perplexity")(perplexity.perplexity)

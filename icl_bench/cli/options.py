@@ -159,13 +159,26 @@ Draws = Annotated[
 
 
 Attention = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--attention",
         metavar="LIST",
         help="How the model reads the demonstrations: full; block:SIZE[,sink=1,local=2] (blocks of "
         "SIZE demonstrations that see themselves, the first and the last blocks; with ,reuse "
-        "retrieved ones are computed once); grouped:EVERY,WINDOW; approx:WINDOW,CHUNK.",
+        "retrieved ones are computed once); grouped:EVERY,WINDOW; approx:WINDOW,CHUNK; vectors:N. "
+        "Unless given, what the model was adapted to, else full.",
+        show_default=False,
+    ),
+]
+
+
+OutFolder = Annotated[
+    Path,
+    typer.Option(
+        "--out",
+        metavar="DIR",
+        help="Where the model is written; run takes it as --model.",
+        show_default=False,
     ),
 ]
 
@@ -471,7 +484,7 @@ class SweepOptions(DataOptions, TaskOptions):
     encoder: Encoder = None
     demonstrations: Demonstrations = "plain"
     order: Order = None
-    attention: Attention = "full"
+    attention: Attention = None
     draws: Draws = None
     labels: Labels = "all"
     queries: Queries = "test"

@@ -381,6 +381,14 @@ def parse(text: str) -> Pattern:
         ) from None
 
 
+def pattern_of(attention: str) -> Pattern | None:
+    """The pattern that this is the text of; None for the name of some other attention."""
+    try:
+        return parse(str(attention))
+    except UserError:
+        return None
+
+
 def whole_number(text: str) -> int:
     """Read a number of a pattern. Raises ``ValueError``."""
     if not re.fullmatch(r"[0-9]{1,9}", text):

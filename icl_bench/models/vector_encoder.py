@@ -10,7 +10,7 @@ sentence embeddings are, so that vectors do not depend on the machine.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,6 +22,7 @@ from pydantic import ValidationError
 from icl_bench.errors import UserError
 from icl_bench.frozen import Frozen
 from icl_bench.models.array_cache import kept
+from icl_bench.models.cache_folder import cache_dir
 from icl_bench.models.fingerprints import key_of
 from icl_bench.models.text_encoders import SentenceEncoder, fingerprint
 from icl_bench.quiet_libraries import spare_imports
@@ -34,9 +35,6 @@ SETTINGS, WEIGHTS, ENCODER = "vectors.json", "vectors/readers.safetensors", "vec
 read them, and the encoder's files where it was trained too. In a folder of their own, because
 programs read whatever weights stand beside a config.json."""
 
-LOG = "training.json"
-"""How the training went, beside them."""
-
 BATCH = 32
 """Texts that are encoded in one call."""
 
@@ -47,7 +45,7 @@ class VectorSettings(Frozen):
     encoder: str
     """As it was asked for; ``encoder/`` of the checkpoint where that is there."""
     encoder_fingerprint: str
-    """Of the encoder's files, as they were before training."""
+    """Of the files of the encoder that makes them: after training, where that was trained too."""
     pooling: Pooling
     width: int
     """Of a vector."""
@@ -69,18 +67,6 @@ class VectorSettings(Frozen):
         """Write them into a checkpoint's folder."""
         text = json.dumps(self.model_dump(), indent=2) + "\n"
         (folder / SETTINGS).write_text(text, encoding="utf-8")
-
-
-def training_of(source: str) -> dict[str, Any] | None:
-    """What a checkpoint's training took, as results store it: ``method``, ``seconds``, ``tokens``,
-    ``flops`` and ``trainable_parameters``; None where its folder does not say.
-    """
-    try:
-        told = json.loads((Path(source) / LOG).read_text(encoding="utf-8"))
-        names = ("seconds", "tokens", "flops", "trainable_parameters")
-        return {"method": "vectors", **{name: told[name] for name in names}}
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def settings_of(source: str) -> VectorSettings | None:
@@ -119,8 +105,9 @@ class VectorEncoder:
         """
         own = Path(source) / ENCODER
         if own.is_dir():
-            return cls(settings.encoder, str(own), settings.pooling)
-        found = cls.of(settings.encoder, settings.pooling)
+            found = cls(settings.encoder, str(own), settings.pooling)
+        else:
+            found = cls.of(settings.encoder, settings.pooling)
         if found.fingerprint != settings.encoder_fingerprint:
             raise UserError(
                 f"model {source}: was trained with other files of the encoder {settings.encoder} "
@@ -175,6 +162,16 @@ class VectorEncoder:
         else:
             found = kept(folder / f"vectors-{key}", lambda: self._computed(list(unique)))
         return found[[unique[text] for text in texts]]
+
+    def tensors(self, texts: Iterable[str]) -> dict[str, Any]:
+        """The vector of each text as a tensor ``(width,)``, by the cache folder."""
+        import torch
+
+        wanted = list(dict.fromkeys(texts))
+        if not wanted:
+            return {}
+        found = torch.from_numpy(self.vectors(wanted, cache_dir() / "vectors").copy())
+        return dict(zip(wanted, found, strict=True))
 
     def _computed(self, texts: Sequence[str]) -> np.ndarray:
         import torch

@@ -233,6 +233,34 @@ class PromptEncoder:
         joined = zip(self._after_separator(pieces), pieces, strict=True)
         return np.array([len(ids or self._encode([piece])[0]) for ids, piece in joined], dtype=int)
 
+    def lesson(
+        self, examples: Sequence[HasText]
+    ) -> tuple[Ids, tuple[int, ...], list[tuple[int, int]]]:
+        """Demonstrations one behind another, to learn from: ids with BOS, where each ends, and
+        where each one's answer with its end begins and ends, in tokens.
+
+        A token that spans the beginning of an answer belongs to it. Raises ``UserError`` for a
+        form that cannot be put together of pieces, and for a tokenizer that does not tell where
+        its tokens stand.
+        """
+        pieces = self._begun(self.demonstrations(examples))
+        if not self.form.is_pieced(examples, ()):
+            raise UserError("demonstrations to learn from must not depend on each other; this "
+                            "task's template writes them together")  # fmt: skip
+        text = "".join(pieces)
+        ends = np.cumsum([len(piece) for piece in pieces])
+        asked = [len(self.form.query(example)) for example in examples]
+        begins = [0, *ends[:-1].tolist()]
+        begins[:1] = [len(self.form.start)]
+        starts = [begin + size for begin, size in zip(begins, asked, strict=True)]
+        ids = self.whole(text)
+        lead = len(self.bos)
+        # the token that begins before a place and ends behind it spans it
+        before = self._tokens_before(text, [*(start + 1 for start in starts), *ends.tolist()])
+        first = [lead + int(n) - 1 for n in before[: len(starts)]]
+        last = [lead + int(n) for n in before[len(starts) :]]
+        return ids, tuple(last), list(zip(first, last, strict=True))
+
     def answers(self, answers: Sequence[str]) -> list[Ids]:
         """Ids of each answer with its end, as it continues a query.
 

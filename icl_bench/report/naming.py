@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from icl_bench.analysis.attention import pattern_of
-from icl_bench.models.attention_patterns import FULL
+from icl_bench.models.attention_patterns import FULL, pattern_of
 from icl_bench.results.cells import SETTING
 from icl_bench.results.trained_methods import BASELINES, kind
 

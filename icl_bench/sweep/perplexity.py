@@ -7,9 +7,6 @@ place, so that one pass serves all lengths (Zebra, Song et al. 2023, figures 2 a
 
 from __future__ import annotations
 
-import gzip
-import hashlib
-import io
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,11 +23,13 @@ from icl_bench.frozen import Frozen
 from icl_bench.models.architecture import Architecture, architecture_of, check_family
 from icl_bench.models.attention_patterns import Pattern, parse
 from icl_bench.models.registry import Model, load_tokenizer, resolve
+from icl_bench.models.trained import own_pattern, training_of
 from icl_bench.results.cells import short_hash
 from icl_bench.results.perplexity_losses import losses_name, write_losses
 from icl_bench.results.storage import Place, Storage, storage_at
 from icl_bench.sweep.compute_cost import cache_bytes, flops
 from icl_bench.sweep.facts import versions
+from icl_bench.tasks.texts import read_text, text_files, text_ids, text_name
 from icl_bench.wording import comma_list
 
 
@@ -42,7 +41,8 @@ class PerplexitySpec(Frozen):
     """A folder of ``.txt`` and ``.txt.gz`` files in UTF-8."""
     lengths: str
     """Ascending numbers of tokens; windows have the last."""
-    attention: tuple[str, ...] = ("full",)
+    attention: tuple[str, ...] | None = None
+    """Patterns; None for what the model was adapted to, else full."""
     windows: int = 1
     """Of each text, at most."""
     dtype: str = "auto"
@@ -87,7 +87,8 @@ class Perplexity:
     ) -> Perplexity:
         """Read and cut the texts; nothing is computed yet. Raises ``UserError``."""
         lengths = parse_lengths(spec.lengths)
-        patterns = tuple(dict.fromkeys(map(parse, spec.attention)))
+        patterns = tuple(dict.fromkeys(map(parse, spec.attention or ())))
+        patterns = patterns or (own_pattern(spec.model),)
         if blocks := [pattern for pattern in patterns if pattern.blocks]:
             raise UserError(f"--attention {blocks[0]}: counts demonstrations, and a text has none; "
                             "take full, grouped or approx")  # fmt: skip
@@ -189,8 +190,12 @@ class Perplexity:
             }
             for length in self.lengths
         }
-        meta = {**facts, "seconds": seconds, "peak_cache_bytes": peak, "by_length": by_length,
-                "lengths": self.lengths, "about": versions()}  # fmt: skip
+        trained = training_of(self.model.source)
+        meta = {
+            **facts, "training": trained and dict(trained.about), "seconds": seconds,
+            "peak_cache_bytes": peak, "by_length": by_length, "lengths": self.lengths,
+            "about": versions(),
+        }  # fmt: skip
         write_losses(storage, name, found, meta)
 
 
@@ -205,38 +210,14 @@ def parse_lengths(text: str) -> tuple[int, ...]:
     return tuple(sorted({int(word) for word in words}))
 
 
-def text_files(folder: Path) -> list[Path]:
-    """The texts of a folder, by name. Raises ``UserError`` where there is none."""
-    if not folder.is_dir():
-        raise UserError(f"--texts {folder}: there is no such folder")
-    found = sorted(p for p in folder.iterdir() if p.name.endswith((".txt", ".txt.gz")))
-    if not found:
-        raise UserError(f"--texts {folder}: holds no .txt or .txt.gz file")
-    return found
-
-
-def _read(file: Path) -> bytes:
-    try:
-        raw = file.read_bytes()
-        return gzip.decompress(raw) if file.suffix == ".gz" else raw
-    except (OSError, EOFError) as error:
-        raise UserError(f"{file}: cannot be read ({error})") from None
-
-
 def _cut(file: Path, tokenizer: Any, length: int, windows: int) -> tuple[Text, int]:
     """A text's windows, and how many tokens it has."""
-    raw = _read(file)
-    try:
-        content = io.TextIOWrapper(io.BytesIO(raw), encoding="utf-8-sig").read()
-    except UnicodeDecodeError as error:
-        raise UserError(f"{file}: not UTF-8 (byte {error.start:,})") from None
-    ids = tokenizer([content], add_special_tokens=False, split_special_tokens=True,
-                    return_attention_mask=False, verbose=False)["input_ids"][0]  # fmt: skip
+    content, sha256 = read_text(file)
+    ids = text_ids(tokenizer, content)
     lead = () if tokenizer.bos_token_id is None else (int(tokenizer.bos_token_id),)
     size = length - len(lead)
     cut = tuple(lead + tuple(part) for part in _windows(ids, size, windows))
-    name = file.name.removesuffix(".gz").removesuffix(".txt")
-    return Text(name, hashlib.sha256(raw).hexdigest(), cut), len(ids)
+    return Text(text_name(file), sha256, cut), len(ids)
 
 
 def _windows(ids: Sequence[int], size: int, count: int) -> Iterator[Sequence[int]]:

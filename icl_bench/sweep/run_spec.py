@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BeforeValidator, InstanceOf
+from pydantic import BeforeValidator, InstanceOf, model_validator
 
 from icl_bench.backends.choice import (
     Asked,
@@ -27,6 +27,7 @@ from icl_bench.errors import UserError
 from icl_bench.frozen import Frozen
 from icl_bench.models import attention_patterns
 from icl_bench.models.attention_patterns import FULL, Pattern
+from icl_bench.models.trained import own_pattern
 from icl_bench.prompts.chat import ChatSettings
 from icl_bench.sweep.k_values import KValues, parse_per_label
 from icl_bench.sweep.tokenized_task import Queries, Scoring
@@ -91,7 +92,7 @@ class RunSpec(Frozen):
         tuple[InstanceOf[Pattern], ...],
         _read_each(attention_patterns.parse, attention_patterns.split),
     ] = (FULL,)
-    """How the model reads the demonstrations."""
+    """How the model reads the demonstrations; unless given, as it was adapted to, else in full."""
     draws: int | None = None
     seed: int = 0
     scoring: Scoring = "greedy"
@@ -107,6 +108,13 @@ class RunSpec(Frozen):
     chat: ChatSettings | None = None
     """How prompts are put to a chat model; None for plain text."""
     backend: BackendSpec = BackendSpec()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_adapted(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("attention") is None:
+            return {**given, "attention": (own_pattern(str(given.get("model", ""))),)}
+        return given
 
     def loader(self, task: TaskSpec) -> BackendLoader:
         """The backend that is meant, not loaded. Raises ``UserError`` for a name that is none."""

@@ -15,6 +15,7 @@ from icl_bench.backends.interface import Answer, Backend
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import CellError
 from icl_bench.models.architecture import Architecture
+from icl_bench.models.trained import Trained
 from icl_bench.prompts.encoding import PromptSet
 from icl_bench.results.cells import CellSpec, Identity, Prediction
 from icl_bench.results.store import OpenCell, Store
@@ -81,8 +82,8 @@ class Runner:
     """Further facts to store (versions, device); they do not decide predictions."""
     shape: Callable[[], Architecture] | None = None
     """Tells what of the model decides its cost, where its files are here."""
-    trained: Mapping[str, Any] | None = None
-    """What the training took of a model that was trained to read what a pattern makes of texts."""
+    trained: Trained | None = None
+    """How a model was trained by this program."""
     _backend: Backend | None = None
     _refusal: str | None = None
     """Why the backend did not start: it is not tried again for the next cell."""
@@ -177,7 +178,7 @@ class Runner:
             **maker.changed,
             "prefix_tokens": len(prompts.prefix),
             "shape": self._architecture.as_json() if self._architecture else None,
-            **({"training": self.trained} if self.trained and cell.pattern.reads_vectors else {}),
+            **self._training(cell),
             "work": self._cost(cell, [row.answer_tokens for row in opened.done.values()]),
             **measured,
         }
@@ -218,6 +219,13 @@ class Runner:
     @cached_property
     def _architecture(self) -> Architecture | None:
         return self.shape() if self.shape else None
+
+    def _training(self, cell: CellPlan) -> dict[str, Any]:
+        """What was trained for a cell's answers, as it is stored."""
+        trained = self.trained
+        if trained is None or not (trained.decoder or cell.pattern.reads_vectors):
+            return {}
+        return {"training": trained.about}
 
     def _cost(self, cell: CellPlan, answers: Sequence[int]) -> dict[str, float] | None:
         """Operations and cache bytes of a cell by formula, with the answers that it has."""

@@ -11,7 +11,7 @@ from icl_bench.backends.interface import Backend, BackendLoader
 from icl_bench.demonstrations.balanced import shots_per_label
 from icl_bench.models.architecture import Architecture, architecture_of, check_family
 from icl_bench.models.registry import Model, load_tokenizer, resolve, served
-from icl_bench.models.vector_encoder import training_of
+from icl_bench.models.trained import training_of
 from icl_bench.results.store import Store
 from icl_bench.sweep.compute_cost import ComputeCost, cost_of
 from icl_bench.sweep.facts import versions

@@ -48,6 +48,7 @@ def load_classifier(
     )
 
     from icl_bench.backends.checkpoint import load_network
+    from icl_bench.training.sparse_attention import as_adapted
 
     kind = getattr(torch, dtype)
     family = read_config(source).family
@@ -63,7 +64,7 @@ def load_classifier(
     if rows is not None:
         with torch.no_grad():
             model.score.weight.copy_(rows)
-    return model  # type: ignore[no-any-return]
+    return as_adapted(model, source)  # type: ignore[no-any-return]
 
 
 def _head_rows(source: str, tokens: Sequence[int], kind: torch.dtype) -> torch.Tensor:

@@ -16,6 +16,7 @@ import numpy as np
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import CellError, UserError
 from icl_bench.models.registry import load_tokenizer, resolve
+from icl_bench.models.trained import own_pattern
 from icl_bench.prompts.encoding import PromptSet
 from icl_bench.registry import TRAINING_METHODS
 from icl_bench.results.cells import CellSpec, Identity, Prediction
@@ -97,7 +98,8 @@ class Finetuning:
         task, method = self.task, self.methods[select.removesuffix(UPPER)]
         spec = CellSpec(
             task=task.data.spec.name, model=task.model.name, select=select,
-            order="drawn", attention="full", k=examples.k, draw=examples.draw,
+            order="drawn", attention=str(own_pattern(task.model.source)), k=examples.k,
+            draw=examples.draw,
         )  # fmt: skip
         backend = {"backend": method.backend, "dtype": self.dtype}
         decided = facts(task, SelectorSpec(), backend) | {"scoring": CLASSIFIER}

@@ -36,9 +36,10 @@ class LastStates:
         from transformers import AutoModel
 
         from icl_bench.backends.checkpoint import load_network
+        from icl_bench.training.sparse_attention import as_adapted
 
         model = load_network(AutoModel, source, new_head=True, dtype=getattr(torch, dtype))
-        self.model: PreTrainedModel = model.to(device).eval()
+        self.model: PreTrainedModel = as_adapted(model, source).to(device).eval()
         self._pad = pad
         self._known: dict[Ids, np.ndarray] = {}
 

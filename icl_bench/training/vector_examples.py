@@ -40,6 +40,9 @@ class VectorExamples:
     seed: int = 0
     spare_k: int = 0
     spare_draws: int = 1
+    most: int | None = None
+    """Rows that are asked, of an epoch and to choose the checkpoint; all that are left where None.
+    Demonstrations beside them are drawn from all that are left."""
 
     @cached_property
     def _order(self) -> np.ndarray:
@@ -62,13 +65,17 @@ class VectorExamples:
         return self.task.data.spec.data.passages is not None
 
     @property
+    def _asked(self) -> int:
+        return len(self._order) if self.most is None else min(self.most, len(self._order))
+
+    @property
     def _held(self) -> int:
-        return min(VALIDATION_ROWS, max(1, len(self._order) // 10))
+        return min(VALIDATION_ROWS, max(1, self._asked // 10))
 
     @property
     def rows(self) -> int:
         """How many are learnt from in an epoch."""
-        return len(self._order) - self._held
+        return self._asked - self._held
 
     def epoch(self, number: int, places: Sequence[int]) -> list[VectorRow]:
         """Some rows of an epoch, by their places in its own random order."""
@@ -83,7 +90,7 @@ class VectorExamples:
     def all_texts(self) -> Iterator[str]:
         """Every text that may enter as a vector."""
         task, train = self.task, self.task.data.train
-        for index in self._order:
+        for index in self._order[: self._asked] if self.has_passages else self._order:
             if self.has_passages:
                 yield from train[index].passages[: self.vectors]
             else:

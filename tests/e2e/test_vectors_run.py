@@ -6,7 +6,6 @@ import json
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from support.program import Run
 
@@ -59,7 +58,8 @@ def test_what_stands_in_vectors_alone_is_answered(program: Run, trained: Path):
     costs = icl_bench.read_findings(trained / "results").cost.set_index("attention")
     assert costs.loc["vectors:3", "training_flops"] > costs.loc["vectors:3", "query_flops"] > 0
     assert costs.loc["vectors:3", "training_seconds"] > 0
-    assert np.isnan(costs.loc["full", "training_flops"])
+    # the decoder was trained too: its answers without vectors rest on that as well
+    assert costs.loc["full", "training_flops"] == costs.loc["vectors:3", "training_flops"]
 
     row = frame[frame["attention"] == "vectors:3"].iloc[0]
     done = program("show", "--task", trained / "colours.yaml", "--k", 0, "--attention", "vectors:3",

@@ -12,6 +12,9 @@ from support.golden_runs import RUNS, carry_out
 STORED = Path(__file__).parent / "predictions"
 FLOATS = ["probability", "margin", "label_mass", "rouge1", "rouge2", "rougeL", "bertscore"]
 """Columns whose last digits a processor may decide."""
+SOLVED = {"simple-methods": 1e-3}
+"""Runs whose probabilities come of a solver that stops at a tolerance: it makes more of last digits.
+1.6e-4 was seen between two makes of processors."""
 
 
 def table(content: bytes) -> pd.DataFrame:
@@ -32,4 +35,6 @@ def test_a_run_gives_the_predictions_that_version_0_1_0_gave(
     before = table((STORED / f"{name}.csv").read_bytes())
     now = table(carry_out(name, tmp_path))[list(before.columns)]
     pd.testing.assert_frame_equal(now.drop(columns=FLOATS), before.drop(columns=FLOATS))
-    pd.testing.assert_frame_equal(numbers(now), numbers(before), atol=1e-4, rtol=0)
+    pd.testing.assert_frame_equal(
+        numbers(now), numbers(before), atol=SOLVED.get(name, 1e-4), rtol=0
+    )

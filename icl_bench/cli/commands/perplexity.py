@@ -27,9 +27,10 @@ Lengths = Annotated[
 
 
 Attention = Annotated[
-    str,
-    typer.Option("--attention", metavar="LIST",
-                 help="full, grouped:EVERY,WINDOW, approx:WINDOW,CHUNK; several with commas."),
+    str | None,
+    typer.Option("--attention", metavar="LIST", show_default=False,
+                 help="full, grouped:EVERY,WINDOW, approx:WINDOW,CHUNK; several with commas. "
+                 "Unless given, what the model was adapted to, else full."),
 ]  # fmt: skip
 
 
@@ -42,7 +43,7 @@ def perplexity(
     model: o.Model,
     texts: Texts,
     lengths: Lengths = LENGTHS,
-    attention: Attention = "full",
+    attention: Attention = None,
     windows: Windows = 1,
     results: o.Results = o.DEFAULT_RESULTS,
     dtype: o.Dtype = "auto",
@@ -65,7 +66,8 @@ def perplexity(
     from icl_bench.sweep.perplexity import Perplexity, PerplexitySpec
 
     spec = PerplexitySpec(
-        model=model, texts=texts, lengths=lengths, attention=split(attention), windows=windows,
+        model=model, texts=texts, lengths=lengths, windows=windows,
+        attention=None if attention is None else tuple(split(attention)),
         dtype=dtype, device=device,
     )  # fmt: skip
     display = Display(quiet=quiet or json)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -28,17 +27,6 @@ Vectors = Annotated[
 Text = Annotated[
     int,
     typer.Option("--text", metavar="K", min=0, help="Demonstrations that stay text beside them."),
-]
-
-
-Out = Annotated[
-    Path,
-    typer.Option(
-        "--out",
-        metavar="DIR",
-        help="Where the model is written; run takes it as --model.",
-        show_default=False,
-    ),
 ]
 
 
@@ -86,13 +74,39 @@ Unfreeze = Annotated[
 ]
 
 
-Epochs = Annotated[int, typer.Option("--epochs", metavar="N", min=1, help="Passes over the pool.")]
+Rows = Annotated[
+    int | None,
+    typer.Option(
+        "--rows",
+        metavar="N",
+        min=2,
+        help="Learn from so many rows of the pool, a tenth of which (at most 100) choose the "
+        "checkpoint; all unless given.",
+        show_default=False,
+    ),
+]
+
+
+Epochs = Annotated[
+    int, typer.Option("--epochs", metavar="N", min=1, help="Passes over these rows.")
+]
 
 
 Batch = Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Rows per step.")]
 
 
 Rate = Annotated[float, typer.Option("--learning-rate", metavar="RATE", help="Of added weights.")]
+
+
+DecoderRate = Annotated[
+    float | None,
+    typer.Option(
+        "--decoder-rate",
+        metavar="RATE",
+        help="Learning rate of the decoder's own weights, with --train all; the same unless given.",
+        show_default=False,
+    ),
+]
 
 
 SpareK = Annotated[
@@ -119,15 +133,17 @@ class TrainVectorsOptions:
     task: o.Task
     model: o.Model
     vectors: Vectors
-    out: Out
+    out: o.OutFolder
     text: Text = 0
     encoder: EncoderOption = None
     pooling: PoolingOption = "mean"
     train: Train = "added"
     unfreeze_after: Unfreeze = None
+    rows: Rows = None
     epochs: Epochs = 3
     batch: Batch = 16
     learning_rate: Rate = 3e-4
+    decoder_rate: DecoderRate = None
     spare_k: SpareK = 0
     spare_draws: SpareDraws = 3
     seed: o.Seed = 0
@@ -139,14 +155,7 @@ class TrainVectorsOptions:
         """Read them. Raises ``UserError``."""
         from icl_bench.training.vector_spec import VectorSpec
 
-        return VectorSpec(
-            task=self.task, model=self.model, out=self.out, vectors=self.vectors, text=self.text,
-            encoder=self.encoder, pooling=self.pooling, train=self.train,
-            unfreeze_after=self.unfreeze_after, epochs=self.epochs, batch=self.batch,
-            learning_rate=self.learning_rate, seed=self.seed, spare_k=self.spare_k,
-            spare_draws=self.spare_draws, data_dir=self.data_dir, device=self.device,
-            dtype=self.dtype,
-        )  # fmt: skip
+        return VectorSpec(**vars(self))
 
 
 @o.taking(TrainVectorsOptions)
@@ -156,17 +165,7 @@ def train_vectors(options: TrainVectorsOptions, quiet: o.Quiet = False) -> None:
     On the task's pool; test rows are never seen. What was stopped goes on where it was. Then:
     icl-bench run --model DIR --attention vectors:N.
     """
-    from icl_bench.cli.output.progress import Display
+    from icl_bench.cli.training import carry_out
     from icl_bench.training.vectors import VectorTraining
 
-    display = Display(quiet=quiet)
-    with display.preparing() as say:
-        training = VectorTraining.prepare(options.spec(), say)
-        done = training.is_done()
-    if done:
-        display.note(f"{options.out} holds this training already")
-        return
-    for text in training.notes():
-        display.note(f"  note: {text}")
-    training.run(display.note)
-    display.note(f"written: {options.out}")
+    carry_out(VectorTraining.prepare, options.spec(), quiet=quiet)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from icl_bench.analysis.finding import Finding
 from icl_bench.metrics.scores import ACCURACY, measure, title
 from icl_bench.registry import FINDINGS
+from icl_bench.report.sections.adaptation import adaptation
 from icl_bench.report.sections.attention import attention
 from icl_bench.report.sections.curves import order, saturation
 from icl_bench.report.sections.over_k import over_k
@@ -33,6 +34,7 @@ DRAWERS: Mapping[str, Drawer] = {
     "teaching": perturbations,
     "attention_patterns": attention,
     "perplexity": perplexity,
+    "adaptation_losses": adaptation,
     "confusions": confusions,
     "label_frequencies": bias,
     "reliability": calibration,

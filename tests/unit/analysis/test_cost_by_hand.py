@@ -212,6 +212,23 @@ def test_retrieved_demonstrations_are_read_anew_for_each_query_unless_they_are_r
     assert found["base_seconds"].tolist() == [0.5] * 3
 
 
+def test_demonstrations_as_vectors_pay_after_their_training_and_one_reading():
+    """Beside the same demonstrations as text; with shared ones projected once (20 operations)."""
+    vectors = {"attention": "vectors:5", "prefix_flops": 20.0, "query_flops": 5.0,
+               "whole_flops": 25.0, "seconds": 0.25, "training_flops": 1000.0,
+               "training_seconds": 60.0}  # fmt: skip
+    table = sides({}, vectors, {"select": "bm25", "order": "relevance", **vectors})
+    found = break_even(table[table["select"] != "lora"]).set_index(["select", "beside"])
+    # 1000 + 20 + 5 n against 100 + 7 n and 107 n; each query's own, 1000 + 25 n
+    assert found["queries"].to_dict() == {
+        ("random, cached, vectors:5", "random, cached"): 461,
+        ("random, cached, vectors:5", "random, not cached"): 11,
+        ("bm25, vectors:5", "random, not cached"): 13,
+        ("bm25, vectors:5", "random, cached"): pytest.approx(math.nan, nan_ok=True),
+    }
+    assert break_even(table[table["select"] != "lora"].assign(k=0)).empty
+
+
 def test_a_training_without_operations_is_not_compared():
     assert break_even(sides({}, training_flops=math.nan)).empty
     assert math.isnan(queries(sides({"query_flops": math.nan}))["random, cached"])

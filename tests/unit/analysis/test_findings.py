@@ -45,7 +45,7 @@ def found(results: Path) -> Findings:
 
 
 EMPTY = {
-    "models", "label_spaces", "copying", "training_gain", "attention_patterns", "break_even",
+    "models", "label_spaces", "copying", "training_gain", "attention_patterns", "adaptation_losses", "adaptation_points", "break_even",
     "perplexity", "taught", "teaching", "truncated_answers", "chat_gain",
 }  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +15,22 @@ from safetensors.torch import load_file
 from support.models import qwen_tokenizer, save_tiny_model, tiny_config
 from unit.sweep.test_vectors_of_prompts import passages_task
 
+from icl_bench.backends.vector_layers import Reading
 from icl_bench.errors import UserError
 from icl_bench.models.architecture import architecture_of
+from icl_bench.models.trained import LOG, training_of
 from icl_bench.models.vector_encoder import (
     ENCODER,
-    LOG,
     SETTINGS,
     WEIGHTS,
     VectorEncoder,
     settings_of,
-    training_of,
 )
-from icl_bench.training import vectors
+from icl_bench.training import resumable
+from icl_bench.training.resumable import CHECKPOINTS, STARTED
+from icl_bench.training.vector_model import collated
 from icl_bench.training.vector_spec import VectorSpec
-from icl_bench.training.vectors import BEST, CHECKPOINTS, STARTED, VectorTraining, collated
+from icl_bench.training.vectors import BEST, VectorTraining
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +54,7 @@ def asked(tmp_path: Path, tiny: Path, **changes: Any) -> VectorSpec:
 def trained(spec: VectorSpec) -> tuple[dict[str, Any], list[str]]:
     said: list[str] = []
     training = VectorTraining.prepare(spec)
-    assert not training.is_done()
+    assert not training.folder.is_done()
     training.run(said.append)
     return load_file(spec.out / WEIGHTS), said
 
@@ -135,7 +138,7 @@ def test_the_loss_is_that_of_the_answers_tokens(tmp_path: Path, tiny: Path):
         model.readers.reading = None
         if row.texts:
             found = torch.from_numpy(training.encoder.vectors(row.texts, None))[None]
-            model.readers.reading = vectors.Reading(model.readers.project(found))
+            model.readers.reading = Reading(model.readers.project(found))
         both = torch.tensor([[*row.prompt, *row.answer]])
         told = model.network(both, use_cache=False).logits[0].log_softmax(-1)
         at = range(len(row.prompt) - 1, len(row.prompt) + len(row.answer) - 1)
@@ -165,13 +168,13 @@ def test_it_learns_and_writes_an_ordinary_checkpoint_with_readers_beside_it(
     assert (told.vectors, told.width, told.trained) == (2, 384, "added")
     frozen, after = (load_file(folder / "model.safetensors") for folder in (tiny, spec.out))
     assert same(frozen, after)
-    assert VectorTraining.prepare(spec).is_done()
+    assert VectorTraining.prepare(spec).folder.is_done()
 
 
 def test_a_training_that_was_stopped_goes_on_to_the_same_weights(
     tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(vectors, "SAVE_STEPS", 3)
+    monkeypatch.setattr(resumable, "SAVE_STEPS", 3)
     whole = asked(tmp_path, tiny, out=tmp_path / "whole", epochs=3)
     wanted, _ = trained(whole)
     spec = asked(tmp_path, tiny, epochs=3)
@@ -216,7 +219,10 @@ def test_operations_are_those_of_a_hand_count(tmp_path: Path, tiny: Path):
         decoder = passes * tokens * (2 * shape.parameters + seen)
         added = 3 * 2 * (told.parameters * tokens + told.vector_parameters * log["vectors_read"])
         assert log["flops"] == pytest.approx(decoder + added)
-        found[train] = training_of(str(spec.out))
+        trained_as = training_of(str(spec.out))
+        assert trained_as is not None
+        assert trained_as.decoder == (train == "all")
+        found[train] = trained_as.about
         assert found[train] == {"method": "vectors", "seconds": log["seconds"], "tokens": tokens,
                                 "flops": log["flops"],
                                 "trainable_parameters": log["trainable_parameters"]}  # fmt: skip
@@ -229,6 +235,19 @@ def test_the_decoder_is_trained_where_that_is_asked_for(tmp_path: Path, tiny: Pa
     trained(spec)
     frozen, after = (load_file(folder / "model.safetensors") for folder in (tiny, spec.out))
     assert not any(torch.equal(frozen[name], after[name]) for name in frozen if "layers" in name)
+
+
+def test_the_decoders_own_weights_may_learn_more_slowly(tmp_path: Path, tiny: Path):
+    spec = asked(tmp_path, tiny, train="all", decoder_rate=1e-5, epochs=1)
+    trained(spec)
+    frozen, after = (load_file(folder / "model.safetensors") for folder in (tiny, spec.out))
+    names = [name for name in frozen if "proj" in name]
+    apart = max(float((frozen[name] - after[name]).abs().max()) for name in names)
+    assert 0 < apart < 1e-4
+    wide = asked(tmp_path, tiny, train="all", epochs=1, out=tmp_path / "wide")
+    trained(wide)
+    after = load_file(wide.out / "model.safetensors")
+    assert max(float((frozen[name] - after[name]).abs().max()) for name in names) > 1e-3
 
 
 def test_the_encoder_is_trained_after_the_epochs_that_are_named(tmp_path: Path, tiny: Path):
@@ -248,6 +267,45 @@ def test_the_encoder_is_trained_after_the_epochs_that_are_named(tmp_path: Path, 
     )
     assert apart.max() > 1e-4
 
+    other = shutil.copytree(spec.out, tmp_path / "other")
+    with (other / ENCODER / "config.json").open("a") as file:
+        file.write("\n")
+    with pytest.raises(UserError, match="was trained with other files of the encoder"):
+        VectorEncoder.of_checkpoint(str(other), told)
+
+
+def test_fewer_rows_are_the_first_of_all_and_see_demonstrations_of_all(tmp_path: Path, tiny: Path):
+    """Of 20, two choose the checkpoint; what stands beside them is drawn as if all were asked."""
+    every = VectorTraining.prepare(asked(tmp_path, tiny, text=2)).examples
+    some = VectorTraining.prepare(asked(tmp_path, tiny, text=2, rows=20)).examples
+    assert (some.rows, len(some.validation)) == (18, 2)
+    order = every._order.tolist()
+    shown = {row.prompt for row in some.epoch(0, range(18))}
+    assert len(shown) == 18
+    assert some._order.tolist() == order
+    assert set(some.all_texts()) < set(every.all_texts())
+    beside = [set(some._beside(index, "0").tolist()) for index in order[2:20]]
+    assert set.union(*beside) - set(order[:20])
+
+
+def test_without_vectors_the_decoder_alone_learns_from_the_same_rows(tmp_path: Path, tiny: Path):
+    """The +0 of Chen et al. (2024, table 7): an ordinary checkpoint, whose training is known."""
+    spec = asked(tmp_path, tiny, vectors=0, train="all", encoder=None, epochs=1)
+    training = VectorTraining.prepare(spec)
+    training.run()
+    assert settings_of(str(spec.out)) is None
+    assert not (spec.out / WEIGHTS).parent.exists()
+    frozen, after = (load_file(folder / "model.safetensors") for folder in (tiny, spec.out))
+    assert not any(torch.equal(frozen[name], after[name]) for name in frozen if "layers" in name)
+    told = training_of(str(spec.out))
+    assert told is not None
+    assert told.decoder
+    assert told.about["trainable_parameters"] == sum(w.numel() for w in after.values())
+    beside = VectorTraining.prepare(asked(tmp_path, tiny, vectors=2, train="all", epochs=1))
+    rows = [[(row.prompt, row.answer) for row in one.examples.epoch(0, range(4))]
+            for one in (training, beside)]  # fmt: skip
+    assert rows[0] == rows[1]
+
 
 @pytest.mark.parametrize(
     ("before", "changes", "said"),
@@ -255,7 +313,11 @@ def test_the_encoder_is_trained_after_the_epochs_that_are_named(tmp_path: Path, 
         ("file", {}, "is not empty; give a new folder"),
         (STARTED, {}, "holds another training (vectors 3 instead of 2)"),
         (LOG, {}, "holds another training (vectors 3 instead of 2)"),
-        (None, {"vectors": 0}, "--vectors 0: expected 1 or more"),
+        (None, {"vectors": -1}, "--vectors -1: expected 0 or more"),
+        (None, {"vectors": 0}, "--vectors 0: nothing would be trained; add --train all"),
+        (None, {"decoder_rate": 1e-5}, "--decoder-rate: the decoder's own weights stay"),
+        (None, {"decoder_rate": -1.0, "train": "all"}, "--decoder-rate -1.0: expected more than 0"),
+        (None, {"rows": 1}, "--rows 1: expected 2 or more"),
         (None, {"unfreeze_after": 2}, "the encoder would never be trained"),
         (None, {"learning_rate": 0.0}, "--learning-rate 0.0"),
         (None, {"encoder": "/no/such/folder"}, "no such folder"),
@@ -271,11 +333,11 @@ def test_what_cannot_be_trained_is_refused_and_nothing_is_written(
             before
         ]
         there.parent.mkdir(parents=True, exist_ok=True)
-        started = VectorTraining.prepare(asked(tmp_path, tiny, vectors=3))._started
+        started = VectorTraining.prepare(asked(tmp_path, tiny, vectors=3)).folder.asked
         there.write_text(json.dumps({"asked": started} if before == LOG else started))
     files = sorted(tmp_path.rglob("*"))
     with pytest.raises(UserError) as refused:
-        VectorTraining.prepare(spec).is_done()
+        VectorTraining.prepare(spec).folder.is_done()
     assert said in str(refused.value)
     assert sorted(tmp_path.rglob("*")) == files
 

@@ -1,0 +1,106 @@
+"""A small model is adapted to a pattern, in full too, and read before and after: one page says what came of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.models import qwen_tokenizer, save_tiny_model, tiny_config
+from support.program import Run
+
+import icl_bench
+
+pytestmark = pytest.mark.slow
+
+PATTERN = "grouped:2,4"
+
+
+@pytest.fixture(scope="module")
+def folder(program: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three models: as it is, adapted to the pattern, trained on in full; texts to learn and to be read."""
+    made: Path = tmp_path_factory.mktemp("adapt")
+    tokenizer = qwen_tokenizer()
+    save_tiny_model(tiny_config("llama", len(tokenizer)), made / "base")
+    tokenizer.save_pretrained(made / "base")
+    for split, first in (("learnt", 0), ("read", 700)):
+        (made / split).mkdir()
+        for word in ("river", "stone", "cloud"):
+            lines = [
+                f"The {word} is {i * 7 % 11} and then {i * 5 % 9}."
+                for i in range(first, first + 400)
+            ]
+            (made / split / f"{word}.txt").write_text("\n".join(lines))
+    for name, attention in (("sparse", PATTERN), ("full", "full")):
+        done = program("adapt", "--model", made / "base", "--attention", attention, "--texts", made / "learnt",
+                       "--length", 64, "--tokens", "20k", "--batch", 4, "--learning-rate", 5e-3,
+                       "--dtype", "float32", "--device", "cpu", "--out", made / name)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == ""
+        assert "million parameters" in done.stderr
+        assert done.stderr.splitlines()[-1] == f"written: {made / name}"
+    return made
+
+
+def test_perplexity_scores_and_costs_of_all_stand_on_one_page(program: Run, folder: Path):
+    results = folder / "results"
+    for model, attention in (("base", f"full,{PATTERN}"), ("sparse", None), ("full", None)):
+        own = () if attention is None else ("--attention", attention)
+        common = (
+            "--model",
+            folder / model,
+            "--dtype",
+            "float32",
+            "--device",
+            "cpu",
+            "--results",
+            results,
+        )
+        done = program("perplexity", "--texts", folder / "read", "--lengths", "32,64", "--windows", 4,
+                       *common, *own)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        done = program("run", "--task", "stdlib_six", "--k", "2,4", "--draws", 1, "--test-size", 6,
+                       *common, *own)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+
+    found = icl_bench.read_findings(results)
+    losses = found.adaptation_losses
+    last = losses[losses["length"] == 64].set_index(["attention", "trained"])
+    assert last["model"].to_dict() == {
+        ("full", "before"): "base", (PATTERN, "before"): "base",
+        ("full", "after"): "full", (PATTERN, "after"): "sparse",
+    }  # fmt: skip
+    assert last.loc[(PATTERN, "after"), "loss"] < last.loc[(PATTERN, "before"), "loss"] - 0.5
+    whole = found.perplexity.set_index(["model", "attention", "length"])
+    for (attention, _), row in last.iterrows():
+        assert row["perplexity"] == pytest.approx(
+            whole.loc[(row["model"], attention, 64), "perplexity"]
+        )
+    points = found.adaptation_points
+    assert len(points) == 4 * 2
+    assert set(points[points["trained"] == "after"]["model"]) == {"full", "sparse"}
+    curves = found.summary.curves.set_index(["model", "attention", "k"])["score"]
+    for _, row in points.iterrows():
+        assert row["score"] == curves.loc[(row["model"], row["attention"], row["k"])]
+    assert (points["cache_bytes"] > 0).all()
+    costs = found.cost.set_index(["model", "attention", "k"])
+    assert costs.loc[("sparse", PATTERN, 4), "training_flops"] > 0
+
+    done = program("summary", "--results", results, "--json")
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["adaptation_losses"]) == len(losses)
+    done = program("report", "--results", results, "--out", folder / "report.html")
+    assert done.returncode == 0, done.stderr
+    assert "What did adaptation bring back?" in (folder / "report.html").read_text()
+
+
+def test_what_is_there_is_kept_and_other_options_are_refused(program: Run, folder: Path):
+    words = ["adapt", "--model", folder / "base", "--texts", folder / "learnt", "--length", 64,
+             "--tokens", "20k", "--batch", 4, "--learning-rate", 5e-3, "--dtype", "float32",
+             "--device", "cpu", "--out", folder / "sparse"]  # fmt: skip
+    done = program(*words, "--attention", PATTERN)
+    assert (done.returncode, "holds this training already" in done.stderr) == (0, True)
+    done = program(*words, "--attention", "approx:8,2")
+    assert done.returncode == 2
+    assert "holds another training (attention 'grouped:2,4' instead of 'approx:8,2')" in done.stderr
+    assert "Traceback" not in done.stderr
