@@ -25,13 +25,15 @@ When = Literal["before", "after"]
 
 WHENS: tuple[When, ...] = ("before", "after")
 
-LOSSES = ["base", "pattern", "attention", "trained", "model", "tokens", "after", "length",
-          "windows", "loss", "perplexity", "added", "won_back", "won_back_low", "won_back_high",
-          "against", "prefill_flops", "cache_bytes"]  # fmt: skip
+LOSSES = ["base", "pattern", "adapted", "attention", "trained", "model", "tokens", "after",
+          "length", "windows", "loss", "perplexity", "added", "won_back", "won_back_low",
+          "won_back_high", "against", "prefill_flops", "cache_bytes"]  # fmt: skip
 
-POINTS = ["base", "pattern", "attention", "trained", "model", "task", "select", "order", "k",
-          "draws", "test_rows", "metric", "score", "ci_low", "ci_high", "query_flops",
+POINTS = ["base", "pattern", "adapted", "attention", "trained", "model", "task", "select", "order",
+          "k", "draws", "test_rows", "metric", "score", "ci_low", "ci_high", "query_flops",
           "cache_bytes"]  # fmt: skip
+
+COURSE = ["base", "pattern", "model", "tokens", "step", "validation"]
 
 RESAMPLED = 2000
 """Times that windows are drawn again for limits."""
@@ -90,29 +92,33 @@ def _sides(models: Sequence[_Model]) -> Iterator[dict[tuple[str, When], _Model]]
         yield found
 
 
+def _of(sides: Mapping[tuple[str, When], _Model]) -> _Model:
+    """The model that was adapted to a pattern, among what it is compared with."""
+    return next(one for (attention, when), one in sides.items()
+                if when == "after" and attention != str(FULL))  # fmt: skip
+
+
 def adaptation_losses(results: str | Path, model: str | None = None) -> pd.DataFrame:
     """Losses of long texts before and after models were adapted to a pattern.
 
-    One row for each adapted model, each way that it is compared with, and each range of lengths:
-    ``attention`` (``full`` or the pattern) and ``trained`` (before, after); ``full`` after is the
-    same base trained on in full, for the training itself teaches something too (Song et al. 2023,
-    table 4). All are of the windows that all of them have read.
+    One row for each adapted model (``adapted``), each way that it is compared with, and each range
+    of lengths: ``attention`` (``full`` or the pattern) and ``trained`` (before, after); ``full``
+    after is the same base trained on in full, for the training itself teaches something too (Song
+    et al. 2023, table 4). All are of the windows that all of them have read.
 
-    Columns: base, pattern, attention, trained, model, tokens (learnt from), after and length (of
-    the range, in tokens), windows, loss (nats a token), perplexity, ``added`` (the loss beyond that
-    of full attention, before and after), ``won_back`` (of the pattern after training: the share of
-    what it added before that it adds no more) with its limits (95%, windows drawn again), and
-    ``against``, what full attention it is beside after training: ``trained too``, or ``as it was``
-    where none was trained; prefill_flops and cache_bytes by formula. Empty where nothing was
-    adapted.
+    Columns: base, pattern, adapted, attention, trained, model, tokens (learnt from), after and
+    length (of the range, in tokens), windows, loss (nats a token), perplexity, ``added`` (the loss
+    beyond that of full attention, before and after), ``won_back`` (of the pattern after training:
+    the share of what it added before that it adds no more) with its limits (95%, windows drawn
+    again), and ``against``, what full attention it is beside after training: ``trained too``, or
+    ``as it was`` where none was trained; prefill_flops and cache_bytes by formula. Empty where
+    nothing was adapted.
     """
     import pandas as pd
 
     groups: dict[tuple[Any, ...], dict[_Model, dict[str, np.ndarray]]] = {}
     costs: dict[_Model, Mapping[str, Mapping[str, float]]] = {}
-    for meta, losses in read_losses(Path(results)):
-        adapted = _adapted(meta.get("training"))
-        one = _Model(meta["model"], meta["fingerprint"], meta["attention"], adapted)
+    for one, meta, losses in _in_losses(results):
         key = (*one.base, meta["dtype"], meta["length"])
         groups.setdefault(key, {}).setdefault(one, {})[meta["sha256"]] = losses
         costs[one] = meta["by_length"]
@@ -129,8 +135,7 @@ def _of_sides(
     held: Mapping[_Model, Mapping[str, np.ndarray]],
     costs: Mapping[_Model, Mapping[str, Mapping[str, float]]],
 ) -> Iterator[dict[str, Any]]:
-    adapted = next(one for (attention, when), one in sides.items()
-                   if when == "after" and attention != str(FULL))  # fmt: skip
+    adapted = _of(sides)
     pattern = adapted.attention
     texts = sorted(set.intersection(*(set(held[one]) for one in sides.values())))
     if not texts:
@@ -147,9 +152,10 @@ def _of_sides(
                 continue
             one = sides[side]
             row = {
-                "base": adapted.base[0], "pattern": pattern, "attention": attention,
-                "trained": when, "model": one.name, "tokens": one.tokens, "after": after,
-                "length": length, "windows": len(part[side]), "loss": float(part[side].mean()),
+                "base": adapted.base[0], "pattern": pattern, "adapted": adapted.name,
+                "attention": attention, "trained": when, "model": one.name,
+                "tokens": one.tokens, "after": after, "length": length,
+                "windows": len(part[side]), "loss": float(part[side].mean()),
                 "perplexity": float(np.exp(part[side].mean())), **costs[one][str(length)],
             }  # fmt: skip
             if attention == pattern:
@@ -190,17 +196,14 @@ def _share(after: float, before: float) -> float:
 def adaptation_points(context: Context) -> pd.DataFrame:
     """Scores before and after models were adapted to a pattern, one row a point of each curve.
 
-    Columns: base, pattern, attention, trained and model as for :func:`adaptation_losses`; task,
-    select, order, k; draws, test_rows, metric, score with ci_low and ci_high; query_flops and
+    Columns: base, pattern, adapted, attention, trained and model as for :func:`adaptation_losses`;
+    task, select, order, k; draws, test_rows, metric, score with ci_low and ci_high; query_flops and
     cache_bytes. Empty where nothing was adapted.
     """
     import pandas as pd
 
     models: dict[tuple[str, str], set[_Model]] = {}
-    for meta in context.stored.cells.values():
-        spec, adapted = meta["spec"], _adapted(meta.get("training"))
-        fingerprint = str(meta["facts"].get("fingerprint", ""))
-        one = _Model(spec["model"], fingerprint, spec["attention"], adapted)
+    for one in _in_cells(context):
         models.setdefault(one.base, set()).add(one)
     named = [sorted(group, key=lambda one: (one.name, one.attention)) for group in models.values()]
     sides = [found for group in named for found in _sides(group)]
@@ -211,16 +214,55 @@ def adaptation_points(context: Context) -> pd.DataFrame:
     curves = context.table("curves").merge(costs, on=at, how="left")
     parts = []
     for compared in sides:
-        pattern = next(attention for attention, _ in compared if attention != str(FULL))
+        adapted = _of(compared)
         for (attention, when), one in compared.items():
             mine = (curves["model"] == one.name) & (curves["attention"] == attention)
-            parts.append(curves[mine].assign(base=one.base[0], pattern=pattern, trained=when))
+            parts.append(curves[mine].assign(base=one.base[0], pattern=adapted.attention,
+                                             adapted=adapted.name, trained=when))  # fmt: skip
     found = pd.concat(parts, ignore_index=True)[POINTS]
     whens = {"before": 0, "after": 1}
-    by = ["base", "pattern", "task", "select", "order", "k", "trained", "attention"]
+    by = ["base", "pattern", "adapted", "task", "select", "order", "k", "trained", "attention"]
     return found.sort_values(
         by, key=lambda column: column.map(whens) if column.name == "trained" else column
     ).reset_index(drop=True)
+
+
+def adaptation_course(context: Context) -> pd.DataFrame:
+    """Losses on held-back texts while models were adapted, one row a look.
+
+    Columns: base, pattern (``full`` for one that was trained on in full), model, tokens (of the
+    whole training), step, and validation (nats a token, under the pattern). Empty where nothing
+    was adapted.
+    """
+    import pandas as pd
+
+    models = set(_in_cells(context))
+    if context.results is not None:
+        models |= {one for one, _, _ in _in_losses(context.results)}
+    rows = [
+        {"base": one.base[0], "pattern": one.attention, "model": one.name, "tokens": one.tokens,
+         "step": look["step"], "validation": look["validation"]}
+        for one in sorted(models, key=lambda one: (one.base, one.name))
+        if one.adapted is not None and one.adapted["attention"] == one.attention
+        and context.model in (None, one.name, one.base[0])
+        for look in one.adapted.get("losses", ())
+    ]  # fmt: skip
+    return pd.DataFrame(rows, columns=COURSE)
+
+
+def _in_cells(context: Context) -> Iterator[_Model]:
+    """The models whose predictions are stored."""
+    for meta in context.stored.cells.values():
+        spec, fingerprint = meta["spec"], str(meta["facts"].get("fingerprint", ""))
+        adapted = _adapted(meta.get("training"))
+        yield _Model(spec["model"], fingerprint, spec["attention"], adapted)
+
+
+def _in_losses(results: str | Path) -> Iterator[tuple[_Model, dict[str, Any], np.ndarray]]:
+    """The models whose losses of texts are stored, with the meta and losses of each file."""
+    for meta, losses in read_losses(Path(results)):
+        adapted = _adapted(meta.get("training"))
+        yield _Model(meta["model"], meta["fingerprint"], meta["attention"], adapted), meta, losses
 
 
 def _losses(context: Context) -> pd.DataFrame:
@@ -257,7 +299,7 @@ ADAPTATION_LOSSES = Finding(
         "pattern brings some of that back: the share of the added loss that is added no more, "
         "beside full attention that was trained on as long where there is one.",
         "Song et al. 2023 (Zebra), table 4",
-        also=("adaptation_points",),
+        also=("adaptation_points", "adaptation_course"),
         place=95,
     ),
 )  # fmt: skip
@@ -270,4 +312,19 @@ ADAPTATION_POINTS = Finding(
     caption="{Score} before and after",
     shown="base attention trained task select order k score ci_low ci_high draws test_rows "
     "query_flops cache_bytes",
+)
+
+
+ADAPTATION_COURSE = Finding(
+    "adaptation_course",
+    adaptation_course,
+    (
+        Column("base", "model", "text"),
+        Column("pattern", "attention", "text"),
+        Column("tokens", "tokens learnt from", "count"),
+        Column("step", "step", "count"),
+        Column("validation", "loss on held-back texts (nats)", "number"),
+    ),
+    caption="Losses while training",
+    shown="base pattern model tokens step validation",
 )

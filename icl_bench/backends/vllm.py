@@ -25,7 +25,8 @@ from icl_bench.prompts.encoding import Ids, PromptSet
 from icl_bench.wording import one_line
 
 CPU_CACHE_BYTES = 4 * 2**30
-"""Room for keys and values on a CPU, unless VLLM_CPU_KVCACHE_SPACE (GiB) says otherwise."""
+"""Room for keys and values on a CPU, or half of what memory is free where that is less, unless
+VLLM_CPU_KVCACHE_SPACE (GiB) says otherwise."""
 
 QUERIES = 256
 """Requests that the engine works on at once. More than a cell asks cost memory on a GPU, and time
@@ -236,7 +237,10 @@ def _on_a_cpu(engine: Mapping[str, Any], gpu_memory: float | None) -> dict[str, 
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     arguments = {"enforce_eager": True, **engine}
     if gpu_memory is None and "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
-        arguments = {"kv_cache_memory_bytes": CPU_CACHE_BYTES, **arguments}
+        import psutil  # vLLM needs it, too
+
+        room = min(CPU_CACHE_BYTES, psutil.virtual_memory().available // 2)
+        arguments = {"kv_cache_memory_bytes": room, **arguments}
     return arguments
 
 

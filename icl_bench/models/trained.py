@@ -25,7 +25,7 @@ class Trained:
     about: Mapping[str, Any]
     """What it took, as results store it: ``method``, ``seconds``, ``tokens``, ``flops`` and
     ``trainable_parameters``; of an adaptation also ``base`` and ``base_fingerprint``, what was
-    adapted, and ``attention``."""
+    adapted, ``attention``, and ``losses``: on the texts that were held back, by step."""
     decoder: bool
     """Whether the decoder was trained too, so that answers without vectors rest on it as well."""
 
@@ -36,7 +36,8 @@ def training_of(source: str) -> Trained | None:
         told = json.loads((Path(source) / LOG).read_text(encoding="utf-8"))
         names = ("seconds", "tokens", "flops", "trainable_parameters")
         about = {"method": told.get("method", "vectors"), **{name: told[name] for name in names}}
-        about |= {n: told[n] for n in ("base", "base_fingerprint", "attention") if n in told}
+        more = ("base", "base_fingerprint", "attention", "losses")
+        about |= {name: told[name] for name in more if name in told}
         return Trained(about, about["method"] != "vectors" or told["asked"]["train"] == "all")
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

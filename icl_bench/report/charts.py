@@ -410,6 +410,33 @@ def lengths(
     )
 
 
+def over_steps(
+    frame: pd.DataFrame, look: Look, tips: Sequence[alt.Tooltip], description: str
+) -> alt.LayerChart:
+    """Losses over the steps of trainings; columns: series, step, value."""
+    color, shape, dash = _marks(look)
+    base = (
+        alt.Chart(ROWS)
+        .transform_filter(SHOWN)
+        .encode(
+            alt.X("step:Q", title="steps of training", axis=alt.Axis(format=",d", grid=False)),
+            color,
+        )
+    )
+    low, high = float(frame["value"].min()), float(frame["value"].max())
+    room = 0.08 * (high - low) or 0.1
+    y = alt.Y("value:Q", title="loss on held-back texts (nats)", axis=alt.Axis(tickCount=5),
+              scale=alt.Scale(domain=[low - room, high + room], nice=False))  # fmt: skip
+    return _finished(
+        [
+            base.mark_line(strokeWidth=1.8).encode(y, dash),
+            base.mark_point(filled=True, size=52, opacity=1).encode(y, shape, tooltip=list(tips)),
+        ],
+        description,
+        parameter=_hidden(look),
+    )
+
+
 def cost(
     frame: pd.DataFrame, look: Look, measure: str, title: str, form: str, description: str
 ) -> alt.LayerChart:

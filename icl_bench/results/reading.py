@@ -315,10 +315,11 @@ def read_stored(place: Place) -> Stored:
     """Read all that a results folder holds.
 
     Damaged files and further copies of a cell are left out with a warning that names them. Raises
-    ``UserError`` where there is no such folder, or neither a finished nor a failed cell in it.
+    ``UserError`` where there is no such folder, or neither a finished nor a failed cell in it, nor
+    losses of texts.
     """
     files, failed = list(result_files(place, warn)), failed_cells(place)
-    if not files and not failed:
+    if not files and not failed and not storage_at(place).names(ASIDE):
         raise _nothing_in(place)
     cells = {file.meta["cell"]: file.meta for file in files if file.imported is None}
     frame = data_frame(_joined(files)) if files else no_results()

@@ -65,6 +65,9 @@ def print_findings(findings: Findings, console: Console, cost: bool = False) -> 
     the title: patterns are long.
     """
     print_summary(findings.summary, console, order=False)
+    if findings.context.stored.predictions.empty and not findings.summary.failed:
+        print_lines(console, "no predictions; losses of long texts: icl-bench report")
+        return
     numbers = setting_numbers(findings.summary)
     for finding, printed in _printed(cost):
         table = printed.rows(findings.context.table(finding.name))

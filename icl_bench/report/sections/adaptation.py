@@ -30,35 +30,56 @@ if TYPE_CHECKING:
     from icl_bench.report.naming import Naming
 
 
-def adaptation(finding: Finding, findings: Findings, _: Naming) -> Drawn | None:
+def adaptation(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
     """Four lines in each chart: in full and under the pattern, before and after."""
+    del naming
     losses, points = findings.adaptation_losses, findings.adaptation_points
+    course = findings.adaptation_course
     tables = [of_finding(finding, losses)] if len(losses) else []
-    if len(points):
-        tables.append(of_finding(FINDINGS["adaptation_points"], points))
+    for frame, name in ((points, "adaptation_points"), (course, "adaptation_course")):
+        if len(frame):
+            tables.append(of_finding(FINDINGS[name], frame))
     if not tables:
         return None
     losses, points = _named(losses), _named(points)
-    names = [*dict.fromkeys([*losses["series"], *points["series"]])]
+    course = _named(course.assign(attention=course["pattern"], trained="after"))
+    names = [*dict.fromkeys([*losses["series"], *points["series"], *course["series"]])]
     look, panels = Look(names), []
-    for (base, pattern), part in groups(losses, ["base", "pattern"]):
+    for (base, adapted, pattern), part in groups(losses, ["base", "adapted", "pattern"]):
         rows = part.assign(value=part["perplexity"], low=float("nan"), high=float("nan"))
         tips = [tip("series", "attention"), tip("length", "up to token", ",d"),
                 tip("value", "perplexity", ".2f")]  # fmt: skip
-        title = f"{base}, {attention_name(pattern)}"
+        title = _title(base, pattern, adapted, losses)
         chart = charts.lengths(rows, look, tips, f"Perplexity over length, {title}")
-        panels.append(Panel(file_name("adaptation-perplexity", base, pattern), title, chart,
-                            chart_rows(rows, "series after length value low high")))  # fmt: skip
-    by = ["base", "pattern", "task", "select", "order"]
+        name = file_name("adaptation-perplexity", base, pattern, adapted)
+        shown = chart_rows(rows, "series after length value low high")
+        panels.append(Panel(name, title, chart, shown))
+    by = ["base", "adapted", "pattern", "task", "select", "order"]
     for key, part in groups(points, by):
         rows = with_limits(part, "score")
         rows = rows.assign(alone=rows.groupby("series")["k"].transform("size") == 1)
-        of, title = measure(part), f"{key[2]}, {key[0]}, {attention_name(key[1])}, {key[3]}"
+        base, adapted, pattern, task, select, _ = key
+        of = measure(part)
+        title = f"{task}, {_title(base, pattern, adapted, points)}, {select}"
         tips = [tip("series", "attention"), tip("k", "k", ",d"), tip("value", of, PERCENT), *LIMITS]
         chart = charts.over_shots(rows, look, of, tips, f"{capital(of)} over k, {title}")
         panels.append(Panel(file_name("adaptation", *key), title, chart,
                             chart_rows(rows, "series k value low high alone")))  # fmt: skip
+    for (base,), part in groups(course, ["base"]):
+        rows = part.assign(value=part["validation"])
+        tips = [tip("series", "attention"), tip("model", "model"), tip("step", "step", ",d"),
+                tip("value", "loss", ".3f")]  # fmt: skip
+        title = f"{base}, while training"
+        chart = charts.over_steps(rows, look, tips, f"Losses over steps, {title}")
+        panels.append(Panel(file_name("adaptation-course", base), title, chart,
+                            chart_rows(rows, "series model step value")))  # fmt: skip
     return Drawn(panels, tables, look)
+
+
+def _title(base: str, pattern: str, adapted: str, frame: pd.DataFrame) -> str:
+    """Of a chart, with the adapted model's name where several were adapted alike."""
+    alike = frame[(frame["base"] == base) & (frame["pattern"] == pattern)]["adapted"].nunique()
+    return f"{base}, {attention_name(pattern)}{f', {adapted}' if alike > 1 else ''}"
 
 
 def _named(frame: pd.DataFrame) -> pd.DataFrame:

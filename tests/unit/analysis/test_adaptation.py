@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from rich.console import Console
 
+from icl_bench import read_findings
 from icl_bench.analysis.adaptation import adaptation_losses
+from icl_bench.cli.output.findings import print_findings
 from icl_bench.results.perplexity_losses import losses_name, write_losses
 from icl_bench.results.storage import storage_at
 
@@ -118,3 +122,33 @@ def test_nothing_adapted_is_nothing_to_tell(tmp_path: Path):
     assert adaptation_losses(tmp_path).empty
     stored(tmp_path, "v", "full", 3.0, {"method": "vectors", "tokens": 5})
     assert adaptation_losses(tmp_path).empty
+
+
+def test_losses_while_training_are_told_from_the_results_alone(tmp_path: Path):
+    looks = [{"step": 0, "validation": 3.5}, {"step": 10, "validation": 3.25}]
+    stored(tmp_path, "m", "grouped:4,2", 3.9)
+    training = adapted("grouped:4,2") | {"losses": looks}
+    stored(tmp_path, "m-grouped", "grouped:4,2", 3.1, training)
+    # read otherwise than it was adapted: told of once
+    stored(tmp_path, "m-grouped", "full", 3.1, training)
+    found = read_findings(tmp_path).adaptation_course
+    assert found.to_dict("records") == [
+        {"base": "m", "pattern": "grouped:4,2", "model": "m-grouped", "tokens": 1000.0, **look}
+        for look in looks
+    ]
+
+
+def test_two_adapted_alike_are_told_apart(tmp_path: Path):
+    four(tmp_path)
+    stored(tmp_path, "m-more", "grouped:4,2", 3.0, adapted("grouped:4,2", tokens=9000))
+    found = adaptation_losses(tmp_path)
+    won = found[found["won_back"].notna() & (found["length"] == 8)].set_index("adapted")["won_back"]
+    assert won.to_dict() == pytest.approx({"m-grouped": 2 / 3, "m-more": 1 - 0.2 / 0.9}, abs=1e-6)
+
+
+def test_a_folder_of_losses_alone_can_be_reported_and_says_so_in_the_terminal(tmp_path: Path):
+    four(tmp_path)
+    said = io.StringIO()
+    print_findings(read_findings(tmp_path), Console(file=said, width=100))
+    told = "no predictions; losses of long texts: icl-bench report"
+    assert " ".join(said.getvalue().split()) == told

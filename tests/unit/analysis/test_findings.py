@@ -45,7 +45,8 @@ def found(results: Path) -> Findings:
 
 
 EMPTY = {
-    "models", "label_spaces", "copying", "training_gain", "attention_patterns", "adaptation_losses", "adaptation_points", "break_even",
+    "models", "label_spaces", "copying", "training_gain", "attention_patterns", "adaptation_losses", "adaptation_points",
+    "adaptation_course", "break_even",
     "perplexity", "taught", "teaching", "truncated_answers", "chat_gain",
 }  # fmt: skip
 
