@@ -204,6 +204,17 @@ def test_it_learns_and_writes_an_ordinary_checkpoint(tmp_path: Path, tiny: Path,
     assert told.decoder
     assert told.about["base"] == tiny.name
     assert told.about["tokens"] == spec.steps * 2 * 32
+    assert told.about["losses"] == losses
+    # a step of it by hand: every other layer of the two sees all before a token, the other nine
+    config = AutoConfig.from_pretrained(spec.out)
+    passed = sum(
+        w.numel() for name, w in before.items() if "layers" in name or "model.norm" in name
+    )
+    head = config.vocab_size * config.hidden_size
+    seen = (32 * 33 // 2 + (45 + 23 * 9)) * config.num_hidden_layers // 2
+    width = config.num_attention_heads * config.head_dim
+    once = 2 * 32 * (passed + head) + 4 * seen * width
+    assert told.about["flops"] == pytest.approx(3 * 2 * spec.steps * once)
     assert not (spec.out / CHECKPOINTS).exists()
     assert any("tokens a second" in text and "min left" in text for text in said)
     assert Adaptation.prepare(spec).folder.is_done()
