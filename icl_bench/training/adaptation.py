@@ -310,6 +310,10 @@ class Adaptation(LongTraining):
         spec, config = self.spec, model.network.config.get_text_config()
         learnt = sum(p.numel() for p in model.learnt().values())
         kept = sum(p.numel() * p.element_size() for p in model.parameters()) + 12 * learnt
+        if self.dtype == "bfloat16":  # autocast's copies
+            kept += 2 * sum(p.numel() for p in model.parameters() if p.dtype == torch.float32)
+        # logits, in 32 bits as they are, normalised and on the way back
+        head = 12 * HEAD_TOKENS * len(model.network.get_output_embeddings().weight)
         size = 1 if self.dtype == "bfloat16" else 2
         wide, layers = config.hidden_size * spec.length, config.num_hidden_layers
         activations = size * wide * (2 * layers + 34 if spec.recompute else 34 * layers)
@@ -317,7 +321,7 @@ class Adaptation(LongTraining):
         seconds = operations / (REACHED * device_rate(self.device, self.dtype))
         return (
             f"training {learnt / 1e6:,.1f} million parameters; about "
-            f"{(kept + activations) / 2**30:.1f} GiB, {max(1, seconds / 60):,.0f} min by an estimate"
+            f"{(kept + activations + head) / 2**30:.1f} GiB and {max(1, seconds / 60):,.0f} min"
         )
 
     def _trainer(self, model: AdaptedModel, folder: Path, say: Say) -> Any:
