@@ -28,6 +28,7 @@ from icl_bench.cli.commands import (
     report,
     run,
     show,
+    study,
     summary,
     tasks,
     train_vectors,
@@ -66,6 +67,9 @@ app.command("run")(run.run)
 
 
 app.command("plan")(plan.plan)
+
+
+app.command("study")(study.study)
 
 
 app.command("finetune")(finetune.finetune)

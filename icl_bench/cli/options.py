@@ -18,8 +18,6 @@ from typing import (
 
 import typer
 
-from icl_bench.errors import UserError
-
 if TYPE_CHECKING:
     from icl_bench.sweep.run_spec import RunSpec
 
@@ -507,48 +505,9 @@ class SweepOptions(DataOptions, TaskOptions):
 
     def spec(self) -> RunSpec:
         """Read them. Raises ``UserError``."""
-        from icl_bench.backends.spec import BackendSpec
-        from icl_bench.prompts.chat import read_settings
-        from icl_bench.sweep.run_spec import RunSpec
+        from icl_bench.sweep.options import run_spec
 
-        asks_a_server = self.backend == "openai" or bool(self.backend == "auto" and self.base_url)
-        if self.unconstrained and self.score == "exact":
-            raise UserError("--unconstrained and --score exact exclude each other")
-        return RunSpec(
-            task=self.task,
-            model=self.model,
-            k=self.k,
-            per_label=self.per_label,
-            select=self.select.strip(", ") or "random",
-            encoder=self.encoder,
-            demonstrations=self.demonstrations,
-            order=self.order,
-            attention=self.attention,
-            draws=self.draws,
-            seed=self.seed,
-            scoring="unconstrained" if self.unconstrained else self.score,
-            test_size=self.test_size,
-            labels=self.labels,
-            queries=self.queries,
-            data_dir=self.data_dir,
-            context_tokens=self.context,
-            tokenizer=self.tokenizer,
-            chat=read_settings(self.chat, self.system, self.chat_arg or ()),
-            backend=BackendSpec(
-                backend=self.backend,
-                dtype=self.dtype,
-                device=self.device,
-                pack_rows=self.pack,
-                tensor_parallel=self.tensor_parallel,
-                max_model_len=self.max_model_len,
-                gpu_memory=self.gpu_memory,
-                quantization=self.quantization,
-                kv_cache_dtype=self.kv_cache_dtype,
-                base_url=self.base_url,
-                endpoint="chat" if self.chat and asks_a_server else "completions",
-                concurrency=self.concurrency,
-            ),
-        )
+        return run_spec(**vars(self))
 
 
 Options = TypeVar("Options")

@@ -109,6 +109,18 @@ class FailureMeta(_Stored):
     variant: str
 
 
+class _StudyCell(SpecMeta):
+    setting: str
+    cell: str
+
+
+class StudyMeta(_Stored):
+    """What a study asked for."""
+
+    study: str
+    cells: list[_StudyCell]
+
+
 def checked(raw: bytes, kind: type[_Stored]) -> dict[str, Any]:
     """What stands in a file's JSON. Raises ``ValueError``, on one line, where it is otherwise."""
     try:

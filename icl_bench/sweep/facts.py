@@ -9,7 +9,7 @@ from typing import Any
 
 from icl_bench.demonstrations.perturbations import PLAIN
 from icl_bench.demonstrations.selector_spec import SelectorSpec
-from icl_bench.results.cells import short_hash
+from icl_bench.results.cells import CellSpec, Identity, short_hash
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.examples import Example
 from icl_bench.tasks.spec import AnswerRule, TaskSpec
@@ -47,6 +47,21 @@ def facts(task: TokenizedTask, choice: SelectorSpec, backend: Mapping[str, str])
         **task.selection_facts(choice),
         **task.metric_facts(),
     }
+
+
+class Identities:
+    """Cells of one task, model and backend with all that decides them."""
+
+    def __init__(self, task: TokenizedTask, backend: Mapping[str, str]) -> None:
+        self._task, self._backend = task, backend
+        self._facts: dict[str, dict[str, Any]] = {}
+
+    def __call__(self, spec: CellSpec) -> Identity:
+        """One of them."""
+        if spec.select not in self._facts:
+            choice = SelectorSpec.parse(spec.select)
+            self._facts[spec.select] = facts(self._task, choice, self._backend)
+        return Identity(spec, self._facts[spec.select])
 
 
 def _label_rule(spec: TaskSpec) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from icl_bench.backends.interface import Answer, Backend
-from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import CellError
 from icl_bench.models.architecture import Architecture
 from icl_bench.models.trained import Trained
@@ -20,7 +19,7 @@ from icl_bench.prompts.encoding import PromptSet
 from icl_bench.results.cells import CellSpec, Identity, Prediction
 from icl_bench.results.store import OpenCell, Store
 from icl_bench.sweep.compute_cost import cost_of
-from icl_bench.sweep.facts import facts, origin
+from icl_bench.sweep.facts import Identities, origin
 from icl_bench.sweep.plan import CellPlan, Plan, PlannedGroup
 from icl_bench.sweep.prompt_group import PromptGroup
 from icl_bench.sweep.tokenized_task import TokenizedTask
@@ -66,6 +65,15 @@ class Outcome:
     """How many of them came from a cache or were shared."""
     answer_tokens: int = 0
 
+    def add(self, other: Outcome) -> None:
+        """What another run did, too."""
+        self.computed += other.computed
+        self.kept += other.kept
+        self.failed |= other.failed
+        self.prompt_tokens += other.prompt_tokens
+        self.cached_tokens += other.cached_tokens
+        self.answer_tokens += other.answer_tokens
+
 
 @dataclass
 class Runner:
@@ -87,15 +95,14 @@ class Runner:
     _backend: Backend | None = None
     _refusal: str | None = None
     """Why the backend did not start: it is not tried again for the next cell."""
-    _facts: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def identity(self, cell: CellPlan) -> Identity:
         """The cell with all that decides it."""
-        select = cell.spec.select
-        if select not in self._facts:
-            choice = SelectorSpec.parse(select)
-            self._facts[select] = facts(self.plan.task, choice, self.identity_of_backend)
-        return Identity(cell.spec, self._facts[select])
+        return self._identities(cell.spec)
+
+    @cached_property
+    def _identities(self) -> Identities:
+        return Identities(self.plan.task, self.identity_of_backend)
 
     def run(self) -> Outcome:
         """Compute every cell that is not done, sharing the work with other processes.

@@ -12,11 +12,12 @@ from icl_bench.demonstrations.balanced import shots_per_label
 from icl_bench.models.architecture import Architecture, architecture_of, check_family
 from icl_bench.models.registry import Model, load_tokenizer, resolve, served
 from icl_bench.models.trained import training_of
+from icl_bench.results.cells import Identity
 from icl_bench.results.store import Store
 from icl_bench.sweep.compute_cost import ComputeCost, cost_of
-from icl_bench.sweep.facts import versions
+from icl_bench.sweep.facts import Identities, versions
 from icl_bench.sweep.k_values import KValues
-from icl_bench.sweep.plan import Plan, make_plan, room_for
+from icl_bench.sweep.plan import CellPlan, Plan, PlannedGroup, make_plan, room_for
 from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.sweep.runner import Outcome, Runner, Watcher
 from icl_bench.sweep.tokenized_task import Scoring, TokenizedTask
@@ -71,10 +72,26 @@ class Sweep:
             return loader
         return replace(loader, spec=loader.spec.model_copy(update={"dtype": self.model.dtype}))
 
+    @property
+    def room(self) -> int:
+        """Tokens that the backend needs room for."""
+        return room_for(self.plan, self.model.context_tokens)
+
     def load_backend(self) -> Backend:
         """Load the model, or make the connection to it."""
-        room = room_for(self.plan, self.model.context_tokens)
-        return self.loader.load(self.model, self.task.tokenizer, room)
+        return self.loader.load(self.model, self.task.tokenizer, self.room)
+
+    def only(self, wanted: Callable[[CellPlan], bool]) -> Sweep:
+        """The same with some of its cells alone, perhaps none."""
+        groups = [PlannedGroup(group.group, [cell for cell in group.cells if wanted(cell)])
+                  for group in self.plan.groups]  # fmt: skip
+        plan = Plan(self.task, [group for group in groups if group.cells])
+        return Sweep(self.spec, self.model, self.task, plan)
+
+    def identities(self) -> list[Identity]:
+        """The cells that fit, with all that decides them."""
+        identity = Identities(self.task, self.loader.identity())
+        return [identity(cell.spec) for group in self.plan.groups for cell in group.runnable]
 
     def costs(self) -> Sequence[ComputeCost | None]:
         """What each cell of the plan takes by formula; None where it is not known."""
@@ -107,13 +124,18 @@ class Sweep:
             return [None] * len(self.plan.cells)
         return seconds(self._architecture, rate, self.plan.cells, self._costs)
 
-    def run(self, results: Path, watcher: Watcher | None = None) -> Outcome:
-        """Compute what is not in the results folder yet. Raises ``UserError``."""
+    def run(
+        self, results: Path, watcher: Watcher | None = None,
+        load: Callable[[], Backend] | None = None,
+    ) -> Outcome:  # fmt: skip
+        """Compute what is not in the results folder yet; ``load`` gives a backend that others use
+        too. Raises ``UserError``.
+        """
         runner = Runner(
             self.plan,
             Store(results),
             self.loader.identity(),
-            self.load_backend,
+            load or self.load_backend,
             watcher or Watcher(),
             about=versions(*(EMBEDDING if self.spec.embeds else ())),
             shape=None if self.spec.tokenizer else lambda: self._architecture,

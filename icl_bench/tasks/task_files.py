@@ -16,7 +16,7 @@ from icl_bench.errors import UserError
 from icl_bench.tasks.lm_eval import FunctionLoader, converted, is_lm_eval
 from icl_bench.tasks.spec import TaskSpec
 from icl_bench.tasks.templates import ENGINES
-from icl_bench.tasks.yaml_files import read_yaml
+from icl_bench.tasks.yaml_files import locate, read_yaml
 from icl_bench.text_files import read_file
 from icl_bench.wording import first_line, nearest, one_line, plain, short
 
@@ -115,7 +115,7 @@ def _parse_task(raw: bytes, shown: str) -> TaskSpec:
 
 def _field_error(error: ValidationError, tree: yaml.Node, shown: str) -> str:
     """One line for the most telling of pydantic's errors: an unknown field, else the deepest."""
-    found = [(e, *_locate(tree, e["loc"])) for e in error.errors(include_url=False)]
+    found = [(e, *locate(tree, e["loc"])) for e in error.errors(include_url=False)]
     worst, path, line = min(found, key=lambda f: (f[0]["type"] != "extra_forbidden", -len(f[1])))
     problem = f"{worst['msg']}, not {short(worst['input'])}"
     if worst["type"] == "extra_forbidden":
@@ -128,28 +128,6 @@ def _field_error(error: ValidationError, tree: yaml.Node, shown: str) -> str:
     names = (f"[{p}]" if isinstance(p, int) else f".{plain(p)}" for p in path)
     where = "".join(names).lstrip(".")
     return one_line(f"{shown}:{line}: {where + ': ' if where else ''}{problem}")
-
-
-def _locate(node: yaml.Node, loc: Sequence[int | str]) -> tuple[list[int | str], int]:
-    """The part of pydantic's path that stands in the file, and its line.
-
-    What does not (a missing field, the branch of a union) is passed over.
-    """
-    path: list[int | str] = []
-    line = node.start_mark.line + 1
-    for part in loc:
-        if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-            node = node.value[part]
-            line = node.start_mark.line + 1
-        elif isinstance(node, yaml.MappingNode):
-            pair = next((pair for pair in node.value if pair[0].value == str(part)), None)
-            if pair is None:
-                continue
-            line, node = pair[0].start_mark.line + 1, pair[1]
-        else:
-            continue
-        path.append(part)
-    return path, line
 
 
 def _without_engine(loc: Sequence[int | str]) -> list[int | str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
@@ -30,6 +31,28 @@ def read_yaml(
     except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError) as error:
         # PyYAML lets through what Python's own conversions raise (an impossible date, `!!int x`).
         raise UserError(one_line(f"{shown}: not YAML: {error}")) from None
+
+
+def locate(node: yaml.Node, loc: Sequence[int | str]) -> tuple[list[int | str], int]:
+    """The part of a path (of pydantic's errors, say) that stands in the file, and its line.
+
+    What does not (a missing field, the branch of a union) is passed over.
+    """
+    path: list[int | str] = []
+    line = node.start_mark.line + 1
+    for part in loc:
+        if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            node = node.value[part]
+            line = node.start_mark.line + 1
+        elif isinstance(node, yaml.MappingNode):
+            pair = next((pair for pair in node.value if pair[0].value == str(part)), None)
+            if pair is None:
+                continue
+            line, node = pair[0].start_mark.line + 1, pair[1]
+        else:
+            continue
+        path.append(part)
+    return path, line
 
 
 MOST_VALUES = 100_000

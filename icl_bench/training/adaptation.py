@@ -297,7 +297,7 @@ class Adaptation(LongTraining):
         """
         passes = 3 if self.spec.method == "full" else 2
         head = 2.0 * model.network.get_output_embeddings().weight.numel() * tokens
-        once = flops(self._architecture, self.spec.pattern, None, 0, round(tokens)) + head
+        once: float = flops(self._architecture, self.spec.pattern, None, 0, round(tokens)) + head
         return passes * sequences * once
 
     def _needs(self, model: AdaptedModel) -> str:

@@ -6,7 +6,7 @@ that the test rows choose, as in the study). All else is as in a sweep: axes, fi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -82,16 +82,29 @@ class Finetuning:
 
     # -- cells ----------------------------------------------------------------------------------
 
-    def run(self, results: Path, say: Say = lambda _: None) -> Outcome:
-        """Train what is not in the results folder yet. Raises ``UserError``."""
+    def run(
+        self, results: Path, say: Say = lambda _: None,
+        wanted: Callable[[CellSpec], bool] = lambda _: True,
+    ) -> Outcome:  # fmt: skip
+        """Train what is wanted and not in the results folder yet. Raises ``UserError``."""
         store, outcome = Store(results), Outcome()
         store.prepare()
+        for method, examples in self._planned():
+            if wanted(self.identity(method.name, examples).spec):
+                self._run(store, method, examples, outcome, say)
+        return outcome
+
+    def identities(self) -> list[Identity]:
+        """The cells of all that is trained, but for the upper bounds beside them."""
+        return [self.identity(method.name, examples) for method, examples in self._planned()]
+
+    def _planned(self) -> Iterator[tuple[TrainingMethod, Examples]]:
+        """What is trained on what, in its order."""
         for k in self.spec.k.numbers:
             for draw in range(self.spec.draws):
                 examples = Examples(self.task, draw, k, self.spec.validation)
                 for method in self.methods.values():
-                    self._run(store, method, examples, outcome, say)
-        return outcome
+                    yield method, examples
 
     def identity(self, select: str, examples: Examples) -> Identity:
         """A cell with all that decides its predictions."""

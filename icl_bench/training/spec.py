@@ -16,6 +16,7 @@ from icl_bench.sweep.k_values import KValues
 from icl_bench.sweep.run_spec import check_draws, read_text
 from icl_bench.training.classification_head import Head
 from icl_bench.training.examples import Validation
+from icl_bench.wording import comma_list
 
 
 class FinetuneSpec(Frozen):
@@ -24,7 +25,7 @@ class FinetuneSpec(Frozen):
     task: str
     model: str
     k: Annotated[InstanceOf[KValues], read_text(KValues.parse)]
-    method: tuple[str, ...] = ("lora",)
+    method: Annotated[tuple[str, ...], read_text(lambda text: tuple(comma_list(text)))] = ("lora",)
     """Names of :data:`icl_bench.registry.TRAINING_METHODS`."""
     draws: int = 3
     seed: int = 0

@@ -27,10 +27,12 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "analysis": (*GROUND, "models", "metrics", "results", "demonstrations"),
     "training": (*GROUND, "models", "tasks", "prompts", "results", "demonstrations", "backends",
                  "sweep"),
+    "studies": (*GROUND, "models", "tasks", "results", "demonstrations", "backends", "sweep",
+                "training"),
     "report": (*GROUND, "models", "metrics", "tasks", "prompts", "results", "demonstrations",
                "analysis"),
     "cli": (*GROUND, "models", "metrics", "tasks", "prompts", "results", "demonstrations",
-            "backends", "sweep", "analysis", "training", "report"),
+            "backends", "sweep", "analysis", "training", "studies", "report"),
 }  # fmt: skip
 """Package -> what it may import besides itself: the table of ``docs/design.md``."""
 WITHIN_GROUND = {

@@ -10,7 +10,6 @@ import typer
 
 from icl_bench.cli import options as o
 from icl_bench.cli.several import Named, do_each, finish
-from icl_bench.wording import comma_list
 
 if TYPE_CHECKING:
     from icl_bench.training.spec import FinetuneSpec
@@ -106,7 +105,7 @@ class FinetuneOptions(o.DataOptions, o.TaskOptions):
         from icl_bench.training.spec import FinetuneSpec
 
         return FinetuneSpec(
-            task=self.task, model=self.model, k=self.k, method=tuple(comma_list(self.method)),
+            task=self.task, model=self.model, k=self.k, method=self.method,
             draws=self.draws, seed=self.seed, test_size=self.test_size, data_dir=self.data_dir,
             head=self.head, validation=self.validation, epochs=self.epochs, batch=self.batch,
             learning_rate=self.learning_rate, device=self.device, dtype=self.dtype,

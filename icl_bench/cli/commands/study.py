@@ -1,0 +1,81 @@
+"""``icl-bench study``: many tasks, models and settings, as a file says."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from icl_bench.cli import options as o
+
+File = Annotated[
+    str,
+    typer.Argument(metavar="FILE", help="A YAML file, or a shipped study's name."),
+]
+
+
+PlanOnly = Annotated[
+    bool,
+    typer.Option("--plan", help="Print cells, tokens and estimated time; compute nothing."),
+]
+
+
+Only = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--only",
+        metavar="KEY=VALUES",
+        help="A part: task=, model=, setting=, select=, order=, attention=, k=, draw=; several "
+        "values with commas. Repeat it for several keys.",
+        show_default=False,
+    ),
+]
+
+
+def study(
+    file: File,
+    plan: PlanOnly = False,
+    only: Only = None,
+    results: o.Results = o.DEFAULT_RESULTS,
+    data_dir: o.DataDir = None,
+    quiet: o.Quiet = False,
+    json: o.Json = False,
+) -> None:
+    """Carry out a study: lists of tasks and models, and blocks of settings.
+
+    All of it is checked and laid out before anything is computed. Finished cells are kept: run the
+    same command again to go on. icl-bench report says which points are done, failed or missing.
+    """
+    from icl_bench.analysis.findings import read_findings
+    from icl_bench.cli.output.progress import Display
+    from icl_bench.cli.output.study import StudyDisplay, plan_records, print_plan, print_state
+    from icl_bench.cli.output.tables import print_json
+    from icl_bench.cli.output.terminal import console
+    from icl_bench.studies.file import load_study
+    from icl_bench.studies.rules import Rule, Wanted
+    from icl_bench.studies.study import Study
+
+    display = Display(quiet=quiet or json)
+    read = load_study(file, data_dir)
+    wanted = Wanted(read.exclude, Rule.parse(only) if only else None)
+    with display.preparing() as say:
+        laid_out = Study.prepare(read, wanted, say)
+    for job, reason in laid_out.left.items():
+        display.problem(f"{job}: {reason}")
+    if plan:
+        if json:
+            print_json(plan_records(laid_out))
+        else:
+            print_plan(laid_out, console())
+    else:
+        outcome = laid_out.run(results, StudyDisplay(display))
+        display.outcome(outcome, results)
+        points = read_findings(results).study_points
+        points = points[points["study"] == read.name]
+        if json:
+            print_json(points.to_dict("records"))
+        elif not quiet:
+            print_state(points, console())
+        if outcome.failed:
+            raise typer.Exit(1)
+    laid_out.require_all()

@@ -1,0 +1,125 @@
+"""A study's plan, its progress and how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from icl_bench.cli.output.plan import duration
+from icl_bench.cli.output.tables import empty_table, print_lines
+from icl_bench.studies.study import Listener
+from icl_bench.wording import counted
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Console
+
+    from icl_bench.cli.output.progress import Display
+    from icl_bench.studies.study import Part, PlannedCell, Study
+    from icl_bench.sweep.plan import Plan
+    from icl_bench.sweep.runner import Outcome, Watcher
+
+
+class StudyDisplay(Listener):
+    """Says which part of a study is at work."""
+
+    def __init__(self, display: Display) -> None:
+        self._display = display
+
+    def part_started(self, part: Part, number: int, parts: int) -> None:
+        """A line with its name, and what a user must know of it."""
+        job = part.job
+        self._display.note(f"{number} of {parts}: {job.setting}, {part.task} with {part.model}")
+        for text in part.problems():
+            self._display.note(f"  {text}")
+
+    def running(self, plan: Plan) -> AbstractContextManager[Watcher]:
+        """The bars of ``run``."""
+        return self._display.running(plan)
+
+    def note(self, text: str) -> None:
+        """As it is."""
+        self._display.note(f"  {text}")
+
+    def part_ended(self, part: Part, outcome: Outcome) -> None:
+        """How many cells of it are there."""
+        del part
+        kept = f", {len(outcome.kept):,} already there" if outcome.kept else ""
+        failed = f", {len(outcome.failed):,} failed" if outcome.failed else ""
+        self._display.note(f"  {counted(len(outcome.computed), 'cell')} computed{kept}{failed}")
+
+
+def plan_records(study: Study) -> list[dict[str, Any]]:
+    """The cells of a study as plain records."""
+    return [
+        {
+            "study": study.file.name, "setting": part.job.setting,
+            **cell.identity.spec.model_dump(), "backend": part.backend,
+            "cell": cell.identity.cell, "new_tokens": cell.tokens,
+            "seconds": None if cell.seconds is None else round(cell.seconds, 1),
+        }
+        for part in study.parts
+        for cell in part.cells()
+    ]  # fmt: skip
+
+
+def print_plan(study: Study, console: Console) -> None:
+    """A row for each part, a line for each model and engine, and the whole."""
+    table = empty_table(study.file.name)
+    for name in ("model", "backend", "setting", "task"):
+        table.add_column(name)
+    for name in ("cells", "tokens to\ncompute", "time"):
+        table.add_column(name, justify="right")
+    engines: dict[tuple[str, str], list[PlannedCell]] = {}
+    for part in study.parts:
+        cells = part.cells()
+        engines.setdefault((part.model, part.backend), []).extend(cells)
+        table.add_row(
+            part.model, part.backend, part.job.setting, part.task, f"{len(cells):,}",
+            _tokens(cells), _time(cells),
+        )  # fmt: skip
+    console.print(table)
+    every = [cell for cells in engines.values() for cell in cells]
+    notes = [f"{part.job}: {text}" for part in study.parts for text in part.problems()
+             if text.startswith("skipped")]  # fmt: skip
+    print_lines(
+        console,
+        *(f"{model} on {backend}: {_whole(cells)}" for (model, backend), cells in engines.items()),
+        *notes,
+        f"{study.file.name}: {_whole(every)}",
+    )
+
+
+def _whole(cells: Sequence[PlannedCell]) -> str:
+    tokens = sum(cell.tokens or 0 for cell in cells)
+    known = [cell.seconds for cell in cells if cell.seconds is not None]
+    about = f", about {duration(sum(known))} on this machine" if known else ""
+    rest = len(cells) - len(known)
+    without = f" without {counted(rest, 'cell')} of which it is not known" if known and rest else ""
+    return f"{counted(len(cells), 'cell')}, {tokens:,} tokens to compute{about}{without}"
+
+
+def _tokens(cells: Sequence[PlannedCell]) -> str:
+    known = [cell.tokens for cell in cells if cell.tokens is not None]
+    return f"{sum(known):,}" if known else ""
+
+
+def _time(cells: Sequence[PlannedCell]) -> str:
+    known = [cell.seconds for cell in cells if cell.seconds is not None]
+    return duration(sum(known)) if known else ""
+
+
+def print_state(points: pd.DataFrame, console: Console) -> None:
+    """How far the study is, a row for each setting with a task and model."""
+    counts = ["cells", "done", "failed", "missing"]
+    table = empty_table("")
+    for name in ("setting", "task", "model"):
+        table.add_column(name)
+    for name in counts:
+        table.add_column(name, justify="right")
+    by = ["setting", "task", "model"]
+    for key, part in points.groupby(by, sort=False)[counts]:
+        table.add_row(*map(str, key), *(f"{int(n):,}" for n in part.sum()))
+    console.print(table)
+    print_lines(console, "scores: icl-bench summary; charts and single points: icl-bench report")

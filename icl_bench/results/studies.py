@@ -1,0 +1,57 @@
+"""What studies asked for, beside the predictions: so a report can say what of one is missing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from icl_bench.errors import UserError
+from icl_bench.results.cells import slug
+from icl_bench.results.reading import warn
+from icl_bench.results.storage import Place, storage_at
+from icl_bench.results.stored_meta import StudyMeta, checked
+
+FOLDER = "_studies"
+"""Of the files, a study each; no task is called so."""
+
+
+def write_study(
+    place: Place, name: str, cells: Sequence[Mapping[str, Any]], *, whole: bool
+) -> None:
+    """Store the cells of a study: their axes, ``setting`` (the block that asks for them), ``cell``
+    (the hash) and ``variant``.
+
+    Those of a part (not ``whole``) are added to what is stored of it. Raises ``UserError`` where it
+    cannot be written.
+    """
+    storage, file = storage_at(place), f"{FOLDER}/{slug(name)}.json"
+    found = {str(cell["cell"]): dict(cell) for cell in cells}
+    if not whole:
+        before = next((study for study in read_studies(place) if study["study"] == name), None)
+        kept = {str(cell["cell"]): cell for cell in (before or {}).get("cells", ())}
+        found = {**kept, **found}
+    content = json.dumps({"study": name, "cells": list(found.values())}, ensure_ascii=False)
+    try:
+        storage.put(file, content.encode())
+    except OSError as error:
+        raise UserError(
+            f"results folder {storage.where()}: {error.strerror or error}; run the same command "
+            "again once there is space"
+        ) from None
+
+
+def read_studies(place: Place) -> list[dict[str, Any]]:
+    """Every study of a results folder: ``study``, its name, and its ``cells``.
+
+    A file that cannot be read is left out with a warning.
+    """
+    storage, found = storage_at(place), []
+    for name in sorted(storage.names(FOLDER)):
+        if not name.endswith(".json"):
+            continue
+        try:
+            found.append(checked(storage.read(name), StudyMeta))
+        except (OSError, ValueError) as error:
+            warn(f"{storage.where(name)}: cannot be read ({str(error)[:120]}); left out")
+    return found

@@ -1,0 +1,315 @@
+"""A study's file: what it may hold, and all that is wrong in one, by its lines."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.resources import files as package_files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import Field, ValidationError
+
+from icl_bench.errors import UserError
+from icl_bench.frozen import Frozen
+from icl_bench.studies.rules import Rule
+from icl_bench.sweep.options import run_spec
+from icl_bench.sweep.run_spec import RunSpec
+from icl_bench.tasks.yaml_files import locate, read_yaml
+from icl_bench.text_files import read_file
+from icl_bench.training.spec import FinetuneSpec
+from icl_bench.wording import nearest, one_line, plain, short
+
+T = TypeVar("T")
+
+RUN = frozenset(inspect.signature(run_spec).parameters) - {"task", "model"}
+"""Options of a block of prompts: those of ``icl-bench run``."""
+
+TRAINED = frozenset(FinetuneSpec.model_fields) - {"task", "model", "method", "keep"}
+"""Options of a block with ``finetune``: those of ``icl-bench finetune``."""
+
+ENGINE = RUN & {
+    "backend", "dtype", "device", "context", "pack", "tensor_parallel", "max_model_len",
+    "gpu_memory", "quantization", "kv_cache_dtype", "base_url", "tokenizer", "concurrency", "chat",
+    "system", "chat_arg",
+}  # fmt: skip
+"""Options of a model: what reads it, and how it is talked to."""
+
+BLOCK = ("name", "tasks", "models", "finetune")
+"""What a block has beside options."""
+
+EVERY = "*"
+"""In ``engines``: all models."""
+
+OPTION = re.compile(r"^--([a-z-]+)")
+
+
+class StudyFields(Frozen):
+    """The fields of a file."""
+
+    description: str = ""
+    tasks: tuple[str, ...] = Field(min_length=1)
+    models: tuple[str, ...] = Field(min_length=1)
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Of all blocks, where a block says nothing else."""
+    engines: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Options by model; ``*`` for all."""
+    settings: tuple[dict[str, Any], ...] = Field(min_length=1)
+    exclude: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Job:
+    """One block of settings with one task and one model."""
+
+    setting: str
+    task: str
+    model: str
+    options: Mapping[str, Any]
+    finetune: str | None = None
+    """Training methods, where it is not prompts."""
+    place: tuple[int | str, ...] = field(default=(), compare=False)
+    """Where its block stands in the file."""
+
+    def spec(self) -> RunSpec | FinetuneSpec:
+        """Read its options. Raises ``UserError``."""
+        try:
+            if self.finetune is None:
+                return run_spec(task=self.task, model=self.model, **self.options)
+            return FinetuneSpec(
+                task=self.task, model=self.model, method=self.finetune, **self.options
+            )
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            name = str(first["loc"][0]) if first["loc"] else ""
+            said = first["msg"].removeprefix("Value error, ")
+            raise UserError(f"--{name.replace('_', '-')} {short(first['input'])}: {said}") from None
+
+    def __str__(self) -> str:
+        return f"{self.setting}: {self.task} with {self.model}"
+
+
+@dataclass
+class Problems:
+    """All that is wrong in a file, each once, with its line."""
+
+    shown: str
+    tree: yaml.Node
+    found: dict[tuple[int, str], None] = field(default_factory=dict)
+
+    def add(self, place: Sequence[int | str], message: str) -> None:
+        """Something that is wrong at a place."""
+        self.found[self.line(place), one_line(message)] = None
+
+    def line(self, place: Sequence[int | str]) -> int:
+        """Where a place stands."""
+        return locate(self.tree, place)[1]
+
+    def attempt(self, place: Sequence[int | str], do: Callable[[], T]) -> T | None:
+        """What is done, or None where it cannot be, which is noted.
+
+        What is said of an option is noted at its line, where the place is a block that has it.
+        """
+        try:
+            return do()
+        except UserError as error:
+            at = list(place)
+            if option := OPTION.match(str(error)):
+                at.append(option[1].replace("-", "_"))
+            self.add(at, str(error))
+            return None
+
+    def refuse(self) -> None:
+        """Raise ``UserError`` with all that was found, in the order of its lines."""
+        if self.found:
+            lines = [f"{self.shown}:{line}: {said}" for line, said in sorted(self.found)]
+            raise UserError("\n".join(lines))
+
+
+@dataclass(frozen=True)
+class StudyFile:
+    """A study as its file says it."""
+
+    name: str
+    shown: str
+    fields: StudyFields
+    tree: yaml.Node
+    folder: Path | None
+    """What names that begin with a dot are relative to; None for a shipped study."""
+    data_dir: Path | None = None
+    """The folder of data sets, for blocks that name none."""
+
+    @cached_property
+    def jobs(self) -> list[Job]:
+        """Every block with each of its tasks and models, model by model."""
+        found = [job for i in range(len(self.fields.settings)) for job in self._of_block(i)]
+        models = list(dict.fromkeys(job.model for job in found))
+        return sorted(found, key=lambda job: models.index(job.model))
+
+    @cached_property
+    def exclude(self) -> tuple[Rule, ...]:
+        """The points that are left out."""
+        return tuple(Rule.read(rule) for rule in self.fields.exclude)
+
+    def place_of(self, kind: str, name: str) -> tuple[int | str, ...]:
+        """Where a task (``tasks``) or model (``models``) is named first."""
+        named: Sequence[str] = getattr(self.fields, kind)
+        if name in map(self.path, named):
+            return kind, [self.path(one) for one in named].index(name)
+        for i, block in enumerate(self.fields.settings):
+            inner = [self.path(str(one)) for one in _listed(block.get(kind, ()))]
+            if name in inner:
+                return "settings", i, kind, inner.index(name)
+        return ()
+
+    def path(self, name: str) -> str:
+        """A task's or model's name; one that begins with a dot is a path from the file's folder."""
+        if self.folder is None or not name.startswith("."):
+            return name
+        return os.path.normpath(self.folder / name) if self.folder.parts else name
+
+    def _of_block(self, number: int) -> Iterator[Job]:
+        block = self.fields.settings[number]
+        methods = block.get("finetune")
+        allowed = RUN if methods is None else TRAINED
+        own = {name: value for name, value in block.items() if name not in BLOCK}
+        for model in _listed(block.get("models", self.fields.models)):
+            given = {**self.fields.options, **self.fields.engines.get(EVERY, {}),
+                     **self.fields.engines.get(str(model), {})}  # fmt: skip
+            shared = {name: value for name, value in given.items() if name in allowed}
+            options = {name: _option(name, value) for name, value in {**shared, **own}.items()}
+            for task in _listed(block.get("tasks", self.fields.tasks)):
+                yield Job(
+                    str(block.get("name", _named(block))), self.path(str(task)),
+                    self.path(str(model)), self._with_paths(options),
+                    None if methods is None else ",".join(map(str, _listed(methods))),
+                    ("settings", number),
+                )  # fmt: skip
+
+    def _with_paths(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        found = dict(options)
+        if found.get("data_dir") is not None:
+            found["data_dir"] = Path(self.path(str(found["data_dir"])))
+        elif self.data_dir is not None:
+            found["data_dir"] = self.data_dir
+        return found
+
+
+def load_study(name_or_path: str | Path, data_dir: Path | None = None) -> StudyFile:
+    """Read a shipped study by its name, or a file by its path (ending in ``.yaml`` or ``.yml``).
+
+    ``data_dir`` is the folder of data sets, for blocks that name none. Raises ``UserError`` that
+    names all that is wrong in the file's form, a line each; what tasks, models and options say is
+    checked by :class:`icl_bench.studies.study.Study`.
+    """
+    name = os.fspath(name_or_path)
+    if name.lower().endswith((".yaml", ".yml")) or os.sep in name:
+        path = Path(name)
+        return _parse(read_file(path), name, path.stem, path.parent, data_dir)
+    shelf = _shelf()
+    if name not in shelf:
+        own = "a file of your own is given by its path, like ./mine.yaml"
+        raise UserError(f"no study {plain(name)}; {nearest(name, shelf)} ({own})")
+    return _parse(shelf[name].read_bytes(), f"studies/{name}.yaml", name, None, data_dir)
+
+
+def known_studies() -> tuple[str, ...]:
+    """Names of the studies that come with the program, sorted."""
+    return tuple(sorted(_shelf()))
+
+
+def _shelf() -> dict[str, Traversable]:
+    package = package_files("icl_bench")
+    folders: tuple[Traversable, ...] = (
+        package / "study_files",
+        Path(__file__).resolve().parents[2] / "studies",
+    )
+    folder = next((f for f in folders if f.is_dir()), None)
+    found = folder.iterdir() if folder else ()
+    return {f.name.removesuffix(".yaml"): f for f in found if f.name.endswith(".yaml")}
+
+
+def _parse(
+    raw: bytes, shown: str, name: str, folder: Path | None, data_dir: Path | None
+) -> StudyFile:
+    values, tree = read_yaml(raw, shown)
+    if not isinstance(values, dict) or tree is None:
+        what = "empty" if values is None else short(values)
+        raise UserError(f"{shown}: a study holds fields (tasks: …), and this one is {what}")
+    problems = Problems(shown, tree)
+    try:
+        fields = StudyFields.model_validate(values)
+    except ValidationError as error:
+        for one in error.errors(include_url=False):
+            problems.add(one["loc"], _said(one))
+        problems.refuse()
+        raise  # a problem each, so that this is not reached
+    _check_options(fields, problems)
+    problems.refuse()
+    return StudyFile(name, shown, fields, tree, folder, data_dir)
+
+
+def _said(error: Any) -> str:
+    where = ".".join(map(str, error["loc"]))
+    if error["type"] == "extra_forbidden":
+        return f"{where}: unknown field; {nearest(where, StudyFields.model_fields)}"
+    if error["type"] == "missing":
+        return f"{where}: is missing"
+    return f"{where}: {error['msg']}, not {short(error['input'])}"
+
+
+def _check_options(fields: StudyFields, problems: Problems) -> None:
+    """Note every name that is no option where it stands."""
+    for name in fields.options:
+        _check_name(("options", name), name, RUN | TRAINED, problems)
+    for model, options in fields.engines.items():
+        for name in options:
+            _check_name(("engines", model, name), name, ENGINE, problems)
+        models = {str(m) for b in fields.settings for m in _listed(b.get("models", ()))}
+        if model not in {EVERY, *fields.models, *models}:
+            problems.add(("engines", model), f"engines: {plain(model)} is none of the models")
+    for i, block in enumerate(fields.settings):
+        known = RUN if block.get("finetune") is None else TRAINED
+        for name in block:
+            _check_name(("settings", i, name), name, known | set(BLOCK), problems)
+        for kind in ("tasks", "models"):
+            if kind in block and not _listed(block[kind]):
+                problems.add(("settings", i, kind), f"{kind}: is empty")
+        if "k" not in block and "per_label" not in block and "k" not in fields.options:
+            problems.add(("settings", i), "a block needs k: numbers of demonstrations")
+    for i, rule in enumerate(fields.exclude):
+        problems.attempt(("exclude", i), lambda rule=rule: Rule.read(rule))  # type: ignore[misc]
+
+
+def _check_name(
+    place: Sequence[int | str], name: str, known: set[str] | frozenset[str], problems: Problems
+) -> None:
+    if name not in known:
+        problems.add(place, f"{plain(name)}: unknown option; {nearest(str(name), known)}")
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _option(name: str, value: Any) -> Any:
+    """An option's value as the command line would have it: lists with commas, numbers as text."""
+    if name in ("attention", "chat_arg"):
+        return tuple(map(str, _listed(value)))
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    if name in ("k", "per_label") and not isinstance(value, bool):
+        return str(value)
+    return value
+
+
+def _named(block: Mapping[str, Any]) -> str:
+    """What a block without a name is called: by what it chooses, or trains."""
+    chosen = block.get("finetune", block.get("select", "random"))
+    return ",".join(map(str, _listed(chosen)))
