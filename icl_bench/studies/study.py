@@ -325,17 +325,16 @@ def check(file: StudyFile, wanted: Wanted, say: Say = lambda _: None) -> list[Jo
         task = tasks[job.task]
         if task is None:
             continue
-        where, size = job.options.get("data_dir"), job.options.get("test_size")
-        if (job.task, where, size) not in sources:
-            sources.add((job.task, where, size))
-            say(f"reading {job.task}")
-            load = partial(load_data, task, data_dir=where, test_size=size)
-            problems.attempt(file.place_of("tasks", job.task), load)
         spec = problems.attempt(job.place, job.spec)
-        if isinstance(spec, RunSpec):
-            problems.attempt(job.place, partial(spec.check, task))
-        elif spec is not None:
-            problems.attempt(job.place, spec.check)
+        if spec is None:
+            continue
+        if (job.task, spec.data_dir, spec.test_size) not in sources:
+            sources.add((job.task, spec.data_dir, spec.test_size))
+            say(f"reading {job.task}")
+            load = partial(load_data, task, data_dir=spec.data_dir, test_size=spec.test_size)
+            problems.attempt(file.place_of("tasks", job.task), load)
+        able = partial(spec.check, task) if isinstance(spec, RunSpec) else spec.check
+        problems.attempt(job.place, able)
     problems.refuse()
     return jobs
 

@@ -1,0 +1,173 @@
+"""Studies laid out and carried out with a tiny model: every cell that is meant, once, and no other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.models import qwen_tokenizer, save_tiny_model, tiny_config
+
+from icl_bench import read_findings, read_results
+from icl_bench.cli import main
+from icl_bench.errors import UserError
+from icl_bench.results.studies import FOLDER, read_studies
+from icl_bench.studies.file import load_study
+from icl_bench.studies.rules import Rule, Wanted
+from icl_bench.studies.study import Engines, Listener, PromptPart, Study
+from icl_bench.sweep.sweep import Sweep
+
+STUDY = """\
+tasks: [stdlib_six]
+models: [./first, ./second]
+options: {test_size: 4, dtype: float32, draws: 2}
+settings:
+  - name: plain
+    select: [random, bm25]
+    k: [2, 4]
+    draws: 1
+  - name: shuffled
+    order: "shuffled:1"
+    k: 3
+  - name: neighbours
+    finetune: probe
+    k: 12
+    models: [./first]
+exclude:
+  - {model: second, select: bm25, k: 4}
+  - {model: second, setting: shuffled, draw: 1}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root: Path = tmp_path_factory.mktemp("study")
+    tokenizer = qwen_tokenizer()
+    for name in ("first", "second"):
+        save_tiny_model(tiny_config("llama", len(tokenizer)), root / name)
+        tokenizer.save_pretrained(root / name)
+    (root / "mine.yaml").write_text(STUDY, encoding="utf-8")
+    return root
+
+
+def prepared(folder: Path, *only: str) -> Study:
+    file = load_study(folder / "mine.yaml")
+    return Study.prepare(file, Wanted(file.exclude, Rule.parse(only) if only else None))
+
+
+EXPECTED = {
+    *(("first", select, "drawn" if select == "random" else "relevance", k, 0)
+      for select in ("random", "bm25") for k in (2, 4)),
+    ("first", "random", "shuffled:1", 3, 0), ("first", "random", "shuffled:1", 3, 1),
+    ("first", "probe", "drawn", 12, 0), ("first", "probe", "drawn", 12, 1),
+    ("second", "random", "drawn", 2, 0), ("second", "random", "drawn", 4, 0),
+    ("second", "bm25", "relevance", 2, 0), ("second", "random", "shuffled:1", 3, 0),
+}  # fmt: skip
+
+
+def asked(study: Study) -> set[tuple[Any, ...]]:
+    return {(c.model, c.select, c.order, c.k, c.draw) for part in study.parts
+            for c in (cell.identity.spec for cell in part.cells())}  # fmt: skip
+
+
+def test_what_is_laid_out_is_what_rules_leave(folder: Path):
+    assert asked(prepared(folder)) == EXPECTED
+    few = prepared(folder, "model=first", "k=2,3")
+    assert asked(few) == {one for one in EXPECTED if one[0] == "first" and one[3] in (2, 3)}
+    assert asked(prepared(folder, "setting=neighbours")) == {
+        one for one in EXPECTED if one[1] == "probe"
+    }
+    assert asked(prepared(folder, "select=bm25")) == {one for one in EXPECTED if one[1] == "bm25"}
+    with pytest.raises(UserError, match="nothing to run"):
+        prepared(folder, "model=third")
+
+
+def test_a_part_and_then_the_whole_compute_each_cell_once_and_the_report_knows(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    loaded: list[object] = []
+    load = Engines.load
+    monkeypatch.setattr(
+        Engines, "load", lambda self, part: loaded.append(part.engine) or load(self, part)
+    )
+    results = tmp_path / "results"
+    part = prepared(folder, "model=second")
+    outcome = part.run(results, Listener())
+    assert (len(outcome.computed), len(outcome.kept)) == (4, 0)
+    assert len(set(loaded)) == 1
+    points = read_findings(results).study_points
+    assert points["cells"].sum() == points["done"].sum() == 4
+    whole = prepared(folder)
+    whole.record(results)
+    points = read_findings(results).study_points
+    assert (points["cells"].sum(), points["done"].sum(), points["missing"].sum()) == (12, 4, 8)
+    outcome = whole.run(results, Listener())
+    assert (len(outcome.computed), len(outcome.kept), len(outcome.failed)) == (8, 4, 0)
+    points = read_findings(results).study_points
+    assert points["done"].sum() == 12
+    assert set(points["setting"]) == {"plain", "shuffled", "neighbours"}
+    found = read_results(results)
+    cells = found.drop_duplicates("cell")
+    there = zip(cells["model"], cells["select"], cells["order"], cells["k"], cells["draw"],
+                strict=True)  # fmt: skip
+    assert set(there) == EXPECTED
+    # the same predictions as those of a run of its own
+    job = next(one for one in whole.parts if isinstance(one, PromptPart))
+    Sweep.prepare(job.sweep.spec).run(tmp_path / "alone")
+    alone, mine = (
+        {(row.cell, row.test_id): (row.prediction, row.prompt_tokens) for row in frame.itertuples()}
+        for frame in (read_results(tmp_path / "alone"), found)
+    )
+    assert len(alone) == 16
+    assert {key: mine[key] for key in alone} == alone
+
+
+def test_a_part_asked_for_later_is_added_to_what_is_recorded(folder: Path, tmp_path: Path):
+    prepared(folder, "model=second").record(tmp_path)
+    prepared(folder, "setting=neighbours").record(tmp_path)
+    (study,) = read_studies(tmp_path)
+    assert (study["study"], len(study["cells"])) == ("mine", 6)
+    prepared(folder).record(tmp_path)
+    assert len(read_studies(tmp_path)[0]["cells"]) == 12
+
+
+def test_what_failed_is_told_with_its_reason(folder: Path, tmp_path: Path):
+    study = prepared(folder, "setting=plain", "model=first", "select=random")
+    study.record(tmp_path)
+    cells = [cell.identity for part in study.parts for cell in part.cells()]
+    mark = {"spec": cells[0].spec.model_dump(), "reason": "out of memory", "cell": cells[0].cell,
+            "variant": cells[0].variant, "facts": {}}  # fmt: skip
+    (tmp_path / f"{cells[0].name}.failed.json").parent.mkdir(parents=True)
+    (tmp_path / f"{cells[0].name}.failed.json").write_text(json.dumps(mark))
+    points = read_findings(tmp_path).study_points.set_index("k")
+    assert points.loc[cells[0].spec.k, ["failed", "reason"]].tolist() == [1, "out of memory"]
+    assert points.loc[cells[1].spec.k, ["failed", "missing"]].tolist() == [0, 1]
+
+
+def test_a_damaged_record_is_left_out_with_a_warning(folder: Path, tmp_path: Path):
+    prepared(folder, "setting=neighbours").record(tmp_path)
+    (tmp_path / FOLDER / "other.json").write_text('{"study": "other"}')
+    with pytest.warns(UserWarning, match="other.json: cannot be read"):
+        assert [one["study"] for one in read_studies(tmp_path)] == ["mine"]
+
+
+def test_the_command_plans_runs_and_says_how_far_it_is(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    def said(*words: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(["study", str(folder / "mine.yaml"), "--results", str(tmp_path / "r"), *words])
+        assert not ended.value.code
+        return capsys.readouterr().out
+
+    plan = json.loads(said("--plan", "--json"))
+    assert len(plan) == 12
+    assert not (tmp_path / "r").exists()
+    assert {one["backend"] for one in plan} == {"transformers", "training"}
+    assert all(one["new_tokens"] > 0 for one in plan if one["backend"] == "transformers")
+    assert "mine: 12 cells" in said("--plan")
+    done = said("--only", "model=second")
+    assert "plain" in done
+    states = json.loads(said("--only", "model=second", "--json"))
+    assert sum(one["done"] for one in states) == 4

@@ -1,0 +1,202 @@
+"""Study files: what they say, and that all that is wrong in one is said at once, by its lines."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from icl_bench.cli.options import SweepOptions
+from icl_bench.errors import UserError
+from icl_bench.studies.file import StudyFile, known_studies, load_study
+from icl_bench.studies.rules import Rule, Wanted
+from icl_bench.studies.study import check, names_of
+from icl_bench.sweep.options import run_spec
+from icl_bench.sweep.run_spec import RunSpec
+from icl_bench.training.spec import FinetuneSpec
+
+STUDY = """\
+tasks: [stdlib, stdlib_six]
+models: [gemma3-270m, other]
+options: {test_size: 20, k: "1,10", dtype: float32}
+engines:
+  "*": {pack: 4}
+  other: {context: 500, pack: 8}
+settings:
+  - select: [random, "hybrid:2,by=dense"]
+    order: drawn
+  - name: sorted
+    tasks: [stdlib]
+    order: [by-label, "shuffled:3"]
+    k: [5, 20]
+    draws: 2
+  - finetune: [probe, knn]
+    models: [gemma3-270m]
+    k: [40]
+"""
+
+
+def written(tmp_path: Path, text: str = STUDY) -> StudyFile:
+    (tmp_path / "mine.yaml").write_text(text, encoding="utf-8")
+    return load_study(tmp_path / "mine.yaml")
+
+
+def refused(tmp_path: Path, text: str) -> list[str]:
+    with pytest.raises(UserError) as found:
+        check(written(tmp_path, text), Wanted())
+    return str(found.value).replace(f"{tmp_path}/", "").splitlines()
+
+
+def test_each_block_is_run_with_its_tasks_and_models_model_by_model(tmp_path: Path):
+    jobs = written(tmp_path).jobs
+    names = [(job.model, job.setting, job.task) for job in jobs]
+    first, second = "random,hybrid:2,by=dense", "probe,knn"
+    assert names == [
+        ("gemma3-270m", first, "stdlib"), ("gemma3-270m", first, "stdlib_six"),
+        ("gemma3-270m", "sorted", "stdlib"),
+        ("gemma3-270m", second, "stdlib"), ("gemma3-270m", second, "stdlib_six"),
+        ("other", first, "stdlib"), ("other", first, "stdlib_six"), ("other", "sorted", "stdlib"),
+    ]  # fmt: skip
+    spec = jobs[0].spec()
+    assert isinstance(spec, RunSpec)
+    assert list(map(str, spec.select)) == ["random", "hybrid:2,by=dense"]
+    assert (spec.test_size, spec.backend.dtype, spec.backend.pack_rows) == (20, "float32", 4)
+    ordered = jobs[-1].spec()
+    assert isinstance(ordered, RunSpec)
+    assert list(map(str, ordered.order or ())) == ["by-label", "shuffled:3"]
+    assert ordered.k is not None
+    assert (ordered.k.numbers, ordered.draws) == ((5, 20), 2)
+    assert (ordered.context_tokens, ordered.backend.pack_rows) == (500, 8)
+    trained = jobs[3].spec()
+    assert isinstance(trained, FinetuneSpec)
+    # what is for prompts alone does not reach it
+    assert (trained.method, trained.test_size, trained.dtype) == (("probe", "knn"), 20, "float32")
+
+
+def test_a_run_is_read_alike_from_the_command_line_and_a_study():
+    """Every option is there, by its name and with its default."""
+    options = {field.name: field.default for field in fields(SweepOptions)}
+    said = {name: p.default for name, p in inspect.signature(run_spec).parameters.items()}
+    assert options.keys() == said.keys()
+    named = {name: value for name, value in said.items() if name not in ("task", "model")}
+    assert {name: options[name] for name in named} == named
+
+
+@pytest.mark.parametrize("name", known_studies())
+def test_a_shipped_study_can_be_read(name: str):
+    jobs = load_study(name).jobs
+    for job in jobs:
+        job.spec()
+    assert len({job.setting for job in jobs}) > 1
+
+
+def test_names_that_begin_with_a_dot_are_paths_from_the_files_folder(tmp_path: Path):
+    text = "tasks: [./t.yaml]\nmodels: [./m]\nsettings: [{k: 1, data_dir: ./data}]\n"
+    (job,) = written(tmp_path, text).jobs
+    assert (job.task, job.model) == (str(tmp_path / "t.yaml"), str(tmp_path / "m"))
+    assert job.options["data_dir"] == tmp_path / "data"
+
+
+# -- what is wrong --------------------------------------------------------------------------------
+
+
+def test_everything_that_is_wrong_is_said_at_once_with_its_line(tmp_path: Path):
+    text = """\
+tasks:
+  - stdlib
+  - stdlibb
+models:
+  - ./nowhere
+settings:
+  - k: 1
+    unconstrained: true
+    score: exact
+  - k: ten
+  - select: bm25
+    k: 5
+    order: by-label
+    draws: 0
+"""
+    said = refused(tmp_path, text)
+    assert [line.split(": ")[0] for line in said] == [
+        f"mine.yaml:{line}" for line in (3, 5, 8, 10, 14)
+    ]
+    for line, part in zip(said, (
+        "stdlibb", "nowhere", "exclude each other", "--k ten", "--draws 0",
+    ), strict=True):  # fmt: skip
+        assert part in line
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("tasks: [stdlib]\nmodels: [m]\n", 1, "settings: is missing"),
+        ("tasks: []\nmodels: [m]\nsettings: [{k: 1}]\n", 1, "tasks: "),
+        ("tasks: [t]\nmodels: [m]\nsetings: [{k: 1}]\n", 3, "did you mean settings or options"),
+        ("tasks: [t]\nmodels: [m]\nsettings:\n  - k: 1\n    slect: bm25\n", 5, "did you mean select"),
+        ("tasks: [t]\nmodels: [m]\nsettings:\n  - select: bm25\n", 4, "needs k"),
+        ("tasks: [t]\nmodels: [m]\nsettings: [{k: 1}]\nengines:\n  x: {dtype: float32}\n", 5,
+         "x is none of the models"),
+        ("tasks: [t]\nmodels: [m]\nsettings: [{k: 1}]\nengines:\n  m: {select: bm25}\n", 5,
+         "select: unknown option"),
+        ("tasks: [t]\nmodels: [m]\nsettings: [{k: 1, finetune: lora, select: bm25}]\n", 3,
+         "select: unknown option"),
+        ("tasks: [t]\nmodels: [m]\nsettings: [{k: 1}]\nexclude:\n  - {draw: 1, size: 3}\n", 5,
+         "size: is nothing to choose by"),
+        ("tasks: [t]\nmodels: [m]\nsettings: [{k: 1}]\nexclude:\n  - {}\n", 5, "names nothing"),
+    ],
+)  # fmt: skip
+def test_a_file_of_another_form_is_refused(tmp_path: Path, text: str, line: int, said: str):
+    found = refused(tmp_path, text)
+    assert any(one.startswith(f"mine.yaml:{line}: ") and said in one for one in found)
+
+
+@pytest.mark.parametrize("option", ["draws: many", "test_size: [1, 2]", "queries: none"])
+def test_a_value_of_another_kind_is_refused_at_its_line(tmp_path: Path, option: str):
+    text = f"tasks: [stdlib]\nmodels: [gemma3-270m]\nsettings:\n  - k: 1\n    {option}\n"
+    (found,) = [line for line in refused(tmp_path, text) if ":5: " in line]
+    assert option.partition(":")[0].replace("_", "-") in found
+
+
+# -- which points are meant -----------------------------------------------------------------------
+
+
+def point(**names: Any) -> dict[str, frozenset[str]]:
+    return {key: frozenset({str(value)}) for key, value in names.items()}
+
+
+def test_a_point_is_left_out_where_all_that_a_rule_names_holds():
+    wanted = Wanted((Rule.read({"select": "bm25", "k": [10, 20]}),))
+    assert not wanted(point(task="t", select="bm25", k=10))
+    assert wanted(point(task="t", select="bm25", k=5))
+    # of a part of a study it is not known yet
+    assert wanted(point(task="t", select="bm25"))
+
+
+def test_only_what_is_asked_for_is_meant():
+    wanted = Wanted(only=Rule.parse(["task=trec,nlu", "attention=grouped:3,512", "k=1,10"]))
+    assert wanted(point(task="nlu", attention="grouped:3,512", k=10))
+    assert wanted(point(task="trec"))
+    assert not wanted(point(task="samsum"))
+    assert not wanted(point(task="trec", attention="full", k=1))
+    assert not wanted(point(task="trec", attention="grouped:3,512", k=5))
+
+
+@pytest.mark.parametrize("text", ["task", "task=", "tsk=trec", "=trec", ""])
+def test_a_part_that_is_none_is_refused(text: str):
+    with pytest.raises(UserError, match="--only"):
+        Rule.parse([text])
+    with pytest.raises(UserError, match="twice"):
+        Rule.parse(["k=1", "k=2"])
+
+
+def test_a_job_is_known_by_its_files_name_too(tmp_path: Path):
+    (tmp_path / "mine.yaml").write_text("name: other\n", encoding="utf-8")
+    text = "tasks: [./t.yaml]\nmodels: [./m]\nsettings: [{k: 1, demonstrations: permuted-labels}]\n"
+    names = names_of(written(tmp_path, text).jobs[0])
+    assert {"t", str(tmp_path / "t.yaml")} <= names["task"]
+    assert "m" in names["model"]
+    assert names["demonstrations"] == {"permuted-labels"}
