@@ -166,6 +166,7 @@ FINDINGS = Registry("finding", "icl_bench.findings", {
     "teaching": "icl_bench.analysis.comparisons:TEACHING",
     "chat_gain": "icl_bench.analysis.chat:CHAT_GAIN",
     "models": "icl_bench.analysis.comparisons:MODELS",
+    "replication": "icl_bench.analysis.replication:REPLICATION",
     "label_bias": "icl_bench.analysis.label_bias:LABEL_BIAS",
     "label_frequencies": "icl_bench.analysis.label_bias:LABEL_FREQUENCIES",
     "confusions": "icl_bench.analysis.label_bias:CONFUSIONS",

@@ -1,0 +1,52 @@
+"""Points beside imported ones: the same within the interval, another, or one draw that cannot say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.predictions import AXES
+
+from icl_bench.analysis.replication import replication
+
+ROWS = 200
+FACTS = {"here": {"seed": 0, "template": "a"}, "theirs": {"imported": "published.csv"}}
+
+
+def drawn(variant: str, share: float, draws: int, seed: int, **changes: object) -> pd.DataFrame:
+    """Answers of which a share is right, with rows that are hard for everybody."""
+    rng = np.random.default_rng(seed)
+    hard = np.random.default_rng(99).normal(0, 0.1, ROWS)
+    parts = [
+        pd.DataFrame({
+            "test_id": [str(i) for i in range(ROWS)], "gold": "a", "prediction": "a",
+            "correct": rng.random(ROWS) < share + hard, "valid": True,
+        }).assign(**{**AXES, "draw": draw, "variant": variant, **changes})
+        for draw in range(draws)
+    ]  # fmt: skip
+    return pd.concat(parts, ignore_index=True)
+
+
+def test_the_same_point_agrees_and_another_does_not():
+    frame = pd.concat([
+        drawn("here", 0.7, 5, 0, k=10), drawn("theirs", 0.7, 5, 1, k=10),
+        drawn("here", 0.5, 5, 2, k=50), drawn("theirs", 0.7, 5, 3, k=50),
+        drawn("here", 0.5, 5, 4, k=100),
+    ])  # fmt: skip
+    found = replication(frame, FACTS).set_index("k")
+    assert found["agrees"].to_dict() == {10: True, 50: False}
+    assert found.loc[50, "difference"] == pytest.approx(-0.2, abs=0.04)
+    assert found["base_draws"].tolist() == [5, 5]
+    assert set(found["base_made"]) == {"imported"}
+
+
+def test_one_draw_cannot_say():
+    frame = pd.concat([drawn("here", 0.5, 1, 0, k=10), drawn("theirs", 0.7, 5, 1, k=10)])
+    found = replication(frame, FACTS)
+    assert found["agrees"].tolist() == [None]
+    assert found["withheld"].tolist() == ["one draw"]
+
+
+def test_without_an_import_there_is_nothing_to_compare_with():
+    assert replication(drawn("here", 0.5, 3, 0, k=10), FACTS).empty
+    assert replication(drawn("theirs", 0.5, 3, 0, k=10), FACTS).empty
