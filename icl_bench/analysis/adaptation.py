@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -14,6 +13,7 @@ from icl_bench.analysis.columns import Column
 from icl_bench.analysis.finding import Finding, Section
 from icl_bench.models.attention_patterns import FULL
 from icl_bench.results.perplexity_losses import read_losses
+from icl_bench.results.storage import Place
 from icl_bench.seeds import generator
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _of(sides: Mapping[tuple[str, When], _Model]) -> _Model:
                 if when == "after" and attention != str(FULL))  # fmt: skip
 
 
-def adaptation_losses(results: str | Path, model: str | None = None) -> pd.DataFrame:
+def adaptation_losses(results: Place, model: str | None = None) -> pd.DataFrame:
     """Losses of long texts before and after models were adapted to a pattern.
 
     One row for each adapted model (``adapted``), each way that it is compared with, and each range
@@ -258,9 +258,9 @@ def _in_cells(context: Context) -> Iterator[_Model]:
         yield _Model(spec["model"], fingerprint, spec["attention"], adapted)
 
 
-def _in_losses(results: str | Path) -> Iterator[tuple[_Model, dict[str, Any], np.ndarray]]:
+def _in_losses(results: Place) -> Iterator[tuple[_Model, dict[str, Any], np.ndarray]]:
     """The models whose losses of texts are stored, with the meta and losses of each file."""
-    for meta, losses in read_losses(Path(results)):
+    for meta, losses in read_losses(results):
         adapted = _adapted(meta.get("training"))
         yield _Model(meta["model"], meta["fingerprint"], meta["attention"], adapted), meta, losses
 

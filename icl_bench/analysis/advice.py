@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from icl_bench.demonstrations.selector_spec import cautions
 from icl_bench.errors import UserError
 from icl_bench.metrics.scores import ACCURACY, metrics, scored, title
 from icl_bench.results.reading import read_some
+from icl_bench.results.storage import Place
 from icl_bench.results.trained_methods import BASELINES
 from icl_bench.wording import counted, percent, plain, rounded, three_digits
 
@@ -236,7 +236,7 @@ def advise(
 
 
 def advise_folder(
-    results: Path, budget: Budget, only: Mapping[str, str] | None = None
+    results: Place, budget: Budget, only: Mapping[str, str] | None = None
 ) -> pd.DataFrame:
     """:func:`advise` on a results folder, or on what of it has these values (task, model).
 

@@ -33,6 +33,7 @@ from icl_bench.metrics.scores import COLUMNS, LARGEST_SCORE
 from icl_bench.results.cells import prediction_schema
 from icl_bench.results.exporting import origins
 from icl_bench.results.reading import EXPORT_META, read_stored
+from icl_bench.results.storage import Place
 from icl_bench.table_files import data_frame, parquet_table
 from icl_bench.text_files import read_file
 from icl_bench.wording import counted, listed, one_line, plain, short
@@ -162,7 +163,7 @@ def _known(value: Any) -> Any:
 
 def check_results(
     baseline: Path,
-    results: Path,
+    results: Place,
     tolerance: float = 0.01,
     alpha: float = 0.05,
     allow_missing: bool = False,
@@ -223,7 +224,7 @@ def _perturbations(side: Side) -> dict[str, str]:
 # -- reading ------------------------------------------------------------------------------------
 
 
-def read_folder(path: Path) -> Side:
+def read_folder(path: Place) -> Side:
     """Read a results folder. Raises ``UserError``."""
     stored = read_stored(path)
     if stored.predictions.empty:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.analysis.cell_cost import CellCost
@@ -14,6 +13,7 @@ from icl_bench.analysis.zero_shot import from_zero_shot
 from icl_bench.metrics.scores import scored
 from icl_bench.models.registry import REGISTRY
 from icl_bench.registry import FINDINGS
+from icl_bench.results.storage import Place
 from icl_bench.seeds import generator
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Context:
     stored: Stored
     base_model: str | None = None
     """What other models are compared with, by default each task's first by name."""
-    results: Path | None = None
+    results: Place | None = None
     """The folder that was read, for files beside the predictions."""
     model: str | None = None
     """The only model that is asked for."""

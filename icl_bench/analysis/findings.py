@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.analysis.context import Context
@@ -13,6 +12,7 @@ from icl_bench.analysis.summary import Summary, records, settings_of
 from icl_bench.errors import UserError
 from icl_bench.registry import FINDINGS
 from icl_bench.results.reading import read_some
+from icl_bench.results.storage import Place
 from icl_bench.wording import nearest
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Findings:
 
 
 def read_findings(
-    results: str | Path = "results",
+    results: Place = "results",
     *,
     task: str | None = None,
     model: str | None = None,
@@ -79,15 +79,15 @@ def read_findings(
     """
     wanted = {"task": task, "model": model}
     only = {name: value for name, value in wanted.items() if value is not None}
-    stored = read_some(Path(results), only)
-    return find(stored, base_model, results=Path(results), model=model)
+    stored = read_some(results, only)
+    return find(stored, base_model, results=results, model=model)
 
 
 def find(
     stored: Stored,
     base_model: str | None = None,
     *,
-    results: Path | None = None,
+    results: Place | None = None,
     model: str | None = None,
 ) -> Findings:
     """The findings of what was read of a results folder.

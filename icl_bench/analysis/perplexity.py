@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from icl_bench.analysis.columns import Column
 from icl_bench.analysis.finding import Finding, Section
 from icl_bench.analysis.statistics.paired import holm
 from icl_bench.results.perplexity_losses import read_losses
+from icl_bench.results.storage import Place
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +23,7 @@ NAMES = ["model", "attention", "dtype", "after", "length", "windows", "tokens", 
            "prefill_flops", "cache_bytes"]  # fmt: skip
 
 
-def perplexities(results: str | Path, model: str | None = None) -> pd.DataFrame:
+def perplexities(results: Place, model: str | None = None) -> pd.DataFrame:
     """Perplexity of the tokens of each range of lengths, for each model (or one) and attention.
 
     One row per model, attention, dtype and length. A range holds the tokens behind the ``after``-th
@@ -38,7 +38,7 @@ def perplexities(results: str | Path, model: str | None = None) -> pd.DataFrame:
     import pandas as pd
 
     by_model: dict[tuple[str, ...], list[tuple[dict[str, Any], np.ndarray]]] = {}
-    for meta, losses in read_losses(Path(results)):
+    for meta, losses in read_losses(results):
         key = (meta["model"], meta["fingerprint"], meta["dtype"], str(meta["length"]))
         by_model.setdefault(key, []).append((meta, losses))
     rows: list[dict[str, Any]] = []

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from icl_bench.analysis.columns import SIGNED_LIMITS, Column
 from icl_bench.analysis.comparisons import COMPARED
 from icl_bench.analysis.finding import Chart, Finding, Printed, Section
@@ -34,7 +32,7 @@ def replication(frame: pd.DataFrame, facts: Facts = NO_FACTS) -> pd.DataFrame:
                     about="draws")  # fmt: skip
     agrees = (table["ci_low"] <= 0) & (table["ci_high"] >= 0)
     known = table["withheld"].isna() & table["ci_low"].notna()
-    return table.assign(agrees=np.where(known, agrees, None))
+    return table.assign(agrees=agrees.astype(object).where(known, None))
 
 
 REPLICATION = Finding(

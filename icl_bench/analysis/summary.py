@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.analysis.columns import Column
@@ -20,6 +19,7 @@ from icl_bench.analysis.statistics.paired import NO_FACTS, Facts
 from icl_bench.analysis.zero_shot import from_zero_shot
 from icl_bench.metrics.scores import SCORES, corpus_numbers, scored, title
 from icl_bench.results.reading import read_some
+from icl_bench.results.storage import Place
 from icl_bench.seeds import generator
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def perturbed_curves(predictions: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def summarise_folder(results: Path, only: Mapping[str, str] | None = None) -> Summary:
+def summarise_folder(results: Place, only: Mapping[str, str] | None = None) -> Summary:
     """Summarise a results folder, or what of it has these values (task, model).
 
     Raises ``UserError`` where there is neither a finished nor a failed cell left.

@@ -234,9 +234,12 @@ DataDir = Annotated[
 
 
 Results = Annotated[
-    Path,
+    str,
     typer.Option(
-        "--results", metavar="DIR", help="Folder that predictions are written to and read from."
+        "--results",
+        metavar="DIR",
+        help="Folder that predictions are written to and read from, or an address like "
+        "s3://bucket/folder.",
     ),
 ]
 
@@ -450,7 +453,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but er
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
-DEFAULT_RESULTS = Path("results")
+DEFAULT_RESULTS = "results"
 
 
 @dataclass(frozen=True, kw_only=True)

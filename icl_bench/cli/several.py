@@ -12,6 +12,7 @@ import typer
 
 from icl_bench.cli.options import TaskOptions
 from icl_bench.errors import UserError
+from icl_bench.results.storage import Place
 from icl_bench.wording import comma_list
 
 
@@ -67,7 +68,7 @@ def do_each(
 
 
 def finish(
-    done: Sequence[Named], problem: UserError | None, results: Path, *, quiet: bool, json: bool
+    done: Sequence[Named], problem: UserError | None, results: Place, *, quiet: bool, json: bool
 ) -> None:
     """How ``run`` and ``finetune`` end: all JSON in one, what could not be done, failed cells.
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from icl_bench.errors import UserError
+from icl_bench.results.storage import Place
 from icl_bench.text_files import write_whole
 
 MODULES = {"altair", "jinja2", "markupsafe", "vl_convert"}
@@ -35,7 +36,7 @@ class Written:
 
 
 def write_report(
-    results: Path,
+    results: Place,
     out: Path,
     *,
     only: Mapping[str, str] | None = None,

@@ -20,6 +20,7 @@ from icl_bench.report.sections.index import sections
 from icl_bench.report.sections.panels import Missing, Section
 from icl_bench.report.tables import Table, of_names
 from icl_bench.results.reading import read_some
+from icl_bench.results.storage import Place
 from icl_bench.wording import counted
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Report:
 
 
 def make_report(
-    results: Path, only: Mapping[str, str] | None = None, data_dir: Path | None = None
+    results: Place, only: Mapping[str, str] | None = None, data_dir: Path | None = None
 ) -> Report:
     """Make the report of a results folder, or what of it has these values (task, model).
 

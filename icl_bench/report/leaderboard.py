@@ -19,6 +19,7 @@ from icl_bench.escaping import in_markdown
 from icl_bench.metrics.scores import SCORES, corpus_numbers, scored, title
 from icl_bench.results.cells import AXES, short_hash
 from icl_bench.results.reading import IMPORTED, Stored, imported_hashes, read_stored
+from icl_bench.results.storage import Place
 from icl_bench.results.trained_methods import UPPER
 from icl_bench.text_files import write_whole
 from icl_bench.wording import DASH, percent, plain
@@ -43,7 +44,7 @@ COLUMNS = (
 DIGITS = 6
 
 
-def leaderboard(results: Path) -> pd.DataFrame:
+def leaderboard(results: Place) -> pd.DataFrame:
     """One row a point of each curve, with the columns of ``COLUMNS``: by task, best first.
 
     Best is by each task's own score (``metrics.scores.scored``). ci_low and ci_high are of
@@ -102,7 +103,7 @@ def _versions(stored: Stored) -> dict[tuple[Any, ...], str]:
     return {key: ", ".join(sorted(versions)) for key, versions in found.items()}
 
 
-def _data_hashes(stored: Stored, results: Path) -> dict[str, str]:
+def _data_hashes(stored: Stored, results: Place) -> dict[str, str]:
     """Variant -> hash of the data files and test rows behind it, or of the imported file."""
     imports = {name: ", ".join(sorted(found)) for name, found in imported_hashes(results).items()}
     return imports | {

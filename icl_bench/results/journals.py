@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from icl_bench.results.cells import JOURNAL
-from icl_bench.results.storage import Place
+from icl_bench.results.storage import LocalStorage, Place, storage_at
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -139,7 +139,12 @@ class LocalJournal:
 
 
 def journals_at(place: Place) -> Journals:
-    """The journals of the results at a place. Raises ``TypeError`` for one that is no folder."""
-    if isinstance(place, str | Path):
-        return LocalJournals(Path(place))
-    raise TypeError(f"{place.where()}: say where its journals are kept")
+    """The journals of the results at a place. Raises ``TypeError`` for a storage without any."""
+    storage = storage_at(place)
+    if isinstance(storage, LocalStorage):
+        return LocalJournals(storage.root)
+    made = getattr(storage, "journals", None)
+    if made is None:
+        raise TypeError(f"{storage.where()}: say where its journals are kept")
+    found: Journals = made()
+    return found

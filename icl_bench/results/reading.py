@@ -6,7 +6,9 @@ A folder may also be any other place that :func:`icl_bench.results.storage.stora
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.errors import UserError
@@ -131,6 +133,17 @@ def read_whole(storage: Storage, name: str, rows: int | None = None) -> ResultFi
     return ResultFile(name, meta, table)
 
 
+def _each(storage: Storage, names: Iterable[str]) -> Iterator[tuple[str, Callable[[], ResultFile]]]:
+    """Each file with what reads it; side by side where files are far away."""
+    readers = getattr(storage, "readers", 1)
+    if readers == 1:
+        yield from ((name, partial(read_whole, storage, name)) for name in names)
+        return
+    with ThreadPoolExecutor(readers) as pool:
+        futures = [(name, pool.submit(read_whole, storage, name)) for name in names]
+        yield from ((name, future.result) for name, future in futures)
+
+
 def result_files(place: Place, say: Callable[[str], None]) -> Iterator[ResultFile]:
     """Whole files, those of one cell first, then imports without the cells that went before.
 
@@ -141,9 +154,9 @@ def result_files(place: Place, say: Callable[[str], None]) -> Iterator[ResultFil
         where = storage.where()
         raise UserError(f"results folder {where}: not there; run something first (icl-bench run)")
     seen: dict[tuple[Any, ...], str] = {}
-    for name in _in_order(storage.names()):
+    for name, read in _each(storage, _in_order(storage.names())):
         try:
-            file = read_whole(storage, name)
+            file = read()
         except ExportError:
             continue
         except ForeignError as problem:

@@ -9,12 +9,16 @@ Unfinished cells need more than that and have an interface of their own
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import Protocol, TypeAlias
+from urllib.parse import unquote, urlsplit
 
 from icl_bench.errors import UserError
+from icl_bench.registry import STORAGES
 from icl_bench.text_files import write_whole
+from icl_bench.wording import plain
 
 
 class Storage(Protocol):
@@ -50,6 +54,10 @@ class Storage(Protocol):
 
 Place: TypeAlias = str | Path | Storage
 """What a user or a caller may give for a results folder."""
+
+
+ADDRESS = re.compile(r"([a-z][a-z0-9+]*)://")
+"""How an address begins that is no folder's name."""
 
 
 class LocalStorage:
@@ -113,9 +121,31 @@ class LocalStorage:
         return str(self.root / name)
 
 
-def storage_at(place: Place) -> Storage:
-    """The storage at a place: a folder of this name, or what is a storage already.
+def from_file_url(url: str) -> LocalStorage:
+    """The folder of ``file:///a/folder``. Raises ``UserError``."""
+    address = urlsplit(url)
+    if address.netloc not in ("", "localhost") or not address.path:
+        raise UserError(f"--results {plain(url)}: expected file:///a/folder")
+    return LocalStorage(Path(unquote(address.path)))
 
-    Here another kind of storage is told by the name of its place, like ``s3://bucket/results``.
+
+def storage_at(place: Place) -> Storage:
+    """The storage at a place: a folder of this name, an address like ``s3://bucket/results``
+    (:data:`icl_bench.registry.STORAGES`), or what is a storage already. Raises ``UserError``.
     """
-    return LocalStorage(Path(place)) if isinstance(place, str | Path) else place
+    if isinstance(place, Path):
+        return LocalStorage(place)
+    if not isinstance(place, str):
+        return place
+    if (address := ADDRESS.match(place)) is None:
+        return LocalStorage(Path(place))
+    if address[1] not in STORAGES:
+        raise UserError(f"--results {plain(place)}: {STORAGES.unknown(address[1])}")
+    found: Storage = STORAGES[address[1]](place)
+    return found
+
+
+def folder_of(place: Place) -> Path | None:
+    """The folder at a place; None where it is none, as in object storage."""
+    storage = storage_at(place)
+    return storage.root if isinstance(storage, LocalStorage) else None

@@ -48,7 +48,7 @@ class Store:
 
     def __init__(self, place: Place, journals: Journals | None = None) -> None:
         self.storage = storage_at(place)
-        self.journals = journals_at(place) if journals is None else journals
+        self.journals = journals_at(self.storage) if journals is None else journals
 
     def prepare(self) -> None:
         """Make the folder and try to write to it. Raises ``UserError``."""

@@ -14,6 +14,7 @@ from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import UserError
 from icl_bench.models.registry import resolve
 from icl_bench.results.cells import CellSpec, Identity
+from icl_bench.results.storage import Place
 from icl_bench.results.studies import write_study
 from icl_bench.studies.file import Job, Problems, StudyFile
 from icl_bench.studies.rules import Names, Wanted
@@ -110,7 +111,7 @@ class Part(ABC):
         """What does not fit, and what a user should know."""
 
     @abstractmethod
-    def run(self, results: Path, engines: Engines, listener: Listener) -> Outcome:
+    def run(self, results: Place, engines: Engines, listener: Listener) -> Outcome:
         """Compute what is not there yet. Raises ``UserError``."""
 
     def records(self) -> Iterator[dict[str, Any]]:
@@ -157,7 +158,7 @@ class PromptPart(Part):
         skipped = [f"skipped: {problem}" for problem in self.sweep.plan.problems]
         return [*(f"note: {text}" for text in notes(self.sweep)), *skipped]
 
-    def run(self, results: Path, engines: Engines, listener: Listener) -> Outcome:
+    def run(self, results: Place, engines: Engines, listener: Listener) -> Outcome:
         """See ``Part``."""
         with listener.running(self.sweep.plan) as watcher:
             return self.sweep.run(results, watcher, partial(engines.load, self))
@@ -188,7 +189,7 @@ class TrainingPart(Part):
         """See ``Part``."""
         return [f"note: {text}" for text in self.training.notes()]
 
-    def run(self, results: Path, engines: Engines, listener: Listener) -> Outcome:
+    def run(self, results: Place, engines: Engines, listener: Listener) -> Outcome:
         """See ``Part``."""
         del engines
         return self.training.run(results, listener.note, self.wanted)
@@ -278,14 +279,14 @@ class Study:
             raise UserError(f"{len(self.left)} parts of {self.file.shown} not done, see above: "
                             f"{names}")  # fmt: skip
 
-    def record(self, results: Path) -> None:
+    def record(self, results: Place) -> None:
         """Write down what is asked for, so that a report can say what is missing. Raises
         ``UserError``.
         """
         cells = [record for part in self.parts for record in part.records()]
         write_study(results, self.file.name, cells, whole=self.wanted.only is None)
 
-    def run(self, results: Path, listener: Listener) -> Outcome:
+    def run(self, results: Place, listener: Listener) -> Outcome:
         """Carry out what is not in the results folder yet. Raises ``UserError``."""
         from icl_bench.results.store import Store
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 
 from icl_bench.backends.interface import Backend, BackendLoader
 from icl_bench.demonstrations.balanced import shots_per_label
@@ -13,6 +12,7 @@ from icl_bench.models.architecture import Architecture, architecture_of, check_f
 from icl_bench.models.registry import Model, load_tokenizer, resolve, served
 from icl_bench.models.trained import training_of
 from icl_bench.results.cells import Identity
+from icl_bench.results.storage import Place
 from icl_bench.results.store import Store
 from icl_bench.sweep.compute_cost import ComputeCost, cost_of
 from icl_bench.sweep.facts import Identities, versions
@@ -125,7 +125,7 @@ class Sweep:
         return seconds(self._architecture, rate, self.plan.cells, self._costs)
 
     def run(
-        self, results: Path, watcher: Watcher | None = None,
+        self, results: Place, watcher: Watcher | None = None,
         load: Callable[[], Backend] | None = None,
     ) -> Outcome:  # fmt: skip
         """Compute what is not in the results folder yet; ``load`` gives a backend that others use

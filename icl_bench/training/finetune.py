@@ -20,6 +20,7 @@ from icl_bench.models.trained import own_pattern
 from icl_bench.prompts.encoding import PromptSet
 from icl_bench.registry import TRAINING_METHODS
 from icl_bench.results.cells import CellSpec, Identity, Prediction
+from icl_bench.results.storage import Place
 from icl_bench.results.store import OpenCell, Store
 from icl_bench.results.trained_methods import CLASSIFIER, UPPER
 from icl_bench.sweep.facts import facts, origin, versions
@@ -83,7 +84,7 @@ class Finetuning:
     # -- cells ----------------------------------------------------------------------------------
 
     def run(
-        self, results: Path, say: Say = lambda _: None,
+        self, results: Place, say: Say = lambda _: None,
         wanted: Callable[[CellSpec], bool] = lambda _: True,
     ) -> Outcome:  # fmt: skip
         """Train what is wanted and not in the results folder yet. Raises ``UserError``."""

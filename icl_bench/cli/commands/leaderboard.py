@@ -15,7 +15,8 @@ Out = Annotated[
     typer.Option(
         "--out",
         metavar="FILE.csv",
-        help="Where to write it (leaderboard.csv in the results folder).",
+        help="Where to write it (leaderboard.csv in the results folder, or here where they "
+        "are in object storage).",
         show_default=False,
     ),
 ]
@@ -35,10 +36,11 @@ def leaderboard(
     """
     from icl_bench.cli.output.tables import print_json
     from icl_bench.report.leaderboard import as_markdown, leaderboard, records, write
+    from icl_bench.results.storage import folder_of
     from icl_bench.wording import plain
 
     table = leaderboard(results)
-    written = write(table, out or results / "leaderboard.csv")
+    written = write(table, out or (folder_of(results) or Path()) / "leaderboard.csv")
     if json:
         print_json(records(table))
     elif not quiet:

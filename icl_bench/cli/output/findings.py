@@ -17,13 +17,12 @@ from icl_bench.registry import FINDINGS
 from icl_bench.wording import DASH, p_value, percent, rounded, three_digits
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pandas as pd
     from rich.console import Console
     from rich.table import Table
 
     from icl_bench.analysis.findings import Findings
+    from icl_bench.results.storage import Place
 
 Row = Mapping[str, Any]
 
@@ -101,7 +100,7 @@ def _print(
     print_lines(console, *notes)
 
 
-def print_advice(results: Path, asked: str, only: Mapping[str, str | None], *, json: bool) -> None:
+def print_advice(results: Place, asked: str, only: Mapping[str, str | None], *, json: bool) -> None:
     """What to prompt with for a budget, with the test behind it; as JSON every point's verdict."""
     from icl_bench.analysis.advice import Budget, advise_folder, lines
     from icl_bench.analysis.summary import records

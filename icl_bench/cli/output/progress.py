@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
@@ -23,6 +22,7 @@ from icl_bench.sweep.runner import Watcher
 from icl_bench.wording import counted, percent
 
 if TYPE_CHECKING:
+    from icl_bench.results.storage import Place
     from icl_bench.sweep.plan import CellPlan, Plan
     from icl_bench.sweep.runner import Outcome
     from icl_bench.sweep.sweep import Sweep
@@ -77,7 +77,7 @@ class Display:
         with _Bar(plan, self._console) as bar:
             yield bar
 
-    def outcome(self, outcome: Outcome, results: Path) -> None:
+    def outcome(self, outcome: Outcome, results: Place) -> None:
         """How it ended."""
         reasons: dict[str, list[str]] = {}
         for spec, reason in outcome.failed.items():
@@ -101,7 +101,7 @@ class Display:
 
 
 def show_results(
-    results: Path, named: Sequence[tuple[str, str]], *, quiet: bool, json: bool
+    results: Place, named: Sequence[tuple[str, str]], *, quiet: bool, json: bool
 ) -> None:
     """Print the tables of tasks and models, as ``run`` and ``finetune`` end; JSON of several is a
     list.
