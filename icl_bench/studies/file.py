@@ -34,6 +34,13 @@ RUN = frozenset(inspect.signature(run_spec).parameters) - {"task", "model"}
 TRAINED = frozenset(FinetuneSpec.model_fields) - {"task", "model", "method", "keep"}
 """Options of a block with ``finetune``: those of ``icl-bench finetune``."""
 
+TEXTS, FLAGS = (
+    {name for name, said in inspect.signature(run_spec).parameters.items()
+     if str(said.annotation) in kinds}
+    for kinds in (("str", "str | None"), ("bool",))
+)  # fmt: skip
+"""Options that are text, and those that are yes or no."""
+
 ENGINE = RUN & {
     "backend", "dtype", "device", "context", "pack", "tensor_parallel", "max_model_len",
     "gpu_memory", "quantization", "kv_cache_dtype", "base_url", "tokenizer", "concurrency", "chat",
@@ -88,6 +95,9 @@ class Job:
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             name = str(first["loc"][0]) if first["loc"] else ""
+            name = {"context_tokens": "context", "pack_rows": "pack", "scoring": "score"}.get(
+                name, name
+            )
             said = first["msg"].removeprefix("Value error, ")
             raise UserError(f"--{name.replace('_', '-')} {short(first['input'])}: {said}") from None
 
@@ -266,18 +276,21 @@ def _said(error: Any) -> str:
 
 def _check_options(fields: StudyFields, problems: Problems) -> None:
     """Note every name that is no option where it stands."""
-    for name in fields.options:
+    for name, value in fields.options.items():
         _check_name(("options", name), name, RUN | TRAINED, problems)
+        _check_value(("options", name), name, value, problems)
     for model, options in fields.engines.items():
-        for name in options:
+        for name, value in options.items():
             _check_name(("engines", model, name), name, ENGINE, problems)
+            _check_value(("engines", model, name), name, value, problems)
         models = {str(m) for b in fields.settings for m in _listed(b.get("models", ()))}
         if model not in {EVERY, *fields.models, *models}:
             problems.add(("engines", model), f"engines: {plain(model)} is none of the models")
     for i, block in enumerate(fields.settings):
         known = RUN if block.get("finetune") is None else TRAINED
-        for name in block:
+        for name, value in block.items():
             _check_name(("settings", i, name), name, known | set(BLOCK), problems)
+            _check_value(("settings", i, name), name, value, problems)
         for kind in ("tasks", "models"):
             if kind in block and not _listed(block[kind]):
                 problems.add(("settings", i, kind), f"{kind}: is empty")
@@ -285,6 +298,14 @@ def _check_options(fields: StudyFields, problems: Problems) -> None:
             problems.add(("settings", i), "a block needs k: numbers of demonstrations")
     for i, rule in enumerate(fields.exclude):
         problems.attempt(("exclude", i), lambda rule=rule: Rule.read(rule))  # type: ignore[misc]
+
+
+def _check_value(place: Sequence[int | str], name: str, value: Any, problems: Problems) -> None:
+    """Note what a value would be taken for something else for: "no" in quotes is text, and true."""
+    if name in FLAGS and not isinstance(value, bool):
+        problems.add(place, f"{name}: expected true or false, not {short(value)}")
+    if isinstance(value, dict):
+        problems.add(place, f"{name}: expected a value, not a mapping")
 
 
 def _check_name(
@@ -304,9 +325,7 @@ def _option(name: str, value: Any) -> Any:
         return tuple(map(str, _listed(value)))
     if isinstance(value, list | tuple):
         return ",".join(map(str, value))
-    if name in ("k", "per_label") and not isinstance(value, bool):
-        return str(value)
-    return value
+    return value if value is None or name not in TEXTS else str(value)
 
 
 def _named(block: Mapping[str, Any]) -> str:

@@ -315,7 +315,8 @@ def check(file: StudyFile, wanted: Wanted, say: Say = lambda _: None) -> list[Jo
         if job.task not in tasks:
             place = file.place_of("tasks", job.task)
             tasks[job.task] = problems.attempt(place, partial(load_task, job.task))
-        source = (job.model, job.options.get("context"))
+        context = job.options.get("context")
+        source = job.model, context if isinstance(context, int) else None
         if source not in models and job.options.get("tokenizer") is None:
             say(f"looking for {job.model}")
             models[source] = problems.attempt(

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from icl_bench.cli.options import SweepOptions
 from icl_bench.errors import UserError
-from icl_bench.studies.file import StudyFile, known_studies, load_study
-from icl_bench.studies.rules import Rule, Wanted
+from icl_bench.studies.file import (
+    BLOCK,
+    RUN,
+    TRAINED,
+    StudyFields,
+    StudyFile,
+    known_studies,
+    load_study,
+)
+from icl_bench.studies.rules import KEYS, Rule, Wanted
 from icl_bench.studies.study import check, names_of
 from icl_bench.sweep.options import run_spec
 from icl_bench.sweep.run_spec import RunSpec
@@ -154,11 +167,45 @@ def test_a_file_of_another_form_is_refused(tmp_path: Path, text: str, line: int,
     assert any(one.startswith(f"mine.yaml:{line}: ") and said in one for one in found)
 
 
-@pytest.mark.parametrize("option", ["draws: many", "test_size: [1, 2]", "queries: none"])
+@pytest.mark.parametrize(
+    "option", ["draws: many", "test_size: [1, 2]", "queries: none", 'unconstrained: "no"',
+               "select: {a: 1}", "select: 5", "context: wide", "chat: 3"],
+)  # fmt: skip
 def test_a_value_of_another_kind_is_refused_at_its_line(tmp_path: Path, option: str):
     text = f"tasks: [stdlib]\nmodels: [gemma3-270m]\nsettings:\n  - k: 1\n    {option}\n"
     (found,) = [line for line in refused(tmp_path, text) if ":5: " in line]
     assert option.partition(":")[0].replace("_", "-") in found
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 2000) | st.floats(allow_nan=False)
+    | st.sampled_from(["", "1,10", "bm25", "auto", "random", "x", "lora", "*", "./t.yaml", "full"]),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(st.sampled_from([*RUN, *TRAINED, *KEYS, *BLOCK, "x", "*"]), inner, max_size=3),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@given(st.dictionaries(st.sampled_from(list(StudyFields.model_fields)), VALUES), st.data())
+@settings(max_examples=200, deadline=None)
+def test_any_file_is_read_or_refused_in_lines_of_its_own(fields: dict[str, Any], data: Any):
+    """Half of them have a form that is read, so that their options come to be read."""
+    if data.draw(st.booleans()):
+        blocks = data.draw(
+            st.lists(
+                st.dictionaries(st.sampled_from([*RUN, *TRAINED, *BLOCK]), VALUES, max_size=3),
+                min_size=1,
+                max_size=2,
+            )
+        )
+        fields |= {"tasks": ["stdlib_six"], "models": ["gemma3-270m"],
+                   "settings": [{"k": 1, **block} for block in blocks]}  # fmt: skip
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "any.yaml"
+        file.write_text(yaml.safe_dump(fields), encoding="utf-8")
+        with suppress(UserError):
+            for job in load_study(file).jobs:
+                job.spec()
 
 
 # -- which points are meant -----------------------------------------------------------------------
