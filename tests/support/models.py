@@ -123,6 +123,14 @@ def tiny_config(kind: str, vocabulary: int) -> Any:
     return AutoConfig.for_model(kind, **{**shape, **own[kind]})
 
 
+def tiny_checkpoint(folder: Path, family: str = "llama") -> Path:
+    """A folder with a tiny model of random weights and a tokenizer."""
+    tokenizer = qwen_tokenizer()
+    save_tiny_model(tiny_config(family, len(tokenizer)), folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
 def save_tiny_model(config: Any, folder: Path) -> Path:
     """Make a model of random weights from a config and save it."""
     import torch

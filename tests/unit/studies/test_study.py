@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.models import qwen_tokenizer, save_tiny_model, tiny_config
+from support.models import tiny_checkpoint
 
 from icl_bench import read_findings, read_results
 from icl_bench.cli import main
@@ -43,10 +43,8 @@ exclude:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root: Path = tmp_path_factory.mktemp("study")
-    tokenizer = qwen_tokenizer()
     for name in ("first", "second"):
-        save_tiny_model(tiny_config("llama", len(tokenizer)), root / name)
-        tokenizer.save_pretrained(root / name)
+        tiny_checkpoint(root / name)
     (root / "mine.yaml").write_text(STUDY, encoding="utf-8")
     return root
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from support.models import qwen_tokenizer, save_tiny_model, tiny_config
+from support.models import tiny_checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM
 from unit.sweep.test_vectors_of_prompts import passages_task
 
@@ -31,11 +31,7 @@ from icl_bench.training.sparse_attention import Sparsity, take_over
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder: Path = tmp_path_factory.mktemp("tiny")
-    tokenizer = qwen_tokenizer()
-    save_tiny_model(tiny_config("llama", len(tokenizer)), folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="module")

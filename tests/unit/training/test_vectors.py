@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from support.models import qwen_tokenizer, save_tiny_model, tiny_config
+from support.models import tiny_checkpoint
 from unit.sweep.test_vectors_of_prompts import passages_task
 
 from icl_bench.backends.vector_layers import Reading
@@ -35,11 +35,7 @@ from icl_bench.training.vectors import BEST, VectorTraining
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder: Path = tmp_path_factory.mktemp("tiny")
-    tokenizer = qwen_tokenizer()
-    save_tiny_model(tiny_config("llama", len(tokenizer)), folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
 
 
 def asked(tmp_path: Path, tiny: Path, **changes: Any) -> VectorSpec:
