@@ -44,7 +44,9 @@ def adaptation(finding: Finding, findings: Findings, naming: Naming) -> Drawn | 
     losses, points = _named(losses), _named(points)
     course = _named(course.assign(attention=course["pattern"], trained="after"))
     names = [*dict.fromkeys([*losses["series"], *points["series"], *course["series"]])]
-    look, panels = Look(names), []
+    shots = sorted({int(k) for k in points["k"] if k}) or [1]
+    look = Look(names, shots=(shots[0], shots[-1]), zero_shot=bool((points["k"] == 0).any()))
+    panels = []
     for (base, adapted, pattern), part in groups(losses, ["base", "adapted", "pattern"]):
         rows = part.assign(value=part["perplexity"], low=float("nan"), high=float("nan"))
         tips = [tip("series", "attention"), tip("length", "up to token", ",d"),
