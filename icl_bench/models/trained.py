@@ -36,8 +36,9 @@ def training_of(source: str) -> Trained | None:
         told = json.loads((Path(source) / LOG).read_text(encoding="utf-8"))
         names = ("seconds", "tokens", "flops", "trainable_parameters")
         about = {"method": told.get("method", "vectors"), **{name: told[name] for name in names}}
-        more = ("base", "base_fingerprint", "attention", "losses")
-        about |= {name: told[name] for name in more if name in told}
+        if about["method"] == "adaptation":
+            more = ("base", "base_fingerprint", "attention", "losses")
+            about |= {name: told[name] for name in more if name in told}
         return Trained(about, about["method"] != "vectors" or told["asked"]["train"] == "all")
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

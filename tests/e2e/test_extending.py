@@ -85,7 +85,7 @@ def test_every_kind_is_shown_in_fewer_than_twenty_lines() -> None:
     assert sorted(tomllib.loads(GROUPS)["project"]["entry-points"]) == sorted(
         r.group for r in kinds
     )
-    assert len(CODE) == len(kinds) == 9
+    assert len(CODE) == len(kinds) == 10
     for name, code in CODE.items():
         body = [line for line in code.splitlines() if line.strip()]
         imports = [line for line in body if line.startswith(("from ", "import "))]
@@ -99,6 +99,15 @@ def test_selector_order_and_pattern_of_another_package_make_cells(
     assert {curve["select"] for curve in curves} == {"random", "longest", "hybrid:2", "majority"}
     assert {curve["order"] for curve in curves} == {"drawn", "reversed"}
     assert {curve["attention"] for curve in curves} == {"full", "near:8"}
+
+
+def test_results_are_read_from_a_storage_of_another_package(
+    program: Program, results: Path, folder: Path
+) -> None:
+    (folder / "file-server").mkdir()
+    (folder / "file-server" / "run").symlink_to(results)
+    there = program("summary", "--results", "team://run", "--json")
+    assert there == program("summary", "--results", results, "--json")
 
 
 def test_points_of_a_task_are_compared_by_its_first_metric_whosever_it_is(
