@@ -72,6 +72,8 @@ class Context:
     """The folder that was read, for files beside the predictions."""
     model: str | None = None
     """The only model that is asked for."""
+    task: str | None = None
+    """The only task that is asked for."""
     _tables: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False, compare=False)
 
     def table(self, name: str) -> pd.DataFrame:

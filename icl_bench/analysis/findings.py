@@ -80,7 +80,7 @@ def read_findings(
     wanted = {"task": task, "model": model}
     only = {name: value for name, value in wanted.items() if value is not None}
     stored = read_some(results, only)
-    return find(stored, base_model, results=results, model=model)
+    return find(stored, base_model, results=results, model=model, task=task)
 
 
 def find(
@@ -89,11 +89,12 @@ def find(
     *,
     results: Place | None = None,
     model: str | None = None,
+    task: str | None = None,
 ) -> Findings:
     """The findings of what was read of a results folder.
 
     ``base_model`` is as for :func:`read_findings`; ``results`` is the folder itself, for files
-    that are no predictions, such as losses of long texts, and ``model`` the only one of these.
+    that are no predictions, such as losses of long texts, and ``model`` and ``task`` the only ones.
     Raises ``UserError`` where there is no such base model.
     """
     models = sorted(stored.predictions["model"].astype(str).unique())
@@ -101,4 +102,4 @@ def find(
         raise UserError(
             f"--base-model {base_model}: not in the results; {nearest(base_model, models)}"
         )
-    return Findings(Context(stored, base_model, results, model))
+    return Findings(Context(stored, base_model, results, model, task))

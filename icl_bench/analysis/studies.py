@@ -35,6 +35,8 @@ def study_points(context: Context) -> pd.DataFrame:
         for cell in study["cells"]:
             if context.model not in (None, cell["model"]):
                 continue
+            if context.task not in (None, cell["task"]):
+                continue
             point = {"study": study["study"], **{name: cell[name] for name in POINT[1:]}}
             row = rows.setdefault(tuple(point.values()), {
                 **point, "cells": 0, "done": 0, "failed": 0, "missing": 0, "reason": None,

@@ -61,7 +61,9 @@ def make_report(
     said = [str(one.message) for one in caught if issubclass(one.category, UserWarning)]
     for text in said:
         warnings.warn(text, stacklevel=2)
-    findings = find(stored, results=results, model=(only or {}).get("model"))
+    findings = find(
+        stored, results=results, model=(only or {}).get("model"), task=(only or {}).get("task")
+    )
     naming = Naming.of(findings.summary)
     there, missing = sections(findings, naming)
     return Report(

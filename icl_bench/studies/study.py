@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -77,10 +78,15 @@ class Engines:
     def load(self, part: PromptPart) -> Backend:
         """The backend of a part, with room for all parts that use it."""
         if self._loaded is None or self._loaded[0] != part.engine:
-            self._loaded = None  # first give its memory back
+            self.free()
             sweep, room = part.sweep, self._rooms[part.engine]
             self._loaded = part.engine, sweep.loader.load(sweep.model, sweep.task.tokenizer, room)
         return self._loaded[1]
+
+    def free(self) -> None:
+        """Give its memory back, before something else is loaded."""
+        self._loaded = None
+        gc.collect()
 
 
 @dataclass
@@ -94,17 +100,16 @@ class Part(ABC):
 
     @property
     @abstractmethod
-    def engine(self) -> object:
-        """What is loaded for it: parts with equal ones share it."""
-
-    @property
-    @abstractmethod
     def backend(self) -> str:
         """What computes it, by name."""
 
     @abstractmethod
+    def identities(self) -> list[Identity]:
+        """The cells that fit."""
+
     def cells(self) -> list[PlannedCell]:
-        """Those that fit."""
+        """The same with what they take, as far as that is known."""
+        return [PlannedCell(identity) for identity in self.identities()]
 
     @abstractmethod
     def problems(self) -> list[str]:
@@ -116,8 +121,7 @@ class Part(ABC):
 
     def records(self) -> Iterator[dict[str, Any]]:
         """What is stored of its cells."""
-        for cell in self.cells():
-            identity = cell.identity
+        for identity in self.identities():
             yield {
                 **identity.spec.model_dump(), "setting": self.job.setting, "cell": identity.cell,
                 "variant": identity.variant,
@@ -132,7 +136,7 @@ class PromptPart(Part):
 
     @cached_property
     def engine(self) -> object:
-        """The model as a backend loads it."""
+        """The model as a backend loads it: parts with equal ones share it."""
         loader = self.sweep.loader
         return loader.name, loader.spec, self.sweep.model.source
 
@@ -141,6 +145,10 @@ class PromptPart(Part):
         """See ``Part``."""
         return self.sweep.loader.name
 
+    def identities(self) -> list[Identity]:
+        """See ``Part``."""
+        return self.sweep.identities()
+
     def cells(self) -> list[PlannedCell]:
         """See ``Part``."""
         fitting = [(cell, seconds) for cell, seconds
@@ -148,7 +156,7 @@ class PromptPart(Part):
                    if cell.problem is None]  # fmt: skip
         return [
             PlannedCell(identity, cell.new_tokens, seconds)
-            for identity, (cell, seconds) in zip(self.sweep.identities(), fitting, strict=True)
+            for identity, (cell, seconds) in zip(self.identities(), fitting, strict=True)
         ]
 
     def problems(self) -> list[str]:
@@ -172,18 +180,13 @@ class TrainingPart(Part):
     wanted: Callable[[CellSpec], bool]
 
     @property
-    def engine(self) -> object:
-        """A model of its own."""
-        return None
-
-    @property
     def backend(self) -> str:
         """See ``Part``."""
         return "training"
 
-    def cells(self) -> list[PlannedCell]:
+    def identities(self) -> list[Identity]:
         """See ``Part``."""
-        return [PlannedCell(one) for one in self.training.identities() if self.wanted(one.spec)]
+        return [one for one in self.training.identities() if self.wanted(one.spec)]
 
     def problems(self) -> list[str]:
         """See ``Part``."""
@@ -191,7 +194,7 @@ class TrainingPart(Part):
 
     def run(self, results: Place, engines: Engines, listener: Listener) -> Outcome:
         """See ``Part``."""
-        del engines
+        engines.free()  # training loads a model of its own
         return self.training.run(results, listener.note, self.wanted)
 
 
@@ -238,7 +241,7 @@ class Study:
                     job, training.task.data.spec.name, training.task.model.name, training,
                     lambda cell: self.wanted({**names, **_axes(cell)}),
                 )  # fmt: skip
-                if part.cells():
+                if part.identities():
                     yield part
             return
         for narrowed in self._narrowed(spec, names):

@@ -47,6 +47,7 @@ def study(
     same command again to go on. icl-bench report says which points are done, failed or missing.
     """
     from icl_bench.analysis.findings import read_findings
+    from icl_bench.analysis.summary import records
     from icl_bench.cli.output.progress import Display
     from icl_bench.cli.output.study import StudyDisplay, plan_records, print_plan, print_state
     from icl_bench.cli.output.tables import print_json
@@ -62,6 +63,7 @@ def study(
         laid_out = Study.prepare(read, wanted, say)
     for job, reason in laid_out.left.items():
         display.problem(f"{job}: {reason}")
+    failed = False
     if plan:
         if json:
             print_json(plan_records(laid_out))
@@ -73,9 +75,10 @@ def study(
         points = read_findings(results).study_points
         points = points[points["study"] == read.name]
         if json:
-            print_json(points.to_dict("records"))
+            print_json(records(points))
         elif not quiet:
             print_state(points, console())
-        if outcome.failed:
-            raise typer.Exit(1)
+        failed = bool(outcome.failed)
     laid_out.require_all()
+    if failed:
+        raise typer.Exit(1)

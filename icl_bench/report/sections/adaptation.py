@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from icl_bench.metrics.scores import measure
 from icl_bench.models.attention_patterns import FULL
 from icl_bench.registry import FINDINGS
 from icl_bench.report import charts
-from icl_bench.report.charts import PERCENT, Look, tip
+from icl_bench.report.charts import PERCENT, tip
 from icl_bench.report.naming import attention_name
 from icl_bench.report.sections.panels import (
     LIMITS,
     Drawn,
     Panel,
     chart_rows,
+    common_look,
     file_name,
     groups,
     with_limits,
@@ -44,8 +46,7 @@ def adaptation(finding: Finding, findings: Findings, naming: Naming) -> Drawn | 
     losses, points = _named(losses), _named(points)
     course = _named(course.assign(attention=course["pattern"], trained="after"))
     names = [*dict.fromkeys([*losses["series"], *points["series"], *course["series"]])]
-    shots = sorted({int(k) for k in points["k"] if k}) or [1]
-    look = Look(names, shots=(shots[0], shots[-1]), zero_shot=bool((points["k"] == 0).any()))
+    look = replace(common_look(points), series=names)
     panels = []
     for (base, adapted, pattern), part in groups(losses, ["base", "adapted", "pattern"]):
         rows = part.assign(value=part["perplexity"], low=float("nan"), high=float("nan"))

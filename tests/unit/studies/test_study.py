@@ -130,6 +130,19 @@ def test_a_part_asked_for_later_is_added_to_what_is_recorded(folder: Path, tmp_p
     assert len(read_studies(tmp_path)[0]["cells"]) == 12
 
 
+def test_of_one_task_or_model_nothing_of_others_is_said_to_be_missing(folder: Path, tmp_path: Path):
+    part = prepared(folder, "setting=shuffled", "model=second")
+    part.run(tmp_path, Listener())
+    (file,) = (tmp_path / FOLDER).iterdir()
+    study = json.loads(file.read_text())
+    other = {**study["cells"][0], "task": "another", "cell": "0" * 12}
+    file.write_text(json.dumps({**study, "cells": [*study["cells"], other]}))
+    assert read_findings(tmp_path).study_points["missing"].sum() == 1
+    for only in ({"task": "stdlib_six"}, {"task": "stdlib_six", "model": "second"}):
+        points = read_findings(tmp_path, **only).study_points
+        assert points[["done", "missing"]].to_numpy().tolist() == [[1, 0]]
+
+
 def test_what_failed_is_told_with_its_reason(folder: Path, tmp_path: Path):
     study = prepared(folder, "setting=plain", "model=first", "select=random")
     study.record(tmp_path)
