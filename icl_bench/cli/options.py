@@ -19,6 +19,7 @@ from typing import (
 import typer
 
 if TYPE_CHECKING:
+    from icl_bench.studies.cluster import ClusterSpec
     from icl_bench.sweep.run_spec import RunSpec
 
 P = ParamSpec("P")
@@ -447,10 +448,57 @@ Concurrency = Annotated[
 ]
 
 
+On = Annotated[
+    str | None,
+    typer.Option(
+        "--on",
+        metavar="CLUSTER",
+        help="ray: shared out among the machines of this machine's Ray cluster, or processes of "
+        "this machine alone; or ray://HOST:10001.",
+        show_default=False,
+    ),
+]
+
+
+Engines = Annotated[
+    str | None,
+    typer.Option(
+        "--engines",
+        metavar="N|auto",
+        help="With --on: processes that keep a model; by default as many as there are GPUs for, "
+        "or one a machine.",
+        show_default=False,
+    ),
+]
+
+
+GpusPerEngine = Annotated[
+    float | None,
+    typer.Option(
+        "--gpus-per-engine",
+        metavar="N",
+        min=0,
+        help="With --on: GPUs of each; by default 1, or as many as --tensor-parallel says.",
+        show_default=False,
+    ),
+]
+
+
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+def cluster_of(
+    on: str | None, engines: str | None, gpus_per_engine: float | None
+) -> ClusterSpec | None:
+    """What the three options ask for; None without them. Raises ``UserError``."""
+    if on is None and engines is None and gpus_per_engine is None:
+        return None
+    from icl_bench.studies.cluster import ClusterSpec
+
+    return ClusterSpec.read(on, engines, gpus_per_engine)
 
 
 DEFAULT_RESULTS = "results"

@@ -81,6 +81,10 @@ class ChatTemplate:
                 f"{roles} turns ({first_line(error)})"
             ) from None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process needs: compiled, a template cannot be sent."""
+        return {name: value for name, value in vars(self).items() if name != "_compiled"}
+
     @cached_property
     def _compiled(self) -> jinja2.Template:
         import jinja2

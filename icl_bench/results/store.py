@@ -109,6 +109,20 @@ class Store:
         """Whether another process is computing a cell of this folder."""
         return self.journals.others_at_work()
 
+    def mark_failed(self, identity: Identity, reason: str) -> None:
+        """Mark a cell with why it cannot be computed. Raises ``UserError`` on a full disk."""
+        failure = {
+            "spec": identity.spec.model_dump(),
+            "reason": reason,
+            "cell": identity.cell,
+            "variant": identity.variant,
+        }
+        text = json.dumps(failure, ensure_ascii=False, indent=1) + "\n"
+        try:
+            self.storage.put(f"{identity.name}{FAILED}", text.encode())
+        except OSError as error:
+            raise self.unwritable(error) from None
+
     def unwritable(self, error: OSError) -> UserError:
         """What a user is told of a disk that is full, or of a folder that cannot be written."""
         if error.errno == errno.ENAMETOOLONG:
@@ -226,17 +240,7 @@ class OpenCell:
         The mark is taken away when the cell is finished after all. Raises ``UserError`` when the
         disk is full.
         """
-        failure = {
-            "spec": self.identity.spec.model_dump(),
-            "reason": reason,
-            "cell": self.identity.cell,
-            "variant": self.identity.variant,
-        }
-        text = json.dumps(failure, ensure_ascii=False, indent=1) + "\n"
-        try:
-            self.store.storage.put(f"{self.identity.name}{FAILED}", text.encode())
-        except OSError as error:
-            raise self.store.unwritable(error) from None
+        self.store.mark_failed(self.identity, reason)
 
     def _table(
         self,

@@ -84,6 +84,11 @@ class Job:
     place: tuple[int | str, ...] = field(default=(), compare=False)
     """Where its block stands in the file."""
 
+    @classmethod
+    def alone(cls, command: str, task: str, model: str) -> Job:
+        """What a command asks for that is of no study."""
+        return cls(command, task, model, {})
+
     def spec(self) -> RunSpec | FinetuneSpec:
         """Read its options. Raises ``UserError``."""
         try:

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-import gc
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import UserError
 from icl_bench.models.registry import resolve
-from icl_bench.results.cells import CellSpec, Identity
+from icl_bench.results.cells import CellSpec
 from icl_bench.results.storage import Place
 from icl_bench.results.studies import write_study
 from icl_bench.studies.file import Job, Problems, StudyFile
+from icl_bench.studies.parts import (
+    Engines,
+    Listener,
+    Part,
+    PromptPart,
+    TrainingPart,
+    share_room,
+)
 from icl_bench.studies.rules import Names, Wanted
 from icl_bench.sweep.k_values import KValues
 from icl_bench.sweep.run_spec import RunSpec
-from icl_bench.sweep.runner import Outcome, Watcher
+from icl_bench.sweep.runner import Outcome
 from icl_bench.sweep.sweep import Sweep
 from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.task_files import load_task
@@ -29,173 +35,9 @@ from icl_bench.training.finetune import Finetuning
 from icl_bench.training.spec import FinetuneSpec
 
 if TYPE_CHECKING:
-    from icl_bench.backends.interface import Backend
-    from icl_bench.sweep.plan import Plan
+    from icl_bench.studies.cluster import Cluster
 
 Say = Callable[[str], None]
-
-
-class Listener:
-    """Is told how a study goes on. This one says nothing."""
-
-    def part_started(self, part: Part, number: int, parts: int) -> None:
-        """One of the parts begins; numbers are from 1."""
-
-    def running(self, plan: Plan) -> AbstractContextManager[Watcher]:
-        """What watches the cells of a plan while they are computed."""
-        del plan
-        return nullcontext(Watcher())
-
-    def note(self, text: str) -> None:
-        """A line on a training."""
-
-    def part_ended(self, part: Part, outcome: Outcome) -> None:
-        """All its cells are done, kept or failed."""
-
-
-@dataclass(frozen=True)
-class PlannedCell:
-    """A cell of a study."""
-
-    identity: Identity
-    tokens: int | None = None
-    """Prompt tokens to compute; None for what is trained."""
-    seconds: float | None = None
-    """Estimated; None where that is not known."""
-
-
-class Engines:
-    """The backend that was loaded last: parts of one model and engine use it one after another."""
-
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self._rooms: dict[object, int] = {}
-        for part in parts:
-            if isinstance(part, PromptPart):
-                key, room = part.engine, part.sweep.room
-                self._rooms[key] = max(room, self._rooms.get(key, 0))
-        self._loaded: tuple[object, Backend] | None = None
-
-    def load(self, part: PromptPart) -> Backend:
-        """The backend of a part, with room for all parts that use it."""
-        if self._loaded is None or self._loaded[0] != part.engine:
-            self.free()
-            sweep, room = part.sweep, self._rooms[part.engine]
-            self._loaded = part.engine, sweep.loader.load(sweep.model, sweep.task.tokenizer, room)
-        return self._loaded[1]
-
-    def free(self) -> None:
-        """Give its memory back, before something else is loaded."""
-        self._loaded = None
-        gc.collect()
-
-
-@dataclass
-class Part(ABC):
-    """One block of a study with one task and model, laid out."""
-
-    job: Job
-    task: str
-    model: str
-    """As results call them."""
-
-    @property
-    @abstractmethod
-    def backend(self) -> str:
-        """What computes it, by name."""
-
-    @abstractmethod
-    def identities(self) -> list[Identity]:
-        """The cells that fit."""
-
-    def cells(self) -> list[PlannedCell]:
-        """The same with what they take, as far as that is known."""
-        return [PlannedCell(identity) for identity in self.identities()]
-
-    @abstractmethod
-    def problems(self) -> list[str]:
-        """What does not fit, and what a user should know."""
-
-    @abstractmethod
-    def run(self, results: Place, engines: Engines, listener: Listener) -> Outcome:
-        """Compute what is not there yet. Raises ``UserError``."""
-
-    def records(self) -> Iterator[dict[str, Any]]:
-        """What is stored of its cells."""
-        for identity in self.identities():
-            yield {
-                **identity.spec.model_dump(), "setting": self.job.setting, "cell": identity.cell,
-                "variant": identity.variant,
-            }  # fmt: skip
-
-
-@dataclass
-class PromptPart(Part):
-    """Of prompts."""
-
-    sweep: Sweep
-
-    @cached_property
-    def engine(self) -> object:
-        """The model as a backend loads it: parts with equal ones share it."""
-        loader = self.sweep.loader
-        return loader.name, loader.spec, self.sweep.model.source
-
-    @property
-    def backend(self) -> str:
-        """See ``Part``."""
-        return self.sweep.loader.name
-
-    def identities(self) -> list[Identity]:
-        """See ``Part``."""
-        return self.sweep.identities()
-
-    def cells(self) -> list[PlannedCell]:
-        """See ``Part``."""
-        fitting = [(cell, seconds) for cell, seconds
-                   in zip(self.sweep.plan.cells, self.sweep.estimates(), strict=True)
-                   if cell.problem is None]  # fmt: skip
-        return [
-            PlannedCell(identity, cell.new_tokens, seconds)
-            for identity, (cell, seconds) in zip(self.identities(), fitting, strict=True)
-        ]
-
-    def problems(self) -> list[str]:
-        """See ``Part``."""
-        from icl_bench.sweep.notes import notes
-
-        skipped = [f"skipped: {problem}" for problem in self.sweep.plan.problems]
-        return [*(f"note: {text}" for text in notes(self.sweep)), *skipped]
-
-    def run(self, results: Place, engines: Engines, listener: Listener) -> Outcome:
-        """See ``Part``."""
-        with listener.running(self.sweep.plan) as watcher:
-            return self.sweep.run(results, watcher, partial(engines.load, self))
-
-
-@dataclass
-class TrainingPart(Part):
-    """Of methods that learn from the examples."""
-
-    training: Finetuning
-    wanted: Callable[[CellSpec], bool]
-
-    @property
-    def backend(self) -> str:
-        """See ``Part``."""
-        return "training"
-
-    def identities(self) -> list[Identity]:
-        """See ``Part``."""
-        return [one for one in self.training.identities() if self.wanted(one.spec)]
-
-    def problems(self) -> list[str]:
-        """See ``Part``."""
-        return [f"note: {text}" for text in self.training.notes()]
-
-    def run(self, results: Place, engines: Engines, listener: Listener) -> Outcome:
-        """See ``Part``."""
-        engines.free()  # training loads a model of its own
-        return self.training.run(results, listener.note, self.wanted)
 
 
 @dataclass
@@ -237,10 +79,9 @@ class Study:
             chosen = tuple(m for m in spec.method if self.wanted({**names, **_one(select=m)}))
             if chosen:
                 training = Finetuning.prepare(spec.model_copy(update={"method": chosen}), say)
-                part = TrainingPart(
-                    job, training.task.data.spec.name, training.task.model.name, training,
-                    lambda cell: self.wanted({**names, **_axes(cell)}),
-                )  # fmt: skip
+                part = TrainingPart.of(
+                    job, training, lambda cell: self.wanted({**names, **_axes(cell)})
+                )
                 if part.identities():
                     yield part
             return
@@ -248,7 +89,7 @@ class Study:
             sweep = Sweep.prepare(narrowed, say)
             sweep = sweep.only(lambda cell: self.wanted({**names, **_axes(cell.spec)}))
             if any(group.runnable for group in sweep.plan.groups):
-                yield PromptPart(job, sweep.task.data.spec.name, sweep.model.name, sweep)
+                yield PromptPart.of(job, sweep)
 
     def _narrowed(self, spec: RunSpec, names: Names) -> list[RunSpec]:
         """Without selectors, orders, patterns and numbers of which nothing is wanted: selectors of
@@ -289,13 +130,18 @@ class Study:
         cells = [record for part in self.parts for record in part.records()]
         write_study(results, self.file.name, cells, whole=self.wanted.only is None)
 
-    def run(self, results: Place, listener: Listener) -> Outcome:
-        """Carry out what is not in the results folder yet. Raises ``UserError``."""
+    def run(self, results: Place, listener: Listener, cluster: Cluster | None = None) -> Outcome:
+        """Carry out what is not in the results folder yet: here, or on a cluster. Raises
+        ``UserError``.
+        """
         from icl_bench.results.store import Store
 
         Store(results).prepare()
         self.record(results)
-        engines, total = Engines(self.parts), Outcome()
+        if cluster is not None:
+            return cluster.run(self.parts, results, listener)
+        share_room(self.parts)
+        engines, total = Engines(), Outcome()
         for number, part in enumerate(self.parts, 1):
             listener.part_started(part, number, len(self.parts))
             outcome = part.run(results, engines, listener)

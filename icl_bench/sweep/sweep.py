@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -85,13 +86,23 @@ class Sweep:
         """The same with some of its cells alone, perhaps none."""
         groups = [PlannedGroup(group.group, [cell for cell in group.cells if wanted(cell)])
                   for group in self.plan.groups]  # fmt: skip
-        plan = Plan(self.task, [group for group in groups if group.cells])
-        return Sweep(self.spec, self.model, self.task, plan)
+        return self.of_groups([group for group in groups if group.cells])
+
+    def of_groups(self, groups: list[PlannedGroup]) -> Sweep:
+        """The same with these groups of cells alone."""
+        part = copy(self)  # with what is known of the model
+        part.plan = Plan(self.task, groups)
+        vars(part).pop("_costs", None)
+        return part
 
     def identities(self) -> list[Identity]:
         """The cells that fit, with all that decides them."""
-        identity = Identities(self.task, self.loader.identity())
-        return [identity(cell.spec) for group in self.plan.groups for cell in group.runnable]
+        return [self._identities(cell.spec)
+                for group in self.plan.groups for cell in group.runnable]  # fmt: skip
+
+    @cached_property
+    def _identities(self) -> Identities:
+        return Identities(self.task, self.loader.identity())
 
     def costs(self) -> Sequence[ComputeCost | None]:
         """What each cell of the plan takes by formula; None where it is not known."""

@@ -117,6 +117,9 @@ class FinetuneOptions(o.DataOptions, o.TaskOptions):
 def finetune(
     options: FinetuneOptions,
     results: o.Results = o.DEFAULT_RESULTS,
+    on: o.On = None,
+    engines: o.Engines = None,
+    gpus_per_engine: o.GpusPerEngine = None,
     quiet: o.Quiet = False,
     json: o.Json = False,
 ) -> None:
@@ -130,6 +133,19 @@ def finetune(
     from icl_bench.training.finetune import Finetuning
 
     display = Display(quiet=quiet or json)
+    if (cluster := o.cluster_of(on, engines, gpus_per_engine)) is not None:
+        from icl_bench.cli.clusters import run_on
+        from icl_bench.studies.file import Job
+        from icl_bench.studies.parts import TrainingPart
+
+        def lay_out(one: FinetuneOptions) -> TrainingPart:
+            with display.preparing() as say:
+                return TrainingPart.of(
+                    Job.alone("finetune", one.task, one.model), Finetuning.prepare(one.spec(), say)
+                )
+
+        run_on(cluster, options, lay_out, results, display, quiet=quiet, json=json)
+        return
 
     def train_one(one: FinetuneOptions) -> Named:
         with display.preparing() as say:

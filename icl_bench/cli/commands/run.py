@@ -10,18 +10,34 @@ from icl_bench.cli.several import Named, do_each, finish
 def run(
     options: o.SweepOptions,
     results: o.Results = o.DEFAULT_RESULTS,
+    on: o.On = None,
+    engines: o.Engines = None,
+    gpus_per_engine: o.GpusPerEngine = None,
     quiet: o.Quiet = False,
     json: o.Json = False,
 ) -> None:
     """Sweep the number of demonstrations on a task with a model.
 
     Finished cells are kept: run the same command again to go on after an interruption, or with
-    more k. Several processes may share one results folder.
+    more k. Several processes may share one results folder; --on ray starts them and shares out.
     """
     from icl_bench.cli.output.progress import Display, show_results
     from icl_bench.sweep.sweep import Sweep
 
     display = Display(quiet=quiet or json)
+    if (cluster := o.cluster_of(on, engines, gpus_per_engine)) is not None:
+        from icl_bench.cli.clusters import run_on
+        from icl_bench.studies.file import Job
+        from icl_bench.studies.parts import PromptPart
+
+        def lay_out(one: o.SweepOptions) -> PromptPart:
+            with display.preparing() as say:
+                return PromptPart.of(
+                    Job.alone("run", one.task, one.model), Sweep.prepare(one.spec(), say)
+                )
+
+        run_on(cluster, options, lay_out, results, display, quiet=quiet, json=json)
+        return
 
     def sweep_one(one: o.SweepOptions) -> Named:
         with display.preparing() as say:

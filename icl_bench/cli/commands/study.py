@@ -38,6 +38,9 @@ def study(
     only: Only = None,
     results: o.Results = o.DEFAULT_RESULTS,
     data_dir: o.DataDir = None,
+    on: o.On = None,
+    engines: o.Engines = None,
+    gpus_per_engine: o.GpusPerEngine = None,
     quiet: o.Quiet = False,
     json: o.Json = False,
 ) -> None:
@@ -52,25 +55,30 @@ def study(
     from icl_bench.cli.output.study import StudyDisplay, plan_records, print_plan, print_state
     from icl_bench.cli.output.tables import print_json
     from icl_bench.cli.output.terminal import console
+    from icl_bench.studies.cluster import connected
     from icl_bench.studies.file import load_study
     from icl_bench.studies.rules import Rule, Wanted
     from icl_bench.studies.study import Study
 
     display = Display(quiet=quiet or json)
+    cluster = o.cluster_of(on, engines, gpus_per_engine)
     read = load_study(file, data_dir)
     wanted = Wanted(read.exclude, Rule.parse(only) if only else None)
-    with display.preparing() as say:
-        laid_out = Study.prepare(read, wanted, say)
-    for job, reason in laid_out.left.items():
-        display.problem(f"{job}: {reason}")
     failed = False
+    with connected(None if plan else cluster) as machines:
+        with display.preparing() as say:
+            laid_out = Study.prepare(read, wanted, say)
+        for job, reason in laid_out.left.items():
+            display.problem(f"{job}: {reason}")
+        if not plan:
+            with StudyDisplay(display) as listener:
+                outcome = laid_out.run(results, listener, machines)
     if plan:
         if json:
             print_json(plan_records(laid_out))
         else:
             print_plan(laid_out, console())
     else:
-        outcome = laid_out.run(results, StudyDisplay(display))
         display.outcome(outcome, results)
         points = read_findings(results).study_points
         points = points[points["study"] == read.name]

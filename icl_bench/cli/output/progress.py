@@ -23,6 +23,7 @@ from icl_bench.wording import counted, percent
 
 if TYPE_CHECKING:
     from icl_bench.results.storage import Place
+    from icl_bench.studies.parts import Progress as Shared
     from icl_bench.sweep.plan import CellPlan, Plan
     from icl_bench.sweep.runner import Outcome
     from icl_bench.sweep.sweep import Sweep
@@ -76,6 +77,10 @@ class Display:
             return
         with _Bar(plan, self._console) as bar:
             yield bar
+
+    def shared_bars(self) -> SharedBars | None:
+        """Bars of a study that several processes compute; None where there is no terminal."""
+        return SharedBars(self._console) if self._live else None
 
     def outcome(self, outcome: Outcome, results: Place) -> None:
         """How it ended."""
@@ -194,3 +199,43 @@ class _Bar(Watcher):
             said.append(f"{self._computed / self._working_seconds:,.0f} tokens/s")
             said.append(f"{timedelta(seconds=round(left))} left")
         self._bar.update(self._task, advance=share, said=", ".join(said))
+
+
+class SharedBars:
+    """What engines are at, a line each; a bar over the whole study, predictions, time left."""
+
+    LINES = 8
+    """Engines that are named."""
+
+    def __init__(self, console: Console) -> None:
+        self._title, self._engines = Text(), Text()
+        self._bar = Progress(
+            TimeElapsedColumn(),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[said]}"),
+            console=console,
+        )
+        self._task = self._bar.add_task("", total=1.0, said="")
+        self._live = Live(
+            Group(self._title, self._engines, self._bar), console=console, transient=True
+        )
+        self._live.__enter__()
+
+    def show(self, state: Shared) -> None:
+        """How far it is now."""
+        starting = f", {state.starting} starting" if state.starting else ""
+        self._title.plain = (
+            f"{counted(state.engines, 'engine')} at work{starting} · "
+            f"{state.units_done:,} of {state.units:,} groups"
+        )
+        more = len(state.at_work) - self.LINES
+        lines = [f"  {visible(one)}" for one in state.at_work[: self.LINES]]
+        self._engines.plain = "\n".join([*lines, *([f"  and {more} more"] if more > 0 else [])])
+        said = f"{state.predictions_done:,} of {state.predictions:,} predictions"
+        if state.seconds_left is not None:
+            said += f", {timedelta(seconds=round(state.seconds_left))} left"
+        self._bar.update(self._task, completed=state.share, said=said)
+
+    def close(self) -> None:
+        """Take it away."""
+        self._live.__exit__(None, None, None)

@@ -8,29 +8,41 @@ from typing import TYPE_CHECKING, Any
 
 from icl_bench.cli.output.plan import duration
 from icl_bench.cli.output.tables import empty_table, print_lines
-from icl_bench.studies.study import Listener
+from icl_bench.studies.parts import Listener
 from icl_bench.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
 
-    from icl_bench.cli.output.progress import Display
-    from icl_bench.studies.study import Part, PlannedCell, Study
+    from icl_bench.cli.output.progress import Display, SharedBars
+    from icl_bench.studies.parts import Part, PlannedCell, Progress
+    from icl_bench.studies.study import Study
     from icl_bench.sweep.plan import Plan
     from icl_bench.sweep.runner import Outcome, Watcher
 
 
 class StudyDisplay(Listener):
-    """Says which part of a study is at work."""
+    """Says which part of a study is at work; on a cluster, bars for the whole of it."""
 
     def __init__(self, display: Display) -> None:
         self._display = display
+        self._bars: SharedBars | None = None
+        self._part: Part | None = None
+        """The one that was said last to begin."""
+
+    def __enter__(self) -> StudyDisplay:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bars is not None:
+            self._bars.close()
+            self._bars = None
 
     def part_started(self, part: Part, number: int, parts: int) -> None:
         """A line with its name, and what a user must know of it."""
-        job = part.job
-        self._display.note(f"{number} of {parts}: {job.setting}, {part.task} with {part.model}")
+        self._part = part
+        self._display.note(f"{number} of {parts}: {_named(part)}")
         for text in part.problems():
             self._display.note(f"  {text}")
 
@@ -42,12 +54,24 @@ class StudyDisplay(Listener):
         """As it is."""
         self._display.note(f"  {text}")
 
+    def shared_out(self, state: Progress) -> None:
+        """Bars, on a terminal."""
+        if self._bars is None:
+            self._bars = self._display.shared_bars()
+        if self._bars is not None:
+            self._bars.show(state)
+
     def part_ended(self, part: Part, outcome: Outcome) -> None:
         """How many cells of it are there."""
-        del part
         kept = f", {len(outcome.kept):,} already there" if outcome.kept else ""
         failed = f", {len(outcome.failed):,} failed" if outcome.failed else ""
-        self._display.note(f"  {counted(len(outcome.computed), 'cell')} computed{kept}{failed}")
+        which = "" if part is self._part else f"{_named(part)}: "
+        computed = counted(len(outcome.computed), "cell")
+        self._display.note(f"  {which}{computed} computed{kept}{failed}")
+
+
+def _named(part: Part) -> str:
+    return f"{part.job.setting}, {part.task} with {part.model}"
 
 
 def plan_records(study: Study) -> list[dict[str, Any]]:

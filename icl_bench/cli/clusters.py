@@ -1,0 +1,41 @@
+"""Runs and trainings on a cluster: all tasks and models are laid out, then shared out at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from icl_bench.cli.several import Named, Options, do_each, finish
+
+if TYPE_CHECKING:
+    from icl_bench.cli.output.progress import Display
+    from icl_bench.results.storage import Place
+    from icl_bench.studies.cluster import ClusterSpec
+    from icl_bench.studies.parts import Part
+
+
+def run_on(
+    cluster: ClusterSpec, options: Options, lay_out: Callable[[Options], Part], results: Place,
+    display: Display, *, quiet: bool, json: bool,
+) -> None:  # fmt: skip
+    """What ``run`` and ``finetune`` do with ``--on``. Raises ``UserError``, and ``typer.Exit`` with
+    1 where a cell failed.
+    """
+    from icl_bench.cli.output.progress import show_results
+    from icl_bench.cli.output.study import StudyDisplay
+    from icl_bench.studies.cluster import connected
+
+    with connected(cluster) as machines:
+        assert machines is not None, "a cluster is asked for"
+        parts, problem = do_each(options, lay_out, display.problem)
+        for part in parts:
+            for text in part.problems():
+                display.note(f"  {text}")
+        with StudyDisplay(display) as listener:
+            outcome = machines.run(parts, results, listener)
+    display.outcome(outcome, results)
+    failed = {(spec.task, spec.model) for spec in outcome.failed}
+    done = [Named(part.task, part.model, (part.task, part.model) in failed) for part in parts]
+    if not json:
+        show_results(results, [(one.task, one.model) for one in done], quiet=quiet, json=False)
+    finish(done, problem, results, quiet=quiet, json=json)

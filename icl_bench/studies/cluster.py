@@ -1,0 +1,74 @@
+"""Where a study is computed by several processes, as it is asked for, and what carries it out."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Protocol
+
+from icl_bench.errors import UserError
+from icl_bench.results.storage import Place
+from icl_bench.studies.parts import Listener, Part
+from icl_bench.sweep.runner import Outcome
+from icl_bench.wording import plain
+
+HERE = "ray"
+"""``--on ray``: the cluster that this machine is of, or one of this machine alone."""
+
+
+class Cluster(Protocol):
+    """Machines that compute the parts of a study together."""
+
+    def run(self, parts: Sequence[Part], results: Place, listener: Listener) -> Outcome:
+        """Carry out what is not in the results yet. Raises ``UserError``."""
+
+
+@dataclass(frozen=True)
+class ClusterSpec:
+    """What a user asks of a cluster: ``--on``, ``--engines``, ``--gpus-per-engine``."""
+
+    address: str
+    """``ray``, or ``ray://HOST:10001``."""
+    engines: int | None = None
+    """Processes that keep a model; None for as many as there is room for."""
+    gpus_per_engine: float | None = None
+    """None for what the study needs."""
+
+    @classmethod
+    def read(
+        cls, on: str | None, engines: str | None, gpus_per_engine: float | None
+    ) -> ClusterSpec | None:
+        """Of the options as they are written; None where no cluster is asked for. Raises
+        ``UserError``.
+        """
+        if on is None:
+            for name, value in (("--engines", engines), ("--gpus-per-engine", gpus_per_engine)):
+                if value is not None:
+                    raise UserError(f"{name} {value}: is of a cluster; give --on ray, too")
+            return None
+        if on != HERE and not on.startswith("ray://"):
+            raise UserError(f"--on {plain(on)}: expected ray, or ray://HOST:10001")
+        if importlib.util.find_spec("ray") is None:
+            raise UserError("--on ray: Ray is not installed; pip install 'icl-bench[ray]'")
+        number = None
+        if engines not in (None, "auto"):
+            if not (engines.isascii() and engines.isdigit() and int(engines)):
+                raise UserError(f"--engines {plain(engines)}: expected a number from 1, or auto")
+            number = int(engines)
+        if gpus_per_engine is not None and gpus_per_engine > 1 and gpus_per_engine % 1:
+            raise UserError(f"--gpus-per-engine {gpus_per_engine}: expected a whole number, or a "
+                            "share below 1")  # fmt: skip
+        return cls(on, number, gpus_per_engine)
+
+
+def connected(spec: ClusterSpec | None) -> AbstractContextManager[Cluster | None]:
+    """The cluster that is asked for, left again at the end; None where none is. Raises
+    ``UserError`` where it cannot be reached.
+    """
+    if spec is None:
+        return nullcontext()
+    from icl_bench.studies.on_ray import RayCluster
+
+    return RayCluster.connected(spec)

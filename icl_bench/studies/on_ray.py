@@ -1,0 +1,591 @@
+"""Studies on Ray: engines are actors that keep a loaded model and take units of the study.
+
+The process that starts it lays everything out, gives engines their units and counts. What an engine
+computes goes through the results folder or bucket as ever, so that nothing is lost with it: where
+one dies, another takes its unit up from what is stored.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import traceback
+import uuid
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import icl_bench
+from icl_bench.errors import UserError
+from icl_bench.results.cells import FINISHED
+from icl_bench.results.storage import LocalStorage, Place, Storage, storage_at
+from icl_bench.studies.cluster import HERE, ClusterSpec
+from icl_bench.studies.parts import Engines, Listener, Part, Progress, Unit, share_room
+from icl_bench.studies.scheduling import ATTEMPTS, Queue, length
+from icl_bench.sweep.runner import Outcome, Watcher
+from icl_bench.wording import first_line, plain
+
+if TYPE_CHECKING:
+    from icl_bench.sweep.plan import CellPlan
+
+TELL_SECONDS = 0.5
+"""How often an engine says how far it is."""
+
+LOOK_SECONDS = 0.5
+"""How often the study's own process looks, where no unit ends."""
+
+GROW_SECONDS = 5.0
+"""How often it looks whether there are more machines."""
+
+PLACE_SECONDS = 60.0
+"""After which it says that no engine has a place."""
+
+STOP_SECONDS = 20.0
+"""What engines have to put down their work in order when the study is stopped."""
+
+
+class Stopped(BaseException):
+    """The study was stopped by its user: an engine puts down its work."""
+
+
+# -- in the engines' processes ------------------------------------------------------------------
+
+
+@dataclass
+class Told:
+    """How far an engine is with its unit."""
+
+    predictions: int = 0
+    title: str = ""
+
+
+class Board:
+    """An actor where engines say how far they are, and are told to stop."""
+
+    def __init__(self) -> None:
+        self._told: dict[int, Told] = {}
+        self._stopping = False
+
+    def tell(self, ticket: int, told: Told) -> bool:
+        """How far a unit is; whether its engine is to stop."""
+        self._told[ticket] = told
+        return self._stopping
+
+    def read(self, over: Sequence[int] = ()) -> dict[int, Told]:
+        """How far units are, by ticket, without those that are ``over``."""
+        for ticket in over:
+            self._told.pop(ticket, None)
+        return self._told
+
+    def stop(self) -> None:
+        """All engines are to stop."""
+        self._stopping = True
+
+
+class _Telling(Watcher):
+    """Tells the board what an engine does."""
+
+    def __init__(self, board: Any, ticket: int) -> None:
+        self._board, self._ticket = board, ticket
+        self._told, self._last = Told(), 0.0
+
+    def cell_started(self, cell: CellPlan, already: int) -> None:
+        self._told.title = str(cell.spec)
+        self._told.predictions += already
+        self._tell()
+
+    def backend_loading(self) -> None:
+        self._told.title = "loading the model"
+        self._tell()
+
+    def predicted(self, predictions: int, computed_tokens: int) -> None:  # noqa: ARG002
+        self._told.predictions += predictions
+        self._tell()
+
+    def cell_ended(self, cell: CellPlan, outcome: str) -> None:
+        if outcome == "kept":
+            self._told.predictions += cell.queries
+        self._tell()
+
+    def _tell(self) -> None:
+        import ray
+
+        if time.monotonic() - self._last < TELL_SECONDS:
+            return
+        self._last = time.monotonic()
+        stop = False
+        with suppress(ray.exceptions.RayError):  # the board's machine went away, or comes back
+            stop = ray.get(self._board.tell.remote(self._ticket, self._told), timeout=10)
+        if stop:
+            raise Stopped
+
+
+@dataclass
+class Result:
+    """What came of a unit."""
+
+    outcome: Outcome = field(default_factory=Outcome)
+    loaded: object = None
+    """The model that the engine has now."""
+    problem: str | None = None
+    """Why the unit could not be computed."""
+    trace: str | None = None
+    """Of a fault of the program."""
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Ready:
+    """An engine is there."""
+
+    version: str
+    node: str
+    host: str
+
+
+class Engine:
+    """An actor that keeps a loaded model and computes units."""
+
+    def __init__(self, results: Place, board: Any, threads: int) -> None:
+        os.environ["OMP_NUM_THREADS"] = str(threads)  # before PyTorch is imported
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
+        self._results, self._board, self._engines = results, board, Engines()
+        self._part: tuple[int, Part] | None = None
+
+    def ready(self) -> Ready:
+        """Says who it is."""
+        import ray
+
+        from icl_bench.quiet_libraries import hush_libraries
+
+        hush_libraries()
+        context = ray.get_runtime_context()
+        return Ready(icl_bench.__version__, context.get_node_id(), os.uname().nodename)
+
+    def sees(self, token: str) -> bool:
+        """Whether a file that the study's own process wrote into the results is there."""
+        return storage_at(self._results).has(token)
+
+    def run(self, ticket: int, unit: Unit, shipped: Sequence[Any]) -> Result:
+        """Compute a unit of a part, which is ``shipped`` as a reference in a list: an engine
+        fetches each part once.
+        """
+        said: list[str] = []
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            result = self._run(ticket, unit, shipped, said)
+        texts = (str(one.message) for one in caught if one.category is UserWarning)
+        result.warnings, result.notes = tuple(dict.fromkeys(texts)), tuple(said)
+        result.loaded = self._engines.engine
+        return result
+
+    def _run(self, ticket: int, unit: Unit, shipped: Sequence[Any], said: list[str]) -> Result:
+        try:
+            part = self._fetched(unit, shipped)
+            if problem := part.differs():
+                return Result(problem=f"on {os.uname().nodename}: {problem}; {SAME}")
+            watcher = _Telling(self._board, ticket)
+            return Result(part.run_unit(unit.number, self._results, self._engines, watcher,
+                                        said.append))  # fmt: skip
+        except Stopped:
+            return Result()
+        except UserError as error:
+            return Result(problem=str(error))
+        except Exception as error:
+            self._engines.free()
+            return Result(
+                problem=f"{type(error).__name__}: {first_line(error)}", trace=traceback.format_exc()
+            )
+
+    def _fetched(self, unit: Unit, shipped: Sequence[Any]) -> Part:
+        import ray
+
+        if self._part is None or self._part[0] != unit.part:
+            self._part = None
+            self._part = unit.part, ray.get(shipped[0])
+        return self._part[1]
+
+
+SAME = "say --dtype and --device, so that all machines compute the same"
+
+
+# -- in the study's own process -----------------------------------------------------------------
+
+
+@dataclass
+class _Worker:
+    """An engine as the study's own process knows it."""
+
+    handle: Any
+    future: Any
+    """Of what it does now."""
+    node: str = ""
+    host: str = ""
+    loaded: object = None
+    given: tuple[int, Unit] | None = None
+    """The unit that it computes, and the queue's ticket of it."""
+    started: bool = False
+
+
+@dataclass
+class RayCluster:
+    """A Ray cluster that this process has reached."""
+
+    spec: ClusterSpec
+
+    @classmethod
+    @contextmanager
+    def connected(cls, spec: ClusterSpec) -> Iterator[RayCluster]:
+        """Reach it, or start one on this machine, and leave it at the end. Raises ``UserError``."""
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        import ray
+
+        was_there = ray.is_initialized()
+        if not was_there:
+            _connect(spec)
+        try:
+            cluster = cls(spec)
+            cluster._check()
+            yield cluster
+        finally:
+            if not was_there:
+                ray.shutdown()
+
+    # -- what there is --------------------------------------------------------------------------
+
+    def _check(self, gpus: float | None = None) -> None:
+        """Raise ``UserError`` where no machine has what one engine is to have."""
+        wanted = self.spec.gpus_per_engine if gpus is None else gpus
+        most = max((node.get("GPU", 0.0) for node in _nodes()), default=0.0)
+        if wanted and wanted > most:
+            has = f"has {most:g} GPUs at most" if most else "has no GPU"
+            raise UserError(
+                f"--gpus-per-engine {wanted:g}: of this Ray, a machine {has}; start workers with "
+                "GPUs (ray start --num-gpus), or ask for fewer"
+            )
+
+    def gpus_for(self, parts: Sequence[Part]) -> float:
+        """Of each engine. Raises ``UserError`` where that is not enough for a part."""
+        needed = max((part.gpus for part in parts), default=1)
+        most = max((node.get("GPU", 0.0) for node in _nodes()), default=0.0)
+        given = self.spec.gpus_per_engine
+        if given is None:
+            given = float(needed) if most else 0.0
+            self._check(given)
+        elif given < needed > 1:
+            raise UserError(
+                f"--gpus-per-engine {given:g}: --tensor-parallel {needed} needs {needed} of them"
+            )
+        return given
+
+    def room_for_engines(self, gpus: float) -> int:
+        """How many engines there is room for: by GPUs, or one a machine."""
+        nodes = _nodes()
+        if gpus:
+            return sum(int(node.get("GPU", 0.0) / gpus + 1e-6) for node in nodes)
+        return sum(node.get("CPU", 0.0) > 0 for node in nodes)
+
+    # -- the study ------------------------------------------------------------------------------
+
+    def run(self, parts: Sequence[Part], results: Place, listener: Listener) -> Outcome:
+        """See ``Cluster``."""
+        share_room(parts)
+        for part in parts:
+            part.settle()
+        return _Run(self, list(parts), _anywhere(results), listener).run()
+
+
+def _connect(spec: ClusterSpec) -> None:
+    import ray
+
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if spec.address != HERE:
+        try:
+            ray.init(spec.address, **quiet)
+        except Exception as error:  # Ray's client raises many kinds, and gRPC's own
+            raise UserError(
+                f"--on {plain(spec.address)}: cannot be reached ({first_line(error)}); is it "
+                "ray://HOST:10001 of a cluster that was started with ray start --head?"
+            ) from None
+        return
+    try:
+        ray.init("auto", **quiet)
+    except ConnectionError as error:
+        if address := os.environ.get("RAY_ADDRESS"):
+            raise UserError(
+                f"--on ray: RAY_ADDRESS {plain(address)} cannot be reached ({first_line(error)})"
+            ) from None
+        # nothing of this machine's is open to others
+        ray.init(include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
+
+
+def _alive() -> list[dict[str, Any]]:
+    """The machines that are there."""
+    import ray
+
+    return [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+
+
+def _nodes() -> list[Mapping[str, float]]:
+    """What each of them has."""
+    return [node["Resources"] for node in _alive()]
+
+
+def _anywhere(results: Place) -> Place:
+    """A results folder by a name that holds in other processes."""
+    if isinstance(results, str | Path):
+        storage = storage_at(results)
+        return storage.root.resolve() if isinstance(storage, LocalStorage) else results
+    return results
+
+
+@dataclass
+class _Run:
+    """One study on the cluster."""
+
+    cluster: RayCluster
+    parts: list[Part]
+    results: Place
+    listener: Listener
+    workers: list[_Worker] = field(default_factory=list)
+    outcome: Outcome = field(default_factory=Outcome)
+
+    def __post_init__(self) -> None:
+        self._units = [unit for i, part in enumerate(self.parts) for unit in part.units(i)]
+        self._queue = Queue.of(self._units)
+        self._left = Counter(unit.part for unit in self._units)
+        self._by_part = [Outcome() for _ in self.parts]
+        self._units_done = self._predictions = self._starts_failed = 0
+        self._computed = self._kept = 0.0
+        self._since = self._last_note = time.monotonic()
+        self._over: list[int] = []
+        """Tickets whose places on the board are to be cleared."""
+        self._gpus = self.cluster.gpus_for(self.parts)
+        self._board: Any = None
+
+    def run(self) -> Outcome:
+        """Compute it all; what is loaded and started goes at the end, whatever that is."""
+        import ray
+
+        self._shipped = [ray.put(part) for part in self.parts]
+        self._board = ray.remote(Board).options(num_cpus=0, max_restarts=-1).remote()
+        storage = storage_at(self.results)
+        self._token = f"_studies/{uuid.uuid4().hex}.seen"
+        storage.put(self._token, b"icl-bench looks whether all machines see this\n")
+        try:
+            self._loop()
+        except BaseException:
+            self._stop()
+            raise
+        finally:
+            for actor in [*(worker.handle for worker in self.workers), self._board]:
+                with suppress(ray.exceptions.RayError):
+                    ray.kill(actor)
+            with suppress(OSError):
+                storage.delete(self._token)
+        return self.outcome
+
+    def _loop(self) -> None:
+        import ray
+
+        looked = 0.0
+        while len(self._queue):
+            if time.monotonic() - looked > GROW_SECONDS or not self.workers:
+                self._grow()
+                looked = time.monotonic()
+            futures = {worker.future: worker for worker in self.workers if worker.future}
+            ready, _ = ray.wait(list(futures), num_returns=len(futures), timeout=0)
+            if not ready:
+                ready, _ = ray.wait(list(futures), timeout=LOOK_SECONDS)
+            for future in ready:
+                self._ended(futures[future], future)
+            for worker in self.workers:
+                if worker.started and worker.future is None:
+                    self._give(worker)
+            self._say()
+
+    # -- engines --------------------------------------------------------------------------------
+
+    def _grow(self) -> None:
+        """Start engines for which there is room and work."""
+        import ray
+
+        wanted = self.cluster.spec.engines or self.cluster.room_for_engines(self._gpus)
+        wanted = min(max(1, wanted), len(self._queue))
+        nodes = _nodes()
+        share = min((node.get("CPU", 1.0) for node in nodes), default=1.0)
+        each_node = -(-wanted // max(1, len(nodes)))
+        cpus = max(0.01, min(share, share / each_node))
+        while len(self.workers) < wanted:
+            options = {"num_cpus": cpus, "num_gpus": self._gpus, "scheduling_strategy": "SPREAD"}
+            handle: Any = ray.remote(Engine).options(**options).remote(
+                self.results, self._board, max(1, int(cpus))
+            )  # fmt: skip
+            self.workers.append(_Worker(handle, handle.ready.remote()))
+
+    def _give(self, worker: _Worker) -> None:
+        """The next unit, if one waits."""
+        taken = self._queue.take(worker.loaded)
+        if taken is None:
+            return
+        worker.given = ticket, unit = taken
+        worker.future = worker.handle.run.remote(ticket, unit, [self._shipped[unit.part]])
+
+    def _ended(self, worker: _Worker, future: Any) -> None:
+        """An engine is there, has done its unit, or died."""
+        import ray
+
+        worker.future = None
+        try:
+            found = ray.get(future)
+        except ray.exceptions.RayActorError as error:
+            self._died(worker, error)
+            return
+        if isinstance(found, Ready):
+            self._welcome(worker, found)
+            return
+        assert worker.given is not None, "only what was given comes back"
+        ticket, unit = worker.given
+        worker.given = None
+        self._over.append(ticket)
+        worker.loaded = found.loaded
+        for text in found.warnings:
+            warnings.warn(text, stacklevel=1)
+        for text in found.notes:
+            self.listener.note(text)
+        if found.problem is None:
+            self._queue.done(ticket)
+            self._finished(unit, found.outcome)
+            return
+        if found.trace:
+            self.listener.note(found.trace)
+        self._failed(ticket, unit, found.problem)
+
+    def _welcome(self, worker: _Worker, ready: Ready) -> None:
+        import ray
+
+        if ready.version != icl_bench.__version__:
+            raise UserError(
+                f"--on ray: {ready.host} has icl-bench {ready.version}, and this is "
+                f"{icl_bench.__version__}; install the same everywhere"
+            )
+        try:
+            seen = ray.get(worker.handle.sees.remote(self._token))
+        except ray.exceptions.RayActorError as error:
+            self._died(worker, error)
+            return
+        if not seen:
+            raise UserError(
+                f"--results {storage_at(self.results).where()}: {ready.host} has no such folder, "
+                "or another of this name; give one that all machines share, or a bucket"
+            )
+        worker.node, worker.host, worker.started = ready.node, ready.host, True
+
+    def _died(self, worker: _Worker, error: Exception) -> None:
+        """An engine is gone, and so may be its machine."""
+        import ray
+
+        self.workers.remove(worker)
+        with suppress(Exception):
+            ray.kill(worker.handle)
+        why = _why(error)
+        if worker.given is None:
+            if not self._has_started:
+                self._starts_failed += 1
+                if self._starts_failed >= ATTEMPTS:
+                    raise UserError(f"--on ray: no engine starts ({why})")
+            return
+        ticket, unit = worker.given
+        self._over.append(ticket)
+        if worker.node not in {node["NodeID"] for node in _alive()}:
+            self.listener.note(f"{worker.host} went away; {unit.title} is taken up again")
+            self._queue.returned(ticket)
+            return
+        self._failed(ticket, unit, f"its process died ({why})")
+
+    @property
+    def _has_started(self) -> bool:
+        return any(worker.started for worker in self.workers) or self._units_done > 0
+
+    # -- units ----------------------------------------------------------------------------------
+
+    def _failed(self, ticket: int, unit: Unit, why: str) -> None:
+        if not self._queue.failed(ticket, self._cells_done(unit)):
+            self.listener.note(f"{unit.title}: {why}; tried again")
+            return
+        reason = f"failed {ATTEMPTS} times: {why}"
+        self.listener.note(f"{unit.title}: given up: {reason}")
+        part = self.parts[unit.part]
+        self._finished(unit, part.give_up(unit.number, self.results, reason))
+
+    def _cells_done(self, unit: Unit) -> int:
+        storage: Storage = storage_at(self.results)
+        identities = self.parts[unit.part].identities_of(unit.number)
+        return sum(storage.has(f"{identity.name}{FINISHED}") for identity in identities)
+
+    def _finished(self, unit: Unit, outcome: Outcome) -> None:
+        self._units_done += 1
+        self._predictions += unit.predictions
+        if outcome.computed:
+            self._computed += length(unit)
+        else:
+            self._kept += length(unit)
+        self.outcome.add(outcome)
+        self._by_part[unit.part].add(outcome)
+        self._left[unit.part] -= 1
+        if not self._left[unit.part]:
+            self.listener.part_ended(self.parts[unit.part], self._by_part[unit.part])
+
+    def _say(self) -> None:
+        """Tell how far it all is."""
+        import ray
+
+        told: dict[int, Told] = {}
+        with suppress(ray.exceptions.RayError):
+            told = ray.get(self._board.read.remote(self._over), timeout=10)
+            self._over.clear()
+        predictions = sum(unit.predictions for unit in self._units)
+        now = self._predictions + sum(one.predictions for one in told.values())
+        at_work = [worker.given for worker in self.workers if worker.given is not None]
+        computed, titles = self._computed, []
+        for ticket, unit in at_work:
+            seen = told.get(ticket, Told())
+            computed += length(unit) * seen.predictions / unit.predictions
+            titles.append(seen.title or unit.title)
+        whole = sum(map(length, self._units)) - self._kept
+        share = min(1.0, computed / whole) if whole else 1.0
+        elapsed = time.monotonic() - self._since
+        self.listener.shared_out(Progress(
+            len(at_work), sum(not worker.started for worker in self.workers), len(self._units),
+            self._units_done, predictions, min(now, predictions), share,
+            elapsed * (1 - share) / share if share > 0.01 else None, tuple(titles),
+        ))  # fmt: skip
+        if at_work:
+            self._last_note = time.monotonic()
+        elif time.monotonic() - self._last_note > PLACE_SECONDS:
+            self._last_note = time.monotonic()
+            self.listener.note("no engine has a place yet: what Ray has is taken, or its workers "
+                               "are gone")  # fmt: skip
+
+    def _stop(self) -> None:
+        """Let engines put down their work, so that their cells are free at once."""
+        import ray
+
+        futures = [worker.future for worker in self.workers if worker.given is not None]
+        with suppress(Exception, KeyboardInterrupt):
+            ray.get(self._board.stop.remote(), timeout=5)
+            ray.wait([f for f in futures if f], num_returns=len(futures), timeout=STOP_SECONDS)
+
+
+def _why(error: Exception) -> str:
+    """What Ray says of an engine's end, in a few words."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines[1:] if ":" not in line.split(" ")[0]]
+    return (told or lines or [type(error).__name__])[-1][:200]
