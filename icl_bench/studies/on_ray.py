@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import time
 import traceback
 import uuid
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import icl_bench
 from icl_bench.errors import UserError
 from icl_bench.results.cells import FINISHED
-from icl_bench.results.storage import LocalStorage, Place, Storage, storage_at
+from icl_bench.results.storage import ADDRESS, Place, Storage, storage_at
 from icl_bench.studies.cluster import HERE, ClusterSpec
 from icl_bench.studies.parts import Engines, Listener, Part, Progress, Unit, share_room
 from icl_bench.studies.scheduling import ATTEMPTS, Queue, length
@@ -339,10 +340,9 @@ def _nodes() -> list[Mapping[str, float]]:
 
 
 def _anywhere(results: Place) -> Place:
-    """A results folder by a name that holds in other processes."""
-    if isinstance(results, str | Path):
-        storage = storage_at(results)
-        return storage.root.resolve() if isinstance(storage, LocalStorage) else results
+    """A results folder by a name that holds in other processes; an address does anyway."""
+    if isinstance(results, Path) or (isinstance(results, str) and not ADDRESS.match(results)):
+        return Path(results).resolve()
     return results
 
 
@@ -395,7 +395,7 @@ class _Run:
     def _loop(self) -> None:
         import ray
 
-        looked = 0.0
+        looked = said = 0.0
         while len(self._queue):
             if time.monotonic() - looked > GROW_SECONDS or not self.workers:
                 self._grow()
@@ -409,7 +409,9 @@ class _Run:
             for worker in self.workers:
                 if worker.started and worker.future is None:
                     self._give(worker)
-            self._say()
+            if time.monotonic() - said > TELL_SECONDS:
+                self._say()
+                said = time.monotonic()
 
     # -- engines --------------------------------------------------------------------------------
 
@@ -586,6 +588,8 @@ class _Run:
 
 def _why(error: Exception) -> str:
     """What Ray says of an engine's end, in a few words."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines[1:] if ":" not in line.split(" ")[0]]
-    return (told or lines or [type(error).__name__])[-1][:200]
+    said = str(error)
+    if detail := re.search(r"Worker exit detail: ([^.\n]+)", said):
+        return detail[1]
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return (lines or [type(error).__name__])[-1][:200]

@@ -1,4 +1,4 @@
-"""The parts of a study, each a block of settings with a task and model, and how one computes them."""
+"""The parts of a study, each a block of settings with a task and model, and their computing."""
 
 from __future__ import annotations
 

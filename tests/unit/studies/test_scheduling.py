@@ -1,0 +1,90 @@
+"""Which unit comes next, and when one is given up."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icl_bench.studies.parts import Unit
+from icl_bench.studies.scheduling import Queue
+
+
+def unit(number: int, engine: str = "a", seconds: float | None = 1.0) -> Unit:
+    return Unit(0, number, f"unit {number}", engine, 2, 10, seconds)
+
+
+def numbers(queue: Queue, loaded: object) -> list[int]:
+    """All that an engine gets that takes one unit after another."""
+    found = []
+    while (taken := queue.take(loaded)) is not None:
+        ticket, one = taken
+        queue.done(ticket)
+        found.append(one.number)
+        loaded = one.engine
+    return found
+
+
+def test_long_ones_come_first_and_the_time_that_is_not_known_is_long():
+    queue = Queue.of([unit(0, seconds=1), unit(1, seconds=None), unit(2, seconds=7)])
+    assert numbers(queue, None) == [1, 2, 0]
+    assert len(queue) == 0
+
+
+def test_an_engine_goes_on_with_what_it_has_loaded():
+    units = [unit(0, "a", 9), unit(1, "b", 1), unit(2, "a", 8), unit(3, "b", 2)]
+    assert numbers(Queue.of(units), "b") == [3, 1, 0, 2]
+
+
+def test_engines_go_to_the_model_of_which_there_is_most_to_do_for_each():
+    units = [unit(n, "a", 2) for n in range(4)] + [unit(n, "b", 1) for n in range(4, 9)]
+    queue = Queue.of(units)
+    taken = [queue.take() for _ in range(4)]
+    assert [one[1].engine for one in taken if one] == ["a", "b", "a", "b"]
+
+
+def test_a_unit_is_given_up_after_two_failures_without_progress():
+    queue = Queue.of([unit(0)])
+    ticket, _ = queue.take() or (0, None)
+    assert not queue.failed(ticket, 0)
+    ticket, _ = queue.take() or (0, None)
+    assert not queue.failed(ticket, 1)  # a cell was finished in between
+    ticket, _ = queue.take() or (0, None)
+    queue.returned(ticket)  # its machine went away
+    ticket, _ = queue.take() or (0, None)
+    assert queue.failed(ticket, 1)
+    assert len(queue) == 0
+    assert queue.take() is None
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.none() | st.floats(0, 1e4)), max_size=12),
+    st.lists(st.sampled_from(["take", "done", "failed", "returned"]), max_size=60),
+)
+def test_whatever_happens_each_unit_ends_once(
+    given_units: list[tuple[str, float | None]], events: list[str]
+):
+    units = [unit(n, engine, seconds) for n, (engine, seconds) in enumerate(given_units)]
+    queue, ended, at_work = Queue.of(units), Counter[int](), []
+    for event in [*events, *["take", "done"] * 2 * len(units)]:
+        if event == "take" and (taken := queue.take()) is not None:
+            at_work.append(taken)
+        elif event != "take" and at_work:
+            ticket, one = at_work.pop(0)
+            if event == "done":
+                queue.done(ticket)
+            elif event == "returned":
+                queue.returned(ticket)
+                continue
+            elif not queue.failed(ticket, 0):
+                continue
+            ended[one.number] += 1
+        assert len(queue) == len(units) - sum(ended.values())
+    for ticket, one in at_work:
+        queue.done(ticket)
+        ended[one.number] += 1
+    while (taken := queue.take()) is not None:
+        queue.done(taken[0])
+        ended[taken[1].number] += 1
+    assert ended == Counter(range(len(units)))
