@@ -20,7 +20,6 @@ import json
 import os
 import random
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -63,7 +62,8 @@ def carried_out(
     Returns the seconds that it took; those from where all engines had done a group; and the groups
     that were done in these.
     """
-    from icl_bench.studies.cluster import ClusterSpec, connected
+    from icl_bench.studies.cluster import ClusterSpec
+    from icl_bench.studies.on_ray import connected
     from icl_bench.studies.parts import Listener, Progress
 
     begun: list[tuple[float, int]] = []
@@ -112,37 +112,33 @@ def engines_here() -> list[Any]:
 class Disturbance:
     """Kills engines at random points of the study, takes a machine away half-way and adds another.
 
-    It is told how many groups are done, and does what is due in a thread of its own.
+    A group whose engine dies twice without progress is given up, which is another test's business:
+    so between two kills each engine has time for a group.
     """
 
-    def __init__(self, cluster: Any, node: Any, kills: int, groups: int, seed: int) -> None:
-        self._cluster, self._node = cluster, node
+    def __init__(
+        self, cluster: Any, node: Any, kills: int, groups: int, engines: int, seed: int
+    ) -> None:
+        self._cluster, self._node, self._engines = cluster, node, engines
         self._rng = random.Random(seed)
-        self._due = sorted(self._rng.uniform(0.05, 0.8) * groups for _ in range(kills))
-        self._half, self._busy = groups / 2, threading.Lock()
+        self._due = sorted(self._rng.uniform(0.05, 0.7) * groups for _ in range(kills))
+        self._half, self._free = groups / 2, 0
         self.killed, self.changed = 0, False
 
     def at(self, groups_done: int) -> None:
-        """So many groups are done."""
-        if self._busy.acquire(blocking=False):
-            threading.Thread(target=self._disturb, args=[groups_done], daemon=True).start()
-
-    def _disturb(self, groups_done: int) -> None:
+        """So many groups are done: do what is due."""
         import psutil
 
-        try:
-            if groups_done > self._half and not self.changed:
-                self.changed = True
-                self._cluster.remove_node(self._node, allow_graceful=False)
-                self._cluster.add_node(num_cpus=2)
-            while self._due and self._due[0] <= groups_done and (alive := engines_here()):
-                time.sleep(self._rng.uniform(0, 0.3))
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    self._rng.choice(alive).kill()
-                    self._due.pop(0)
-                    self.killed += 1
-        finally:
-            self._busy.release()
+        if groups_done > self._half and not self.changed:
+            self._cluster.remove_node(self._node, allow_graceful=False)
+            self._cluster.add_node(num_cpus=2)
+            self.changed, self._free = True, groups_done + self._engines
+        due = self._due and max(self._due[0], self._free) <= groups_done
+        if due and (alive := engines_here()):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self._rng.choice(alive).kill()
+                self._due.pop(0)
+                self.killed, self._free = self.killed + 1, groups_done + self._engines
 
 
 def disturbed(
@@ -156,7 +152,7 @@ def disturbed(
     os.environ["RAY_ADDRESS"] = cluster.address
     try:
         groups = len(study.parts[0].units(0))
-        disturbance = Disturbance(cluster, node, kills, groups, seed)
+        disturbance = Disturbance(cluster, node, kills, groups, engines, seed)
         carried_out(study, results, engines, say, disturbance.at)
     finally:
         del os.environ["RAY_ADDRESS"]

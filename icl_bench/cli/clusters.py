@@ -23,7 +23,7 @@ def run_on(
     """
     from icl_bench.cli.output.progress import show_results
     from icl_bench.cli.output.study import StudyDisplay
-    from icl_bench.studies.cluster import connected
+    from icl_bench.studies.on_ray import connected
 
     with connected(cluster) as machines:
         assert machines is not None, "a cluster is asked for"

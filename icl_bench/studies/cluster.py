@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -61,14 +60,3 @@ class ClusterSpec:
             raise UserError(f"--gpus-per-engine {gpus_per_engine}: expected a whole number, or a "
                             "share below 1")  # fmt: skip
         return cls(on, number, gpus_per_engine)
-
-
-def connected(spec: ClusterSpec | None) -> AbstractContextManager[Cluster | None]:
-    """The cluster that is asked for, left again at the end; None where none is. Raises
-    ``UserError`` where it cannot be reached.
-    """
-    if spec is None:
-        return nullcontext()
-    from icl_bench.studies.on_ray import RayCluster
-
-    return RayCluster.connected(spec)

@@ -16,7 +16,7 @@ import uuid
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -217,6 +217,13 @@ SAME = "say --dtype and --device, so that all machines compute the same"
 
 
 # -- in the study's own process -----------------------------------------------------------------
+
+
+def connected(spec: ClusterSpec | None) -> AbstractContextManager[RayCluster | None]:
+    """The cluster that is asked for, left again at the end; None where none is. Raises
+    ``UserError`` where it cannot be reached.
+    """
+    return nullcontext() if spec is None else RayCluster.connected(spec)
 
 
 @dataclass
@@ -468,7 +475,7 @@ class _Run:
             return
         if found.trace:
             self.listener.note(found.trace)
-        self._failed(ticket, unit, found.problem)
+        self._failed(worker, ticket, unit, found.problem)
 
     def _welcome(self, worker: _Worker, ready: Ready) -> None:
         import ray
@@ -506,11 +513,7 @@ class _Run:
             return
         ticket, unit = worker.given
         self._over.append(ticket)
-        if worker.node not in {node["NodeID"] for node in _alive()}:
-            self.listener.note(f"{worker.host} went away; {unit.title} is taken up again")
-            self._queue.returned(ticket)
-            return
-        self._failed(ticket, unit, f"its process died ({why})")
+        self._failed(worker, ticket, unit, f"its process died ({why})")
 
     @property
     def _has_started(self) -> bool:
@@ -518,8 +521,11 @@ class _Run:
 
     # -- units ----------------------------------------------------------------------------------
 
-    def _failed(self, ticket: int, unit: Unit, why: str) -> None:
-        if not self._queue.failed(ticket, self._cells_done(unit)):
+    def _failed(self, worker: _Worker, ticket: int, unit: Unit, why: str) -> None:
+        machines = {node["NodeID"] for node in _alive()}
+        if worker.node not in machines:
+            why = f"{worker.host} went away"
+        if not self._queue.failed(ticket, self._cells_done(unit), worker.node, machines):
             self.listener.note(f"{unit.title}: {why}; tried again")
             return
         reason = f"failed {ATTEMPTS} times: {why}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -20,8 +20,8 @@ class _Open:
     """A unit that is not done."""
 
     unit: Unit
-    failures: int = 0
-    """Since a cell of it was finished last."""
+    failures: list[str] = field(default_factory=list)
+    """The machines of those since a cell of it was finished last."""
     cells_done: int = 0
 
 
@@ -81,24 +81,20 @@ class Queue:
         """A unit was computed, as far as it could be."""
         del self._given[ticket]
 
-    def failed(self, ticket: int, cells_done: int) -> bool:
+    def failed(self, ticket: int, cells_done: int, machine: str, machines: Collection[str]) -> bool:
         """A unit's engine died, or could not compute it; ``cells_done`` of its cells are finished.
 
-        True where it is given up, else it is its model's next.
+        True where it is given up, else it is its model's next. What fails on a machine that is none
+        of the present ``machines`` any more is not the unit's fault.
         """
         unit = self._given.pop(ticket)
         if cells_done > unit.cells_done:
-            unit.failures, unit.cells_done = 0, cells_done
-        unit.failures += 1
-        if unit.failures >= ATTEMPTS:
+            unit.failures, unit.cells_done = [], cells_done
+        unit.failures.append(machine)
+        if sum(one in machines for one in unit.failures) >= ATTEMPTS:
             return True
         self._waiting[_key(unit.unit)].append(unit)
         return False
-
-    def returned(self, ticket: int) -> None:
-        """A unit's machine went away, which is not the unit's fault: it is its model's next."""
-        unit = self._given.pop(ticket)
-        self._waiting[_key(unit.unit)].append(unit)
 
 
 def _key(unit: Unit) -> Hashable:

@@ -55,8 +55,8 @@ def study(
     from icl_bench.cli.output.study import StudyDisplay, plan_records, print_plan, print_state
     from icl_bench.cli.output.tables import print_json
     from icl_bench.cli.output.terminal import console
-    from icl_bench.studies.cluster import connected
     from icl_bench.studies.file import load_study
+    from icl_bench.studies.on_ray import connected
     from icl_bench.studies.rules import Rule, Wanted
     from icl_bench.studies.study import Study
 

@@ -22,8 +22,9 @@ from icl_bench import read_results
 from icl_bench.cli import main
 from icl_bench.errors import UserError
 from icl_bench.studies import on_ray
-from icl_bench.studies.cluster import ClusterSpec, connected
+from icl_bench.studies.cluster import ClusterSpec
 from icl_bench.studies.file import load_study
+from icl_bench.studies.on_ray import connected
 from icl_bench.studies.parts import Listener, Part, Progress
 from icl_bench.studies.rules import Wanted
 from icl_bench.studies.study import Study

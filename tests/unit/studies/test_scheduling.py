@@ -45,22 +45,26 @@ def test_engines_go_to_the_model_of_which_there_is_most_to_do_for_each():
 
 
 def test_a_unit_is_given_up_after_two_failures_without_progress():
-    queue = Queue.of([unit(0)])
-    ticket, _ = queue.take() or (0, None)
-    assert not queue.failed(ticket, 0)
-    ticket, _ = queue.take() or (0, None)
-    assert not queue.failed(ticket, 1)  # a cell was finished in between
-    ticket, _ = queue.take() or (0, None)
-    queue.returned(ticket)  # its machine went away
-    ticket, _ = queue.take() or (0, None)
-    assert queue.failed(ticket, 1)
+    queue, machines = Queue.of([unit(0)]), {"a", "b"}
+
+    def fails(cells_done: int, machine: str = "a") -> bool:
+        ticket, _ = queue.take() or (0, None)
+        return queue.failed(ticket, cells_done, machine, machines)
+
+    assert not fails(0)
+    assert not fails(1), "a cell was finished in between"
+    assert not fails(1, "c"), "its machine went away"
+    assert not fails(2, "b")
+    machines = {"a"}
+    assert not fails(2), "of the two failures' machines, one is not there any more"
+    assert fails(2)
     assert len(queue) == 0
     assert queue.take() is None
 
 
 @given(
     st.lists(st.tuples(st.sampled_from("abc"), st.none() | st.floats(0, 1e4)), max_size=12),
-    st.lists(st.sampled_from(["take", "done", "failed", "returned"]), max_size=60),
+    st.lists(st.sampled_from(["take", "done", "failed", "gone"]), max_size=60),
 )
 def test_whatever_happens_each_unit_ends_once(
     given_units: list[tuple[str, float | None]], events: list[str]
@@ -74,10 +78,7 @@ def test_whatever_happens_each_unit_ends_once(
             ticket, one = at_work.pop(0)
             if event == "done":
                 queue.done(ticket)
-            elif event == "returned":
-                queue.returned(ticket)
-                continue
-            elif not queue.failed(ticket, 0):
+            elif not queue.failed(ticket, 0, event, {"failed"}):
                 continue
             ended[one.number] += 1
         assert len(queue) == len(units) - sum(ended.values())
