@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from icl_bench.errors import UserError
 from icl_bench.results.cells import JOURNAL
@@ -33,6 +33,8 @@ LEASE = 30.0
 
 RENEWALS = 3
 """Times that a lock is renewed within a lease."""
+
+T = TypeVar("T")
 
 Version: TypeAlias = "UpdateVersion"
 """What tells one writing of an object from others."""
@@ -99,42 +101,36 @@ class ObjectStorage:
         """All objects, or those below a name."""
         return [path for path, _ in self.listed(under) if not _hidden(path)]
 
-    def listed(self, under: str = "") -> Iterator[tuple[str, str]]:
+    def listed(self, under: str = "") -> list[tuple[str, str]]:
         """Each object, hidden ones too, with what changes whenever it is written."""
-        with _told():
-            for batch in self._store.list(under or None, chunk_size=1000):
-                for meta in batch:
-                    yield str(meta["path"]), str(meta["e_tag"])
+        found = _persist(lambda: self._store.list(under or None, chunk_size=1000).collect())
+        return [(str(meta["path"]), str(meta["e_tag"])) for meta in found]
 
     def has(self, name: str) -> bool:
         """Whether there is such an object."""
         try:
-            with _told():
-                self._store.head(name)
+            self.version(name)
         except FileNotFoundError:
             return False
         return True
 
     def read(self, name: str) -> bytes:
         """The whole object."""
-        with _told():
-            return bytes(self._store.get(name).bytes())
+        return _persist(lambda: bytes(self._store.get(name).bytes()))
 
     def put(self, name: str, content: bytes) -> None:
         """Put it whole."""
-        with _told():
-            self._store.put(name, content, use_multipart=False)
+        _persist(lambda: self._store.put(name, content, use_multipart=False))
 
     def rename(self, name: str, to: str) -> None:
         """Copy, then delete: object storage has nothing else."""
-        with _told():
-            self._store.copy(name, to)
-            self._store.delete(name)
+        _persist(lambda: self._store.copy(name, to))
+        self.delete(name)
 
     def delete(self, name: str) -> None:
         """Remove an object, if it is there."""
-        with suppress(FileNotFoundError), _told():
-            self._store.delete(name)
+        with suppress(FileNotFoundError):
+            _persist(lambda: self._store.delete(name))
 
     def where(self, name: str = "") -> str:
         """Its address."""
@@ -151,8 +147,10 @@ class ObjectStorage:
         from obstore.exceptions import AlreadyExistsError
 
         try:
-            with _told(AlreadyExistsError):
-                return _version(self._store.put(name, content, mode="create", use_multipart=False))
+            return _version(_persist(
+                lambda: self._store.put(name, content, mode="create", use_multipart=False),
+                AlreadyExistsError,
+            ))  # fmt: skip
         except AlreadyExistsError:
             # by an answer that was lost on its way it may be our own
             with suppress(FileNotFoundError):
@@ -166,8 +164,9 @@ class ObjectStorage:
 
         lost = (AlreadyExistsError, NotFoundError, PreconditionError)
         try:
-            with _told(*lost):
-                return _version(self._store.put(name, content, mode=version, use_multipart=False))
+            return _version(_persist(
+                lambda: self._store.put(name, content, mode=version, use_multipart=False), *lost
+            ))  # fmt: skip
         except lost:
             with suppress(FileNotFoundError):
                 if self.read(name) == content:
@@ -176,8 +175,7 @@ class ObjectStorage:
 
     def version(self, name: str) -> Version:
         """What tells this writing of an object from others. Raises ``FileNotFoundError``."""
-        with _told():
-            return _version(self._store.head(name))
+        return _version(_persist(lambda: self._store.head(name)))
 
 
 class ObjectJournals:
@@ -347,6 +345,26 @@ def _told(*but: type[BaseException]) -> Iterator[None]:
         raise PermissionError(13, _reason(error)) from None
     except (BaseError, OSError) as error:
         raise OSError(5, _reason(error)) from None
+
+
+def _persist(do: Callable[[], T], *but: type[BaseException]) -> T:
+    """What a request gives that may be made twice. The library tries again where a server throttles
+    or breaks off, but not each kind of request where no answer came in time.
+
+    Raises ``OSError`` as :func:`_told` does, after :data:`PATIENCE`.
+    """
+    start, pause = time.monotonic(), 0.1
+    while True:
+        try:
+            with _told(*but):
+                return do()
+        except (FileNotFoundError, PermissionError):
+            raise
+        except OSError:
+            if time.monotonic() - start > PATIENCE.total_seconds():
+                raise
+        time.sleep(pause)
+        pause = min(2 * pause, 10.0)
 
 
 def _reason(error: BaseException) -> str:

@@ -55,8 +55,13 @@ class Store:
         self.storage.prepare()
 
     def has(self, identity: Identity) -> bool:
-        """Whether a cell has a file; it may be damaged."""
-        return self.storage.has(f"{identity.name}{FINISHED}")
+        """Whether a cell has a file; it may be damaged. Raises ``UserError`` where it cannot be
+        asked.
+        """
+        try:
+            return self.storage.has(f"{identity.name}{FINISHED}")
+        except OSError as error:
+            raise self.unwritable(error) from None
 
     def is_done(self, identity: Identity, rows: int) -> bool:
         """Whether the cell's file is there and whole; one that is damaged is renamed.
@@ -227,11 +232,11 @@ class OpenCell:
         content = parquet_bytes(self._table(rows, meta, scores or {}))
         try:
             self.store.storage.put(name, content)
+            self.journal.close()
+            self.store.journals.delete(self.identity.name)
+            self.store.storage.delete(f"{self.identity.name}{FAILED}")
         except OSError as error:
             raise self.store.unwritable(error) from None
-        self.journal.close()
-        self.store.journals.delete(self.identity.name)
-        self.store.storage.delete(f"{self.identity.name}{FAILED}")
         return name
 
     def fail(self, reason: str) -> None:

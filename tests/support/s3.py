@@ -21,7 +21,7 @@ class Faults:
         self.refused: str | None = None
         """A method that is answered 403."""
         self.random = random.Random(0)
-        self.requests = 0
+        self.requests = self.held_up = 0
         self._lock = threading.Lock()
 
     def __call__(self, method: str) -> tuple[int, str] | None:
@@ -34,6 +34,8 @@ class Faults:
         if fate < self.throttled:
             return 503, "SlowDown"
         if fate < self.throttled + self.late:
+            with self._lock:
+                self.held_up += 1
             time.sleep(1.5)
         return None
 

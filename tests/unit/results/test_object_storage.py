@@ -202,6 +202,21 @@ def test_throttling_loses_nothing(place: str, server: S3Server, tmp_path: Path):
     assert len(frame) == len(read_results(tmp_path / "results"))
 
 
+def test_requests_that_time_out_lose_nothing(
+    place: str, server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Some are held up for longer than the client waits, and then carried out nevertheless."""
+    monkeypatch.setenv("AWS_TIMEOUT", "500 ms")
+    server.faults.late = 0.1
+    assert len(sweep(tmp_path, Store(place)).computed) == 8
+    server.faults.late = 0.0
+    assert server.faults.held_up > 5
+    frame = read_results(place)
+    assert not frame.duplicated(["cell", "test_id"]).any()
+    sweep(tmp_path, Store(tmp_path / "results"))
+    assert len(frame) == len(read_results(tmp_path / "results"))
+
+
 def work(place: str, task: str, environment: dict[str, str], lease: float) -> None:
     """A process that carries out the sweep, answer by answer."""
     os.environ.update(environment)
