@@ -597,5 +597,7 @@ def _why(error: Exception) -> str:
     said = str(error)
     if detail := re.search(r"Worker exit detail: ([^.\n]+)", said):
         return detail[1]
+    if "temporarily unavailable" in said:
+        return "the connection to it broke"
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     return (lines or [type(error).__name__])[-1][:200]
