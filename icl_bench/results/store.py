@@ -99,7 +99,11 @@ class Store:
             return
         try:
             try:
-                opened = None if self.is_done(identity, rows) else OpenCell.resume(self, identity)
+                opened = None
+                if self.is_done(identity, rows):
+                    self.journals.delete(identity.name)  # of who died when the cell was written
+                else:
+                    opened = OpenCell.resume(self, identity)
             except OSError as error:
                 raise self.unwritable(error) from None
             if opened is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import random
 import signal
 import threading
 import time
@@ -217,14 +218,14 @@ def test_requests_that_time_out_lose_nothing(
     assert len(frame) == len(read_results(tmp_path / "results"))
 
 
-def work(place: str, task: str, environment: dict[str, str], lease: float) -> None:
+def work(place: str, task: str, environment: dict[str, str], lease: float, draws: int) -> None:
     """A process that carries out the sweep, answer by answer."""
     os.environ.update(environment)
     object_storage.LEASE = lease
     from icl_bench.sweep import runner
 
     runner.POLL_SECONDS = 0.1
-    made = plan(Path(task), "1,3", selects=["random", "bm25"])
+    made = plan(Path(task), "1,3", selects=["random", "bm25"], draws=draws)
     Runner(made, Store(place), ENGINE, lambda: FakeBackend(pack=1)).run()
 
 
@@ -232,28 +233,35 @@ def test_processes_that_are_killed_while_writing_lose_nothing_and_count_nothing_
     place: str, server: S3Server, tmp_path: Path
 ):
     """Two writers, of which one is killed again and again."""
-    plan(tmp_path, "1,3", selects=["random", "bm25"])  # writes the task's files
+    kills = int(os.environ.get("ICL_BENCH_KILLS", "4"))
+    draws, chance = 2 + kills // 2, random.Random(0)
+    selects = ["random", "bm25"]
+    plan(tmp_path, "1,3", selects=selects, draws=draws)  # writes the task's files
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["icl_bench.sweep.runner", "support.fakes", __name__])
-    arguments = (place, str(tmp_path), server.environment, 0.6)
-    kills = int(os.environ.get("ICL_BENCH_KILLS", "4"))
-    for kill in range(kills):
+    arguments = (place, str(tmp_path), server.environment, 0.6, draws)
+    for _ in range(kills):
         child = context.Process(target=work, args=arguments)
+        until = server.faults.requests + chance.randint(4, 40)
         child.start()
-        child.join(0.4 + 0.15 * kill)
+        while child.is_alive() and server.faults.requests < until:
+            time.sleep(0.002)
         assert child.pid is not None
-        if child.is_alive():
-            os.kill(child.pid, signal.SIGKILL)
+        assert child.is_alive(), "it was done before it was killed"
+        os.kill(child.pid, signal.SIGKILL)
         child.join()
-    last = [context.Process(target=work, args=arguments) for _ in range(2)]
-    for child in last:
-        child.start()
-    for child in last:
-        child.join()
-        assert child.exitcode == 0
+    for together in (2, 1):  # the last one finds all done, and tidies up behind the dead
+        last = [context.Process(target=work, args=arguments) for _ in range(together)]
+        for child in last:
+            child.start()
+        for child in last:
+            child.join()
+            assert child.exitcode == 0
+        time.sleep(0.7)
     frame = read_results(place)
     assert not frame.duplicated(["cell", "test_id"]).any()
-    sweep(tmp_path, Store(tmp_path / "results"))
+    made = plan(tmp_path, "1,3", selects=selects, draws=draws)
+    Runner(made, Store(tmp_path / "results"), ENGINE, FakeBackend).run()
     columns = ["cell", "test_id", "prediction", "prompt_tokens"]
     pd.testing.assert_frame_equal(*(
         one.sort_values(columns, ignore_index=True)[columns].astype(str)
