@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import socket
 import time
 import traceback
 import uuid
@@ -20,6 +21,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import icl_bench
 from icl_bench.errors import UserError
@@ -48,6 +50,10 @@ PLACE_SECONDS = 60.0
 
 STOP_SECONDS = 20.0
 """What engines have to put down their work in order when the study is stopped."""
+
+
+TOKEN = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", Path.home() / ".ray" / "auth_token"))
+"""What a Ray cluster wants to see of its clients."""
 
 
 class Stopped(BaseException):
@@ -252,6 +258,8 @@ class RayCluster:
     def connected(cls, spec: ClusterSpec) -> Iterator[RayCluster]:
         """Reach it, or start one on this machine, and leave it at the end. Raises ``UserError``."""
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        if spec.address != HERE and TOKEN.exists():
+            os.environ.setdefault("RAY_AUTH_MODE", "token")  # read when Ray is imported
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         import ray
 
@@ -316,11 +324,17 @@ def _connect(spec: ClusterSpec) -> None:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if spec.address != HERE:
         try:
-            ray.init(spec.address, **quiet)
+            server = urlsplit(spec.address)
+            # Ray itself waits half a minute
+            with socket.create_connection((server.hostname or "", server.port or 10001), 5):
+                pass
+            with warnings.catch_warnings(action="ignore"):
+                ray.init(spec.address, **quiet)
         except Exception as error:  # Ray's client raises many kinds, and gRPC's own
             raise UserError(
                 f"--on {plain(spec.address)}: cannot be reached ({first_line(error)}); is it "
-                "ray://HOST:10001 of a cluster that was started with ray start --head?"
+                "ray://HOST:10001 of a cluster that was started with ray start --head, and its "
+                f"token in {TOKEN}?"
             ) from None
         return
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -271,6 +272,43 @@ def test_run_and_finetune_share_out_what_they_compute(
     found = json.loads(said("finetune", *common, "--method", "probe", "--k", "12", "--draws", "2"))
     assert {row["select"] for one in found for row in one["curves"]} == {"random", "probe"}
     assert len(predictions(tmp_path / "r")) == 2 * (2 * 2 + 2) * 4
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def test_a_cluster_is_reached_from_outside(
+    environment: dict[str, str], folder: Path, tmp_path: Path
+):
+    port, alone = free_port(), tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+    outer = {**os.environ, **environment, "RAY_TMPDIR": alone, "RAY_USAGE_STATS_ENABLED": "0"}
+    start = ["--head", "--port", "0", "--ray-client-server-port", str(port), "--num-cpus", "2",
+             "--node-ip-address", "127.0.0.1", "--include-dashboard", "false", "--block",
+             "--min-worker-port", "0", "--max-worker-port", "0"]  # fmt: skip
+    head = subprocess.Popen(
+        [Path(sys.executable).parent / "ray", "start", *start], env=outer,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        command = [*PROGRAM, "study", str(folder / "faulty.yaml"), "--results", str(tmp_path),
+                   "--on", f"ray://127.0.0.1:{port}"]  # fmt: skip
+        del outer["RAY_TMPDIR"]
+        deadline = time.monotonic() + 120
+        while True:
+            done = subprocess.run(command, capture_output=True, text=True, env=outer, timeout=300)
+            if done.returncode != 2 or time.monotonic() > deadline:
+                break
+            assert "cannot be reached" in done.stderr
+            assert len(done.stderr.splitlines()) == 1
+        assert done.returncode == 0, done.stderr
+        assert len(predictions(tmp_path)) == 6 * 4
+    finally:
+        head.terminate()
+        head.wait(timeout=60)
 
 
 def journals(results: Path) -> dict[str, int]:
