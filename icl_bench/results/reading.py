@@ -5,8 +5,9 @@ A folder may also be any other place that :func:`icl_bench.results.storage.stora
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -78,13 +79,13 @@ class ResultFile:
 
     def cells(self) -> list[dict[str, Any]]:
         """Axes, cell and variant of each cell, as they follow each other."""
+        names = [*AXES, "cell", "variant"]
+        if not self.imported:
+            return [{name: self.table[name][0].as_py() for name in names}]
         import numpy as np
 
-        first: Any = [0]
-        if self.imported:
-            first = np.sort(np.unique(self._cell_numbers(), return_index=True)[1])
-        cells: list[dict[str, Any]]
-        cells = self.table.select([*AXES, "cell", "variant"]).take(first).to_pylist()
+        first = np.sort(np.unique(self._cell_numbers(), return_index=True)[1])
+        cells: list[dict[str, Any]] = self.table.select(names).take(first).to_pylist()
         return cells
 
     def without(self, cells: Collection[str]) -> ResultFile:
@@ -105,10 +106,15 @@ def read_whole(storage: Storage, name: str, rows: int | None = None) -> ResultFi
 
     ``rows`` is the number of predictions that it should have, where that is known.
     """
+    return _parsed(name, partial(storage.read, name), rows)
+
+
+def _parsed(name: str, read: Callable[[], bytes], rows: int | None = None) -> ResultFile:
+    """The same of what ``read`` gives."""
     import pyarrow as pa
 
     try:
-        table = parquet_table(storage.read(name))
+        table = parquet_table(read())
         stored = table.schema.metadata or {}
         if IMPORT_META in stored:
             about = checked(stored[IMPORT_META], ImportMeta)
@@ -139,9 +145,15 @@ def _each(storage: Storage, names: Iterable[str]) -> Iterator[tuple[str, Callabl
     if readers == 1:
         yield from ((name, partial(read_whole, storage, name)) for name in names)
         return
+    waiting: deque[tuple[str, Future[bytes]]] = deque()
     with ThreadPoolExecutor(readers) as pool:
-        futures = [(name, pool.submit(read_whole, storage, name)) for name in names]
-        yield from ((name, future.result) for name, future in futures)
+        # they only fetch: many that parse, too, would wait for each other
+        for name in names:
+            waiting.append((name, pool.submit(storage.read, name)))
+            if len(waiting) > 4 * readers:
+                first, fetched = waiting.popleft()
+                yield first, partial(_parsed, first, fetched.result)
+        yield from ((name, partial(_parsed, name, fetched.result)) for name, fetched in waiting)
 
 
 def result_files(place: Place, say: Callable[[str], None]) -> Iterator[ResultFile]:
