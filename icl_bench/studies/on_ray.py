@@ -141,6 +141,8 @@ class Result:
     """The model that the engine has now."""
     problem: str | None = None
     """Why the unit could not be computed."""
+    ends_all: bool = False
+    """Whether no other unit can be either."""
     trace: str | None = None
     """Of a fault of the program."""
     warnings: tuple[str, ...] = ()
@@ -196,7 +198,8 @@ class Engine:
         try:
             part = self._fetched(unit, shipped)
             if problem := part.differs():
-                return Result(problem=f"on {os.uname().nodename}: {problem}; {SAME}")
+                said_so = f"--on ray: on {os.uname().nodename}, {problem}; {SAME}"
+                return Result(problem=said_so, ends_all=True)
             watcher = _Telling(self._board, ticket)
             return Result(part.run_unit(unit.number, self._results, self._engines, watcher,
                                         said.append))  # fmt: skip
@@ -487,6 +490,8 @@ class _Run:
             self._queue.done(ticket)
             self._finished(unit, found.outcome)
             return
+        if found.ends_all:
+            raise UserError(found.problem)
         if found.trace:
             self.listener.note(found.trace)
         self._failed(worker, ticket, unit, found.problem)

@@ -26,7 +26,7 @@ from icl_bench.studies import on_ray
 from icl_bench.studies.cluster import ClusterSpec
 from icl_bench.studies.file import load_study
 from icl_bench.studies.on_ray import connected
-from icl_bench.studies.parts import Listener, Part, Progress
+from icl_bench.studies.parts import Listener, Part, Progress, PromptPart
 from icl_bench.studies.rules import Wanted
 from icl_bench.studies.study import Study
 from icl_bench.sweep.runner import Outcome
@@ -182,6 +182,17 @@ def test_a_group_that_fails_twice_is_marked_and_the_study_goes_on(
 def test_a_machine_that_does_not_see_the_results_ends_the_study(cluster: None, folder: Path):
     with pytest.raises(UserError, match=r"has no such folder, or another of this name"):
         carried_out(folder / "faulty.yaml", "apart://results")
+
+
+def test_a_machine_that_would_compute_other_cells_ends_the_study(
+    cluster: None, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    settled = {"backend": "faulty", "dtype": "bfloat16"}
+    monkeypatch.setattr(PromptPart, "settle", lambda part: setattr(part, "_settled", settled))
+    with pytest.raises(UserError, match="dtype is float32 there and bfloat16 here; say --dtype"):
+        carried_out(folder / "faulty.yaml", tmp_path)
+    assert not list(tmp_path.rglob("*.parquet"))
+    assert not list(tmp_path.rglob("*.failed.json"))
 
 
 @pytest.mark.parametrize(("words", "said"), [
