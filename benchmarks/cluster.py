@@ -98,14 +98,16 @@ def predictions(results: Path) -> Any:
 
 
 def engines_here() -> list[Any]:
-    """The processes of all engines."""
+    """The processes of this study's engines, and not of another Ray's on this machine."""
     import psutil
 
     found = []
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or [""]
-        if words[0].startswith("ray::Engine"):
-            found.append(process)
+        with contextlib.suppress(psutil.Error):
+            own = process.environ().get("PYTHONPATH") == os.environ["PYTHONPATH"]
+            if own and words[0].startswith("ray::Engine"):
+                found.append(process)
     return found
 
 
@@ -131,7 +133,7 @@ class Disturbance:
 
         if groups_done > self._half and not self.changed:
             self._cluster.remove_node(self._node, allow_graceful=False)
-            self._cluster.add_node(num_cpus=2, node_ip_address="127.0.0.1")
+            self._cluster.add_node(num_cpus=2)
             self.changed, self._free = True, groups_done + self._engines
         due = self._due and max(self._due[0], self._free) <= groups_done
         if due and (alive := engines_here()):
@@ -147,10 +149,8 @@ def disturbed(
     """The same on a cluster of two machines, with engines killed and a machine changed."""
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 2, "node_ip_address": "127.0.0.1"}
-    )
-    node = cluster.add_node(num_cpus=2, node_ip_address="127.0.0.1")
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
+    node = cluster.add_node(num_cpus=2)
     os.environ["RAY_ADDRESS"] = cluster.address
     try:
         groups = len(study.parts[0].units(0))
