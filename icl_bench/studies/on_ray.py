@@ -458,7 +458,8 @@ class _Run:
 
     def _give(self, worker: _Worker) -> None:
         """The next unit, if one waits."""
-        taken = self._queue.take(worker.loaded)
+        machines = {one.node for one in self.workers if one.started}
+        taken = self._queue.take(worker.loaded, worker.node, machines)
         if taken is None:
             return
         worker.given = ticket, unit = taken

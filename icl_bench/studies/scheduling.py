@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Any
 
 from icl_bench.studies.parts import Unit
 
@@ -15,7 +16,7 @@ UNKNOWN = 3600.0
 """Seconds that a unit counts for whose time is not known, as that of a training."""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Open:
     """A unit that is not done."""
 
@@ -58,15 +59,26 @@ class Queue:
         """Units that nobody has."""
         return sum(map(len, self._waiting.values()))
 
-    def take(self, loaded: object = None) -> tuple[int, Unit] | None:
+    def take(
+        self, loaded: object = None, machine: str = "", machines: Collection[str] = ()
+    ) -> tuple[int, Unit] | None:
         """The next unit for an engine that has ``loaded`` this, and a ticket to end it with; None
         where none waits.
+
+        Where engines are on several ``machines``, a unit that failed is for another than it failed
+        on: of a machine that goes away, the engines die one after another.
         """
-        engines = [engine for engine, waiting in self._waiting.items() if waiting]
+        elsewhere = any(one != machine for one in machines)
+
+        def fit(waiting: Sequence[_Open]) -> list[_Open]:
+            return [one for one in waiting if not (elsewhere and one.failures[-1:] == [machine])]
+
+        engines = [engine for engine, waiting in self._waiting.items() if fit(waiting)]
         if not engines:
             return None
-        engine = loaded if loaded in engines else max(engines, key=self._need)
-        chosen = self._waiting[engine].pop()
+        engine: Any = loaded if loaded in engines else max(engines, key=self._need)
+        chosen = fit(self._waiting[engine])[-1]
+        self._waiting[engine].remove(chosen)
         ticket = next(self._tickets)
         self._given[ticket] = chosen
         return ticket, chosen.unit

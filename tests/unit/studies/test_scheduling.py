@@ -62,6 +62,22 @@ def test_a_unit_is_given_up_after_two_failures_without_progress():
     assert queue.take() is None
 
 
+def test_a_unit_that_failed_is_for_another_machine_where_there_is_one():
+    queue, both = Queue.of([unit(0, seconds=9), unit(1, seconds=1)]), {"a", "b"}
+    ticket, first = queue.take(None, "a", both) or (0, unit(9))
+    assert first.number == 0
+    assert not queue.failed(ticket, 0, "a", both)
+    _, other = queue.take(None, "a", both) or (0, unit(9))
+    assert other.number == 1
+    assert queue.take(None, "a", both) is None
+    _, again = queue.take(None, "b", both) or (0, unit(9))
+    assert again.number == 0
+    alone = Queue.of([unit(0)])
+    ticket, _ = alone.take(None, "a", {"a"}) or (0, None)
+    assert not alone.failed(ticket, 0, "a", {"a"})
+    assert alone.take(None, "a", {"a"}) is not None
+
+
 @given(
     st.lists(st.tuples(st.sampled_from("abc"), st.none() | st.floats(0, 1e4)), max_size=12),
     st.lists(st.sampled_from(["take", "done", "failed", "gone"]), max_size=60),
