@@ -25,8 +25,8 @@ from urllib.parse import urlsplit
 
 import icl_bench
 from icl_bench.errors import UserError
-from icl_bench.results.cells import FINISHED
-from icl_bench.results.storage import ADDRESS, Place, Storage, storage_at
+from icl_bench.results.storage import ADDRESS, Place, storage_at
+from icl_bench.results.store import Store
 from icl_bench.studies.cluster import HERE, ClusterSpec
 from icl_bench.studies.parts import Engines, Listener, Part, Progress, Unit, share_room
 from icl_bench.studies.scheduling import ATTEMPTS, Queue, length
@@ -315,6 +315,7 @@ class RayCluster:
 
     def run(self, parts: Sequence[Part], results: Place, listener: Listener) -> Outcome:
         """See ``Cluster``."""
+        Store(results).prepare()
         share_room(parts)
         for part in parts:
             part.settle()
@@ -327,10 +328,7 @@ def _connect(spec: ClusterSpec) -> None:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if spec.address != HERE:
         try:
-            server = urlsplit(spec.address)
-            # Ray itself waits half a minute
-            with socket.create_connection((server.hostname or "", server.port or 10001), 5):
-                pass
+            _reach(spec.address, 10001)
             with warnings.catch_warnings(action="ignore"):
                 ray.init(spec.address, **quiet)
         except Exception as error:  # Ray's client raises many kinds, and gRPC's own
@@ -340,15 +338,25 @@ def _connect(spec: ClusterSpec) -> None:
                 f"token in {TOKEN}?"
             ) from None
         return
+    named = os.environ.get("RAY_ADDRESS", "")
     try:
+        if ":" in named:
+            _reach(named if "://" in named else f"ray://{named}", 6379)
         ray.init("auto", **quiet)
-    except ConnectionError as error:
-        if address := os.environ.get("RAY_ADDRESS"):
+    except (OSError, ValueError) as error:
+        if named:
             raise UserError(
-                f"--on ray: RAY_ADDRESS {plain(address)} cannot be reached ({first_line(error)})"
+                f"--on ray: RAY_ADDRESS {plain(named)} cannot be reached ({first_line(error)})"
             ) from None
         # nothing of this machine's is open to others
         ray.init(include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
+
+
+def _reach(address: str, port: int) -> None:
+    """Raise ``OSError`` at once where nobody listens: Ray itself waits for minutes."""
+    server = urlsplit(address)
+    with socket.create_connection((server.hostname or "", server.port or port), 5):
+        pass
 
 
 def _alive() -> list[dict[str, Any]]:
@@ -554,9 +562,8 @@ class _Run:
         self._finished(unit, part.give_up(unit.number, self.results, reason))
 
     def _cells_done(self, unit: Unit) -> int:
-        storage: Storage = storage_at(self.results)
         identities = self.parts[unit.part].identities_of(unit.number)
-        return sum(storage.has(f"{identity.name}{FINISHED}") for identity in identities)
+        return sum(map(Store(self.results).has, identities))
 
     def _finished(self, unit: Unit, outcome: Outcome) -> None:
         self._units_done += 1

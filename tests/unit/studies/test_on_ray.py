@@ -217,6 +217,28 @@ def test_what_is_asked_of_a_cluster_and_cannot_be_is_one_line(
     assert not (tmp_path / "r").exists()
 
 
+def test_results_that_cannot_be_written_are_told_before_anything_is_computed(
+    cluster: None, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "file").touch()
+    words = ["--task", "stdlib_six", "--model", str(folder / "first"), "--k", "2", "--on", "ray"]
+    with pytest.raises(SystemExit) as ended:
+        main(["run", *words, "--quiet", "--results", str(tmp_path / "file" / "results")])
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "cannot be written" in line
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:9", "ray://127.0.0.1:9"])
+def test_a_ray_that_is_not_there_is_told_at_once(address: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    start = time.monotonic()
+    spec = ClusterSpec(address if "//" in address else "ray")
+    with pytest.raises(UserError, match="cannot be reached"):
+        on_ray._connect(spec)
+    assert time.monotonic() - start < 10
+
+
 class Spread:
     """A part whose model is spread over some cards."""
 
