@@ -11,9 +11,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from support.outside import described
+
 from icl_bench.backends.interface import Answer, Backend, BackendLoader, Counters
 from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.prompts.encoding import PromptSet
+from icl_bench.registry import BACKENDS, STORAGES
 from icl_bench.results.storage import LocalStorage
 
 FAULTS = "ICL_BENCH_TEST_FAULTS"
@@ -71,13 +74,10 @@ def apart(url: str) -> LocalStorage:
 
 def install(folder: Path) -> dict[str, str]:
     """Make a package of it; the environment of processes that are to see it."""
-    about = folder / "faulty_engine-1.0.dist-info"
-    about.mkdir(parents=True)
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty-engine\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text(
-        f"[icl_bench.backends]\nfaulty = {__name__}:FaultyLoader\n"
-        f"[icl_bench.storages]\napart = {__name__}:apart\n"
-    )
+    described(folder, "faulty-engine", {
+        BACKENDS.group: f"faulty = {__name__}:FaultyLoader",
+        STORAGES.group: f"apart = {__name__}:apart",
+    })  # fmt: skip
     (folder / "faults").mkdir()
     tests = str(Path(__file__).parents[1])
     before = filter(None, [os.environ.get("PYTHONPATH")])

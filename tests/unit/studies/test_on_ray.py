@@ -17,11 +17,13 @@ import pandas as pd
 import pytest
 from support import faulty_engine
 from support.models import tiny_checkpoint
+from support.outside import looked_for_again
 from support.program import PROGRAM, heed_interrupts
 
 from icl_bench import read_results
 from icl_bench.cli import main
 from icl_bench.errors import UserError
+from icl_bench.registry import BACKENDS, STORAGES
 from icl_bench.studies import on_ray
 from icl_bench.studies.cluster import ClusterSpec
 from icl_bench.studies.file import load_study
@@ -72,7 +74,8 @@ def cluster(environment: dict[str, str]) -> Iterator[None]:
     sys.path.insert(0, environment["PYTHONPATH"].split(os.pathsep)[0])
     ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False,
              _node_ip_address="127.0.0.1")  # fmt: skip
-    yield
+    with looked_for_again(BACKENDS, STORAGES):
+        yield
     ray.shutdown()
     sys.path.pop(0)
     for name, value in before.items():
