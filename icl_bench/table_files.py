@@ -86,7 +86,7 @@ def parquet_table(raw: bytes) -> pa.Table:
     import pyarrow.parquet as pq
 
     _check_seal(raw)
-    with pq.ParquetFile(pa.BufferReader(raw)) as file:
+    with pq.ParquetFile(pa.BufferReader(raw), pre_buffer=False) as file:  # it is in memory
         table = file.read(use_threads=False)
     table.validate(full=True)
     return table

@@ -103,7 +103,8 @@ Select = Annotated[
         "balanced (by label), centroids (of k-means over the pool; ,of=queries: over the test "
         "examples). The most similar to each test example: bm25, bertscore, dense. Both: "
         "hybrid:S[,by=bm25|bertscore|dense] ends with S of the test example's own, as does "
-        "centroids+hybrid:S. Several with commas.",
+        "centroids+hybrid:S. per-label:N[,by=dense|...]: the N most similar of every label, "
+        "whatever --k says; hybrid:per-label:N ends with them. Several with commas.",
     ),
 ]
 

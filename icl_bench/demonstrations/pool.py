@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from icl_bench.demonstrations.hybrid import own_part
+from icl_bench.demonstrations.interface import SharedSelector
+from icl_bench.demonstrations.per_label import nearest_of_each
 from icl_bench.demonstrations.random import draw as permutation
 from icl_bench.demonstrations.ranking import nearest
 from icl_bench.demonstrations.selector_spec import SelectorSpec
@@ -49,6 +51,19 @@ class DemonstrationPool:
         return [row.answer for row in self.data.train]
 
     @cached_property
+    def labels(self) -> Sequence[str]:
+        """The different answers of the train file, sorted; those of the labels where rows have
+        labels in common.
+        """
+        return sorted(set(self.answers))
+
+    @cached_property
+    def _label_numbers(self) -> np.ndarray:
+        """Which of ``labels`` each of the pool has: ``(pool,)``."""
+        numbers = {label: number for number, label in enumerate(self.labels)}
+        return np.array([numbers[self.answers[i]] for i in self.rows], dtype=np.int64)
+
+    @cached_property
     def similarity(self) -> Similarity:
         """How similar the pool is to the test rows."""
         return Similarity(self.data, self.rows, self.cache_dir, self.encoder)
@@ -84,9 +99,29 @@ class DemonstrationPool:
     def most_shared(self, spec: SelectorSpec, draw: int) -> int:
         """How many demonstrations all queries could share at most."""
         most = len(self) if spec.base is None else min(len(self), spec.base.most(self, draw))
-        if spec.own:  # the query's own are like none of them
-            most = min(most, int(self.alike.max()) + 1 - spec.own)
+        if spec.by is not None and spec.base is not None:  # the query's own are like none of them
+            most = min(most, int(self.alike.max()) + 1 - spec.fewest(len(self.labels)))
+        if spec.base is not None and spec.each is not None:
+            most = self._most_beside_labels(spec.base, spec.each, draw, most)
         return most
+
+    def _most_beside_labels(self, base: SharedSelector, each: int, draw: int, most: int) -> int:
+        """How many can be shared so that of every label so many different ones are left; 0 where
+        there are too few from the first.
+        """
+
+        def enough(count: int) -> bool:
+            shown = self.alike[self.places(base.choose(self, draw, count))]
+            left = ~np.isin(self.alike, shown)
+            different = np.unique(self.alike[left], return_index=True)[1]
+            numbers = np.bincount(self._label_numbers[left][different], minlength=len(self.labels))
+            return bool((numbers >= each).all())
+
+        low, high = 0, max(most, 0)
+        while low < high:
+            count = (low + high + 1) // 2
+            low, high = (count, high) if enough(count) else (low, count - 1)
+        return low
 
     # -- what is the query's own ----------------------------------------------------------------
 
@@ -98,13 +133,35 @@ class DemonstrationPool:
         ]
         return self._rows(np.stack(found))
 
-    def own_part(self, by: str, draw: int, shared: np.ndarray, count: int) -> np.ndarray:
+    def of_each_label(self, spec: SelectorSpec, draw: int, shared: np.ndarray) -> np.ndarray:
+        """Train indices of each test row's most similar ones of every label that are like none of
+        the shared: ``(test, labels * each)``, the most similar label first, and in it the most
+        similar. ``shared`` are train indices too.
+
+        Raises ``UserError`` where a label has too few different ones.
+        """
+        assert spec.each is not None, f"{spec} does not go by labels"
+        assert spec.by is not None, f"{spec} has nothing of the query's own"
+        places = self.places(shared)
+        ranked = zip(self.similarity.ranked(spec.by), self.data.test, strict=True)
+        return self._rows(np.stack([
+            nearest_of_each(
+                ranking, self._label_numbers, self.labels, self.alike, places, spec.each,
+                self._fill(spec.by, draw, row), str(spec),
+            )
+            for ranking, row in ranked
+        ]))  # fmt: skip
+
+    def own_part(self, spec: SelectorSpec, draw: int, shared: np.ndarray, count: int) -> np.ndarray:
         """Train indices of those most similar to each test row that are like none of the shared,
         most similar last: ``(test, count)``. ``shared`` are train indices too.
 
         Raises ``UserError`` where the pool has too few different ones.
         """
-        places = self.places(shared)
+        if spec.each is not None:
+            return self.of_each_label(spec, draw, shared)[:, ::-1]
+        by, places = spec.by, self.places(shared)
+        assert by is not None, f"{spec} has nothing of the query's own"
         found = [
             own_part(ranking, self.alike, places, count, self._fill(by, draw, row))
             for ranking, row in zip(self.similarity.ranked(by), self.data.test, strict=True)

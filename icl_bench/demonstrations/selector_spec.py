@@ -22,7 +22,9 @@ class SelectorSpec:
 
     A prompt of k demonstrations begins with ``k - S`` that all queries share and ends with S of the
     query's own, the most similar last (the hybrid of Golchin et al. 2025), of which none repeats a
-    text and label. Either part may be empty: ``random`` has S = 0, retrieval S = k.
+    text and label. Either part may be empty: ``random`` has S = 0, retrieval S = k. The query's own
+    may be the most similar of each label: then their number is that of the labels times ``each``,
+    the label of the most similar one is last, and without a shared part that number is k.
     """
 
     base: SharedSelector | None = RANDOM
@@ -30,13 +32,16 @@ class SelectorSpec:
     by: str | None = None
     """The retriever that chooses the query's own part; None where there is none."""
     own: int | None = 0
-    """S; None for all k."""
+    """S; None for all k, and for a number that follows from the labels."""
+    each: int | None = None
+    """How many of each label the query's own part has; None where it does not go by labels."""
 
     def __post_init__(self) -> None:
         retrieval = self.base is None and self.by is not None and self.own is None
         shared = self.base is not None and self.by is None and self.own == 0
-        hybrid = self.base is not None and self.by is not None and (self.own or 0) > 0
-        if not (retrieval or shared or hybrid):
+        counted = (self.own or 0) > 0 if self.each is None else self.own is None
+        hybrid = self.base is not None and self.by is not None and counted
+        if not (retrieval or hybrid or (shared and self.each is None)):
             raise ValueError(f"no way to choose: {self.base}, {self.by}, {self.own} of its own")
 
     @classmethod
@@ -48,20 +53,28 @@ class SelectorSpec:
         name, colon, count = last.partition(":")
         if name == "hybrid":
             base_name = _base_name(bases, shown)
+            part, _, each = count.partition(":")
+            if part == PER_LABEL:
+                by = _similarity(options, PER_LABEL_BY, shown)
+                return cls(_shared(base_name, options, shown), by, None, _each(each, shown))
             own = _own(count, shown)
-            by = options.pop("by", "bm25")
-            if by not in _retrievers():
-                known = nearest(by, _retrievers())
-                raise UserError(f"{shown}: by={plain(by[:40])}: not a similarity; {known}")
+            by = _similarity(options, HYBRID_BY, shown)
             return cls(_shared(base_name, options, shown), by, own)
+        if name == PER_LABEL and not bases:
+            by, number = _similarity(options, PER_LABEL_BY, shown), _each(count, shown)
+            for option in options:
+                raise UserError(f"{shown}: {option}= goes with {_having(option)} alone")
+            return cls(None, by, None, number)
         if bases or colon:
             part = " + ".join(plain(name[:40]) for name in names)
             raise UserError(
-                f"{shown}: cannot read {part}; a number and a + go with hybrid alone, "
-                "like hybrid:20 or centroids+hybrid:20"
+                f"{shown}: cannot read {part}; a + goes with hybrid alone, a number with hybrid "
+                "and per-label, like hybrid:20, centroids+hybrid:20 or per-label:2"
             )
         if "by" in options:
-            raise UserError(f"{shown}: by= goes with hybrid:S alone, like hybrid:20,by=dense")
+            raise UserError(
+                f"{shown}: by= goes with hybrid:S and per-label:N alone, like hybrid:20,by=dense"
+            )
         if name not in SELECTORS:
             known = nearest(name, [*SELECTORS, *HYBRIDS])
             raise UserError(f"--select {plain(name[:80])}: not a selector; {known}")
@@ -72,12 +85,18 @@ class SelectorSpec:
         return cls(_shared(name, options, shown))
 
     def __str__(self) -> str:
-        if self.own is None:
-            return str(self.by)
         if self.by is None:
             return str(self.base)
-        hybrid = f"hybrid:{self.own}" + (f",by={self.by}" if self.by != "bm25" else "")
-        return hybrid if self.base == RANDOM else f"{self.base}+{hybrid}"
+        if self.each is None and self.base is None:
+            return self.by
+        own, usual = str(self.own), HYBRID_BY
+        if self.each is not None:
+            own, usual = f"{PER_LABEL}:{self.each}", PER_LABEL_BY
+        if self.by != usual:
+            own += f",by={self.by}"
+        if self.base is None:
+            return own
+        return f"hybrid:{own}" if self.base == RANDOM else f"{self.base}+hybrid:{own}"
 
     @property
     def retriever(self) -> type[Retriever] | None:
@@ -94,7 +113,12 @@ class SelectorSpec:
     @property
     def retrieves(self) -> bool:
         """Whether all demonstrations are the query's own."""
-        return self.own is None
+        return self.base is None
+
+    @property
+    def says_k(self) -> bool:
+        """Whether k follows from it and the labels, whatever is asked for."""
+        return self.retrieves and self.each is not None
 
     @property
     def nested(self) -> bool:
@@ -127,26 +151,40 @@ class SelectorSpec:
         found = {} if self.retriever is None else dict(self.retriever.facts(encoders))
         return found if self.base is None else found | dict(self.base.facts(encoders))
 
-    def own_count(self, k: int) -> int:
-        """How many of k demonstrations are the query's own. Raises ``UserError`` if S > k."""
-        if self.own is None:
-            return k
-        if self.own > k:
-            raise UserError(
-                f"--select {self}: k={k} has no room for {self.own} demonstrations of the query's "
-                f"own; ask for k of {self.own} or more"
-            )
-        return self.own
+    def fewest(self, labels: int) -> int:
+        """The smallest k there is, of a task with so many labels; 0 where nothing is the query's
+        own.
+        """
+        if self.each is not None:
+            return self.each * labels
+        return int(self.retrieves) if self.own is None else self.own
 
-    def shared_count(self, k: int) -> int:
-        """How many of k demonstrations all queries share. Raises ``UserError`` if S > k."""
-        return k - self.own_count(k)
+    def own_count(self, k: int, labels: int) -> int:
+        """How many of k demonstrations are the query's own, of a task with so many labels.
+
+        Raises ``UserError`` if that is more than k.
+        """
+        if self.retrieves:
+            return k
+        own = self.fewest(labels)
+        if own > k:
+            of = f" ({self.each} of each of {labels:,} labels)" if self.each else ""
+            raise UserError(
+                f"--select {self}: k={k} has no room for {own:,} demonstrations of the query's "
+                f"own{of}; ask for k of {own:,} or more"
+            )
+        return own
+
+    def shared_count(self, k: int, labels: int) -> int:
+        """How many of k demonstrations all queries share. Raises as :meth:`own_count` does."""
+        return k - self.own_count(k, labels)
 
     def check_allowed(self, *, labelled: bool) -> None:
         """Raise ``UserError`` where a selection by labels is asked of a task without labels that
         rows have in common.
         """
-        if self.base is not None and self.base.needs_labels and not labelled:
+        by_labels = self.each is not None or (self.base is not None and self.base.needs_labels)
+        if by_labels and not labelled:
             raise UserError(f"--select {self}: this task's {NO_LABELS}")
 
 
@@ -179,8 +217,16 @@ def split(text: str) -> list[str]:
     return found
 
 
-HYBRIDS = ("hybrid:S", "centroids+hybrid:S", "balanced+hybrid:S")
-"""How hybrids are written, for messages."""
+PER_LABEL = "per-label"
+HYBRIDS = ("hybrid:S", "centroids+hybrid:S", "balanced+hybrid:S", "per-label:N",
+           "hybrid:per-label:N")  # fmt: skip
+"""How choices with a number are written, for messages."""
+
+HYBRID_BY, PER_LABEL_BY = "bm25", "dense"
+"""What the query's own are chosen by, where nothing else is said."""
+
+
+_NUMBER = re.compile(r"0*[1-9][0-9]{0,8}", re.ASCII)
 
 
 def _retrievers() -> list[str]:
@@ -242,12 +288,30 @@ def _base_name(names: list[str], shown: str) -> str:
 
 
 def _own(count: str, shown: str) -> int:
-    if not re.fullmatch(r"0*[1-9][0-9]{0,8}", count, re.ASCII):
+    if not _NUMBER.fullmatch(count):
         raise UserError(
             f"{shown}: hybrid says how many demonstrations are the query's own, "
             "a whole number from 1 up, like hybrid:20"
         )
     return int(count)
+
+
+def _each(count: str, shown: str) -> int:
+    if not _NUMBER.fullmatch(count):
+        raise UserError(
+            f"{shown}: per-label says how many demonstrations of each label, "
+            "a whole number from 1 up, like per-label:2"
+        )
+    return int(count)
+
+
+def _similarity(options: dict[str, str], usual: str, shown: str) -> str:
+    """What ``by=`` names; taken out of the options."""
+    by = options.pop("by", usual)
+    if by not in _retrievers():
+        known = nearest(by, _retrievers())
+        raise UserError(f"{shown}: by={plain(by[:40])}: not a similarity; {known}")
+    return by
 
 
 def _shared(name: str, options: dict[str, str], shown: str) -> SharedSelector:

@@ -153,6 +153,8 @@ def make_plan(
             # a k is compared over draws: the largest is one that fits in each of them
             largest = min(g.largest() for g in made[:count]) if k_values.largest else 0
             numbers = [k for k in k_values.resolved(largest, made[0].smallest) if k]
+            if choice.says_k:
+                numbers = [made[0].smallest]
             if numbers:
                 groups += [PlannedGroup(group, _cells(group, numbers)) for group in made]
     plan = Plan(task, groups)
@@ -171,10 +173,13 @@ def _cells(group: PromptGroup, numbers: Sequence[int]) -> list[CellPlan]:
         return CellSpec(task=data, model=model, select=str(group.choice), order=str(group.order),
                         attention=str(group.pattern), k=k, draw=group.draw)  # fmt: skip
 
-    choice = group.choice
-    # too few for so many centroids, or for a balance, is the user's mistake: selection names it
-    named = choice.base is not None and choice.base.refuses
-    over = [k for k in numbers if k > pool and not (named and choice.shared_count(k) > pool)]
+    choice, labels = group.choice, len(task.pool.labels)
+    # too few for so many centroids, or of a label, is the user's mistake: selection names it
+    named = choice.says_k or (choice.base is not None and choice.base.refuses)
+    over = [
+        k for k in numbers
+        if k > pool and not (named and (choice.says_k or choice.shared_count(k, labels) > pool))
+    ]  # fmt: skip
     for k, prompts in group.prompts([k for k in numbers if k not in over]):
         needed = prompts.longest + answer
         problem = None

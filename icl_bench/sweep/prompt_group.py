@@ -56,7 +56,8 @@ class PromptGroup:
             return None
         name = f"{choice}, {order.name}" if choice.nested and not order.nested else str(choice)
         between = "" if self.grows else "; between different k nothing is shared"
-        if own := choice.own:
+        if choice.by is not None:
+            own = choice.fewest(self._labels)
             first = f"the first k - {own} demonstrations are shared by all queries"
             return f"{name}: {first}, the last {own} are the query's own{between}"
         return f"{name}: all queries share all demonstrations{between}"
@@ -65,7 +66,13 @@ class PromptGroup:
     def smallest(self) -> int:
         """The smallest k that leaves something to show."""
         vectors = 0 if self._of_passages else self.pattern.fewest_texts
-        return max(self.task.perturbation.smallest_k, self.choice.own or 1, vectors)
+        own = self.choice.fewest(self._labels)
+        return max(self.task.perturbation.smallest_k, own, vectors, 1)
+
+    @property
+    def _labels(self) -> int:
+        """How many labels the task has."""
+        return len(self.task.pool.labels)
 
     # -- demonstrations -------------------------------------------------------------------------
 
@@ -80,7 +87,7 @@ class PromptGroup:
 
     def _chosen(self, k: int) -> np.ndarray:
         task, choice = self.task, self.choice
-        shared = task.pool.shared(choice, self.draw, choice.shared_count(k))
+        shared = task.pool.shared(choice, self.draw, choice.shared_count(k, self._labels))
         read = self._read_as_vectors(k)
         if choice.by is None:  # the draw's first ones stay text
             text = self._arranged(shared[: k - read], "")
@@ -88,7 +95,8 @@ class PromptGroup:
         else:
             read = min(read, len(shared))
             shown = np.concatenate([shared[:read], self._arranged(shared[read:], "")])
-            own = task.pool.own_part(choice.by, self.draw, shared, choice.own_count(k))
+            count = choice.own_count(k, self._labels)
+            own = task.pool.own_part(choice, self.draw, shared, count)
             return np.hstack([np.tile(shown, (len(own), 1)), own])
         if not task.perturbation.shared:
             return task.perturbation.of_queries(shown, task.pool)
@@ -97,7 +105,10 @@ class PromptGroup:
     def _retrieved(self, k: int) -> np.ndarray:
         task, by = self.task, self.choice.by
         assert by is not None, f"{self.choice} does not retrieve"
-        if self.pattern.reuses and self.pattern.sink:
+        if self.choice.each is not None:
+            sink = task.pool.rows[:0]
+            others = list(task.pool.of_each_label(self.choice, self.draw, sink))
+        elif self.pattern.reuses and self.pattern.sink:
             # demonstrations that are computed once see the sink, so it is the same in every prompt
             sink = task.pool.drawn(self.draw)[:1]
             found = task.pool.retrieved(by, self.draw, min(k, len(task.pool)))
@@ -154,7 +165,7 @@ class PromptGroup:
             return self._with_vectors(chosen, asked)
         if self.shared:
             return encoder.shared_prompts(self._examples(chosen), [k], asked)[k]
-        same = self.choice.shared_count(k) if task.perturbation.shared else 0
+        same = self.choice.shared_count(k, self._labels) if task.perturbation.shared else 0
         own = [self._examples(row[same:]) for row in chosen]
         shown = self._examples(chosen[0, :same])
         return encoder.mixed_prompts(shown, own, asked, self.pattern.blocks)
@@ -215,6 +226,8 @@ class PromptGroup:
             limit = min(limit, task.pool.most_shared(self.choice, self.draw))
             shown = task.pool.shared(self.choice, self.draw, limit)
             return int((np.cumsum(lengths[shown]) <= room.min()).sum())
+        if self.choice.says_k:
+            return self.smallest
         if self.choice.retrieves and limit and self.choice.by is not None:
             found = task.pool.retrieved(self.choice.by, self.draw, limit)
             totals = np.cumsum(lengths[found], axis=1)
@@ -226,7 +239,7 @@ class PromptGroup:
         task = self.task
         if not task.perturbation.shared:
             limit = len(task.pool)  # of k, some are not shown
-        most = task.pool.most_shared(self.choice, self.draw) + (self.choice.own or 0)
+        most = task.pool.most_shared(self.choice, self.draw) + self.choice.fewest(self._labels)
         low, high = self.smallest - 1, min(limit, most, len(task.pool))
         while low < high:
             k = (low + high + 1) // 2

@@ -73,7 +73,8 @@ class RunSpec(Frozen):
     model: str
     """A registry name, a folder or a hub id; with an API, the name that the server knows."""
     k: Annotated[InstanceOf[KValues] | None, read_text(KValues.parse)] = None
-    """Numbers of demonstrations, 0 for none, ``max`` or ``auto``; or else ``per_label``."""
+    """Numbers of demonstrations, 0 for none, ``max`` or ``auto``; or else ``per_label``. Not needed
+    where all of ``select`` say it themselves."""
     per_label: Annotated[tuple[int, ...] | None, read_text(parse_per_label)] = None
     """Numbers of demonstrations of each label, for ``balanced`` ones."""
     select: Annotated[
@@ -185,6 +186,8 @@ class RunSpec(Frozen):
 
     def _numbers(self) -> tuple[int, ...]:
         """The k that are asked for by number. Raises ``UserError`` where none is said, or both."""
+        if self.k is None and self.per_label is None and all(s.says_k for s in self.select):
+            return ()
         if (self.k is None) == (self.per_label is None):
             raise UserError(
                 "give --k, or else --per-label: numbers of demonstrations, like 1,10,100"
@@ -251,7 +254,8 @@ def check_prompts(
         choice.check_allowed(labelled=labelled)
         perturbation.check_allowed(shared=choice.shared, labelled=spec.is_classification)
         for k in filter(None, k_values):  # without demonstrations nothing is chosen
-            choice.own_count(k)
+            if choice.each is None:  # else it takes data to know the labels
+                choice.own_count(k, 0)
             perturbation.check_k(k)
         chosen_orders = orders_for(choice, orders, labelled=labelled)
         for pattern in attention:
@@ -283,6 +287,11 @@ def _check_reuse(pattern: Pattern, spec: SelectorSpec, order: Order) -> None:
         raise UserError(
             f"--attention {pattern}: reuse is for demonstrations that are all the query's own, "
             f"like those of bm25; what queries share under {spec} is computed once anyway"
+        )
+    if spec.each is not None and pattern.sink:
+        raise UserError(
+            f"--attention {pattern}: the demonstration that all prompts begin with would stand in "
+            f"for one of a label's under {spec}; write {pattern.name}:1,reuse,sink=0"
         )
     if order.for_neighbours:
         raise UserError(

@@ -158,8 +158,7 @@ class Sweep:
 def _k_values(spec: RunSpec, task: TokenizedTask) -> KValues:
     """What ``--k`` or ``--per-label`` asks for. Raises ``UserError``."""
     if spec.per_label is None:
-        assert spec.k is not None, "one of the two is there"
-        return spec.k
+        return spec.k or KValues()
     drawn, labels = task.pool.drawn(0), task.pool.answers
     return KValues(tuple(shots_per_label(each, drawn, labels) for each in spec.per_label))
 

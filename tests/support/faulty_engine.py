@@ -11,13 +11,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from support.outside import described
-
 from icl_bench.backends.interface import Answer, Backend, BackendLoader, Counters
 from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.prompts.encoding import PromptSet
 from icl_bench.registry import BACKENDS, STORAGES
 from icl_bench.results.storage import LocalStorage
+from support.outside import described
 
 FAULTS = "ICL_BENCH_TEST_FAULTS"
 """The environment's name for a folder. A file in it is a fault, for prompts whose prefix is longer

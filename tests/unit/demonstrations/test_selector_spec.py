@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from icl_bench.demonstrations.balanced import Balanced
 from icl_bench.demonstrations.centroids import Centroids
 from icl_bench.demonstrations.hybrid import own_part
+from icl_bench.demonstrations.per_label import nearest_of_each
 from icl_bench.demonstrations.random import Random
 from icl_bench.demonstrations.ranking import Ranking, nearest
 from icl_bench.demonstrations.selector_spec import SelectorSpec, cautions, known, split
@@ -19,6 +20,8 @@ WRITTEN = [
     "random", "bm25", "bertscore", "dense", "balanced", "centroids", "centroids,of=queries",
     "hybrid:20", "hybrid:20,by=dense", "hybrid:1,by=bertscore", "centroids+hybrid:20",
     "centroids,of=queries+hybrid:20,by=dense", "balanced+hybrid:3,by=dense",
+    "per-label:2", "per-label:2,by=bm25", "hybrid:per-label:2",
+    "centroids,of=queries+hybrid:per-label:3,by=bertscore",
 ]  # fmt: skip
 bys = st.sampled_from(["bm25", "bertscore", "dense"])
 bases = st.sampled_from([Random(), Balanced(), Centroids(), Centroids("queries")])
@@ -26,6 +29,7 @@ choices = (
     bases.map(SelectorSpec)
     | bys.map(lambda by: SelectorSpec(None, by, None))
     | st.builds(SelectorSpec, bases, bys, st.integers(1, 10**9 - 1))
+    | st.builds(SelectorSpec, st.none() | bases, bys, st.none(), st.integers(1, 10**9 - 1))
 )
 
 
@@ -48,6 +52,8 @@ def test_the_shortest_way_to_write_a_choice_is_the_one_that_it_writes(text):
         ("hybrid:20,by=bm25", "hybrid:20"),
         ("hybrid:007", "hybrid:7"),
         ("random+hybrid:20", "hybrid:20"),
+        ("per-label:02,by=dense", "per-label:2"),
+        ("random+hybrid:per-label:2,by=dense", "hybrid:per-label:2"),
         ("centroids,of=pool", "centroids"),
         ("centroids+hybrid:20,of=queries", "centroids,of=queries+hybrid:20"),
         (" centroids , of = queries + hybrid:20 , by = dense ",
@@ -94,17 +100,26 @@ def test_split_drops_what_is_empty_and_leaves_mistakes_to_be_read():
         ("hybrid:20,dense", "dense is no option; there are by="),
         ("hybrid:20,k=3", "k=3 is no option"),
         ("hybrid:20,of=queries", "of= goes with centroids alone"),
-        ("random,by=dense", "by= goes with hybrid:S alone"),
+        ("random,by=dense", "by= goes with hybrid:S and per-label:N alone"),
         ("random,of=queries", "of= goes with centroids alone"),
         ("dense,of=queries", "of= goes with centroids alone"),
         ("centroids,of=query", "of=query: not known; did you mean queries"),
         ("bm25+hybrid:20", "bm25 cannot stand before \\+hybrid:S; known: balanced, centroids"),
         ("centroids+balanced+hybrid:20", "only one selector can stand before"),
-        ("hybrid:20+centroids", "cannot read hybrid:20 \\+ centroids; a number and a \\+ go with"),
-        ("random:3", "a number and a \\+ go with hybrid alone"),
+        (
+            "hybrid:20+centroids",
+            "cannot read hybrid:20 \\+ centroids; a \\+ goes with hybrid alone",
+        ),
+        ("random:3", "a number with hybrid and per-label"),
         ("hybrid:20+hybrid:30", "hybrid:20 cannot stand before"),
         ("+", "cannot read '' \\+ ''"),
         ("\0", "not a selector"),
+        ("per-label", "per-label says how many demonstrations of each label"),
+        ("per-label:0", "a whole number from 1 up, like per-label:2"),
+        ("hybrid:per-label", "per-label says how many demonstrations of each label"),
+        ("per-label:2,by=bm", "by=bm: not a similarity; did you mean bm25"),
+        ("per-label:2,of=queries", "of= goes with centroids alone"),
+        ("centroids+per-label:2", "cannot read centroids \\+ per-label:2"),
     ],
 )
 def test_a_mistake_is_named_with_what_to_write(text, message):
@@ -114,7 +129,9 @@ def test_a_mistake_is_named_with_what_to_write(text, message):
     assert len(str(refused.value)) < 400
 
 
-@given(st.text(st.sampled_from("hybrid:+,=0123 bym25of\n"), max_size=30) | st.text(max_size=30))
+@given(
+    st.text(st.sampled_from("hybrid:+,=0123 bym25of\nper-la"), max_size=30) | st.text(max_size=30)
+)
 def test_whatever_is_written_is_a_choice_or_a_mistake_of_the_users_on_one_line(text):
     for spec in split(text):
         message = ""
@@ -136,6 +153,8 @@ def test_whatever_is_written_is_a_choice_or_a_mistake_of_the_users_on_one_line(t
         {"base": None, "by": "dense"},
         {"by": "dense", "own": -1},
         {"by": "dense", "own": None},
+        {"each": 2},
+        {"by": "dense", "own": 3, "each": 2},
     ],
 )
 def test_parts_that_do_not_fit_together_are_no_choice(fields):
@@ -155,29 +174,51 @@ def test_what_is_shared_nested_retrieved_and_encoded():
     assert where("shared") == [
         "random", "balanced", "centroids", "centroids,of=queries",
     ]  # fmt: skip
-    assert where("retrieves") == ["bm25", "bertscore", "dense"]
-    assert [t for t in WRITTEN if t not in where("nested")] == [
-        t for t in WRITTEN if "centroids" in t or t in ("bm25", "bertscore", "dense")
+    assert where("retrieves") == [
+        "bm25",
+        "bertscore",
+        "dense",
+        "per-label:2",
+        "per-label:2,by=bm25",
     ]
-    assert where("embeds") == [t for t in WRITTEN if "centroids" in t or "dense" in t]
+    assert [t for t in WRITTEN if t not in where("nested")] == [
+        t for t in WRITTEN if "centroids" in t or t in where("retrieves")
+    ]
+    nearest_embedded = ["per-label:2", "hybrid:per-label:2"]  # by=dense is the usual one
+    assert where("embeds") == [
+        t for t in WRITTEN if "centroids" in t or "dense" in t or t in nearest_embedded
+    ]
+    assert where("says_k") == ["per-label:2", "per-label:2,by=bm25"]
     assert where("sees_queries") == where("caution") == [t for t in WRITTEN if "queries" in t]
     assert "look at the test queries" in str(found["centroids,of=queries"].caution)
 
 
 def test_the_last_s_of_k_are_the_querys_own():
     hybrid = SelectorSpec.parse("hybrid:20")
-    assert (hybrid.own_count(50), hybrid.shared_count(50)) == (20, 30)
-    assert (hybrid.own_count(20), hybrid.shared_count(20)) == (20, 0)
-    assert SelectorSpec.parse("random").own_count(50) == 0
-    assert SelectorSpec.parse("dense").own_count(50) == 50
+    assert (hybrid.own_count(50, 7), hybrid.shared_count(50, 7)) == (20, 30)
+    assert (hybrid.own_count(20, 7), hybrid.shared_count(20, 7)) == (20, 0)
+    assert SelectorSpec.parse("random").own_count(50, 7) == 0
+    assert SelectorSpec.parse("dense").own_count(50, 7) == 50
+
+
+def test_so_many_of_each_label_are_as_many_as_there_are_labels():
+    hybrid = SelectorSpec.parse("hybrid:per-label:2")
+    assert (hybrid.own_count(50, 7), hybrid.shared_count(50, 7)) == (14, 36)
+    assert SelectorSpec.parse("per-label:3").fewest(7) == 21
+    with pytest.raises(
+        UserError, match=r"no room for 14 .* own \(2 of each of 7 labels\); ask for"
+    ):
+        hybrid.own_count(13, 7)
+    with pytest.raises(UserError, match="per-label:2: this task's answers are free text"):
+        SelectorSpec.parse("hybrid:per-label:2").check_allowed(labelled=False)
 
 
 def test_more_of_its_own_than_there_are_is_refused():
     with pytest.raises(UserError, match="hybrid:20,by=dense: k=19 has no room for 20") as refused:
-        SelectorSpec.parse("hybrid:20,by=dense").own_count(19)
+        SelectorSpec.parse("hybrid:20,by=dense").own_count(19, 7)
     assert "k of 20 or more" in str(refused.value)
     with pytest.raises(UserError, match="no room"):
-        SelectorSpec.parse("hybrid:20").shared_count(1)
+        SelectorSpec.parse("hybrid:20").shared_count(1, 7)
 
 
 def test_free_text_cannot_be_balanced():
@@ -221,6 +262,32 @@ def test_the_querys_own_are_the_most_similar_unlike_any_shown_the_most_similar_l
     else:
         with pytest.raises(UserError, match=f"hybrid:{count}: .* ask for at most {len({*alike})}"):
             own_part(ranking, alike, shared, count, rng)
+
+
+@given(pools, st.data())
+def test_of_each_label_the_most_similar_are_chosen_the_most_similar_label_first(pool, data):
+    rows, drawn, k = pool
+    *ranked, like = (np.array(column) for column in zip(*rows, strict=True))
+    ranking, alike = Ranking(*ranked), np.unique(like, return_inverse=True)[1]
+    of_alike = data.draw(st.lists(st.integers(0, 2), min_size=len(rows), max_size=len(rows)))
+    names = ["a", "b", "c"]
+    labels, each = np.array([of_alike[i] for i in alike]), data.draw(st.integers(1, 3))
+    places = np.array(drawn[:k], dtype=np.int64)
+    shown, found = {*alike[places].tolist()}, dict[int, list[int]]()
+    for i in nearest(ranking, len(rows), np.random.default_rng(3)).tolist():
+        if alike[i] not in shown:
+            shown.add(alike[i])
+            found.setdefault(int(labels[i]), []).append(i)
+    given = (ranking, labels, names, alike, places, each, np.random.default_rng(3), "per-label")
+    if all(len(found.get(label, [])) >= each for label in range(3)):
+        expected = [i for of_label in found.values() for i in of_label[:each]]
+        assert nearest_of_each(*given).tolist() == expected
+    else:
+        fewest = min(range(3), key=lambda label: len(found.get(label, [])))
+        with pytest.raises(
+            UserError, match=f"label '?{names[fewest]}'? has {len(found.get(fewest, []))}"
+        ):
+            nearest_of_each(*given)
 
 
 def test_a_shared_demonstration_is_not_shown_again_however_similar_it_is():

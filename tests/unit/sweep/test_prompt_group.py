@@ -38,6 +38,7 @@ from icl_bench.tasks.task_files import load_task
 SHARED = ["random", "balanced", "centroids"]
 HYBRID = ["hybrid:3", "hybrid:3,by=dense", "balanced+hybrid:3", "centroids+hybrid:3"]
 RETRIEVED = ["bm25", "dense"]
+PER_LABEL = ["per-label:2", "hybrid:per-label:1", "balanced+hybrid:per-label:1,by=bm25"]
 DRAWN = Order.parse("drawn")
 
 pytestmark = pytest.mark.usefixtures("word_encoder")
@@ -127,6 +128,43 @@ def test_a_hybrid_of_its_own_alone_shares_nothing_but_begins_no_worse(tmp_path: 
     assert (found.demonstrations(3) == reversed_).all()
 
 
+@pytest.mark.parametrize("select", PER_LABEL)
+def test_prompts_end_with_the_nearest_of_each_label_the_most_similar_label_last(
+    tmp_path: Path, select: str
+):
+    order = "drawn" if "hybrid" in select else "relevance"
+    found = group(tmp_path, select, order=Order.parse(order))
+    shown, train, each = found.demonstrations(6), found.task.data.train, found.choice.each
+    assert shown.shape == (len(found.task.data.test), 6)
+    by = found.choice.by
+    ranked = found.task.pool.retrieved(by, 0, len(found.task.pool))
+    for row, most_similar_first in zip(shown.tolist(), ranked.tolist(), strict=True):
+        own, shared = row[-3 * each :], row[: -3 * each]
+        nearest: dict[str, list[int]] = {}
+        for i in most_similar_first:
+            if i not in shared:
+                nearest.setdefault(train[i].answer, []).append(i)
+        assert own[::-1] == [i for of_label in nearest.values() for i in of_label[:each]]
+
+
+def test_a_number_of_each_label_says_k_itself(tmp_path: Path):
+    made = plan(tmp_path, "1,4", draws=1, selects=["per-label:2", "random"], orders=None)
+    assert [(c.spec.select, c.spec.k) for c in made.cells] == [
+        ("per-label:2", 6), ("random", 1), ("random", 4),
+    ]  # fmt: skip
+    assert not made.problems
+    beside = plan(tmp_path, "max", draws=1, selects=["hybrid:per-label:1"])
+    assert beside.cells[0].spec.k > 3
+    assert not beside.problems
+
+
+def test_a_label_with_too_few_is_named(tmp_path: Path):
+    with pytest.raises(UserError, match=r"--select per-label:30: label .* has [0-9]+ different"):
+        plan(tmp_path, "1", draws=1, selects=["per-label:30"], orders=None)
+    with pytest.raises(UserError, match=r"k=5 has no room for 6 .*2 of each of 3 labels"):
+        plan(tmp_path, "5", draws=1, selects=["hybrid:per-label:2"])
+
+
 def repeating(folder: Path, select: str, test: int = 3) -> PromptGroup:
     """A choice from 40 rows of which the last 20 are the first 20 again, two of another label."""
     path = fakes.write_task(folder, test_rows=test)
@@ -172,20 +210,22 @@ def test_a_hybrid_ends_where_the_pool_has_no_more_that_are_different(tmp_path: P
 # -- what an engine gets ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("select", [*SHARED, *HYBRID])
+@pytest.mark.parametrize("select", [*SHARED, *HYBRID, *PER_LABEL[1:]])
 def test_what_is_shared_is_computed_once(tmp_path: Path, select: str):
     results = swept(tmp_path, select)
     frame = read_results(results)
     made = plan(tmp_path / "task", "6", draws=1, selects=[select])
     found = made.groups[0].group
-    count = found.choice.shared_count(6)
+    count = found.choice.shared_count(6, 3)
     train = found.task.data.train
     shown = np.atleast_2d(found.demonstrations(6))[0, :count]
     pieces = found.task.encoder.demonstrations([train[i] for i in shown])
     assert set(frame["cached_tokens"]) == {len(found.task.encoder.whole("".join(pieces)))}
 
 
-@pytest.mark.parametrize("select", [*SHARED, *HYBRID, *RETRIEVED, "centroids,of=queries"])
+@pytest.mark.parametrize(
+    "select", [*SHARED, *HYBRID, *RETRIEVED, *PER_LABEL, "centroids,of=queries"]
+)
 def test_every_prompt_is_rebuilt_and_its_hash_is_checked(
     tmp_path: Path, select: str, monkeypatch: pytest.MonkeyPatch
 ):
