@@ -122,6 +122,43 @@ def merge(parts: Sequence[Part]) -> Tensor:
     return total.to(parts[0].out.dtype)
 
 
+class TokenParts:
+    """Attention of tokens of which each sees parts of its own, put together as they come.
+
+    Held by token, ``(tokens, heads, head_dim)`` and ``(tokens, heads)`` in float32, so that what
+    some tokens see is found and put back in whole rows.
+    """
+
+    def __init__(self, query: Tensor, parts: Sequence[Part], scale: float) -> None:
+        """Begin with parts that all tokens of ``query``, ``(1, heads, tokens, head_dim)``, have;
+        the first has no token that sees no key.
+        """
+        lse = torch.stack([part.lse for part in parts]).logsumexp(0)
+        weighed = (torch.exp(part.lse - lse).unsqueeze(-1) * part.out for part in parts)
+        self._query, self._scale, self._dtype = by_token(query), scale, parts[0].out.dtype
+        self._out, self._lse = by_token(sum(weighed, torch.tensor(0.0))), by_token(lse)
+
+    def add(self, key: Tensor, value: Tensor, tokens: Tensor) -> None:
+        """Further keys, ``(1, key_heads, keys, head_dim)``, which some of the tokens see."""
+        asked = self._query.index_select(0, tokens)
+        out, new = attend(asked.transpose(0, 1)[None], key, value, self._scale)
+        new, before = by_token(new), self._lse.index_select(0, tokens)
+        lse = torch.logaddexp(before, new)
+        held = self._out.index_select(0, tokens) * torch.exp(before - lse).unsqueeze(-1)
+        held += torch.exp(new - lse).unsqueeze(-1) * out[0].transpose(0, 1)
+        self._out.index_copy_(0, tokens, held)
+        self._lse.index_copy_(0, tokens, lse)
+
+    def result(self) -> Tensor:
+        """What all tokens see: ``(1, heads, tokens, head_dim)``."""
+        return self._out.transpose(0, 1)[None].to(self._dtype)
+
+
+def by_token(x: Tensor) -> Tensor:
+    """``(1, heads, tokens, ...)`` as ``(tokens, heads, ...)``, copied."""
+    return x[0].transpose(0, 1).contiguous()
+
+
 def _repeated(x: Tensor, groups: int) -> Tensor:
     """Key heads repeated for their query heads; a view where there is one key head."""
     batch, heads, keys, width = x.shape

@@ -24,6 +24,7 @@ from torch import Tensor
 from icl_bench.backends.attention_kernels import (
     Mask,
     Part,
+    TokenParts,
     attend,
     has_windows,
     mask_of,
@@ -31,7 +32,7 @@ from icl_bench.backends.attention_kernels import (
     on_cuda,
 )
 from icl_bench.backends.kv_cache import LayerKeys, PackKeys, Prefix, chunk_means, joined
-from icl_bench.models.attention_patterns import Layout, ReceptiveSpan
+from icl_bench.models.attention_patterns import Layout, Ranges, ReceptiveSpan
 
 SLIDING_BLOCK = 128
 """Queries of a sliding layer that are computed together: each block sees W - 1 + 128 keys."""
@@ -274,6 +275,42 @@ class Extend:
         return torch.cat(outs, 2)
 
 
+@dataclass(frozen=True)
+class Reading:
+    """Which stretches of a prefix each row of a pack reads."""
+
+    stretches: Ranges
+    """Tokens of the prefix, rising and apart from each other."""
+    read: np.ndarray
+    """``(rows, stretches)`` bool."""
+
+    @classmethod
+    def of(cls, ranges: Sequence[Ranges], demonstrations: int, prefix: int) -> Reading:
+        """Take apart what rows read of so many tokens of demonstrations; what stands behind these
+        in the prefix is read by all.
+        """
+        every = {place for row in ranges for pair in row for place in pair}
+        bounds = np.array(sorted({0, demonstrations, prefix} | every))
+        read = np.zeros((len(ranges), len(bounds) - 1), dtype=bool)
+        for row, pairs in zip(read, ranges, strict=True):
+            for first, last in (*pairs, (demonstrations, prefix)):
+                row[np.searchsorted(bounds, first) : np.searchsorted(bounds, last)] = True
+        # neighbours that the same rows read are one stretch, and what none reads is none
+        new = np.append(True, (read[:, 1:] != read[:, :-1]).any(0))
+        starts = np.flatnonzero(new)
+        ends = np.append(starts[1:], len(new))
+        some = read[:, starts].any(0)
+        firsts, lasts = bounds[starts[some]].tolist(), bounds[ends[some]].tolist()
+        return cls(tuple(zip(firsts, lasts, strict=True)), read[:, starts[some]])
+
+    def keys(self, first: int, last: int) -> np.ndarray:
+        """Which of the prefix's tokens ``[first, last)`` each row reads: ``(rows, tokens)``."""
+        found = np.zeros((len(self.read), last), dtype=bool)
+        for (start, end), rows in zip(self.stretches, self.read.T, strict=True):
+            found[:, start:end] = rows[:, None]
+        return found[:, first:]
+
+
 class Pack:
     """Compute new tokens of some of a pack's queries, laid out one behind the other.
 
@@ -282,7 +319,7 @@ class Pack:
     tensors live on the model's device: ``rows``, ``slots``, ``offsets`` ``(tokens,)`` int64,
     ``visible`` ``(tokens, slots in use)`` bool, ``slot_offsets`` ``(pack rows, slots in use)``
     the offset of the token in each slot. With ``causal`` they are the rows' first tokens in their
-    order, and see those before them.
+    order, and see those before them. With a ``reading`` a row sees of the prefix what it reads.
     """
 
     def __init__(
@@ -297,6 +334,7 @@ class Pack:
         view: View = View(),
         *,
         causal: bool = False,
+        reading: Reading | None = None,
     ) -> None:
         self.prefix, self.keys, self.view, self.causal = prefix, keys, view, causal
         self.rows, self.slots, self.offsets = rows, slots, offsets
@@ -310,6 +348,20 @@ class Pack:
         self._width = int(self._rank.max()) + 1
         self._masks = Masks()
         self._fars: dict[ReceptiveSpan, tuple[Tensor, int]] = {}
+        self._reading = reading
+        self._readers = self._readers_of(reading) if reading else []
+
+    def _readers_of(self, reading: Reading) -> list[tuple[int, int, Tensor | None]]:
+        """Each stretch that a token of this step reads, and which do; None for all of them."""
+        rows = self.rows.cpu().numpy()
+        found: list[tuple[int, int, Tensor | None]] = []
+        for (start, end), read in zip(reading.stretches, reading.read.T[:, rows], strict=True):
+            if read.all():
+                found.append((start, end, None))
+            elif read.any():
+                readers = torch.from_numpy(np.flatnonzero(read)).to(self.rows.device)
+                found.append((start, end, readers))
+        return found
 
     def layer(
         self,
@@ -329,11 +381,25 @@ class Pack:
             return merge(self._chunked(layer, held, query, scale, span))
         parts = [self._own(held, query, scale, span.window)]
         if self.prefix.length and span.window is None:
+            if self._reading is not None:
+                return self._chosen(layer, parts[0], query, scale)
             parts.append(attend(query, *self.prefix.full(layer), scale))
         elif (tail := self.prefix.tail(layer)) is not None and tail.tokens:
             mask = self._tail_mask(tail.tokens, span.window or 0, query, key)
             parts.append(attend(query, tail.key, tail.value, scale, mask=mask))
         return merge(parts)
+
+    def _chosen(self, layer: int, own: Part, query: Tensor, scale: float) -> Tensor:
+        """What each token reads of the prefix, a stretch at a time; nothing else is read."""
+        held, parts = self.prefix.whole(layer), [own]
+        for start, end, readers in self._readers:
+            if readers is None:
+                parts.append(attend(query, *held.part(start, end), scale))
+        total = TokenParts(query, parts, scale)
+        for start, end, readers in self._readers:
+            if readers is not None:
+                total.add(*held.part(start, end), readers)
+        return total.result()
 
     def _chunked(
         self, layer: int, held: LayerKeys, query: Tensor, scale: float, span: ReceptiveSpan
@@ -413,7 +479,11 @@ class Pack:
         def near() -> Tensor:
             # the key in place j stands kept - j tokens before the first own token
             back = torch.arange(kept, 0, -1, device=self.offsets.device)
-            return self.offsets[:, None] + back < window
+            seen = self.offsets[:, None] + back < window
+            if self._reading is not None:
+                read = self._reading.keys(self.prefix.length - kept, self.prefix.length)
+                seen &= torch.from_numpy(read).to(seen.device)[self.rows]
+            return seen
 
         return self._masks.get(("tail", window), query, key, near)
 

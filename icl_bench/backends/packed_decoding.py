@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from icl_bench.backends.attention_steps import Pack, causal_rows
+from icl_bench.backends.attention_steps import Pack, Reading, causal_rows
 from icl_bench.backends.interface import Answer, Decoding, Exact, Free, Greedy
 from icl_bench.backends.kv_cache import LayerKeys, PackKeys
 from icl_bench.backends.label_constraint import LabelAutomaton, LabelTrie
@@ -82,11 +82,14 @@ class OpenPack:
         suffixes: Sequence[Ids],
         extra: int,
         limits: PackLimits | None = None,
+        reading: Reading | None = None,
     ) -> None:
         """Compute the queries; ``extra`` is the tokens that a row's answer may take behind it.
 
-        With ``limits`` they are computed so many tokens in a call, else all in one.
+        With ``limits`` they are computed so many tokens in a call, else all in one. ``reading`` is
+        what each reads of the prefix; None for all of it.
         """
+        self._reading = reading
         self._cache, self._model = cache, cache.model
         self._device = device = cache.model.device
         lengths = [len(s) for s in suffixes]
@@ -117,10 +120,11 @@ class OpenPack:
         suffixes: Sequence[Ids],
         decodings: Sequence[Decoding],
         limits: PackLimits | None = None,
+        reading: Reading | None = None,
     ) -> OpenPack:
         """Compute queries that will be answered so."""
         extra = max(tree_tokens(d) or answer_room(d) for d in decodings)
-        return cls(cache, suffixes, extra, limits)
+        return cls(cache, suffixes, extra, limits, reading)
 
     def _call(
         self,
@@ -135,8 +139,9 @@ class OpenPack:
         prefix = self._cache.prefix
         seen = self._slot_offsets[:, : visible.shape[1]]
         step = Pack(
-            prefix, self._keys, rows, slots, offsets, visible, seen, self._cache.view, causal=causal
-        )
+            prefix, self._keys, rows, slots, offsets, visible, seen, self._cache.view,
+            causal=causal, reading=self._reading,
+        )  # fmt: skip
         flat = torch.tensor(tokens, device=self._device)
         return self._model.forward(flat, offsets + prefix.length, step)
 

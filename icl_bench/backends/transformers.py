@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from icl_bench.backends.attention_steps import View
+from icl_bench.backends.attention_steps import Reading, View
 from icl_bench.backends.device_memory import (
     finish,
     memory_reason,
@@ -44,7 +44,7 @@ from icl_bench.backends.packed_decoding import (
 from icl_bench.backends.prefix_cache import PrefixCache
 from icl_bench.backends.reused_demonstrations import ReusedDemonstrations
 from icl_bench.errors import CellError
-from icl_bench.models.attention_patterns import FULL, Pattern
+from icl_bench.models.attention_patterns import FULL, Pattern, Ranges
 from icl_bench.prompts.encoding import Ids, PromptSet
 
 REUSING = 16
@@ -87,6 +87,9 @@ class TransformersBackend:
         chunk = chunk_tokens or (CHUNK_ON_CPU if small else CHUNK)
         self.cache = PrefixCache(model, self.counters, chunk)
         self.reused = ReusedDemonstrations(self.cache, self.limits)
+        self._read: tuple[Ranges | None, ...] = ()
+        """Which tokens of the demonstrations each query of the cell reads, where not all do alike.
+        """
 
     @classmethod
     def load(
@@ -195,6 +198,7 @@ class TransformersBackend:
         in_order, wanted = self._in_order(prompts, decodings), frozenset(todo)
         packed = {i for i in in_order if self._packs(prompts, i, pattern, limits[i])}
         short = [i for i in in_order if i in packed]
+        self._read = prompts.read_by(pattern)
         too_long = yield from self._answer_packed(prompts, short, wanted, decodings)
         for i in [*too_long, *(i for i in in_order if i in wanted - packed)]:
             view = self._view(pattern, prompts, i)
@@ -291,10 +295,15 @@ class TransformersBackend:
         return alike[: self.limits.first_rows(widths, 1 if trees else self.limits.calls_open)]
 
     def _answer_pack(
-        self, cache: PrefixCache, suffixes: Sequence[Ids], decodings: Sequence[Decoding]
+        self,
+        cache: PrefixCache,
+        suffixes: Sequence[Ids],
+        decodings: Sequence[Decoding],
+        reading: Reading | None = None,
     ) -> list[Answer]:
         """Answer queries over a prefix; an answer's index is its place in the pack."""
-        answers = OpenPack.of(cache, suffixes, decodings, self.limits).answers(decodings)
+        opened = OpenPack.of(cache, suffixes, decodings, self.limits, reading)
+        answers = opened.answers(decodings)
         self.counters.own_tokens += sum(map(len, suffixes))
         return answers
 
@@ -308,7 +317,15 @@ class TransformersBackend:
         """Answer a pack of prompts, each with the vectors that it reads."""
         if _have_own_vectors(prompts):
             self.model.read_own_vectors([prompts.vectors_of(i) for i in pack])
-        return self._answer_pack(self.cache, suffixes, decodings)
+        return self._answer_pack(self.cache, suffixes, decodings, self._reading(pack))
+
+    def _reading(self, pack: Sequence[int]) -> Reading | None:
+        """What each query of a pack reads of the prefix; None for all of it."""
+        layout = self.cache.view.layout
+        if layout is None or not self._read:
+            return None
+        ranges = [self._read[i] or ((0, len(layout.starts)),) for i in pack]
+        return Reading.of(ranges, len(layout.starts), self.cache.prefix.length)
 
     def _answer_long(
         self, prompts: PromptSet, index: int, decoding: Decoding, view: View, limit: int
@@ -322,7 +339,8 @@ class TransformersBackend:
         if view.layout is not None:  # what comes behind the demonstrations sees all of them
             own = min(max(0, len(view.layout.starts) - len(prompts.prefix)), len(suffix) - 1)
         with self.cache.extended(suffix[:own], view):
-            (answer,) = self._answer_pack(self.cache, [suffix[own:]], [decoding])
+            reading = self._reading([index])
+            (answer,) = self._answer_pack(self.cache, [suffix[own:]], [decoding], reading)
         return _placed(answer, [index], len(prompts.prefix))
 
     # -- demonstrations that are computed once --------------------------------------------------

@@ -229,7 +229,8 @@ HYBRID_BY, PER_LABEL_BY = "bm25", "dense"
 _NUMBER = re.compile(r"0*[1-9][0-9]{0,8}", re.ASCII)
 
 
-def _retrievers() -> list[str]:
+def retrievers() -> list[str]:
+    """The names of all measures of similarity."""
     return [name for name, found in SELECTORS.items() if issubclass(found, Retriever)]
 
 
@@ -260,7 +261,7 @@ def _parts(text: str, shown: str) -> tuple[list[str], dict[str, str]]:
         for word in words:
             option, _, value = (piece.strip() for piece in word.partition("="))
             if option != "by" and option not in _options():
-                *others, last = _retrievers()
+                *others, last = retrievers()
                 own = (f"{o}={v}" for o, of in _options().items() for vs in of.values()
                        for v in vs[1:])  # fmt: skip
                 raise UserError(
@@ -308,8 +309,8 @@ def _each(count: str, shown: str) -> int:
 def _similarity(options: dict[str, str], usual: str, shown: str) -> str:
     """What ``by=`` names; taken out of the options."""
     by = options.pop("by", usual)
-    if by not in _retrievers():
-        known = nearest(by, _retrievers())
+    if by not in retrievers():
+        known = nearest(by, retrievers())
         raise UserError(f"{shown}: by={plain(by[:40])}: not a similarity; {known}")
     return by
 

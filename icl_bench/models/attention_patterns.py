@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
 from typing import ClassVar, Self
 
 import numpy as np
@@ -46,16 +48,22 @@ class ReceptiveSpan:
         return tokens - first + (first // self.chunk if self.chunk else 0)
 
 
+Ranges = tuple[tuple[int, int], ...]
+"""Tokens ``[first, last)``, rising and apart from each other."""
+
+
 @dataclass(frozen=True)
 class Layout:
     """Which tokens of one prompt's demonstrations see which blocks.
 
     A token sees the keys ``[0, sink_end)`` and from ``starts`` on up to itself. ``starts`` is
-    ``(tokens,)``, never falling, 0 or at least ``sink_end``; tokens behind it (the query) see all.
+    ``(tokens,)``, never falling, 0 or at least ``sink_end``; tokens behind it (the query) see all,
+    or of the demonstrations the ``read`` ones.
     """
 
     starts: np.ndarray
     sink_end: int
+    read: Ranges | None = None
 
     def first(self, positions: np.ndarray) -> np.ndarray:
         """The first token of the local blocks that each position sees: ``(positions,)``."""
@@ -82,6 +90,11 @@ def keys_seen(span: ReceptiveSpan, layout: Layout | None, first: int, last: int)
         seen += np.maximum(np.minimum(layout.sink_end, low) - far, 0)
     if span.chunk:
         seen += far // span.chunk
+    if layout is not None and layout.read is not None:
+        queries, end = tokens >= len(layout.starts), len(layout.starts)
+        bounds = [0, *(place for pair in layout.read for place in pair), end]
+        for start, stop in zip(bounds[::2], bounds[1::2], strict=True):  # what is not read
+            seen[queries] -= np.clip(stop - np.maximum(far, start), 0, None)[queries]
     return int(seen.sum())
 
 
@@ -122,6 +135,24 @@ class Pattern:
         ``ends`` is where each demonstration ends, in tokens of the prompt.
         """
         return None
+
+    def read(self, ends: Sequence[int], similar: np.ndarray) -> Ranges | None:  # noqa: ARG002
+        """Which of the demonstrations' tokens a query reads; None for all.
+
+        ``ends`` is as for :meth:`layout`, ``similar`` how similar each demonstration is to the
+        query, ``(demonstrations,)``, by what ``compares`` names.
+        """
+        return None
+
+    @property
+    def compares(self) -> str | None:
+        """The retriever by whose similarity each query reads a part of the demonstrations; None
+        where all queries read the same.
+        """
+        return None
+
+    def check_shots(self, k: int) -> None:
+        """Raise ``UserError`` where so many demonstrations cannot be read so."""
 
     @property
     def blocks(self) -> bool:
@@ -171,6 +202,11 @@ class Block(Pattern):
 
     Bertsch et al. 2025, section 5 and appendix F, figures 7 and 17. Positions are unchanged, and
     what stands before the first demonstration (BOS) belongs to the first block.
+
+    With ``top`` each query reads the sink, the last ``local`` blocks and of those between them the
+    ones that are most similar to it (dynamic block-sparse attention, Xiao et al. 2025, arXiv
+    2503.08640, section 3). A block is as similar as the most similar of its demonstrations; of
+    equally similar ones the later one is read.
     """
 
     size: int
@@ -181,28 +217,49 @@ class Block(Pattern):
     """Blocks that each sees before itself."""
     reuse: bool = False
     """Each demonstration is computed once, behind the sink, and rotated to its place."""
+    top: int | float | None = None
+    """How many blocks a query reads besides, or which share of all blocks, rounded up; None: all.
+    """
+    by: str = "bm25"
+    """The retriever that says how similar a demonstration is to a query."""
     name: ClassVar[str] = "block"
-    written: ClassVar[str] = "block:SIZE[,sink=1,local=2][,reuse]"
+    written: ClassVar[str] = (
+        "block:SIZE[,sink=1,local=2][,reuse] or block:SIZE[,sink=1,local=2],top=0.3[,by=bm25]"
+    )
 
     @classmethod
     def parse_words(cls, words: Sequence[str]) -> Self:
         """See :meth:`Pattern.parse_words`."""
         size, *options = words or [""]
-        named: dict[str, int] = {}
+        named: dict[str, str] = {}
         reuse = "reuse" in options
         for option in options:
             name, _, value = option.partition("=")
             if option == "reuse" and options.count("reuse") == 1:
                 continue
-            if name not in ("sink", "local") or name in named:
+            if name not in ("sink", "local", "top", "by") or name in named or not value:
                 raise ValueError
-            named[name] = whole_number(value)
-        local = named.get("local", 0 if reuse else 2)
-        return cls(whole_number(size), named.get("sink", 1), local, reuse)
+            named[name] = value
+        local = whole_number(named.get("local", "0" if reuse else "2"))
+        top = _number_or_share(named["top"]) if "top" in named else None
+        if "by" in named and top is None:
+            raise ValueError
+        by = named.get("by", cls.by)
+        return cls(whole_number(size), whole_number(named.get("sink", "1")), local, reuse, top, by)
 
     def __post_init__(self) -> None:
         _at_least(1, self, size=self.size)
         _at_least(0, self, sink=self.sink, local=self.local)
+        if self.top is not None and not 0 < self.top <= (1 if isinstance(self.top, float) else 1e9):
+            raise UserError(
+                f"--attention {self}: top is a number of blocks from 1 up, or a share of them "
+                "above 0 and up to 1.0, like 0.3"
+            )
+        if self.top is not None and self.reuse:
+            raise UserError(
+                f"--attention {self}: top chooses of demonstrations that all queries share, and "
+                "reuse is for those that each query has of its own; leave one of them out"
+            )
         if self.reuse and (self.size, self.local) != (1, 0):
             raise UserError(
                 f"--attention {self}: a demonstration that is computed once for all prompts has no "
@@ -213,19 +270,64 @@ class Block(Pattern):
 
     def __str__(self) -> str:
         reuse = ",reuse" if self.reuse else ""
-        return f"block:{self.size},sink={self.sink},local={self.local}{reuse}"
+        top = "" if self.top is None else f",top={self.top}"
+        by = "" if self.by == type(self).by else f",by={self.by}"
+        return f"block:{self.size},sink={self.sink},local={self.local}{reuse}{top}{by}"
+
+    def _bounds(self, ends: Sequence[int]) -> np.ndarray:
+        """Where blocks begin and the last one ends: ``(blocks + 1,)``."""
+        bounds = np.array([0, *ends[self.size - 1 :: self.size]], dtype=np.int64)
+        total = int(ends[-1]) if len(ends) else 0
+        return np.append(bounds, total) if bounds[-1] < total else bounds
 
     def layout(self, ends: Sequence[int]) -> Layout:
         """See :meth:`Pattern.layout`."""
-        bounds = np.array([0, *ends[self.size - 1 :: self.size]], dtype=np.int64)
-        total = int(ends[-1]) if len(ends) else 0
-        if bounds[-1] < total:
-            bounds = np.append(bounds, total)
+        bounds = self._bounds(ends)
         count = len(bounds) - 1
         sink_end = int(bounds[min(self.sink, count)])
         first = bounds[np.maximum(np.arange(count) - self.local, 0)]
         first[first <= sink_end] = 0
         return Layout(np.repeat(first, np.diff(bounds)), sink_end)
+
+    def read(self, ends: Sequence[int], similar: np.ndarray) -> Ranges | None:
+        """See :meth:`Pattern.read`."""
+        if self.top is None:
+            return None
+        bounds = self._bounds(ends)
+        count = len(bounds) - 1
+        scores = np.maximum.reduceat(similar, np.arange(0, len(similar), self.size))[:count]
+        between = np.arange(min(self.sink, count), max(count - self.local, min(self.sink, count)))
+        later_first = between[::-1]
+        ranked = later_first[np.argsort(-scores[later_first], kind="stable")]
+        kept = np.ones(count, dtype=bool)
+        kept[ranked[self._wanted(count) :]] = False
+        kept = kept[np.diff(bounds) > 0]
+        bounds = np.unique(bounds)  # of demonstrations that no token of the prompt begins in
+        cuts = np.flatnonzero(np.diff(np.concatenate([[False], kept, [False]]).astype(int)))
+        return tuple((int(bounds[a]), int(bounds[b])) for a, b in cuts.reshape(-1, 2).tolist())
+
+    def _wanted(self, count: int) -> int:
+        """How many of so many blocks a query reads beside the sink and the last ones, if there are
+        so many.
+        """
+        assert self.top is not None, "all of them"
+        if isinstance(self.top, int):
+            return self.top
+        return ceil(Fraction(str(self.top)) * count)
+
+    def check_shots(self, k: int) -> None:
+        """See :meth:`Pattern.check_shots`."""
+        count = -(-k // self.size)
+        if isinstance(self.top, int) and self.top > count:
+            raise UserError(
+                f"--attention {self}: k={k:,} has {count:,} blocks of {self.size:,}; ask for "
+                f"top={count} at most, or for a share, like top=0.3"
+            )
+
+    @property
+    def compares(self) -> str | None:
+        """See :attr:`Pattern.compares`."""
+        return None if self.top is None else self.by
 
     @property
     def blocks(self) -> bool:
@@ -387,6 +489,13 @@ def pattern_of(attention: str) -> Pattern | None:
         return parse(str(attention))
     except UserError:
         return None
+
+
+def _number_or_share(text: str) -> int | float:
+    """Read a number of blocks, or a share of them. Raises ``ValueError``."""
+    if re.fullmatch(r"[0-9]{0,9}\.[0-9]{1,9}", text, re.ASCII):
+        return float(text)
+    return whole_number(text)
 
 
 def whole_number(text: str) -> int:

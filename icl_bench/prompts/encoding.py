@@ -20,6 +20,7 @@ from icl_bench.errors import UserError
 from icl_bench.prompts.rendering import HasText, Message, PromptForm
 
 if TYPE_CHECKING:
+    from icl_bench.models.attention_patterns import Pattern, Ranges
     from icl_bench.models.tokenizers import Tokenizer
 
 Ids = tuple[int, ...]
@@ -47,6 +48,9 @@ class PromptSet:
     vector_texts: tuple[tuple[str, ...], ...] = ()
     """Texts that each prompt has besides, to be read as vectors: one tuple for all prompts where
     they share them, else one for each; none where there are none."""
+    similar: np.ndarray | None = field(default=None, repr=False, compare=False)
+    """How similar each of the demonstrations that all share is to each query, ``(queries, k)``,
+    where it decides what is read of them."""
     talk: Callable[[int], Sequence[Message]] | None = field(default=None, repr=False, compare=False)
     """The messages of each prompt that is a conversation."""
 
@@ -62,6 +66,12 @@ class PromptSet:
         if not self.vector_texts:
             return ()
         return self.vector_texts[0 if len(self.vector_texts) == 1 else index]
+
+    def read_by(self, pattern: Pattern) -> tuple[Ranges | None, ...]:
+        """Which tokens of the demonstrations each query reads; empty where all read the same."""
+        if self.similar is None or pattern.compares is None:
+            return ()
+        return tuple(pattern.read(self.ends_of(i), row) for i, row in enumerate(self.similar))
 
     def with_vectors(self, texts: Sequence[tuple[str, ...]]) -> PromptSet:
         """The same prompts, each with texts of its own to be read as vectors.

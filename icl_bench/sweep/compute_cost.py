@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from icl_bench.models.architecture import Architecture
-from icl_bench.models.attention_patterns import Layout, Pattern, keys_seen
+from icl_bench.models.attention_patterns import Layout, Pattern, Ranges, keys_seen
 from icl_bench.prompts.encoding import parts
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ class PromptLayout:
     """With reuse: tokens of all demonstrations that are computed once for all prompts."""
     vectors: tuple[int, ...] = ()
     """How many each prompt reads; one number for all where they share them."""
+    read: tuple[Ranges | None, ...] = field(default=(), repr=False)
+    """Which tokens of the demonstrations each query reads, where they do not read the same."""
 
     @classmethod
     def of(cls, prompts: PromptSet, pattern: Pattern) -> PromptLayout:
@@ -50,7 +52,8 @@ class PromptLayout:
         own = tuple(map(len, prompts.suffixes))
         ends = prompts.ends if pattern.blocks else ()
         vectors = tuple(map(len, prompts.vector_texts))
-        return cls(pattern, len(prompts.prefix), own, ends, encoded, vectors)
+        read = prompts.read_by(pattern)
+        return cls(pattern, len(prompts.prefix), own, ends, encoded, vectors, read)
 
     def vectors_of(self, index: int) -> int:
         """How many one prompt reads."""
@@ -60,7 +63,8 @@ class PromptLayout:
         """The blocks of one prompt."""
         if not self.ends:
             return None
-        return self.pattern.layout(self.ends[0 if len(self.ends) == 1 else index])
+        found = self.pattern.layout(self.ends[0 if len(self.ends) == 1 else index])
+        return replace(found, read=self.read[index]) if found and self.read else found
 
 
 @dataclass(frozen=True)
@@ -134,12 +138,12 @@ def _each(
     result = []
     for i, own in enumerate(prompts.own_tokens):
         read = prompts.vectors_of(i)
-        key = (own, read) if len(prompts.ends) <= 1 else (own, i)
+        key = (own, i) if len(prompts.ends) > 1 or prompts.read else (own, read)
         if key not in known:
             layout, end = prompts.layout(i), prefix + own
             kept = prompts.ends[i][-1] if pattern.reuses else prefix
             before = flops(architecture, pattern, layout, 0, kept, read)
-            answer = answer_tokens * flops(architecture, pattern, None, end, end + 1, read)
+            answer = answer_tokens * flops(architecture, pattern, layout, end, end + 1, read)
             query = flops(architecture, pattern, layout, kept, end, read) + answer
             projected = 2.0 * architecture.vector_parameters * read
             if len(prompts.vectors) > 1:

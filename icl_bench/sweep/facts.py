@@ -10,6 +10,7 @@ from typing import Any
 
 from icl_bench.demonstrations.perturbations import PLAIN
 from icl_bench.demonstrations.selector_spec import SelectorSpec
+from icl_bench.models.attention_patterns import FULL, Pattern, parse
 from icl_bench.results.cells import CellSpec, Identity, short_hash
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.examples import Example
@@ -17,7 +18,9 @@ from icl_bench.tasks.spec import AnswerRule, TaskSpec
 from icl_bench.tasks.templates import JinjaTemplate
 
 
-def facts(task: TokenizedTask, choice: SelectorSpec, backend: Mapping[str, str]) -> dict[str, Any]:
+def facts(
+    task: TokenizedTask, choice: SelectorSpec, backend: Mapping[str, str], pattern: Pattern = FULL
+) -> dict[str, Any]:
     """All that decides a cell's predictions beside its axes. Goes into its hash and its file."""
     data, spec = task.data, task.data.spec
     perturbation = task.perturbation
@@ -45,7 +48,7 @@ def facts(task: TokenizedTask, choice: SelectorSpec, backend: Mapping[str, str])
         **({"stops": list(task.stops)} if spec.stop else {}),
         **({"fields": dict(spec.data.fields)} if spec.data.file else {}),
         **({"passages": spec.data.passages.model_dump()} if spec.data.passages else {}),
-        **task.selection_facts(choice),
+        **task.selection_facts(choice, pattern),
         **task.metric_facts(),
     }
 
@@ -55,14 +58,15 @@ class Identities:
 
     def __init__(self, task: TokenizedTask, backend: Mapping[str, str]) -> None:
         self._task, self._backend = task, backend
-        self._facts: dict[str, dict[str, Any]] = {}
+        self._facts: dict[tuple[str, str], dict[str, Any]] = {}
 
     def __call__(self, spec: CellSpec) -> Identity:
         """One of them."""
-        if spec.select not in self._facts:
-            choice = SelectorSpec.parse(spec.select)
-            self._facts[spec.select] = facts(self._task, choice, self._backend)
-        return Identity(spec, self._facts[spec.select])
+        name = spec.select, spec.attention
+        if name not in self._facts:
+            choice, pattern = SelectorSpec.parse(spec.select), parse(spec.attention)
+            self._facts[name] = facts(self._task, choice, self._backend, pattern)
+        return Identity(spec, self._facts[name])
 
 
 def _label_rule(spec: TaskSpec) -> dict[str, Any]:

@@ -155,6 +155,9 @@ def make_plan(
             numbers = [k for k in k_values.resolved(largest, made[0].smallest) if k]
             if choice.says_k:
                 numbers = [made[0].smallest]
+            for pattern in attention:
+                for k in numbers:
+                    pattern.check_shots(k)
             if numbers:
                 groups += [PlannedGroup(group, _cells(group, numbers)) for group in made]
     plan = Plan(task, groups)

@@ -153,10 +153,22 @@ class PromptGroup:
                 shown = self._examples(self.demonstrations(max(missing)))
                 encoder, test = self.task.encoder, self.task.data.test
                 self._sets.update(encoder.shared_prompts(shown, missing, test))
-            yield from ((k, self._sets[k]) for k in sorted(shots))
+            yield from ((k, self._compared(k, self._sets[k])) for k in sorted(shots))
             return
         for k in sorted(shots):
-            yield k, self._prompts(k)
+            yield k, self._compared(k, self._prompts(k))
+
+    def _compared(self, k: int, prompts: PromptSet) -> PromptSet:
+        """The same with how similar each demonstration is to each query, where that decides what
+        is read. What is not related to a query is less similar than all that is.
+        """
+        by, pool = self.pattern.compares, self.task.pool
+        if by is None:
+            return prompts
+        places = pool.places(self.demonstrations(k))
+        ranked = pool.similarity.ranked(by)
+        scores = [np.where(r.related[places], r.scores[places], -np.inf) for r in ranked]
+        return replace(prompts, similar=np.stack(scores))
 
     def _prompts(self, k: int) -> PromptSet:
         task, encoder = self.task, self.task.encoder

@@ -29,11 +29,12 @@ from icl_bench.models import attention_patterns
 from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.models.trained import own_pattern
 from icl_bench.prompts.chat import ChatSettings
+from icl_bench.registry import SELECTORS
 from icl_bench.sweep.k_values import KValues, parse_per_label
 from icl_bench.sweep.tokenized_task import Queries, Scoring
 from icl_bench.tasks.label_subset import HalfLabels
 from icl_bench.tasks.spec import TaskSpec
-from icl_bench.wording import comma_list, plain, whole
+from icl_bench.wording import comma_list, nearest, plain, whole
 
 T = TypeVar("T")
 
@@ -136,7 +137,9 @@ class RunSpec(Frozen):
     @property
     def embeds(self) -> bool:
         """Whether what is asked for depends on a sentence encoder."""
-        return self.demonstrations.embeds or any(spec.embeds for spec in self.select)
+        compared = (SELECTORS.get(by) for p in self.attention if (by := p.compares) is not None)
+        embeds = any(getattr(retriever, "embeds", False) for retriever in compared)
+        return embeds or self.demonstrations.embeds or any(spec.embeds for spec in self.select)
 
     def check(self, task: TaskSpec) -> None:
         """Raise ``UserError`` for what can be told without data and model."""
@@ -208,6 +211,10 @@ class RunSpec(Frozen):
                 f"--queries copied: {own[0]} would only find the query itself; "
                 "it is for demonstrations that all queries share"
             )
+        if chosen := [pattern for pattern in self.attention if pattern.compares]:
+            raise UserError(
+                f"--queries copied: {chosen[0]} chooses by similarity to test rows; leave top out"
+            )
         if self.demonstrations != PLAIN:
             raise UserError(
                 "--queries copied: asks for answers that the prompt shows; "
@@ -263,6 +270,10 @@ def check_prompts(
                 _check_vectors(pattern, perturbation, k_values)
             for order in chosen_orders:
                 _check_reuse(pattern, choice, order)
+            if pattern.compares is not None:
+                _check_compared(pattern, pattern.compares, choice, perturbation)
+            for k in filter(None, k_values):
+                pattern.check_shots(k)
 
 
 def _check_vectors(pattern: Pattern, perturbation: Perturbation, k_values: Sequence[int]) -> None:
@@ -278,6 +289,20 @@ def _check_vectors(pattern: Pattern, perturbation: Perturbation, k_values: Seque
                 f"--attention {pattern}: k={k} has {k} demonstrations; take at most vectors:{k}, "
                 "or a larger --k"
             )
+
+
+def _check_compared(
+    pattern: Pattern, by: str, spec: SelectorSpec, perturbation: Perturbation
+) -> None:
+    """Raise ``UserError`` where a query cannot read a part of what all queries share."""
+    if by not in (known := selector_spec.retrievers()):
+        raise UserError(f"--attention {pattern}: by={by}: not a similarity; {nearest(by, known)}")
+    if not spec.shared or not perturbation.shared:
+        why = spec if not spec.shared else f"--demonstrations {perturbation}"
+        raise UserError(
+            f"--attention {pattern}: top chooses of demonstrations that all queries share, which "
+            f"{why} does not show; take random, balanced or centroids"
+        )
 
 
 def _check_reuse(pattern: Pattern, spec: SelectorSpec, order: Order) -> None:

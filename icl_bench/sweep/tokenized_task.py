@@ -18,11 +18,13 @@ from icl_bench.demonstrations.pool import DemonstrationPool
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.metrics.interface import Metric
 from icl_bench.metrics.scores import checked_scores, metrics_of
+from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.models.cache_folder import cache_dir
 from icl_bench.models.registry import Model
 from icl_bench.prompts.chat import ChatForm, ChatSettings, chat_form
 from icl_bench.prompts.encoding import Ids, PromptEncoder
 from icl_bench.prompts.rendering import Piece, PlainForm, PromptForm, demonstration_text
+from icl_bench.registry import SELECTORS
 from icl_bench.results.cells import Prediction
 from icl_bench.tasks.examples import Example, TaskData
 
@@ -105,12 +107,15 @@ class TokenizedTask:
         """Tokens of each train row as that draw's demonstrations show it: ``(train,)``."""
         return self.encoder.demonstration_lengths(self.perturbed(draw))
 
-    def selection_facts(self, spec: SelectorSpec) -> dict[str, Any]:
-        """What decides which demonstrations are shown beside the data. Raises ``UserError``.
+    def selection_facts(self, spec: SelectorSpec, pattern: Pattern = FULL) -> dict[str, Any]:
+        """What decides which demonstrations are shown, and which of them a pattern has a query
+        read, beside the data. Raises ``UserError``.
 
         ``encoder`` is BERTScore's, which every cell names; ``embeddings`` the sentence encoder.
         """
         chosen = spec.facts(self.pool.similarity)
+        if pattern.compares is not None:
+            chosen |= SELECTORS[pattern.compares].facts(self.pool.similarity)
         return {"encoder": None} | chosen | dict(self.perturbation.facts(self.pool))
 
     def chat_facts(self) -> dict[str, Any]:

@@ -83,6 +83,11 @@ class AdaptationSpec(Frozen):
         pattern = self.pattern
         if pattern.reads_vectors:
             raise UserError(f"--attention {pattern}: is learnt by icl-bench train-vectors")
+        if pattern.compares:
+            raise UserError(
+                f"--attention {pattern}: which blocks a query reads is not learnt; take the same "
+                "pattern without top, which can be run with it"
+            )
         if pattern.reuses:
             raise UserError(
                 f"--attention {pattern}: demonstrations that are put into prompts as they were "

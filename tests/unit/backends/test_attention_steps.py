@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from support.models import (
 from support.outside import installed
 from transformers import AttentionInterface
 
+from icl_bench.backends import attention_steps
 from icl_bench.backends.attention_steps import View
 from icl_bench.backends.demonstration_cache import DemonstrationCache
 from icl_bench.backends.interface import Answer, Free
@@ -161,6 +163,19 @@ def sees(pattern: Pattern, ends: Sequence[int], tokens: int, windows: Sequence[i
     return of_layer
 
 
+def chosen(pattern: Block, ends: Sequence[int], tokens: int, similar: Sequence[float]) -> set[int]:
+    """The blocks that a query reads: the sink, the last ones, and the most similar of the others."""
+    count = math.ceil(len(similar) / pattern.size)
+    score = [max(similar[b * pattern.size : (b + 1) * pattern.size]) for b in range(count)]
+    always = {b for b in range(count) if b < pattern.sink or b >= count - pattern.local}
+    others = sorted(set(range(count)) - always, key=lambda b: (score[b], b), reverse=True)
+    assert pattern.top is not None
+    wanted = (
+        pattern.top if isinstance(pattern.top, int) else math.ceil(round(pattern.top * count, 6))
+    )
+    return always | set(others[:wanted])
+
+
 def dense_logits(model: Any, prompt: Ids, of_layer: Sees, chunk: dict[int, int]) -> torch.Tensor:
     """Logits of every token of one plain pass with an explicit mask in each layer.
 
@@ -198,7 +213,22 @@ def expected(model: Any, prompts: PromptSet, index: int, pattern: Pattern) -> to
     chunked = isinstance(pattern, Approx)
     chunk = {i: pattern.chunk for i, w in enumerate(windows) if w is None} if chunked else {}
     of_layer = sees(pattern, prompts.ends_of(index), len(prompt), windows)
+    if prompts.similar is not None:
+        of_layer = reading(of_layer, pattern, prompts, index)
     return dense_logits(model, prompt, of_layer, chunk)[-1]
+
+
+def reading(of_layer: Sees, pattern: Pattern, prompts: PromptSet, index: int) -> Sees:
+    """The same where the query's tokens see chosen blocks alone."""
+    ends, tokens = prompts.ends_of(index), len(prompts.ids(index))
+    assert prompts.similar is not None
+    assert isinstance(pattern, Block)
+    found = chosen(pattern, ends, tokens, prompts.similar[index].tolist())
+    place = np.full(tokens, -1)
+    for number, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        place[start:end] = number // pattern.size
+    allowed = (place[:, None] >= 0) | np.isin(place, [*found, -1])[None]
+    return lambda layer: of_layer(layer) & allowed
 
 
 # -- the backend --------------------------------------------------------------------------------
@@ -229,6 +259,69 @@ def answers(
     by_index = {a.index: (row, a) for row, a in zip(torch.cat(ends), said, strict=True)}
     rows, found = zip(*(by_index[i] for i in range(len(prompts))), strict=True)
     return torch.stack(rows), list(found)
+
+
+def compared(demonstrations: int, suffixes: Sequence[int], seed: int = 8) -> PromptSet:
+    """Prompts with how similar each demonstration is to each query, some of them alike."""
+    prompts = shared(demonstrations, suffixes)
+    rng = np.random.default_rng(seed)
+    similar = rng.integers(0, 5, (len(suffixes), demonstrations)) / 2.0
+    similar[rng.random(similar.shape) < 0.3] = -np.inf
+    return replace(prompts, similar=similar)
+
+
+TOPS = ["block:1,top=0.3", "block:3,sink=1,local=2,top=2", "block:3,sink=0,local=0,top=1",
+        "block:3,sink=0,local=1,top=0.01", "block:4,sink=2,local=0,top=0.5,by=dense",
+        "block:7,top=3", "block:3,top=1.0", "block:100,top=1"]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", TOPS)
+def test_queries_that_read_chosen_blocks_have_the_logits_of_a_dense_pass(
+    backend: TransformersBackend, model: Any, text: str
+) -> None:
+    pattern = parse(text)
+    packed_logits(backend, shared(11, [6, 2]), FULL)
+    prompts = compared(26, [9, 1, 17, 60, 4])  # one is longer than what is packed
+    got, found = answers(backend, prompts, pattern)
+    for i in range(len(prompts)):
+        wanted = expected(model, prompts, i, pattern)
+        torch.testing.assert_close(got[i], wanted, atol=TOLERANCE, rtol=0)
+        assert found[i].cached_tokens == len(prompts.prefix)
+
+
+@pytest.mark.parametrize("tokens", [1, 4])
+def test_answers_are_written_with_what_the_query_read(
+    backend: TransformersBackend, model: Any, tokens: int
+) -> None:
+    pattern, prompts = parse("block:3,sink=1,local=0,top=2"), compared(26, [9, 5, 5, 7])
+    said = {a.index: a for pack in packs_of(backend, prompts, pattern, tokens) for a in pack}
+    alone = [next(iter(packs_of(backend, replace(prompts, suffixes=(prompts.suffixes[i],),
+             similar=prompts.similar[i : i + 1]), pattern, tokens)))[0].text
+             for i in range(len(prompts))]  # fmt: skip
+    assert [said[i].text for i in range(len(prompts))] == alone
+    whole = {a.index: a for pack in packs_of(backend, prompts, Block(3, 1, 0), 4) for a in pack}
+    assert tokens == 1 or [a.text for a in whole.values()] != [a.text for a in said.values()]
+
+
+def test_what_is_not_chosen_is_not_read(
+    backend: TransformersBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pattern, prompts = parse("block:3,sink=1,local=1,top=2"), compared(26, [9, 5, 5])
+    backend.load_prefix(prompts, 0, pattern)
+    read: list[int] = []
+    own = attention_steps.attend
+
+    def spy(query: Any, key: Any, *others: Any, **options: Any) -> Any:
+        read.append(query.shape[2] * key.shape[2])
+        return own(query, key, *others, **options)
+
+    monkeypatch.setattr(attention_steps, "attend", spy)
+    answers(backend, prompts, pattern)
+    of_some = sum(read)
+    read.clear()
+    answers(backend, prompts, Block(3, 1, 1))
+    has_full_layers = None in layer_windows(backend.model.core.config)
+    assert of_some < sum(read) * (0.7 if has_full_layers else 1.01)
 
 
 @pytest.mark.parametrize("text", PATTERNS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -32,6 +33,15 @@ PATTERNS = st.one_of(
     st.just(FULL),
     st.builds(Block, NUMBERS, st.integers(0, 9), st.integers(0, 9)),
     st.builds(Block, st.just(1), st.integers(0, 1), st.just(0), st.just(True)),
+    st.builds(
+        Block,
+        NUMBERS,
+        st.integers(0, 9),
+        st.integers(0, 9),
+        st.just(False),
+        NUMBERS | st.sampled_from([0.3, 1.0, 0.05, 0.001]),
+        st.sampled_from(["bm25", "dense"]),
+    ),
     st.builds(Grouped, NUMBERS, NUMBERS),
     st.builds(Approx, NUMBERS, NUMBERS),
 )
@@ -75,6 +85,13 @@ def test_any_text_is_a_pattern_or_a_users_error(text: str) -> None:
         ("block:5,reuse", "has no neighbours there"),
         ("block:1,local=1,reuse", "has no neighbours there"),
         ("block:1,sink=2,reuse", "the sink is one demonstration, or 0"),
+        ("block:5,top=0", "top is a number of blocks from 1 up, or a share of them above 0"),
+        ("block:5,top=0.0", "top is a number of blocks from 1 up, or a share of them above 0"),
+        ("block:5,top=1.5", "above 0 and up to 1.0, like 0.3"),
+        ("block:5,top=-1", "is written block:SIZE"),
+        ("block:5,top=3,top=4", "is written block:SIZE"),
+        ("block:5,by=dense", "is written block:SIZE"),
+        ("block:1,top=3,reuse", "leave one of them out"),
     ],
 )
 def test_mistakes_say_what_is_wrong(text: str, said: str) -> None:
@@ -102,6 +119,51 @@ def test_a_layout_is_the_blocks_of_the_definition(
     assert (np.diff(layout.starts) >= 0).all()
     positions = np.array([ends[-1], ends[-1] + 7])
     assert layout.first(positions).tolist() == [0, 0]  # the query sees everything
+
+
+@given(
+    ENDS, st.integers(1, 7), st.integers(0, 3), st.integers(0, 3),
+    st.integers(1, 9) | st.sampled_from([0.1, 0.3, 0.5, 1.0]), st.data(),
+)  # fmt: skip
+def test_a_query_reads_the_sink_the_last_blocks_and_the_most_similar_of_the_others(
+    ends: list[int], size: int, sink: int, local: int, top: int | float, data: Any
+) -> None:
+    scores = data.draw(st.lists(st.sampled_from([-np.inf, 0.0, 0.5, 2.0]), min_size=len(ends),
+                                max_size=len(ends)))  # fmt: skip
+    pattern = Block(size, sink, local, top=top)
+    block = np.repeat(np.arange(len(ends)) // size, np.diff([0, *ends]))
+    count = int(block[-1]) + 1
+    best = [max(scores[b * size : (b + 1) * size]) for b in range(count)]
+    always = {b for b in range(count) if b < sink or b >= count - local}
+    others = sorted(set(range(count)) - always, key=lambda b: (best[b], b), reverse=True)
+    wanted = top if isinstance(top, int) else -(-round(top * 1000) * count // 1000)
+    read = always | set(others[:wanted])
+    found = pattern.read(ends, np.array(scores))
+    assert found is not None
+    tokens = {t for first, last in found for t in range(first, last)}
+    assert tokens == {t for t, b in enumerate(block.tolist()) if b in read}
+    assert all(a < b for pair in found for a, b in [pair])
+    assert all(a[1] < b[0] for a, b in pairwise(found))
+    assert Block(size, sink, local).read(ends, np.array(scores)) is None
+
+
+@given(ENDS, st.integers(1, 7), st.none() | st.integers(1, 40), st.data())
+def test_keys_of_a_query_are_those_that_it_reads_within_the_window(
+    ends: list[int], size: int, window: int | None, data: Any
+) -> None:
+    pattern = Block(size, 1, 1, top=2)
+    scores = np.array(data.draw(st.lists(st.floats(0, 1), min_size=len(ends), max_size=len(ends))))
+    read, first = pattern.read(ends, scores), ends[-1] + data.draw(st.integers(0, 3))
+    assert read is not None
+    layout, last = replace(pattern.layout(ends), read=read), first + 5
+    there = {t for a, b in read for t in range(a, b)} | set(range(ends[-1], last))
+    expected = sum(
+        key in there and key <= token and (window is None or token - key < window)
+        for token in range(first, last) for key in range(last)
+    )  # fmt: skip
+    assert keys_seen(ReceptiveSpan(window), layout, first, last) == expected
+    before = keys_seen(ReceptiveSpan(window), layout, 0, ends[-1])
+    assert before == keys_seen(ReceptiveSpan(window), pattern.layout(ends), 0, ends[-1])
 
 
 @given(ENDS, st.integers(1, 7), st.integers(0, 3), st.integers(0, 3), st.data())
@@ -167,6 +229,15 @@ def spec(**more: Any) -> RunSpec:
         ({"attention": ("block:0",)}, "size 0"),
         ({"attention": ("block:1,reuse",)},
          "reuse is for demonstrations that are all the query's own"),
+        ({"attention": ("block:5,top=0.3",), "select": ("bm25",)},
+         "top chooses of demonstrations that all queries share, which bm25 does not show"),
+        ({"attention": ("block:5,top=0.3",), "select": ("hybrid:1",)}, "hybrid:1 does not show"),
+        ({"attention": ("block:5,top=0.3",), "demonstrations": "nearest-removed:10"},
+         "nearest-removed:10 does not show"),
+        ({"attention": ("block:5,top=0.3,by=bm",)}, "by=bm: not a similarity; did you mean bm25"),
+        ({"attention": ("block:5,top=0.3",), "queries": "copied"}, "leave top out"),
+        ({"attention": ("block:5,top=3",), "k": "12,10"},
+         "k=10 has 2 blocks of 5; ask for top=2 at most, or for a share"),
         ({"attention": ("block:1,reuse",), "select": ("bm25",), "order": ("by-label",)},
          "order by-label is for neighbours"),
         ({"attention": ("block:5",), "backend": {"backend": "openai", "base_url": "http://x/v1"},

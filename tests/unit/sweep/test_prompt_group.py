@@ -25,6 +25,7 @@ from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import UserError
 from icl_bench.models import registry as models
 from icl_bench.models import text_encoders
+from icl_bench.models.attention_patterns import parse
 from icl_bench.report.prompt_trace import find_prediction
 from icl_bench.results.cells import Identity
 from icl_bench.results.reading import finished_cells
@@ -163,6 +164,36 @@ def test_a_label_with_too_few_is_named(tmp_path: Path):
         plan(tmp_path, "1", draws=1, selects=["per-label:30"], orders=None)
     with pytest.raises(UserError, match=r"k=5 has no room for 6 .*2 of each of 3 labels"):
         plan(tmp_path, "5", draws=1, selects=["hybrid:per-label:2"])
+
+
+@pytest.mark.parametrize("order", ["drawn", "by-label"])
+@pytest.mark.parametrize("by", ["bm25", "dense"])
+def test_prompts_say_how_similar_each_demonstration_is_to_each_query(
+    tmp_path: Path, by: str, order: str
+):
+    made = plan(tmp_path, "4,9", draws=2, attention=[f"block:2,top=0.5,by={by}"], orders=[order])
+    found = made.groups[1].group
+    pool = found.task.pool
+    for k, prompts in found.prompts([4, 9]):
+        shown = found.demonstrations(k)
+        for row, ranking in zip(prompts.similar, pool.similarity.ranked(by), strict=True):
+            for train, similar in zip(shown, row, strict=True):
+                place = list(pool.rows).index(train)
+                related = ranking.related[place]
+                assert similar == (ranking.scores[place] if related else -np.inf)
+    layout = made.cells[-1].prompt_layout
+    assert layout.read == prompts.read_by(found.pattern)
+    assert len({*layout.read}) > 1, "all queries read the same"
+
+
+def test_what_a_query_reads_by_is_part_of_what_decides_a_cell(tmp_path: Path):
+    task, backend = tokenized_task(tmp_path), {"backend": "fake"}
+    plain, bm25, dense = (
+        facts(task, SelectorSpec(), backend, parse(text))
+        for text in ("block:2", "block:2,top=1", "block:2,top=1,by=dense")
+    )
+    assert plain == bm25
+    assert {**plain, "embeddings": task.pool.similarity.sentence_encoder.name} == dense
 
 
 def repeating(folder: Path, select: str, test: int = 3) -> PromptGroup:
