@@ -171,7 +171,7 @@ def test_a_label_with_too_few_is_named(tmp_path: Path):
 def test_prompts_say_how_similar_each_demonstration_is_to_each_query(
     tmp_path: Path, by: str, order: str
 ):
-    made = plan(tmp_path, "4,9", draws=2, attention=[f"block:2,top=0.5,by={by}"], orders=[order])
+    made = plan(tmp_path, "4,9", draws=2, attention=[f"block:2,top=1,by={by}"], orders=[order])
     found = made.groups[1].group
     pool = found.task.pool
     for k, prompts in found.prompts([4, 9]):
