@@ -175,7 +175,7 @@ COST = Finding(
             Column("query_flops", "GFLOP,\ncached", "number", unit=1e9),
             Column("whole_flops", "GFLOP,\nnot", "number", unit=1e9),
         ),
-        with_cost=True,
+        option="cost",
     ),
     section=Section(
         "cost", "What a score costs", "Cost", "run it here: imports seldom hold token counts",
@@ -215,7 +215,7 @@ BREAK_EVEN = Finding(
     "training_seconds seconds base_seconds",
     printed=Printed(
         "queries until training is cheaper than a prompt of as many examples",
-        "task model select k beside queries queries_by_seconds", _printed, with_cost=True,
+        "task model select k beside queries queries_by_seconds", _printed, option="cost",
     ),
     section=Section(
         "even", "When training pays", "Break-even", "icl-bench finetune, and run with the same k",

@@ -96,8 +96,8 @@ class Printed:
     """Which rows are printed, and of what."""
     columns_here: tuple[Column, ...] = ()
     """Columns that mean something else in these rows than in the table."""
-    with_cost: bool = False
-    """Whether ``--cost`` has to ask for it."""
+    option: Literal["", "cost", "cascade"] = ""
+    """The option of ``summary`` that has to ask for it."""
     place: int = 0
     """The smallest number comes first; of equals, as they are in the registry."""
 

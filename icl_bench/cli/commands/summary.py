@@ -33,6 +33,16 @@ Cost = Annotated[
 ]
 
 
+Cascade = Annotated[
+    bool,
+    typer.Option(
+        "--cascade",
+        help="Also print what answering each query at the first k with a margin that is large "
+        "enough would bring, from predictions of --score exact at several k.",
+    ),
+]
+
+
 Advice = Annotated[
     str | None,
     typer.Option(
@@ -51,6 +61,7 @@ def summary(
     model: Only = None,
     base: Base = None,
     cost: Cost = False,
+    cascade: Cascade = False,
     advice: Advice = None,
     json: o.Json = False,
 ) -> None:
@@ -61,6 +72,7 @@ def summary(
     sorting, selection, models and more, each compared pairwise and tested, as far as there are
     runs. --json has every number.
     """
+    from icl_bench.analysis.cascade import require_cascades
     from icl_bench.analysis.findings import read_findings
     from icl_bench.cli.output.findings import print_advice, print_findings
     from icl_bench.cli.output.tables import print_json
@@ -71,8 +83,11 @@ def summary(
         print_advice(results, advice, {"task": task, "model": model}, json=json)
         return
     found = read_findings(results, task=task, model=model, base_model=base)
+    if cascade:
+        require_cascades(found)
     if json:
         selects = [*found.summary.curves["select"], *found.summary.taught["select"]]
         print_json({**found.as_json(), "cautions": cautions(selects)})
     else:
-        print_findings(found, console(), cost)
+        asked = {"cost": cost, "cascade": cascade}
+        print_findings(found, console(), [name for name, wanted in asked.items() if wanted])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.analysis.columns import Column
@@ -57,8 +57,8 @@ def _shown(column: Column, value: Any) -> str:
     return str(value)
 
 
-def print_findings(findings: Findings, console: Console, cost: bool = False) -> None:
-    """The curves, then each table that has rows; with ``cost`` also what it took.
+def print_findings(findings: Findings, console: Console, asked: Collection[str] = ()) -> None:
+    """The curves, then each table that has rows, with those that options ``asked`` for.
 
     Where there is other attention than full, each curve has a table of its own with its name in
     the title: patterns are long.
@@ -68,7 +68,7 @@ def print_findings(findings: Findings, console: Console, cost: bool = False) -> 
         print_lines(console, "no predictions; losses of long texts: icl-bench report")
         return
     numbers = setting_numbers(findings.summary)
-    for finding, printed in _printed(cost):
+    for finding, printed in _printed(asked):
         table = printed.rows(findings.context.table(finding.name))
         if len(table):
             heading, columns = _measured(printed.heading, finding.in_terminal(), table)
@@ -80,11 +80,11 @@ def print_findings(findings: Findings, console: Console, cost: bool = False) -> 
     )
 
 
-def _printed(cost: bool) -> list[tuple[Finding, Printed]]:
+def _printed(options: Collection[str]) -> list[tuple[Finding, Printed]]:
     """The findings that are printed, in their order, and how."""
     there = [(finding, finding.printed) for finding in FINDINGS.values() if finding.printed]
-    asked = [(finding, printed) for finding, printed in there if cost or not printed.with_cost]
-    return sorted(asked, key=lambda both: (both[1].with_cost, both[1].place))
+    asked = [both for both in there if both[1].option in ("", *options)]
+    return sorted(asked, key=lambda both: (both[1].option, both[1].place))
 
 
 def _print(

@@ -31,7 +31,7 @@ def results(tmp_path: Path) -> Path:
     plans = [
         plan(tmp_path / "cards", "1,4", orders=["drawn", "by-label", "shuffled:1", "shuffled:2"]),
         plan(tmp_path / "cards", "1,4", selects=["bm25"]),
-        plan(tmp_path / "cards", "4", scoring="exact"),
+        plan(tmp_path / "cards", "2,4", scoring="exact"),
         plan(tmp_path / "texts", "2", name="texts", **FREE_TEXT),
     ]
     for made in plans:

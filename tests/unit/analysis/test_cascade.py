@@ -1,0 +1,179 @@
+"""Cascades: what answering each query at the first k with a margin would have brought."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import expit
+from support import fakes
+from support.predictions import frame, scored
+
+from icl_bench.analysis.cascade import Rungs, cascades, chosen_threshold, crossed, outcome
+from icl_bench.analysis.cell_cost import CellCost
+from icl_bench.analysis.cost import cost
+from icl_bench.cli import main
+
+RNG = np.random.default_rng
+
+
+def rungs(correct: list[list[float]], margin: list[list[float]], flops: list[float]) -> Rungs:
+    """One draw: a row for each k, a number for each test example; five tokens computed a k."""
+    right, sure = np.array(correct)[:, None], np.array(margin)[:, None]
+    return Rungs(np.array([1, 10, 100])[: len(right)], right, sure, np.full(right.shape, 5.0),
+                 np.array(flops))  # fmt: skip
+
+
+THREE = rungs(
+    [[1, 0, 0, 1], [0, 1, 0, 1], [0, 0, 1, 1]],
+    [[0.9, 0.2, 0.1, 0.5], [0.9, 0.6, 0.2, 0.9], [0.9, 0.9, 0.9, 0.9]],
+    [1.0, 10.0, 100.0],
+)
+
+
+def test_a_query_is_answered_at_the_first_k_whose_margin_is_reached():
+    found = outcome(THREE, 0.5)
+    assert found.k[0].tolist() == [1, 10, 100, 1]
+    assert found.correct[0].tolist() == [1, 1, 1, 1]
+    assert found.asked[0].tolist() == [1, 2, 3, 1]
+    assert found.tokens[0].tolist() == [5, 10, 15, 5]
+    assert found.flops[0].tolist() == [1, 11, 111, 1]
+    assert outcome(THREE, 0.0).correct.tolist() == THREE.correct[0].tolist()
+    assert outcome(THREE, np.inf).correct.tolist() == THREE.correct[-1].tolist()
+    assert outcome(THREE, np.inf).flops.tolist() == [[111.0] * 4]
+
+
+def test_what_is_missing_at_one_k_is_missing_in_the_cascade():
+    gone = np.zeros(THREE.correct.shape, dtype=bool)
+    gone[:, :, 1] = True
+    parts = [np.where(gone, np.nan, part) for part in THREE[1:4]]
+    found = outcome(Rungs(THREE.ks, *parts, THREE.flops), 0.5)
+    assert np.isnan(np.array(found)[:, 0, 1]).all()
+    assert not np.isnan(np.array(found)[:, 0, [0, 2, 3]]).any()
+
+
+def test_the_cheapest_threshold_that_loses_nothing_is_chosen():
+    assert chosen_threshold(THREE) == 0.0  # two of four at the smallest k, and two at the largest
+    better = THREE._replace(
+        correct=np.array([[[0, 0, 0, 1]], [[0, 0, 0, 1]], [[1, 1, 1, 1]]]) * 1.0
+    )
+    assert chosen_threshold(better) > 0.9  # always go on
+    sure = THREE._replace(correct=np.array([[[1, 0, 0, 1]], [[1, 1, 0, 1]], [[1, 1, 1, 1]]]) * 1.0)
+    threshold = chosen_threshold(sure)
+    assert 0.2 < threshold <= 0.5
+    assert chosen_threshold(sure._replace(flops=np.full(3, np.nan))) == threshold
+
+
+def made(
+    rng: np.random.Generator, draws: int = 2, test: int = 60, gain: float = 1.0
+) -> pd.DataFrame:
+    """Predictions at three k, surer where they are right."""
+    cells = []
+    easy = rng.normal(0, 1, test)
+    for place, k in enumerate((2, 8, 32)):
+        odds = easy + gain * place + rng.normal(0, 0.3, (draws, test))
+        right = rng.random((draws, test)) < expit(odds)
+        margin = np.abs(expit(odds) * 2 - 1) * 0.5
+        cells.append(scored(right, k=k, margin=margin.ravel(), label_mass=0.5, probability=0.5,
+                            prompt_tokens=10 * k + 7, cached_tokens=10 * k))  # fmt: skip
+    return frame(*cells)
+
+
+def no_costs(rows: pd.DataFrame) -> pd.DataFrame:
+    return cost(rows.assign(cell="c", answer_tokens=0), {"c": CellCost()})
+
+
+def test_every_example_is_judged_by_a_threshold_that_was_chosen_without_it():
+    """Changing the answers of one half changes nothing of the threshold that it is judged by."""
+    rng = RNG(0)
+    parts = [rng.random((3, 2, 40)) for _ in range(2)]
+    whole = Rungs(np.array([1, 2, 3]), (parts[0] < 0.5) * 1.0, parts[1], np.ones((3, 2, 40)),
+                  np.array([1.0, 2.0, 4.0]))  # fmt: skip
+    first, second, found = crossed(whole, RNG(7))
+    order = RNG(7).permutation(40)
+    half, other = np.sort(order[:20]), np.sort(order[20:])
+    assert first == chosen_threshold(whole.of_tests(half))
+    assert second == chosen_threshold(whole.of_tests(other))
+    assert (found.correct[:, half] == outcome(whole.of_tests(half), second).correct).all()
+    assert (found.correct[:, other] == outcome(whole.of_tests(other), first).correct).all()
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 10**6))
+def test_a_table_of_made_up_predictions_is_that_of_a_loop(seed: int):
+    rng = RNG(seed)
+    rows = made(rng, int(rng.integers(1, 4)), int(rng.integers(4, 30)))
+    table = cascades(rows, no_costs(rows), RNG(1))
+    for row in table[table["rule"] == "fixed"].itertuples():
+        ks, tokens, right = [], [], []
+        for _, query in rows.groupby(["draw", "test_id"]):
+            rising = query.sort_values("k")
+            for asked, (_, one) in enumerate(rising.iterrows(), 1):
+                if one["margin"] / one["label_mass"] >= row.threshold or asked == 3:
+                    ks.append(one["k"])
+                    tokens.append(7 * asked)
+                    right.append(one["correct"])
+                    break
+        assert (row.mean_k, row.computed_tokens) == pytest.approx((np.mean(ks), np.mean(tokens)))
+        assert row.score == pytest.approx(np.mean(right))
+        assert row.left_out == 0
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 10**6))
+def test_queries_that_some_k_lacks_are_left_out_and_counted(seed: int):
+    rng = RNG(seed)
+    rows = made(rng, int(rng.integers(1, 4)), int(rng.integers(4, 30)))
+    rows = rows[rng.random(len(rows)) < 0.8]
+    table = cascades(rows, no_costs(rows), RNG(1))
+    whole = [ids for ids, part in rows.groupby(["draw", "test_id"]) if len(part) == 3]
+    if len({test for _, test in whole}) < 2:
+        assert table.empty
+    else:
+        assert (table["left_out"] == len(rows) - 3 * len(whole)).all()
+        assert (table["draws"] == len({draw for draw, _ in whole})).all()
+
+
+def test_sure_answers_at_few_demonstrations_save_without_losing():
+    rows = made(RNG(3), draws=3, test=200, gain=0.0)
+    costs = no_costs(rows).assign(query_flops=lambda t: t["k"].astype(float))
+    table = cascades(rows, costs, RNG(1))
+    (best,) = table[table["rule"] == "chosen"].to_dict("records")
+    assert best["query_flops"] < best["last_flops"] / 2
+    assert best["difference_low"] < 0 < best["difference_high"]
+    assert best["p_holm"] == best["p"]
+    assert best["ks"] == "2, 8, 32"
+    fixed = table[table["rule"] == "fixed"]
+    assert fixed["mean_k"].is_monotonic_increasing
+    assert fixed["difference"].isna().all()
+
+
+def test_a_single_k_or_no_probabilities_make_no_cascade():
+    rows = made(RNG(0))
+    for less in (rows[rows["k"] == 2], rows.assign(margin=None), rows.drop(columns="margin"),
+                 rows[(rows["k"] == 2) ^ (rows["draw"] == 0)].query("k < 9")):  # fmt: skip
+        assert cascades(less, no_costs(less), RNG(0)).empty
+
+
+def test_what_retrieves_pays_for_the_whole_prompt_each_time():
+    rows = made(RNG(0)).assign(select="bm25")
+    costs = no_costs(rows).assign(query_flops=1.0, whole_flops=100.0)
+    table = cascades(rows, costs, RNG(0))
+    assert (table["last_flops"] == 100).all()
+
+
+def test_summary_says_to_run_exact_scores(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    made_plan = fakes.plan(tmp_path / "task", draws=1)
+    fakes.runner(made_plan, tmp_path / "results", fakes.FakeBackend()).run()
+    folder = str(tmp_path / "results")
+    with pytest.raises(SystemExit, match="2"):
+        main(["summary", "--cascade", "--results", folder])
+    assert "run --score exact with several --k" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["summary", "--json", "--results", folder])
+    assert json.loads(capsys.readouterr().out)["cascades"] == []
