@@ -259,13 +259,13 @@ def require_cascades(findings: Findings) -> None:
         )
 
 
-def _of_the_chosen(table: pd.DataFrame) -> pd.DataFrame:
-    """Fixed thresholds in the terminal too, the chosen ones first, named in one column."""
+def _with_thresholds(table: pd.DataFrame) -> pd.DataFrame:
+    """The same with what is needed in words."""
 
     def said(row: Any) -> str:
         both = sorted({row.threshold, row.other_threshold} - {None})
-        texts = ["always go on" if np.isinf(t) else f"{t:g}" for t in both if not np.isnan(t)]
-        return f"{row.rule}: {' and '.join(texts)}"
+        texts = ["none" if np.isinf(t) else f"{t:g}" for t in both if not np.isnan(t)]
+        return f"{row.rule} {', '.join(texts)}"
 
     return table.assign(said=[said(row) for row in table.itertuples()])
 
@@ -287,7 +287,7 @@ CASCADES = Finding(
         Column("computed_tokens", "computed tokens", "number", short="tokens"),
         Column("query_flops", "a query (TFLOP)", "number", unit=TERA),
         Column("last_k", "largest k", "count"),
-        Column("last_score", "accuracy there", "share", short="at the\nlargest k"),
+        Column("last_score", "accuracy there", "share", short="largest\nk"),
         Column("last_tokens", "computed tokens there", "number"),
         Column("last_flops", "a query there (TFLOP)", "number", unit=TERA),
         Column("difference", "difference", "points"),
@@ -300,12 +300,13 @@ CASCADES = Finding(
     "difference_low difference_high p_holm left_out",
     printed=Printed(
         "cascade: each query answered at the first k whose margin is large enough",
-        "task model select order ks said score ci_low mean_k asked computed_tokens query_flops "
-        "last_score last_flops difference difference_low p_holm",
-        _of_the_chosen,
+        "task model select said score ci_low mean_k query_flops last_score last_flops difference "
+        "difference_low p_holm",
+        _with_thresholds,
         columns_here=(
+            Column("said", "margin"),
             Column("query_flops", "GFLOP", "number", unit=1e9),
-            Column("last_flops", "GFLOP\nthere", "number", unit=1e9),
+            Column("last_flops", "its\nGFLOP", "number", unit=1e9),
         ),
         option="cascade",
     ),

@@ -144,6 +144,13 @@ class Pattern:
         """
         return None
 
+    def read_blocks(self, similar: np.ndarray) -> tuple[int, ...] | None:  # noqa: ARG002
+        """The blocks of demonstrations that a query reads, from 0; None for all of them.
+
+        ``similar`` is as for :meth:`read`.
+        """
+        return None
+
     @property
     def compares(self) -> str | None:
         """The retriever by whose similarity each query reads a part of the demonstrations; None
@@ -291,20 +298,27 @@ class Block(Pattern):
 
     def read(self, ends: Sequence[int], similar: np.ndarray) -> Ranges | None:
         """See :meth:`Pattern.read`."""
-        if self.top is None:
+        blocks = self.read_blocks(similar)
+        if blocks is None:
             return None
         bounds = self._bounds(ends)
-        count = len(bounds) - 1
-        scores = np.maximum.reduceat(similar, np.arange(0, len(similar), self.size))[:count]
+        # no token of the prompt begins in the last demonstrations where they are the query's
+        kept = np.isin(np.arange(len(bounds) - 1), blocks)[np.diff(bounds) > 0]
+        cuts = np.flatnonzero(np.diff(np.concatenate([[False], kept, [False]]).astype(int)))
+        bounds = np.unique(bounds)
+        return tuple((int(bounds[a]), int(bounds[b])) for a, b in cuts.reshape(-1, 2).tolist())
+
+    def read_blocks(self, similar: np.ndarray) -> tuple[int, ...] | None:
+        """See :meth:`Pattern.read_blocks`."""
+        if self.top is None:
+            return None
+        scores = np.maximum.reduceat(similar, np.arange(0, len(similar), self.size))
+        count = len(scores)
         between = np.arange(min(self.sink, count), max(count - self.local, min(self.sink, count)))
         later_first = between[::-1]
         ranked = later_first[np.argsort(-scores[later_first], kind="stable")]
-        kept = np.ones(count, dtype=bool)
-        kept[ranked[self._wanted(count) :]] = False
-        kept = kept[np.diff(bounds) > 0]
-        bounds = np.unique(bounds)  # of demonstrations that no token of the prompt begins in
-        cuts = np.flatnonzero(np.diff(np.concatenate([[False], kept, [False]]).astype(int)))
-        return tuple((int(bounds[a]), int(bounds[b])) for a, b in cuts.reshape(-1, 2).tolist())
+        left = set(ranked[self._wanted(count) :].tolist())
+        return tuple(block for block in range(count) if block not in left)
 
     def _wanted(self, count: int) -> int:
         """How many of so many blocks a query reads beside the sink and the last ones, if there are

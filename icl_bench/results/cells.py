@@ -108,6 +108,8 @@ class Prediction:
     """All that was written, where ``prediction`` is what was extracted from it."""
     golds: tuple[str, ...] | None = None
     """All right answers, ``gold`` the first, where there are several."""
+    read_blocks: tuple[int, ...] | None = None
+    """Which blocks of the demonstrations the query read, from 0, where it did not read all."""
 
 
 def cell_hash(axes: Mapping[str, Any], variant: str) -> str:
@@ -147,14 +149,17 @@ def prediction_schema() -> pa.Schema:
     )
 
 
-def free_text_fields() -> list[pa.Field]:
-    """Columns that follow where a cell has values of them: of free answers alone."""
+def further_fields() -> list[pa.Field]:
+    """Columns that follow where a cell has values of them: of free answers, and of queries that
+    read a part of the demonstrations.
+    """
     import pyarrow as pa
 
     return [
         pa.field("truncated", pa.bool_()),
         pa.field("text", pa.string()),
         pa.field("golds", pa.list_(pa.string())),
+        pa.field("read_blocks", pa.list_(pa.int32())),
     ]
 
 

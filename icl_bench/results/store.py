@@ -27,7 +27,7 @@ from icl_bench.results.cells import (
     PROTOCOL,
     Identity,
     Prediction,
-    free_text_fields,
+    further_fields,
     prediction_schema,
 )
 from icl_bench.results.journals import Journal, Journals, journals_at
@@ -283,7 +283,7 @@ class OpenCell:
             **meta,
         }
         schema = prediction_schema()
-        for own in free_text_fields():
+        for own in further_fields():
             if any(value is not None for value in columns[own.name]):
                 schema = schema.append(own)
         for name in (score for score in scores if score not in STORED_SCORES):

@@ -276,6 +276,9 @@ class _PredictionMaker:
         if task.perturbation.changes_answers:
             perturbed = task.perturbed(group.draw)
             self.changed["shown_answers"] = {train[i].id: perturbed[i].answer for i in there}
+        self._read_blocks = None
+        if prompts.similar is not None:
+            self._read_blocks = [group.pattern.read_blocks(row) for row in prompts.similar]
         self.shared_ids: list[str] | None = None
         self._own_ids: list[tuple[str, ...]] | None = None
         if group.shared:
@@ -317,4 +320,5 @@ class _PredictionMaker:
             truncated=None if self._classes else answer.truncated,
             text=written,
             golds=golds if len(golds) > 1 else None,
+            read_blocks=self._read_blocks[answer.index] if self._read_blocks else None,
         )

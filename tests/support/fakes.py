@@ -225,7 +225,7 @@ class FakeBackend:
         self, prompts: PromptSet, todo: Sequence[int], decodings: Sequence[Decoding],
         reserve: int, pattern: Pattern = FULL,
     ) -> Iterator[list[Answer]]:  # fmt: skip
-        assert pattern == FULL or pattern.reads_vectors
+        assert pattern == FULL or pattern.reads_vectors or pattern.compares
         self.reserved.append(reserve)
         self.counters.prefix_tokens += len(prompts.prefix)
         for start in range(0, len(todo), self._pack):

@@ -33,7 +33,9 @@ METRIC, SETTING = Column("metric", "metric"), Column("setting", "setting")
 def shown(column: Column, row: Row) -> str:
     """A value as a cell of the terminal; with an ``upper`` column, both limits."""
     value = _shown(column, row[column.name])
-    return f"{value} to {_shown(column, row[column.upper])}" if column.upper else value
+    if not column.upper or value == DASH:
+        return value
+    return f"{value} to {_shown(column, row[column.upper])}"
 
 
 def _shown(column: Column, value: Any) -> str:

@@ -93,6 +93,8 @@ def print_shown(shown: Shown, console: Console) -> None:
         "prompt": shown.checked,
         "file": shown.file,
     }
+    if row.get("read_blocks") is not None:
+        facts["attention"] += f"; blocks read, from 0: {', '.join(map(str, row['read_blocks']))}"
     if row.get("text") is not None:
         read = "nothing can be extracted (invalid)" if not row["valid"] else "no answer"
         facts["answer"] = row["prediction"] or read

@@ -138,6 +138,7 @@ def test_a_query_reads_the_sink_the_last_blocks_and_the_most_similar_of_the_othe
     others = sorted(set(range(count)) - always, key=lambda b: (best[b], b), reverse=True)
     wanted = top if isinstance(top, int) else -(-round(top * 1000) * count // 1000)
     read = always | set(others[:wanted])
+    assert pattern.read_blocks(np.array(scores)) == tuple(sorted(read))
     found = pattern.read(ends, np.array(scores))
     assert found is not None
     tokens = {t for first, last in found for t in range(first, last)}

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 from support import fakes
 from support.fakes import (
     ENGINE,
@@ -20,6 +21,7 @@ from support.fakes import (
 )
 
 from icl_bench import read_results
+from icl_bench.cli.output.lists import print_shown
 from icl_bench.demonstrations.ordering import Order
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import UserError
@@ -171,7 +173,13 @@ def test_a_label_with_too_few_is_named(tmp_path: Path):
 def test_prompts_say_how_similar_each_demonstration_is_to_each_query(
     tmp_path: Path, by: str, order: str
 ):
-    made = plan(tmp_path, "4,9", draws=2, attention=[f"block:2,top=1,by={by}"], orders=[order])
+    made = plan(
+        tmp_path,
+        "4,9",
+        draws=2,
+        attention=[f"block:2,sink=0,local=0,top=1,by={by}"],
+        orders=[order],
+    )
     found = made.groups[1].group
     pool = found.task.pool
     for k, prompts in found.prompts([4, 9]):
@@ -184,6 +192,27 @@ def test_prompts_say_how_similar_each_demonstration_is_to_each_query(
     layout = made.cells[-1].prompt_layout
     assert layout.read == prompts.read_by(found.pattern)
     assert len({*layout.read}) > 1, "all queries read the same"
+
+
+def test_the_blocks_that_a_query_read_are_stored_and_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(models, "resolve", lambda *_, **__: fakes.model())
+    monkeypatch.setattr(models, "load_tokenizer", lambda _: small_tokenizer())
+    made = plan(tmp_path / "task", "9", draws=1, attention=["block:2,sink=1,local=0,top=2", "full"])
+    assert runner(made, tmp_path / "results", FakeBackend()).run().failed == {}
+    found = made.groups[0].group
+    ((_, prompts),) = found.prompts([9])
+    for row, similar in zip(found.task.data.test, prompts.similar, strict=True):
+        wanted = {"task": "cards", "attention": str(found.pattern)}
+        shown = find_prediction(tmp_path / "results", wanted, row.id)
+        assert tuple(shown.row["read_blocks"]) == found.pattern.read_blocks(similar)
+        assert len(shown.row["read_blocks"]) == 3
+    print_shown(shown, Console(width=200))
+    blocks = ", ".join(map(str, shown.row["read_blocks"]))
+    assert f"top=2; blocks read, from 0: {blocks}" in capsys.readouterr().out
+    whole = find_prediction(tmp_path / "results", {"task": "cards", "attention": "full"}, row.id)
+    assert whole.row.get("read_blocks") is None
 
 
 def test_what_a_query_reads_by_is_part_of_what_decides_a_cell(tmp_path: Path):
