@@ -87,6 +87,39 @@ def cost(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
     return Drawn(panels, [of_finding(finding, frame)], look, {"score": measure(frame)})
 
 
+CASCADE_AXES = {
+    "gflops": ("operations a query (GFLOP)", "~g"),
+    "computed_tokens": ("tokens computed a query", "~s"),
+}
+
+
+def cascade(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
+    """Accuracy against what cascades take, beside each k alone."""
+    frame = findings.cascades
+    if frame.empty:
+        return None
+    frame = unshuffled(naming.named(frame))
+    drawn = frame[frame["rule"] != "chosen"]
+    kind = drawn["rule"].map({"fixed": ", cascade", "single": ", each k alone"})
+    shown = drawn.assign(series=drawn["series"] + kind, k=drawn["mean_k"],
+                         gflops=drawn["query_flops"] / 1e9)  # fmt: skip
+    shown = with_limits(shown, "score").sort_values(["series", "k"])
+    look = common_look(shown)
+    panels = []
+    for (task, model), part in groups(shown, ["task", "model"]):
+        for name, (axis, form) in CASCADE_AXES.items():
+            rows = part[part[name] > 0]
+            rows = rows.assign(cost=rows[name])
+            if len(rows):
+                says = f"Accuracy of {model} on {task} against {axis}"
+                panels.append(Panel(
+                    file_name("cascade", name, task, model), f"{task} · {model} · {axis}",
+                    charts.cost(rows, look, "accuracy", axis, form, says),
+                    chart_rows(rows, "series k cost value low high"),
+                ))  # fmt: skip
+    return Drawn(panels, [of_finding(finding, frame)], look)
+
+
 def even(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
     """After how many queries training is cheaper than prompting."""
     frame = naming.named(findings.break_even.assign(order="drawn"))

@@ -151,6 +151,11 @@ def test_sure_answers_at_few_demonstrations_save_without_losing():
     fixed = table[table["rule"] == "fixed"]
     assert fixed["mean_k"].is_monotonic_increasing
     assert fixed["difference"].isna().all()
+    single = table[table["rule"] == "single"]
+    assert single["mean_k"].tolist() == [2, 8, 32]
+    assert single["query_flops"].tolist() == [2, 8, 32]
+    of_k = rows.groupby("k")["correct"].mean()
+    assert single["score"].tolist() == pytest.approx(of_k.tolist())
 
 
 def test_a_single_k_or_no_probabilities_make_no_cascade():
