@@ -55,6 +55,39 @@ Advice = Annotated[
 ]
 
 
+Frontier = Annotated[
+    bool,
+    typer.Option(
+        "--frontier",
+        help="Instead of the tables: every point by accuracy and cost of a query, and which are "
+        "dominated, on the frontier, or undecided.",
+    ),
+]
+
+
+Queries = Annotated[
+    int | None,
+    typer.Option(
+        "--queries",
+        metavar="N",
+        help="With --frontier: how many queries share what is computed once, a cached prefix or a "
+        "training (1000).",
+        show_default=False,
+    ),
+]
+
+
+Price = Annotated[
+    str | None,
+    typer.Option(
+        "--price",
+        metavar="PRICES",
+        help="With --frontier: money a million tokens, input=0.5,cached=0.05,output=1.5.",
+        show_default=False,
+    ),
+]
+
+
 def summary(
     results: o.Results = o.DEFAULT_RESULTS,
     task: Only = None,
@@ -63,6 +96,9 @@ def summary(
     cost: Cost = False,
     cascade: Cascade = False,
     advice: Advice = None,
+    frontier: Frontier = False,
+    queries: Queries = None,
+    price: Price = None,
     json: o.Json = False,
 ) -> None:
     """Show the results: accuracy against k, and what follows from it.
@@ -78,7 +114,16 @@ def summary(
     from icl_bench.cli.output.tables import print_json
     from icl_bench.cli.output.terminal import console
     from icl_bench.demonstrations.selector_spec import cautions
+    from icl_bench.errors import UserError
 
+    if frontier or queries is not None or price is not None:
+        from icl_bench.cli.output.frontier import print_frontier
+
+        if not frontier:
+            option = "--price" if queries is None else "--queries"
+            raise UserError(f"{option}: goes with --frontier alone")
+        print_frontier(results, queries, price, {"task": task, "model": model}, json=json)
+        return
     if advice is not None:
         print_advice(results, advice, {"task": task, "model": model}, json=json)
         return

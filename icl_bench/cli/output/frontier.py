@@ -1,0 +1,97 @@
+"""The frontier as ``summary --frontier`` prints it: a table for each task and model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from icl_bench.analysis.frontier import (
+    MEASURES,
+    QUERIES,
+    Prices,
+    check_queries,
+    frontier_of_folder,
+    leading,
+)
+from icl_bench.analysis.summary import records
+from icl_bench.cli.output.tables import empty_table, print_json, print_lines
+from icl_bench.cli.output.terminal import console
+from icl_bench.metrics.scores import measure
+from icl_bench.models.attention_patterns import FULL
+from icl_bench.report.naming import USUAL_ORDERS
+from icl_bench.wording import DASH, percent, three_digits
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from icl_bench.results.storage import Place
+
+SHOWN: Mapping[str, tuple[str, float]] = {
+    "tokens": ("tokens", 1.0),
+    "operations": ("GFLOP", 1e9),
+    "seconds": ("seconds", 1.0),
+    "money": ("money,\nper 1,000", 1e-3),
+}
+"""Measure -> the title of its column, and what it is divided by."""
+
+
+def print_frontier(
+    results: Place, queries: int | None, price: str | None, only: Mapping[str, str | None], *,
+    json: bool,
+) -> None:  # fmt: skip
+    """Every point with its costs and verdict, the cheapest first. Raises ``UserError``."""
+    prices = Prices.parse(price) if price is not None else None
+    number = QUERIES if queries is None else queries
+    check_queries(number)
+    wanted = {name: value for name, value in only.items() if value is not None}
+    table = frontier_of_folder(results, number, prices, wanted)
+    if json:
+        asked = vars(prices) if prices else None
+        print_json({"queries": number, "prices": asked, "frontier": records(table)})
+        return
+    first = leading(table, prices)
+    there = [name for name in MEASURES if table[name].notna().any()]
+    for (task, model), part in table.groupby(["task", "model"], sort=True):
+        console().print(f"{task} · {model}, for {number:,} queries", style="bold")
+        console().print(_table(part.sort_values([first, "score"]), there, first))
+    print_lines(
+        console(),
+        f"by {first}: dominated, where another point costs no more and scores at least as much, in "
+        "95% of resamples of draws and test examples; on the frontier, in 95% none does",
+    )
+    if (table["draws"] < 10).any():
+        print_lines(console(), "with few draws this is too sure, and with one it says nothing of "
+                    "other demonstrations")  # fmt: skip
+    if table["other_tests"].any():
+        count = int(table["other_tests"].sum())
+        print_lines(console(), f"{count} of {len(table)} points were asked other test examples and "
+                    "are not compared")  # fmt: skip
+
+
+def _table(part: pd.DataFrame, there: list[str], first: str) -> Any:
+    found = empty_table()
+    score = measure(part)
+    found.add_column("point")
+    for title in ("k", "draws", f"{score}\n%", "95%\ninterval", *(SHOWN[n][0] for n in there)):
+        found.add_column(title, justify="right")
+    found.add_column(f"by {first}")
+    for found_row in part.to_dict("records"):
+        row = {str(name): value for name, value in found_row.items()}
+        found.add_row(
+            _name(row), f"{row['k']:,}", f"{row['draws']}", percent(row["score"]),
+            f"{percent(row['ci_low'])} – {percent(row['ci_high'])}",
+            *(_amount(row[name] / SHOWN[name][1]) for name in there),
+            row[f"verdict_{first}"] or DASH,
+        )  # fmt: skip
+    return found
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    order = "" if row["order"] in USUAL_ORDERS else f", {row['order']}"
+    read = "" if row["attention"] == str(FULL) else f", {row['attention']}"
+    return f"{row['select']}{order}{read}"
+
+
+def _amount(value: float) -> str:
+    return DASH if math.isnan(value) else three_digits(value)

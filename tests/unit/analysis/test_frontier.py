@@ -1,0 +1,194 @@
+"""The frontier: costs of a query by hand, domination, and how sure it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import fakes
+from support.predictions import AXES, frame, scored
+
+from icl_bench.analysis.columns import POINT
+from icl_bench.analysis.frontier import (
+    DOMINATED,
+    ON,
+    UNDECIDED,
+    Prices,
+    costs_of_a_query,
+    frontier,
+    on_frontier,
+    resampled,
+)
+from icl_bench.cli import main
+from icl_bench.errors import UserError
+
+KNOWN: dict[str, Any] = {
+    "predictions": 200, "rows_a_cell": 100, "prompt_tokens": 1010.0, "cached_tokens": 1000.0,
+    "computed_tokens": 10.0, "answer_tokens": 2.0, "seconds": 0.5, "prefill_seconds": 20.0,
+    "prefix_flops": 5000.0, "query_flops": 60.0, "whole_flops": 5060.0, "training_flops": np.nan,
+    "training_tokens": np.nan, "training_seconds": np.nan,
+}  # fmt: skip
+
+
+def costs(**changes: Any) -> pd.DataFrame:
+    axes = {name: AXES[name] for name in POINT}
+    return pd.DataFrame([{**axes, **KNOWN, **changes}])
+
+
+def of_a_query(
+    queries: int = 100, prices: Prices | None = None, **changes: Any
+) -> dict[str, float]:
+    (row,) = costs_of_a_query(costs(**changes), queries, prices).to_dict("records")
+    return {name: row[name] for name in ("tokens", "operations", "seconds", "money")}
+
+
+def test_what_is_shared_is_shared_among_the_queries():
+    """1,000 tokens and 5,000 operations once; 20 of a cell's 50 seconds were the prefix."""
+    assert of_a_query(100) == pytest.approx(
+        {"tokens": 10 + 2 + 10, "operations": 60 + 50, "seconds": 0.3 + 0.2, "money": np.nan},
+        nan_ok=True,
+    )
+    assert of_a_query(1)["operations"] == 5060
+    assert of_a_query(10**9)["tokens"] == pytest.approx(12, abs=1e-5)
+
+
+def test_retrieved_demonstrations_are_each_querys_own():
+    found = of_a_query(100, select="bm25", cached_tokens=1.0, computed_tokens=1009.0)
+    assert found["tokens"] == 1012
+    assert found["operations"] == 5060
+    assert found["seconds"] == 0.5
+
+
+def test_a_training_is_computed_once():
+    found = of_a_query(
+        100, select="lora", cached_tokens=0.0, computed_tokens=10.0, prefix_flops=0.0,
+        prefill_seconds=0.0, training_tokens=4000.0, training_flops=9000.0, training_seconds=70.0,
+    )  # fmt: skip
+    assert found["tokens"] == 10 + 2 + 40
+    assert found["operations"] == 60 + 90
+    assert found["seconds"] == pytest.approx(0.5 + 0.7)
+    assert np.isnan(of_a_query(100, Prices(1, 1, 1), select="lora")["money"])
+    assert np.isnan(of_a_query(100, select="lora")["operations"]), "no one says what it took"
+
+
+def test_money_is_of_new_cached_and_written_tokens():
+    found = of_a_query(100, Prices(3.0, 0.5, 10.0))["money"]
+    assert found * 1e6 == pytest.approx(3 * (10 + 1000 / 100) + 0.5 * 1000 + 10 * 2)
+    retrieved = of_a_query(100, Prices(3.0, 0.5, 10.0), select="dense")["money"]
+    assert retrieved * 1e6 == pytest.approx(3 * 1010 + 10 * 2)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4) | st.none()), min_size=1, max_size=9)
+)
+def test_a_point_is_on_the_frontier_unless_another_costs_no_more_and_scores_no_less(points):
+    scores = np.array([s for s, _ in points], dtype=float)
+    paid = np.array([np.nan if c is None else c for _, c in points], dtype=float)
+    for i, on in enumerate(on_frontier(scores[None], paid)[0]):
+        dominated = any(
+            paid[j] <= paid[i] and scores[j] >= scores[i]
+            and (paid[j] < paid[i] or scores[j] > scores[i])
+            for j in range(len(points))
+        )  # fmt: skip
+        assert on == (not np.isnan(paid[i]) and not dominated)
+
+
+def test_resamples_keep_what_points_have_in_common():
+    rng = np.random.default_rng(0)
+    scores = rng.random((3, 50))
+    again = resampled([scores, scores + 0.1, scores[:1]], rng, 400)
+    assert again[:, 1] - again[:, 0] == pytest.approx(np.full(400, 0.1))
+    assert again[:, 0].mean() == pytest.approx(scores.mean(), abs=0.01)
+    gaps = np.where(np.arange(50) == 7, np.nan, scores)
+    assert resampled([gaps], rng, 50).shape == (50, 1)
+
+
+def points(**accuracies: float) -> pd.DataFrame:
+    """A point for each k (named ``k5``) with its share of right answers, three draws of 200."""
+    rng, parts = np.random.default_rng(4), []
+    chance = rng.random((3, 200))
+    for name, accuracy in accuracies.items():
+        parts.append(scored(chance < accuracy, k=int(name[1:]), cell=name))
+    rows = frame(*parts)
+    return rows.assign(score=rows["correct"].astype(float), metric="accuracy")
+
+
+def found(rows: pd.DataFrame, flops: dict[int, float]) -> pd.DataFrame:
+    paid = pd.concat([costs(k=k, query_flops=f, prefix_flops=0.0) for k, f in flops.items()])
+    return frontier(rows, paid, 1000, None, np.random.default_rng(1)).set_index("k")
+
+
+def test_what_is_cheaper_and_better_dominates_and_what_is_alike_is_undecided():
+    table = found(points(k1=0.3, k2=0.6, k3=0.5, k4=0.605), {1: 1.0, 2: 2.0, 3: 3.0, 4: 4.0})
+    verdicts = table["verdict_operations"]
+    assert (verdicts[1], verdicts[2], verdicts[3]) == (ON, ON, DOMINATED)
+    assert verdicts[4] == UNDECIDED
+    assert table["verdict_money"].isna().all()
+    assert 0.05 < table["chance_operations"][4] < 0.95
+
+
+def test_unknown_costs_have_no_verdict_and_other_test_examples_are_told_apart():
+    rows = points(k1=0.3, k2=0.6)
+    table = found(rows, {1: 1.0, 2: np.nan})
+    assert table["verdict_operations"].tolist() == [ON, None]
+    other = rows["test_id"].where(rows["k"] == 1, rows["test_id"] + " other")
+    more = frame(rows.assign(test_id=other), points(k7=0.4))
+    table = found(more, {1: 1.0, 2: 0.5, 7: 3.0})
+    assert table["other_tests"].to_dict() == {1: False, 2: True, 7: False}
+    assert table["verdict_operations"].to_dict() == {1: ON, 2: None, 7: ON}
+
+
+def test_no_point_is_a_checkpoint_that_test_rows_chose_or_a_shuffle():
+    rows = points(k1=0.3)
+    more = frame(rows, rows.assign(select="lora-paper"), rows.assign(order="shuffled:1"))
+    assert len(found(more, {1: 1.0})) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("input=1,cached=2", "output missing; write input=0.5"),
+        ("input=1", "cached and output missing"),
+        ("input=-1,cached=0,output=0", "input is -1; a price is 0 or more"),
+        ("input=inf,cached=0,output=0", "a price is 0 or more"),
+        ("input=x,cached=0,output=0", "input=x: not a number"),
+        ("input=1,input=2,output=0", "input=2: write"),
+        ("", "write input=0.5"),
+    ],
+)
+def test_prices_that_are_wrong_are_named(text: str, said: str):
+    with pytest.raises(UserError) as caught:
+        Prices.parse(text)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert Prices.parse(" input=1, cached=0 ,output=2.5") == Prices(1, 0, 2.5)
+
+
+def test_the_command_prints_every_point(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    made = fakes.plan(tmp_path / "task", "1,4", draws=2, selects=["random", "bm25"])
+    fakes.runner(made, tmp_path / "results", fakes.FakeBackend()).run()
+
+    def said(*words: str, code: int | None = None) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(["summary", "--results", str(tmp_path / "results"), *words])
+        assert ended.value.code in ((None, 0) if code is None else (code,))
+        out = capsys.readouterr()
+        return out.err if code else out.out
+
+    prices = "input=1,cached=0.1,output=2"
+    told = said("--frontier", "--queries", "50", "--price", prices)
+    assert "for 50 queries" in told
+    assert told.count("bm25") == told.count("random") == 2
+    table = json.loads(said("--frontier", "--price", prices, "--json"))
+    assert (table["queries"], table["prices"]["cached"]) == (1000, 0.1)
+    assert len(table["frontier"]) == 4
+    assert {row["verdict_money"] for row in table["frontier"]} <= {ON, DOMINATED, UNDECIDED}
+    assert "--queries 0: expected 1 or more" in said("--frontier", "--queries", "0", code=2)
+    assert "--price: goes with --frontier alone" in said("--price", prices, code=2)
+    assert "--queries: goes with --frontier alone" in said("--queries", "5", code=2)
