@@ -211,9 +211,9 @@ class Block(Pattern):
     what stands before the first demonstration (BOS) belongs to the first block.
 
     With ``top`` each query reads the sink, the last ``local`` blocks and of those between them the
-    ones that are most similar to it (dynamic block-sparse attention, Xiao et al. 2025, arXiv
-    2503.08640, section 3). A block is as similar as the most similar of its demonstrations; of
-    equally similar ones the later one is read.
+    ones that are most similar to it (after the dynamic block-sparse attention of Xiao et al. 2025,
+    arXiv 2503.08640). A block is as similar as the most similar of its demonstrations; of equally
+    similar ones the later one is read.
     """
 
     size: int
@@ -277,7 +277,7 @@ class Block(Pattern):
 
     def __str__(self) -> str:
         reuse = ",reuse" if self.reuse else ""
-        top = "" if self.top is None else f",top={self.top}"
+        top = "" if self.top is None else f",top={_written(self.top)}"
         by = "" if self.by == type(self).by else f",by={self.by}"
         return f"block:{self.size},sink={self.sink},local={self.local}{reuse}{top}{by}"
 
@@ -510,6 +510,14 @@ def _number_or_share(text: str) -> int | float:
     if re.fullmatch(r"[0-9]{0,9}\.[0-9]{1,9}", text, re.ASCII):
         return float(text)
     return whole_number(text)
+
+
+def _written(top: int | float) -> str:
+    """A number of blocks or a share as :func:`_number_or_share` reads it back."""
+    if isinstance(top, int):
+        return str(top)
+    text = f"{top:.9f}".rstrip("0")
+    return f"{text}0" if text.endswith(".") else text
 
 
 def whole_number(text: str) -> int:

@@ -39,7 +39,7 @@ PATTERNS = st.one_of(
         st.integers(0, 9),
         st.integers(0, 9),
         st.just(False),
-        NUMBERS | st.sampled_from([0.3, 1.0, 0.05, 0.001]),
+        NUMBERS | st.integers(1, 10**9).map(lambda n: n / 10**9),
         st.sampled_from(["bm25", "dense"]),
     ),
     st.builds(Grouped, NUMBERS, NUMBERS),
