@@ -189,6 +189,7 @@ FINDINGS = Registry("finding", "icl_bench.findings", {
     "calibration_error": "icl_bench.analysis.calibration:CALIBRATION_ERROR",
     "cost": "icl_bench.analysis.cost:COST",
     "break_even": "icl_bench.analysis.cost:BREAK_EVEN",
+    "frontier": "icl_bench.analysis.frontier:FRONTIERS",
     "cascades": "icl_bench.analysis.cascade:CASCADES",
     "perplexity": "icl_bench.analysis.perplexity:PERPLEXITY",
     "adaptation_losses": "icl_bench.analysis.adaptation:ADAPTATION_LOSSES",

@@ -32,6 +32,7 @@ def cost(frame: pd.DataFrame, cells: Mapping[str, CellCost]) -> pd.DataFrame:
     Columns: the setting, k, predictions; means per query: prompt_tokens, cached_tokens (those that
     came from a cache, or were shared with other queries), answer_tokens, computed_tokens (of the
     prompt, not cached), seconds (over the cells whose time is known); means over cells:
+    rows_a_cell (how many queries a cell has),
     prefix_flops (operations of what is computed once for all queries: their prompts' shared
     beginning or, where demonstrations are reused, each of these), query_flops (of a query on top of
     it), whole_flops (of a query with nothing cached) and cache_bytes (of the keys and values kept
@@ -55,6 +56,7 @@ def cost(frame: pd.DataFrame, cells: Mapping[str, CellCost]) -> pd.DataFrame:
     table["computed_tokens"] = table["prompt_tokens"] - table["cached_tokens"]
     by_cell = queries.groupby([*POINT, "cell"], observed=True)
     means = by_cell[TOKENS].mean().assign(rows=by_cell.size()).reset_index()
+    table["rows_a_cell"] = means.groupby(POINT, observed=True)["rows"].mean()
     costs = [cells.get(str(cell), CellCost()) for cell in means["cell"]]
     means["seconds"] = [np.nan if c.seconds is None else c.seconds for c in costs]
     means["rows"] = means["rows"].where(means["seconds"].notna())

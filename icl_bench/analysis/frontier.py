@@ -8,16 +8,18 @@ number of queries. A point is dominated where another scores at least as much an
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from icl_bench.analysis.cell_cost import CellCost
-from icl_bench.analysis.columns import POINT
+from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.cost import cost
 from icl_bench.analysis.curves import curves
+from icl_bench.analysis.finding import Finding, Section
 from icl_bench.analysis.predictions import asked
 from icl_bench.analysis.statistics.alike import asked_alike, filled, on_tests
 from icl_bench.analysis.statistics.grid import Grid, grids, partition
@@ -25,6 +27,7 @@ from icl_bench.demonstrations.selector_spec import known
 from icl_bench.errors import UserError
 from icl_bench.metrics.scores import scored
 from icl_bench.models.attention_patterns import pattern_of
+from icl_bench.results.cells import SETTING
 from icl_bench.results.reading import read_some
 from icl_bench.results.storage import Place
 from icl_bench.results.trained_methods import BASELINES, UPPER
@@ -33,6 +36,8 @@ from icl_bench.wording import plain, whole
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from icl_bench.analysis.context import Context
 
 QUERIES = 1000
 """How many queries share what is computed once, where nothing else is said."""
@@ -44,9 +49,12 @@ SURE = 0.95
 
 ON, DOMINATED, UNDECIDED = "on the frontier", "dominated", "undecided"
 
-FRONTIER = [*POINT, "metric", "score", "ci_low", "ci_high", "draws", "test_rows", "interval_over",
-            *MEASURES, *(f"chance_{m}" for m in MEASURES), *(f"verdict_{m}" for m in MEASURES),
-            "other_tests"]  # fmt: skip
+STEPS = (10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000, 300_000, 1_000_000)
+"""Numbers of queries that the report shows."""
+
+FRONTIER = [*POINT, "queries", "metric", "score", "ci_low", "ci_high", "draws", "test_rows",
+            "interval_over", *MEASURES, *(f"chance_{m}" for m in MEASURES),
+            *(f"verdict_{m}" for m in MEASURES), "other_tests"]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -89,8 +97,7 @@ def check_queries(queries: int) -> None:
 def costs_of_a_query(costs: pd.DataFrame, queries: int, prices: Prices | None) -> pd.DataFrame:
     """What a query takes at each point, with its share of what is computed once for ``queries``.
 
-    ``costs`` is :func:`icl_bench.analysis.cost.cost`'s table with ``rows_a_cell``, the test rows of
-    a cell. Columns: POINT and ``MEASURES``:
+    ``costs`` is :func:`icl_bench.analysis.cost.cost`'s table. Columns: POINT and ``MEASURES``:
 
     - tokens that are computed, of prompts, answers and trainings;
     - operations, by formula (flops);
@@ -134,17 +141,26 @@ def costs_of_a_query(costs: pd.DataFrame, queries: int, prices: Prices | None) -
 
 
 def on_frontier(scores: np.ndarray, costs: np.ndarray) -> np.ndarray:
-    """Which points no other dominates: ``(..., points)`` bool for scores ``(..., points)``.
+    """Which points no other dominates: ``(samples, points)`` bool for scores of the same shape.
 
     ``costs`` is ``(points,)``; points of unknown cost (NaN) neither dominate nor are on it.
     """
-    known_cost = ~np.isnan(costs)
-    better = scores[..., None, :] > scores[..., :, None]  # [i, j]: j scores more than i
-    equal = scores[..., None, :] == scores[..., :, None]
-    cheaper, as_cheap = costs[None] < costs[:, None], costs[None] <= costs[:, None]
-    dominated = ((better & as_cheap) | (equal & cheaper)).any(-1)
-    found: np.ndarray = ~dominated & known_cost
+    found = np.zeros(scores.shape, dtype=bool)
+    order = np.argsort(costs, kind="stable")
+    order = order[~np.isnan(costs[order])]
+    best = np.full(len(scores), -np.inf)  # of all that costs less
+    for first, last in _groups(costs[order]):
+        alike = order[first:last]
+        top = scores[:, alike].max(axis=1)
+        found[:, alike] = (scores[:, alike] == top[:, None]) & (top > best)[:, None]
+        best = np.maximum(best, top)
     return found
+
+
+def _groups(rising: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Where equal values begin and end."""
+    starts = np.unique(rising, return_index=True)[1].tolist()
+    yield from pairwise([*starts, len(rising)])
 
 
 def resampled(points: Sequence[np.ndarray], rng: np.random.Generator, resamples: int) -> np.ndarray:
@@ -172,45 +188,54 @@ def resampled(points: Sequence[np.ndarray], rng: np.random.Generator, resamples:
 def frontier(
     predictions: pd.DataFrame,
     costs: pd.DataFrame,
-    queries: int,
+    queries: Sequence[int],
     prices: Prices | None,
     rng: np.random.Generator,
     resamples: int = 1000,
 ) -> pd.DataFrame:
     """Every point of each task and model with its score, its costs and whether it is dominated.
 
-    ``costs`` is :func:`icl_bench.analysis.cost.cost`'s table with ``rows_a_cell``. Shuffled orders
-    and checkpoints that test rows chose are no points. Costs are taken as known; of each,
-    ``chance_`` is the share of resamples of draws and test examples (paired bootstrap) in which no
-    point dominates this one, and ``verdict_`` says ``on the frontier`` from 95% on, ``dominated``
-    up to 5%, else ``undecided``; None where the cost is not known, and for points that were asked
-    other test examples than most (``other_tests``). With three draws these chances are too sure, as
-    any bootstrap of three is; with one they say nothing of other draws (``interval_over``).
+    ``costs`` is :func:`icl_bench.analysis.cost.cost`'s table. One row for each point and number of
+    ``queries``. Shuffled orders and checkpoints that test rows chose are no points. Costs are taken
+    as known; of each, ``chance_`` is the share of resamples of draws and test examples (paired
+    bootstrap) in which no point dominates this one, and ``verdict_`` says ``on the frontier`` from
+    95% on, ``dominated`` up to 5%, else ``undecided``; None where the cost is not known, and for
+    points that were asked other test examples than most (``other_tests``). With three draws these
+    chances are too sure, as any bootstrap of three is; with one they say nothing of other draws
+    (``interval_over``).
     """
+    import pandas as pd
+
     kept = _points(predictions)
-    table = curves(kept).merge(costs_of_a_query(costs, queries, prices), on=POINT, how="left")
-    table["other_tests"] = False
-    for measure in MEASURES:
-        table[f"chance_{measure}"], table[f"verdict_{measure}"] = np.nan, None
+    scores = curves(kept)
     keys, found = grids(kept, POINT)
     places = {tuple(row): at for at, row in enumerate(keys[POINT].itertuples(index=False))}
-    at = np.array([places[tuple(row)] for row in table[POINT].itertuples(index=False)], dtype=int)
+    at = np.array([places[tuple(row)] for row in scores[POINT].itertuples(index=False)], dtype=int)
     column = kept["score"].to_numpy(dtype=float)
-    for rows in partition(table, ["task", "model"])[1]:
+    parts = [
+        scores.merge(costs_of_a_query(_as_text(costs), number, prices), on=POINT, how="left")
+        .assign(queries=number, other_tests=False)
+        for number in queries
+    ]  # fmt: skip
+    for part in parts:
+        for measure in MEASURES:
+            part[f"chance_{measure}"], part[f"verdict_{measure}"] = np.nan, None
+    for rows in partition(scores, ["task", "model"])[1]:
         points = [found[at[row]].joined() for row in rows]
         alike = asked_alike(points)
-        table.loc[table.index[rows[alike.lack]], "other_tests"] = True
         within = rows[~alike.lack]
         some = [on_tests(point, alike.tests) for point in _of(points, ~alike.lack)]
         again = resampled(filled(some, column, alike.tests), rng, resamples)
-        for measure in MEASURES:
-            of_points = table[measure].to_numpy(dtype=float)[within]
-            share = on_frontier(again, of_points).mean(axis=0)
-            share[np.isnan(of_points)] = np.nan
-            index = table.index[within]
-            table.loc[index, f"chance_{measure}"] = share
-            table.loc[index, f"verdict_{measure}"] = [_verdict(s) for s in share]
-    return table[FRONTIER]
+        for part in parts:
+            part.loc[part.index[rows[alike.lack]], "other_tests"] = True
+            index = part.index[within]
+            for measure in MEASURES:
+                of_points = part[measure].to_numpy(dtype=float)[within]
+                share = on_frontier(again, of_points).mean(axis=0)
+                share[np.isnan(of_points)] = np.nan
+                part.loc[index, f"chance_{measure}"] = share
+                part.loc[index, f"verdict_{measure}"] = [_verdict(s) for s in share]
+    return pd.concat(parts, ignore_index=True)[FRONTIER]
 
 
 def _of(points: Sequence[Grid], kept: np.ndarray) -> list[Grid]:
@@ -225,13 +250,18 @@ def _verdict(share: float) -> str | None:
     return DOMINATED if share <= 1 - SURE else UNDECIDED
 
 
+def _as_text(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.astype(dict.fromkeys(SETTING, object))
+
+
 def _points(predictions: pd.DataFrame) -> pd.DataFrame:
     """The scored predictions of points, names as plain text."""
     kept = predictions[predictions["score"].notna()]
+    if "label_space" in kept:  # halves are easier tasks
+        kept = kept[kept["label_space"].isna()]
     select, order = (kept[name].astype(str) for name in ("select", "order"))
     kept = kept[~select.str.endswith(UPPER) & ~order.str.startswith("shuffled")]
-    names = {name: object for name in POINT if name != "k"}
-    return kept.astype(names).reset_index(drop=True)
+    return _as_text(kept).reset_index(drop=True)
 
 
 def frontier_of_folder(
@@ -244,18 +274,59 @@ def frontier_of_folder(
     """
     stored = read_some(results, only)
     frame = asked(scored(stored.predictions, first=stored.first_scores))
-    frame = frame[frame["label_space"].isna()]
-    if frame.empty:
+    if not len(_points(frame)):
         raise UserError(f"results folder {plain(results)}: no finished cell to compare")
     costs = cost(frame, {cell: CellCost.of(meta) for cell, meta in stored.cells.items()})
-    cells = frame.groupby(POINT, observed=True)["cell"].nunique().rename("cells").reset_index()
-    costs = costs.merge(cells, on=POINT)
-    names = {name: object for name in POINT if name != "k"}
-    costs = costs.astype(names).assign(rows_a_cell=costs["predictions"] / costs["cells"])
-    return frontier(frame, costs, queries, prices, generator(0, "frontier"))
+    return frontier(frame, costs, [queries], prices, generator(0, "frontier"))
+
+
+def _found(context: Context) -> pd.DataFrame:
+    """The frontier for each of ``STEPS``; without a row where no cost is known."""
+    import pandas as pd
+
+    frame = context.unperturbed
+    costs = cost(frame, context.cells.costs)
+    known_costs = costs[["computed_tokens", "query_flops", "seconds"]].notna().to_numpy()
+    if not known_costs.any() or not len(_points(frame)):
+        return pd.DataFrame(columns=FRONTIER)
+    return frontier(frame, costs, STEPS, None, context.generator("frontier"))
 
 
 def leading(table: pd.DataFrame, prices: Prices | None) -> str:
     """The measure that people are shown first: money at a price, else the first that is known."""
     order = ("money", "operations", "seconds", "tokens") if prices else MEASURES[1:3] + MEASURES[:1]
     return next((name for name in order if table[name].notna().any()), "tokens")
+
+
+FRONTIERS = Finding(
+    "frontier",
+    _found,
+    (
+        Column("queries", "queries", "count"),
+        Column("tokens", "tokens a query", "number", optional=True),
+        Column("operations", "operations a query (GFLOP)", "number", optional=True, unit=1e9),
+        Column("seconds", "seconds a query", "number", optional=True),
+        Column("chance_operations", "chance by operations", "share", optional=True),
+        Column("verdict_operations", "by operations", optional=True),
+        Column("chance_seconds", "chance by seconds", "share", optional=True),
+        Column("verdict_seconds", "by seconds", optional=True),
+        Column("chance_tokens", "chance by tokens", "share", optional=True),
+        Column("verdict_tokens", "by tokens", optional=True),
+    ),
+    caption="Every point, for each number of queries",
+    shown="task model series k queries score ci_low ci_high draws operations verdict_operations "
+    "chance_operations seconds verdict_seconds chance_seconds tokens verdict_tokens chance_tokens "
+    "interval_over",
+    section=Section(
+        "frontier", "What to do with your examples, for so many queries", "Frontier",
+        "run it here: imports seldom hold what they took",
+        "Up and to the left is better. What a query takes includes its share of what is computed "
+        "once, a cached prefix or a training, among as many queries as the slider says. A point is "
+        "dominated where another takes no more and scores at least as much. Filled points are on "
+        "the frontier in at least 95% of resamples of draws and test examples, faint ones are "
+        "dominated in as many, rings are undecided; the line joins what is on it by the means. One "
+        "draw says nothing of other demonstrations. Points that were asked other test examples "
+        "than most are in the table alone.",
+        place=5,
+    ),
+)  # fmt: skip

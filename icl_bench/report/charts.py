@@ -469,6 +469,53 @@ def cost(
     )
 
 
+VERDICTS = ("on the frontier", "undecided", "dominated")
+
+
+def frontier(
+    frame: pd.DataFrame, look: Look, measure: str, title: str, form: str, point: str,
+    description: str,
+) -> alt.LayerChart:  # fmt: skip
+    """A score, called ``measure``, against a cost; what no other dominates is joined by a line.
+
+    Columns: point (the number of queries that is shown), series, k, cost, value, low, high,
+    verdict, chance and ``on``, whether the means have it on the frontier.
+    """
+    color = _color(look)
+    low, high = float(frame["cost"].min()), float(frame["cost"].max())
+    scale = alt.Scale(type="log", domain=[low / 1.18, high * 1.18], nice=False)
+    axis = alt.Axis(tickCount=6, labelOverlap="greedy", format=form, grid=False)
+    x = alt.X("cost:Q", title=f"{title} (log scale)", scale=scale, axis=axis)
+    every = alt.Chart(ROWS).transform_filter("datum.point == point")
+    base = every.transform_filter(SHOWN).encode(x, color)
+    y = alt.Y("value:Q", **_share_axis(measure, look))
+    limits = alt.Y("low:Q", title=measure)
+    tips = [tip("series", "way"), tip("k", "k", ",d"), tip("cost", title, form),
+            tip("value", measure, PERCENT), tip("low", "from", PERCENT),
+            tip("high", "to", PERCENT), tip("verdict", "verdict"),
+            tip("chance", "not dominated in", PERCENT)]  # fmt: skip
+    faint = base.transform_filter("datum.verdict == 'dominated'")
+    unsure = base.transform_filter("datum.verdict == 'undecided'")
+    sure = base.transform_filter("datum.verdict == 'on the frontier'")
+    shown = _finished(
+        [
+            every.transform_filter("datum.on").mark_line(
+                interpolate="step-after", strokeWidth=1.4, style="reference"
+            ).encode(x, y),
+            faint.mark_point(filled=True, size=26, opacity=0.35).encode(y, tooltip=tips),
+            unsure.mark_rule(strokeWidth=1, opacity=0.35).encode(limits, y2="high:Q"),
+            sure.mark_rule(strokeWidth=1.2, opacity=0.6).encode(limits, y2="high:Q"),
+            unsure.mark_point(filled=False, size=60, opacity=1).encode(y, tooltip=tips),
+            sure.mark_point(filled=True, size=70, opacity=1).encode(y, tooltip=tips),
+        ],
+        description,
+        height=2 * HEIGHT,
+        parameter=_point(point),
+    )  # fmt: skip
+    with_legend: alt.LayerChart = shown.add_params(_hidden(look))
+    return with_legend
+
+
 def break_even(frame: pd.DataFrame, look: Look, description: str) -> alt.LayerChart:
     """Queries until training is cheaper, over k; columns: series, k, value (1 or more)."""
     color, shape, dash = _marks(look)

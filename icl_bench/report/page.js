@@ -178,6 +178,25 @@
     });
   }
 
+  for (const slider of $$("input[data-slide]")) {
+    const number = Number(slider.dataset.slide);
+    const { spec, choices } = data.charts[number];
+    const shown = $("output", slider.closest("label"));
+    picked[number] = spec.params.find((p) => p.name === "point").value;
+    slider.value = choices.findIndex((choice) => choice.value === picked[number]);
+    const say = () => {
+      const choice = choices[Number(slider.value)];
+      shown.textContent = choice.text;
+      slider.setAttribute("aria-valuetext", choice.text);
+      picked[number] = choice.value;
+    };
+    say();
+    slider.addEventListener("input", () => {
+      say();
+      signal(number, "point", picked[number]);
+    });
+  }
+
   for (const button of $$("[data-save]")) {
     button.setAttribute("aria-label", `Save as SVG: ${$("h3", button.closest("figure")).textContent}`);
     button.addEventListener("click", async () => {

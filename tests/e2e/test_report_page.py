@@ -301,6 +301,20 @@ def test_another_point_is_picked(opened: Opened):
     wait(driver, f"{bars} !== {json.dumps(before)}")
 
 
+def test_a_slider_says_how_many_queries_and_moves_the_frontier(opened: Opened):
+    driver = opened()
+    slider = "document.querySelector('#frontier input[data-slide]')"
+    marks = ("[...document.querySelectorAll('#frontier .chart')][0]"
+             ".querySelector('.mark-symbol path').getAttribute('transform')")  # fmt: skip
+    assert texts(driver, "#frontier output")[0] == "1,000 queries"
+    before = driver.execute_script(f"return {marks}")
+    driver.execute_script(f"{slider}.focus()")
+    press(driver, HOME)
+    assert texts(driver, "#frontier output")[0] == "10 queries"
+    wait(driver, f"{marks} !== {json.dumps(before)}")
+    assert driver.execute_script(f"return {slider}.getAttribute('aria-valuetext')") == "10 queries"
+
+
 @pytest.mark.parametrize("width", [400, 1280])
 def test_the_page_is_no_wider_than_its_window(opened: Opened, width: int):
     driver = opened(width)

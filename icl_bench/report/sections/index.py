@@ -16,7 +16,7 @@ from icl_bench.report.sections.panels import Drawn, Missing, Section
 from icl_bench.report.sections.perplexity import perplexity
 from icl_bench.report.sections.perturbations import perturbations
 from icl_bench.report.sections.points import bias, calibration, confusions, distance
-from icl_bench.report.sections.prompts import cascade, cost, even, spaces
+from icl_bench.report.sections.prompts import cascade, cost, even, frontier, spaces
 from icl_bench.wording import capital, listed
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ DRAWERS: Mapping[str, Drawer] = {
     "cost": cost,
     "break_even": even,
     "cascades": cascade,
+    "frontier": frontier,
 }
 """Finding -> what draws it, where it is more than the chart that it declares."""
 

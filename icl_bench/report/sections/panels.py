@@ -38,6 +38,8 @@ class Panel:
     chart: alt.LayerChart
     rows: list[dict[str, Any]]
     choices: tuple[Choice, ...] = ()
+    slides: bool = False
+    """Whether the choices are steps of a slider, in their order."""
 
     def spec(self) -> dict[str, Any]:
         """The Vega-Lite specification, rows and all."""

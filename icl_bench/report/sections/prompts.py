@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from icl_bench.analysis.frontier import QUERIES, leading, on_frontier
 from icl_bench.metrics.scores import measure
 from icl_bench.report import charts
 from icl_bench.report.charts import Look
 from icl_bench.report.naming import unshuffled
 from icl_bench.report.sections.panels import (
+    Choice,
     Drawn,
     Panel,
     chart_rows,
@@ -85,6 +87,50 @@ def cost(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
                     chart_rows(rows, "series k cost value low high"),
                 ))  # fmt: skip
     return Drawn(panels, [of_finding(finding, frame)], look, {"score": measure(frame)})
+
+
+FRONTIER_AXES = {
+    "operations": ("operations a query (GFLOP)", "~g", 1e9),
+    "seconds": ("seconds a query", "~g", 1.0),
+    "tokens": ("tokens computed a query", "~s", 1.0),
+}
+
+
+def frontier(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
+    """Scores against the cost of a query, for a number of queries that the reader chooses."""
+    table = findings.frontier
+    if table.empty:
+        return None
+    frame = naming.named(table)
+    first = leading(frame, None)
+    axis, form, unit = FRONTIER_AXES[first]
+    shown = frame[frame[first] > 0]
+    if shown.empty:
+        return None
+    shown = shown.assign(
+        cost=shown[first] / unit, verdict=shown[f"verdict_{first}"].fillna("not compared"),
+        chance=shown[f"chance_{first}"], point=shown["queries"].map("{:,} queries".format),
+    )  # fmt: skip
+    shown = with_limits(shown, "score").sort_values(["series", "k"], kind="stable")
+    shown["on"] = False
+    for _, part in shown.groupby(["task", "model", "point"]):
+        compared = part[~part["other_tests"]]
+        on = on_frontier(compared[["value"]].to_numpy().T, compared["cost"].to_numpy())[0]
+        shown.loc[compared.index[on], "on"] = True
+    look = common_look(shown)
+    steps = tuple(Choice(text, text) for text in shown.sort_values("queries")["point"].unique())
+    usual = f"{QUERIES:,} queries"
+    panels = []
+    for (task, model), part in groups(shown, ["task", "model"]):
+        of = measure(part)
+        says = f"{capital(of)} of {model} on {task} against {axis}, and what is dominated"
+        panels.append(Panel(
+            file_name("frontier", task, model), f"{task} · {model}",
+            charts.frontier(part, look, of, axis, form, usual, says),
+            chart_rows(part, "point series k cost value low high verdict chance on"),
+            steps, slides=True,
+        ))  # fmt: skip
+    return Drawn(panels, [of_finding(finding, frame)], look)
 
 
 CASCADE_AXES = {

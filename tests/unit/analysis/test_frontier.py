@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from support import fakes
 from support.predictions import AXES, frame, scored
 
 from icl_bench.analysis.columns import POINT
+from icl_bench.analysis.findings import find, read_findings
 from icl_bench.analysis.frontier import (
     DOMINATED,
     ON,
+    STEPS,
     UNDECIDED,
     Prices,
     costs_of_a_query,
@@ -27,6 +30,7 @@ from icl_bench.analysis.frontier import (
 )
 from icl_bench.cli import main
 from icl_bench.errors import UserError
+from icl_bench.results.reading import read_some
 
 KNOWN: dict[str, Any] = {
     "predictions": 200, "rows_a_cell": 100, "prompt_tokens": 1010.0, "cached_tokens": 1000.0,
@@ -90,7 +94,7 @@ def test_money_is_of_new_cached_and_written_tokens():
 def test_a_point_is_on_the_frontier_unless_another_costs_no_more_and_scores_no_less(points):
     scores = np.array([s for s, _ in points], dtype=float)
     paid = np.array([np.nan if c is None else c for _, c in points], dtype=float)
-    for i, on in enumerate(on_frontier(scores[None], paid)[0]):
+    for i, on in enumerate(on_frontier(np.stack([scores, -scores]), paid)[0]):
         dominated = any(
             paid[j] <= paid[i] and scores[j] >= scores[i]
             and (paid[j] < paid[i] or scores[j] > scores[i])
@@ -121,7 +125,7 @@ def points(**accuracies: float) -> pd.DataFrame:
 
 def found(rows: pd.DataFrame, flops: dict[int, float]) -> pd.DataFrame:
     paid = pd.concat([costs(k=k, query_flops=f, prefix_flops=0.0) for k, f in flops.items()])
-    return frontier(rows, paid, 1000, None, np.random.default_rng(1)).set_index("k")
+    return frontier(rows, paid, [1000], None, np.random.default_rng(1)).set_index("k")
 
 
 def test_what_is_cheaper_and_better_dominates_and_what_is_alike_is_undecided():
@@ -142,6 +146,27 @@ def test_unknown_costs_have_no_verdict_and_other_test_examples_are_told_apart():
     table = found(more, {1: 1.0, 2: 0.5, 7: 3.0})
     assert table["other_tests"].to_dict() == {1: False, 2: True, 7: False}
     assert table["verdict_operations"].to_dict() == {1: ON, 2: None, 7: ON}
+
+
+def test_many_queries_make_what_is_computed_once_cheap():
+    rows = points(k1=0.3, k2=0.6)
+    paid = pd.concat([costs(k=1, query_flops=5.0, prefix_flops=0.0),
+                      costs(k=2, query_flops=1.0, prefix_flops=1000.0)])  # fmt: skip
+    table = frontier(rows, paid, [10, 1000], None, np.random.default_rng(1))
+    verdicts = table.set_index(["k", "queries"])["verdict_operations"].to_dict()
+    assert verdicts == {(1, 10): ON, (2, 10): ON, (1, 1000): DOMINATED, (2, 1000): ON}
+    assert table["score"].nunique() == 2
+
+
+def test_the_finding_has_every_number_of_queries_and_none_without_costs(tmp_path: Path):
+    made = fakes.plan(tmp_path / "task", "1,4", draws=2)
+    fakes.runner(made, tmp_path / "results", fakes.FakeBackend()).run()
+    table = read_findings(tmp_path / "results").frontier
+    assert sorted(set(table["queries"])) == list(STEPS)
+    assert len(table) == 2 * len(STEPS)
+    stored = read_some(tmp_path / "results")
+    bare = stored.predictions.assign(prompt_tokens=None, cached_tokens=None, answer_tokens=None)
+    assert find(replace(stored, predictions=bare, cells={})).frontier.empty
 
 
 def test_no_point_is_a_checkpoint_that_test_rows_chose_or_a_shuffle():
