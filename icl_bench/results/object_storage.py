@@ -78,7 +78,8 @@ class ObjectStorage:
         try:
             with _told():
                 self._at_first.put(name, b"")
-                self._at_first.delete(name)
+            # it answers: a deletion that no answer came to in time is worth another try
+            self.delete(name)
         except OSError as error:
             raise UserError(
                 f"results folder {self.url}: cannot be written ({error.strerror or error}); "

@@ -123,7 +123,7 @@ def frontier(finding: Finding, findings: Findings, naming: Naming) -> Drawn | No
     panels = []
     for (task, model), part in groups(shown, ["task", "model"]):
         of = measure(part)
-        says = f"{capital(of)} of {model} on {task} against {axis}, and what is dominated"
+        says = f"{capital(of)} against {axis} of {model} on {task}, and what is dominated"
         panels.append(Panel(
             file_name("frontier", task, model), f"{task} · {model}",
             charts.frontier(part, look, of, axis, form, usual, says),
