@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import compress, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +22,7 @@ from icl_bench.analysis.curves import curves
 from icl_bench.analysis.finding import Finding, Section
 from icl_bench.analysis.predictions import asked
 from icl_bench.analysis.statistics.alike import asked_alike, filled, on_tests
-from icl_bench.analysis.statistics.grid import Grid, grids, partition
+from icl_bench.analysis.statistics.grid import grids, partition
 from icl_bench.demonstrations.selector_spec import known
 from icl_bench.errors import UserError
 from icl_bench.metrics.scores import scored
@@ -224,7 +224,7 @@ def frontier(
         points = [found[at[row]].joined() for row in rows]
         alike = asked_alike(points)
         within = rows[~alike.lack]
-        some = [on_tests(point, alike.tests) for point in _of(points, ~alike.lack)]
+        some = [on_tests(point, alike.tests) for point in compress(points, ~alike.lack)]
         again = resampled(filled(some, column, alike.tests), rng, resamples)
         for part in parts:
             part.loc[part.index[rows[alike.lack]], "other_tests"] = True
@@ -236,10 +236,6 @@ def frontier(
                 part.loc[index, f"chance_{measure}"] = share
                 part.loc[index, f"verdict_{measure}"] = [_verdict(s) for s in share]
     return pd.concat(parts, ignore_index=True)[FRONTIER]
-
-
-def _of(points: Sequence[Grid], kept: np.ndarray) -> list[Grid]:
-    return [point for point, keep in zip(points, kept, strict=True) if keep]
 
 
 def _verdict(share: float) -> str | None:

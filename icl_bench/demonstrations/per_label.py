@@ -39,8 +39,8 @@ def nearest_of_each(
     candidates = others[np.sort(np.unique(alike[others], return_index=True)[1])]
     label = labels[candidates]
     found = np.bincount(label, minlength=len(names))
-    if (few := int(found.argmin())) < len(names) and found[few] < each:
-        there = int(found[few])
+    few = int(found.argmin())
+    if (there := int(found[few])) < each:
         less = f"ask for at most {there:,}" if there else "leave such labels out"
         unlike = " that are not shown already" if len(shown) else ""
         raise UserError(

@@ -289,19 +289,18 @@ def _base_name(names: list[str], shown: str) -> str:
 
 
 def _own(count: str, shown: str) -> int:
-    if not _NUMBER.fullmatch(count):
-        raise UserError(
-            f"{shown}: hybrid says how many demonstrations are the query's own, "
-            "a whole number from 1 up, like hybrid:20"
-        )
-    return int(count)
+    return _number(count, f"{shown}: hybrid", "are the query's own", "hybrid:20")
 
 
 def _each(count: str, shown: str) -> int:
+    return _number(count, f"{shown}: per-label", "of each label", "per-label:2")
+
+
+def _number(count: str, shown: str, which: str, like: str) -> int:
+    """How many demonstrations a choice says. Raises ``UserError``."""
     if not _NUMBER.fullmatch(count):
         raise UserError(
-            f"{shown}: per-label says how many demonstrations of each label, "
-            "a whole number from 1 up, like per-label:2"
+            f"{shown} says how many demonstrations {which}, a whole number from 1 up, like {like}"
         )
     return int(count)
 

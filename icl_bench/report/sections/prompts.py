@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,6 +27,8 @@ from icl_bench.results.trained_methods import UPPER
 from icl_bench.wording import capital
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from icl_bench.analysis.finding import Finding
     from icl_bench.analysis.findings import Findings
     from icl_bench.report.naming import Naming
@@ -65,28 +68,33 @@ def cost(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
     scores = findings.curves[[*point, "metric", "score", "ci_low", "ci_high"]].astype(names)
     frame = findings.cost.astype(names).merge(scores, on=point)
     frame = unshuffled(naming.named(frame[frame["score"].notna()]))
-    there = [name for name in COST_AXES if (frame[name] > 0).any()]
-    if not there:
+    if not (frame[list(COST_AXES)] > 0).any(axis=None):
         return None
     several = frame["model"].nunique() > 1
     series = frame["model"] + ", " + frame["series"] if several else frame["series"]
     shown = with_limits(frame.assign(series=series), "score").sort_values(["series", "k"])
     look = common_look(shown)
-    panels = []
-    for (task,), part in groups(shown, ["task"]):
-        for name in there:
-            axis, form = COST_AXES[name]
-            rows = part[part[name] > 0]
-            rows = rows.assign(cost=rows[name])
-            if len(rows):
-                of = measure(rows)
-                says = f"{capital(of)} against {axis} on {task}"
-                panels.append(Panel(
-                    file_name("cost", name, task), f"{task} · {axis}",
-                    charts.cost(rows, look, of, axis, form, says),
-                    chart_rows(rows, "series k cost value low high"),
-                ))  # fmt: skip
+    panels: list[Panel] = []
+    for key, part in groups(shown, ["task"]):
+        panels += _against(part, COST_AXES, "cost", key, look, measure(part))
     return Drawn(panels, [of_finding(finding, frame)], look, {"score": measure(frame)})
+
+
+def _against(
+    part: pd.DataFrame, axes: Mapping[str, tuple[str, str]], name: str, key: Sequence[str],
+    look: Look, of: str,
+) -> Iterator[Panel]:  # fmt: skip
+    """A panel for each of these costs that is known: a score, called ``of``, against it."""
+    for column, (axis, form) in axes.items():
+        says = f"{capital(of)} against {axis} on {' with '.join(key)}"
+        rows = part[part[column] > 0]
+        rows = rows.assign(cost=rows[column])
+        if len(rows):
+            yield Panel(
+                file_name(name, column, *key), " · ".join([*key, axis]),
+                charts.cost(rows, look, of, axis, form, says),
+                chart_rows(rows, "series k cost value low high"),
+            )  # fmt: skip
 
 
 FRONTIER_AXES = {
@@ -151,18 +159,9 @@ def cascade(finding: Finding, findings: Findings, naming: Naming) -> Drawn | Non
                          gflops=drawn["query_flops"] / 1e9)  # fmt: skip
     shown = with_limits(shown, "score").sort_values(["series", "k"])
     look = common_look(shown)
-    panels = []
-    for (task, model), part in groups(shown, ["task", "model"]):
-        for name, (axis, form) in CASCADE_AXES.items():
-            rows = part[part[name] > 0]
-            rows = rows.assign(cost=rows[name])
-            if len(rows):
-                says = f"Accuracy of {model} on {task} against {axis}"
-                panels.append(Panel(
-                    file_name("cascade", name, task, model), f"{task} · {model} · {axis}",
-                    charts.cost(rows, look, "accuracy", axis, form, says),
-                    chart_rows(rows, "series k cost value low high"),
-                ))  # fmt: skip
+    panels: list[Panel] = []
+    for key, part in groups(shown, ["task", "model"]):
+        panels += _against(part, CASCADE_AXES, "cascade", key, look, "accuracy")
     return Drawn(panels, [of_finding(finding, frame)], look)
 
 
