@@ -90,15 +90,18 @@ def no_costs(rows: pd.DataFrame) -> pd.DataFrame:
 
 def test_every_example_is_judged_by_a_threshold_that_was_chosen_without_it():
     """Changing the answers of one half changes nothing of the threshold that it is judged by."""
-    rng = RNG(0)
+    rng = RNG(1)
     parts = [rng.random((3, 2, 40)) for _ in range(2)]
     whole = Rungs(np.array([1, 2, 3]), (parts[0] < 0.5) * 1.0, parts[1], np.ones((3, 2, 40)),
                   np.array([1.0, 2.0, 4.0]))  # fmt: skip
     first, second, found = crossed(whole, RNG(7))
     order = RNG(7).permutation(40)
     half, other = np.sort(order[:20]), np.sort(order[20:])
+    assert first != second, "whose threshold is used could not be told"
     assert first == chosen_threshold(whole.of_tests(half))
     assert second == chosen_threshold(whole.of_tests(other))
+    own = outcome(whole.of_tests(half), first).correct
+    assert (own != outcome(whole.of_tests(half), second).correct).any()
     assert (found.correct[:, half] == outcome(whole.of_tests(half), second).correct).all()
     assert (found.correct[:, other] == outcome(whole.of_tests(other), first).correct).all()
 
