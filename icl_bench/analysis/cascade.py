@@ -7,21 +7,23 @@ k: what an own number of demonstrations for each query would have brought, and t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from icl_bench.analysis.columns import POINT, TERA, Column
 from icl_bench.analysis.finding import Finding, Printed, Section
+from icl_bench.analysis.query_cost import MEASURES, query_costs
 from icl_bench.analysis.statistics.contrast import contrast, judge
 from icl_bench.analysis.statistics.gaps import Layout
 from icl_bench.analysis.statistics.grid import Grid, grids
 from icl_bench.analysis.statistics.intervals import mean_interval
 from icl_bench.analysis.statistics.paired import holm
-from icl_bench.demonstrations.selector_spec import known
 from icl_bench.errors import UserError
 from icl_bench.results.cells import SETTING
+from icl_bench.seeds import generator
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,6 +63,29 @@ class Rungs(NamedTuple):
         parts = (part[:, :, tests] for part in (self.correct, self.margin, self.tokens))
         correct, margin, tokens = parts
         return Rungs(self.ks, correct, margin, tokens, self.flops)
+
+
+class Ladder(NamedTuple):
+    """A curve's points that a cascade can be made of."""
+
+    setting: Mapping[str, Any]
+    places: np.ndarray
+    """Of its points among all points, by rising k: ``(ks,)``."""
+    rungs: Rungs
+    draws: np.ndarray
+    """Numbers of the draws: ``(draws,)``."""
+    tests: np.ndarray
+    """Codes of the test ids: ``(test,)``."""
+    rows: np.ndarray
+    """Positions of the predictions in their frame, ``(ks, draws, test)``; -1 as in ``rungs``."""
+    left_out: int
+    """Predictions that other k lack."""
+
+    def grid(self, asked: np.ndarray) -> Grid:
+        """The predictions that a cascade gives, of which ``asked`` is :class:`Outcome`'s."""
+        place = np.nan_to_num(asked, nan=1.0).astype(int) - 1
+        rows = np.take_along_axis(self.rows, place[None], axis=0)[0]
+        return Grid(self.draws, self.tests, np.where(np.isnan(asked), -1, rows))
 
 
 class Outcome(NamedTuple):
@@ -122,6 +147,11 @@ def chosen_threshold(rungs: Rungs) -> float:
     return best
 
 
+def halving(seed: int) -> np.random.Generator:
+    """The random numbers that part the test examples in halves; the same in all tables."""
+    return generator(seed, "cascades")
+
+
 def crossed(rungs: Rungs, rng: np.random.Generator) -> tuple[float, float, Outcome]:
     """Choose a threshold on each half of the test examples, and judge it on the other half.
 
@@ -139,14 +169,13 @@ def crossed(rungs: Rungs, rng: np.random.Generator) -> tuple[float, float, Outco
     return thresholds[0], thresholds[1], Outcome(*parts)
 
 
-def cascades(
-    predictions: pd.DataFrame, costs: pd.DataFrame, rng: np.random.Generator
-) -> pd.DataFrame:
+def cascades(predictions: pd.DataFrame, costs: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
     """What cascades of each curve's k would have brought: one row a threshold, and one a k.
 
     ``costs`` is :func:`icl_bench.analysis.cost.cost`'s table. Predictions without a probability
     (``--score exact``) or a test example or draw that another k lacks are left out; ``left_out``
-    counts them. k = 0 is no rung.
+    counts them. k = 0 is no rung. The halves of the test examples are those of ``seed``, alike for
+    all curves of as many.
 
     Columns: the setting; ``rule``: ``fixed``, a threshold of the margin by itself, or ``chosen``,
     the cheapest that loses nothing to the largest k on one half of the test examples, judged on the
@@ -159,81 +188,68 @@ def cascades(
     """
     import pandas as pd
 
-    labelled = _with_margins(predictions)
-    rows: list[dict[str, Any]] = []
-    if len(labelled):
-        keys, found = grids(labelled, POINT)
-        flops = _operations(keys, costs)
-        for names, part in keys.groupby(SETTING, observed=True, sort=False):
-            places = part.index.to_numpy()[np.argsort(part["k"].to_numpy())]
-            if len(places) < 2:
-                continue
-            rungs, left = _rungs(
-                part["k"].to_numpy(), [found[i] for i in places], labelled, flops[places]
-            )
-            if rungs is not None:
-                key = dict(zip(SETTING, names, strict=True))
-                rows += [{**key, **row, "left_out": left} for row in _rows(rungs, rng)]
+    rows = [
+        {**ladder.setting, **row, "left_out": ladder.left_out}
+        for ladder in ladders(predictions, costs)
+        for row in _rows(ladder.rungs, seed)
+    ]
     table = pd.DataFrame(rows, columns=[*SETTING, *CASCADE])
     for _, part in table[table["rule"] == "chosen"].groupby(["task", "model"], observed=True):
         table.loc[part.index, "p_holm"] = holm(part["p"].to_numpy(dtype=float))
     return table
 
 
-def _with_margins(frame: pd.DataFrame) -> pd.DataFrame:
-    """The labelled predictions with a margin, and what they took."""
-    wanted = [*POINT, "draw", "test_id", "correct", "margin", "label_mass", "prompt_tokens",
-              "cached_tokens"]  # fmt: skip
-    found = frame.reindex(columns=wanted)
-    found = found[found["margin"].notna() & found["correct"].notna() & (found["k"] > 0)]
-    return found.assign(
-        sure=found["margin"].to_numpy(dtype=float) / found["label_mass"].to_numpy(dtype=float),
-        tokens=found["prompt_tokens"].to_numpy(dtype=float)
-        - found["cached_tokens"].to_numpy(dtype=float),
-    ).reset_index(drop=True)
+def ladders(predictions: pd.DataFrame, costs: pd.DataFrame) -> Iterator[Ladder]:
+    """The curves with probabilities of the same draws and test examples at two k or more."""
+    names = ["correct", "margin", "label_mass", "prompt_tokens", "cached_tokens"]
+    values = predictions.reindex(columns=names).to_numpy(dtype=float)
+    correct, margin, mass, prompt, cached = values.T
+    usable = ~np.isnan(margin) & ~np.isnan(correct) & (predictions["k"].to_numpy() > 0)
+    if not usable.any():
+        return
+    keys, found = grids(predictions, POINT)
+    keys = keys.astype(dict.fromkeys(SETTING, object))
+    found = [point.of_rows(usable) for point in found]
+    there = keys.merge(costs.astype(dict.fromkeys(SETTING, object)), on=POINT, how="left")
+    flops = query_costs(there, None).each[:, MEASURES.index("operations")]
+    have = keys[[len(point.draws) > 0 for point in found]]
+    for names_of, part in have.groupby(SETTING, sort=False):
+        places = part.index.to_numpy()[np.argsort(part["k"].to_numpy())]
+        common = _common([found[place] for place in places])
+        if len(places) < 2 or common is None:
+            continue
+        draws, tests, rows = common
+        gone = rows < 0
+        columns = (correct, margin / mass, prompt - cached)
+        right, sure, tokens = (np.where(gone, np.nan, column[rows]) for column in columns)
+        ks = keys["k"].to_numpy()[places]
+        left = sum(found[place].predictions for place in places) - int((~gone).sum())
+        setting = dict(zip(SETTING, names_of, strict=True))
+        rungs = Rungs(ks, right, sure, tokens, flops[places])
+        yield Ladder(setting, places, rungs, draws, tests, rows, left)
 
 
-def _operations(keys: pd.DataFrame, costs: pd.DataFrame) -> np.ndarray:
-    """Operations of a query at each point: on top of what is shared, or of all that is its own."""
-    columns = [*POINT, "query_flops", "whole_flops"]
-    there = keys.astype(dict.fromkeys(SETTING, object)).merge(
-        costs[columns].astype(dict.fromkeys(SETTING, object)), on=POINT, how="left"
-    )
-    choices = [known(str(select)) for select in there["select"]]
-    own = np.array([choice is not None and choice.retrieves for choice in choices])
-    reuses = there["attention"].astype(str).str.contains("reuse").to_numpy()
-    return np.where(own & ~reuses, there["whole_flops"], there["query_flops"]).astype(float)
+def _common(points: Sequence[Grid]) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Draws, tests and rows ``(points, draws, test)`` that all points have, -1 where one lacks it.
 
-
-def _rungs(
-    ks: np.ndarray, points: Sequence[Grid], frame: pd.DataFrame, flops: np.ndarray
-) -> tuple[Rungs | None, int]:
-    """What all of a curve's points have, if there is any, and how many others are left out."""
-    draws, tests = points[0].draws, points[0].tests
-    for point in points[1:]:
-        draws, tests = np.intersect1d(draws, point.draws), np.intersect1d(tests, point.tests)
-    everything = sum(point.predictions for point in points)
-    if not len(draws) or len(tests) < 2:
-        return None, everything
+    None where fewer than two test examples are left.
+    """
+    draws = reduce(np.intersect1d, [point.draws for point in points])
+    tests = reduce(np.intersect1d, [point.tests for point in points])
     rows = np.stack([
         point.take(np.searchsorted(point.draws, draws), np.searchsorted(point.tests, tests)).rows
         for point in points
     ])  # fmt: skip
     whole = np.asarray((rows >= 0).all(axis=0))
+    rows = np.where(whole, rows, -1)
     kept_draws, kept_tests = whole.any(axis=1), whole.any(axis=0)
-    whole, rows = whole[kept_draws][:, kept_tests], rows[:, kept_draws][:, :, kept_tests]
-    if whole.shape[1] < 2:
-        return None, everything
-    correct, margin, tokens = (
-        np.where(whole, frame[name].to_numpy(dtype=float)[rows], np.nan)
-        for name in ("correct", "sure", "tokens")
-    )
-    left = everything - int(whole.sum()) * len(points)
-    return Rungs(np.sort(ks), correct, margin, tokens, flops), left
+    if kept_tests.sum() < 2:
+        return None
+    return draws[kept_draws], tests[kept_tests], rows[:, kept_draws][:, :, kept_tests]
 
 
-def _rows(rungs: Rungs, rng: np.random.Generator) -> list[dict[str, Any]]:
-    first, second, best = crossed(rungs, rng)
+def _rows(rungs: Rungs, seed: int) -> list[dict[str, Any]]:
+    first, second, best = crossed(rungs, halving(seed))
     one = contrast(best.correct, rungs.correct[-1], matched=True)
     (low,), (high,), (p,) = judge([one])
     compared = {"difference": one.difference, "difference_low": low, "difference_high": high,
@@ -286,7 +302,7 @@ def _with_thresholds(table: pd.DataFrame) -> pd.DataFrame:
 CASCADES = Finding(
     "cascades",
     lambda context: cascades(
-        context.unperturbed, context.table("cost"), context.generator("cascades")
+        context.unperturbed, context.table("cost")
     ),
     (
         Column("said", "margin needed"),

@@ -9,40 +9,39 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import compress, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from icl_bench.analysis.cascade import FIXED, Ladder, crossed, halving, ladders, outcome
 from icl_bench.analysis.cell_cost import CellCost
 from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.cost import cost
 from icl_bench.analysis.curves import curves
+from icl_bench.analysis.draws import interval_over
 from icl_bench.analysis.finding import Finding, Section
 from icl_bench.analysis.predictions import asked
+from icl_bench.analysis.query_cost import MEASURES, Prices, QueryCosts, query_costs
 from icl_bench.analysis.statistics.alike import asked_alike, filled, on_tests
-from icl_bench.analysis.statistics.grid import grids, partition
+from icl_bench.analysis.statistics.grid import Grid, grids, partition
+from icl_bench.analysis.statistics.intervals import mean_interval
 from icl_bench.demonstrations.selector_spec import known
 from icl_bench.errors import UserError
 from icl_bench.metrics.scores import scored
 from icl_bench.models.attention_patterns import pattern_of
+from icl_bench.registry import ORDERS
 from icl_bench.results.cells import SETTING
 from icl_bench.results.reading import read_some
 from icl_bench.results.storage import Place
-from icl_bench.results.trained_methods import BASELINES, UPPER
+from icl_bench.results.trained_methods import UPPER
 from icl_bench.seeds import generator
-from icl_bench.wording import plain, whole
+from icl_bench.wording import plain
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from icl_bench.analysis.context import Context
-
-QUERIES = 1000
-"""How many queries share what is computed once, where nothing else is said."""
-
-MEASURES = ("tokens", "operations", "seconds", "money")
 
 SURE = 0.95
 """The share of resamples from which on, or below one less which, a verdict is given."""
@@ -52,92 +51,9 @@ ON, DOMINATED, UNDECIDED = "on the frontier", "dominated", "undecided"
 STEPS = (10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000, 300_000, 1_000_000)
 """Numbers of queries that the report shows."""
 
-FRONTIER = [*POINT, "queries", "metric", "score", "ci_low", "ci_high", "draws", "test_rows",
-            "interval_over", *MEASURES, *(f"chance_{m}" for m in MEASURES),
+FRONTIER = [*POINT, "cascade", "queries", "metric", "score", "ci_low", "ci_high", "draws",
+            "test_rows", "interval_over", *MEASURES, *(f"chance_{m}" for m in MEASURES),
             *(f"verdict_{m}" for m in MEASURES), "other_tests"]  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Prices:
-    """What a server asks for a million tokens, in any currency."""
-
-    input: float
-    """Of the prompt, computed anew."""
-    cached: float
-    """Of the prompt, from its cache."""
-    output: float
-
-    @classmethod
-    def parse(cls, text: str) -> Prices:
-        """Read ``input=0.5,cached=0.05,output=1.5``. Raises ``UserError``."""
-        shown = f"--price {plain(text[:60])}"
-        like = "write input=0.5,cached=0.05,output=1.5 (per million tokens)"
-        found: dict[str, float] = {}
-        for word in text.split(","):
-            name, _, number = (part.strip() for part in word.partition("="))
-            if name not in ("input", "cached", "output") or name in found:
-                raise UserError(f"{shown}: {plain(word[:30])}: {like}")
-            try:
-                found[name] = float(number)
-            except ValueError:
-                raise UserError(f"{shown}: {plain(word[:30])}: not a number; {like}") from None
-            if not 0 <= found[name] < math.inf:
-                raise UserError(f"{shown}: {name} is {number}; a price is 0 or more")
-        if missing := [name for name in ("input", "cached", "output") if name not in found]:
-            raise UserError(f"{shown}: {' and '.join(missing)} missing; {like}")
-        return cls(**found)
-
-
-def check_queries(queries: int) -> None:
-    """Raise ``UserError`` for a number of queries that nobody can mean."""
-    if not 1 <= queries <= 10**15:
-        raise UserError(f"--queries {whole(queries)}: expected 1 or more")
-
-
-def costs_of_a_query(costs: pd.DataFrame, queries: int, prices: Prices | None) -> pd.DataFrame:
-    """What a query takes at each point, with its share of what is computed once for ``queries``.
-
-    ``costs`` is :func:`icl_bench.analysis.cost.cost`'s table. Columns: POINT and ``MEASURES``:
-
-    - tokens that are computed, of prompts, answers and trainings;
-    - operations, by formula (flops);
-    - seconds, as measured: ``prefill_seconds`` tell apart what was computed once, which in a nested
-      sweep is what a smaller k did not have yet;
-    - money, at these prices; NaN without, and for trainings, which have no price of tokens.
-
-    Once for all queries are a training and the demonstrations that all queries share; retrieved
-    ones are each query's own, but for those that are reused, whose tokens are not counted (NaN).
-    """
-    import pandas as pd
-
-    table = costs.reset_index(drop=True)
-    number = {name: table[name].to_numpy(dtype=float) for name in table if name not in POINT}
-    choices = [known(str(select)) for select in table["select"]]
-    patterns = [pattern_of(str(attention)) for attention in table["attention"]]
-    reuses = np.array([pattern is not None and pattern.reuses for pattern in patterns])
-    own = np.array([choice is not None and choice.retrieves for choice in choices]) & ~reuses
-    trained = table["select"].astype(str).isin(BASELINES).to_numpy()
-    training = {n: np.nan_to_num(number[f"training_{n}"]) for n in ("tokens", "flops", "seconds")}
-    untold = trained & np.isnan(number["training_flops"])
-    answer = np.nan_to_num(number["answer_tokens"])
-
-    shared = np.where(reuses, np.nan, np.where(own | trained, 0.0, number["cached_tokens"]))
-    anew = np.where(own, number["prompt_tokens"], number["computed_tokens"])
-    tokens = anew + answer + (shared + training["tokens"]) / queries
-    once = np.where(own | trained, 0.0, number["prefix_flops"]) + training["flops"]
-    each = np.where(own, number["whole_flops"], number["query_flops"])
-    prefill = np.where(own, 0.0, np.nan_to_num(number["prefill_seconds"]))
-    alone = np.maximum(number["seconds"] - prefill / number["rows_a_cell"], 0.0)
-    seconds = alone + (prefill + training["seconds"]) / queries
-    money = np.full(len(table), np.nan)
-    if prices is not None:
-        paid = prices.input * (anew + shared / queries) + prices.cached * shared
-        money = np.where(trained, np.nan, (paid + prices.output * answer) / 1e6)
-    found = {"tokens": tokens, "operations": each + once / queries, "seconds": seconds,
-             "money": money}  # fmt: skip
-    for name in ("tokens", "operations", "seconds"):
-        found[name] = np.where(untold, np.nan, found[name])
-    return table[POINT].join(pd.DataFrame(found))
 
 
 def on_frontier(scores: np.ndarray, costs: np.ndarray) -> np.ndarray:
@@ -192,50 +108,116 @@ def frontier(
     prices: Prices | None,
     rng: np.random.Generator,
     resamples: int = 1000,
+    seed: int = 0,
 ) -> pd.DataFrame:
     """Every point of each task and model with its score, its costs and whether it is dominated.
 
     ``costs`` is :func:`icl_bench.analysis.cost.cost`'s table. One row for each point and number of
-    ``queries``. Shuffled orders and checkpoints that test rows chose are no points. Costs are taken
-    as known; of each, ``chance_`` is the share of resamples of draws and test examples (paired
-    bootstrap) in which no point dominates this one, and ``verdict_`` says ``on the frontier`` from
-    95% on, ``dominated`` up to 5%, else ``undecided``; None where the cost is not known, and for
-    points that were asked other test examples than most (``other_tests``). With three draws these
-    chances are too sure, as any bootstrap of three is; with one they say nothing of other draws
-    (``interval_over``).
+    ``queries``. Shuffled orders and checkpoints that test rows chose are no points. Cascades are:
+    those of each curve with probabilities (:func:`icl_bench.analysis.cascade.cascades`, whose
+    halves are of ``seed``); ``cascade`` is the margin that they ask for, or ``chosen``, and None
+    of all others, and k their largest.
+
+    Costs are taken as known; of each, ``chance_`` is the share of resamples of draws and test
+    examples (paired bootstrap) in which no point dominates this one, and ``verdict_`` says ``on
+    the frontier`` from 95% on, ``dominated`` up to 5%, else ``undecided``; None where the cost is
+    not known, and for points that were asked other test examples than most (``other_tests``). With
+    three draws these chances are too sure, as any bootstrap of three is; with one they say nothing
+    of other draws (``interval_over``).
     """
     import pandas as pd
 
     kept = _points(predictions)
-    scores = curves(kept)
     keys, found = grids(kept, POINT)
-    places = {tuple(row): at for at, row in enumerate(keys[POINT].itertuples(index=False))}
-    at = np.array([places[tuple(row)] for row in scores[POINT].itertuples(index=False)], dtype=int)
+    scores = keys.merge(curves(kept), on=POINT, how="left").assign(cascade=None)
+    paid = query_costs(keys.merge(_as_text(costs), on=POINT, how="left"), prices)
     column = kept["score"].to_numpy(dtype=float)
+    found = [point.joined() for point in found]
+    for point in _cascades(kept, costs, column, paid, seed):
+        metric = scores.loc[point.last, "metric"]
+        scores.loc[len(scores)] = pd.Series({**point.row, "metric": metric})
+        found.append(point.grid)
+        paid = paid.with_one(point.paid)
     parts = [
-        scores.merge(costs_of_a_query(_as_text(costs), number, prices), on=POINT, how="left")
-        .assign(queries=number, other_tests=False)
+        scores.assign(queries=number, other_tests=False)
+        .join(pd.DataFrame(paid.of(number), columns=list(MEASURES)))
         for number in queries
     ]  # fmt: skip
     for part in parts:
         for measure in MEASURES:
             part[f"chance_{measure}"], part[f"verdict_{measure}"] = np.nan, None
     for rows in partition(scores, ["task", "model"])[1]:
-        points = [found[at[row]].joined() for row in rows]
+        points = [found[row] for row in rows]
         alike = asked_alike(points)
         within = rows[~alike.lack]
         some = [on_tests(point, alike.tests) for point in compress(points, ~alike.lack)]
         again = resampled(filled(some, column, alike.tests), rng, resamples)
         for part in parts:
-            part.loc[part.index[rows[alike.lack]], "other_tests"] = True
-            index = part.index[within]
+            part.loc[rows[alike.lack], "other_tests"] = True
             for measure in MEASURES:
                 of_points = part[measure].to_numpy(dtype=float)[within]
                 share = on_frontier(again, of_points).mean(axis=0)
                 share[np.isnan(of_points)] = np.nan
-                part.loc[index, f"chance_{measure}"] = share
-                part.loc[index, f"verdict_{measure}"] = [_verdict(s) for s in share]
+                part.loc[within, f"chance_{measure}"] = share
+                part.loc[within, f"verdict_{measure}"] = [_verdict(s) for s in share]
     return pd.concat(parts, ignore_index=True)[FRONTIER]
+
+
+class _Cascade(NamedTuple):
+    """A cascade as a point."""
+
+    row: Mapping[str, Any]
+    """Its columns of ``FRONTIER``."""
+    grid: Grid
+    """Of the predictions that it gives."""
+    paid: QueryCosts
+    """Of this one."""
+    last: int
+    """Which point asks all queries at the largest k."""
+
+
+def _cascades(
+    kept: pd.DataFrame, costs: pd.DataFrame, column: np.ndarray, paid: QueryCosts, seed: int
+) -> Iterator[_Cascade]:
+    """The cascades of each curve with probabilities, as points."""
+    for ladder in ladders(kept, costs):
+        rungs = ladder.rungs
+        ways = [("chosen", crossed(rungs, halving(seed))[2])]
+        ways += [(f"{threshold:g}", outcome(rungs, threshold)) for threshold in FIXED]
+        for name, way in ways:
+            grid = ladder.grid(way.asked).joined()
+            score, low, high = mean_interval(grid.values(column))
+            draws, tests = grid.rows.shape
+            row = {**ladder.setting, "k": int(rungs.ks[-1]), "cascade": name, "score": score,
+                   "ci_low": low, "ci_high": high, "draws": draws, "test_rows": tests,
+                   "interval_over": interval_over(draws > 1)}  # fmt: skip
+            yield _Cascade(row, grid, _paid(ladder, way.asked, paid), int(ladder.places[-1]))
+
+
+def _paid(ladder: Ladder, times: np.ndarray, paid: QueryCosts) -> QueryCosts:
+    """What a cascade takes: of each rung, the share of queries that get there; ``times`` is how
+    often each was asked.
+
+    Where the demonstrations of each k begin those of the next, what is computed once is that of the
+    largest k; the seconds of a nested sweep add up to it.
+    """
+    count = np.sum(~np.isnan(times))
+    reach = np.array([np.sum(times > rung) / count for rung in range(len(ladder.places))])
+    each, once = (part[ladder.places] for part in paid)
+    shared = once.sum(axis=0)
+    if _nested(ladder.setting):
+        seconds = np.array(MEASURES) == "seconds"
+        shared = np.where(seconds, shared, once[-1])
+    return QueryCosts((reach[:, None] * each).sum(axis=0), shared)
+
+
+def _nested(setting: Mapping[str, Any]) -> bool:
+    """Whether the prompt of a smaller k begins that of a larger one."""
+    choice, pattern = known(str(setting["select"])), pattern_of(str(setting["attention"]))
+    if choice is None or not choice.nested or pattern is None or pattern.reads_vectors:
+        return False
+    order = ORDERS.get(str(setting["order"]))
+    return order is not None and order.nested
 
 
 def _verdict(share: float) -> str | None:
@@ -280,8 +262,7 @@ def _found(context: Context) -> pd.DataFrame:
     """The frontier for each of ``STEPS``; without a row where no cost is known."""
     import pandas as pd
 
-    frame = context.unperturbed
-    costs = cost(frame, context.cells.costs)
+    frame, costs = context.unperturbed, context.table("cost")
     known_costs = costs[["computed_tokens", "query_flops", "seconds"]].notna().to_numpy()
     if not known_costs.any() or not len(_points(frame)):
         return pd.DataFrame(columns=FRONTIER)
@@ -299,6 +280,7 @@ FRONTIERS = Finding(
     _found,
     (
         Column("queries", "queries", "count"),
+        Column("cascade", "margin needed", optional=True),
         Column("tokens", "tokens a query", "number", optional=True),
         Column("operations", "operations a query (GFLOP)", "number", optional=True, unit=1e9),
         Column("seconds", "seconds a query", "number", optional=True),
@@ -310,9 +292,9 @@ FRONTIERS = Finding(
         Column("verdict_tokens", "by tokens", optional=True),
     ),
     caption="Every point, for each number of queries",
-    shown="task model series k queries score ci_low ci_high draws operations verdict_operations "
-    "chance_operations seconds verdict_seconds chance_seconds tokens verdict_tokens chance_tokens "
-    "interval_over",
+    shown="task model series cascade k queries score ci_low ci_high draws operations "
+    "verdict_operations chance_operations seconds verdict_seconds chance_seconds tokens "
+    "verdict_tokens chance_tokens interval_over",
     section=Section(
         "frontier", "What to do with your examples, for so many queries", "Frontier",
         "run it here: imports seldom hold what they took",

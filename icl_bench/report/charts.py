@@ -478,8 +478,9 @@ def frontier(
 ) -> alt.LayerChart:  # fmt: skip
     """A score, called ``measure``, against a cost; what no other dominates is joined by a line.
 
-    Columns: point (the number of queries that is shown), series, k, cost, value, low, high,
-    verdict, chance and ``on``, whether the means have it on the frontier.
+    Columns: point (the number of queries that is shown), series, cascade (the margin that one
+    needs), k, cost, value, low, high, verdict, chance and ``on``, whether the means have it on the
+    frontier.
     """
     color = _color(look)
     low, high = float(frame["cost"].min()), float(frame["cost"].max())
@@ -490,8 +491,8 @@ def frontier(
     base = every.transform_filter(SHOWN).encode(x, color)
     y = alt.Y("value:Q", **_share_axis(measure, look))
     limits = alt.Y("low:Q", title=measure)
-    tips = [tip("series", "way"), tip("k", "k", ",d"), tip("cost", title, form),
-            tip("value", measure, PERCENT), tip("low", "from", PERCENT),
+    tips = [tip("series", "way"), tip("cascade", "margin needed"), tip("k", "k", ",d"),
+            tip("cost", title, form), tip("value", measure, PERCENT), tip("low", "from", PERCENT),
             tip("high", "to", PERCENT), tip("verdict", "verdict"),
             tip("chance", "not dominated in", PERCENT)]  # fmt: skip
     faint = base.transform_filter("datum.verdict == 'dominated'")

@@ -6,14 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from icl_bench.analysis.frontier import (
-    MEASURES,
-    QUERIES,
-    Prices,
-    check_queries,
-    frontier_of_folder,
-    leading,
-)
+from icl_bench.analysis.frontier import frontier_of_folder, leading
+from icl_bench.analysis.query_cost import MEASURES, QUERIES, Prices, check_queries
 from icl_bench.analysis.summary import records
 from icl_bench.cli.output.tables import empty_table, print_json, print_lines
 from icl_bench.cli.output.terminal import console
@@ -90,7 +84,8 @@ def _table(part: pd.DataFrame, there: list[str], first: str) -> Any:
 def _name(row: Mapping[str, Any]) -> str:
     order = "" if row["order"] in USUAL_ORDERS else f", {row['order']}"
     read = "" if row["attention"] == str(FULL) else f", {row['attention']}"
-    return f"{row['select']}{order}{read}"
+    rung = "" if row["cascade"] is None else f", cascade {row['cascade']}"
+    return f"{row['select']}{order}{read}{rung}"
 
 
 def _amount(value: float) -> str:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from icl_bench.analysis.frontier import QUERIES, leading, on_frontier
+from icl_bench.analysis.frontier import leading, on_frontier
+from icl_bench.analysis.query_cost import QUERIES
 from icl_bench.metrics.scores import measure
 from icl_bench.report import charts
 from icl_bench.report.charts import Look
@@ -110,6 +111,8 @@ def frontier(finding: Finding, findings: Findings, naming: Naming) -> Drawn | No
     if table.empty:
         return None
     frame = naming.named(table)
+    cascade = frame["cascade"].notna()
+    frame["series"] = frame["series"].where(~cascade, frame["series"] + ", cascade")
     first = leading(frame, None)
     axis, form, unit = FRONTIER_AXES[first]
     shown = frame[frame[first] > 0]
@@ -135,7 +138,7 @@ def frontier(finding: Finding, findings: Findings, naming: Naming) -> Drawn | No
         panels.append(Panel(
             file_name("frontier", task, model), f"{task} · {model}",
             charts.frontier(part, look, of, axis, form, usual, says),
-            chart_rows(part, "point series k cost value low high verdict chance on"),
+            chart_rows(part, "point series cascade k cost value low high verdict chance on"),
             steps, slides=True,
         ))  # fmt: skip
     return Drawn(panels, [of_finding(finding, frame)], look)

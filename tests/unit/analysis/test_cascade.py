@@ -111,7 +111,7 @@ def test_every_example_is_judged_by_a_threshold_that_was_chosen_without_it():
 def test_a_table_of_made_up_predictions_is_that_of_a_loop(seed: int):
     rng = RNG(seed)
     rows = made(rng, int(rng.integers(1, 4)), int(rng.integers(4, 30)))
-    table = cascades(rows, no_costs(rows), RNG(1))
+    table = cascades(rows, no_costs(rows))
     for row in table[table["rule"] == "fixed"].itertuples():
         ks, tokens, right = [], [], []
         for _, query in rows.groupby(["draw", "test_id"]):
@@ -133,7 +133,7 @@ def test_queries_that_some_k_lacks_are_left_out_and_counted(seed: int):
     rng = RNG(seed)
     rows = made(rng, int(rng.integers(1, 4)), int(rng.integers(4, 30)))
     rows = rows[rng.random(len(rows)) < 0.8]
-    table = cascades(rows, no_costs(rows), RNG(1))
+    table = cascades(rows, no_costs(rows))
     whole = [ids for ids, part in rows.groupby(["draw", "test_id"]) if len(part) == 3]
     if len({test for _, test in whole}) < 2:
         assert table.empty
@@ -145,7 +145,7 @@ def test_queries_that_some_k_lacks_are_left_out_and_counted(seed: int):
 def test_sure_answers_at_few_demonstrations_save_without_losing():
     rows = made(RNG(3), draws=3, test=200, gain=0.0)
     costs = no_costs(rows).assign(query_flops=lambda t: t["k"].astype(float))
-    table = cascades(rows, costs, RNG(1))
+    table = cascades(rows, costs)
     (best,) = table[table["rule"] == "chosen"].to_dict("records")
     assert best["query_flops"] < best["last_flops"] / 2
     assert best["difference_low"] < 0 < best["difference_high"]
@@ -165,13 +165,13 @@ def test_a_single_k_or_no_probabilities_make_no_cascade():
     rows = made(RNG(0))
     for less in (rows[rows["k"] == 2], rows.assign(margin=None), rows.drop(columns="margin"),
                  rows[(rows["k"] == 2) ^ (rows["draw"] == 0)].query("k < 9")):  # fmt: skip
-        assert cascades(less, no_costs(less), RNG(0)).empty
+        assert cascades(less, no_costs(less)).empty
 
 
 def test_what_retrieves_pays_for_the_whole_prompt_each_time():
     rows = made(RNG(0)).assign(select="bm25")
     costs = no_costs(rows).assign(query_flops=1.0, whole_flops=100.0)
-    table = cascades(rows, costs, RNG(0))
+    table = cascades(rows, costs)
     assert (table["last_flops"] == 100).all()
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from support import fakes
 from support.predictions import AXES, frame, scored
 
+from icl_bench.analysis.cascade import cascades
 from icl_bench.analysis.columns import POINT
 from icl_bench.analysis.findings import find, read_findings
 from icl_bench.analysis.frontier import (
@@ -22,12 +23,11 @@ from icl_bench.analysis.frontier import (
     ON,
     STEPS,
     UNDECIDED,
-    Prices,
-    costs_of_a_query,
     frontier,
     on_frontier,
     resampled,
 )
+from icl_bench.analysis.query_cost import MEASURES, Prices, query_costs
 from icl_bench.cli import main
 from icl_bench.errors import UserError
 from icl_bench.results.reading import read_some
@@ -48,8 +48,8 @@ def costs(**changes: Any) -> pd.DataFrame:
 def of_a_query(
     queries: int = 100, prices: Prices | None = None, **changes: Any
 ) -> dict[str, float]:
-    (row,) = costs_of_a_query(costs(**changes), queries, prices).to_dict("records")
-    return {name: row[name] for name in ("tokens", "operations", "seconds", "money")}
+    (row,) = query_costs(costs(**changes), prices).of(queries)
+    return dict(zip(MEASURES, row.tolist(), strict=True))
 
 
 def test_what_is_shared_is_shared_among_the_queries():
@@ -173,6 +173,61 @@ def test_no_point_is_a_checkpoint_that_test_rows_chose_or_a_shuffle():
     rows = points(k1=0.3)
     more = frame(rows, rows.assign(select="lora-paper"), rows.assign(order="shuffled:1"))
     assert len(found(more, {1: 1.0})) == 1
+
+
+def climbing(**changes: Any) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Predictions with probabilities at k = 2, 8, 32, and what they take."""
+    rng, parts = np.random.default_rng(5), []
+    for k in (2, 8, 32):
+        sure = rng.random((2, 90))
+        right = rng.random((2, 90)) < 0.2 + 0.6 * sure
+        parts.append(scored(right, k=k, cell=f"k{k}", margin=sure.ravel() / 2, label_mass=0.5,
+                            prompt_tokens=10 * k + 7, cached_tokens=10 * k, **changes))  # fmt: skip
+    rows = frame(*parts)
+    paid = [costs(k=k, query_flops=float(k), prefix_flops=100.0 * k, prefill_seconds=1.0 * k,
+                  seconds=1.0 + 0.01 * k, **changes) for k in (2, 8, 32)]  # fmt: skip
+    return rows.assign(score=rows["correct"].astype(float), metric="accuracy"), pd.concat(paid)
+
+
+@pytest.mark.parametrize(("order", "once"), [("drawn", 3200.0), ("by-label", 4200.0)])
+def test_a_cascade_is_a_point_that_pays_for_every_k_at_which_it_asks(order: str, once: float):
+    rows, paid = climbing(order=order)
+    table = frontier(rows, paid, [50], None, np.random.default_rng(1))
+    assert table["cascade"].dropna().tolist() == ["chosen", "0.1", "0.3", "0.5", "0.7", "0.9"]
+    assert (table.loc[table["cascade"].notna(), "k"] == 32).all()
+    assert table["metric"].eq("accuracy").all()
+    by_k = rows.set_index(["k", "draw", "test_id"]).sort_index()
+    told = table.set_index("cascade").loc["0.7"]
+    right, flops, seconds = [], [], []
+    for draw, test in {ids[1:] for ids in by_k.index}:
+        spent = [0.0, 0.0]
+        for k in (2, 8, 32):
+            one = by_k.loc[(k, draw, test)]
+            spent[0], spent[1] = spent[0] + k, spent[1] + 1.0
+            if one["margin"] / one["label_mass"] >= 0.7 or k == 32:
+                break
+        right.append(one["correct"])
+        flops.append(spent[0])
+        seconds.append(spent[1])
+    assert told["score"] == pytest.approx(np.mean(right))
+    assert told["operations"] == pytest.approx(np.mean(flops) + once / 50)
+    assert told["seconds"] == pytest.approx(np.mean(seconds) + (2 + 8 + 32) / 50)
+    assert (told["draws"], told["test_rows"]) == (2, 90)
+    assert told["verdict_operations"] in (ON, DOMINATED, UNDECIDED)
+
+
+def test_the_chosen_cascade_is_that_of_the_table_of_cascades():
+    rows, paid = climbing()
+    point = frontier(rows, paid, [50], None, np.random.default_rng(1)).set_index("cascade")
+    (row,) = cascades(rows, paid).query("rule == 'chosen'").to_dict("records")
+    assert point.loc["chosen", "score"] == row["score"]
+    assert point.loc["chosen", "ci_low"] == row["ci_low"]
+
+
+def test_what_is_trained_somewhere_else_is_not_free():
+    of = {"attention": "vectors:5", "training_flops": np.nan}
+    assert np.isnan(of_a_query(100, **of)["operations"])
+    assert of_a_query(100, **of, k=0)["operations"] > 0
 
 
 @pytest.mark.parametrize(
