@@ -168,6 +168,7 @@ FINDINGS = Registry("finding", "icl_bench.findings", {
     "taught": "icl_bench.analysis.summary:TAUGHT",
     "saturation_chances": "icl_bench.analysis.saturation:SATURATION_CHANCES",
     "context_shares": "icl_bench.analysis.saturation:CONTEXT_SHARES",
+    "forecast": "icl_bench.analysis.forecast:FORECASTS",
     "label_spaces": "icl_bench.analysis.saturation:LABEL_SPACES",
     "noise_floor": "icl_bench.analysis.order:NOISE_FLOOR",
     "sorting_penalty": "icl_bench.analysis.comparisons:SORTING_PENALTY",

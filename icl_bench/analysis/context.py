@@ -74,6 +74,8 @@ class Context:
     """The only model that is asked for."""
     task: str | None = None
     """The only task that is asked for."""
+    wanted: float | None = None
+    """A score, as a share of 1, of which forecasts say when it is likely."""
     _tables: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False, compare=False)
 
     def table(self, name: str) -> pd.DataFrame:

@@ -71,16 +71,18 @@ def read_findings(
     task: str | None = None,
     model: str | None = None,
     base_model: str | None = None,
+    wanted: float | None = None,
 ) -> Findings:
     """Read a results folder, or one task or model in it, for its findings.
 
     ``base_model`` is the one that other models are compared with, by default each task's first by
-    name. Raises ``UserError`` where there is no result, or no such task or model.
+    name, and ``wanted`` the score, as a share, of which forecasts say when it is likely. Raises
+    ``UserError`` where there is no result, or no such task or model.
     """
-    wanted = {"task": task, "model": model}
-    only = {name: value for name, value in wanted.items() if value is not None}
+    named = {"task": task, "model": model}
+    only = {name: value for name, value in named.items() if value is not None}
     stored = read_some(results, only)
-    return find(stored, base_model, results=results, model=model, task=task)
+    return find(stored, base_model, results=results, model=model, task=task, wanted=wanted)
 
 
 def find(
@@ -90,16 +92,18 @@ def find(
     results: Place | None = None,
     model: str | None = None,
     task: str | None = None,
+    wanted: float | None = None,
 ) -> Findings:
     """The findings of what was read of a results folder.
 
     ``base_model`` is as for :func:`read_findings`; ``results`` is the folder itself, for files
     that are no predictions, such as losses of long texts, and ``model`` and ``task`` the only ones.
-    Raises ``UserError`` where there is no such base model.
+    ``wanted`` is as for :func:`read_findings`. Raises ``UserError`` where there is no such base
+    model.
     """
     models = sorted(stored.predictions["model"].astype(str).unique())
     if base_model is not None and base_model not in models:
         raise UserError(
             f"--base-model {base_model}: not in the results; {nearest(base_model, models)}"
         )
-    return Findings(Context(stored, base_model, results, model, task))
+    return Findings(Context(stored, base_model, results, model, task, wanted))

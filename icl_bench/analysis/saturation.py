@@ -271,7 +271,7 @@ SATURATION_CHANCES = Finding(
         "point there; gaps were not tested. At the last k, saturation may lie beyond what was "
         "tested.",
         "Bertsch et al. 2025, tables 3 and 4, appendix A",
-        also=("context_shares",),
+        also=("context_shares", "forecast"),
         place=20,
     ),
 )  # fmt: skip

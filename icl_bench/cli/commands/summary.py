@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Annotated
 
 import typer
@@ -39,6 +40,27 @@ Cascade = Annotated[
         "--cascade",
         help="Also print what answering each query at the first k with a margin that is large "
         "enough would bring, from predictions of --score exact at several k.",
+    ),
+]
+
+
+Forecast = Annotated[
+    bool,
+    typer.Option(
+        "--forecast",
+        help="Also print what twice and four times as many demonstrations are likely to bring, "
+        "where the data tell.",
+    ),
+]
+
+
+Wanted = Annotated[
+    float | None,
+    typer.Option(
+        "--wanted",
+        metavar="PERCENT",
+        help="With --forecast: the score of which it says from which k it is likely.",
+        show_default=False,
     ),
 ]
 
@@ -95,6 +117,8 @@ def summary(
     base: Base = None,
     cost: Cost = False,
     cascade: Cascade = False,
+    forecast: Forecast = False,
+    wanted: Wanted = None,
     advice: Advice = None,
     frontier: Frontier = False,
     queries: Queries = None,
@@ -110,29 +134,40 @@ def summary(
     """
     from icl_bench.analysis.cascade import require_cascades
     from icl_bench.analysis.findings import read_findings
+    from icl_bench.analysis.forecast import check_wanted
     from icl_bench.cli.output.findings import print_advice, print_findings
     from icl_bench.cli.output.tables import print_json
     from icl_bench.cli.output.terminal import console
     from icl_bench.demonstrations.selector_spec import cautions
     from icl_bench.errors import UserError
 
-    if frontier or queries is not None or price is not None:
+    of_tables = {"--base-model": base is not None, "--cost": cost, "--cascade": cascade,
+                 "--forecast": forecast}  # fmt: skip
+    alone = {"--frontier": frontier, "--advice": advice is not None}
+    for first, second in combinations([*(n for n in alone if alone[n]),
+                                       *(n for n in of_tables if of_tables[n])], 2):  # fmt: skip
+        if first in alone:
+            raise UserError(f"{first}: prints its own table instead; run {second} by itself")
+    if not frontier and (queries is not None or price is not None):
+        option = "--price" if queries is None else "--queries"
+        raise UserError(f"{option}: goes with --frontier alone")
+    if wanted is not None and not (forecast or json):
+        raise UserError("--wanted: goes with --forecast")
+    share = None if wanted is None else check_wanted(wanted)
+    if frontier:
         from icl_bench.cli.output.frontier import print_frontier
 
-        if not frontier:
-            option = "--price" if queries is None else "--queries"
-            raise UserError(f"{option}: goes with --frontier alone")
         print_frontier(results, queries, price, {"task": task, "model": model}, json=json)
         return
     if advice is not None:
         print_advice(results, advice, {"task": task, "model": model}, json=json)
         return
-    found = read_findings(results, task=task, model=model, base_model=base)
+    found = read_findings(results, task=task, model=model, base_model=base, wanted=share)
     if cascade:
         require_cascades(found)
     if json:
         selects = [*found.summary.curves["select"], *found.summary.taught["select"]]
         print_json({**found.as_json(), "cautions": cautions(selects)})
     else:
-        asked = {"cost": cost, "cascade": cascade}
+        asked = {"cost": cost, "cascade": cascade, "forecast": forecast}
         print_findings(found, console(), [name for name, wanted in asked.items() if wanted])

@@ -1,0 +1,187 @@
+"""Forecasts: curves continued, wanted scores, and where the data do not tell."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import multivariate_normal
+from support import fakes
+from support.predictions import frame, scored
+
+from icl_bench.analysis.forecast import check_wanted, forecast
+from icl_bench.analysis.statistics import saturating
+from icl_bench.analysis.statistics.saturating import (
+    DEVIATION,
+    MEAN,
+    SCATTER,
+    Curves,
+    likely_curves,
+)
+from icl_bench.cli import main
+from icl_bench.errors import UserError
+
+KS = (1, 4, 16, 64, 256)
+
+
+def curve(at: dict[int, float], draws: int = 3, test: int = 400, seed: int = 1) -> pd.DataFrame:
+    """Predictions with these shares of right answers; a test example is as hard at every k."""
+    rng, parts = np.random.default_rng(seed), []
+    hard = rng.random((1, test))
+    for k, share in at.items():
+        noise = 0.05 * rng.standard_normal((draws, test))
+        parts.append(scored((hard + noise < share), k=k, cell=f"k{k}"))
+    rows = frame(*parts)
+    return rows.assign(score=rows["correct"].astype(float), metric="accuracy")
+
+
+def logistic(k: float) -> float:
+    return 0.2 + 0.6 / (1 + (20 / k) ** 1.2)
+
+
+def told(rows: pd.DataFrame, wanted: float | None = None, seed: int = 0) -> pd.DataFrame:
+    return forecast(rows, np.random.default_rng(seed), wanted).set_index("next_k")
+
+
+def test_a_curve_that_has_levelled_off_stays_and_one_that_rises_goes_on():
+    flat = told(curve({k: 0.7 if k > 1 else 0.3 for k in KS}))
+    assert flat.loc[512, "low"] < 0.7 < flat.loc[512, "high"]
+    assert abs(flat.loc[512, "gain"]) < 0.03
+    rising = told(curve({k: logistic(k) for k in KS[:4]}))
+    assert rising.index.tolist() == [128, 256]
+    assert rising.loc[128, "gain"] > 0.04
+    assert rising.loc[128, "low"] < logistic(128) < rising.loc[128, "high"]
+    widths = rising["high"] - rising["low"]
+    assert widths.is_monotonic_increasing
+    assert (rising["gain_low"] == rising["low"] - rising["score"]).all()
+
+
+def test_intervals_hold_what_is_seen_later():
+    """Curves drawn at random: nine of ten intervals hold what is seen at twice as many."""
+    rng, held = np.random.default_rng(8), []
+    for seed in range(40):
+        low, gain = rng.uniform(0.1, 0.4), rng.uniform(0.1, 0.5)
+        place, steep = rng.uniform(0.5, 6), rng.uniform(0.6, 2.5)
+
+        def share(k: int, o=(low, gain, place, steep)) -> float:
+            return o[0] + o[1] / (1 + np.exp(-o[3] * (np.log(k) - o[2])))
+
+        whole = curve({k: share(k) for k in (*KS, 512)}, seed=seed)
+        table = told(whole[whole["k"] < 512], seed=seed)
+        seen = whole.loc[whole["k"] == 512, "score"].mean()
+        held.append(table.loc[512, "low"] <= seen <= table.loc[512, "high"])
+    assert np.mean(held) >= 0.85
+
+
+def test_a_wanted_score_is_likely_from_where_most_curves_have_reached_it():
+    rows = curve({k: logistic(k) for k in KS})
+    table = told(rows, wanted=0.75)
+    assert (table["k_even"] <= table["k_likely"]).all()
+    truth = min(k for k in range(1, 1000) if logistic(k) >= 0.75)
+    assert table.loc[512, "k_even"] == pytest.approx(truth, rel=0.4)
+    assert table.loc[512, "wanted_chance"] > 0.9
+    never = told(rows, wanted=0.99)
+    assert never["k_likely"].isna().all()
+    assert (never["wanted_chance"] < 0.5).all()
+    assert told(rows)["wanted_chance"].isna().all()
+
+
+@pytest.mark.parametrize(
+    ("at", "why"),
+    [
+        ({1: 0.2, 8: 0.3, 16: 0.4}, "asked at 3 k; ask at 4 or more"),
+        ({10: 0.2, 20: 0.3, 40: 0.4, 70: 0.5}, "less than 8 times the smallest"),
+    ],
+)
+def test_what_cannot_be_told_is_not_told(at: dict[int, float], why: str):
+    (row,) = told(curve(at)).to_dict("records")
+    assert why in row["reason"]
+    assert np.isnan(row["forecast"])
+
+
+def test_an_interval_that_says_nothing_is_not_given(monkeypatch: pytest.MonkeyPatch):
+    rows = curve({1: 0.1, 2: 0.12, 4: 0.2, 8: 0.45}, draws=2, test=12)
+    table = told(rows)
+    assert table["reason"].notna().any()
+    assert table.loc[table["reason"].notna(), ["forecast", "low", "gain"]].isna().all(axis=None)
+    assert table["reason"].dropna().str.contains("would be no surprise").all()
+    monkeypatch.setattr(saturating, "LEAST_KEPT", 10**9)
+    (row,) = told(curve(dict.fromkeys(KS, 0.5))).to_dict("records")
+    assert row["reason"] == "no curve that rises and levels off explains it"
+
+
+def test_zero_demonstrations_are_no_point_and_bounds_of_trainings_no_curve():
+    rows = curve({k: logistic(k) for k in KS})
+    zero = rows[rows["k"] == 1].assign(k=0)
+    more = told(frame(rows, zero, rows.assign(select="lora-paper")))
+    assert len(more) == 2
+    assert (more["points"] == len(KS)).all()
+
+
+def test_the_posterior_of_a_cell_is_that_of_conjugate_regression(monkeypatch: pytest.MonkeyPatch):
+    """Two cells: their odds and heights by the normal densities themselves."""
+    cells = np.array([[1.0, 1.4, 4.0, 1.4, 0.015], [2.0, 0.7, 5.0, 2.8, 0.015]])
+    monkeypatch.setattr(saturating, "_cells", lambda: cells)
+    ks, means = np.array([1.0, 5.0, 25.0, 125.0]), np.array([0.3, 0.42, 0.5, 0.68])
+    chance = 0.02**2 * (np.eye(4) + 0.5)
+    found = likely_curves(ks, means, chance, np.random.default_rng(0), number=100_000)
+    assert isinstance(found, Curves)
+    assert found.at(25.0).shape == (100_000,)
+    density, expected = [], []
+    for cell in cells:
+        design = np.stack([
+            np.ones(4), *(1 / (1 + np.exp(-cell[i + 1] * (np.log(ks) - cell[i]))) for i in (0, 2))
+        ], axis=1)  # fmt: skip
+        noise = chance + SCATTER[1] ** 2 * np.eye(4)
+        prior = np.diag(DEVIATION**2)
+        whole = design @ prior @ design.T + noise
+        density.append(multivariate_normal(design @ MEAN, whole).pdf(means))
+        gain = prior @ design.T @ np.linalg.inv(whole)
+        expected.append((MEAN + gain @ (means - design @ MEAN), prior - gain @ design @ prior))
+    # what leaves 0 to 1 or falls is thrown away, so that is done here too
+    rng, share, mean = np.random.default_rng(1), [], []
+    for middle, spread in expected:
+        heights = rng.multivariate_normal(middle, spread, size=200_000)
+        good = (heights >= 0).all(axis=1) & (heights.sum(axis=1) <= 1)
+        share.append(good.mean())
+        mean.append(heights[good].mean(axis=0))
+    odds = np.array(density) * share
+    first = found.cells[:, 0] == 1.0
+    assert first.mean() == pytest.approx(odds[0] / odds.sum(), abs=0.01)
+    assert found.heights[first].mean(axis=0) == pytest.approx(mean[0], abs=0.005)
+    assert found.heights[~first].mean(axis=0) == pytest.approx(mean[1], abs=0.005)
+
+
+@pytest.mark.parametrize("percents", [0, -1, 100.1, float("nan"), float("inf")])
+def test_wanted_is_a_share_in_percent(percents: float):
+    with pytest.raises(UserError, match="--wanted"):
+        check_wanted(percents)
+    assert check_wanted(85) == 0.85
+
+
+def test_the_command_prints_forecasts_where_they_are_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    made = fakes.plan(tmp_path / "task", "1,2,4,8", draws=2)
+    fakes.runner(made, tmp_path / "results", fakes.FakeBackend()).run()
+
+    def said(*words: str, code: int | None = None) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(["summary", "--results", str(tmp_path / "results"), *words])
+        assert ended.value.code in ((None, 0) if code is None else (code,))
+        out = capsys.readouterr()
+        return out.err if code else out.out
+
+    assert "forecast" not in said()
+    assert "forecast: what more demonstrations would bring" in said("--forecast")
+    (first, *_) = json.loads(said("--json", "--wanted", "60"))["forecast"]
+    assert first["wanted"] == 0.6
+    assert "--wanted: goes with --forecast" in said("--wanted", "60", code=2)
+    assert "--wanted 0: a score in percent" in said("--forecast", "--wanted", "0", code=2)
+    for other in ("--cost", "--cascade", "--forecast"):
+        assert f"run {other} by itself" in said("--frontier", other, code=2)
+        assert f"run {other} by itself" in said("--advice", "any", other, code=2)
+    assert "run --advice by itself" in said("--frontier", "--advice", "any", code=2)
