@@ -114,6 +114,7 @@ PERTURBATIONS = Registry("perturbation", "icl_bench.perturbations", {
     "inputs-only": "icl_bench.demonstrations.perturbations:InputsOnly",
     "labels-only": "icl_bench.demonstrations.perturbations:LabelsOnly",
     "nearest-removed": "icl_bench.demonstrations.perturbations:NearestRemoved",
+    "farthest-removed": "icl_bench.demonstrations.perturbations:FarthestRemoved",
 })  # fmt: skip
 """Names in ``--demonstrations`` -> :class:`icl_bench.demonstrations.perturbations.Perturbation`."""
 
@@ -177,6 +178,7 @@ FINDINGS = Registry("finding", "icl_bench.findings", {
     "attention_patterns": "icl_bench.analysis.attention:ATTENTION_PATTERNS",
     "teaching": "icl_bench.analysis.comparisons:TEACHING",
     "chat_gain": "icl_bench.analysis.chat:CHAT_GAIN",
+    "learning_ratio": "icl_bench.analysis.learning_ratio:LEARNING_RATIO",
     "models": "icl_bench.analysis.comparisons:MODELS",
     "replication": "icl_bench.analysis.replication:REPLICATION",
     "label_bias": "icl_bench.analysis.label_bias:LABEL_BIAS",

@@ -7,8 +7,7 @@ k: what an own number of demonstrations for each query would have brought, and t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import reduce
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,7 +17,7 @@ from icl_bench.analysis.finding import Finding, Printed, Section
 from icl_bench.analysis.query_cost import MEASURES, query_costs
 from icl_bench.analysis.statistics.contrast import contrast, judge
 from icl_bench.analysis.statistics.gaps import Layout
-from icl_bench.analysis.statistics.grid import Grid, grids
+from icl_bench.analysis.statistics.grid import Grid, common_rows, grids
 from icl_bench.analysis.statistics.intervals import mean_interval
 from icl_bench.analysis.statistics.paired import holm
 from icl_bench.errors import UserError
@@ -215,7 +214,7 @@ def ladders(predictions: pd.DataFrame, costs: pd.DataFrame) -> Iterator[Ladder]:
     have = keys[[len(point.draws) > 0 for point in found]]
     for names_of, part in have.groupby(SETTING, sort=False):
         places = part.index.to_numpy()[np.argsort(part["k"].to_numpy())]
-        common = _common([found[place] for place in places])
+        common = common_rows([found[place] for place in places])
         if len(places) < 2 or common is None:
             continue
         draws, tests, rows = common
@@ -227,25 +226,6 @@ def ladders(predictions: pd.DataFrame, costs: pd.DataFrame) -> Iterator[Ladder]:
         setting = dict(zip(SETTING, names_of, strict=True))
         rungs = Rungs(ks, right, sure, tokens, flops[places])
         yield Ladder(setting, places, rungs, draws, tests, rows, left)
-
-
-def _common(points: Sequence[Grid]) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Draws, tests and rows ``(points, draws, test)`` that all points have, -1 where one lacks it.
-
-    None where fewer than two test examples are left.
-    """
-    draws = reduce(np.intersect1d, [point.draws for point in points])
-    tests = reduce(np.intersect1d, [point.tests for point in points])
-    rows = np.stack([
-        point.take(np.searchsorted(point.draws, draws), np.searchsorted(point.tests, tests)).rows
-        for point in points
-    ])  # fmt: skip
-    whole = np.asarray((rows >= 0).all(axis=0))
-    rows = np.where(whole, rows, -1)
-    kept_draws, kept_tests = whole.any(axis=1), whole.any(axis=0)
-    if kept_tests.sum() < 2:
-        return None
-    return draws[kept_draws], tests[kept_tests], rows[:, kept_draws][:, :, kept_tests]
 
 
 def _rows(rungs: Rungs, seed: int) -> list[dict[str, Any]]:

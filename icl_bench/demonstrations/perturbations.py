@@ -260,6 +260,8 @@ class NearestRemoved(Perturbation):
     written = "nearest-removed:10"
     shared = False
     embeds = True
+    sign: ClassVar[int] = 1
+    """-1 where the least similar are left out."""
 
     @classmethod
     def parse_amount(cls, text: str, shown: str) -> Perturbation:
@@ -268,7 +270,7 @@ class NearestRemoved(Perturbation):
         if percent is None or not 0 < percent < 100:
             raise UserError(
                 f"{shown}: says how many percent are left out, above 0 and below 100, "
-                "like nearest-removed:10"
+                f"like {cls.written}"
             )
         return cls(percent)
 
@@ -310,11 +312,24 @@ class NearestRemoved(Perturbation):
         """See ``Perturbation``."""
         places, count = pool.places(shown), self.removed_count(len(shown))
         rankings = pool.similarity.ranked("dense")
-        return np.stack([without_nearest(shown, r.scores[places], count) for r in rankings])
+        return np.stack(
+            [without_nearest(shown, self.sign * r.scores[places], count) for r in rankings]
+        )
 
     @property
     def _share(self) -> Fraction:
         return Fraction(repr(self.percent)) / 100
+
+
+@dataclass(frozen=True)
+class FarthestRemoved(NearestRemoved):
+    """Without the demonstrations least similar to each query: what :class:`NearestRemoved` is set
+    beside for the sample learning ratio (Zou, Khalifa & Wang 2025, ACL).
+    """
+
+    name = "farthest-removed"
+    written = "farthest-removed:10"
+    sign = -1
 
 
 def without_nearest(shown: np.ndarray, scores: np.ndarray, count: int) -> np.ndarray:

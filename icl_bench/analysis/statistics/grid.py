@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -110,6 +111,25 @@ def _grid(rows: np.ndarray, draw: np.ndarray, test: np.ndarray) -> Grid:
     if (places >= 0).sum() < len(rows):
         raise ValueError("several predictions of one test example in one draw")
     return Grid(draws, tests, places)
+
+
+def common_rows(points: Sequence[Grid]) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Draws, tests and rows ``(points, draws, test)`` that all points have, -1 where one lacks it.
+
+    None where fewer than two test examples are left.
+    """
+    draws = reduce(np.intersect1d, [point.draws for point in points])
+    tests = reduce(np.intersect1d, [point.tests for point in points])
+    rows = np.stack([
+        point.take(np.searchsorted(point.draws, draws), np.searchsorted(point.tests, tests)).rows
+        for point in points
+    ])  # fmt: skip
+    whole = np.asarray((rows >= 0).all(axis=0))
+    rows = np.where(whole, rows, -1)
+    kept_draws, kept_tests = whole.any(axis=1), whole.any(axis=0)
+    if kept_tests.sum() < 2:
+        return None
+    return draws[kept_draws], tests[kept_tests], rows[:, kept_draws][:, :, kept_tests]
 
 
 def complete(present: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -47,7 +47,7 @@ def found(results: Path) -> Findings:
 EMPTY = {
     "models", "label_spaces", "copying", "training_gain", "attention_patterns", "adaptation_losses", "adaptation_points",
     "adaptation_course", "study_points", "replication", "break_even",
-    "perplexity", "taught", "teaching", "truncated_answers", "chat_gain",
+    "perplexity", "taught", "teaching", "truncated_answers", "chat_gain", "learning_ratio",
 }  # fmt: skip
 
 

@@ -71,6 +71,7 @@ def test_a_way_to_teach_reads_back_what_it_writes(teaching):
     [
         "plain", "labels:permuted", "labels:noise=0.3", "labels:noise=0", "labels:noise=1",
         "inputs-only", "labels-only", "nearest-removed:10", "nearest-removed:2.5",
+        "farthest-removed:10",
     ],
 )  # fmt: skip
 def test_it_is_written_as_the_user_writes_it(text):
@@ -92,7 +93,7 @@ def test_one_amount_has_one_name_however_it_is_written(text, written):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "known: inputs-only, labels-only, labels:noise=0.3"),
+        ("", "inputs-only, labels-only, labels:noise=0.3"),
         ("permuted", "did you mean labels:permuted"),
         ("labels:random", "did you mean labels:permuted"),
         ("input-only", "did you mean inputs-only"),
@@ -111,6 +112,7 @@ def test_one_amount_has_one_name_however_it_is_written(text, written):
         ("nearest-removed:100", "above 0 and below 100"),
         ("nearest-removed:ten", "above 0 and below 100"),
         ("nearest-removed=10", "above 0 and below 100"),
+        ("farthest-removed:0", "like farthest-removed:10"),
     ],
 )
 def test_a_mistake_is_named_with_what_to_write(text, message):

@@ -104,6 +104,18 @@ def test_the_nearest_are_removed_for_each_query_apart(tmp_path: Path):
         far = {found.data.train[shown[i]].id for i in np.argsort(-scores, kind="stable")[3:]}
         assert set(ids) == far
     assert len({tuple(ids) for ids in frame["demonstration_ids"]}) > 2
+    near = read_results(swept(tmp_path / "farthest", "farthest-removed:50"))
+    for one, other in zip(frame["demonstration_ids"], near["demonstration_ids"], strict=True):
+        assert not set(one) & set(other), "each of the six is removed by one of both"
+
+
+def test_runs_without_the_nearest_and_without_the_farthest_have_a_learning_ratio(tmp_path: Path):
+    for teaching in ("plain", "nearest-removed:50", "farthest-removed:50"):
+        results = swept(tmp_path, teaching)
+    table = read_findings(results).learning_ratio
+    assert sorted(set(table["k"])) == [6]
+    assert (table["removed"] == 50).all()
+    assert table["score"].notna().all()
 
 
 def test_demonstrations_that_all_share_are_still_one_growing_prefix(tmp_path: Path):

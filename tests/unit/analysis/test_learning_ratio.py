@@ -1,0 +1,74 @@
+"""The sample learning ratio: what the most similar demonstrations bring, over the least similar."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.predictions import frame, scored
+
+from icl_bench.analysis.comparisons import perturbation_effect
+from icl_bench.analysis.learning_ratio import UNSURE, learning_ratio
+from icl_bench.analysis.statistics.paired import Facts
+
+FACTS: Facts = {
+    "plain": {"seed": 0},
+    "near": {"seed": 0, "teaching": "nearest-removed:10"},
+    "far": {"seed": 0, "teaching": "farthest-removed:10"},
+}
+
+
+def predictions(near: float, far: float, draws: int = 3, test: int = 500) -> pd.DataFrame:
+    """Right answers of 80% of the queries, and of fewer without some demonstrations."""
+    chance = np.random.default_rng(2).random((draws, test))
+    parts = [
+        scored(chance < share, cell=name, variant=name, teaching=FACTS[name].get("teaching"))
+        for name, share in (("plain", 0.8), ("near", near), ("far", far))
+    ]
+    rows = frame(*parts)
+    return rows.assign(score=rows["correct"].astype(float), metric="accuracy")
+
+
+def found(rows: pd.DataFrame) -> pd.DataFrame:
+    effects = perturbation_effect(rows, facts=FACTS)
+    return learning_ratio(rows, effects, np.random.default_rng(0))
+
+
+def test_the_ratio_is_of_what_is_lost_without_the_nearest_and_the_farthest():
+    rows = predictions(near=0.4, far=0.7)
+    (row,) = found(rows).to_dict("records")
+    means = rows.groupby("variant")["score"].mean()
+    assert row["score"] == pytest.approx(means["plain"])
+    assert row["nearest_lost"] == pytest.approx(means["plain"] - means["near"])
+    assert row["farthest_lost"] == pytest.approx(means["plain"] - means["far"])
+    assert row["ratio"] == pytest.approx(row["nearest_lost"] / row["farthest_lost"])
+    assert row["ratio_low"] < row["ratio"] < row["ratio_high"]
+    assert row["ratio_low"] > 2
+    assert (row["variant"], row["removed"], row["k"]) == ("plain", 10, 5)
+    assert (row["draws"], row["test_rows"]) == (3, 500)
+    assert row["interval_over"] == "draws and test examples"
+
+
+def test_nothing_is_divided_by_what_may_be_nothing():
+    (row,) = found(predictions(near=0.5, far=0.795, draws=2, test=60)).to_dict("records")
+    assert row["reason"] == UNSURE
+    assert np.isnan(row["ratio"])
+    assert row["nearest_lost"] > 0.2
+    assert row["farthest_low"] <= 0
+
+
+def test_both_have_to_be_there_and_as_many_left_out():
+    rows = predictions(0.4, 0.7)
+    assert found(rows[rows["variant"] != "far"]).empty
+    assert found(rows[rows["variant"] != "near"]).empty
+    other = rows["teaching"].replace("farthest-removed:10", "farthest-removed:20")
+    assert found(rows.assign(teaching=other)).empty
+
+
+def test_test_examples_that_one_lacks_are_left_out_of_all_three():
+    rows = predictions(0.4, 0.7)
+    less = rows[(rows["variant"] != "far") | (rows["test_id"] >= "row 100")]
+    (row,) = found(less).to_dict("records")
+    assert row["test_rows"] == 400
+    kept = rows[rows["test_id"] >= "row 100"].groupby("variant")["score"].mean()
+    assert row["nearest_lost"] == pytest.approx(kept["plain"] - kept["near"])
