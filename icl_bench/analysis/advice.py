@@ -17,6 +17,7 @@ from icl_bench.analysis.cost import cost
 from icl_bench.analysis.draws import DRAWS_AND_TESTS, interval_over, is_drawn
 from icl_bench.analysis.missing import in_words, missing_scores
 from icl_bench.analysis.predictions import asked
+from icl_bench.analysis.query_cost import MEASURES, Prices, check_queries, query_costs
 from icl_bench.analysis.statistics.alike import asked_alike, filled, on_tests
 from icl_bench.analysis.statistics.best import Candidate, losses
 from icl_bench.analysis.statistics.gaps import Layout
@@ -28,7 +29,7 @@ from icl_bench.errors import UserError
 from icl_bench.metrics.scores import ACCURACY, metrics, scored, title
 from icl_bench.results.reading import read_some
 from icl_bench.results.storage import Place
-from icl_bench.results.trained_methods import BASELINES
+from icl_bench.results.trained_methods import BASELINES, UPPER
 from icl_bench.wording import counted, percent, plain, rounded, three_digits
 
 if TYPE_CHECKING:
@@ -45,7 +46,24 @@ SAME = 0.02
 """The share by which computed tokens of a query differ by chance; one token is none either."""
 
 
-QUERY_COSTS = ["computed_tokens", "prompt_tokens", "seconds"]
+QUERY_COSTS = ["computed_tokens", "prompt_tokens", "seconds", "operations", "money"]
+
+
+UNITS = {"tokens": "computed_tokens", "seconds": "seconds", "operations": "operations",
+         "money": "money"}  # fmt: skip
+"""How a budget is written -> the column that it limits."""
+
+
+CALLED = {"computed_tokens": "computed tokens", "seconds": "seconds", "operations": "operations",
+          "money": "money"}  # fmt: skip
+
+
+OF_QUERIES = ("operations", "money")
+"""Columns that there are only where it is said how many queries share what is computed once."""
+
+
+GIGA = 1e9
+"""Operations are told in GFLOP."""
 
 
 TEST = ["difference", "ci_low", "ci_high", "p", "p_holm", "rows", "draws", "base_draws",
@@ -90,40 +108,86 @@ def _steps(amounts: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Budget:
-    """What a query may take: tokens that are computed, or seconds; with neither, anything."""
+    """What a query may take, in one of ``UNITS``; with none, anything.
+
+    Without ``queries``, tokens are those that are computed of a prompt, what all queries share is
+    not counted, and prompts alone are advised. With it, costs are those of the frontier
+    (:mod:`icl_bench.analysis.query_cost`), with a query's share of what is computed once, and
+    trained classifiers may be advised.
+    """
 
     tokens: float | None = None
     seconds: float | None = None
+    operations: float | None = None
+    """GFLOP."""
+    money: float | None = None
+    queries: int | None = None
+    """How many share what is computed once."""
+    prices: Prices | None = None
 
     def __post_init__(self) -> None:
-        if self.tokens is not None and self.seconds is not None:
-            raise UserError("--advice: give a budget in tokens or in seconds per query, not both")
+        if len(self._units) > 1:
+            raise UserError(
+                f"--advice: give a budget in {' or in '.join(self._units)} per query, not both"
+            )
+        if self.queries is not None:
+            check_queries(self.queries)
+        elif self.prices is not None or self.cost in OF_QUERIES:
+            what = "--price" if self.prices is not None else f"--advice {self.cost}"
+            raise UserError(f"{what}: needs --queries N, how many share what is computed once")
+        if self.cost == "money" and self.prices is None:
+            raise UserError("--advice money: needs --price input=..,cached=..,output=..")
         if self.limit is not None and not 0 < self.limit < math.inf:
             raise UserError(f"--advice: a budget of {self.limit:g}: must be above 0")
 
     @classmethod
-    def parse(cls, text: str) -> Budget:
-        """Read ``tokens=2000``, ``seconds=0.5`` or ``any``. Raises ``UserError``."""
+    def parse(cls, text: str, queries: int | None = None, prices: Prices | None = None) -> Budget:
+        """Read ``tokens=2000``, ``seconds=0.5``, ``operations=10``, ``money=0.001`` or ``any``.
+
+        Raises ``UserError``.
+        """
         if text == "any":
-            return cls()
+            return cls(queries=queries, prices=prices)
         unit, _, number = text.partition("=")
-        if unit in ("tokens", "seconds"):
+        if unit in UNITS:
+            found = None
             with suppress(ValueError):
-                return cls(**{unit: float(number)})
+                found = float(number)
+            if found is not None:
+                return cls(**{unit: found}, queries=queries, prices=prices)
         raise UserError(
             f"--advice {plain(text[:40])}: a budget per query is written tokens=2000, seconds=0.5 "
-            "or any"
+            "or any, and with --queries operations=10 (GFLOP) or money=0.001"
         )
 
     @property
+    def _units(self) -> list[str]:
+        return [unit for unit in UNITS if getattr(self, unit) is not None]
+
+    @property
     def limit(self) -> float | None:
-        """The number, of either unit."""
-        return self.tokens if self.seconds is None else self.seconds
+        """The number, as its column counts."""
+        if not self._units:
+            return None
+        (unit,) = self._units
+        number: float = getattr(self, unit)
+        return number * GIGA if unit == "operations" else number
 
     @property
     def cost(self) -> str:
-        """The column that it limits."""
-        return "computed_tokens" if self.seconds is None else "seconds"
+        """The column that it limits, or that points are ranked by."""
+        if self._units:
+            return UNITS[self._units[0]]
+        if self.queries is None:
+            return "computed_tokens"
+        return "operations" if self.prices is None else "money"
+
+    def of(self, costs: pd.DataFrame) -> pd.DataFrame:
+        """The table of costs (:func:`icl_bench.analysis.cost.cost`) as this budget counts."""
+        if self.queries is None:
+            return costs.assign(**dict.fromkeys(OF_QUERIES, np.nan))
+        paid = query_costs(costs, self.prices).of(self.queries)
+        return costs.assign(**dict(zip([UNITS[name] for name in MEASURES], paid.T, strict=True)))
 
     def ranks(self, table: pd.DataFrame) -> np.ndarray:
         """Places by cost, ``(points,)``, 0 the cheapest; equally dear ones have one place.
@@ -131,18 +195,19 @@ class Budget:
         Computed tokens within ``SAME`` of fewer ones are as many, and then those of the whole
         prompt count: what queries have of their own differs by chance between prompts.
         """
-        if self.seconds is None:
+        if self.queries is None and self.seconds is None:
             computed = _steps(table["computed_tokens"].to_numpy(dtype=float))
             keys = [computed, table["prompt_tokens"].to_numpy(dtype=float)]
         else:
-            keys = [table["seconds"].to_numpy(dtype=float)]
+            keys = [table[self.cost].to_numpy(dtype=float)]
         _, places = np.unique(np.column_stack(keys), axis=0, return_inverse=True)
         return places.ravel()
 
     def __str__(self) -> str:
         if self.limit is None:
             return "whatever it costs"
-        return f"up to {_amount(self.limit, self.cost)}"
+        shared = "" if self.queries is None else f", {self.queries:,} queries"
+        return f"up to {_amount(self.limit, self.cost)}{shared}"
 
 
 def advise(
@@ -157,17 +222,18 @@ def advise(
     """Say which points that are cheaper than the best one within a budget lose less than a margin.
 
     ``frame`` has predictions, ``costs`` is :func:`icl_bench.analysis.cost.cost`'s table of them.
-    Points are those of prompts: training and its upper bounds are no candidates, nor are shuffled
-    orders. The best found is the one with the highest mean of ``value``, by default of the task's
-    own score (:func:`icl_bench.metrics.scores.scored`), within the budget, the cheapest
-    of equals. All means and tests are on the test examples that most points of the task and model
-    were asked (:func:`icl_bench.analysis.statistics.alike.asked_alike`; of equals, the larger set),
-    and use all scores that are there.
+    Points are those of prompts, and with the budget's ``queries`` trained classifiers too; upper
+    bounds of training are no candidates, nor are shuffled orders. The best found is the one with
+    the highest mean of ``value``, by default of the task's own score
+    (:func:`icl_bench.metrics.scores.scored`), within the budget, the cheapest of equals. All means
+    and tests are on the test examples that most points of the task and model were asked
+    (:func:`icl_bench.analysis.statistics.alike.asked_alike`; of equals, the larger set), and use
+    all scores that are there.
 
     One row a point: the setting, k, ``metric`` (what is compared), ``mean`` (over draws and test
     examples; what a candidate lacks is filled in,
-    :func:`icl_bench.analysis.statistics.alike.filled`), computed_tokens, prompt_tokens and seconds
-    of a query, and ``verdict``:
+    :func:`icl_bench.analysis.statistics.alike.filled`), computed_tokens, prompt_tokens, seconds,
+    operations and money of a query (the last two with ``queries``), and ``verdict``:
 
     - ``other test examples``: more than a quarter of those that most were asked are missing; no
       candidate;
@@ -204,7 +270,8 @@ def advise(
 
     Raises ValueError if a test example was predicted twice in one draw of a point.
     """
-    kept = _candidates(scored(frame, value))
+    kept = _candidates(scored(frame, value), trained=budget.queries is not None)
+    costs = budget.of(costs)
     asked = _asked_alike(kept)
     table = _points(kept, asked, costs)
     table.loc[asked.others, "verdict"] = OTHERS
@@ -252,12 +319,13 @@ def advise_folder(
     return advise(frame, costs, budget)
 
 
-def _candidates(frame: pd.DataFrame) -> pd.DataFrame:
+def _candidates(frame: pd.DataFrame, trained: bool) -> pd.DataFrame:
     """The scored predictions of points that may be advised, names as plain text."""
     names = [name for name in POINT if name != "k"]
     kept = frame.loc[frame["score"].notna(), [*POINT, "draw", "test_id", "score", "metric"]]
     kept = kept.astype(dict.fromkeys(names, object))
-    no_prompt = kept["select"].isin(BASELINES)
+    select = kept["select"].astype(str)
+    no_prompt = select.str.endswith(UPPER) if trained else select.isin(BASELINES)
     shuffled = kept["order"].astype(str).str.startswith("shuffled")
     return kept[~no_prompt & ~shuffled].reset_index(drop=True)
 
@@ -435,7 +503,7 @@ def _said(part: pd.DataFrame, budget: Budget, margin: float) -> Iterator[str]:
         if number:
             yield f"{counted(number, 'point')} left out: {why}"
     if unknown:
-        what = "computed tokens" if budget.seconds is None else "seconds"
+        what = CALLED[budget.cost]
         yield f"{counted(unknown, 'point')} left out: their {what} are not known"
 
 
@@ -501,8 +569,8 @@ def _others(number: int) -> str:
 
 
 def _point(row: dict[Any, Any], budget: Budget) -> str:
-    amount = _amount(row["seconds"], "seconds")
-    if budget.seconds is None:
+    amount = _amount(row[budget.cost], budget.cost)
+    if budget.cost == "computed_tokens" and budget.queries is None:
         computed, whole = (rounded(row[name], 0) for name in ("computed_tokens", "prompt_tokens"))
         amount = f"computes {computed} of {whole} tokens"
     of = "" if row["metric"] == ACCURACY else f" {title(row['metric'])}"
@@ -526,4 +594,8 @@ def _beside(row: dict[Any, Any]) -> str:
 def _amount(number: float, cost: str) -> str:
     if cost == "seconds":
         return f"{three_digits(number)} s a query"
+    if cost == "operations":
+        return f"{three_digits(number / GIGA)} GFLOP a query"
+    if cost == "money":
+        return f"{three_digits(1000 * number)} for 1,000 queries"
     return f"{rounded(number, 0)} computed tokens a query"

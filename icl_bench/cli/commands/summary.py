@@ -71,7 +71,9 @@ Advice = Annotated[
         "--advice",
         metavar="BUDGET",
         help="Instead of the tables: the cheapest selection and k that is as good as the best, and "
-        "the test behind it. BUDGET is per query: tokens=2000 (computed ones), seconds=0.5 or any.",
+        "the test behind it. BUDGET is per query: tokens=2000 (computed ones), seconds=0.5 or any; "
+        "with --queries, of prompts and trained classifiers, also operations=10 (GFLOP) or "
+        "money=0.001 (with --price).",
         show_default=False,
     ),
 ]
@@ -92,8 +94,8 @@ Queries = Annotated[
     typer.Option(
         "--queries",
         metavar="N",
-        help="With --frontier: how many queries share what is computed once, a cached prefix or a "
-        "training (1000).",
+        help="With --frontier (1000) or --advice: how many queries share what is computed once, a "
+        "cached prefix or a training.",
         show_default=False,
     ),
 ]
@@ -104,7 +106,8 @@ Price = Annotated[
     typer.Option(
         "--price",
         metavar="PRICES",
-        help="With --frontier: money a million tokens, input=0.5,cached=0.05,output=1.5.",
+        help="With --frontier or --advice: money a million tokens, "
+        "input=0.5,cached=0.05,output=1.5.",
         show_default=False,
     ),
 ]
@@ -148,9 +151,9 @@ def summary(
                                        *(n for n in of_tables if of_tables[n])], 2):  # fmt: skip
         if first in alone:
             raise UserError(f"{first}: prints its own table instead; run {second} by itself")
-    if not frontier and (queries is not None or price is not None):
+    if not frontier and advice is None and (queries is not None or price is not None):
         option = "--price" if queries is None else "--queries"
-        raise UserError(f"{option}: goes with --frontier alone")
+        raise UserError(f"{option}: goes with --frontier or --advice")
     if wanted is not None and not (forecast or json):
         raise UserError("--wanted: goes with --forecast")
     share = None if wanted is None else check_wanted(wanted)
@@ -160,7 +163,8 @@ def summary(
         print_frontier(results, queries, price, {"task": task, "model": model}, json=json)
         return
     if advice is not None:
-        print_advice(results, advice, {"task": task, "model": model}, json=json)
+        print_advice(results, advice, {"task": task, "model": model}, queries=queries, price=price,
+                     json=json)  # fmt: skip
         return
     found = read_findings(results, task=task, model=model, base_model=base, wanted=share)
     if cascade:

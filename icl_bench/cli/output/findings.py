@@ -102,14 +102,18 @@ def _print(
     print_lines(console, *notes)
 
 
-def print_advice(results: Place, asked: str, only: Mapping[str, str | None], *, json: bool) -> None:
+def print_advice(
+    results: Place, asked: str, only: Mapping[str, str | None], *, queries: int | None = None,
+    price: str | None = None, json: bool,
+) -> None:  # fmt: skip
     """What to prompt with for a budget, with the test behind it; as JSON every point's verdict."""
     from icl_bench.analysis.advice import Budget, advise_folder, lines
+    from icl_bench.analysis.query_cost import Prices
     from icl_bench.analysis.summary import records
     from icl_bench.cli.output.tables import print_json
     from icl_bench.cli.output.terminal import console
 
-    budget = Budget.parse(asked)
+    budget = Budget.parse(asked, queries, None if price is None else Prices.parse(price))
     table = advise_folder(results, budget, {n: v for n, v in only.items() if v is not None})
     if json:
         print_json({"budget": str(budget), "advice": records(table)})

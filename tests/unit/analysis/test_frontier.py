@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from support import fakes
 from support.predictions import AXES, frame, scored
 
+from icl_bench.analysis.advice import Budget, advise
 from icl_bench.analysis.cascade import cascades
 from icl_bench.analysis.columns import POINT
 from icl_bench.analysis.findings import find, read_findings
@@ -224,6 +225,41 @@ def test_the_chosen_cascade_is_that_of_the_table_of_cascades():
     assert point.loc["chosen", "ci_low"] == row["ci_low"]
 
 
+def test_advice_counts_what_the_frontier_counts():
+    """A training pays from many queries on; cascades and upper bounds are no advice."""
+    prompts = points(k100=0.7)
+    rows = frame(prompts, prompts.assign(select="lora"), prompts.assign(select="lora-paper"))
+    lora = costs(k=100, select="lora", prefix_flops=0.0, query_flops=10.0, cached_tokens=0.0,
+                 training_tokens=1.0, training_flops=1e6, training_seconds=1.0)  # fmt: skip
+    paid = pd.concat([costs(k=100), lora])
+    assert advised(rows, paid, Budget()) == {"random"}
+    assert advised(rows, paid, Budget(queries=10)) == {"random"}
+    assert advised(rows, paid, Budget(queries=10**6)) == {"lora"}
+    table = advise(rows, paid, Budget(queries=10))
+    shown = frontier(rows, paid, [10], None, np.random.default_rng(1))
+    assert dict(zip(table["select"], table["operations"], strict=True)) == dict(
+        zip(shown["select"], shown["operations"], strict=True)
+    )
+    few = Budget.parse("operations=1e-6", 10)  # 1,000 operations
+    assert set(advise(rows, paid, few)["verdict"]) == {"best", "over budget"}
+    money = Budget.parse("money=1", 10, Prices(1, 1, 1))
+    assert advised(rows, paid, money) == {"random"}, "a training has no price of tokens"
+    assert str(few) == "up to 0.000001 GFLOP a query, 10 queries"
+    for text, queries, why in (
+        ("operations=5", None, "needs --queries N"), ("money=5", 10, "needs --price"),
+        ("any", 0, "--queries 0"),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=why):
+            Budget.parse(text, queries)
+    with pytest.raises(UserError, match="--price: needs --queries"):
+        Budget.parse("any", None, Prices(1, 1, 1))
+
+
+def advised(rows: pd.DataFrame, paid: pd.DataFrame, budget: Budget) -> set[str]:
+    table = advise(rows, paid, budget)
+    return set(table.loc[table["advised"], "select"])
+
+
 def test_what_is_trained_somewhere_else_is_not_free():
     of = {"attention": "vectors:5", "training_flops": np.nan}
     assert np.isnan(of_a_query(100, **of)["operations"])
@@ -270,5 +306,5 @@ def test_the_command_prints_every_point(tmp_path: Path, capsys: pytest.CaptureFi
     assert len(table["frontier"]) == 4
     assert {row["verdict_money"] for row in table["frontier"]} <= {ON, DOMINATED, UNDECIDED}
     assert "--queries 0: expected 1 or more" in said("--frontier", "--queries", "0", code=2)
-    assert "--price: goes with --frontier alone" in said("--price", prices, code=2)
-    assert "--queries: goes with --frontier alone" in said("--queries", "5", code=2)
+    assert "--price: goes with --frontier or --advice" in said("--price", prices, code=2)
+    assert "--queries: goes with --frontier or --advice" in said("--queries", "5", code=2)
