@@ -166,9 +166,11 @@ def _reached(curves: Curves, wanted: float, first: int, last: int) -> dict[str, 
             "wanted_chance": float(chances[-1])}  # fmt: skip
 
 
-def _unshuffled(table: pd.DataFrame) -> pd.DataFrame:
-    """Without random reorderings, which repeat the curve in drawn order, and empty columns."""
-    return table[~table["order"].astype(str).str.startswith("shuffled")]
+def _printed(table: pd.DataFrame) -> pd.DataFrame:
+    """Without random reorderings, and without single points where there are curves."""
+    rows = table[~table["order"].astype(str).str.startswith("shuffled")]
+    of_curves = rows[rows["points"] > 1]
+    return of_curves if len(of_curves) else rows
 
 
 FORECASTS = Finding(
@@ -200,7 +202,7 @@ FORECASTS = Finding(
         "forecast: what more demonstrations would bring (90%)",
         "task model select order k score next_k forecast low gain k_even k_likely wanted_chance "
         "reason",
-        _unshuffled,
+        _printed,
         option="forecast",
     ),
 )  # fmt: skip
