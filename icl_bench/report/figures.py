@@ -12,7 +12,7 @@ from icl_bench.errors import UserError
 from icl_bench.escaping import all_visible
 from icl_bench.report.build import Report
 from icl_bench.report.charts import VEGA_LITE
-from icl_bench.report.sections.panels import Panel, Section
+from icl_bench.report.sections.panels import Choice, Panel, Section, file_name
 from icl_bench.report.theme import FIGURE_FONT, LIGHT, config
 from icl_bench.text_files import write_whole
 
@@ -34,14 +34,15 @@ def prepare(folder: Path) -> None:
 
 
 def write_figures(report: Report, folder: Path) -> list[Path]:
-    """Write every chart in three formats; a chart of single points shows its first.
+    """Write every chart in three formats; a chart of single points shows its first, or each of
+    those that it names for files.
 
     Raises ``UserError`` where the folder cannot be written to.
     """
     prepare(folder)
     written = []
-    for name, section, panel in _named(report):
-        spec = figure(panel, section.short)
+    for name, section, panel, choice in _named(report):
+        spec = figure(panel, section.short, choice)
         svg = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE)
         parts = {
             "svg": svg.encode(),
@@ -58,16 +59,20 @@ def write_figures(report: Report, folder: Path) -> list[Path]:
     return written
 
 
-def figure(panel: Panel, about: str = "") -> dict[str, Any]:
+def figure(panel: Panel, about: str = "", choice: Choice | None = None) -> dict[str, Any]:
     """A panel's specification with a title, a fixed width and colours for white paper.
 
-    ``about`` is what the title begins with.
+    ``about`` is what the title begins with, ``choice`` what is shown of several.
     """
     title = f"{about}: {panel.title}" if about else panel.title
+    with_legend = _with_legend(panel)
     if panel.choices:
-        title = f"{title} · {panel.spec()['params'][0]['value']}"
+        chosen = with_legend["params"][0]
+        if choice is not None:
+            chosen["value"] = choice.value
+        title = f"{title} · {chosen['value']}"
     spec = {
-        **_with_legend(panel),
+        **with_legend,
         "title": title,
         "width": WIDTH,
         "autosize": {"type": "pad"},
@@ -93,11 +98,13 @@ def _with_legend(panel: Panel) -> dict[str, Any]:
     return spec
 
 
-def _named(report: Report) -> Iterator[tuple[str, Section, Panel]]:
-    """Panels with names that no two share, in any writing of capitals."""
+def _named(report: Report) -> Iterator[tuple[str, Section, Panel, Choice | None]]:
+    """Panels with names that no two share, in any writing of capitals, and what they show."""
     seen: dict[str, int] = {}
     for section in report.sections:
         for panel in section.panels:
-            count = seen[panel.name.lower()] = seen.get(panel.name.lower(), 0) + 1
-            name = panel.name if count == 1 else f"{panel.name}-{count}"
-            yield name, section, panel
+            for choice in panel.in_files or (None,):
+                chosen = "" if choice is None else f"-{file_name(choice.text)}"
+                name = panel.name + chosen
+                count = seen[name.lower()] = seen.get(name.lower(), 0) + 1
+                yield name if count == 1 else f"{name}-{count}", section, panel, choice

@@ -40,6 +40,8 @@ class Panel:
     choices: tuple[Choice, ...] = ()
     slides: bool = False
     """Whether the choices are steps of a slider, in their order."""
+    in_files: tuple[Choice, ...] = ()
+    """Choices of which each has a file of its own; without, that which is shown first has."""
 
     def spec(self) -> dict[str, Any]:
         """The Vega-Lite specification, rows and all."""

@@ -105,6 +105,10 @@ FRONTIER_AXES = {
 }
 
 
+FRONTIER_FILES = ("100 queries", "10,000 queries", "1,000,000 queries")
+"""What figures show of the frontier."""
+
+
 def frontier(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
     """Scores against the cost of a query, for a number of queries that the reader chooses."""
     table = findings.frontier
@@ -131,6 +135,7 @@ def frontier(finding: Finding, findings: Findings, naming: Naming) -> Drawn | No
     look = common_look(shown)
     steps = tuple(Choice(text, text) for text in shown.sort_values("queries")["point"].unique())
     usual = f"{QUERIES:,} queries"
+    in_files = tuple(step for step in steps if step.text in FRONTIER_FILES)
     panels = []
     for (task, model), part in groups(shown, ["task", "model"]):
         of = measure(part)
@@ -139,7 +144,7 @@ def frontier(finding: Finding, findings: Findings, naming: Naming) -> Drawn | No
             file_name("frontier", task, model), f"{task} · {model}",
             charts.frontier(part, look, of, axis, form, usual, says),
             chart_rows(part, "point series cascade k cost value low high verdict chance on"),
-            steps, slides=True,
+            steps, slides=True, in_files=in_files,
         ))  # fmt: skip
     return Drawn(panels, [of_finding(finding, frame)], look)
 

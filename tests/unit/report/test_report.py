@@ -548,6 +548,13 @@ def test_figures_are_svg_pdf_and_png(tmp_path: Path):
     kinds = {path.suffix for path in made.figures}
     assert kinds == {".svg", ".pdf", ".png"}
     assert {p.name for p in made.figures} >= {"accuracy-cards-small.svg", "cost-seconds-cards.pdf"}
+    for queries in ("100", "10,000", "1,000,000"):
+        (drawn,) = (
+            p
+            for p in made.figures
+            if p.name == f"frontier-cards-small-{queries.replace(',', '-')}-queries.svg"
+        )
+        assert f"small · {queries} queries" in drawn.read_text()
     for path in made.figures:
         if path.suffix == ".svg":
             root = ElementTree.fromstring(path.read_text(encoding="utf-8"))
