@@ -22,6 +22,7 @@ from icl_bench.analysis.statistics.intervals import mean_interval
 from icl_bench.analysis.statistics.paired import holm
 from icl_bench.errors import UserError
 from icl_bench.results.cells import SETTING
+from icl_bench.results.trained_methods import BASELINES
 from icl_bench.seeds import generator
 
 if TYPE_CHECKING:
@@ -199,11 +200,15 @@ def cascades(predictions: pd.DataFrame, costs: pd.DataFrame, seed: int = 0) -> p
 
 
 def ladders(predictions: pd.DataFrame, costs: pd.DataFrame) -> Iterator[Ladder]:
-    """The curves with probabilities of the same draws and test examples at two k or more."""
+    """The curves with probabilities of the same draws and test examples at two k or more.
+
+    Trained classifiers are no rungs: their number of examples is not one of demonstrations.
+    """
     names = ["correct", "margin", "label_mass", "prompt_tokens", "cached_tokens"]
     values = predictions.reindex(columns=names).to_numpy(dtype=float)
     correct, margin, mass, prompt, cached = values.T
     usable = ~np.isnan(margin) & ~np.isnan(correct) & (predictions["k"].to_numpy() > 0)
+    usable &= ~predictions["select"].astype(str).isin(BASELINES).to_numpy()
     if not usable.any():
         return
     keys, found = grids(predictions, POINT)

@@ -105,7 +105,7 @@ def query_costs(costs: pd.DataFrame, prices: Prices | None) -> QueryCosts:
     trained = costs["select"].astype(str).isin(BASELINES).to_numpy()
     training = {n: np.nan_to_num(number[f"training_{n}"]) for n in ("tokens", "flops", "seconds")}
     vectors = np.array([p is not None and p.reads_vectors for p in patterns], dtype=bool)
-    untold = (trained | vectors) & np.isnan(number["training_flops"]) & (costs["k"].to_numpy() > 0)
+    learnt = (trained | vectors) & (costs["k"].to_numpy() > 0)
     answer = np.nan_to_num(number["answer_tokens"])
 
     shared = np.where(reuses, np.nan, np.where(own | trained, 0.0, number["cached_tokens"]))
@@ -122,5 +122,6 @@ def query_costs(costs: pd.DataFrame, prices: Prices | None) -> QueryCosts:
     once = [shared + training["tokens"], prefix + training["flops"],
             prefill + training["seconds"], paid_once]  # fmt: skip
     found = QueryCosts(np.column_stack(each), np.column_stack(once))
-    found.each[untold] = np.nan
+    for place, name in enumerate(("tokens", "flops", "seconds")):
+        found.each[learnt & np.isnan(number[f"training_{name}"]), place] = np.nan
     return found

@@ -7,6 +7,7 @@ switched off; that of a chart of single points, ``point``, is the point to show.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -472,6 +473,14 @@ def cost(
 VERDICTS = ("on the frontier", "undecided", "dominated")
 
 
+def _names(base: alt.Chart, side: str) -> alt.Chart:
+    """What stands on the frontier, where its name is on this side of it."""
+    shown: alt.Chart = base.transform_filter(f"datum.on && {side}").transform_calculate(
+        name="datum.series + ', k=' + datum.k"
+    )
+    return shown.encode(text="name:N")
+
+
 def frontier(
     frame: pd.DataFrame, look: Look, measure: str, title: str, form: str, point: str,
     description: str,
@@ -479,12 +488,17 @@ def frontier(
     """A score, called ``measure``, against a cost; what no other dominates is joined by a line.
 
     Columns: point (the number of queries that is shown), series, cascade (the margin that one
-    needs), k, cost, value, low, high, verdict, chance and ``on``, whether the means have it on the
-    frontier.
+    needs), k, cost, value, low, high, verdict, chance, ``on``, whether the means have it on the
+    frontier, and ``left``, where its name has room.
     """
-    color = _color(look)
-    low, high = float(frame["cost"].min()), float(frame["cost"].max())
-    scale = alt.Scale(type="log", domain=[low / 1.18, high * 1.18], nice=False)
+    color, shape, _ = _marks(look)
+    # costs move far with the number of queries: the axis is that of the chosen one
+    ends = frame.groupby("point", sort=False)["cost"].agg(["min", "max"])
+    domain = [
+        alt.ExprRef(f"({json.dumps((ends[end] * room).to_dict())})[point]")
+        for end, room in (("min", 1 / 1.25), ("max", 1.25))
+    ]
+    scale = alt.Scale(type="log", domain=domain, nice=False)
     axis = alt.Axis(tickCount=6, labelOverlap="greedy", format=form, grid=False)
     x = alt.X("cost:Q", title=f"{title} (log scale)", scale=scale, axis=axis)
     every = alt.Chart(ROWS).transform_filter("datum.point == point")
@@ -503,11 +517,13 @@ def frontier(
             every.transform_filter("datum.on").mark_line(
                 interpolate="step-after", strokeWidth=1.4, style="reference"
             ).encode(x, y),
-            faint.mark_point(filled=True, size=26, opacity=0.35).encode(y, tooltip=tips),
+            faint.mark_point(filled=True, size=26, opacity=0.35).encode(y, shape, tooltip=tips),
             unsure.mark_rule(strokeWidth=1, opacity=0.35).encode(limits, y2="high:Q"),
             sure.mark_rule(strokeWidth=1.2, opacity=0.6).encode(limits, y2="high:Q"),
-            unsure.mark_point(filled=False, size=60, opacity=1).encode(y, tooltip=tips),
-            sure.mark_point(filled=True, size=70, opacity=1).encode(y, tooltip=tips),
+            unsure.mark_point(filled=False, size=60, opacity=1).encode(y, shape, tooltip=tips),
+            sure.mark_point(filled=True, size=70, opacity=1).encode(y, shape, tooltip=tips),
+            _names(base, "datum.left").mark_text(align="right", dx=-9, dy=-10).encode(y),
+            _names(base, "!datum.left").mark_text(align="left", dx=9, dy=9).encode(y),
         ],
         description,
         height=2 * HEIGHT,

@@ -10,9 +10,10 @@ import numpy as np
 from icl_bench.analysis.frontier import leading, on_frontier
 from icl_bench.analysis.query_cost import QUERIES
 from icl_bench.metrics.scores import measure
+from icl_bench.models.attention_patterns import FULL
 from icl_bench.report import charts
 from icl_bench.report.charts import Look
-from icl_bench.report.naming import unshuffled
+from icl_bench.report.naming import USUAL_ORDERS, unshuffled
 from icl_bench.report.sections.panels import (
     Choice,
     Drawn,
@@ -105,6 +106,17 @@ FRONTIER_AXES = {
 }
 
 
+def _shortest_names(frame: pd.DataFrame) -> pd.Series[str]:
+    """What tells the ways of a task and model apart where full attention and the rest go without
+    saying: there are many on one chart.
+    """
+    order, read = frame["order"], frame["attention"]
+    short = frame["select"] + (", " + order).where(~order.isin(USUAL_ORDERS), "")
+    short = short + (", " + read).where(read != str(FULL), "")
+    of_short = frame.assign(short=short).groupby(["task", "model", "short"])["series"]
+    return short.where(of_short.transform("nunique") == 1, frame["series"])
+
+
 FRONTIER_FILES = ("100 queries", "10,000 queries", "1,000,000 queries")
 """What figures show of the frontier."""
 
@@ -115,8 +127,8 @@ def frontier(finding: Finding, findings: Findings, naming: Naming) -> Drawn | No
     if table.empty:
         return None
     frame = naming.named(table)
-    cascade = frame["cascade"].notna()
-    frame["series"] = frame["series"].where(~cascade, frame["series"] + ", cascade")
+    series = _shortest_names(frame)
+    frame["series"] = series.where(frame["cascade"].isna(), series + ", cascade")
     first = leading(frame, None)
     axis, form, unit = FRONTIER_AXES[first]
     shown = frame[frame[first] > 0]
@@ -127,8 +139,10 @@ def frontier(finding: Finding, findings: Findings, naming: Naming) -> Drawn | No
         chance=shown[f"chance_{first}"], point=shown["queries"].map("{:,} queries".format),
     )  # fmt: skip
     shown = with_limits(shown, "score").sort_values(["series", "k"], kind="stable")
-    shown["on"] = False
+    shown["on"], shown["left"] = False, False
     for _, part in shown.groupby(["task", "model", "point"]):
+        middle = np.sqrt(part["cost"].min() * part["cost"].max())
+        shown.loc[part.index, "left"] = part["cost"] > middle
         compared = part[~part["other_tests"]]
         on = on_frontier(compared[["value"]].to_numpy().T, compared["cost"].to_numpy())[0]
         shown.loc[compared.index[on], "on"] = True
@@ -143,7 +157,7 @@ def frontier(finding: Finding, findings: Findings, naming: Naming) -> Drawn | No
         panels.append(Panel(
             file_name("frontier", task, model), f"{task} · {model}",
             charts.frontier(part, look, of, axis, form, usual, says),
-            chart_rows(part, "point series cascade k cost value low high verdict chance on"),
+            chart_rows(part, "point series cascade k cost value low high verdict chance on left"),
             steps, slides=True, in_files=in_files,
         ))  # fmt: skip
     return Drawn(panels, [of_finding(finding, frame)], look)
