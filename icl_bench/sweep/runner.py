@@ -24,6 +24,7 @@ from icl_bench.sweep.plan import CellPlan, Plan, PlannedGroup
 from icl_bench.sweep.prompt_group import PromptGroup
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.answers import extracted
+from icl_bench.tasks.examples import Example
 
 POLL_SECONDS = 2.0
 """How often a process that has nothing left looks whether another one has finished its cells."""
@@ -187,7 +188,7 @@ class Runner:
             "prefix_tokens": len(prompts.prefix),
             "shape": self._architecture.as_json() if self._architecture else None,
             **self._training(cell),
-            "work": self._cost(cell, [row.answer_tokens for row in opened.done.values()]),
+            "work": self._cost(cell, asked, [row.answer_tokens for row in opened.done.values()]),
             **measured,
         }
         names = [row.id for row in asked]
@@ -235,14 +236,18 @@ class Runner:
             return {}
         return {"training": trained.about}
 
-    def _cost(self, cell: CellPlan, answers: Sequence[int]) -> dict[str, float] | None:
-        """Operations and cache bytes of a cell by formula, with the answers that it has."""
+    def _cost(
+        self, cell: CellPlan, asked: Sequence[Example], answers: Sequence[int]
+    ) -> dict[str, float] | None:
+        """Operations and cache bytes of a cell by formula, with the answers that it has, or with
+        all labels where each is scored.
+        """
         dtype = self.identity_of_backend.get("dtype")
         if self._architecture is None or dtype is None:
             return None
-        return cost_of(
-            cell.prompt_layout, self._architecture, float(np.mean(answers)), dtype
-        ).as_json()
+        scored = self.plan.task.scored_tokens(asked)
+        computed = float(np.mean(answers)) if scored is None else scored
+        return cost_of(cell.prompt_layout, self._architecture, computed, dtype).as_json()
 
     def _loaded(self) -> Backend:
         if self._refusal is not None:

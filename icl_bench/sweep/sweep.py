@@ -112,12 +112,20 @@ class Sweep:
 
     @cached_property
     def _costs(self) -> list[ComputeCost | None]:
-        """The same for each cell that can run, answers at half of their longest: ``(cells,)``."""
+        """The same for each cell that can run, answers at half of their longest, or with all labels
+        where each is scored: ``(cells,)``.
+        """
         dtype = self.loader.identity().get("dtype", "float32")  # decides cached bytes alone
+        scored = self.task.scored_tokens(self.task.data.test)
         return [
             None
             if cell.problem
-            else cost_of(cell.prompt_layout, self._architecture, cell.answer_tokens / 2, dtype)
+            else cost_of(
+                cell.prompt_layout,
+                self._architecture,
+                cell.answer_tokens / 2 if scored is None else scored,
+                dtype,
+            )
             for cell in self.plan.cells
         ]
 

@@ -175,6 +175,19 @@ class TokenizedTask:
             return [self.decoding] * len(asked)
         return [self._among(row.choices) if row.choices else self.decoding for row in asked]
 
+    def scored_tokens(self, asked: Sequence[Example]) -> float | None:
+        """Tokens of labels that exact scoring computes of a query, mean of these rows; else None.
+
+        Labels that begin alike share their beginnings, and nothing follows a label's end.
+        """
+        if self.scoring != "exact" or not asked:
+            return None
+        from icl_bench.backends.interface import Exact
+
+        decodings = self.decodings(asked)
+        counts = [len(d.trie.inner) - 1 for d in decodings if isinstance(d, Exact)]
+        return sum(counts) / len(decodings)
+
     def _among(self, labels: tuple[str, ...]) -> Decoding:
         """How an answer among some labels is found."""
         if labels not in self._decodings:

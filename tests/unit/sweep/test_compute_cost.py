@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
+from support.fakes import ENGINE, FakeBackend, plan, tokenized_task
 
 from icl_bench.models.architecture import Architecture
 from icl_bench.models.attention_patterns import FULL, parse
 from icl_bench.prompts.encoding import PromptSet
+from icl_bench.results.reading import finished_cells
+from icl_bench.results.store import Store
 from icl_bench.sweep.compute_cost import ComputeCost, PromptLayout, cache_bytes, cost_of, flops
+from icl_bench.sweep.runner import Runner
 
 SHAPE = Architecture(parameters=1000, heads_width=8, windows=(None, 4), key_width=5)
 GLOBAL = Architecture(parameters=1000, heads_width=8, windows=(None,), key_width=5)
@@ -43,6 +48,21 @@ def test_shared_demonstrations_are_read_once_and_queries_behind_them():
     assert found.prefix_flops == read(0, 10)
     assert found.query_flops == (one + two) / 2
     assert found.whole_flops == read(0, 10) + (one + two) / 2
+
+
+def test_scoring_all_labels_takes_the_tokens_of_all_labels(tmp_path: Path):
+    """Each beginning of a label once, however many labels begin so; nothing follows an end."""
+    made = plan(tmp_path / "task", "2", draws=1, scoring="exact")
+    task = made.task
+    ids = [tuple(found) for found in task.encoder.answers(task.data.labels)]
+    beginnings = {label[:n] for label in ids for n in range(1, len(label))}
+    assert task.scored_tokens(task.data.test) == len(beginnings) > 3
+    Runner(made, Store(tmp_path / "results"), ENGINE, FakeBackend, shape=lambda: GLOBAL).run()
+    ((_, meta),) = finished_cells(tmp_path / "results")
+    (cell,) = made.cells
+    expected = cost_of(cell.prompt_layout, GLOBAL, len(beginnings), "float32")
+    assert meta["work"] == expected.as_json()
+    assert tokenized_task(tmp_path / "task").scored_tokens(task.data.test) is None
 
 
 def test_equal_lengths_count_as_often_as_they_are_there():
