@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -70,10 +71,13 @@ def _table(part: pd.DataFrame, there: list[str], first: str) -> Any:
     for title in ("k", "draws", f"{score}\n%", "95%\ninterval", *(SHOWN[n][0] for n in there)):
         found.add_column(title, justify="right")
     found.add_column(f"by {first}")
-    for found_row in part.to_dict("records"):
-        row = {str(name): value for name, value in found_row.items()}
+    rows = [{str(name): value for name, value in row.items()} for row in part.to_dict("records")]
+    alike = Counter((_name(row), row["k"]) for row in rows)
+    for row in rows:
+        name = _name(row)
+        told = f"{name}, variant {row['variant']}" if alike[name, row["k"]] > 1 else name
         found.add_row(
-            _name(row), f"{row['k']:,}", f"{row['draws']}", percent(row["score"]),
+            told, f"{row['k']:,}", f"{row['draws']}", percent(row["score"]),
             f"{percent(row['ci_low'])} – {percent(row['ci_high'])}",
             *(_amount(row[name] / SHOWN[name][1]) for name in there),
             row[f"verdict_{first}"] or DASH,

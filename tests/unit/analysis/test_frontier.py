@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -301,6 +302,13 @@ def test_the_command_prints_every_point(tmp_path: Path, capsys: pytest.CaptureFi
     told = said("--frontier", "--queries", "50", "--price", prices)
     assert "for 50 queries" in told
     assert told.count("bm25") == told.count("random") == 2
+    assert "variant" not in told
+    again = fakes.plan(tmp_path / "task", "4", draws=2, scoring="exact")
+    fakes.runner(again, tmp_path / "results", fakes.FakeBackend()).run()
+    told_apart = said("--frontier").count("random, variant")
+    shutil.rmtree(tmp_path / "results")
+    fakes.runner(made, tmp_path / "results", fakes.FakeBackend()).run()
+    assert told_apart == 2, "two ways to score at k=4"
     table = json.loads(said("--frontier", "--price", prices, "--json"))
     assert (table["queries"], table["prices"]["cached"]) == (1000, 0.1)
     assert len(table["frontier"]) == 4
