@@ -11,10 +11,11 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
+from icl_bench import __version__
 from icl_bench.cli.commands import (
     adapt,
     check,
@@ -56,11 +57,28 @@ app = typer.Typer(
     name="icl-bench",
     help="Measure what many demonstrations in a language model's prompt are worth.\n\n"
     "Start with: icl-bench run --task stdlib --model gemma3-270m --k 1,10,100 --draws 1",
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"icl-bench {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _program(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    del version
 
 
 app.command("run")(run.run)
@@ -130,8 +148,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command = error.ctx.command_path if error.ctx else "icl-bench"
         said = one_line(error.format_message()).rstrip(".")
         code = _say(f"error: {said}; see {command} --help", 2)
-    except (BrokenPipeError, SystemExit):  # rich and click exit, with 1, where a pipe is closed
-        drop_the_rest()
+    except (BrokenPipeError, SystemExit) as ended:
+        if isinstance(ended, SystemExit) and not ended.code:
+            sys.exit(0)  # a shell has been told how to complete a line
+        drop_the_rest()  # rich and click exit, with 1, where a pipe is closed
         code = CLOSED
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED

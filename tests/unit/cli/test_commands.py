@@ -19,6 +19,7 @@ from support.fakes import FREE_TEXT, write_rows, write_task
 from support.models import llama_tokenizer, save_tiny_model, tiny_config
 from transformers.utils import logging
 
+from icl_bench import __version__
 from icl_bench.backends.transformers import TransformersBackend
 from icl_bench.cli import main
 from icl_bench.cli.output.progress import Display
@@ -299,6 +300,22 @@ def test_the_unconstrained_share_of_invalid_answers_is_in_the_table(
     table = icl("summary").out
     assert "setting 1: scoring=" in table
     assert "scoring=unconstrained" in table
+
+
+def test_the_version_is_that_of_the_package(icl: Run):
+    assert icl("--version").out.strip() == f"icl-bench {__version__}"
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"), [("icl-bench su", "summary"), ("icl-bench summary --fr", "--frontier")]
+)
+def test_shells_are_told_how_a_line_goes_on(words: str, meant: str):
+    asked = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    done = subprocess.run(
+        [Path(sys.executable).with_name("icl-bench")], capture_output=True, text=True, check=False,
+        env={**os.environ, **asked, "_ICL_BENCH_COMPLETE": "complete_bash"},
+    )  # fmt: skip
+    assert (done.stdout.split(), done.stderr, done.returncode) == ([meant], "", 0)
 
 
 def test_tasks_and_models_are_listed(icl: Run):
