@@ -54,10 +54,6 @@ UNITS = {"tokens": "computed_tokens", "seconds": "seconds", "operations": "opera
 """How a budget is written -> the column that it limits."""
 
 
-CALLED = {"computed_tokens": "computed tokens", "seconds": "seconds", "operations": "operations",
-          "money": "money"}  # fmt: skip
-
-
 OF_QUERIES = ("operations", "money")
 """Columns that there are only where it is said how many queries share what is computed once."""
 
@@ -150,11 +146,8 @@ class Budget:
             return cls(queries=queries, prices=prices)
         unit, _, number = text.partition("=")
         if unit in UNITS:
-            found = None
             with suppress(ValueError):
-                found = float(number)
-            if found is not None:
-                return cls(**{unit: found}, queries=queries, prices=prices)
+                return cls(**{unit: float(number)}, queries=queries, prices=prices)
         raise UserError(
             f"--advice {plain(text[:40])}: a budget per query is written tokens=2000, seconds=0.5 "
             "or any, and with --queries operations=10 (GFLOP) or money=0.001"
@@ -503,7 +496,7 @@ def _said(part: pd.DataFrame, budget: Budget, margin: float) -> Iterator[str]:
         if number:
             yield f"{counted(number, 'point')} left out: {why}"
     if unknown:
-        what = CALLED[budget.cost]
+        what = budget.cost.replace("_", " ")
         yield f"{counted(unknown, 'point')} left out: their {what} are not known"
 
 

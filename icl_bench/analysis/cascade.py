@@ -7,14 +7,14 @@ k: what an own number of demonstrations for each query would have brought, and t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from icl_bench.analysis.columns import POINT, TERA, Column
 from icl_bench.analysis.finding import Finding, Printed, Section
-from icl_bench.analysis.query_cost import MEASURES, query_costs
+from icl_bench.analysis.query_cost import MEASURES, QueryCosts, query_costs
 from icl_bench.analysis.statistics.contrast import contrast, judge
 from icl_bench.analysis.statistics.gaps import Layout
 from icl_bench.analysis.statistics.grid import Grid, common_rows, grids
@@ -188,21 +188,30 @@ def cascades(predictions: pd.DataFrame, costs: pd.DataFrame, seed: int = 0) -> p
     """
     import pandas as pd
 
-    rows = [
-        {**ladder.setting, **row, "left_out": ladder.left_out}
-        for ladder in ladders(predictions, costs)
-        for row in _rows(ladder.rungs, seed)
-    ]
+    rows: list[dict[str, Any]] = []
+    if predictions.reindex(columns=["margin"])["margin"].notna().any():
+        keys, found = grids(predictions, POINT)
+        keys = keys.astype(dict.fromkeys(SETTING, object))
+        paid = keys.merge(costs.astype(dict.fromkeys(SETTING, object)), on=POINT, how="left")
+        rows = [
+            {**ladder.setting, **row, "left_out": ladder.left_out}
+            for ladder in ladders(predictions, keys, found, query_costs(paid, None))
+            for row in _rows(ladder.rungs, seed)
+        ]
     table = pd.DataFrame(rows, columns=[*SETTING, *CASCADE])
     for _, part in table[table["rule"] == "chosen"].groupby(["task", "model"], observed=True):
         table.loc[part.index, "p_holm"] = holm(part["p"].to_numpy(dtype=float))
     return table
 
 
-def ladders(predictions: pd.DataFrame, costs: pd.DataFrame) -> Iterator[Ladder]:
+def ladders(
+    predictions: pd.DataFrame, keys: pd.DataFrame, found: Sequence[Grid], paid: QueryCosts
+) -> Iterator[Ladder]:
     """The curves with probabilities of the same draws and test examples at two k or more.
 
-    Trained classifiers are no rungs: their number of examples is not one of demonstrations.
+    ``keys`` and ``found`` are the predictions' points (:func:`grids` by ``POINT``), ``paid`` what
+    each takes. Trained classifiers are no rungs: their number of examples is not one of
+    demonstrations.
     """
     names = ["correct", "margin", "label_mass", "prompt_tokens", "cached_tokens"]
     values = predictions.reindex(columns=names).to_numpy(dtype=float)
@@ -211,11 +220,8 @@ def ladders(predictions: pd.DataFrame, costs: pd.DataFrame) -> Iterator[Ladder]:
     usable &= ~predictions["select"].astype(str).isin(BASELINES).to_numpy()
     if not usable.any():
         return
-    keys, found = grids(predictions, POINT)
-    keys = keys.astype(dict.fromkeys(SETTING, object))
     found = [point.of_rows(usable) for point in found]
-    there = keys.merge(costs.astype(dict.fromkeys(SETTING, object)), on=POINT, how="left")
-    flops = query_costs(there, None).each[:, MEASURES.index("operations")]
+    flops = paid.each[:, MEASURES.index("operations")]
     have = keys[[len(point.draws) > 0 for point in found]]
     for names_of, part in have.groupby(SETTING, sort=False):
         places = part.index.to_numpy()[np.argsort(part["k"].to_numpy())]

@@ -8,7 +8,7 @@ number of queries. A point is dominated where another scores at least as much an
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import compress, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -132,8 +132,9 @@ def frontier(
     scores = keys.merge(curves(kept), on=POINT, how="left").assign(cascade=None)
     paid = query_costs(keys.merge(_as_text(costs), on=POINT, how="left"), prices)
     column = kept["score"].to_numpy(dtype=float)
+    added = list(_cascades(ladders(kept, keys, found, paid), column, paid, seed))
     found = [point.joined() for point in found]
-    for point in _cascades(kept, costs, column, paid, seed):
+    for point in added:
         metric = scores.loc[point.last, "metric"]
         scores.loc[len(scores)] = pd.Series({**point.row, "metric": metric})
         found.append(point.grid)
@@ -177,10 +178,10 @@ class _Cascade(NamedTuple):
 
 
 def _cascades(
-    kept: pd.DataFrame, costs: pd.DataFrame, column: np.ndarray, paid: QueryCosts, seed: int
+    found: Iterable[Ladder], column: np.ndarray, paid: QueryCosts, seed: int
 ) -> Iterator[_Cascade]:
     """The cascades of each curve with probabilities, as points."""
-    for ladder in ladders(kept, costs):
+    for ladder in found:
         rungs = ladder.rungs
         ways = [("chosen", crossed(rungs, halving(seed))[2])]
         ways += [(f"{threshold:g}", outcome(rungs, threshold)) for threshold in FIXED]

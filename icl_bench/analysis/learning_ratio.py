@@ -51,10 +51,10 @@ def learning_ratio(
     """
     import pandas as pd
 
-    frame = scored(predictions).reset_index(drop=True)
-    of_task = metrics(frame)
-    keys, found = grids(frame[frame["score"].notna()], POINT)
+    frame = scored(predictions)
     frame = frame[frame["score"].notna()]
+    of_task = metrics(frame)
+    keys, found = grids(frame, POINT)
     scores = frame["score"].to_numpy(dtype=float)
     names = keys.astype(dict.fromkeys(SETTING, object)).itertuples(index=False)
     places = {tuple(key): place for place, key in enumerate(names)}

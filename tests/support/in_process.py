@@ -40,6 +40,13 @@ def run_command(*words: object, output: str = "utf-8") -> Ended:
     raise AssertionError("the command line exits by itself")
 
 
+def said(*words: object, code: int = 0) -> str:
+    """What a command that ends with this code prints: on standard error where it is not 0."""
+    ended = run_command(*words)
+    assert ended.code == code, ended.err
+    return ended.err if code else ended.out
+
+
 @contextmanager
 def _output(kind: str, said: io.BytesIO) -> Iterator[TextIO]:
     if kind not in ("full", "closed"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import combinations
 from typing import Annotated
 
 import typer
@@ -144,13 +143,12 @@ def summary(
     from icl_bench.demonstrations.selector_spec import cautions
     from icl_bench.errors import UserError
 
+    instead = {"--frontier": frontier, "--advice": advice is not None}
     of_tables = {"--base-model": base is not None, "--cost": cost, "--cascade": cascade,
                  "--forecast": forecast}  # fmt: skip
-    alone = {"--frontier": frontier, "--advice": advice is not None}
-    for first, second in combinations([*(n for n in alone if alone[n]),
-                                       *(n for n in of_tables if of_tables[n])], 2):  # fmt: skip
-        if first in alone:
-            raise UserError(f"{first}: prints its own table instead; run {second} by itself")
+    first, *others = [name for name, given in {**instead, **of_tables}.items() if given] or [""]
+    if first in instead and others:
+        raise UserError(f"{first}: prints its own table instead; run {others[0]} by itself")
     if not frontier and advice is None and (queries is not None or price is not None):
         option = "--price" if queries is None else "--queries"
         raise UserError(f"{option}: goes with --frontier or --advice")

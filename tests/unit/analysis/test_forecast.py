@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import multivariate_normal
-from support import fakes
+from support import fakes, in_process
 from support.predictions import frame, scored
 
 from icl_bench.analysis.forecast import check_wanted, forecast
@@ -21,7 +22,6 @@ from icl_bench.analysis.statistics.saturating import (
     Curves,
     likely_curves,
 )
-from icl_bench.cli import main
 from icl_bench.errors import UserError
 
 KS = (1, 4, 16, 64, 256)
@@ -162,19 +162,11 @@ def test_wanted_is_a_share_in_percent(percents: float):
     assert check_wanted(85) == 0.85
 
 
-def test_the_command_prints_forecasts_where_they_are_asked_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_the_command_prints_forecasts_where_they_are_asked_for(tmp_path: Path):
     made = fakes.plan(tmp_path / "task", "1,2,4,8", draws=2)
     fakes.runner(made, tmp_path / "results", fakes.FakeBackend()).run()
 
-    def said(*words: str, code: int | None = None) -> str:
-        with pytest.raises(SystemExit) as ended:
-            main(["summary", "--results", str(tmp_path / "results"), *words])
-        assert ended.value.code in ((None, 0) if code is None else (code,))
-        out = capsys.readouterr()
-        return out.err if code else out.out
-
+    said = partial(in_process.said, "summary", "--results", tmp_path / "results")
     assert "forecast" not in said()
     assert "forecast: what more demonstrations would bring" in said("--forecast")
     (first, *_) = json.loads(said("--json", "--wanted", "60"))["forecast"]

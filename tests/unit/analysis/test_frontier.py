@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import fakes
+from support import fakes, in_process
 from support.predictions import AXES, frame, scored
 
 from icl_bench.analysis.advice import Budget, advise
@@ -30,7 +31,6 @@ from icl_bench.analysis.frontier import (
     resampled,
 )
 from icl_bench.analysis.query_cost import MEASURES, Prices, query_costs
-from icl_bench.cli import main
 from icl_bench.errors import UserError
 from icl_bench.results.reading import read_some
 
@@ -287,17 +287,11 @@ def test_prices_that_are_wrong_are_named(text: str, said: str):
     assert Prices.parse(" input=1, cached=0 ,output=2.5") == Prices(1, 0, 2.5)
 
 
-def test_the_command_prints_every_point(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_the_command_prints_every_point(tmp_path: Path):
     made = fakes.plan(tmp_path / "task", "1,4", draws=2, selects=["random", "bm25"])
     fakes.runner(made, tmp_path / "results", fakes.FakeBackend()).run()
 
-    def said(*words: str, code: int | None = None) -> str:
-        with pytest.raises(SystemExit) as ended:
-            main(["summary", "--results", str(tmp_path / "results"), *words])
-        assert ended.value.code in ((None, 0) if code is None else (code,))
-        out = capsys.readouterr()
-        return out.err if code else out.out
-
+    said = partial(in_process.said, "summary", "--results", tmp_path / "results")
     prices = "input=1,cached=0.1,output=2"
     told = said("--frontier", "--queries", "50", "--price", prices)
     assert "for 50 queries" in told
