@@ -18,6 +18,8 @@ LM_EVAL_VENV := .venv-lm-eval
 LM_EVAL_READY := $(LM_EVAL_VENV)/.ready
 # what is imported is compiled then; pip would compile all of some 20,000 files first
 PIP_OPTIONS := --quiet --disable-pip-version-check --no-compile
+# where this is set, as in some containers, every program would compile all that it imports again
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-vllm test-lm-eval fuzz soak lint check mutants gpu-check clean
 
@@ -38,8 +40,9 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations=10
 
+# an engine starts on one core, whatever there is: two at a time, one thread each, in some 14 GiB
 test-vllm: $(VLLM_READY)
-	$(VLLM_VENV)/bin/python -m pytest tests/on_vllm --durations=10
+	$(VLLM_VENV)/bin/python -m pytest tests/on_vllm -n auto --maxprocesses 2 --dist loadfile --no-loadscope-reorder --durations=10
 
 test-lm-eval: $(READY) $(LM_EVAL_READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/on_lm_eval --durations=3

@@ -10,5 +10,12 @@ class UserError(Exception):
     """
 
 
+class ChoiceError(UserError):
+    """So many demonstrations cannot be chosen so; other numbers, and other ways to choose, may be.
+
+    What is asked for beside it goes on; where nothing is, it is bad usage like any other.
+    """
+
+
 class CellError(Exception):
     """One cell cannot be computed; its reason is stored and the other cells go on."""

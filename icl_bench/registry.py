@@ -199,6 +199,7 @@ FINDINGS = Registry("finding", "icl_bench.findings", {
     "adaptation_points": "icl_bench.analysis.adaptation:ADAPTATION_POINTS",
     "adaptation_course": "icl_bench.analysis.adaptation:ADAPTATION_COURSE",
     "study_points": "icl_bench.analysis.studies:STUDY_POINTS",
+    "provenance": "icl_bench.analysis.provenance:PROVENANCE",
 })  # fmt: skip
 """Names of the tables of findings, in the order of the JSON ->
 :class:`icl_bench.analysis.finding.Finding`."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
+import functools
 import gzip
 import hashlib
 import io
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -75,8 +76,9 @@ _SEAL = b"\xffICL-BENCH SHA256"
 """Begins with what no UTF-8 text has, so that it stands in no name or value."""
 
 
-def parquet_table(raw: bytes) -> pa.Table:
-    """The table in a Parquet file, every value checked. Raises what pyarrow raises.
+def parquet_table(raw: bytes, columns: Collection[str] | None = None) -> pa.Table:
+    """The table in a Parquet file, or these of its columns, every value checked; of some columns
+    texts are numbers of dictionaries. Raises what pyarrow raises.
 
     A file of :func:`parquet_bytes` is checked for any byte that has changed. Read in this thread
     alone: pyarrow's others may give memory back to Python when it has begun to end, and then the
@@ -86,10 +88,41 @@ def parquet_table(raw: bytes) -> pa.Table:
     import pyarrow.parquet as pq
 
     _check_seal(raw)
-    with pq.ParquetFile(pa.BufferReader(raw), pre_buffer=False) as file:  # it is in memory
-        table = file.read(use_threads=False)
+    source, texts = pa.BufferReader(raw), None  # it is in memory
+    wanted = None
+    if columns is not None:
+        wanted = [f.name for f in pq.read_schema(source) if f.name in columns]
+        texts = wanted  # millions of texts take longer to write out than all the rest
+    with pq.ParquetFile(source, read_dictionary=texts, pre_buffer=False) as file:
+        table = file.read(wanted, use_threads=False)
     table.validate(full=True)
     return table
+
+
+def parquet_rows(raw: bytes, wanted: Mapping[str, str]) -> pa.Table:
+    """The first rows in a Parquet file with these texts in these columns that stand together.
+
+    Of many rows only the group that holds them is read whole. Raises what pyarrow raises.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    _check_seal(raw)
+    with pq.ParquetFile(pa.BufferReader(raw), pre_buffer=False) as file:
+        schema = file.schema_arrow
+    texts = [f.name for f in schema if pa.types.is_string(f.type)]
+    # texts stay numbers of a dictionary: to write out millions takes longer than all the rest
+    with pq.ParquetFile(pa.BufferReader(raw), read_dictionary=texts, pre_buffer=False) as file:
+        for group in range(file.num_row_groups):
+            keys = file.read_row_group(group, list(wanted), use_threads=False)
+            same = [pc.equal(keys[name].cast(pa.string()), text) for name, text in wanted.items()]
+            place = pc.index(functools.reduce(pc.and_, same), True).as_py()
+            if place >= 0:
+                table = file.read_row_group(group, use_threads=False).slice(place, 1)
+                table.validate(full=True)
+                return table.cast(pa.schema(list(schema)))
+    return schema.empty_table()
 
 
 def data_frame(table: pa.Table) -> pd.DataFrame:

@@ -42,7 +42,7 @@ def rounded(value: float, digits: int, sign: str = "") -> str:
 
     The number is taken as the decimal that one would work out by hand (its first 12 digits): 6.25
     is 6.2, and 0.35 is 0.4, though the nearest float is a little below it. Terminal, Markdown and
-    page all round by this rule; the page's own program has it too (``rounded`` in ``page.js``).
+    page all round by this rule; the page's own program has it too, in ``base.js``.
     """
     if not math.isfinite(value):
         return f"{value:{sign}}"

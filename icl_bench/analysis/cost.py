@@ -174,8 +174,8 @@ COST = Finding(
         "task model select order k prompt_tokens cached_tokens seconds query_flops whole_flops "
         "training_seconds training_flops",
         columns_here=(
-            Column("query_flops", "GFLOP,\ncached", "number", unit=1e9),
-            Column("whole_flops", "GFLOP,\nnot", "number", unit=1e9),
+            Column("query_flops", "GFLOP, cached", "number", unit=1e9),
+            Column("whole_flops", "GFLOP, not cached", "number", unit=1e9),
         ),
         option="cost",
     ),

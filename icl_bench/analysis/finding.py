@@ -96,7 +96,7 @@ class Printed:
     """Which rows are printed, and of what."""
     columns_here: tuple[Column, ...] = ()
     """Columns that mean something else in these rows than in the table."""
-    option: Literal["", "cost", "cascade", "forecast"] = ""
+    option: Literal["", "cost", "cascade", "forecast", "provenance"] = ""
     """The option of ``summary`` that has to ask for it."""
     place: int = 0
     """The smallest number comes first; of equals, as they are in the registry."""

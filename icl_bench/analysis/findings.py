@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -26,8 +26,8 @@ class Findings:
     """Tidy tables of one results folder, each an attribute: ``found.retrieval_gain``.
 
     The names are those of :data:`icl_bench.registry.FINDINGS`; what makes a table describes it.
-    Every table but ``teaching``, ``taught`` and ``truncated_answers`` is of unperturbed
-    demonstrations.
+    Every table but ``teaching``, ``taught``, ``truncated_answers`` and ``provenance`` is of
+    unperturbed demonstrations.
     """
 
     context: Context
@@ -53,6 +53,15 @@ class Findings:
             settings=settings_of(context.facts, context.table("curves"), context.table("taught")),
             failed=context.stored.failed,
         )
+
+    def work_out(self, names: Collection[str], say: Callable[[str], None]) -> None:
+        """Make the tables of these names, telling ``say`` how many are made.
+
+        Each is made where it is asked for anyhow: this is for who wants to know of it.
+        """
+        for number, name in enumerate(names, 1):
+            say(f"working out findings: {number} of {len(names)}, {name.replace('_', ' ')}")
+            self.context.table(name)
 
     def tables(self) -> Iterator[tuple[str, pd.DataFrame]]:
         """Every table with its name."""

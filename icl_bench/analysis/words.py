@@ -16,6 +16,10 @@ UNPERTURBED = "unperturbed"
 """What demonstrations are called that are shown as they are."""
 
 
+USUAL_ORDERS = ("drawn", "relevance")
+"""Those that need no mention: of random selection, and of retrieval."""
+
+
 MORE_DRAWS = {1: 3, 2: 5}
 """Draws of a comparison -> how many to try where it tells nothing apart."""
 
@@ -131,8 +135,10 @@ def outlying(table: pd.DataFrame) -> list[str]:
         for row in table[table[name].notna()].to_dict("records"):
             where = "of the base " if name.startswith("base") else ""
             way = row.get(select, row["select"])
+            order = row.get(select.replace("select", "order"), row.get("order"))
+            said = "" if order is None or order in USUAL_ORDERS else f", {order}"
             found.append(
-                f"outlying {where}({row['task']}, {row['model']}, {way}, k={row['k']:,}): "
+                f"outlying {where}({row['task']}, {row['model']}, {way}{said}, k={row['k']:,}): "
                 f"draw {row[name]}"
             )
     if len(found) > MOST_OUTLYING:

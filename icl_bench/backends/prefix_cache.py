@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from icl_bench.backends.attention_steps import Extend, View
-from icl_bench.backends.device_memory import out_of_memory, release
+from icl_bench.backends.device_memory import give_back, out_of_memory, release
 from icl_bench.backends.interface import Counters
 from icl_bench.backends.kv_cache import Prefix
 from icl_bench.backends.loaded_model import LoadedModel
@@ -64,6 +64,7 @@ class PrefixCache:
                 # room for later cells must not cost this one
                 self._reserves, self.chunk_tokens = False, chunk_tokens
                 self.drop()
+                release(self.model.device)
         self.prefix.reserve(len(prefix))
         self.read(prefix[len(self._ids) :])
 
@@ -75,10 +76,10 @@ class PrefixCache:
         return mine.spans == view.spans and view.layout.begins(mine.layout, len(self._ids))
 
     def drop(self) -> None:
-        """Forget the prefix and give its memory back."""
+        """Forget the prefix and give its memory back; nothing holds it in a circle."""
         self.prefix, self._ids = Prefix(), ()
         self._kept = self.prefix.mark()
-        release(self.model.device)
+        give_back(self.model.device)
 
     def read(self, ids: Ids, each: Callable[[Tensor], None] = lambda _: None) -> None:
         """Compute more tokens of the prefix, a chunk a call; smaller chunks if memory is short.

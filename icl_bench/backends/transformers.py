@@ -403,6 +403,7 @@ class TransformersBackend:
                 raise
             reason = memory_reason(error, tokens)
         self.cache.drop()
+        release(self.model.device)
         raise CellError(reason)
 
 

@@ -33,6 +33,7 @@ from icl_bench.cli.commands import (
     summary,
     tasks,
     train_vectors,
+    view,
 )
 from icl_bench.cli.output.terminal import drop_the_rest, prepare_output, refuse_unwritable
 from icl_bench.errors import UserError
@@ -121,6 +122,9 @@ app.command("check")(check.check)
 
 
 app.command("report")(report.report)
+
+
+app.command("view")(view.view)
 
 
 app.command("tasks")(tasks.tasks)

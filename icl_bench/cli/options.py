@@ -18,6 +18,8 @@ from typing import (
 
 import typer
 
+from icl_bench.wording import short
+
 if TYPE_CHECKING:
     from icl_bench.studies.cluster import ClusterSpec
     from icl_bench.sweep.run_spec import RunSpec
@@ -183,10 +185,17 @@ OutFolder = Annotated[
 ]
 
 
+def _of_64_bits(seed: int) -> int:
+    """A check of its own: the range of an option is in its help, and this one is no help."""
+    if not -(2**63) <= seed < 2**63:
+        raise typer.BadParameter(f"{short(seed)} is not a whole number of 64 bits")
+    return seed
+
+
 Seed = Annotated[
     int,
     typer.Option(
-        "--seed", metavar="N", min=-(2**63), max=2**63 - 1, help="Names the random permutations."
+        "--seed", metavar="N", callback=_of_64_bits, help="Names the random permutations."
     ),
 ]
 

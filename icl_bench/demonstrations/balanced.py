@@ -10,7 +10,7 @@ from itertools import count
 import numpy as np
 
 from icl_bench.demonstrations.interface import Pool, SharedSelector
-from icl_bench.errors import UserError
+from icl_bench.errors import ChoiceError, UserError
 from icl_bench.wording import short
 
 
@@ -41,13 +41,13 @@ def balanced(
     labels that ``rng`` draws for that round; a last round that is not whole is the remainder. So
     the choice for k begins the choice for every larger k, with a generator of the same seed.
 
-    Raises ``UserError`` where k asks for more of a label than the pool has.
+    Raises ``ChoiceError`` where k asks for more of a label than the pool has.
     """
     order, scarce = _rounds(draw, labels, rng)
     if k > len(order):
         there = sum(labels[i] == scarce for i in draw)
         most = there * len(set(labels))  # of a remainder, another draw may have less
-        raise UserError(
+        raise ChoiceError(
             f"--select balanced: {k:,} demonstrations need more than the {there:,} examples in the "
             f"pool of label {short(scarce)}; "
             + (f"at most {most:,} can be balanced" if most else "it cannot be balanced")
@@ -63,7 +63,7 @@ def largest(draw: np.ndarray, labels: Sequence[str], rng: np.random.Generator) -
 def shots_per_label(each: int, draw: np.ndarray, labels: Sequence[str]) -> int:
     """The k of ``--per-label each``: so many demonstrations of every label of the train rows.
 
-    Raises ``UserError`` where it is no number from 1 up, or a label has fewer in the pool.
+    Raises ``ChoiceError`` where it is no number from 1 up, or a label has fewer in the pool.
     """
     if each < 1:
         raise UserError(f"--per-label {each}: must be at least 1")
@@ -73,7 +73,7 @@ def shots_per_label(each: int, draw: np.ndarray, labels: Sequence[str]) -> int:
     if fewest < each:
         few = sum(number < each for number in there.values())
         others = f" (and {few - 1} more labels have too few)" if few > 1 else ""
-        raise UserError(
+        raise ChoiceError(
             f"--per-label {each:,}: label {short(label)} has {fewest:,} in the pool{others}; "
             + (f"ask for at most {fewest:,}" if fewest else "it cannot be balanced")
         )

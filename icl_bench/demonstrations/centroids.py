@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from icl_bench.demonstrations.interface import Pool, SharedSelector
-from icl_bench.errors import UserError
+from icl_bench.errors import ChoiceError, UserError
 from icl_bench.models.array_cache import kept
 from icl_bench.models.fingerprints import key_of
 
@@ -79,16 +79,16 @@ def nearest_to_centroids(
 
     The choice is kept in ``cache_dir``, where given: a k-means of 15,000 into 500 takes seconds.
 
-    Raises ``UserError`` where there are more centroids than examples or queries.
+    Raises ``ChoiceError`` where there are more centroids than examples or queries.
     """
     of = pool if queries is None else queries
     if k > len(pool):
-        raise UserError(
+        raise ChoiceError(
             f"--select centroids: {k:,} centroids are more than the pool's {len(pool):,} examples; "
             f"ask for k of at most {len(pool):,}"
         )
     if k > len(of):
-        raise UserError(
+        raise ChoiceError(
             f"--select centroids,of=queries: {k:,} centroids are more than the {len(of):,} queries "
             "to cluster; ask for a smaller k or for more queries (--test-size)"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from icl_bench.demonstrations.ranking import Ranking, nearest
-from icl_bench.errors import UserError
+from icl_bench.errors import ChoiceError
 
 
 def own_part(
@@ -18,7 +18,7 @@ def own_part(
     one is chosen, and none where a shared one is like it. Where fewer are related to the query than
     are wanted, the rest is drawn at random and stands first (see :func:`nearest`, also on ``rng``).
 
-    Raises ``UserError`` if the pool has too few different ones.
+    Raises ``ChoiceError`` if the pool has too few different ones.
     """
     different = int(alike.max()) + 1
     repeating = len(alike) - different
@@ -27,7 +27,7 @@ def own_part(
     others = ranked[~np.isin(alike[ranked], alike[shared])]
     _, first = np.unique(alike[others], return_index=True)
     if len(first) < count:
-        raise UserError(
+        raise ChoiceError(
             f"--select hybrid:{count}: at k={len(shared) + count:,} the pool has {len(first):,} "
             f"demonstrations that are not shown already, of {different:,} different ones; "
             f"ask for at most {different:,}"

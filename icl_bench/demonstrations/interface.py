@@ -87,8 +87,8 @@ class SharedSelector:
     def choose(self, pool: Pool, draw: int, k: int) -> np.ndarray:
         """Train indices of the k demonstrations of one draw, as selected: ``(k,)``.
 
-        What is random takes its generator from ``pool.rng(...)``. Raises ``UserError`` where there
-        are not enough.
+        What is random takes its generator from ``pool.rng(...)``. Raises ``ChoiceError`` where
+        there are not enough: this k is left out then, and others go on.
         """
         raise NotImplementedError
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from icl_bench.demonstrations.ranking import Ranking, nearest
-from icl_bench.errors import UserError
+from icl_bench.errors import ChoiceError
 from icl_bench.wording import short
 
 
@@ -32,7 +32,7 @@ def nearest_of_each(
     demonstrations, ``(pool,)`` both. Of those that are alike one is chosen, and none where one of
     ``shown``, which are places in the pool too, is like it. ``written`` is how it was asked for.
 
-    Raises ``UserError`` where a label has too few different ones.
+    Raises ``ChoiceError`` where a label has too few different ones.
     """
     ranked = nearest(ranking, len(labels), rng)
     others = ranked[~np.isin(alike[ranked], alike[shown])]
@@ -43,7 +43,7 @@ def nearest_of_each(
     if (there := int(found[few])) < each:
         less = f"ask for at most {there:,}" if there else "leave such labels out"
         unlike = " that are not shown already" if len(shown) else ""
-        raise UserError(
+        raise ChoiceError(
             f"--select {written}: label {short(names[few])} has {there:,} different examples in "
             f"the pool{unlike}; {less}"
         )

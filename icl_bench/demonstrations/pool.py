@@ -91,7 +91,7 @@ class DemonstrationPool:
     def shared(self, spec: SelectorSpec, draw: int, k: int) -> np.ndarray:
         """Train indices of k demonstrations that all queries share, as selected: ``(k,)``.
 
-        Raises ``UserError`` where a label has too few, or there are more centroids than examples.
+        Raises ``ChoiceError`` where a label has too few, or there are more centroids than rows.
         """
         assert spec.base is not None, f"{spec} shares nothing"
         return spec.base.choose(self, draw, k)
@@ -138,7 +138,7 @@ class DemonstrationPool:
         the shared: ``(test, labels * each)``, the most similar label first, and in it the most
         similar. ``shared`` are train indices too.
 
-        Raises ``UserError`` where a label has too few different ones.
+        Raises ``ChoiceError`` where a label has too few different ones.
         """
         assert spec.each is not None, f"{spec} does not go by labels"
         assert spec.by is not None, f"{spec} has nothing of the query's own"
@@ -156,7 +156,7 @@ class DemonstrationPool:
         """Train indices of those most similar to each test row that are like none of the shared,
         most similar last: ``(test, count)``. ``shared`` are train indices too.
 
-        Raises ``UserError`` where the pool has too few different ones.
+        Raises ``ChoiceError`` where the pool has too few different ones.
         """
         if spec.each is not None:
             return self.of_each_label(spec, draw, shared)[:, ::-1]

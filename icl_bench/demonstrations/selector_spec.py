@@ -9,7 +9,7 @@ from typing import Any
 
 from icl_bench.demonstrations.interface import NO_LABELS, Encoders, Retriever, SharedSelector
 from icl_bench.demonstrations.random import Random
-from icl_bench.errors import UserError
+from icl_bench.errors import ChoiceError, UserError
 from icl_bench.registry import SELECTORS
 from icl_bench.wording import comma_list, nearest, plain
 
@@ -162,14 +162,14 @@ class SelectorSpec:
     def own_count(self, k: int, labels: int) -> int:
         """How many of k demonstrations are the query's own, of a task with so many labels.
 
-        Raises ``UserError`` if that is more than k.
+        Raises ``ChoiceError`` if that is more than k.
         """
         if self.retrieves:
             return k
         own = self.fewest(labels)
         if own > k:
             of = f" ({self.each} of each of {labels:,} labels)" if self.each else ""
-            raise UserError(
+            raise ChoiceError(
                 f"--select {self}: k={k} has no room for {own:,} demonstrations of the query's "
                 f"own{of}; ask for k of {own:,} or more"
             )

@@ -1,21 +1,28 @@
-"""The report: one HTML page of all findings, and its charts as figures.
+"""The report: one HTML page of all findings, its charts as figures, and a server of both.
 
-Altair, Jinja2 and vl-convert come with the extra ``report``; without them every other part of the
-program works.
+Altair, Jinja2, vl-convert, Starlette and uvicorn come with the extra ``report``; without them every
+other part of the program works.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from icl_bench.errors import UserError
 from icl_bench.results.storage import Place
 from icl_bench.text_files import write_whole
 
-MODULES = {"altair", "jinja2", "markupsafe", "vl_convert"}
+if TYPE_CHECKING:
+    import socket
+
+    from icl_bench.report.viewer.folder import Folder
+
+MODULES = {"altair", "jinja2", "markupsafe", "vl_convert", "starlette", "uvicorn"}
 
 
 @dataclass(frozen=True)
@@ -42,33 +49,91 @@ def write_report(
     only: Mapping[str, str] | None = None,
     figures: Path | None = None,
     data_dir: Path | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Written:
     """Write the page of a results folder, or of what in it has these values (task, model).
 
-    ``figures`` is a folder for the charts as files; ``data_dir`` is where prompts are rebuilt from.
-    Raises ``UserError`` where there are no results, a file cannot be written, or a library of the
-    extra ``report`` is missing.
+    ``figures`` is a folder for the charts as files; ``data_dir`` is where prompts are rebuilt from;
+    ``say`` is told how far it is. Raises ``UserError`` where there are no results, a file cannot be
+    written, or a library of the extra ``report`` is missing.
     """
-    try:
+    with _libraries("report"):
         from icl_bench.report.build import make_report
         from icl_bench.report.figures import prepare, write_figures
         from icl_bench.report.page import page
+    _check(out)
+    _check_data(data_dir)
+    if figures is not None:
+        prepare(figures)
+    made = make_report(results, only, data_dir, say=say)
+    say("writing the page")
+    content = page(made).encode()
+    _write(out, content)
+    if figures is not None:
+        say("drawing figures")
+    written = write_figures(made, figures) if figures is not None else []
+    return Written(out, len(content), tuple(written))
+
+
+@dataclass(frozen=True)
+class Viewer:
+    """A server that can be reached at its address, and answers once it serves."""
+
+    address: str
+    folder: Folder
+    listening: socket.socket
+
+    def serve(self) -> None:
+        """Answer until Ctrl-C."""
+        from icl_bench.report.viewer.server import serve
+
+        serve(self.folder, self.listening)
+
+
+@contextmanager
+def open_viewer(
+    results: Place,
+    port: int = 0,
+    *,
+    only: Mapping[str, str] | None = None,
+    data_dir: Path | None = None,
+) -> Iterator[Viewer]:
+    """Begin to read a results folder, or what in it has these values, for the page of a server.
+
+    ``port`` is one of 127.0.0.1, 0 for any that is free. Raises ``UserError`` where there is no
+    result, the port is taken, or a library of the extra ``report`` is missing.
+    """
+    with _libraries("viewer"):
+        import uvicorn  # noqa: F401 - asked for once the page is
+
+        from icl_bench.report.viewer.folder import Folder
+        from icl_bench.report.viewer.server import HOST, listen
+    _check_data(data_dir)
+    folder = Folder(results, dict(only or {}), data_dir)
+    folder.start()
+    try:
+        with listen(port) as listening:
+            yield Viewer(f"http://{HOST}:{listening.getsockname()[1]}/", folder, listening)
+    finally:
+        folder.stop()
+
+
+@contextmanager
+def _libraries(user: str) -> Iterator[None]:
+    """Say which library is missing, and what brings it."""
+    try:
+        yield
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in MODULES:
             raise
         raise UserError(
-            f"the report needs {error.name}, which is missing: pip install 'icl-bench[report]'"
+            f"the {user} needs {error.name}, which is missing: pip install 'icl-bench[report]'"
         ) from None
-    _check(out)
+
+
+def _check_data(data_dir: Path | None) -> None:
     if data_dir is not None and not data_dir.is_dir():
         raise UserError(f"the data folder {data_dir} is not there")
-    if figures is not None:
-        prepare(figures)
-    made = make_report(results, only, data_dir)
-    content = page(made).encode()
-    _write(out, content)
-    written = write_figures(made, figures) if figures is not None else []
-    return Written(out, len(content), tuple(written))
 
 
 def _check(out: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 from icl_bench.analysis.draws import is_drawn
 from icl_bench.analysis.findings import Findings, find
 from icl_bench.analysis.missing import in_words, not_at_random
+from icl_bench.analysis.summary import records
 from icl_bench.analysis.zero_shot import with_demonstrations
 from icl_bench.demonstrations.selector_spec import cautions
+from icl_bench.registry import FINDINGS
 from icl_bench.report.headlines import Headlines, headlines
+from icl_bench.report.matrix import Matrix, matrix
 from icl_bench.report.naming import Naming, unshuffled
 from icl_bench.report.prediction_sample import Sample, sample
 from icl_bench.report.sections.index import sections
@@ -39,6 +42,7 @@ class Report:
     models: Sequence[str]
     notes: Sequence[str]
     """What a reader has to know before believing a number."""
+    matrix: Matrix
     headlines: Sequence[Headlines]
     sections: Sequence[Section]
     missing: Sequence[Missing]
@@ -46,14 +50,22 @@ class Report:
     failed: Table | None
     settings: Mapping[str, str]
     """Variant -> what tells it apart, where a task and model have several."""
+    provenance: Sequence[Mapping[str, Any]] = ()
+    """What made each task, model and variant: rows of :mod:`icl_bench.analysis.provenance`."""
 
 
 def make_report(
-    results: Place, only: Mapping[str, str] | None = None, data_dir: Path | None = None
+    results: Place,
+    only: Mapping[str, str] | None = None,
+    data_dir: Path | None = None,
+    served: bool = False,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Report:
     """Make the report of a results folder, or what of it has these values (task, model).
 
-    ``data_dir`` is where prompts are rebuilt from. Raises ``UserError`` where there is nothing.
+    ``data_dir`` is where prompts are rebuilt from. Where it is ``served``, it has no sample: the
+    page asks its server for predictions. ``say`` is told how far it is. Raises ``UserError`` where
+    there is nothing.
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
@@ -64,6 +76,8 @@ def make_report(
     findings = find(
         stored, results=results, model=(only or {}).get("model"), task=(only or {}).get("task")
     )
+    findings.work_out([f.name for f in FINDINGS.values() if f.section], say)
+    say("drawing charts")
     naming = Naming.of(findings.summary)
     there, missing = sections(findings, naming)
     return Report(
@@ -71,13 +85,25 @@ def make_report(
         sorted(stored.predictions["task"].astype(str).unique()),
         sorted(stored.predictions["model"].astype(str).unique()),
         [*_notes(findings), *said],
+        matrix(findings, naming),
         headlines(findings, naming),
         there,
         missing,
-        sample(stored, naming, data_dir),
+        Sample.of_server(len(stored.predictions)) if served else sample(stored, naming, data_dir),
         _failed(findings),
         naming.settings,
+        records(findings.provenance),
     )
+
+
+def pending(tasks: Sequence[str], models: Sequence[str], predictions: int) -> Report:
+    """What a server shows of a folder while its findings are worked out."""
+    overview = "The results are being read."
+    if predictions:
+        overview = f"{counted(predictions, 'prediction')}; their findings are being worked out."
+    nothing = Matrix((), (), {})
+    sample = Sample.of_server(predictions)
+    return Report(overview, tasks, models, (), nothing, (), (), (), sample, None, {})
 
 
 def _overview(frame: pd.DataFrame) -> str:

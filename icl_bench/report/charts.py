@@ -1,8 +1,10 @@
 """Charts: a table of one panel in, an Altair chart out.
 
 A chart reads its rows from the data set ``rows`` and takes its colours from the page or figure that
-it stands in (:mod:`icl_bench.report.theme`). Its parameter ``hidden`` lists the series that are
-switched off; that of a chart of single points, ``point``, is the point to show.
+it stands in (:mod:`icl_bench.report.theme`); those of series are of the light ground, a page that
+is dark puts its own in their place. Its parameter ``hidden`` lists the series that are switched
+off, ``single`` the one that stands out (none where it is empty), and ``bands`` says whether
+intervals are shown as bands; that of a chart of single points, ``point``, is the point to show.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
-from icl_bench.report.theme import DASHES, SHAPES
+from icl_bench.report.theme import DASHES, LIGHT, SHAPES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,6 +33,10 @@ PERCENT, POINTS = ".1%", "+.1%"
 
 
 HEIGHT = 250
+
+
+MOST_BANDS = 3
+"""Curves up to which their bands are shown at first."""
 
 
 STRIP, ROW = 48, 34
@@ -51,6 +57,35 @@ class Look:
     """Whether there are points of k=0, too."""
     values: tuple[float, float] = (0.0, 1.0)
     """Limits of the vertical axis."""
+    slots: tuple[int, ...] = ()
+    """Which colour of the theme each series has; without, they go by turns. Series of one colour
+    differ in shape and dash."""
+
+    @property
+    def colours(self) -> tuple[int, ...]:
+        """The slot of each series."""
+        return self.slots or tuple(range(len(self.series)))
+
+    @property
+    def shapes(self) -> tuple[int, ...]:
+        """Which shape each series has: the next one with each further series of a colour."""
+        return tuple(slot + again for slot, again in zip(self.colours, self._again, strict=True))
+
+    @property
+    def dashes(self) -> tuple[int, ...]:
+        """Which dash each series has; with colours of selectors the first of each has none."""
+        return self._again if self.slots else self.colours
+
+    @property
+    def _again(self) -> tuple[int, ...]:
+        """How many series before each one have its colour."""
+        colours = self.colours
+        return tuple(colours[:place].count(slot) for place, slot in enumerate(colours))
+
+    @property
+    def bands(self) -> bool:
+        """Whether intervals are shown as bands at first: more than a few hide each other."""
+        return len(set(self.series) - set(self.hidden)) <= MOST_BANDS
 
 
 def tip(name: str, title: str, form: str | None = None) -> alt.Tooltip:
@@ -94,13 +129,15 @@ def _share_axis(title: str, look: Look) -> dict[str, Any]:
 
 
 def _color(look: Look) -> alt.Color:
-    return alt.Color("series:N", title=None, scale=alt.Scale(domain=list(look.series)))
+    colours = [LIGHT["series"][slot % len(LIGHT["series"])] for slot in look.colours]
+    scale = alt.Scale(domain=list(look.series), range=colours)
+    return alt.Color("series:N", title=None, scale=scale)
 
 
 def _marks(look: Look) -> tuple[alt.Color, alt.Shape, alt.StrokeDash]:
-    names, count = list(look.series), len(look.series)
-    shapes = [SHAPES[i % len(SHAPES)] for i in range(count)]
-    dashes = [list(DASHES[i % len(DASHES)]) for i in range(count)]
+    names = list(look.series)
+    shapes = [SHAPES[place % len(SHAPES)] for place in look.shapes]
+    dashes = [list(DASHES[place % len(DASHES)]) for place in look.dashes]
     return (
         _color(look),
         alt.Shape("series:N", title=None, scale=alt.Scale(domain=names, range=shapes)),
@@ -112,25 +149,54 @@ def _finished(
     layers: Sequence[alt.Chart],
     description: str,
     height: int = HEIGHT,
-    parameter: alt.Parameter | None = None,
+    parameters: Sequence[alt.Parameter] = (),
+    look: Look | None = None,
 ) -> alt.LayerChart:
-    """The layers as one chart, as wide as what it stands in."""
+    """The layers as one chart, as wide as what it stands in; with a ``look`` its series are
+    switched.
+    """
+    if look is not None:
+        layers = [_switched(layer) for layer in layers]
+        parameters = [*parameters, *_switches(look)]
     chart: alt.LayerChart = alt.LayerChart(layer=list(layers)).properties(
         width="container", height=height, description=description,
         autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
     )  # fmt: skip
-    return chart if parameter is None else chart.add_params(parameter)
+    return chart.add_params(*parameters) if parameters else chart
 
 
 def _point(point: str) -> alt.Parameter:
     return alt.param(name="point", value=point)
 
 
-def _hidden(look: Look) -> alt.Parameter:
-    return alt.param(name="hidden", value=list(look.hidden))
+def _switches(look: Look) -> list[alt.Parameter]:
+    """What a legend switches: series off, one out of all, bands."""
+    return [
+        alt.param(name="hidden", value=list(look.hidden)),
+        alt.param(name="single", value=""),
+        alt.param(name="bands", value=look.bands),
+    ]
+
+
+def _switched(layer: alt.Chart) -> alt.Chart:
+    """A layer whose series are faint where another one is singled out."""
+    if layer.encoding.color is alt.Undefined:
+        return layer
+    own: Any = layer.mark["opacity"] if isinstance(layer.mark, alt.MarkDef) else alt.Undefined
+    opacity = 1.0 if own is alt.Undefined else float(own)
+    faint = alt.when("single && datum.series != single").then(alt.value(opacity * FAINT))
+    found: alt.Chart = layer.encode(opacity=faint.otherwise(alt.value(opacity)))
+    return found
+
+
+FAINT = 0.13
+"""What is left of a mark's opacity where another series stands out."""
 
 
 SHOWN = "indexof(hidden, datum.series) < 0"
+
+
+BANDS = "bands || datum.series == single"
 
 
 OVER_SHOTS = "demonstrations k (log scale)"
@@ -157,7 +223,9 @@ def over_shots(
     y = alt.Y("value:Q", **axis)
     single = base.transform_filter("datum.alone")
     layers = [
-        base.mark_area(opacity=0.16).encode(alt.Y("low:Q", title=title), y2="high:Q"),
+        base.transform_filter(BANDS)
+        .mark_area(opacity=0.16)
+        .encode(alt.Y("low:Q", title=title), y2="high:Q"),
         single.mark_rule(strokeWidth=1.6).encode(alt.Y("low:Q", title=title), y2="high:Q"),
         base.mark_line(strokeWidth=1.8).encode(y, dash),
         base.mark_point(filled=True, size=52, opacity=1).encode(y, shape, tooltip=list(tips)),
@@ -167,7 +235,22 @@ def over_shots(
             alt.Y("floor:Q", title=title), tooltip=[tip("floor", "changed by chance", PERCENT)]
         )
         layers.append(floor.mark_tick(orient="horizontal", thickness=2, size=16))
-    return _finished(layers, description, parameter=_hidden(look))
+    return _finished([*layers, *_beyond(base, frame, look, y)], description, look=look)
+
+
+def _beyond(base: alt.Chart, frame: pd.DataFrame, look: Look, y: alt.Y) -> list[alt.Chart]:
+    """What points say that the axis ends before: their value, at its end."""
+    found = []
+    low, high = look.values
+    for where, arrow, offset, out in (
+        (f"datum.value > {high}", "▲", 13, frame["value"] > high),
+        (f"datum.value < {low}", "▼", -13, frame["value"] < low),
+    ):
+        if out.any():
+            said = f"'{arrow} ' + format(100 * datum.value, '.0f')"
+            named = base.transform_filter(where).transform_calculate(beyond=said)
+            found.append(named.mark_text(dy=offset).encode(y, alt.Text("beyond:N")))
+    return found
 
 
 def block_sizes(
@@ -203,7 +286,7 @@ def block_sizes(
             ),
         ],
         description,
-        parameter=_hidden(look),
+        look=look,
     )
 
 
@@ -222,9 +305,10 @@ def differences(
             base.mark_rule(strokeWidth=1.6).encode(alt.Y("low:Q", title=title), y2="high:Q"),
             base.mark_line(strokeWidth=1.2, opacity=0.6).encode(y, dash),
             base.mark_point(filled=True, size=60, opacity=1).encode(y, shape, tooltip=list(tips)),
+            *_beyond(base, frame, look, y),
         ],
         description,
-        parameter=_hidden(look),
+        look=look,
     )
 
 
@@ -281,7 +365,7 @@ def mistakes(frame: pd.DataFrame, point: str, description: str) -> alt.LayerChar
         ],
         description,
         ROW * rows,
-        _point(point),
+        [_point(point)],
     )  # fmt: skip
 
 
@@ -302,7 +386,7 @@ def against_gold(point: str, description: str) -> alt.LayerChart:
         tooltip=[tip("label", "label"), tip("gold", "right", PERCENT),
                  tip("predicted", "said", PERCENT)],
     )  # fmt: skip
-    return _finished([diagonal, points], description, parameter=_point(point))
+    return _finished([diagonal, points], description, parameters=[_point(point)])
 
 
 def reliability(point: str, description: str) -> alt.LayerChart:
@@ -323,7 +407,7 @@ def reliability(point: str, description: str) -> alt.LayerChart:
             base.mark_point(filled=True, size=60, opacity=1, style="one").encode(tooltip=tips),
         ],
         description,
-        parameter=_point(point),
+        parameters=[_point(point)],
     )  # fmt: skip
 
 
@@ -352,7 +436,7 @@ def by_bins(frame: pd.DataFrame, point: str, title: str, description: str) -> al
             ),
         ],
         description,
-        parameter=_point(point),
+        parameters=[_point(point)],
     )
 
 
@@ -378,7 +462,7 @@ def shares_of_context(frame: pd.DataFrame, look: Look, description: str) -> alt.
         ],
         description,
         ROW * frame["row"].nunique(),
-        _hidden(look),
+        look=look,
     )  # fmt: skip
 
 
@@ -402,12 +486,12 @@ def lengths(
     band = alt.Y("low:Q", title="perplexity (log scale)", scale=scale)
     return _finished(
         [
-            base.mark_area(opacity=0.1).encode(band, y2="high:Q"),
+            base.transform_filter(BANDS).mark_area(opacity=0.1).encode(band, y2="high:Q"),
             base.mark_line(strokeWidth=1.8).encode(y, dash),
             base.mark_point(filled=True, size=52, opacity=1).encode(y, shape, tooltip=list(tips)),
         ],
         description,
-        parameter=_hidden(look),
+        look=look,
     )
 
 
@@ -434,7 +518,7 @@ def over_steps(
             base.mark_point(filled=True, size=52, opacity=1).encode(y, shape, tooltip=list(tips)),
         ],
         description,
-        parameter=_hidden(look),
+        look=look,
     )
 
 
@@ -466,7 +550,7 @@ def cost(
             base.mark_point(filled=True, size=52, opacity=1).encode(y, shape, tooltip=tips),
         ],
         description,
-        parameter=_hidden(look),
+        look=look,
     )
 
 
@@ -512,7 +596,7 @@ def frontier(
     faint = base.transform_filter("datum.verdict == 'dominated'")
     unsure = base.transform_filter("datum.verdict == 'undecided'")
     sure = base.transform_filter("datum.verdict == 'on the frontier'")
-    shown = _finished(
+    return _finished(
         [
             every.transform_filter("datum.on").mark_line(
                 interpolate="step-after", strokeWidth=1.4, style="reference"
@@ -527,10 +611,9 @@ def frontier(
         ],
         description,
         height=2 * HEIGHT,
-        parameter=_point(point),
+        parameters=[_point(point)],
+        look=look,
     )  # fmt: skip
-    with_legend: alt.LayerChart = shown.add_params(_hidden(look))
-    return with_legend
 
 
 def break_even(frame: pd.DataFrame, look: Look, description: str) -> alt.LayerChart:
@@ -551,5 +634,5 @@ def break_even(frame: pd.DataFrame, look: Look, description: str) -> alt.LayerCh
             base.mark_point(filled=True, size=52, opacity=1).encode(y, shape, tooltip=tips),
         ],
         description,
-        parameter=_hidden(look),
+        look=look,
     )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import struct
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from xml.sax.saxutils import escape
 
 import vl_convert
 
+from icl_bench import __version__
 from icl_bench.errors import UserError
 from icl_bench.escaping import all_visible
 from icl_bench.report.build import Report
@@ -44,10 +49,12 @@ def write_figures(report: Report, folder: Path) -> list[Path]:
     for name, section, panel, choice in _named(report):
         spec = figure(panel, section.short, choice)
         svg = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE)
+        png = vl_convert.vegalite_to_png(spec, vl_version=VEGA_LITE, scale=PNG_SCALE)
+        made = provenance(report, panel)
         parts = {
-            "svg": svg.encode(),
+            "svg": svg_with(svg, made).encode(),
             "pdf": vl_convert.vegalite_to_pdf(spec, vl_version=VEGA_LITE),
-            "png": vl_convert.vegalite_to_png(spec, vl_version=VEGA_LITE, scale=PNG_SCALE),
+            "png": png_with(png, made),
         }
         for kind, content in parts.items():
             path = folder / f"{name}.{kind}"
@@ -57,6 +64,32 @@ def write_figures(report: Report, folder: Path) -> list[Path]:
                 raise UserError(f"{path}: cannot be written ({error.strerror})") from None
             written.append(path)
     return written
+
+
+def provenance(report: Report, panel: Panel) -> str:
+    """What made the predictions that a panel is of, as JSON: a row for each variant."""
+    about = {name: value for name, value in panel.about._asdict().items() if value}
+    rows = [row for row in report.provenance if about.items() <= row.items()]
+    return json.dumps({"icl-bench": __version__, "provenance": rows})  # no XML holds all characters
+
+
+def svg_with(svg: str, text: str) -> str:
+    """An SVG with a text in its element for metadata."""
+    head, end, rest = svg.partition(">")
+    return f"{head}{end}<metadata>{escape(text)}</metadata>{rest}"
+
+
+KEYWORD = b"icl-bench"
+"""What the text of a PNG is called."""
+
+
+def png_with(png: bytes, text: str) -> bytes:
+    """A PNG with a text in a chunk ``iTXt``, behind its header (PNG specification, 11.3.4.5)."""
+    data = KEYWORD + b"\0\0\0\0\0" + text.encode()
+    checked = b"iTXt" + data
+    chunk = struct.pack(">I", len(data)) + checked + struct.pack(">I", zlib.crc32(checked))
+    behind = 8 + 8 + 13 + 4  # the signature, and IHDR with its length, kind and checksum
+    return png[:behind] + chunk + png[behind:]
 
 
 def figure(panel: Panel, about: str = "", choice: Choice | None = None) -> dict[str, Any]:

@@ -146,7 +146,7 @@ def _there(value: Any) -> bool:
 
 
 def _word(value: Any) -> str:
-    return in_markdown(value) if _there(value) else DASH
+    return str(value) if _there(value) else DASH
 
 
 def _shower(score: str) -> Callable[[Mapping[str, Any]], str]:
@@ -167,26 +167,40 @@ MARKDOWN: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 """Columns of numbers -> what stands in them."""
 
 
+def columns(table: pd.DataFrame) -> list[tuple[str, bool, list[str]]]:
+    """Name, whether it is of numbers, and values of each column that people are shown, in percent.
+
+    Columns of numbers without any value are left out.
+    """
+    rows = records(table)
+    words = ["task", "model", "select", "order"]
+    words += ["attention"] if any(row["attention"] != "full" for row in rows) else []
+    found = [(name, False, [_word(row[name]) for row in rows]) for name in words]
+    for name, shown in MARKDOWN.items():
+        values = [shown(row) for row in rows]
+        if name == "saturated at k" or set(values) != {DASH}:
+            found.append((name, True, values))
+    for key, name in (("version", "version"), ("data_hash", "data"), ("variant", "variant")):
+        found.append((name, False, [_word(row[key]) for row in rows]))
+    return found
+
+
+def notes(table: pd.DataFrame) -> list[str]:
+    """What has to be said below it: of intervals, and of selections that saw the test queries."""
+    return [*curve_notes(table), *cautions(table["select"])]
+
+
 def as_markdown(table: pd.DataFrame) -> str:
     """The table in GitHub's Markdown, in percent; columns without any value are left out.
 
     Below it stands what has to be said of selections that saw the test queries.
     """
-    rows = records(table)
-    words = ["task", "model", "select", "order"]
-    words += ["attention"] if any(row["attention"] != "full" for row in rows) else []
-    columns: list[list[str]] = [
-        [name, "---", *(_word(row[name]) for row in rows)] for name in words
+    shown = [
+        [name, "---:", *values] if numbers else [name, "---", *map(in_markdown, values)]
+        for name, numbers, values in columns(table)
     ]
-    for name, shown in MARKDOWN.items():
-        values = [shown(row) for row in rows]
-        if name == "saturated at k" or set(values) != {DASH}:
-            columns.append([name, "---:", *values])
-    for key, name in (("version", "version"), ("data_hash", "data"), ("variant", "variant")):
-        columns.append([name, "---", *(_word(row[key]) for row in rows)])
-    lines = [f"| {' | '.join(line)} |\n" for line in zip(*columns, strict=True)]
-    notes = [*curve_notes(table), *cautions(row["select"] for row in rows)]
-    said = [f"\n{in_markdown(text)}\n" for text in notes]
+    lines = [f"| {' | '.join(line)} |\n" for line in zip(*shown, strict=True)]
+    said = [f"\n{in_markdown(text)}\n" for text in notes(table)]
     return "".join([*lines, *said])
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from icl_bench.analysis.words import USUAL_ORDERS
+from icl_bench.demonstrations.selector_spec import RANDOM
 from icl_bench.models.attention_patterns import FULL, pattern_of
 from icl_bench.results.cells import SETTING
 from icl_bench.results.trained_methods import BASELINES, kind
@@ -19,10 +21,6 @@ CURVE = ["task", "model", "series"]
 """What tells the curves of a named table apart."""
 
 
-USUAL_ORDERS = ("drawn", "relevance")
-"""Those that need no mention: of random selection, and of retrieval."""
-
-
 @dataclass(frozen=True)
 class Naming:
     """What has to be said to tell a folder's curves apart."""
@@ -31,11 +29,17 @@ class Naming:
     """Variant -> its text, where a task and model have several variants."""
     attentions: bool
     """Whether there is other attention than full."""
+    hues: Mapping[str, int] = field(default_factory=dict)
+    """Selector -> its place among the colours, the same in every chart, where there are several."""
 
     @classmethod
     def of(cls, summary: Summary) -> Naming:
         """See what differs between the curves of a task and model."""
-        table = summary.curves
+        return cls.of_curves(summary.curves, summary.settings)
+
+    @classmethod
+    def of_curves(cls, table: pd.DataFrame, settings: Mapping[str, str]) -> Naming:
+        """The same of a table with a row for each curve, or several, and texts of settings."""
         kinds = table["select"].astype(object).map(kind)
         alike = table.groupby(["task", "model", kinds], observed=True)
         counts = alike["variant"].transform("nunique")
@@ -45,16 +49,21 @@ class Naming:
         unnamed = set(table.loc[of_curve > 1, "variant"].astype(str))
         # variants that differ only in what one of them has no use for need no name
         texts = {
-            name: summary.settings.get(name, f"variant {name}")
+            name: settings.get(name, f"variant {name}")
             for name in several
-            if name in summary.settings or name in unnamed
+            if name in settings or name in unnamed
         }
-        return cls(texts, bool((table["attention"].astype(object) != str(FULL)).any()))
+        there = sorted(
+            set(table["select"].astype(str)), key=lambda name: (name != str(RANDOM), name)
+        )
+        hues = {name: place for place, name in enumerate(there)} if len(there) > 1 else {}
+        return cls(texts, bool((table["attention"].astype(object) != str(FULL)).any()), hues)
 
     def named(self, frame: pd.DataFrame) -> pd.DataFrame:
         """The table with plain text for names, and ``series``, what tells its curves apart.
 
-        Curves of different tasks or models may have one name.
+        Curves of different tasks or models may have one name. ``hue`` is the selector's colour,
+        where there are several selectors.
         """
         frame = _as_text(frame)
         series = frame["select"] if "select" in frame else frame["model"]
@@ -67,6 +76,8 @@ class Naming:
         if "variant" in frame:
             text = frame["variant"].map(dict(self.settings))
             series = series.where(text.isna(), series + ", " + text.fillna(""))
+        if self.hues and "select" in frame:
+            frame = frame.assign(hue=frame["select"].map(dict(self.hues)))
         return frame.assign(series=series)
 
     def against(self, frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:

@@ -1,6 +1,11 @@
-"""The report's charts in a notebook, as pictures that every viewer shows."""
+"""What notebooks use: the report's charts as pictures that every viewer shows, and the published
+predictions.
+"""
 
 from __future__ import annotations
+
+import os
+from pathlib import Path
 
 from icl_bench.analysis.findings import Findings
 from icl_bench.errors import UserError
@@ -8,6 +13,19 @@ from icl_bench.report.figures import PNG_SCALE, figure
 from icl_bench.report.naming import Naming
 from icl_bench.report.sections.index import sections
 from icl_bench.wording import nearest
+
+SAMPLE = Path(__file__).parents[1] / "samples" / "bertsch2025.parquet"
+"""Three of ten draws of each published setting, which come with the package."""
+
+
+def published_predictions() -> Path:
+    """The file of predictions that Bertsch et al. 2025 published, to be imported.
+
+    All of them where the data folder (``ICL_BENCH_DATA``) has them, else ``SAMPLE``.
+    """
+    folder = os.environ.get("ICL_BENCH_DATA")
+    whole = Path(folder) / "published" / "predictions.parquet" if folder else SAMPLE
+    return whole if whole.exists() else SAMPLE
 
 
 def show(findings: Findings, section: str, *words: str) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.resources import files
 from typing import Any
+from urllib.parse import urlencode
 
 import vl_convert
 from jinja2 import Environment, StrictUndefined
@@ -14,11 +16,20 @@ from icl_bench import __version__
 from icl_bench.escaping import in_script
 from icl_bench.report.build import Report, tables
 from icl_bench.report.charts import VEGA_LITE
+from icl_bench.report.matrix import HEIGHT, WIDTH
+from icl_bench.report.sections.panels import Panel, Section
 from icl_bench.report.theme import DARK, DASHES, LIGHT, PAGE_FONT, SHAPES, config
 
+PROGRAM = ("base", "address", "tables", "charts", "legends", "view", "reader", "following",
+           "start")  # fmt: skip
+"""The parts of the page's program, as they follow each other."""
 
-def page(report: Report) -> str:
-    """The whole page as HTML. The same report gives the same text."""
+
+def page(report: Report, with_library: bool = True) -> str:
+    """The whole page as HTML. The same report gives the same text.
+
+    One without charts, whose server has them later, can do without the ``library`` that draws them.
+    """
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True,
                               lstrip_blocks=True, keep_trailing_newline=True)  # fmt: skip
     template = environment.from_string(_own("page.html.j2"))
@@ -26,24 +37,38 @@ def page(report: Report) -> str:
         report=report,
         version=__version__,
         css=Markup(_own("page.css")),
-        library=Markup(_harmless(_library())),
-        program=Markup(_own("page.js")),
+        library=Markup(_harmless(library()) if with_library else ""),
+        program=Markup(_program()),
         data=Markup(in_script(_data(report))),
         tables={id(table): number for number, (_, table) in enumerate(tables(report))},
         charts={id(panel): number for number, panel in enumerate(_panels(report))},
         id=id,
+        link=_link,
+        size=(WIDTH, HEIGHT),
     )
 
 
-def _library() -> str:
-    """Vega, Vega-Lite and Vega-Embed."""
+def _link(task: str, model: str = "*") -> str:
+    """The address at which the page is about a task, or one of its models: ``address.js``."""
+    return "#" + urlencode({"task": task, "model": model})
+
+
+@cache
+def library() -> str:
+    """Vega, Vega-Lite and Vega-Embed, which takes the better part of a second to put together."""
     snippet = "window.vegaEmbed = vegaEmbed;"
     return vl_convert.javascript_bundle(snippet, vl_version=VEGA_LITE)
 
 
+def _program() -> str:
+    """The page's own program."""
+    parts = "\n".join(_own(f"{name}.js") for name in PROGRAM)
+    return f'(() => {{\n"use strict";\n{parts}}})();'
+
+
 def _own(name: str) -> str:
     """One of the page's own files."""
-    return files("icl_bench.report").joinpath(name).read_text(encoding="utf-8")
+    return files("icl_bench.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
 def _harmless(program: str) -> str:
@@ -51,13 +76,16 @@ def _harmless(program: str) -> str:
     return program.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
-def _panels(report: Report) -> list[Any]:
+def _panels(report: Report) -> list[Panel]:
     return [panel for section in report.sections for panel in section.panels]
 
 
 def _data(report: Report) -> Mapping[str, Any]:
     """What the page's program reads."""
+    specs = {id(panel): panel.spec() for panel in _panels(report)}
     return {
+        "tasks": report.tasks,
+        "models": report.models,
         "themes": {
             "light": config(LIGHT, PAGE_FONT),
             "dark": config(DARK, PAGE_FONT),
@@ -65,14 +93,32 @@ def _data(report: Report) -> Mapping[str, Any]:
         "shapes": SHAPES,
         "dashes": DASHES,
         "charts": [
-            {"spec": panel.spec(), "choices": [choice._asdict() for choice in panel.choices]}
+            {
+                "spec": specs[id(panel)],
+                "choices": [choice._asdict() for choice in panel.choices],
+                **panel.about._asdict(),
+            }
             for panel in _panels(report)
         ],
         "legends": {
-            section.name: {"series": section.look.series, "hidden": section.look.hidden}
+            section.name: _legend(section, [specs[id(panel)] for panel in section.panels])
             for section in report.sections
             if section.look.series
         },
         "tables": [table.as_json() for _, table in tables(report)],
         "reader": report.sample.as_json(),
+    }
+
+
+def _legend(section: Section, specs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The series of a section, and whether some chart has bands."""
+    look = section.look
+    layers = [layer["mark"]["type"] for spec in specs for layer in spec["layer"]]
+    return {
+        "series": look.series,
+        "hidden": look.hidden,
+        "colours": look.colours,
+        "shapes": look.shapes,
+        "dashes": look.dashes,
+        "bands": "area" in layers,
     }

@@ -10,14 +10,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from icl_bench.errors import UserError
 from icl_bench.metrics.scores import first_measures
 from icl_bench.results.cells import AXES, FAILED, FINISHED, prediction_schema
 from icl_bench.results.storage import Place, Storage, storage_at
 from icl_bench.results.stored_meta import CellMeta, FailureMeta, ImportMeta, checked
-from icl_bench.table_files import data_frame, parquet_table
+from icl_bench.table_files import data_frame, parquet_rows, parquet_table
 from icl_bench.wording import first_line, plain
 
 if TYPE_CHECKING:
@@ -101,20 +101,31 @@ class ResultFile:
         return self.table["cell"].combine_chunks().indices.to_numpy()
 
 
-def read_whole(storage: Storage, name: str, rows: int | None = None) -> ResultFile:
-    """Read a whole file. Raises ``DamagedError``.
+def read_whole(
+    storage: Storage,
+    name: str,
+    rows: int | None = None,
+    columns: Collection[str] | None = None,
+) -> ResultFile:
+    """Read a whole file, or only these columns of its table. Raises ``DamagedError``.
 
-    ``rows`` is the number of predictions that it should have, where that is known.
+    ``rows`` is the number of predictions that it should have, where that is known. ``columns`` has
+    those that are in every row.
     """
-    return _parsed(name, partial(storage.read, name), rows)
+    return _parsed(name, partial(storage.read, name), rows, columns)
 
 
-def _parsed(name: str, read: Callable[[], bytes], rows: int | None = None) -> ResultFile:
+def _parsed(
+    name: str,
+    read: Callable[[], bytes],
+    rows: int | None = None,
+    columns: Collection[str] | None = None,
+) -> ResultFile:
     """The same of what ``read`` gives."""
     import pyarrow as pa
 
     try:
-        table = parquet_table(read())
+        table = parquet_table(read(), columns)
         stored = table.schema.metadata or {}
         if IMPORT_META in stored:
             about = checked(stored[IMPORT_META], ImportMeta)
@@ -125,7 +136,7 @@ def _parsed(name: str, read: Callable[[], bytes], rows: int | None = None) -> Re
         else:
             meta = checked(stored[CELL_META], CellMeta)
             meta |= {column: table[column][0].as_py() for column in ("cell", "variant")}
-        table = _conformed(table)
+        table = _conformed(table, columns)
         if any(table[name].null_count for name in _IN_EVERY_ROW):
             raise ValueError("rows that are of no cell")
         if IMPORTED not in meta and len(table["test_id"].unique()) < len(table):
@@ -139,11 +150,13 @@ def _parsed(name: str, read: Callable[[], bytes], rows: int | None = None) -> Re
     return ResultFile(name, meta, table)
 
 
-def _each(storage: Storage, names: Iterable[str]) -> Iterator[tuple[str, Callable[[], ResultFile]]]:
+def _each(
+    storage: Storage, names: Iterable[str], columns: Collection[str] | None
+) -> Iterator[tuple[str, Callable[[], ResultFile]]]:
     """Each file with what reads it; side by side where files are far away."""
     readers = getattr(storage, "readers", 1)
     if readers == 1:
-        yield from ((name, partial(read_whole, storage, name)) for name in names)
+        yield from ((n, partial(read_whole, storage, n, columns=columns)) for n in names)
         return
     waiting: deque[tuple[str, Future[bytes]]] = deque()
     with ThreadPoolExecutor(readers) as pool:
@@ -152,21 +165,35 @@ def _each(storage: Storage, names: Iterable[str]) -> Iterator[tuple[str, Callabl
             waiting.append((name, pool.submit(storage.read, name)))
             if len(waiting) > 4 * readers:
                 first, fetched = waiting.popleft()
-                yield first, partial(_parsed, first, fetched.result)
-        yield from ((name, partial(_parsed, name, fetched.result)) for name, fetched in waiting)
+                yield first, partial(_parsed, first, fetched.result, columns=columns)
+        for name, fetched in waiting:
+            yield name, partial(_parsed, name, fetched.result, columns=columns)
 
 
-def result_files(place: Place, say: Callable[[str], None]) -> Iterator[ResultFile]:
+Seen: TypeAlias = dict[tuple[Any, ...], str]
+"""What cells have in common that must not be counted twice -> the file that has it."""
+
+
+def result_files(
+    place: Place,
+    say: Callable[[str], None],
+    columns: Collection[str] | None = None,
+    names: Collection[str] | None = None,
+    seen: Seen | None = None,
+) -> Iterator[ResultFile]:
     """Whole files, those of one cell first, then imports without the cells that went before.
 
-    ``say`` is told what is left out. Raises ``UserError`` where there is no such folder.
+    ``say`` is told what is left out; ``columns`` are those that are read of each, as for
+    :func:`read_whole`. Who reads a folder that grows gives the ``names`` of its new files and, each
+    time, what was ``seen``, to which is added. Raises ``UserError`` where there is no such folder.
     """
     storage = storage_at(place)
     if not storage.exists():
         where = storage.where()
         raise UserError(f"results folder {where}: not there; run something first (icl-bench run)")
-    seen: dict[tuple[Any, ...], str] = {}
-    for name, read in _each(storage, _in_order(storage.names())):
+    seen = {} if seen is None else seen
+    names = storage.names() if names is None else names
+    for name, read in _each(storage, _in_order(names), columns):
         try:
             file = read()
         except ExportError:
@@ -253,6 +280,14 @@ def imported_hashes(place: Place) -> dict[str, set[str]]:
         for variant in variants:
             found.setdefault(variant, set()).add(file.removesuffix(FINISHED).rpartition("-")[2])
     return found
+
+
+def read_row(place: Place, name: str, cell: str, test_id: str) -> pa.Table:
+    """The prediction of a cell on a test example in one file, with today's columns; of many rows
+    only some are read. The table is empty where there is none.
+    """
+    raw = storage_at(place).read(name)
+    return _conformed(parquet_rows(raw, {"cell": cell, "test_id": test_id}))
 
 
 def read_rows(place: Place, name: str) -> pa.Table:
@@ -348,7 +383,7 @@ def read_stored(place: Place) -> Stored:
         raise _nothing_in(place)
     cells = {file.meta["cell"]: file.meta for file in files if file.imported is None}
     frame = data_frame(_joined(files)) if files else no_results()
-    variants = _variants(files)
+    variants = variants_of(files)
     return Stored(_marked(frame, variants), cells, variants, failed)
 
 
@@ -365,7 +400,7 @@ def no_results() -> pd.DataFrame:
     return data_frame(prediction_schema().empty_table())
 
 
-def _conformed(table: pa.Table) -> pa.Table:
+def _conformed(table: pa.Table, only: Collection[str] | None = None) -> pa.Table:
     """Columns of an older or newer file in today's order, absent ones empty; others behind them."""
     import pyarrow as pa
 
@@ -373,11 +408,20 @@ def _conformed(table: pa.Table) -> pa.Table:
     if table.schema.equals(schema):
         return table
     columns = {
-        f.name: table[f.name].cast(f.type) if f.name in there else pa.nulls(len(table), f.type)
+        f.name: _as(f, table[f.name]) if f.name in there else pa.nulls(len(table), f.type)
         for f in schema
+        if only is None or f.name in only
     }
     columns |= {name: table[name] for name in there if name not in columns}
     return pa.table(columns)
+
+
+def _as(field: pa.Field, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column of the field's type; texts that are numbers of a dictionary stay so."""
+    import pyarrow as pa
+
+    coded = pa.types.is_dictionary(column.type) and pa.types.is_string(column.type.value_type)
+    return column if coded and pa.types.is_string(field.type) else column.cast(field.type)
 
 
 def _agreed(tables: Sequence[pa.Table]) -> list[pa.Table]:
@@ -416,7 +460,8 @@ def _as_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return pa.chunked_array([pa.array(values, pa.string())])
 
 
-def _variants(files: Iterable[ResultFile]) -> dict[str, dict[str, Any]]:
+def variants_of(files: Iterable[ResultFile]) -> dict[str, dict[str, Any]]:
+    """Variant -> its facts, as in ``Stored``."""
     facts: dict[str, dict[str, Any]] = {}
     for file in files:
         if file.imported is None:

@@ -57,6 +57,7 @@ class CellMeta(_Stored):
     context_tokens: int = 0
     task: _TaskMeta | None = None
     about: dict[str, Any] | None = None
+    made: dict[str, Any] | None = None
     shape: dict[str, Any] | None = None
     training: _Training | None = None
     work: dict[str, float] | None = None

@@ -271,8 +271,10 @@ class PromptPart(Part):
         """See ``Part``."""
         from icl_bench.sweep.notes import notes
 
-        skipped = [f"skipped: {problem}" for problem in self.sweep.plan.problems]
-        return [*(f"note: {text}" for text in notes(self.sweep)), *skipped]
+        plan = self.sweep.plan
+        skipped = [f"skipped: {problem}" for problem in plan.problems]
+        left_out = [f"left out: {reason}" for reason in plan.asked.reasons]
+        return [*(f"note: {text}" for text in notes(self.sweep)), *skipped, *left_out]
 
     def run(self, results: Place, engines: Engines, listener: Listener) -> Outcome:
         """See ``Part``."""

@@ -25,6 +25,7 @@ from icl_bench.studies.parts import (
     share_room,
 )
 from icl_bench.studies.rules import Names, Wanted
+from icl_bench.sweep.combinations import Combination
 from icl_bench.sweep.k_values import KValues
 from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.sweep.runner import Outcome
@@ -87,7 +88,10 @@ class Study:
             return
         for narrowed in self._narrowed(spec, names):
             sweep = Sweep.prepare(narrowed, say)
-            sweep = sweep.only(lambda cell: self.wanted({**names, **_axes(cell.spec)}))
+            sweep = sweep.only(
+                lambda cell: self.wanted({**names, **_axes(cell.spec)}),
+                lambda one: self.wanted({**names, **_axes_of(one)}),
+            )
             if any(group.runnable for group in sweep.plan.groups):
                 yield PromptPart.of(job, sweep)
 
@@ -213,3 +217,10 @@ def _axes(cell: CellSpec) -> Mapping[str, frozenset[str]]:
     """What rules know a cell by, beside what its job is called."""
     return _one(select=cell.select, order=cell.order, attention=cell.attention, k=str(cell.k),
                 draw=str(cell.draw))  # fmt: skip
+
+
+def _axes_of(one: Combination) -> Mapping[str, frozenset[str]]:
+    """The same of a combination that is of no draw yet, and perhaps of no k."""
+    select, order, attention, k = one.axes
+    known = {} if k is None else {"k": str(k)}
+    return _one(select=select, order=order, attention=attention, **known)

@@ -12,6 +12,7 @@ from icl_bench.demonstrations.perturbations import PLAIN
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.models.attention_patterns import FULL, Pattern, parse
 from icl_bench.results.cells import CellSpec, Identity, short_hash
+from icl_bench.sweep.making import made
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.examples import Example
 from icl_bench.tasks.spec import AnswerRule, TaskSpec
@@ -115,6 +116,7 @@ def origin(
         "model_source": task.model.asked,
         "tokenizer": task.model.tokenizer,
         "about": dict(about),
+        "made": made(),
         "notes": list(task.data.notes),
         "origin": task.data.origin,
     }

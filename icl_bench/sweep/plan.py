@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from icl_bench.demonstrations.ordering import Drawn, Order
 from icl_bench.demonstrations.selector_spec import SelectorSpec
-from icl_bench.errors import UserError
+from icl_bench.errors import ChoiceError, UserError
 from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.results.cells import CellSpec
+from icl_bench.sweep.combinations import (
+    Check,
+    Circumstances,
+    Combination,
+    Combinations,
+)
 from icl_bench.sweep.compute_cost import PromptLayout
-from icl_bench.sweep.k_values import KValues
+from icl_bench.sweep.k_values import KValues, check_draws
 from icl_bench.sweep.prompt_group import PromptGroup
-from icl_bench.sweep.run_spec import check_prompts, orders_for
 from icl_bench.sweep.tokenized_task import TokenizedTask
 
 VLLM_ROUNDING = 256
@@ -90,6 +95,8 @@ class Plan:
 
     task: TokenizedTask
     groups: list[PlannedGroup]
+    asked: Combinations = field(default_factory=Combinations)
+    """What is asked for, and what of it makes no sense and is left out."""
 
     @property
     def cells(self) -> list[CellPlan]:
@@ -123,47 +130,136 @@ def make_plan(
     orders: Sequence[Order] | None = None,
     draws: int | None = None,
     attention: Sequence[Pattern] = (FULL,),
+    able: Check = lambda _: None,
 ) -> Plan:
     """Lay out all cells and count their tokens.
 
     ``draws`` defaults to 10, and to 1 for retrieval, which draws only what it fills up with.
     Without demonstrations (k=0) all selectors, orders, attention patterns and draws have the same
     prompts: that is one cell, which is called as a single draw of random selection.
-    Raises ``UserError`` where not one cell can run.
+    Combinations that make no sense are left out, with their reasons; ``able`` refuses what model
+    and backend cannot do. Raises ``UserError`` where not one cell can run.
     """
-    select, attention = list(dict.fromkeys(select)), list(dict.fromkeys(attention))
-    labelled = task.data.spec.has_common_labels
-    asked = (orders, draws, attention, task.perturbation, k_values.numbers)
-    check_prompts(select, *asked, spec=task.data.spec)
-    groups = []
-    if 0 in k_values.numbers:
-        # without demonstrations patterns differ where they are for a query's own passages
-        own = [p for p in attention if p.reads_vectors and task.data.spec.data.passages]
-        for pattern in [*([FULL] if len(own) < len(attention) else []), *own]:
-            zero_shot = PromptGroup(task, SelectorSpec(), Drawn(), draw=0, pattern=pattern)
-            groups.append(PlannedGroup(zero_shot, _cells(zero_shot, [0])))
-    for choice in select:
-        count = draws or (1 if choice.retrieves else DEFAULT_DRAWS)
-        for order in dict.fromkeys(orders_for(choice, orders, labelled=labelled)):
-            made = [
-                PromptGroup(task, choice, order, draw, pattern)
-                for pattern in attention
-                for draw in range(count)
-            ]
-            # a k is compared over draws: the largest is one that fits in each of them
-            largest = min(g.largest() for g in made[:count]) if k_values.largest else 0
-            numbers = [k for k in k_values.resolved(largest, made[0].smallest) if k]
-            if choice.says_k:
-                numbers = [made[0].smallest]
-            for pattern in attention:
-                for k in numbers:
-                    pattern.check_shots(k)
-            if numbers:
-                groups += [PlannedGroup(group, _cells(group, numbers)) for group in made]
-    plan = Plan(task, groups)
+    check_draws(draws)
+    asked = Combinations.of(
+        select, orders, attention, k_values.numbers, Circumstances.of(task),
+        unsaid=k_values.largest, able=able,
+    )  # fmt: skip
+    asked.require_some()
+    groups = _zero_shot(task, [one.attention for one in asked.possible if one.k == 0])
+    curves = dict.fromkeys((one.select, one.order) for one in asked.possible if one.k != 0)
+    for choice, order in curves:
+        groups += _Curves(task, choice, order, draws, asked).groups(k_values)
+    plan = Plan(task, groups, asked)
+    if not groups:
+        raise UserError(asked.refusal)
     if not any(group.runnable for group in groups):
-        raise UserError("nothing fits: " + "; ".join(plan.problems or ["no k fits the window"]))
+        raise UserError("nothing fits: " + "; ".join(plan.problems + asked.reasons))
     return plan
+
+
+def _zero_shot(task: TokenizedTask, attention: Sequence[Pattern]) -> list[PlannedGroup]:
+    """The prompt without demonstrations, where it is asked for under some pattern: patterns differ
+    where they are for a query's own passages.
+    """
+    attention = list(dict.fromkeys(attention))
+    own = [p for p in attention if p.reads_vectors and task.data.spec.data.passages]
+    groups = [PromptGroup(task, SelectorSpec(), Drawn(), draw=0, pattern=pattern)
+              for pattern in [*([FULL] if len(own) < len(attention) else []), *own]]  # fmt: skip
+    return [PlannedGroup(group, _cells(group, [0])) for group in groups]
+
+
+@dataclass
+class _Curves:
+    """The cells of one selector and order, of all its patterns and draws."""
+
+    task: TokenizedTask
+    choice: SelectorSpec
+    order: Order
+    draws: int | None
+    asked: Combinations
+    """What makes no sense once the numbers are known is left out of it."""
+
+    def groups(self, k_values: KValues) -> list[PlannedGroup]:
+        """Those of which some k is left. Raises ``UserError``."""
+        count = self.draws or (1 if self.choice.retrieves else DEFAULT_DRAWS)
+        mine = [one for one in self.asked.possible
+                if (one.select, one.order) == (self.choice, self.order) and one.k != 0]  # fmt: skip
+        made = {
+            pattern: [PromptGroup(self.task, self.choice, self.order, draw, pattern)
+                      for draw in range(count)]
+            for pattern in dict.fromkeys(one.attention for one in mine)
+        }  # fmt: skip
+        first = next(iter(made.values()))
+        # a k is compared over draws: the largest is one that fits in each of them
+        largest = min(group.largest() for group in first) if k_values.largest else 0
+        numbers = [k for k in k_values.resolved(largest, first[0].smallest) if k]
+        found = []
+        for pattern, groups in made.items():
+            said = {one.k for one in mine if one.attention == pattern}
+            if self.choice.says_k:
+                left = [k for k in said if k]
+            else:
+                left = self._sensible(pattern, numbers, said, k_values.numbers)
+            found += self._laid_out(groups, left)
+        return found
+
+    def _combination(self, pattern: Pattern, k: int | None) -> Combination:
+        return Combination(self.choice, self.order, pattern, k)
+
+    def _sensible(
+        self, pattern: Pattern, numbers: Sequence[int], said: set[int | None], asked: Sequence[int]
+    ) -> list[int]:
+        """The numbers that make sense under a pattern: which of those do that were ``asked`` for is
+        known (``said``), the others are seen now.
+        """
+        if not numbers:
+            nothing = "nothing fits: no k fits the window"
+            self.asked.leave_out(self._combination(pattern, None), nothing)
+        given = Circumstances.of(self.task)
+        return [
+            k for k in numbers
+            if k in said
+            or (k not in asked and self.asked.sort(self._combination(pattern, k), given))
+        ]  # fmt: skip
+
+    def _laid_out(
+        self, groups: Sequence[PromptGroup], numbers: Sequence[int]
+    ) -> list[PlannedGroup]:
+        """The groups of one pattern, without numbers that cannot be chosen in some draw."""
+        if not numbers:
+            return []
+        try:
+            return [PlannedGroup(group, _cells(group, numbers)) for group in groups]
+        except ChoiceError:
+            refused = {k: reason for k in numbers if (reason := _why_not(groups, k)) is not None}
+            if not refused:
+                raise
+        for k, reason in refused.items():
+            self.asked.leave_out(self._combination(groups[0].pattern, k), reason)
+        return self._laid_out(groups, [k for k in numbers if k not in refused])
+
+
+def _why_not(groups: Sequence[PromptGroup], k: int) -> str | None:
+    """Why so many demonstrations cannot be chosen in some of the draws."""
+    try:
+        for group in groups:
+            if not _over_pool(group, k):
+                group.demonstrations(k)
+    except ChoiceError as error:
+        return str(error)
+    return None
+
+
+def _over_pool(group: PromptGroup, k: int) -> bool:
+    """Whether there are not so many demonstrations, and no selector that says so itself: too few
+    for so many centroids, or of a label.
+    """
+    choice, pool = group.choice, len(group.task.pool)
+    if k <= pool or choice.says_k:
+        return False
+    names_it = choice.base is not None and choice.base.refuses
+    return not (names_it and choice.shared_count(k, len(group.task.pool.labels)) > pool)
 
 
 def _cells(group: PromptGroup, numbers: Sequence[int]) -> list[CellPlan]:
@@ -176,13 +272,7 @@ def _cells(group: PromptGroup, numbers: Sequence[int]) -> list[CellPlan]:
         return CellSpec(task=data, model=model, select=str(group.choice), order=str(group.order),
                         attention=str(group.pattern), k=k, draw=group.draw)  # fmt: skip
 
-    choice, labels = group.choice, len(task.pool.labels)
-    # too few for so many centroids, or of a label, is the user's mistake: selection names it
-    named = choice.says_k or (choice.base is not None and choice.base.refuses)
-    over = [
-        k for k in numbers
-        if k > pool and not (named and (choice.says_k or choice.shared_count(k, labels) > pool))
-    ]  # fmt: skip
+    over = [k for k in numbers if _over_pool(group, k)]
     for k, prompts in group.prompts([k for k in numbers if k not in over]):
         needed = prompts.longest + answer
         problem = None

@@ -79,7 +79,7 @@ class PromptGroup:
     def demonstrations(self, k: int) -> np.ndarray:
         """Train indices in the order of the prompt: ``(k,)`` if shared, else ``(test, k)``.
 
-        Raises ``UserError`` where there are not enough for this choice.
+        Raises ``ChoiceError`` where there are not enough for this choice.
         """
         if k not in self._shown:
             self._shown[k] = self._retrieved(k) if self.choice.retrieves else self._chosen(k)

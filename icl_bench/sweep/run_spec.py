@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -30,16 +30,14 @@ from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.models.trained import own_pattern
 from icl_bench.prompts.chat import ChatSettings
 from icl_bench.registry import SELECTORS
-from icl_bench.sweep.k_values import KValues, parse_per_label
+from icl_bench.sweep.combinations import Check, Circumstances, Combinations
+from icl_bench.sweep.k_values import KValues, check_draws, parse_per_label
 from icl_bench.sweep.tokenized_task import Queries, Scoring
 from icl_bench.tasks.label_subset import HalfLabels
 from icl_bench.tasks.spec import TaskSpec
-from icl_bench.wording import comma_list, nearest, plain, whole
+from icl_bench.wording import comma_list, plain
 
 T = TypeVar("T")
-
-
-MOST_DRAWS = 10_000
 
 
 def read_text(parse: Callable[[str], T]) -> BeforeValidator:
@@ -142,7 +140,11 @@ class RunSpec(Frozen):
         return embeds or self.demonstrations.embeds or any(spec.embeds for spec in self.select)
 
     def check(self, task: TaskSpec) -> None:
-        """Raise ``UserError`` for what can be told without data and model."""
+        """Raise ``UserError`` for what can be told without data and model.
+
+        A combination that makes no sense is left out (:meth:`combinations`), as long as another one
+        is left.
+        """
         self._check_backend(task)
         if self.labels and not task.is_classification:
             raise UserError(
@@ -153,27 +155,48 @@ class RunSpec(Frozen):
                 f"--labels {self.labels}: each row of task {task.name} has choices of its own; "
                 "there is no set of labels to leave some out of"
             )
-        numbers = self._numbers()
-        check_prompts(
-            self.select, self.order, self.draws, self.attention, self.demonstrations, numbers,
-            spec=task,
-        )  # fmt: skip
-        if self.queries == "copied":
-            self._check_copied(numbers)
-        if self.chat and self.chat.style == "turns" and self.demonstrations.changes_piece:
-            raise UserError(
-                f"--demonstrations {self.demonstrations}: with --chat turns each demonstration is "
-                "a question and an answer; take --chat single"
-            )
+        self._check_numbers()
+        check_draws(self.draws)
+        self.combinations(task).require_some()
         if self.encoder is not None and not self.embeds:
             raise UserError(
                 f"--encoder {plain(self.encoder)}: nothing that is asked for embeds texts; "
                 "it is for dense, centroids and nearest-removed"
             )
 
+    def combinations(self, task: TaskSpec, able: Check | None = None) -> Combinations:
+        """What is asked for, each with each, as far as that can be told without data.
+
+        ``able`` refuses what model and backend cannot do, by default what the backend cannot.
+        Raises ``UserError`` for a similarity that is none.
+        """
+        turns = self.chat is not None and self.chat.style == "turns"
+        return Combinations.of(
+            self.select, self.order, self.attention, self.k.numbers if self.k else (),
+            Circumstances(task, self.demonstrations, self.queries, turns),
+            unsaid=self.per_label is not None or bool(self.k and self.k.largest),
+            able=able or self.able(task),
+        )  # fmt: skip
+
+    def able(self, task: TaskSpec) -> Check:
+        """Refuses what the backend does not compute."""
+        loader = self.loader(task)
+        return lambda one: check_patterns(loader, [one.attention])
+
+    def narrowed(self, combinations: Combinations) -> RunSpec:
+        """Without selectors, orders and patterns of which nothing is left."""
+        left = combinations.possible
+        orders = {one.order for one in left}
+        return self.model_copy(update={
+            "select": tuple(dict.fromkeys(one.select for one in left)),
+            "attention": tuple(dict.fromkeys(one.attention for one in left)),
+            "order": self.order and tuple(order for order in self.order if order in orders),
+        })  # fmt: skip
+
     def _check_backend(self, task: TaskSpec) -> None:
         loader = self.loader(task)
-        check_patterns(loader, self.attention)
+        if FULL not in self.attention:  # else there is a pattern left, and others are left out
+            check_patterns(loader, self.attention)
         check_backend(loader)
         if self.scoring != "greedy" and not task.is_classification:
             option = "--unconstrained" if self.scoring == "unconstrained" else "--score exact"
@@ -187,139 +210,14 @@ class RunSpec(Frozen):
                 "answers); leave some of stop out"
             )
 
-    def _numbers(self) -> tuple[int, ...]:
-        """The k that are asked for by number. Raises ``UserError`` where none is said, or both."""
+    def _check_numbers(self) -> None:
+        """Raise ``UserError`` where no number of demonstrations is said, or two ways are mixed."""
         if self.k is None and self.per_label is None and all(s.says_k for s in self.select):
-            return ()
+            return
         if (self.k is None) == (self.per_label is None):
             raise UserError(
                 "give --k, or else --per-label: numbers of demonstrations, like 1,10,100"
             )
-        if self.k is not None:
-            return self.k.numbers
-        if others := [spec for spec in self.select if str(spec) != "balanced"]:
+        others = [spec for spec in self.select if str(spec) != "balanced"]
+        if self.per_label is not None and others:
             raise UserError(f"--per-label: is for --select balanced, not {others[0]}; give --k")
-        return ()
-
-    def _check_copied(self, numbers: Sequence[int]) -> None:
-        if 0 in numbers:
-            raise UserError(
-                "--queries copied: a prompt of k=0 has no demonstration to ask for; leave 0 out"
-            )
-        if own := [spec for spec in self.select if not spec.shared]:
-            raise UserError(
-                f"--queries copied: {own[0]} would only find the query itself; "
-                "it is for demonstrations that all queries share"
-            )
-        if chosen := [pattern for pattern in self.attention if pattern.compares]:
-            raise UserError(
-                f"--queries copied: {chosen[0]} chooses by similarity to test rows; leave top out"
-            )
-        if self.demonstrations != PLAIN:
-            raise UserError(
-                "--queries copied: asks for answers that the prompt shows; "
-                "it is for --demonstrations plain"
-            )
-
-
-def check_draws(draws: int | None) -> None:
-    """Raise ``UserError`` for a number of draws that nobody can mean; None is the usual one."""
-    if draws is not None and not 1 <= draws <= MOST_DRAWS:
-        raise UserError(f"--draws {whole(draws)}: expected 1 to {MOST_DRAWS:,}")
-
-
-def orders_for(
-    spec: SelectorSpec, asked: Sequence[Order] | None, *, labelled: bool
-) -> Sequence[Order]:
-    """The orders of a selector: those asked for, or its default. Raises ``UserError``."""
-    if not asked:
-        return [Order.parse("relevance" if spec.retrieves else "drawn")]
-    for order in asked:
-        order.check_allowed(spec, labelled=labelled)
-    return asked
-
-
-def check_prompts(
-    select: Sequence[SelectorSpec],
-    orders: Sequence[Order] | None,
-    draws: int | None,
-    attention: Sequence[Pattern],
-    perturbation: Perturbation,
-    k_values: Sequence[int],
-    *,
-    spec: TaskSpec,
-) -> None:
-    """Raise ``UserError`` for an order, attention or k that does not apply; needs no data."""
-    check_draws(draws)
-    labelled = spec.has_common_labels
-    if 0 in k_values and perturbation != PLAIN:
-        raise UserError(
-            f"--demonstrations {perturbation}: a prompt of k=0 has no demonstration to change; "
-            "leave 0 out, and run --k 0 without --demonstrations"
-        )
-    for choice in select:
-        choice.check_allowed(labelled=labelled)
-        perturbation.check_allowed(shared=choice.shared, labelled=spec.is_classification)
-        for k in filter(None, k_values):  # without demonstrations nothing is chosen
-            if choice.each is None:  # else it takes data to know the labels
-                choice.own_count(k, 0)
-            perturbation.check_k(k)
-        chosen_orders = orders_for(choice, orders, labelled=labelled)
-        for pattern in attention:
-            if pattern.reads_vectors and spec.data.passages is None:
-                _check_vectors(pattern, perturbation, k_values)
-            for order in chosen_orders:
-                _check_reuse(pattern, choice, order)
-            if pattern.compares is not None:
-                _check_compared(pattern, pattern.compares, choice, perturbation)
-            for k in filter(None, k_values):
-                pattern.check_shots(k)
-
-
-def _check_vectors(pattern: Pattern, perturbation: Perturbation, k_values: Sequence[int]) -> None:
-    """Raise ``UserError`` where demonstrations cannot be read as so many vectors."""
-    if perturbation.changes_piece or not perturbation.shared:
-        raise UserError(
-            f"--attention {pattern}: a vector is of a whole demonstration, which "
-            f"--demonstrations {perturbation} does not show"
-        )
-    for k in filter(None, k_values):
-        if pattern.fewest_texts > k:
-            raise UserError(
-                f"--attention {pattern}: k={k} has {k} demonstrations; take at most vectors:{k}, "
-                "or a larger --k"
-            )
-
-
-def _check_compared(
-    pattern: Pattern, by: str, spec: SelectorSpec, perturbation: Perturbation
-) -> None:
-    """Raise ``UserError`` where a query cannot read a part of what all queries share."""
-    if by not in (known := selector_spec.retrievers()):
-        raise UserError(f"--attention {pattern}: by={by}: not a similarity; {nearest(by, known)}")
-    if not spec.shared or not perturbation.shared:
-        why = spec if not spec.shared else f"--demonstrations {perturbation}"
-        raise UserError(
-            f"--attention {pattern}: top chooses of demonstrations that all queries share, which "
-            f"{why} does not show; take random, balanced or centroids"
-        )
-
-
-def _check_reuse(pattern: Pattern, spec: SelectorSpec, order: Order) -> None:
-    if not pattern.reuses:
-        return
-    if not spec.retrieves:
-        raise UserError(
-            f"--attention {pattern}: reuse is for demonstrations that are all the query's own, "
-            f"like those of bm25; what queries share under {spec} is computed once anyway"
-        )
-    if spec.each is not None and pattern.sink:
-        raise UserError(
-            f"--attention {pattern}: the demonstration that all prompts begin with would stand in "
-            f"for one of a label's under {spec}; write {pattern.name}:1,reuse,sink=0"
-        )
-    if order.for_neighbours:
-        raise UserError(
-            f"--attention {pattern}: order {order} is for neighbours that see each other, which "
-            "demonstrations that are computed once do not; write relevance or shuffled:SEED"
-        )

@@ -45,6 +45,9 @@ class Watcher:
     def predicted(self, predictions: int, computed_tokens: int) -> None:
         """A pack was answered, and so many tokens of prompts were computed for it."""
 
+    def scored(self, cell: CellPlan, measure: str, scores: Sequence[float]) -> None:
+        """A cell was computed; its answers' scores by the task's first measure, shares of 1."""
+
     def cell_ended(self, cell: CellPlan, outcome: str) -> None:
         """A cell is over: ``done``, ``kept`` (was there already) or why it failed."""
 
@@ -193,7 +196,10 @@ class Runner:
         }
         names = [row.id for row in asked]
         rows = [opened.done[name] for name in names]
-        opened.finish(names, meta, task.scores(rows))
+        scores = task.scores(rows)
+        opened.finish(names, meta, scores)
+        if (first := task.first_scores(rows, scores)) is not None:
+            self.watcher.scored(cell, *first)
 
     def _answer(
         self,

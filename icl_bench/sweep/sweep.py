@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from icl_bench.backends.interface import Backend, BackendLoader
 from icl_bench.demonstrations.balanced import shots_per_label
+from icl_bench.errors import ChoiceError, UserError
 from icl_bench.models.architecture import Architecture, architecture_of, check_family
 from icl_bench.models.registry import Model, load_tokenizer, resolve, served
 from icl_bench.models.trained import training_of
 from icl_bench.results.cells import Identity
 from icl_bench.results.storage import Place
 from icl_bench.results.store import Store
+from icl_bench.sweep.combinations import Check, Combination
 from icl_bench.sweep.compute_cost import ComputeCost, cost_of
 from icl_bench.sweep.facts import Identities, versions
 from icl_bench.sweep.k_values import KValues
@@ -53,17 +55,20 @@ class Sweep:
             data = spec.labels.of(data)
         say(f"preparing {spec.model}")
         model = _model(spec)
-        for pattern in spec.attention:
-            check_family(pattern, model)
+        able = _able(spec.able(asked), model)
+        spec.combinations(asked, able).require_some()
         task = TokenizedTask(
             data, model, load_tokenizer(model), spec.seed, _scoring(spec, asked), spec.queries,
             str(spec.labels) if spec.labels else None, spec.demonstrations, spec.encoder,
             spec.chat,
         )  # fmt: skip
         say("choosing demonstrations and counting tokens")
-        k_values = _k_values(spec, task)
-        plan = make_plan(task, k_values, spec.select, spec.order, spec.draws, spec.attention)
-        return cls(spec, model, task, plan)
+        k_values, refused = _k_values(spec, task)
+        plan = make_plan(
+            task, k_values, spec.select, spec.order, spec.draws, spec.attention,
+            _able(able, model, refused),
+        )  # fmt: skip
+        return cls(spec.narrowed(plan.asked), model, task, plan)
 
     @cached_property
     def loader(self) -> BackendLoader:
@@ -82,16 +87,23 @@ class Sweep:
         """Load the model, or make the connection to it."""
         return self.loader.load(self.model, self.task.tokenizer, self.room)
 
-    def only(self, wanted: Callable[[CellPlan], bool]) -> Sweep:
-        """The same with some of its cells alone, perhaps none."""
+    def only(
+        self, wanted: Callable[[CellPlan], bool],
+        asked: Callable[[Combination], bool] = lambda _: True,
+    ) -> Sweep:  # fmt: skip
+        """The same with some of its cells alone, perhaps none; ``asked`` tells of which
+        combinations it is said that they are left out.
+        """
         groups = [PlannedGroup(group.group, [cell for cell in group.cells if wanted(cell)])
                   for group in self.plan.groups]  # fmt: skip
-        return self.of_groups([group for group in groups if group.cells])
+        part = self.of_groups([group for group in groups if group.cells])
+        part.plan.asked = self.plan.asked.only(asked)
+        return part
 
     def of_groups(self, groups: list[PlannedGroup]) -> Sweep:
         """The same with these groups of cells alone."""
         part = copy(self)  # with what is known of the model
-        part.plan = Plan(self.task, groups)
+        part.plan = replace(self.plan, groups=groups)
         vars(part).pop("_costs", None)
         return part
 
@@ -163,12 +175,30 @@ class Sweep:
         return runner.run()
 
 
-def _k_values(spec: RunSpec, task: TokenizedTask) -> KValues:
-    """What ``--k`` or ``--per-label`` asks for. Raises ``UserError``."""
+def _able(able: Check, model: Model, refused: Mapping[int, str] | None = None) -> Check:
+    """Refuses patterns that the model cannot be read by, and k of which the reason is known."""
+
+    def check(one: Combination) -> None:
+        able(one)
+        check_family(one.attention, model)
+        if refused and one.k is not None and one.k in refused:
+            raise UserError(refused[one.k])
+
+    return check
+
+
+def _k_values(spec: RunSpec, task: TokenizedTask) -> tuple[KValues, Mapping[int, str]]:
+    """What ``--k`` or ``--per-label`` asks for, and of these which there cannot be, with why."""
     if spec.per_label is None:
-        return spec.k or KValues()
+        return spec.k or KValues(), {}
     drawn, labels = task.pool.drawn(0), task.pool.answers
-    return KValues(tuple(shots_per_label(each, drawn, labels) for each in spec.per_label))
+    refused, numbers = {}, [each * len(task.pool.labels) for each in spec.per_label]
+    for each, k in zip(spec.per_label, numbers, strict=True):
+        try:
+            shots_per_label(each, drawn, labels)
+        except ChoiceError as error:
+            refused[k] = str(error)
+    return KValues(tuple(numbers)), refused
 
 
 def _model(spec: RunSpec) -> Model:

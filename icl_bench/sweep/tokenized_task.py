@@ -17,7 +17,7 @@ from icl_bench.demonstrations.perturbations import PLAIN, Perturbation
 from icl_bench.demonstrations.pool import DemonstrationPool
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.metrics.interface import Metric
-from icl_bench.metrics.scores import checked_scores, metrics_of
+from icl_bench.metrics.scores import ACCURACY, checked_scores, metrics_of
 from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.models.cache_folder import cache_dir
 from icl_bench.models.registry import Model
@@ -250,6 +250,20 @@ class TokenizedTask:
                 scores = checked_scores(name, values, len(made))
                 found[name] = np.where(void, 0.0, scores).tolist()
         return found
+
+    def first_scores(
+        self, made: Sequence[Prediction], stored: Mapping[str, Sequence[float]]
+    ) -> tuple[str, Sequence[float]] | None:
+        """The measure that points of the task are compared by, and each answer's score.
+
+        ``stored`` are their :meth:`scores`. None where single answers have no score.
+        """
+        own = self.metrics[0].measures if self.metrics else ()
+        name, column = (own[0].name, own[0].column) if own else (ACCURACY, "correct")
+        found = list(stored.get(column, ()))
+        if column == "correct":
+            found = [float(row.correct) for row in made if row.correct is not None]
+        return (name, found) if found else None
 
     def metric_facts(self) -> Mapping[str, Any]:
         """What decides the scores beside the answers. Raises ``UserError``."""

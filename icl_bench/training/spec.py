@@ -12,8 +12,8 @@ from icl_bench.backends.spec import check_dtype
 from icl_bench.errors import UserError
 from icl_bench.frozen import Frozen
 from icl_bench.registry import TRAINING_METHODS
-from icl_bench.sweep.k_values import KValues
-from icl_bench.sweep.run_spec import check_draws, read_text
+from icl_bench.sweep.k_values import KValues, check_draws
+from icl_bench.sweep.run_spec import read_text
 from icl_bench.training.classification_head import Head
 from icl_bench.training.examples import Validation
 from icl_bench.wording import comma_list

@@ -6,8 +6,10 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support.browser import chromium
 from support.program import SWEEP, Run
 from support.warm_program import WarmProgram
 
@@ -33,3 +35,9 @@ def swept(program: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert "stdlib · gemma3-270m" in done.stdout
     assert "4 cells computed" in done.stderr
     return results
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with chromium(tmp_path_factory.mktemp("profile")) as found:
+        yield found

@@ -27,7 +27,7 @@ def test_more_demonstrations_help_on_banking77(program: Run, data_dir: Path, tmp
 
 def test_free_text_is_scored_by_rouge_and_bertscore(program: Run, data_dir: Path, tmp_path: Path):
     done = program("run", "--task", "samsum", "--model", "gemma3-270m", "--k", "2", "--draws", "1",
-                   "--test-size", "4", "--data-dir", data_dir, "--results", tmp_path, "--json")  # fmt: skip
+                   "--test-size", "2", "--data-dir", data_dir, "--results", tmp_path, "--json")  # fmt: skip
     assert done.returncode == 0, done.stderr
     (point,) = json.loads(done.stdout)["curves"]
     assert point["accuracy"] is None

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
-import subprocess
-import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from support.models import llama_tokenizer, save_tiny_model, tiny_config
+from support.warm_program import WarmProgram
 
 from icl_bench import registry
 
@@ -53,17 +53,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def program(folder: Path) -> Program:
-    def run(*words: object) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "icl_bench", *map(str, words)], capture_output=True, text=True,
-            cwd=folder, timeout=600,
-            env={**os.environ, "PYTHONPATH": str(folder / "site"), "COLUMNS": "160"},
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr + done.stdout
-        return done.stdout
+def program(folder: Path) -> Iterator[Program]:
+    """The program in that folder, where the package is installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(folder / "site"))
+        patch.setenv("COLUMNS", "160")
+        warm = WarmProgram()
 
-    return run
+        def run(*words: object) -> str:
+            with contextlib.chdir(folder):
+                done = warm.run(list(map(str, words)), os.environ)
+            assert done.returncode == 0, done.stderr + done.stdout
+            return done.stdout
+
+        yield run
+        warm.close()
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ def test_short_answers_are_compared_with_all_right_ones(
 ):
     results = ("--results", tmp_path / "results")
     data = ("--data-dir", data_dir)
-    done = program("run", "--task", "squad2", *ASKED, "--test-size", "6", *data, *results)
+    done = program("run", "--task", "squad2", *ASKED, "--test-size", "3", *data, *results)
     assert done.returncode == 0, done.stderr
     found = json.loads(program("summary", "--json", *results).stdout)
     assert {(row["k"], row["metric"]) for row in found["curves"]} == {
@@ -42,7 +42,7 @@ def test_short_answers_are_compared_with_all_right_ones(
 
 def test_a_number_is_taken_out_of_a_worked_solution(program: Run, data_dir: Path, tmp_path: Path):
     results, data = ("--results", tmp_path / "results"), ("--data-dir", data_dir)
-    words = ("--k", "2", "--draws", "1", "--test-size", "2")
+    words = ("--k", "2", "--draws", "1", "--test-size", "1")
     done = program("run", "--task", "gsm8k", *ASKED[:4], *words, *data, *results)
     assert done.returncode == 0, done.stderr
     shown = json.loads(

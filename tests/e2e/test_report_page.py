@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+from support.browser import (
+    DOWN,
+    END,
+    ENTER,
+    HOME,
+    drawn,
+    focus,
+    press,
+    set_to,
+    settled,
+    texts,
+    visible,
+    wait,
+)  # fmt: skip
 from support.program import Run
 
 pytestmark = pytest.mark.slow
@@ -19,11 +32,8 @@ pytestmark = pytest.mark.slow
 EVIL = (
     """</script><script>document.title = "attacked"</script><img src=x onerror="alert(1)"> & <!--"""
 )
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-         "--disable-background-networking", "--disable-component-update", "--disable-sync")  # fmt: skip
 TAUGHT = ("run", "--task", "stdlib", "--model", "gemma3-270m", "--k", "1", "--draws", "1",
           "--test-size", "24", "--demonstrations", "labels:permuted")  # fmt: skip
-TAB, ENTER, DOWN, END, HOME = "\ue004", "\ue007", "\ue015", "\ue010", "\ue011"
 
 
 def imported(folder: Path) -> Path:
@@ -64,68 +74,29 @@ def page(program: Run, swept: Path, tmp_path_factory: pytest.TempPathFactory) ->
     return folder / "report.html"
 
 
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Headless Chromium; in CI it must be there."""
-    browser, chauffeur = shutil.which("chromium"), shutil.which("chromedriver")
-    if not browser or not chauffeur:
-        reason = "needs chromium and chromedriver (apt-get install chromium chromium-driver)"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = browser
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    found = webdriver.Chrome(options, webdriver.ChromeService(chauffeur))
-    try:
-        found.set_script_timeout(120)
-        yield found
-    finally:
-        found.quit()
-
-
 Opened = Callable[..., Any]
 
 
 @pytest.fixture
 def opened(driver: Any, page: Path) -> Opened:
-    """Open the page at a width and in a colour scheme, and wait for its charts."""
+    """Open the page at a width and in a colour scheme, about all unless ``at`` says otherwise, and
+    wait for its charts.
+    """
 
-    def open_page(width: int = 1280, scheme: str = "light") -> Any:
+    def open_page(width: int = 1280, scheme: str = "light", at: str = "#task=*") -> Any:
         driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
             "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False})  # fmt: skip
         colours = [{"name": "prefers-color-scheme", "value": scheme}]
         driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": colours})
         driver.get_log("browser")
         driver.get_log("performance")
-        driver.get(page.as_uri())
+        driver.get("about:blank")  # another fragment of the same page would not load it anew
+        driver.get(page.as_uri() + at)
         drawn(driver)
+        settled(driver)
         return driver
 
     return open_page
-
-
-def wait(driver: Any, condition: str, seconds: float = 90) -> None:
-    """Wait until an expression of the page is true."""
-    deadline = time.monotonic() + seconds
-    while not driver.execute_script(f"return {condition}"):
-        assert time.monotonic() < deadline, condition
-        time.sleep(0.05)
-
-
-def drawn(driver: Any) -> None:
-    wait(driver, "!document.querySelector('.chart:not([data-drawn])')")
-
-
-def texts(driver: Any, selector: str) -> list[str]:
-    found: list[str] = driver.execute_script(
-        "return [...document.querySelectorAll(arguments[0])].map((e) => e.textContent)", selector
-    )
-    return found
 
 
 def test_every_chart_has_marks_and_the_console_is_silent(opened: Opened):
@@ -170,22 +141,17 @@ def test_no_text_of_the_data_runs(opened: Opened):
 def test_filters_choose_what_the_reader_lists(opened: Opened):
     driver = opened()
     before = len(texts(driver, "#reader .option"))
-    driver.execute_script(
-        "const s = document.querySelector('#reader [name=correct]'); s.value = 'wrong';"
-        "s.dispatchEvent(new Event('input', { bubbles: true }))"
-    )
+    set_to(driver, correct="wrong")
     wrong = texts(driver, "#reader .option")
     assert 0 < len(wrong) <= before
     assert all(text.startswith("✗") for text in wrong)
-    driver.execute_script(
-        "const s = document.querySelector('#reader [name=task]'); s.value = 'stdlib';"
-        "s.dispatchEvent(new Event('input', { bubbles: true }))"
-    )
+    set_to(driver, task="stdlib")
     assert all("stdlib" in text for text in texts(driver, "#reader .option"))
     (shown,) = texts(driver, "#reader .shown")
     assert "docstring:" in shown
     assert "Wrong" in shown
     driver.find_element("css selector", "#reader [type=search]").send_keys("no such id")
+    settled(driver)
     assert texts(driver, "#reader .option") == []
     assert "none matches" in texts(driver, "#reader .found")[0]
 
@@ -193,10 +159,7 @@ def test_filters_choose_what_the_reader_lists(opened: Opened):
 def test_the_reader_names_demonstrations_that_were_changed(opened: Opened):
     driver = opened()
     for way in ("labels:permuted", "unperturbed"):
-        driver.execute_script(
-            "const s = document.querySelector('#reader [name=teaching]'); s.value = arguments[0];"
-            "s.dispatchEvent(new Event('input', { bubbles: true }))", way,
-        )  # fmt: skip
+        set_to(driver, teaching=way)
         listed = texts(driver, "#reader .option")
         assert listed
         assert all(("· labels:permuted ·" in text) == (way != "unperturbed") for text in listed)
@@ -206,36 +169,11 @@ def test_the_reader_names_demonstrations_that_were_changed(opened: Opened):
 
 def test_a_prompts_end_is_shown_with_its_demonstrations(opened: Opened):
     driver = opened()
-    driver.execute_script(
-        "for (const [name, value] of [['task', 'stdlib'], ['k', '10']]) {"
-        "const s = document.querySelector(`#reader [name=${name}]`); s.value = value;"
-        "s.dispatchEvent(new Event('input', { bubbles: true })) }"
-    )
+    set_to(driver, task="stdlib", k="10")
     (prompt,) = texts(driver, "#reader pre")
     assert prompt.startswith("[8 more demonstrations before]")
     assert prompt.count("docstring:") == 3
     assert len(texts(driver, "#reader .plain li")) == 10
-
-
-def focus(driver: Any, condition: str, most: int = 400) -> None:
-    """Press Tab until the focused element fulfils a condition on ``e``."""
-    from selenium.webdriver import ActionChains
-
-    for _ in range(most):
-        ActionChains(driver).send_keys(TAB).perform()
-        if driver.execute_script(f"const e = document.activeElement; return {condition}"):
-            ring = driver.execute_script(
-                "return getComputedStyle(document.activeElement).outlineStyle"
-            )
-            assert ring != "none"
-            return
-    raise AssertionError(f"Tab does not lead to: {condition}")
-
-
-def press(driver: Any, *keys: str) -> None:
-    from selenium.webdriver import ActionChains
-
-    ActionChains(driver).send_keys(*keys).perform()
 
 
 def test_tables_are_opened_and_sorted_with_the_keyboard_alone(opened: Opened):
@@ -361,3 +299,104 @@ def test_charts_and_controls_have_names(opened: Opened):
         "!(e.textContent.trim() || e.getAttribute('aria-label') || e.closest('label'))).length"
     )
     assert nameless == 0
+
+
+def test_only_charts_in_view_are_drawn(driver: Any, opened: Opened, page: Path):
+    opened()
+    driver.get("about:blank")
+    driver.get(page.as_uri() + "#task=*")
+    settled(driver)
+    time.sleep(1)
+    shown, there = driver.execute_script(
+        "return [document.querySelectorAll('.chart[data-drawn]').length,"
+        " document.querySelectorAll('.chart').length]"
+    )
+    assert shown < there / 2
+
+
+def test_a_cell_of_the_matrix_filters_the_page_and_stands_in_its_address(opened: Opened):
+    driver = opened()
+    every = visible(driver, "figcaption")
+    focus(driver, "e.closest('.matrix') && e.dataset.task === 'stdlib' && e.dataset.model")
+    press(driver, ENTER)
+    wait(driver, "location.hash.includes('task=stdlib')")
+    settled(driver)
+    chosen = visible(driver, "figcaption")
+    assert 0 < len(chosen) < len(every)
+    assert all("stdlib" in text for text in chosen)
+    assert all("stdlib" in text for text in visible(driver, "#findings h3"))
+    assert all("stdlib" in text for text in texts(driver, "#reader .option"))
+    driver.execute_script("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    wait(driver, "document.querySelector('#accuracy tbody tr')")
+    assert {row[:6] for row in texts(driver, "#accuracy tbody tr")} == {"stdlib"}
+    address = driver.current_url
+    driver.execute_script("history.back()")
+    wait(driver, "!location.hash.includes('task=stdlib')")
+    assert visible(driver, "figcaption") == every
+    opened(at="#" + address.partition("#")[2])
+    assert visible(driver, "figcaption") == chosen
+
+
+def test_one_curve_stands_out_and_bands_are_switched(opened: Opened):
+    driver = opened()
+    strong = ("[...document.querySelectorAll('#accuracy .mark-symbol path')]"
+              ".filter((p) => Number(p.getAttribute('opacity')) > 0.9).length")  # fmt: skip
+    bands = "document.querySelectorAll('#accuracy .mark-area path').length"
+    before = driver.execute_script(f"return {strong}")
+    focus(driver, "e.dataset.only && e.closest('#accuracy')")
+    press(driver, ENTER)
+    wait(driver, f"{strong} < {before}")
+    press(driver, ENTER)
+    wait(driver, f"{strong} === {before}")
+    assert driver.execute_script(f"return {bands}") > 0, "three curves or fewer are shown"
+    focus(driver, "e.className === 'bands' && e.closest('#accuracy')")
+    press(driver, ENTER)
+    wait(driver, f"{bands} === 0")
+
+
+def test_a_point_of_a_curve_leads_to_its_predictions(opened: Opened):
+    from selenium.webdriver import ActionChains
+
+    driver = opened(at="#task=stdlib")
+    point = driver.find_element("css selector", "#accuracy .mark-symbol path")
+    driver.execute_script("arguments[0].scrollIntoView({ block: 'center' })", point)
+    label = point.get_attribute("aria-label")
+    ActionChains(driver).move_to_element(point).click().perform()
+    wait(driver, "location.hash.includes('series=')")
+    settled(driver)
+    k = label.split("(log scale")[1].split(";")[0].rpartition(":")[2].strip()
+    found = texts(driver, "#reader .found")[0]
+    assert found.startswith(("24 of", "48 of")), found
+    assert all(f"k = {k}" in text for text in texts(driver, "#reader .option"))
+
+
+def test_a_confusion_leads_to_its_predictions(opened: Opened):
+    from selenium.webdriver import ActionChains
+
+    driver = opened(at="#task=stdlib")
+    bar = driver.find_element("css selector", "#confusions .mark-rect path")
+    driver.execute_script("arguments[0].scrollIntoView({ block: 'center' })", bar)
+    ActionChains(driver).move_to_element(bar).click().perform()
+    wait(driver, "location.hash.includes('prediction=')")
+    settled(driver)
+    chosen = driver.execute_script(
+        "return Object.fromEntries(['gold', 'prediction', 'correct', 'k'].map((name) =>"
+        " [name, document.querySelector(`#reader [name=${name}]`).value]))"
+    )
+    assert chosen["gold"] != chosen["prediction"]
+    assert chosen["correct"] == "wrong"
+    listed = texts(driver, "#reader .option .name")
+    assert listed
+    assert set(listed) == {chosen["prediction"]}
+    assert f"Right answer{chosen['gold']}" in texts(driver, "#reader .shown .pairs")[0]
+
+
+def test_an_address_names_a_prediction(opened: Opened):
+    driver = opened()
+    set_to(driver, task="stdlib")
+    own = driver.execute_script(
+        "return document.querySelector('#reader .own').getAttribute('href')"
+    )
+    (said,) = texts(driver, "#reader .shown .pairs")
+    opened(at=own)
+    assert texts(driver, "#reader .shown .pairs") == [said]

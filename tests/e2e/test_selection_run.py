@@ -12,7 +12,7 @@ import icl_bench
 
 pytestmark = pytest.mark.slow
 SELECT = ["random", "hybrid:2", "balanced", "centroids", "dense"]
-RUN = ("run", "--task", "stdlib", "--model", "gemma3-270m", "--k", 6, "--draws", 1,
+RUN = ("run", "--task", "stdlib_six", "--model", "gemma3-270m", "--k", 6, "--draws", 1,
        "--test-size", 4)  # fmt: skip
 
 
@@ -30,7 +30,7 @@ def chosen(program: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def shown(program: Run, results: Path, *words: object) -> dict[str, object]:
-    done = program("show", "--task", "stdlib", "--k", 6, "--results", results, "--json", *words)
+    done = program("show", "--task", "stdlib_six", "--k", 6, "--results", results, "--json", *words)
     assert done.returncode == 0, done.stderr
     found: dict[str, object] = json.loads(done.stdout)
     return found
@@ -69,4 +69,4 @@ def test_summary_sets_them_side_by_side_and_advises(program: Run, chosen: Path):
     }  # fmt: skip
     done = program("summary", "--results", chosen, "--advice", "any")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("stdlib · gemma3-270m, whatever it costs:\n  take ")
+    assert done.stdout.startswith("stdlib_six · gemma3-270m, whatever it costs:\n  take ")

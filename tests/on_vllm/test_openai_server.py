@@ -48,7 +48,9 @@ class VllmServer:
                    "--model", resolve("gemma3-270m").source, "--served-model-name", "gemma",
                    "--port", self.port, "--host", "127.0.0.1", "--api-key", KEY, "--dtype", "float32",
                    "--max-model-len", 4096, "--enforce-eager", "--enable-prompt-tokens-details",
-                   "--kv-cache-memory-bytes", 2**31]  # fmt: skip
+                   "--kv-cache-memory-bytes", 2**29,
+                   # one process less, which would take all cores for itself
+                   "--distributed-executor-backend", "uni"]  # fmt: skip
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
                 list(map(str, command)), stdout=log, stderr=log, start_new_session=True

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from on_vllm.test_vllm_backend import compared, on_transformers, on_vllm, prepared
+from on_vllm.test_vllm_backend import compared, engine_of, on_transformers, prepared
 
 from icl_bench.prompts.chat import ChatSettings
 
@@ -16,9 +17,9 @@ MODEL = "smollm2-135m-instruct"
 
 
 @pytest.fixture(scope="module")
-def backends() -> tuple[Any, Any]:
-    one = on_vllm("float32", MODEL, max_model_len=4096)
-    return one, on_transformers("float32", MODEL)
+def backends() -> Iterator[tuple[Any, Any]]:
+    with engine_of("float32", MODEL, max_model_len=4096) as one:
+        yield one, on_transformers("float32", MODEL)
 
 
 @pytest.mark.parametrize("style", ["turns", "single"])

@@ -36,7 +36,7 @@ from icl_bench.sweep.runner import Watcher
 from icl_bench.sweep.sweep import Sweep
 
 SELECTORS = "random,balanced,bm25,hybrid:1,centroids,bertscore,dense"
-PATTERNS = "full,block:2,approx:8,4,grouped:2,8"
+PATTERNS = "full,block:2,approx:24,4,grouped:2,8"
 WAYS = ("kill", "terminate", "interrupt", "full disk", "two processes")
 DONE, REFUSED, INTERRUPTED = 0, 2, 130
 ENDS = {

@@ -21,7 +21,7 @@ from support.outside import described
 FAULTS = "ICL_BENCH_TEST_FAULTS"
 """The environment's name for a folder. A file in it is a fault, for prompts whose prefix is longer
 than the number in it: ``die`` ends the process, ``once`` too and goes with it, ``raise`` fails,
-``slow`` takes a tenth of a second for each answer.
+``slow`` takes half a second for each answer.
 """
 
 
@@ -51,7 +51,7 @@ class Faulty:
         for i in todo:
             yield [Answer(i, 0, 1, label=sum(prompts.ids(i)) % 6)]
             if _due("slow", prompts):
-                time.sleep(0.1)
+                time.sleep(0.5)
             if _due("raise", prompts):
                 raise RuntimeError("a fault of the program")
             if _due("once", prompts):

@@ -9,6 +9,7 @@ signals and exit code; only the imports are done. What imports cost is tested el
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -81,6 +82,9 @@ def _serve() -> None:
 
     import icl_bench.cli  # noqa: F401
 
+    # the libraries are garbage at no time: a child need not look at all of them again and again
+    gc.collect()
+    gc.freeze()
     for line in sys.stdin:
         asked = json.loads(line)
         child = os.fork()

@@ -49,8 +49,8 @@ def test_the_page_rounds_as_the_terminal_does(tmp_path: Path):
     node = shutil.which("node")
     if node is None:
         pytest.skip("needs node")
-    program = files("icl_bench.report").joinpath("page.js").read_text("utf-8")
-    (own,) = re.findall(r"  const whole = .*?(?=  const SHOWN)", program, re.DOTALL)
+    program = files("icl_bench.report").joinpath("assets", "base.js").read_text("utf-8")
+    (own,) = re.findall(r"^const whole = .*?(?=^const SHOWN)", program, re.DOTALL | re.M)
     rng = np.random.default_rng(0)
     shares = [n / of for of in (16, 80, 125, 2000) for n in range(-of, of)] + rng.random(
         999

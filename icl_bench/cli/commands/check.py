@@ -51,20 +51,23 @@ def check(
     quiet: o.Quiet = False,
     json: o.Json = False,
 ) -> None:
-    """Compare the results with a baseline; exit with 1 on a significant loss.
+    """Compare with a baseline; exit with 1 on a significant loss.
 
-    Predictions are paired by draw and test example. A point fails if its loss is significant, with
-    all points taken into account, and larger than the tolerance; so do all points taken together.
-    A run that lacks some of the baseline is refused (exit with 2), and so is what was not asked the
-    same (other data, template, labels, test rows, pool, seed or scoring); other model files,
-    backend or version is what is checked.
+    Predictions of both are paired by draw and test example. A point fails if its loss is
+    significant, with all points taken into account, and larger than the tolerance; so do all points
+    taken together. A run that lacks some of the baseline is refused (exit with 2), and so is what
+    was not asked the same (other data, template, labels, test rows, pool, seed or scoring); other
+    model files, backend or version is what is checked.
     """
     from icl_bench.analysis.baseline_check import check_results
     from icl_bench.cli.output.baseline_check import print_check
     from icl_bench.cli.output.tables import print_json
     from icl_bench.cli.output.terminal import console
+    from icl_bench.cli.output.working import watched, working
 
-    found = check_results(baseline, results, tolerance, alpha, allow_missing)
+    with working() as say:
+        place = watched(results, say)
+        found = check_results(baseline, place, tolerance, alpha, allow_missing)
     if json:
         print_json(found.as_json())
     elif not quiet:

@@ -19,8 +19,10 @@ Out = Annotated[
 
 def export(out: Out, results: o.Results = o.DEFAULT_RESULTS, quiet: o.Quiet = False) -> None:
     """Write all predictions into one Parquet or CSV file."""
+    from icl_bench.cli.output.working import watched, working
     from icl_bench.results.exporting import export_results
 
-    rows = export_results(results, out)
+    with working() as say:
+        rows = export_results(watched(results, say), out)
     if not quiet:
         print(f"{rows:,} predictions in {out}")

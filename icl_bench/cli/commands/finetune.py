@@ -123,7 +123,7 @@ def finetune(
     quiet: o.Quiet = False,
     json: o.Json = False,
 ) -> None:
-    """Train on the examples that in-context learning would put into the prompt.
+    """Train on the examples that a prompt would show.
 
     Each draw's first k examples, the same test rows; results land beside those of run. Two
     checkpoints are reported: the one that validation rows choose, and as lora-paper or full-paper

@@ -28,21 +28,29 @@ def leaderboard(
     quiet: o.Quiet = False,
     json: o.Json = False,
 ) -> None:
-    """Write all results as one table, best first: CSV, and Markdown beside it.
+    """Write all results as one table, best first.
 
-    One row a point: task, model, how demonstrations were chosen, k, accuracy with its 95% interval,
-    macro-F1, where its curve is saturated, and what it was made with and from. The same results
-    make the same files.
+    As CSV, and as Markdown beside it. One row a point: task, model, how demonstrations were chosen,
+    k, accuracy with its 95% interval, macro-F1, where its curve is saturated, and what it was made
+    with and from. The same results make the same files. A terminal shows a table that fits it, a
+    pipe gets the Markdown.
     """
+    from icl_bench.cli.output.lists import print_leaderboard
     from icl_bench.cli.output.tables import print_json
+    from icl_bench.cli.output.terminal import console
+    from icl_bench.cli.output.working import watched, working
     from icl_bench.report.leaderboard import as_markdown, leaderboard, records, write
     from icl_bench.results.storage import folder_of
     from icl_bench.wording import plain
 
-    table = leaderboard(results)
+    with working() as say:
+        table = leaderboard(watched(results, say))
     written = write(table, out or (folder_of(results) or Path()) / "leaderboard.csv")
     if json:
         print_json(records(table))
     elif not quiet:
-        print(as_markdown(table), end="")
+        if (terminal := console()).is_terminal:
+            print_leaderboard(table, terminal)
+        else:
+            print(as_markdown(table), end="")
         print(f"written: {' and '.join(map(plain, written))}", file=sys.stderr)

@@ -36,15 +36,18 @@ def report(
     figures: Figures = None,
     data_dir: o.DataDir = None,
 ) -> None:
-    """Write one HTML page of all findings; it opens in any browser and needs no network.
+    """Write one HTML page of all findings.
 
-    Charts with intervals, sortable tables and a reader for single predictions. Prompts are rebuilt
-    from the data folder, where it is at hand.
+    It opens in any browser and needs no network. Charts with intervals, sortable tables and a
+    reader for single predictions. Prompts are rebuilt from the data folder, where it is at hand.
     """
     from icl_bench.cli.output.terminal import console
+    from icl_bench.cli.output.working import watched, working
     from icl_bench.report import write_report
 
     asked = {"task": task, "model": model}
     only = {name: value for name, value in asked.items() if value}
-    written = write_report(results, out, only=only, figures=figures, data_dir=data_dir)
+    with working() as say:
+        place = watched(results, say)
+        written = write_report(place, out, only=only, figures=figures, data_dir=data_dir, say=say)
     console().print(written.in_words(), soft_wrap=True)

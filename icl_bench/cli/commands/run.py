@@ -18,6 +18,9 @@ def run(
 ) -> None:
     """Sweep the number of demonstrations on a task with a model.
 
+    Of several selections, orders, attention patterns and k each is combined with each; what makes
+    no sense together is left out, with the reason.
+
     Finished cells are kept: run the same command again to go on after an interruption, or with
     more k. Several processes may share one results folder; --on ray starts them and shares out.
     """

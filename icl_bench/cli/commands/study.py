@@ -44,10 +44,11 @@ def study(
     quiet: o.Quiet = False,
     json: o.Json = False,
 ) -> None:
-    """Carry out a study: lists of tasks and models, and blocks of settings.
+    """Carry out a study: many tasks, models and settings.
 
-    All of it is checked and laid out before anything is computed. Finished cells are kept: run the
-    same command again to go on. icl-bench report says which points are done, failed or missing.
+    A study is a file: lists of tasks and models, and blocks of settings. All of it is checked and
+    laid out before anything is computed. Finished cells are kept: run the same command again to go
+    on. icl-bench report says which points are done, failed or missing.
     """
     from icl_bench.analysis.findings import read_findings
     from icl_bench.analysis.summary import records

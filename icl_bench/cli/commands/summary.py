@@ -53,6 +53,15 @@ Forecast = Annotated[
 ]
 
 
+Provenance = Annotated[
+    bool,
+    typer.Option(
+        "--provenance",
+        help="Also print of each variant the command, days, versions, hashes and machine.",
+    ),
+]
+
+
 Wanted = Annotated[
     float | None,
     typer.Option(
@@ -121,13 +130,14 @@ def summary(
     cascade: Cascade = False,
     forecast: Forecast = False,
     wanted: Wanted = None,
+    provenance: Provenance = False,
     advice: Advice = None,
     frontier: Frontier = False,
     queries: Queries = None,
     price: Price = None,
     json: o.Json = False,
 ) -> None:
-    """Show the results: accuracy against k, and what follows from it.
+    """Show the results: accuracy by k, and what follows from it.
 
     A table per task and model with the means over draws, 95% intervals (draws and test examples
     both count as samples) and macro-F1, and below it what could not be computed; then order, label
@@ -137,15 +147,17 @@ def summary(
     from icl_bench.analysis.cascade import require_cascades
     from icl_bench.analysis.findings import read_findings
     from icl_bench.analysis.forecast import check_wanted
-    from icl_bench.cli.output.findings import print_advice, print_findings
+    from icl_bench.cli.output.findings import made_for, print_advice, print_findings
     from icl_bench.cli.output.tables import print_json
     from icl_bench.cli.output.terminal import console
+    from icl_bench.cli.output.working import watched, working
     from icl_bench.demonstrations.selector_spec import cautions
     from icl_bench.errors import UserError
+    from icl_bench.registry import FINDINGS
 
     instead = {"--frontier": frontier, "--advice": advice is not None}
     of_tables = {"--base-model": base is not None, "--cost": cost, "--cascade": cascade,
-                 "--forecast": forecast}  # fmt: skip
+                 "--forecast": forecast, "--provenance": provenance}  # fmt: skip
     first, *others = [name for name, given in {**instead, **of_tables}.items() if given] or [""]
     if first in instead and others:
         raise UserError(f"{first}: prints its own table instead; run {others[0]} by itself")
@@ -164,12 +176,17 @@ def summary(
         print_advice(results, advice, {"task": task, "model": model}, queries=queries, price=price,
                      json=json)  # fmt: skip
         return
-    found = read_findings(results, task=task, model=model, base_model=base, wanted=share)
-    if cascade:
-        require_cascades(found)
+    asked = {"cost": cost, "cascade": cascade, "forecast": forecast, "provenance": provenance}
+    options = [name for name, wanted in asked.items() if wanted]
+    with working() as say:
+        place = watched(results, say)
+        found = read_findings(place, task=task, model=model, base_model=base, wanted=share)
+        if cascade:
+            require_cascades(found)
+        if json or not found.context.stored.predictions.empty:
+            found.work_out([*FINDINGS] if json else made_for(options), say)
     if json:
         selects = [*found.summary.curves["select"], *found.summary.taught["select"]]
         print_json({**found.as_json(), "cautions": cautions(selects)})
     else:
-        asked = {"cost": cost, "cascade": cascade, "forecast": forecast}
-        print_findings(found, console(), [name for name, wanted in asked.items() if wanted])
+        print_findings(found, console(), options)

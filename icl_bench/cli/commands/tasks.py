@@ -63,7 +63,10 @@ def tasks(
     test_size: o.TestSize = None,
     json: o.Json = False,
 ) -> None:
-    """List the tasks, check one task's data, or take over one of lm-evaluation-harness."""
+    """List the tasks, check one's data, or take one over.
+
+    --from-lm-eval takes over a task of lm-evaluation-harness.
+    """
     from icl_bench.cli.output.lists import print_report, print_tasks
     from icl_bench.cli.output.tables import print_json
     from icl_bench.cli.output.terminal import console

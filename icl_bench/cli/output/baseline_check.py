@@ -10,15 +10,15 @@ from rich.text import Text
 
 from icl_bench.analysis.baseline_check import point_name
 from icl_bench.analysis.regression import PAIR
-from icl_bench.analysis.words import UNPERTURBED
-from icl_bench.cli.output.tables import empty_table, print_lines
+from icl_bench.analysis.words import UNPERTURBED, USUAL_ORDERS
+from icl_bench.cli.output.fitting import Cell, Head, print_table
+from icl_bench.cli.output.tables import print_lines
 from icl_bench.demonstrations.selector_spec import cautions
 from icl_bench.metrics.scores import title
 from icl_bench.wording import DASH, counted, percent, plain, rounded, short
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from icl_bench.analysis.baseline_check import Check
     from icl_bench.analysis.regression import Overall
@@ -28,47 +28,54 @@ SHOWN = 5
 
 
 STYLES = {"loss": "bold red", "small loss": "yellow"}
+"""Verdict -> its colour."""
+
+
+NAMES = {
+    "teaching": Head("demonstrations", "name"), "select": Head("select", "name", bare=True),
+    "order": Head("order", "name", usual=USUAL_ORDERS), "attention": Head("attention", "name"),
+    "score": Head("score", "name"), "variant": Head("variant", "name"),
+}  # fmt: skip
 
 
 def print_check(check: Check, console: Console) -> None:
     """The compared points, what they have in common or not, what flipped, and the verdict."""
     for (task, model), group in check.points.groupby(["task", "model"], observed=True):
-        console.print(_table(f"{task} · {model}", group))
+        _print(f"{task} · {model}", group, console)
         print_lines(console, *cautions(group["select"]))
     for text in (*_changes(check), *_prompts(check), *_alone(check), *_torn(check), *_flips(check)):
         _line(console, text)
     if check.overall.points > 1:
         _line(console, _overall(check.overall), style=STYLES.get(check.overall.verdict, ""))
-    _line(console, _verdict(check), style="" if check.passed else "bold red")
+    _line(console, _verdict(check), style="green" if check.passed else "bold red")
 
 
 def _line(console: Console, text: str, style: str = "") -> None:
-    console.print(text, style=style, soft_wrap=True)
+    # what is no terminal gets whole lines: a log is searched by them
+    console.print(text, style=style, soft_wrap=not console.is_terminal)
 
 
-def _table(title: str, group: Any) -> Table:
-    table = empty_table(title)
+def _print(title: str, group: Any, console: Console) -> None:
+    """The points of a task and model."""
     further = [name for name in ("attention", "score") if set(group[name]) - {"full", "correct"}]
     several = bool(group.duplicated(["teaching", "select", "order", "attention", "k"]).any())
     perturbed = ["teaching"] if group["teaching"].notna().any() else []
     named = [*perturbed, "select", "order", *further, *(["variant"] if several else [])]
-    for name in named:
-        table.add_column("demonstrations" if name == "teaching" else name, overflow="fold")
-    for name in ("k", "draws", "test\nrows", "baseline\n%", "now\n%", "differ-\nence",
-                 "95%\ninterval", "p\n(Holm)"):  # fmt: skip
-        table.add_column(name, justify="right", no_wrap=name.startswith("95"))
-    table.add_column("verdict")
-    for row in group.to_dict("records"):
-        verdict, style = row["verdict"], STYLES.get(row["verdict"], "")
-        table.add_row(
+    heads = [*(NAMES[name] for name in named), Head("k", "key"), Head("draws", "count"),
+             Head("test rows", "count"), *map(Head, ("baseline %", "now %", "diff.", "95% interval",
+             "p (Holm)")), Head("verdict", "text")]  # fmt: skip
+    rows: list[list[Cell]] = [
+        [
             *(_named(row, name) for name in named),
             str(row["k"]), str(row["draws"]), str(row["rows"]),
             percent(row["base_mean"]), percent(row["mean"]), percent(row["difference"], "+"),
             f"{percent(row['ci_low'], '+')} {DASH} {percent(row['ci_high'], '+')}",
             DASH if math.isnan(row["p_holm"]) else rounded(row["p_holm"], 4),
-            Text(verdict, style),
-        )  # fmt: skip
-    return table
+            Text(row["verdict"], STYLES.get(row["verdict"], "")),
+        ]
+        for row in group.to_dict("records")
+    ]  # fmt: skip
+    print_table(console, heads, rows, names=[title])
 
 
 def _named(row: Mapping[str, Any], name: str) -> str:

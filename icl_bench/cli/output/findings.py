@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from icl_bench.analysis.columns import Column
+from rich.text import Text
+
+from icl_bench.analysis.columns import COLUMNS, Column
 from icl_bench.analysis.finding import Finding, Printed
-from icl_bench.analysis.words import cautions_of, comparison_notes, with_reasons
+from icl_bench.analysis.words import USUAL_ORDERS, cautions_of, comparison_notes, with_reasons
+from icl_bench.cli.output.fitting import Cell, Head, print_table
 from icl_bench.cli.output.summary import print_summary, setting_numbers
-from icl_bench.cli.output.tables import empty_table, print_lines
+from icl_bench.cli.output.tables import print_lines, print_notes
 from icl_bench.metrics.scores import ACCURACY, measure, title
 from icl_bench.models.attention_patterns import FULL
 from icl_bench.registry import FINDINGS
@@ -19,7 +22,6 @@ from icl_bench.wording import DASH, p_value, percent, rounded, three_digits
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
-    from rich.table import Table
 
     from icl_bench.analysis.findings import Findings
     from icl_bench.results.storage import Place
@@ -28,6 +30,14 @@ Row = Mapping[str, Any]
 
 
 METRIC, SETTING = Column("metric", "metric"), Column("setting", "setting")
+
+
+BARE = ("task", "model", "select", "teaching", "attention")
+"""Columns whose values say by themselves what they are."""
+
+
+USUAL: Mapping[str, Sequence[str]] = {"order": USUAL_ORDERS, "attention": (str(FULL),)}
+"""Column -> values that need no mention."""
 
 
 def shown(column: Column, row: Row) -> str:
@@ -60,11 +70,7 @@ def _shown(column: Column, value: Any) -> str:
 
 
 def print_findings(findings: Findings, console: Console, asked: Collection[str] = ()) -> None:
-    """The curves, then each table that has rows, with those that options ``asked`` for.
-
-    Where there is other attention than full, each curve has a table of its own with its name in
-    the title: patterns are long.
-    """
+    """The curves, then each table that has rows, with those that options ``asked`` for."""
     print_summary(findings.summary, console, order=False)
     if findings.context.stored.predictions.empty and not findings.summary.failed:
         print_lines(console, "no predictions; losses of long texts: icl-bench report")
@@ -72,14 +78,23 @@ def print_findings(findings: Findings, console: Console, asked: Collection[str] 
     numbers = setting_numbers(findings.summary)
     for finding, printed in _printed(asked):
         table = printed.rows(findings.context.table(finding.name))
-        if len(table):
-            heading, columns = _measured(printed.heading, finding.in_terminal(), table)
-            _print(heading, columns, table, numbers, console)
+        if not len(table):
+            continue
+        heading, heads, cells = laid_out(finding, table, numbers)
+        print_table(console, heads, cells, heading=heading)
+        compared = comparison_notes(table) if _compares(finding) else []
+        print_notes(console, *compared, *cautions_of(table))
     print_lines(
         console,
         "label bias, confusions, demonstrations, cost and single predictions: icl-bench report; "
         "all numbers: --json",
     )
+
+
+def made_for(options: Collection[str]) -> list[str]:
+    """The names of the findings that ``print_findings`` reads."""
+    first = ["curves", "saturation", "order_sensitivity", "taught"]
+    return list(dict.fromkeys([*first, *(finding.name for finding, _ in _printed(options))]))
 
 
 def _printed(options: Collection[str]) -> list[tuple[Finding, Printed]]:
@@ -89,17 +104,62 @@ def _printed(options: Collection[str]) -> list[tuple[Finding, Printed]]:
     return sorted(asked, key=lambda both: (both[1].option, both[1].place))
 
 
-def _print(
-    heading: str, columns: Sequence[Column], table: pd.DataFrame, numbers: Mapping[str, int],
-    console: Console,
-) -> None:  # fmt: skip
-    compared = any(column.name == "advice" for column in columns)
-    notes = [*(comparison_notes(table) if compared else []), *cautions_of(table)]
-    table, columns = _numbered(with_reasons(table) if compared else table, columns, numbers)
-    for named, kept, part in _parts(heading, columns, table):
-        console.print(named, style="bold")
-        console.print(_table(kept, part))
-    print_lines(console, *notes)
+def _compares(finding: Finding) -> bool:
+    return any(column.name == "advice" for column in finding.in_terminal())
+
+
+def laid_out(
+    finding: Finding, table: pd.DataFrame, numbers: Mapping[str, int]
+) -> tuple[str, list[Head], list[list[Cell]]]:
+    """Heading, columns and cells of a finding whose printed rows these are.
+
+    ``numbers`` are those of the settings of variants, where a task and model have several.
+    """
+    assert finding.printed is not None
+    heading, columns = _measured(finding.printed.heading, finding.in_terminal(), table)
+    table = with_reasons(table) if _compares(finding) else table
+    table, columns = _numbered(table, columns, numbers)
+    columns = _with_ways(table, columns)
+    at, score = _first_number(columns), _score_of(table)
+    heads = [_head(column, score, place < at) for place, column in enumerate(columns)]
+    rows: Any = table.to_dict("records")
+    return heading, heads, [[styled(column, row) for column in columns] for row in rows]
+
+
+def _with_ways(table: pd.DataFrame, columns: Sequence[Column]) -> Sequence[Column]:
+    """With order and attention where some row has another than the usual one."""
+    at, there = _first_number(columns), {column.name for column in columns}
+    lacking = [
+        COLUMNS[name]
+        for name, usual in USUAL.items()
+        if name in table and name not in there and not {*map(str, table[name])} <= {*usual}
+    ]
+    return [*columns[:at], *lacking, *columns[at:]]
+
+
+def _head(column: Column, score: str, name: bool) -> Head:
+    """How a column may be fitted; ``name`` says that it tells rows apart."""
+    title = column.brief.format(score=score)
+    if name:
+        return Head(title, "name", bare=column.name in BARE, usual=USUAL.get(column.name, ()))
+    if column.kind == "text":
+        return Head(title, "text", below=column.name == "reason")
+    if column.kind == "count":
+        return Head(title, "key" if column.name == "k" else "count")
+    return Head(title)
+
+
+def styled(column: Column, row: Row) -> Cell:
+    """A value as a cell of the terminal, in colour where it is the verdict of a comparison."""
+    text = shown(column, row)
+    if column.name != "advice":
+        return text
+    if text == DASH:
+        return Text(text, "dim")
+    # without a test the column says why
+    tested = row.get("p_holm") is not None and not math.isnan(row["p_holm"])
+    better = row.get("difference", 0) > 0
+    return Text(text, ("green" if better else "red") if tested else "")
 
 
 def print_advice(
@@ -112,13 +172,17 @@ def print_advice(
     from icl_bench.analysis.summary import records
     from icl_bench.cli.output.tables import print_json
     from icl_bench.cli.output.terminal import console
+    from icl_bench.cli.output.working import watched, working
 
     budget = Budget.parse(asked, queries, None if price is None else Prices.parse(price))
-    table = advise_folder(results, budget, {n: v for n, v in only.items() if v is not None})
+    wanted = {n: v for n, v in only.items() if v is not None}
+    with working() as say:
+        table = advise_folder(watched(results, say), budget, wanted)
     if json:
         print_json({"budget": str(budget), "advice": records(table)})
     else:
-        console().print("\n".join(lines(table, budget)), soft_wrap=True)
+        terminal = console()
+        terminal.print("\n".join(lines(table, budget)), soft_wrap=not terminal.is_terminal)
 
 
 def _measured(
@@ -151,36 +215,6 @@ def _first_number(columns: Sequence[Column]) -> int:
     return next((at for at, c in enumerate(columns) if c.kind != "text"), len(columns))
 
 
-def _parts(
-    heading: str, columns: Sequence[Column], frame: pd.DataFrame
-) -> Iterator[tuple[str, Sequence[Column], pd.DataFrame]]:
-    """The table as it is or, with other attention than full, by curve: heading, columns, rows."""
-    if "attention" not in frame or set(frame["attention"]) <= {str(FULL)}:
-        yield heading, columns, frame
-        return
-    at = _first_number(columns)
-    names = [column for column in columns[:at] if column != SETTING]
-    kept = [column for column in columns[:at] if column == SETTING]
-    for key, part in frame.groupby([column.name for column in names], observed=True):
-        told = f"{heading} ({', '.join(map(str, key))})"
-        yield told, [*kept, Column("attention", "attention"), *columns[at:]], part
-
-
 def _score_of(frame: pd.DataFrame) -> str:
     """What the scores of a table are, for its columns' titles."""
     return measure(frame) if "metric" in frame else title(ACCURACY)
-
-
-def _table(columns: Sequence[Column], frame: pd.DataFrame) -> Table:
-    table = empty_table()
-    for column in columns:
-        table.add_column(
-            column.brief.format(score=_score_of(frame)),
-            justify="left" if column.kind == "text" else "right",
-            overflow="fold",
-            no_wrap=column.name == "attention",
-        )
-    rows: Any = frame.to_dict("records")
-    for row in rows:
-        table.add_row(*(shown(column, row) for column in columns))
-    return table

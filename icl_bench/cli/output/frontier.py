@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
 
 from icl_bench.analysis.frontier import frontier_of_folder, leading
 from icl_bench.analysis.query_cost import MEASURES, QUERIES, Prices, check_queries
 from icl_bench.analysis.summary import records
-from icl_bench.cli.output.tables import empty_table, print_json, print_lines
+from icl_bench.analysis.words import USUAL_ORDERS
+from icl_bench.cli.output.fitting import Cell, Head, print_table
+from icl_bench.cli.output.tables import print_json, print_lines
 from icl_bench.cli.output.terminal import console
+from icl_bench.cli.output.working import watched, working
 from icl_bench.metrics.scores import measure
 from icl_bench.models.attention_patterns import FULL
-from icl_bench.report.naming import USUAL_ORDERS
 from icl_bench.wording import DASH, percent, three_digits
 
 if TYPE_CHECKING:
@@ -26,7 +30,7 @@ SHOWN: Mapping[str, tuple[str, float]] = {
     "tokens": ("tokens", 1.0),
     "operations": ("GFLOP", 1e9),
     "seconds": ("seconds", 1.0),
-    "money": ("money,\nper 1,000", 1e-3),
+    "money": ("money, per 1,000", 1e-3),
 }
 """Measure -> the title of its column, and what it is divided by."""
 
@@ -40,7 +44,8 @@ def print_frontier(
     number = QUERIES if queries is None else queries
     check_queries(number)
     wanted = {name: value for name, value in only.items() if value is not None}
-    table = frontier_of_folder(results, number, prices, wanted)
+    with working() as say:
+        table = frontier_of_folder(watched(results, say), number, prices, wanted)
     if json:
         asked = vars(prices) if prices else None
         print_json({"queries": number, "prices": asked, "frontier": records(table)})
@@ -48,8 +53,8 @@ def print_frontier(
     first = leading(table, prices)
     there = [name for name in MEASURES if table[name].notna().any()]
     for (task, model), part in table.groupby(["task", "model"], sort=True):
-        console().print(f"{task} · {model}, for {number:,} queries", style="bold")
-        console().print(_table(part.sort_values([first, "score"]), there, first))
+        title = f"{task} · {model}, for {number:,} queries"
+        _print(part.sort_values([first, "score"]), title, there, first)
     print_lines(
         console(),
         f"by {first}: dominated, where another point costs no more and scores at least as much, in "
@@ -64,25 +69,27 @@ def print_frontier(
                     "are not compared")  # fmt: skip
 
 
-def _table(part: pd.DataFrame, there: list[str], first: str) -> Any:
-    found = empty_table()
-    score = measure(part)
-    found.add_column("point")
-    for title in ("k", "draws", f"{score}\n%", "95%\ninterval", *(SHOWN[n][0] for n in there)):
-        found.add_column(title, justify="right")
-    found.add_column(f"by {first}")
+VERDICTS = {"on the frontier": "green", "dominated": "red"}
+"""Verdict -> its colour."""
+
+
+def _print(part: pd.DataFrame, title: str, there: Sequence[str], first: str) -> None:
+    heads = [Head("point", "name", bare=True), Head("k", "key"), Head("draws", "count"),
+             Head(f"{measure(part)} %"), Head("95% interval"),
+             *(Head(SHOWN[name][0]) for name in there), Head(f"by {first}", "text")]  # fmt: skip
     rows = [{str(name): value for name, value in row.items()} for row in part.to_dict("records")]
     alike = Counter((_name(row), row["k"]) for row in rows)
+    cells: list[list[Cell]] = []
     for row in rows:
-        name = _name(row)
+        name, verdict = _name(row), row[f"verdict_{first}"] or DASH
         told = f"{name}, variant {row['variant']}" if alike[name, row["k"]] > 1 else name
-        found.add_row(
+        cells.append([
             told, f"{row['k']:,}", f"{row['draws']}", percent(row["score"]),
             f"{percent(row['ci_low'])} – {percent(row['ci_high'])}",
             *(_amount(row[name] / SHOWN[name][1]) for name in there),
-            row[f"verdict_{first}"] or DASH,
-        )  # fmt: skip
-    return found
+            Text(verdict, VERDICTS.get(verdict, "dim")),
+        ])  # fmt: skip
+    print_table(console(), heads, cells, names=[title])
 
 
 def _name(row: Mapping[str, Any]) -> str:

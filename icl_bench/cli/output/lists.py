@@ -6,11 +6,13 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from icl_bench.cli.output.fitting import Head, print_table
 from icl_bench.cli.output.plan import in_bytes
-from icl_bench.cli.output.tables import empty_table, print_lines
+from icl_bench.cli.output.tables import print_lines
 from icl_bench.wording import DASH, counted, percent, rounded
 
 if TYPE_CHECKING:
+    import pandas as pd
     from rich.console import Console
 
     from icl_bench.report.prompt_trace import Shown
@@ -18,30 +20,55 @@ if TYPE_CHECKING:
 
 def print_perplexity(frame: Any, console: Console) -> None:
     """Perplexity of each range of lengths, one table a model and dtype."""
-    from icl_bench.models.attention_patterns import FULL
-
     for (model, dtype), group in frame.groupby(["model", "dtype"]):
-        table = empty_table(f"{model} · {dtype}, perplexity of the tokens up to each length")
-        table.add_column("attention")
-        for name in ("tokens", "perplexity", "95%\ninterval", "over full", "95%\ninterval ",
-                     "p\n(Holm)", "TFLOP", "cache"):  # fmt: skip
-            table.add_column(name, justify="right")
-        for row in group.to_dict("records"):
-            other = row["attention"] != str(FULL)
-            table.add_row(
-                row["attention"],
-                f"{row['after']:,} {DASH} {row['length']:,}",
-                rounded(row["perplexity"], 2),
-                _limits(row["ci_low"], row["ci_high"], 2),
-                rounded(row["ratio"], 3) if other else "",
-                _limits(row["ratio_low"], row["ratio_high"], 3) if other else "",
-                "" if math.isnan(row["p_holm"]) else rounded(row["p_holm"], 3),
-                rounded(row["prefill_flops"] / 1e12, 1),
-                in_bytes(row["cache_bytes"]),
-            )
-        console.print(table)
+        rows = [_perplexity(row) for row in group.to_dict("records")]
+        title = f"{model} · {dtype}, perplexity of the tokens up to each length"
+        print_table(console, PERPLEXITY, rows, heading=title)
         count = group["windows"].max()
         print_lines(console, f"{counted(count, 'window')} a length; intervals are over windows")
+
+
+PERPLEXITY = (
+    Head("attention", "name"), Head("tokens", "key"),
+    *map(Head, ("perplexity", "95% interval", "over full", "over full 95% interval", "p (Holm)",
+                "TFLOP", "cache")),
+)  # fmt: skip
+
+
+def _perplexity(row: Mapping[Any, Any]) -> list[str]:
+    """What the columns of ``PERPLEXITY`` say of a length."""
+    from icl_bench.models.attention_patterns import FULL
+
+    other = row["attention"] != str(FULL)
+    return [
+        row["attention"],
+        f"{row['after']:,} {DASH} {row['length']:,}",
+        rounded(row["perplexity"], 2),
+        _limits(row["ci_low"], row["ci_high"], 2),
+        rounded(row["ratio"], 3) if other else "",
+        _limits(row["ratio_low"], row["ratio_high"], 3) if other else "",
+        "" if math.isnan(row["p_holm"]) else rounded(row["p_holm"], 3),
+        rounded(row["prefill_flops"] / 1e12, 1),
+        in_bytes(row["cache_bytes"]),
+    ]
+
+
+def print_leaderboard(table: pd.DataFrame, console: Console) -> None:
+    """The leaderboard, with what its Markdown has, a table or more for each task."""
+    from icl_bench.cli.output.findings import BARE, USUAL
+    from icl_bench.report.leaderboard import columns, notes
+
+    found = columns(table)
+    made = ("draws", "test rows", "version", "data", "variant")
+    heads = [
+        Head(name, "key" if name == "k" else "count" if name in made else "value")
+        if numbers or name in made
+        else Head(name, "name", bare=name in BARE, usual=USUAL.get(name, ()))
+        for name, numbers, _ in found
+    ]
+    rows = list(zip(*(values for *_, values in found), strict=True))
+    print_table(console, heads, rows, splits=1)  # by the task: the best is first
+    print_lines(console, *notes(table))
 
 
 def _limits(low: float, high: float, digits: int) -> str:
@@ -52,15 +79,13 @@ def _limits(low: float, high: float, digits: int) -> str:
 
 def print_models(records: list[dict[str, Any]], console: Console) -> None:
     """Models with what they read and need."""
-    table = empty_table()
-    table.add_column("model", no_wrap=True)
-    table.add_column("reads\ntokens", justify="right")
-    for name in ("here", "what it is"):
-        table.add_column(name)
-    for record in records:
-        reads = f"{record['context_tokens']:,}"
-        table.add_row(record["name"], reads, *_here_or_needed(record, record["needs"]))
-    console.print(table)
+    heads = (Head("model", "name"), Head("reads tokens"), Head("here", "text"),
+             Head("what it is", "text"))  # fmt: skip
+    rows = [
+        [record["name"], f"{record['context_tokens']:,}", *_here_or_needed(record, record["needs"])]
+        for record in records
+    ]
+    print_table(console, heads, rows)
     print_lines(console, "What is on the hub is downloaded when it is first used.")
 
 
@@ -121,13 +146,14 @@ def listed_golds(row: Mapping[str, Any]) -> str:
 
 def print_tasks(records: list[dict[str, Any]], console: Console) -> None:
     """Tasks with where their data is."""
-    table = empty_table()
-    for name in ("task", "metrics", "here", "what it is"):
-        table.add_column(name, no_wrap=name == "task")
-    for record in records:
-        metrics = ",\n".join(record["metrics"])  # the last column needs the room
-        table.add_row(record["name"], metrics, *_here_or_needed(record, record["data"]))
-    console.print(table)
+    texts = (Head(name, "text") for name in ("metrics", "here", "what it is"))
+    heads = (Head("task", "name"), *texts)
+    rows = [
+        # the last column needs the room
+        [record["name"], ",\n".join(record["metrics"]), *_here_or_needed(record, record["data"])]
+        for record in records
+    ]
+    print_table(console, heads, rows)
     print_lines(console, "Licenses and sources: --json. A task's counts and leaks: --check NAME.")
 
 

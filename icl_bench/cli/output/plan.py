@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
-from icl_bench.cli.output.tables import empty_table, print_lines
+from icl_bench.cli.output.fitting import Head, print_table
+from icl_bench.cli.output.tables import print_lines
 from icl_bench.wording import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from icl_bench.sweep.combinations import Combination
     from icl_bench.sweep.compute_cost import ComputeCost
     from icl_bench.sweep.plan import CellPlan
     from icl_bench.sweep.sweep import Sweep
@@ -21,10 +21,13 @@ if TYPE_CHECKING:
 def plan_records(
     sweep: Sweep, seconds: Sequence[float | None], works: Sequence[ComputeCost | None]
 ) -> list[dict[str, Any]]:
-    """The plan's cells as plain records."""
-    return [
+    """The plan's cells as plain records, and behind them a record for each combination of selector,
+    order, attention and k that is left out: without a draw, and ``problem`` says why.
+    """
+    cells = [
         {
             **cell.spec.model_dump(),
+            "left_out": False,
             "fits": cell.problem is None,
             "problem": cell.problem,
             "prefix_tokens": cell.prefix_tokens,
@@ -43,6 +46,26 @@ def plan_records(
         }
         for cell, estimate, work in zip(sweep.plan.cells, seconds, works, strict=True)
     ]
+    return cells + [_left_out(sweep, one, reason)
+                    for one, reason in sweep.plan.asked.left_out.items()]  # fmt: skip
+
+
+def _left_out(sweep: Sweep, one: Combination, reason: str) -> dict[str, Any]:
+    """The record of a combination that makes no sense: nothing of it is known."""
+    tokens = ("prefix", "longest_query", "longest_prompt", "answer", "needed", "prompt", "shared",
+              "new")  # fmt: skip
+    return {
+        "task": sweep.task.data.spec.name,
+        "model": sweep.model.name,
+        **dict(zip(("select", "order", "attention", "k"), one.axes, strict=True)),
+        "draw": None,
+        "left_out": True,
+        "fits": False,
+        "problem": reason,
+        **{f"{name}_tokens": 0 for name in tokens},
+        "context_tokens": sweep.model.context_tokens,
+        **dict.fromkeys(("flops", "prefix_flops", "cache_bytes", "seconds")),
+    }
 
 
 def print_plan(
@@ -58,13 +81,15 @@ def print_plan(
     console.print(f"{data.spec.name} · {model.name}, tokens", style="bold")
     rows = list(zip(sweep.plan.cells, seconds, works, strict=True))
     for curve in dict.fromkeys(map(_curve, sweep.plan.cells)):
-        console.print(_plan_table(curve, [row for row in rows if _curve(row[0]) == curve]))
+        cells = [_row(*row) for row in rows if _curve(row[0]) == curve]
+        print_table(console, PLANNED, cells, names=[", ".join(curve)])
     total = sum(estimate or 0.0 for estimate in seconds)
     about = f", about {duration(total)} on this machine" if None not in seconds else ""
     print_lines(
         console,
         *(f"note: {text}" for text in notes(sweep)),
         *(f"skipped: {problem}" for problem in sweep.plan.problems),
+        *(f"left out: {reason}" for reason in sweep.plan.asked.reasons),
         _backend(sweep),
         f"{counted(sum(cell.problem is None for cell, *_ in rows), 'cell')}, "
         f"{asked(sweep)}{about}; {model.name} reads "
@@ -86,30 +111,30 @@ def _curve(cell: CellPlan) -> tuple[str, ...]:
     return cell.spec.select, cell.spec.order, cell.spec.attention
 
 
-def _plan_table(
-    curve: tuple[str, ...], rows: Sequence[tuple[CellPlan, float | None, ComputeCost | None]]
-) -> Table:
-    """The cells of one selector, order and attention."""
-    table = empty_table(", ".join(curve))
-    for name in ("draw", "k", "prefix", "longest\nquery", "needs", "fits", "shared", "to\ncompute",
-                 "TFLOP", "cache", "time"):  # fmt: skip
-        table.add_column(name, justify="right")
-    for cell, estimate, work in rows:
-        spec, fits = cell.spec, cell.problem is None
-        lengths = (cell.prefix_tokens, cell.longest_prompt - cell.prefix_tokens, cell.needed_tokens)
-        tokens = (cell.shared_tokens, cell.new_tokens)
-        known = cell.longest_prompt > 0
-        table.add_row(
-            str(spec.draw),
-            f"{spec.k:,}",
-            *(f"{n:,}" if known else "" for n in lengths),
-            "yes" if fits else "no",
-            *(f"{n:,}" if fits else "" for n in tokens),
-            f"{(work.prefix_flops + cell.queries * work.query_flops) / 1e12:,.1f}" if work else "",
-            in_bytes(work.cache_bytes) if work else "",
-            duration(estimate) if fits and estimate is not None else "",
-        )
-    return table
+PLANNED = (
+    *(Head(name, "key") for name in ("draw", "k")),
+    *map(Head, ("prefix", "longest query", "needs")),
+    Head("fits", "count"), *map(Head, ("shared", "to compute", "TFLOP", "cache", "time")),
+)  # fmt: skip
+"""The columns of a plan; where every cell fits and there is little room, the title says so."""
+
+
+def _row(cell: CellPlan, estimate: float | None, work: ComputeCost | None) -> list[str]:
+    """What the columns of ``PLANNED`` say of a cell."""
+    spec, fits = cell.spec, cell.problem is None
+    lengths = (cell.prefix_tokens, cell.longest_prompt - cell.prefix_tokens, cell.needed_tokens)
+    tokens = (cell.shared_tokens, cell.new_tokens)
+    known = cell.longest_prompt > 0
+    return [
+        str(spec.draw),
+        f"{spec.k:,}",
+        *(f"{n:,}" if known else "" for n in lengths),
+        "yes" if fits else "no",
+        *(f"{n:,}" if fits else "" for n in tokens),
+        f"{(work.prefix_flops + cell.queries * work.query_flops) / 1e12:,.1f}" if work else "",
+        in_bytes(work.cache_bytes) if work else "",
+        duration(estimate) if fits and estimate is not None else "",
+    ]
 
 
 def in_bytes(count: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -11,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
 from icl_bench.cli.output.terminal import console
+from icl_bench.cli.output.working import Elapsed, Spinner
 from icl_bench.escaping import visible
+from icl_bench.metrics.scores import title
+from icl_bench.models.attention_patterns import FULL
 from icl_bench.quiet_libraries import hush_libraries
 from icl_bench.sweep.notes import asked, notes
 from icl_bench.sweep.runner import Watcher
@@ -34,6 +38,7 @@ class Display:
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
+        self._began = time.monotonic()
         self._console = console(stderr=True)
         self._live = self._console.is_terminal and not quiet
 
@@ -48,13 +53,17 @@ class Display:
 
     @contextmanager
     def preparing(self) -> Iterator[Callable[[str], None]]:
-        """A spinner with a word on what is being prepared."""
+        """A spinner with the time and a word on what is being prepared."""
         hush_libraries()
         if not self._live:
             yield lambda _: None
             return
-        with self._console.status("starting") as status:
-            yield lambda text: status.update(Text(visible(text)))
+        spinner = Spinner(self._console, self._began)
+        spinner.say("starting")
+        try:
+            yield spinner.say
+        finally:
+            spinner.stop()
 
     def plan(self, sweep: Sweep) -> None:
         """What will run, and what a user must know about the data, unless quiet."""
@@ -68,6 +77,8 @@ class Display:
             self.note(f"  note: {text}")
         for problem in plan.problems:
             self.note(f"  skipped: {problem}")
+        for reason in plan.asked.reasons:
+            self.note(f"  left out: {reason}")
 
     @contextmanager
     def running(self, plan: Plan) -> Iterator[Watcher]:
@@ -75,12 +86,12 @@ class Display:
         if not self._live:
             yield Watcher()
             return
-        with _Bar(plan, self._console) as bar:
+        with _Bar(plan, self._console, self._began) as bar:
             yield bar
 
     def shared_bars(self) -> SharedBars | None:
         """Bars of a study that several processes compute; None where there is no terminal."""
-        return SharedBars(self._console) if self._live else None
+        return SharedBars(self._console, self._began) if self._live else None
 
     def outcome(self, outcome: Outcome, results: Place) -> None:
         """How it ended."""
@@ -125,12 +136,13 @@ def show_results(
 
 
 class _Bar(Watcher):
-    """Two lines: the cell at hand; a bar over the whole run, predictions, speed, time left.
+    """The scores so far; the cell at hand; a bar over the whole run, predictions, speed, time left.
 
-    The bar and the time left are weighted by the tokens that each cell has to compute.
+    The bar and the time left are weighted by the tokens that each cell has to compute. The time is
+    that since the command began.
     """
 
-    def __init__(self, plan: Plan, console: Console) -> None:
+    def __init__(self, plan: Plan, console: Console, began: float) -> None:
         cells = [cell for cell in plan.cells if cell.problem is None]
         self._left = float(sum(cell.new_tokens for cell in cells))
         self._predictions = sum(cell.queries for cell in cells)
@@ -139,14 +151,17 @@ class _Bar(Watcher):
         self._cell: CellPlan | None = None
         self._working_seconds, self._since = 0.0, time.monotonic()
         self._title = Text("looking for what is there already")
+        self._scores = _Scores(cells)
         self._bar = Progress(
-            TimeElapsedColumn(),
+            Elapsed(began),
             BarColumn(bar_width=None),
             TextColumn("{task.fields[said]}"),
             console=console,
         )
         self._task = self._bar.add_task("", total=self._left, said="")
-        self._live = Live(Group(self._title, self._bar), console=console, transient=True)
+        self._live = Live(
+            Group(self._scores.text, self._title, self._bar), console=console, transient=True
+        )
 
     def __enter__(self) -> _Bar:
         self._live.__enter__()
@@ -180,6 +195,9 @@ class _Bar(Watcher):
         if outcome == "kept":
             self._advance(cell, cell.queries)
 
+    def scored(self, cell: CellPlan, measure: str, scores: Sequence[float]) -> None:
+        self._scores.add(cell, measure, scores)
+
     def waiting(self, cells: int) -> None:
         self._title.plain = f"waiting for another process, which is at work on {cells} of the cells"
 
@@ -201,16 +219,55 @@ class _Bar(Watcher):
         self._bar.update(self._task, advance=share, said=", ".join(said))
 
 
+class _Scores:
+    """The mean score of each point's finished cells, the latest points last."""
+
+    LINES = 6
+    """Points that are shown."""
+
+    def __init__(self, cells: Sequence[CellPlan]) -> None:
+        self.text = Text()
+        self._measure = ""
+        self._planned = Counter(map(_point, cells))
+        self._done: dict[str, list[Sequence[float]]] = {}
+
+    def add(self, cell: CellPlan, measure: str, scores: Sequence[float]) -> None:
+        """A cell was finished."""
+        point = _point(cell)
+        self._done[point] = [*self._done.pop(point, []), scores]
+        self._measure = title(measure)
+        shown = [self._line(one) for one in list(self._done)[-self.LINES :]]
+        more = len(self._done) - len(shown)
+        above = f"{self._measure} so far, of the cells that this run finished"
+        if more:
+            above += f" ({counted(more, 'earlier point')} not shown)"
+        self.text.plain = "\n".join([f"{above}:", *shown])
+
+    def _line(self, point: str) -> str:
+        each = self._done[point]
+        mean = percent(sum(map(sum, each)) / sum(map(len, each)))
+        planned = self._planned[point]
+        cells = f"{len(each)} of {counted(planned, 'draw')}" if planned > 1 else "done"
+        return visible(f"  {point}: {mean}%, {cells}")
+
+
+def _point(cell: CellPlan) -> str:
+    """What tells a point of a run from the others."""
+    spec = cell.spec
+    read = "" if spec.attention == str(FULL) else f", {spec.attention}"
+    return f"{spec.select}, {spec.order}{read}, k={spec.k:,}"
+
+
 class SharedBars:
     """What engines are at, a line each; a bar over the whole study, predictions, time left."""
 
     LINES = 8
     """Engines that are named."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, began: float) -> None:
         self._title, self._engines = Text(), Text()
         self._bar = Progress(
-            TimeElapsedColumn(),
+            Elapsed(began),
             BarColumn(bar_width=None),
             TextColumn("{task.fields[said]}"),
             console=console,

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+from icl_bench.cli.output.fitting import Head, print_table
 from icl_bench.cli.output.plan import duration
-from icl_bench.cli.output.tables import empty_table, print_lines
+from icl_bench.cli.output.tables import print_lines
 from icl_bench.studies.parts import Listener
 from icl_bench.wording import counted
 
@@ -90,23 +91,19 @@ def plan_records(study: Study) -> list[dict[str, Any]]:
 
 def print_plan(study: Study, console: Console) -> None:
     """A row for each part, a line for each model and engine, and the whole."""
-    table = empty_table(study.file.name)
-    for name in ("model", "backend", "setting", "task"):
-        table.add_column(name)
-    for name in ("cells", "tokens to\ncompute", "time"):
-        table.add_column(name, justify="right")
+    heads = [*(Head(name, "name") for name in ("model", "backend", "setting", "task")),
+             *map(Head, ("cells", "tokens to compute", "time"))]  # fmt: skip
+    rows: list[list[str]] = []
     engines: dict[tuple[str, str], list[PlannedCell]] = {}
     for part in study.parts:
         cells = part.cells()
         engines.setdefault((part.model, part.backend), []).extend(cells)
-        table.add_row(
-            part.model, part.backend, part.job.setting, part.task, f"{len(cells):,}",
-            _tokens(cells), _time(cells),
-        )  # fmt: skip
-    console.print(table)
+        rows.append([part.model, part.backend, part.job.setting, part.task, f"{len(cells):,}",
+                     _tokens(cells), _time(cells)])  # fmt: skip
+    print_table(console, heads, rows, heading=study.file.name)
     every = [cell for cells in engines.values() for cell in cells]
     notes = [f"{part.job}: {text}" for part in study.parts for text in part.problems()
-             if text.startswith("skipped")]  # fmt: skip
+             if text.startswith(("skipped", "left out"))]  # fmt: skip
     print_lines(
         console,
         *(f"{model} on {backend}: {_whole(cells)}" for (model, backend), cells in engines.items()),
@@ -137,13 +134,10 @@ def _time(cells: Sequence[PlannedCell]) -> str:
 def print_state(points: pd.DataFrame, console: Console) -> None:
     """How far the study is, a row for each setting with a task and model."""
     counts = ["cells", "done", "failed", "missing"]
-    table = empty_table("")
-    for name in ("setting", "task", "model"):
-        table.add_column(name)
-    for name in counts:
-        table.add_column(name, justify="right")
     by = ["setting", "task", "model"]
-    for key, part in points.groupby(by, sort=False)[counts]:
-        table.add_row(*map(str, key), *(f"{int(n):,}" for n in part.sum()))
-    console.print(table)
+    rows = [
+        [*map(str, key), *(f"{int(n):,}" for n in part.sum())]
+        for key, part in points.groupby(by, sort=False)[counts]
+    ]
+    print_table(console, [*(Head(name, "name") for name in by), *map(Head, counts)], rows)
     print_lines(console, "scores: icl-bench summary; charts and single points: icl-bench report")

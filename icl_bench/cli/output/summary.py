@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-
-from rich.table import Table
 
 from icl_bench.analysis.missing import in_words, not_at_random
 from icl_bench.analysis.saturation import saturation_said
-from icl_bench.analysis.words import curve_notes
-from icl_bench.cli.output.tables import empty_table, print_lines
+from icl_bench.analysis.words import USUAL_ORDERS, curve_notes
+from icl_bench.cli.output.fitting import Head, print_table
+from icl_bench.cli.output.tables import print_lines, print_notes
 from icl_bench.demonstrations.selector_spec import cautions
 from icl_bench.metrics.scores import SCORES, STORED_SCORES, corpus_numbers, title
 from icl_bench.models.attention_patterns import FULL
@@ -39,8 +37,8 @@ def print_summary(summary: Summary, console: Console, order: bool = True) -> Non
     saturation = saturation[saturation["shots"] > 1]  # nobody asks it of a single k
     for (task, model), group in summary.curves.groupby(["task", "model"], observed=True):
         named, settings = numbered_settings(group, summary.settings)
-        console.print(_curve_table(f"{task} · {model}", group, settings))
-        print_lines(
+        _print_curves([str(task), str(model)], group, settings, console)
+        print_notes(
             console,
             *named,
             *_gaps(group, settings),
@@ -51,10 +49,10 @@ def print_summary(summary: Summary, console: Console, order: bool = True) -> Non
         )
     for (task, model, perturbation), group in summary.taught.groupby(PERTURBED, observed=True):
         named, settings = numbered_settings(group, summary.settings)
-        name = f"{task} · {model}, perturbed demonstrations: {perturbation}"
-        console.print(_curve_table(name, group, settings))
+        names = [str(task), f"{model}, perturbed demonstrations: {perturbation}"]
+        _print_curves(names, group, settings, console)
         said = [*named, *_gaps(group, settings), *curve_notes(group)]
-        print_lines(console, *said, *cautions(group["select"]))
+        print_notes(console, *said, *cautions(group["select"]))
     if summary.failed:
         console.print(f"{counted(len(summary.failed), 'cell')} failed:")
         print_lines(console, *(f"{CellSpec(**f['spec'])}: {f['reason']}" for f in summary.failed))
@@ -124,50 +122,47 @@ def _sensitivity(row: Any, settings: Mapping[str, int]) -> str:
     )
 
 
-LABEL_SCORES = {"accuracy\n%": "accuracy", "macro\nF1 %": "macro_f1", "invalid\n%": "invalid"}
-"""Scores of labels as they are printed -> their columns."""
+LABEL_SCORES = {"accuracy": "accuracy %", "macro_f1": "macro F1 %", "invalid": "invalid %"}
+"""Scores of labels -> what they are called."""
 
 
-def _curve_table(name: str, group: Any, settings: Mapping[str, int]) -> Table:
-    free_text = group["accuracy"].isna().all()
-    table = empty_table(name)
-    ways = ["select", "order"]
-    if set(group["attention"]) != {str(FULL)}:
-        ways.append("attention")
-    for column in ways:
-        table.add_column(column, overflow="fold")
-    for column in ("k", "draws", "test\nrows"):
-        table.add_column(column, justify="right")
-    scores = {} if free_text else dict(LABEL_SCORES)
-    there = [score for score in SCORES if group[score].notna().any()]
-    if free_text:  # an import without any has the columns that every file has
-        scores |= {_title(score): score for score in there or STORED_SCORES}
-        many = {n: text for n, text in corpus_numbers().items() if group[n].notna().any()}
-        scores |= {_title(text): name for name, text in many.items()}
-        scores |= {"invalid\n%": "invalid"} if group["invalid"].notna().any() else {}
-    else:
-        scores |= {_title(score): score for score in there}
-    metric = group["metric"].iloc[0]  # the interval is its own
-    first, *others = sorted(scores, key=lambda name: scores[name] != metric)
-    table.add_column(first, justify="right")
-    table.add_column("95%\ninterval", justify="right", no_wrap=True)
-    for column in others:
-        table.add_column(column, justify="right")
-    if settings:
-        table.add_column("setting", justify="right")
-    for row in group.to_dict("records"):
-        cells = [
-            *(str(row[column]) for column in (*ways, "k", "draws", "test_rows")),
-            percent(row[scores[first]]),
+WAYS = (
+    Head("select", "name", bare=True),
+    Head("order", "name", usual=USUAL_ORDERS),
+    Head("attention", "name", usual=(str(FULL),)),
+)
+"""What tells the curves of a task and model apart."""
+
+
+def _print_curves(
+    names: Sequence[str], group: Any, settings: Mapping[str, int], console: Console
+) -> None:
+    """The points of the curves of a task and model, in percent."""
+    scores = _scores(group)
+    first, *others = sorted(scores, key=lambda name: name != group["metric"].iloc[0])
+    heads = [*WAYS, *[Head("setting", "name")] * bool(settings), Head("k", "key"),
+             Head("draws", "count"), Head("test rows", "count"), Head(scores[first]),
+             Head("95% interval"), *(Head(scores[name]) for name in others)]  # fmt: skip
+    rows = [
+        [
+            *(str(row[head.title]) for head in WAYS),
+            *[str(settings.get(row["variant"], ""))] * bool(settings),
+            *(str(row[column]) for column in ("k", "draws", "test_rows")),
+            percent(row[first]),
             f"{percent(row['ci_low'])} {DASH} {percent(row['ci_high'])}",
-            *(percent(row[scores[column]]) for column in others),
-        ]  # fmt: skip
-        if settings:
-            cells.append(str(settings.get(row["variant"], "")))
-        table.add_row(*cells)
-    return table
+            *(percent(row[column]) for column in others),
+        ]
+        for row in group.to_dict("records")
+    ]
+    print_table(console, heads, rows, names=names)
 
 
-def _title(score: str) -> str:
-    """What a score is called, on two lines where it is long: ``BERT`` above ``Score``."""
-    return re.sub(r"(?<=[A-Z])(?=[A-Z][a-z])| ", "\n", title(score))
+def _scores(group: Any) -> dict[str, str]:
+    """The scores that points have -> what they are called."""
+    there = {score: title(score) for score in SCORES if group[score].notna().any()}
+    if group["accuracy"].notna().any():
+        return {**LABEL_SCORES, **there}
+    # an import without any has the columns that every file has
+    scores = there or {score: title(score) for score in STORED_SCORES}
+    scores |= {n: text for n, text in corpus_numbers().items() if group[n].notna().any()}
+    return scores | ({"invalid": "invalid %"} if group["invalid"].notna().any() else {})

@@ -15,6 +15,7 @@ from icl_bench.report.sections.panels import (
     LIMITS,
     Drawn,
     Panel,
+    Subject,
     chart_rows,
     common_look,
     file_name,
@@ -67,7 +68,8 @@ def adaptation(finding: Finding, findings: Findings, naming: Naming) -> Drawn | 
         tips = [tip("series", "attention"), tip("k", "k", ",d"), tip("value", of, PERCENT), *LIMITS]
         chart = charts.over_shots(rows, look, of, tips, f"{capital(of)} over k, {title}")
         panels.append(Panel(file_name("adaptation", *key), title, chart,
-                            chart_rows(rows, "series k value low high alone")))  # fmt: skip
+                            chart_rows(rows, "series k value low high alone"),
+                            Subject(task)))  # fmt: skip
     for (base,), part in groups(course, ["base"]):
         rows = part.assign(value=part["validation"])
         tips = [tip("series", "attention"), tip("model", "model"), tip("step", "step", ",d"),

@@ -19,6 +19,7 @@ from icl_bench.report.sections.panels import (
     common_look,
     file_name,
     groups,
+    subject,
     with_limits,
 )
 from icl_bench.report.tables import of_finding
@@ -54,7 +55,7 @@ def attention(finding: Finding, findings: Findings, naming: Naming) -> Drawn | N
     frame = unshuffled(findings.attention_patterns)
     if frame.empty:
         return None
-    frame = replace(naming, attentions=False).named(frame)
+    frame = replace(naming, attentions=False, hues={}).named(frame)
     shown = frame.assign(curve=frame["series"], series=frame["attention"].map(attention_name))
     lined = with_limits(shown, "score")
     # full attention first, then as the table has them
@@ -87,7 +88,7 @@ def _sizes(lined: pd.DataFrame, look: Look) -> Iterator[Panel]:
             " · ".join([*curve, title]),
             charts.block_sizes(rows, look, of, [*_tips(of), tip("size", "block size", ",d")],
                                f"{capital(of)} over block size, {' '.join(curve)}, {title}"),
-            chart_rows(rows, "series k size value low high"),
+            chart_rows(rows, "series k size value low high"), subject(rows),
         )  # fmt: skip
 
 
@@ -104,7 +105,7 @@ def _shots(lined: pd.DataFrame, look: Look) -> Iterator[Panel]:
         yield Panel(
             file_name("context-shots", *curve, name), " · ".join([*curve, name]),
             charts.over_shots(rows, look, of, _tips(of), says),
-            chart_rows(rows, "series k value low high alone"),
+            chart_rows(rows, "series k value low high alone"), subject(rows),
         )  # fmt: skip
 
 
@@ -121,7 +122,7 @@ def _costs(lined: pd.DataFrame, look: Look) -> Iterator[Panel]:
             yield Panel(
                 file_name("context-work", *curve), " · ".join([*curve, title]),
                 charts.cost(rows, look, of, title, "~g", says),
-                chart_rows(rows, "series k cost value low high"),
+                chart_rows(rows, "series k cost value low high"), subject(rows),
             )  # fmt: skip
 
 

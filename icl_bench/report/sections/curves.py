@@ -17,6 +17,7 @@ from icl_bench.report.sections.panels import (
     common_look,
     file_name,
     groups,
+    subject,
     with_limits,
 )
 from icl_bench.report.tables import of_finding
@@ -37,7 +38,7 @@ def saturation(finding: Finding, findings: Findings, naming: Naming) -> Drawn | 
     panels = [
         Panel(file_name("saturation", task, model), f"{task} · {model}",
               charts.chances(part, measure(part), f"Where curves of {model} on {task} saturate"),
-              chart_rows(part, "series k chance score"))
+              chart_rows(part, "series k chance score"), subject(part))
         for (task, model), part in groups(frame, ["task", "model"])
     ]  # fmt: skip
     points = unshuffled(naming.named(findings.context_shares))
@@ -65,7 +66,8 @@ def order(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
         Panel(file_name("order", task), task,
               charts.over_shots(part, look, "answers changed", tips,
                                 f"Answers that another order changes on {task}, over k"),
-              chart_rows(part, "series k value low high reorderings draws alone floor"))
+              chart_rows(part, "series k value low high reorderings draws alone floor"),
+              subject(part))
         for (task,), part in groups(lined, ["task"])
     ]  # fmt: skip
     tables = [of_finding(finding, frame)]

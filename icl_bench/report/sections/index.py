@@ -17,6 +17,7 @@ from icl_bench.report.sections.perplexity import perplexity
 from icl_bench.report.sections.perturbations import perturbations
 from icl_bench.report.sections.points import bias, calibration, confusions, distance
 from icl_bench.report.sections.prompts import cascade, cost, even, frontier, spaces
+from icl_bench.report.sections.provenance import provenance
 from icl_bench.wording import capital, listed
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ DRAWERS: Mapping[str, Drawer] = {
     "break_even": even,
     "cascades": cascade,
     "frontier": frontier,
+    "provenance": provenance,
 }
 """Finding -> what draws it, where it is more than the chart that it declares."""
 

@@ -18,6 +18,7 @@ from icl_bench.report.sections.panels import (
     common_look,
     file_name,
     groups,
+    subject,
     with_limits,
 )
 from icl_bench.report.tables import of_finding
@@ -69,6 +70,7 @@ def _lines(frame: pd.DataFrame, chart: Chart, naming: Naming) -> pd.DataFrame:
         order = {value: place for place, value in enumerate(names)}
         line = kept[chart.line]
         kept = kept.assign(series=line.map(names) if names else line, at=line.map(order))
+        kept = kept.drop(columns="hue", errors="ignore")
     elif "model" not in chart.by and "model" in kept:
         kept = kept.assign(series=kept["model"] + ", " + kept["series"])
     if chart.difference:
@@ -114,7 +116,9 @@ def _panel(
         drawn = charts.over_shots(part, look, axis, tips, about, percent=shares)
         names = " ".join(["series k value low high", *chart.tips, "alone"])
     name = finding.section.name if finding.section else finding.name
-    return Panel(file_name(name, *key), " · ".join(key), drawn, chart_rows(part, names))
+    return Panel(
+        file_name(name, *key), " · ".join(key), drawn, chart_rows(part, names), subject(part)
+    )
 
 
 def told(

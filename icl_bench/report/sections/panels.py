@@ -28,6 +28,16 @@ class Choice(NamedTuple):
     text: str
 
 
+class Subject(NamedTuple):
+    """The task and the model that a panel is about, each where it is one."""
+
+    task: str | None = None
+    model: str | None = None
+
+
+NOTHING = Subject()
+
+
 @dataclass(frozen=True)
 class Panel:
     """One chart with its rows."""
@@ -37,6 +47,7 @@ class Panel:
     title: str
     chart: alt.LayerChart
     rows: list[dict[str, Any]]
+    about: Subject = NOTHING
     choices: tuple[Choice, ...] = ()
     slides: bool = False
     """Whether the choices are steps of a slider, in their order."""
@@ -127,18 +138,49 @@ def groups(frame: pd.DataFrame, by: Sequence[str]) -> Iterator[tuple[tuple[str, 
         yield tuple(map(str, key if isinstance(key, tuple) else (key,))), part
 
 
+def subject(rows: pd.DataFrame) -> Subject:
+    """What a panel of these rows is about."""
+    found = {name: set(rows[name].astype(str)) for name in ("task", "model") if name in rows}
+    return Subject(**{name: values.pop() for name, values in found.items() if len(values) == 1})
+
+
 def common_look(frame: pd.DataFrame, *, hidden: Sequence[str] = (), room: bool = False) -> Look:
-    """Common limits; ``room`` fits the vertical axis to differences, 0 among them."""
+    """Common limits; ``room`` fits the vertical axis to differences, 0 among them.
+
+    A series of one selector has that one's colour, where the table says it (``hue``).
+    """
     names = [*dict.fromkeys(frame["series"])]
-    values = (0.0, 1.0)
-    if room:
-        shown = frame[["low", "value", "high"]].to_numpy(dtype=float)  # limits may be missing
-        low, high = float(np.nanmin(shown, initial=0)), float(np.nanmax(shown, initial=0))
-        spare = 0.05 * (high - low or 0.2)
-        values = (low - spare if low else low, high + spare)
+    values = _room(frame[["low", "value", "high"]].to_numpy(dtype=float)) if room else (0.0, 1.0)
     above = frame.loc[frame["k"] > 0, "k"]
     shots = (int(above.min()), int(above.max())) if len(above) else (1, 1)
-    return Look(names, tuple(hidden), shots, len(above) < len(frame), values)
+    slots: tuple[int, ...] = ()
+    if "hue" in frame and (frame.groupby("series")["hue"].nunique() == 1).all():
+        of = frame.drop_duplicates("series").set_index("series")["hue"]
+        slots = tuple(int(of[name]) for name in names)
+    return Look(names, tuple(hidden), shots, len(above) < len(frame), values, slots)
+
+
+FENCE = 3
+"""Interquartile ranges beyond the quartiles from where on a value is far out (Tukey 1977)."""
+
+
+FEW_VALUES = 12
+"""Below so many, none can be said to be far out."""
+
+
+def _room(shown: np.ndarray) -> tuple[float, float]:
+    """Limits of an axis for these values, 0 among them: one that is far out flattens no chart.
+
+    ``shown`` is ``(rows, 3)``: low, value, high; limits may be missing.
+    """
+    known = shown[np.isfinite(shown)]
+    if len(known) >= FEW_VALUES:
+        quartiles = np.quantile(known, [0.25, 0.75])
+        reach = FENCE * max(quartiles[1] - quartiles[0], 0.02)
+        known = known[(known >= quartiles[0] - reach) & (known <= quartiles[1] + reach)]
+    low, high = float(np.min(known, initial=0)), float(np.max(known, initial=0))
+    spare = 0.05 * (high - low or 0.2)
+    return (low - spare if low else low, high + spare)
 
 
 def with_limits(frame: pd.DataFrame, value: str) -> pd.DataFrame:

@@ -18,6 +18,7 @@ from icl_bench.report.sections.panels import (
     chart_rows,
     file_name,
     groups,
+    subject,
     with_limits,
 )
 from icl_bench.report.tables import of_finding
@@ -34,6 +35,7 @@ BY = ("task", "model", "curve")
 
 def perturbations(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
     """What demonstrations are worth when something of them is changed or left out."""
+    naming = replace(naming, hues={})  # lines are perturbations, not selectors
     shown = naming.named(findings.teaching)
     shown = shown[shown["difference"].notna()]
     if shown.empty:
@@ -83,6 +85,6 @@ def _curves(frame: pd.DataFrame, look: Look) -> Sequence[Panel]:
         found.append(Panel(
             file_name("teaching-curves", *key), " · ".join(key),
             charts.over_shots(lined, look, of, tips, says),
-            chart_rows(lined, "series k value low high draws test_rows alone"),
+            chart_rows(lined, "series k value low high draws test_rows alone"), subject(part),
         ))  # fmt: skip
     return found

@@ -16,6 +16,7 @@ from icl_bench.report.sections.panels import (
     chart_rows,
     file_name,
     groups,
+    subject,
 )
 from icl_bench.report.tables import of_finding
 
@@ -73,7 +74,8 @@ def _panels(
         told = says.format(model=model, task=task)
         panels.append(Panel(
             file_name(name, task, model), f"{task} · {model}",
-            chart(part, _usual(part, choices), told), chart_rows(part, names), choices,
+            chart(part, _usual(part, choices), told), chart_rows(part, names),
+            subject(part), choices,
         ))  # fmt: skip
     return tuple(panels)
 

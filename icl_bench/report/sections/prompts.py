@@ -9,11 +9,12 @@ import numpy as np
 
 from icl_bench.analysis.frontier import leading, on_frontier
 from icl_bench.analysis.query_cost import QUERIES
+from icl_bench.analysis.words import USUAL_ORDERS
 from icl_bench.metrics.scores import measure
 from icl_bench.models.attention_patterns import FULL
 from icl_bench.report import charts
 from icl_bench.report.charts import Look
-from icl_bench.report.naming import USUAL_ORDERS, unshuffled
+from icl_bench.report.naming import unshuffled
 from icl_bench.report.sections.panels import (
     Choice,
     Drawn,
@@ -22,6 +23,7 @@ from icl_bench.report.sections.panels import (
     common_look,
     file_name,
     groups,
+    subject,
     with_limits,
 )
 from icl_bench.report.tables import of_finding
@@ -57,7 +59,7 @@ def spaces(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None
     panels = tuple(
         Panel(file_name("label-spaces", task), task,
               charts.shares_of_context(part, look, f"Saturation with all labels and half, {task}"),
-              chart_rows(part, "row series value low high"))
+              chart_rows(part, "row series value low high"), subject(part))
         for (task,), part in groups(long, ["task"])
     )  # fmt: skip
     return Drawn(panels, [of_finding(finding, frame)], look)
@@ -95,7 +97,7 @@ def _against(
             yield Panel(
                 file_name(name, column, *key), " · ".join([*key, axis]),
                 charts.cost(rows, look, of, axis, form, says),
-                chart_rows(rows, "series k cost value low high"),
+                chart_rows(rows, "series k cost value low high"), subject(rows),
             )  # fmt: skip
 
 
@@ -158,7 +160,7 @@ def frontier(finding: Finding, findings: Findings, naming: Naming) -> Drawn | No
             file_name("frontier", task, model), f"{task} · {model}",
             charts.frontier(part, look, of, axis, form, usual, says),
             chart_rows(part, "point series cascade k cost value low high verdict chance on left"),
-            steps, slides=True, in_files=in_files,
+            subject(part), steps, slides=True, in_files=in_files,
         ))  # fmt: skip
     return Drawn(panels, [of_finding(finding, frame)], look)
 
@@ -199,7 +201,7 @@ def even(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
     panels = tuple(
         Panel(file_name("even", *key), " · ".join(key),
               charts.break_even(part, look, f"Queries until training pays, {' and '.join(key)}"),
-              chart_rows(part, "series k value"))
+              chart_rows(part, "series k value"), subject(part))
         for key, part in groups(shown, ["task", "model"])
     )  # fmt: skip
     return Drawn(panels, [of_finding(finding, frame)], look)

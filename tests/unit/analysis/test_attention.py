@@ -369,8 +369,8 @@ def test_an_attention_that_is_the_only_one_is_named_where_it_is_not_full():
     table = frame(cell("aabb", attention=BLOCK), cell("aabb", select="probe"))
     named = Naming({}, attentions=True).named(table)
     assert set(named["series"]) == {f"random, {BLOCK}", "probe"}
-    summary = type("Summary", (), {"curves": curves(frame(cell("aabb", attention=BLOCK)))})
-    assert Naming.of(summary).attentions  # type: ignore[arg-type]
+    alone = curves(frame(cell("aabb", attention=BLOCK)))
+    assert Naming.of_curves(alone, {}).attentions
 
 
 def imported(folder: Path, *rows: pd.DataFrame) -> Path:

@@ -239,7 +239,8 @@ def test_the_terminal_shows_draws_of_both_sides_and_names_nothing_better_by_one(
     console = Console(file=StringIO(), width=80)
     print_findings(find(Stored(rows, {}, {"v": {}}, [])), console)
     text = " ".join(console.file.getvalue().split())
-    assert "balanced 5 1 1 +" in text
+    assert "points t · m · balanced" in text
+    assert " 5 1 1 +" in text
     assert "one draw: 1 point without a p value" in text
     assert "1 draw: the 95% interval of 2 of 3 points is over test examples only" in text
     assert "has a standard deviation of" in text

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -531,6 +533,27 @@ def test_another_or_a_shorter_prefix_starts_anew(load, references, greedy, eithe
         computed += 0 if again else prefix
         assert backend.counters.prefix_tokens == computed
     assert computed == 50 + 50 + 20 + 50
+
+
+def test_a_dropped_prefix_is_freed_at_once_without_a_search_for_garbage(
+    load, greedy, either, monkeypatch
+):
+    """Where large libraries are loaded the search takes longer than a small window's losses."""
+
+    def looked(*_: int) -> int:
+        raise AssertionError("garbage was looked for")
+
+    monkeypatch.setattr("gc.collect", looked)
+    gc.disable()
+    try:
+        backend = load(either)
+        run(backend, prompts_of(40, [3, 5]), greedy)
+        held = weakref.ref(backend.cache.prefix)
+        assert held().nbytes() > 0
+        backend.losses(ids(30, 1))
+        assert held() is None
+    finally:
+        gc.enable()
 
 
 def test_room_kept_for_a_longer_prefix_changes_nothing(load, greedy, either):

@@ -107,6 +107,21 @@ def test_the_engine_works_on_as_many_requests_as_a_cell_has(engine: Engine):
     assert engine.made["max_num_seqs"] == 32
 
 
+@pytest.mark.parametrize(("free", "room"), [(30, 4), (6, 3)])
+def test_on_a_cpu_the_cache_has_four_gib_or_half_of_what_is_free(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, free: int, room: int
+):
+    memory = SimpleNamespace(available=free * 2**30)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: memory)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    started()
+    assert engine.made["kv_cache_memory_bytes"] == room * 2**30
+    engine.made.clear()
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")  # vLLM reads it itself
+    started()
+    assert "kv_cache_memory_bytes" not in engine.made
+
+
 def test_how_the_cache_is_stored_is_handed_on_and_part_of_the_identity(engine: Engine):
     started()
     assert "kv_cache_dtype" not in engine.made

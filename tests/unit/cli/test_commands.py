@@ -232,11 +232,39 @@ def test_per_label_is_another_way_to_say_k(icl: Run, sweep: tuple[Any, ...]):
     assert [(r["k"], r["select"]) for r in records][:2] == [(3, "balanced"), (12, "balanced")]
     for more, said in [
         (["--per-label", "14"], "--per-label 14: label 'card lost' has 13 in the pool"),
+        (["--per-label", "15,14"], "k=42: --per-label 14: label .*; k=45: --per-label 15: label"),
         (["--per-label", "max"], "--per-label max: not a number of demonstrations"),
         (["--per-label", "1", "--select", "random"], "is for --select balanced, not random"),
         ([], "give --k, or else --per-label"),
     ]:
-        refused(icl("plan", *words, *more), re.escape(said))
+        refused(icl("plan", *words, *more), said)
+    part = icl("plan", *words, "--per-label", "1,14").out
+    assert "left out: k=42: --per-label 14: label 'card lost' has 13 in the pool" in part
+
+
+def test_a_mixed_sweep_runs_what_makes_sense_and_names_the_rest(icl: Run, sweep: tuple[Any, ...]):
+    words = [*sweep, "--select", "random,bm25,hybrid:3", "--order", "drawn,by-label"]
+    reasons = (
+        "left out: bm25, drawn: order drawn: bm25 demonstrations are ranked, not drawn",
+        "left out: hybrid:3, k=1: --select hybrid:3: k=1 has no room for 3",
+    )
+    planned = icl("plan", *words)
+    records = json.loads(icl("plan", *words, "--json").out)
+    done = icl("run", *words)
+    assert (planned.code, done.code) == (0, 0)
+    for said in reasons:
+        assert said in planned.out
+        assert said in done.err
+    assert done.err.count("left out") == planned.out.count("left out") == 2
+    assert "16 cells computed" in done.err
+    assert len([r for r in records if r["fits"]]) == 16
+    left = [r for r in records if r["left_out"]]
+    assert {(r["select"], r["order"], r["k"], r["draw"], r["fits"]) for r in left} == {
+        *(("bm25", "drawn", k, None, False) for k in (1, 3)),
+        *(("hybrid:3", order, 1, None, False) for order in ("drawn", "by-label")),
+    }
+    assert all(r["problem"] and not r["new_tokens"] for r in left)
+    assert {frozenset(r) for r in records} == {frozenset(records[0])}
 
 
 def test_show_tells_a_changed_prompt_from_the_plain_one(icl: Run, sweep: tuple[Any, ...]):
@@ -359,18 +387,18 @@ BAD: dict[str, tuple[list[object], str]] = {
     "k of two digits 0": (["--k", "00"], "--k 00: not a number of demonstrations.*whole numbers from 0"),
     "k below 0": (["--k", "-1"], "--k -1: not a number of demonstrations.*whole numbers from 0"),
     "k of 0, changed": (
-        ["--k", "0,1", "--demonstrations", "labels:permuted"],
+        ["--k", "0", "--demonstrations", "labels:permuted"],
         "--demonstrations labels:permuted: a prompt of k=0 has no demonstration to change; leave 0",
     ),
     "k of 0, copied": (
-        ["--k", "0,1", "--queries", "copied"],
+        ["--k", "0", "--queries", "copied"],
         "--queries copied: a prompt of k=0 has no demonstration to ask for; leave 0 out",
     ),
     "k of text": (["--k", "1,ten"], "--k ten: not a number of demonstrations"),
     "k empty": (["--k", ""], "--k: empty"),
     "k too large": (["--k", "41"], "nothing fits: k=41 is more than the pool's 40"),
     "unknown select": (["--select", "bm52"], "--select bm52.*did you mean bm25"),
-    "own > k": (["--select", "hybrid:2"], "--select hybrid:2: k=1 has no room for 2"),
+    "own > k": (["--k", "1", "--select", "hybrid:2"], "--select hybrid:2: k=1 has no room for 2"),
     "own of none": (["--select", "hybrid:0"], "a whole number from 1 up, like hybrid:20"),
     "unknown similarity": (["--select", "hybrid:1,by=dens"], "by=dens: not a similarity.*dense"),
     "too many centroids": (
@@ -392,7 +420,7 @@ BAD: dict[str, tuple[list[object], str]] = {
         ["--demonstrations", "label-only"], "--demonstrations label-only.*did you mean labels-only",
     ),
     "noise": (["--demonstrations", "labels:noise=1.2"], "share of wrong labels from 0 to 1"),
-    "nothing left": (["--demonstrations", "nearest-removed:10"], "of k=1 nothing would be left"),
+    "nothing left": (["--k", "1", "--demonstrations", "nearest-removed:10"], "of k=1 nothing would be left"),
     "nothing to remove from": (
         ["--k", "3", "--select", "bm25", "--demonstrations", "nearest-removed:10"],
         "takes from demonstrations that all queries share",
@@ -612,6 +640,18 @@ def test_every_command_has_a_help_text(icl: Run, command: str):
     assert (done.code, done.err) == (0, "")
     assert f"Usage: icl-bench {command}" in done.out
     assert icl(command, "-h").out == done.out
+
+
+def test_no_help_text_is_wider_than_a_terminal_or_cut(icl: Run, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    listed = icl("--help").out
+    about = listed.partition("Commands:")[2].splitlines()
+    assert [line for line in about if line.strip() and not line.endswith((".", ")"))] == []
+    assert "..." not in listed.partition("Commands:")[2]
+    for command in re.findall(r"^  ([a-z-]+)  ", listed.partition("Commands:")[2], re.M):
+        lines = icl(command, "--help").out.splitlines()
+        assert max(map(len, lines)) <= 80
+        assert not re.search(r"\d{12}", "".join(lines))  # a range that is none for people
 
 
 def test_without_a_command_the_help_text_is_printed(icl: Run):

@@ -237,7 +237,7 @@ def spec(**more: Any) -> RunSpec:
          "nearest-removed:10 does not show"),
         ({"attention": ("block:5,top=0.3,by=bm",)}, "by=bm: not a similarity; did you mean bm25"),
         ({"attention": ("block:5,top=0.3",), "queries": "copied"}, "leave top out"),
-        ({"attention": ("block:5,top=3",), "k": "12,10"},
+        ({"attention": ("block:5,top=3",), "k": "10"},
          "k=10 has 2 blocks of 5; ask for top=2 at most, or for a share"),
         ({"attention": ("block:1,reuse",), "select": ("bm25",), "order": ("by-label",)},
          "order by-label is for neighbours"),

@@ -81,6 +81,27 @@ def test_what_is_laid_out_is_what_rules_leave(folder: Path):
         prepared(folder, "model=third")
 
 
+MIXED = """\
+tasks: [stdlib]
+models: [./first]
+options: {draws: 1, test_size: 4, device: cpu, dtype: float32}
+settings:
+  - {name: mixed, select: [random, bm25], order: [drawn, relevance], k: [1, 3]}
+exclude:
+  - {select: random, order: relevance}
+"""
+
+
+def test_a_block_leaves_out_what_makes_no_sense_and_says_so_unless_it_is_excluded(folder: Path):
+    (folder / "mixed.yaml").write_text(MIXED, encoding="utf-8")
+    file = load_study(folder / "mixed.yaml")
+    (part,) = Study.prepare(file, Wanted(file.exclude)).parts
+    assert {(one.spec.select, one.spec.order) for one in part.identities()} == {
+        ("random", "drawn"), ("bm25", "relevance")}  # fmt: skip
+    left_out = [text for text in part.problems() if text.startswith("left out")]
+    assert [text.partition(": order")[0] for text in left_out] == ["left out: bm25, drawn"]
+
+
 def test_a_part_and_then_the_whole_compute_each_cell_once_and_the_report_knows(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -391,7 +391,6 @@ def test_a_choice_is_the_same_however_it_is_written(tmp_path: Path):
     ("select", "k", "said"),
     [
         ("hybrid:7", "6", r"--select hybrid:7: k=6 has no room for 7"),
-        ("hybrid:7", "6,auto", r"k=6 has no room"),
         ("centroids", "41", r"--select centroids: 41 centroids are more than the pool's 40"),
         ("centroids,of=queries", "7", r"7 centroids are more than the 6 queries"),
         (

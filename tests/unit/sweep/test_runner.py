@@ -9,8 +9,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -252,6 +253,27 @@ def test_a_watcher_is_told_what_happens(tmp_path: Path):
     assert second.predictions == 4 + 6
     queries = [prompts for _, prompts in made.groups[0].group.prompts([2, 4])]
     assert second.tokens >= sum(len(p.prefix) for p in queries) + queries[1].own_tokens
+
+
+@pytest.mark.parametrize("more", [{}, FREE_TEXT], ids=["labels", "text"])
+def test_a_watcher_is_told_the_scores_of_every_computed_cell(tmp_path: Path, more: dict[str, Any]):
+    class Scores(Watcher):
+        def __init__(self) -> None:
+            self.told: dict[int, tuple[str, list[float]]] = {}
+
+        def scored(self, cell: CellPlan, measure: str, scores: Sequence[float]) -> None:
+            self.told[cell.spec.k] = measure, list(scores)
+
+    heard = Scores()
+    made = plan(tmp_path / "task", "1,2", draws=1, **more)
+    runner(made, tmp_path / "results", FakeBackend(), heard).run()
+    frame = read_results(tmp_path / "results")
+    measure, column = ("rouge1", "rouge1") if more else ("accuracy", "correct")
+    stored = {k: (measure, list(map(float, cell[column]))) for k, cell in frame.groupby("k")}
+    assert heard.told == stored
+    again = Scores()
+    runner(made, tmp_path / "results", FakeBackend(), again).run()
+    assert again.told == {}  # these were there already
 
 
 def test_a_results_folder_that_is_a_file_is_refused_before_the_engine_is_loaded(tmp_path: Path):

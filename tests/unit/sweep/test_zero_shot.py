@@ -62,7 +62,9 @@ def test_a_hybrid_needs_room_for_its_own_where_there_are_demonstrations(tmp_path
     made = plan(tmp_path, "0,2", selects=["hybrid:2"], draws=1)
     assert [cell.spec.k for cell in made.cells] == [0, 2]
     with pytest.raises(UserError, match="k=1 has no room for 2"):
-        plan(tmp_path, "0,1", selects=["hybrid:2"])
+        plan(tmp_path, "1", selects=["hybrid:2"])
+    beside = plan(tmp_path, "0,1", selects=["hybrid:2"])
+    assert [cell.spec.k for cell in beside.cells] == [0]
 
 
 def test_with_auto_it_stands_before_the_ladder(tmp_path: Path):
@@ -78,7 +80,7 @@ def test_it_runs_where_no_demonstration_fits(tmp_path: Path):
 
 def test_changed_demonstrations_are_refused(tmp_path: Path):
     with pytest.raises(UserError, match="labels:permuted: a prompt of k=0 has no demonstration"):
-        plan(tmp_path, "0,2", teaching="labels:permuted")
+        plan(tmp_path, "0", teaching="labels:permuted")
 
 
 def test_its_cell_has_the_facts_of_random_selection_and_shows_nothing(tmp_path: Path):

@@ -158,7 +158,7 @@ def test_the_largest_k_has_room_for_each_of_its_demonstrations(tmp_path: Path):
 
 def test_retrieval_would_find_the_query_itself(tmp_path: Path):
     task = load_task(write_task(tmp_path / "task"))
-    spec = RunSpec(task="t", model="m", k="1", select=("random", "bm25"), queries="copied")
+    spec = RunSpec(task="t", model="m", k="1", select="bm25", queries="copied")
     with pytest.raises(UserError, match="bm25 would only find the query itself"):
         spec.check(task)
 

@@ -1,0 +1,371 @@
+// -- the reader: single predictions, of a sample in the page or all of a server's --------------
+
+const VERDICT = { true: "right", false: "wrong", null: "free text" };
+const NOTHING = "(nothing)"; // an empty answer, where one is chosen
+const perturbation = (row) => row.teaching || "unperturbed";
+
+// Predictions that stand in the page.
+function sampled({ texts, fields, rows, total }) {
+  const TEXTS = ["task", "model", "series", "select", "order", "teaching", "test_id", "gold", "prediction", "cell", "query", "separator", "why", "text"];
+  const named = rows.map((row) => {
+    const found = Object.fromEntries(fields.map((name, i) => [name, row[i]]));
+    for (const name of TEXTS) found[name] = found[name] === null ? null : texts[found[name]];
+    found.shown = found.shown.map((n) => texts[n]);
+    found.listed = found.listed.map(([id, answer]) => [texts[id], texts[answer]]);
+    found.golds = found.golds && found.golds.map((n) => texts[n]);
+    return found;
+  });
+  const has = (row, word) => ["test_id", "gold", "prediction", "text", "query"].some((name) => (row[name] || "").toLowerCase().includes(word));
+  const KEYS = {
+    teaching: perturbation, correct: (row) => VERDICT[row.correct],
+    gold: (row) => row.gold || NOTHING, prediction: (row) => row.prediction || NOTHING,
+  };
+  const value = (row, name) => String((KEYS[name] || ((one) => one[name]))(row));
+  return {
+    total,
+    here: named.length,
+    paired: false,
+    async options() {
+      const names = ["task", "model", "series", "teaching", "k", "correct", "gold", "prediction"];
+      return Object.fromEntries(names.map((name) => [name, [...new Set(named.map((row) => value(row, name)))].sort(compare)]));
+    },
+    async page(asked, first, count) {
+      const word = (asked.word || "").trim().toLowerCase();
+      const wanted = Object.entries(asked).filter(([name, given]) => name !== "word" && given !== "");
+      const found = named.filter((row) => wanted.every(([name, given]) => value(row, name) === given) && (!word || has(row, word)));
+      return { total: found.length, rows: found.slice(first, first + count) };
+    },
+    async detail(row) { return row; },
+    async one(cell, test) { return named.find((row) => row.cell === cell && row.test_id === test) || null; },
+  };
+}
+
+// All predictions, of the program that serves this page.
+function served({ total }) {
+  async function ask(path, asked = {}) {
+    const given = Object.entries(asked).filter(([, value]) => value !== "" && value !== undefined);
+    const response = await fetch(`${path}?${new URLSearchParams(given)}`);
+    if (!response.ok) throw new Error(`${response.status} ${await response.text()}`);
+    return response.json();
+  }
+  return {
+    total,
+    here: total,
+    paired: true,
+    options: () => ask("options"),
+    page: (asked, first, count) => ask("predictions", { ...asked, first, count }),
+    detail: (row) => ask("prediction", { cell: row.cell, test_id: row.test_id, draw: row.draw }),
+    one: (cell, test_id) => ask("prediction", { cell, test_id }).catch(() => null),
+  };
+}
+
+const FILTERS = [
+  ["task", "Task"], ["model", "Model"], ["series", "Curve"], ["teaching", "Demonstrations"], ["k", "k"],
+  ["correct", "Answer"], ["gold", "Right answer"], ["prediction", "Given answer"],
+];
+const BESIDE = [["model", "Model"], ["series", "Curve"], ["k", "k"]];
+const FLIPS = [
+  ["", "all pairs"], ["lost", "right here, wrong there"], ["won", "wrong here, right there"], ["changed", "another answer"],
+];
+const PAGE_ROWS = 200;
+// Of more values than this none can be found in a list.
+const MOST_OPTIONS = 400;
+
+class Reader {
+  constructor(section, source) {
+    this.section = section;
+    this.source = source;
+    this.form = $(".filters", section);
+    this.list = $(".list", section);
+    this.found = { total: 0, rows: [] };
+    this.first = 0;
+    this.current = 0;
+    this.turn = 0;
+    this.controls = {};
+    this.form.addEventListener("input", () => this.filterSoon());
+    this.form.addEventListener("submit", (event) => event.preventDefault());
+    this.list.addEventListener("keydown", (event) => {
+      const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: 10, PageUp: -10, Home: -Infinity, End: Infinity };
+      if (!(event.key in steps)) return;
+      event.preventDefault();
+      this.choose(this.current + steps[event.key]);
+    });
+    for (const button of $$("[data-step]", section)) {
+      button.addEventListener("click", () => this.choose(this.current + Number(button.dataset.step)));
+    }
+    this.ready = this.begin();
+  }
+
+  async begin() {
+    await this.fillIn();
+    const asked = address.read();
+    for (const [name, control] of Object.entries(this.controls)) if (asked[name] && asked[name] !== EVERY) control.value = asked[name];
+    await this.show(opened());
+    if (asked.row) await this.open(asked.row);
+  }
+
+  async fillIn() {
+    const options = await this.source.options();
+    this.form.replaceChildren();
+    this.controls = {};
+    const select = (name, title, values, every) => {
+      const control = make("select", { name }, make("option", { value: "" }, every),
+        ...values.map((v) => make("option", { value: v }, name.endsWith("k") && /^\d+$/.test(v) ? whole.format(v) : v)));
+      this.controls[name] = control;
+      this.form.append(make("label", {}, title, control));
+    };
+    for (const [name, title] of FILTERS) {
+      const values = options[name];
+      const needed = name !== "teaching" || values.some((value) => value !== "unperturbed");
+      if (needed && values.length > 1 && values.length <= MOST_OPTIONS) select(name, title, values, "all");
+    }
+    const word = make("input", { type: "search", name: "word", autocomplete: "off", spellcheck: "false" });
+    this.controls.word = word;
+    this.form.append(make("label", { class: "word" }, "In question, answers or test id", word));
+    if (this.source.paired) {
+      const row = make("fieldset", { class: "beside" }, make("legend", {}, "Beside another point"));
+      const form = this.form;
+      this.form = row;
+      for (const [name, title] of BESIDE) if (options[name].length > 1) select(`other_${name}`, title, options[name], "the same");
+      this.form = form;
+      const flips = make("select", { name: "flips" }, ...FLIPS.map(([value, text]) => make("option", { value }, text)));
+      this.controls.flips = flips;
+      row.append(make("label", {}, "Pairs", flips));
+      if (row.childElementCount > 2) form.append(row);
+    }
+  }
+
+  // There are other predictions than before: what is asked for and what is read stay.
+  async renew() {
+    const asked = this.asked();
+    const { current } = this;
+    const read = this.reading;
+    await this.fillIn();
+    for (const [name, value] of Object.entries(asked)) if (this.controls[name]) this.controls[name].value = value;
+    const mine = ++this.turn;
+    const found = await this.source.page(this.asked(), this.first, PAGE_ROWS);
+    if (mine !== this.turn) return;
+    this.found = found;
+    this.say();
+    this.list.replaceChildren(...found.rows.map((row, i) => this.option(row, this.first + i)));
+    if (read && found.total) await this.choose(current);
+  }
+
+  // The page's task and model are the reader's, too.
+  show(open) {
+    for (const name of ["task", "model"]) if (this.controls[name]) this.controls[name].value = open[name];
+    return this.filter();
+  }
+
+  asked() {
+    const given = Object.entries(this.controls).map(([name, control]) => [name, control.value]);
+    return Object.fromEntries(given.filter(([, value]) => value));
+  }
+
+  filterSoon() {
+    clearTimeout(this.soon);
+    this.section.setAttribute("aria-busy", "true");
+    this.soon = setTimeout(() => {
+      const { task, model, ...asked } = this.asked();
+      const none = Object.fromEntries(Object.keys(this.controls).filter((name) => name !== "task" && name !== "model").map((name) => [name, ""]));
+      address.write({ ...none, ...asked, row: "" });
+      this.filter();
+    }, 120);
+  }
+
+  async filter() {
+    const mine = ++this.turn;
+    this.section.setAttribute("aria-busy", "true");
+    try {
+      const found = await this.source.page(this.asked(), 0, PAGE_ROWS);
+      if (mine !== this.turn) return;
+      this.found = found;
+      this.first = 0;
+      this.say();
+      await this.render(0);
+    } catch (error) {
+      if (mine === this.turn) $(".found", this.section).textContent = `The predictions could not be read: ${error.message}`;
+    } finally {
+      if (mine === this.turn) this.section.removeAttribute("aria-busy");
+    }
+  }
+
+  say() {
+    const { total, pairs } = this.found;
+    const { here, total: all } = this.source;
+    const text = `${whole.format(total)} of ${here < all ? "the" : "all"} ${whole.format(here)} predictions${here < all ? " here" : ""}` +
+      (here < all ? ` (${whole.format(all)} in all)` : "") + (total ? "." : ": none matches.");
+    const flipped = pairs ? ` Of ${whole.format(pairs.total)} pairs ${whole.format(pairs.both)} are right on both sides, ${whole.format(pairs.neither)} on neither, ` +
+      `${whole.format(pairs.lost)} right only here, ${whole.format(pairs.won)} right only there` +
+      (pairs.unpaired ? `; ${whole.format(pairs.unpaired)} predictions have none beside them.` : ".") : "";
+    $(".found", this.section).textContent = text + flipped;
+  }
+
+  async render(current) {
+    this.list.replaceChildren(...this.found.rows.map((row, i) => this.option(row, this.first + i)));
+    this.list.scrollTop = 0;
+    await this.choose(current);
+  }
+
+  option(row, number) {
+    const verdict = VERDICT[row.correct];
+    const answer = (one) => make("span", { class: VERDICT[one.correct] === "free text" ? "" : VERDICT[one.correct] },
+      one.correct === true ? "✓ " : one.correct === false ? "✗ " : "", make("span", { class: "name" }, one.prediction || NOTHING));
+    const places = [row.task, row.model, row.series, row.teaching && perturbation(row), `k = ${whole.format(row.k)}`, row.test_id].filter(Boolean);
+    const option = make("div", { role: "option", id: `p${number}`, class: "option", "aria-selected": "false" },
+      answer(row), ...(row.other ? [" → ", answer(row.other)] : []), make("small", {}, places.join(" · ")));
+    option.addEventListener("click", () => this.choose(number));
+    option.dataset.verdict = verdict;
+    return option;
+  }
+
+  async choose(number) {
+    const { total } = this.found;
+    this.current = Math.max(0, Math.min(number, total - 1));
+    if (total && (this.current < this.first || this.current >= this.first + this.found.rows.length)) {
+      const mine = ++this.turn;
+      const first = PAGE_ROWS * Math.floor(this.current / PAGE_ROWS);
+      const found = await this.source.page(this.asked(), first, PAGE_ROWS);
+      if (mine !== this.turn) return;
+      this.first = first;
+      this.found = found;
+      this.list.replaceChildren(...found.rows.map((row, i) => this.option(row, first + i)));
+    }
+    for (const option of $$('[aria-selected="true"]', this.list)) option.setAttribute("aria-selected", "false");
+    const option = document.getElementById(`p${this.current}`);
+    for (const button of $$("[data-step]", this.section)) {
+      const next = this.current + Number(button.dataset.step);
+      button.setAttribute("aria-disabled", String(next < 0 || next >= total));
+    }
+    if (!total || !option) {
+      this.list.removeAttribute("aria-activedescendant");
+      $(".shown", this.section).replaceChildren();
+      return;
+    }
+    option.setAttribute("aria-selected", "true");
+    this.list.setAttribute("aria-activedescendant", option.id);
+    const top = option.offsetTop - this.list.offsetTop;
+    const bottom = top + option.offsetHeight;
+    if (top < this.list.scrollTop) this.list.scrollTop = top;
+    else if (bottom > this.list.scrollTop + this.list.clientHeight) this.list.scrollTop = bottom - this.list.clientHeight;
+    await this.read(this.found.rows[this.current - this.first]);
+  }
+
+  async read(row) {
+    const mine = (this.reading = row);
+    const both = await Promise.all([row, row.other].filter(Boolean).map((one) => this.source.detail(one)));
+    if (mine !== this.reading) return;
+    const sides = both.map((one) => make("div", {}, ...detail(one, this.source)));
+    $(".shown", this.section).replaceChildren(make("div", { class: sides.length > 1 ? "sides" : "" }, ...sides));
+  }
+
+  // A prediction of its own address: CELL:TEST.
+  async open(name) {
+    const [cell, ...test] = name.split(":");
+    const row = await this.source.one(cell, test.join(":"));
+    if (!row) {
+      $(".shown", this.section).replaceChildren(make("p", { class: "found" }, `The prediction ${name} is not ${this.source.paired ? "in the results" : "in this page's sample"}.`));
+    } else {
+      this.reading = row;
+      $(".shown", this.section).replaceChildren(...detail(row, this.source));
+    }
+    goTo("reader");
+  }
+
+  // Set these filters, and no others but the page's own.
+  async look(wanted) {
+    await this.ready;
+    const { task, model } = opened();
+    const all = { task, model, ...wanted };
+    for (const [name, control] of Object.entries(this.controls)) {
+      const value = all[name] === undefined ? "" : String(all[name]);
+      control.value = value;
+      if (control.value !== value) control.value = "";
+    }
+    const { task: _, model: __, ...asked } = this.asked();
+    address.write({ at: "", row: "", ...asked });
+    await this.filter();
+    goTo("reader");
+  }
+}
+
+// A point of a chart, or a pair of a confusion: its predictions.
+function lookInto({ task, model }, datum) {
+  if (!reader) return;
+  const point = /^(.*), k = ([\d,]+)$/s.exec(datum.point || "");
+  let series = point ? point[1] : datum.series;
+  if (!series) return;
+  const wanted = { task, model, k: point ? point[2].replaceAll(",", "") : datum.k };
+  if (!model) {
+    wanted.model = data.models.find((name) => series.startsWith(`${name}, `));
+    if (wanted.model) series = series.slice(wanted.model.length + 2);
+  }
+  const known = reader.controls.series ? [...reader.controls.series.options].map((option) => option.value) : [];
+  wanted.series = known.includes(series) ? series : "";
+  // curves are of unperturbed demonstrations, but where they are called by a perturbation
+  const { teaching } = reader.controls;
+  const perturbed = teaching && [...teaching.options].some((option) => option.value === series);
+  wanted.teaching = perturbed ? series : "unperturbed";
+  if (datum.pair) Object.assign(wanted, { gold: datum.gold || NOTHING, prediction: datum.prediction || NOTHING, correct: "wrong" });
+  reader.look(wanted);
+}
+
+function detail(row, source) {
+  const verdict = VERDICT[row.correct];
+  const said = row.prediction;
+  const written = row.text;
+  const golds = row.golds === null ? [row.gold] : row.golds;
+  const facts = [
+    ["Said", said || (written === null || row.valid === false ? "(nothing)" : "(no answer)")],
+    [golds.length > 1 ? "Right answers" : "Right answer", golds.map((gold) => gold || "(no answer)").join(" | ")],
+    ["Test example", row.test_id], ["Task", row.task], ["Model", row.model],
+    ["Curve", row.series], ["k", `${whole.format(row.k)}, draw ${row.draw}`],
+  ];
+  if (row.teaching) facts.push(["Demonstrations", perturbation(row)]);
+  if (written !== null) facts.splice(1, 0, ["Written", written.trim() || "(nothing)"]);
+  if (row.valid === false) facts.push(["Validity", written === null ? "the answer is none of the labels" : "nothing could be extracted from what was written"]);
+  if (row.probability !== null) {
+    facts.push(["Probability", SHOWN.share(row.probability)]);
+    if (row.margin !== null) facts.push(["Next label's", SHOWN.share(Math.max(row.probability - row.margin, 0))]);
+    if (row.label_mass !== null) facts.push(["All labels together", SHOWN.share(row.label_mass)]);
+  }
+  for (const [name, title] of data.reader.scores) {
+    if (row[name] !== null) facts.push([title, SHOWN.share(row[name])]);
+  }
+  if (row.prompt_tokens !== null) {
+    facts.push(["Prompt", `${whole.format(row.prompt_tokens)} tokens${row.cached_tokens === null ? "" : `, ${whole.format(row.cached_tokens)} of them cached`}`]);
+  }
+  const link = make("a", { href: `#row=${encodeURIComponent(`${row.cell}:${row.test_id}`)}`, class: "own" }, "Address of this prediction");
+  const parts = [
+    make("p", { class: `verdict ${verdict === "free text" ? "" : verdict}` }, verdict === "right" ? "✓ Right" : verdict === "wrong" ? "✗ Wrong" : "Free text"),
+    make("dl", { class: "pairs" }, ...facts.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)])),
+  ];
+  if (row.query !== null) {
+    const rest = row.count - row.shown.length;
+    const pre = make("pre", {});
+    if (rest > 0) pre.append(make("span", { class: "cut" }, `[${whole.format(rest)} more demonstration${rest === 1 ? "" : "s"} before]`), row.separator);
+    pre.append(...row.shown.map((one) => one + row.separator), row.query, make("span", { class: `said ${verdict}` }, written === null ? ` ${said}` : written));
+    parts.push(make("h3", {}, "The prompt's end, and the answer"), pre);
+  }
+  if (row.why) parts.push(make("p", { class: "found" }, row.why));
+  if (row.listed.length) {
+    const title = row.listed.length < row.count ? `The last ${row.listed.length} of ${whole.format(row.count)} demonstrations` : "The demonstrations";
+    parts.push(make("details", {}, make("summary", {}, `${title}, last one next to the query`),
+      make("ol", { class: "plain", start: row.count - row.listed.length + 1 },
+        ...row.listed.map(([id, answer]) => make("li", {}, answer ? `${answer} ` : "", make("code", {}, id))))));
+  }
+  if (row.query !== null) {
+    const quote = (word) => (/^[\w.,:/@-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
+    parts.push(make("p", { class: "found" }, "The whole prompt, checked against the hash of what was run: ",
+      make("code", {}, `icl-bench show --task ${quote(row.task)} --k ${row.k} --draw ${row.draw} --cell ${row.cell} --test-id ${quote(row.test_id)}`)));
+  }
+  parts.push(make("p", { class: "found" }, link));
+  return parts;
+}
+
+let reader = null;
+
+function setReader() {
+  const section = $("#reader");
+  if (section) reader = new Reader(section, data.reader.served ? served(data.reader) : sampled(data.reader));
+}

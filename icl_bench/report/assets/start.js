@@ -1,0 +1,18 @@
+// -- the beginning ----------------------------------------------------------------------------
+
+function setReport() {
+  setView();
+  setTables();
+  setLegends();
+  setCharts();
+  showOpened();
+  watchSections();
+}
+
+setReport();
+setReader();
+if (data.reader.served) new Following();
+{
+  const { at, row } = address.read();
+  if (at && !row) goTo(at);
+}

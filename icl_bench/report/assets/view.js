@@ -1,0 +1,112 @@
+// -- one task, one model, or everything -------------------------------------------------------
+
+function chooser(name, title, names) {
+  const select = make("select", { name },
+    make("option", { value: EVERY }, `all ${name}s`), ...names.map((one) => make("option", { value: one }, one)));
+  select.addEventListener("change", () => {
+    address.write({ [name]: select.value, at: "", row: "" }, { push: true });
+    showOpened();
+  });
+  return make("label", {}, title, select);
+}
+
+function setView() {
+  const form = $("nav .view");
+  form.replaceChildren();
+  if (data.tasks.length > 1) form.append(chooser("task", "Task", data.tasks));
+  if (data.models.length > 1) form.append(chooser("model", "Model", data.models));
+  form.hidden = !form.childElementCount;
+}
+
+function showOpened() {
+  const open = opened();
+  for (const figure of $$("#report figure")) {
+    figure.hidden = !about({ task: figure.dataset.task, model: figure.dataset.model }, open);
+  }
+  for (const article of $$("#findings article")) article.hidden = !about(article.dataset, open);
+  for (const more of $$("#findings .more")) {
+    const count = $$("article:not([hidden])", more).length;
+    more.hidden = !count;
+    if (open.task || open.model) more.open = true;
+    $("summary", more).textContent = `${count} more`;
+  }
+  filterTables(open);
+  for (const section of $$("#report > section[data-finding], #findings")) {
+    const parts = $$("figure, details.numbers, article", section);
+    section.hidden = parts.length > 0 && parts.every((part) => part.hidden);
+    const link = $(`nav a[href="#${CSS.escape(section.id)}"]`);
+    if (link) link.parentElement.hidden = section.hidden;
+  }
+  for (const name of ["task", "model"]) {
+    const select = $(`nav .view [name="${name}"]`);
+    if (select) select.value = open[name] || EVERY;
+  }
+  for (const link of $$(".matrix a")) {
+    const { task, model } = link.dataset;
+    const here = task === open.task && (model || "") === open.model;
+    if (here) link.setAttribute("aria-current", "true");
+    else link.removeAttribute("aria-current");
+  }
+  const words = [open.task, open.model].filter(Boolean);
+  const status = $("#shown");
+  if (status) {
+    $("b", status).textContent = words.length ? words.join(" · ") : "all tasks and models";
+    $("a", status).hidden = !words.length;
+  }
+  return reader ? reader.show(open) : null;
+}
+
+function goTo(id) {
+  const target = document.getElementById(id);
+  if (!target) return;
+  target.scrollIntoView();
+  const focus = $("h2", target) || target;
+  focus.setAttribute("tabindex", "-1");
+  focus.focus({ preventScroll: true });
+}
+
+document.addEventListener("click", (event) => {
+  const link = event.target.closest && event.target.closest('a[href^="#"]');
+  if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  const wanted = link.getAttribute("href").slice(1);
+  if (wanted.includes("=")) return; // of the matrix: the address changes, and with it what is shown
+  event.preventDefault();
+  $("nav").removeAttribute("data-open");
+  address.write({ at: wanted }, { push: true });
+  goTo(wanted);
+});
+
+// Where one is: the section whose beginning was passed last.
+const beginnings = new IntersectionObserver(() => markHere(), { rootMargin: "-20% 0px -70% 0px" });
+
+function markHere() {
+  const line = innerHeight * 0.3;
+  let here = null;
+  for (const link of $$("nav li:not([hidden]) a")) {
+    const section = document.getElementById(link.getAttribute("href").slice(1));
+    if (section && !section.hidden && section.getBoundingClientRect().top <= line) here = link;
+  }
+  for (const link of $$("nav a[aria-current]")) link.removeAttribute("aria-current");
+  if (here) here.setAttribute("aria-current", "true");
+  $("nav .here").textContent = here ? here.textContent : "Sections";
+}
+
+function watchSections() {
+  beginnings.disconnect();
+  for (const section of $$("main section")) beginnings.observe(section);
+  markHere();
+}
+
+$("nav .here").addEventListener("click", () => {
+  const open = $("nav").toggleAttribute("data-open");
+  $("nav .here").setAttribute("aria-expanded", String(open));
+});
+
+addEventListener("hashchange", async () => {
+  const parts = address.read();
+  const listed = showOpened();
+  if (parts.row) await listed; // what it chooses to show would take the place of what is asked for
+  if (parts.at) goTo(parts.at);
+  else if (parts.row && reader) reader.open(parts.row);
+  else if (parts.task || parts.model) goTo("shown");
+});

@@ -1,0 +1,132 @@
+"""The ends of prompts, rebuilt from stored ids: what the reader shows of a prediction's prompt."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from icl_bench.demonstrations.as_vectors import stored_as_text
+from icl_bench.errors import UserError
+from icl_bench.prompts.chat import around_turns
+from icl_bench.prompts.rendering import query_text
+from icl_bench.report.prompt_trace import as_shown
+from icl_bench.results.reading import IMPORTED
+from icl_bench.results.trained_methods import CLASSIFIER
+from icl_bench.tasks.examples import Example, TaskData, load_data
+from icl_bench.tasks.spec import TaskSpec, TestRows
+from icl_bench.wording import one_line
+
+SHOWN_DEMONSTRATIONS = 2
+"""Demonstrations of the prompt's end."""
+
+
+LISTED_DEMONSTRATIONS = 40
+
+
+def missing(value: Any) -> bool:
+    """Whether a value of a table is none."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+@dataclass(frozen=True)
+class End:
+    """The end of a prompt, or why it is not there."""
+
+    query: str | None = None
+    shown: Sequence[str] = ()
+    """Texts of the last demonstrations."""
+    listed: Sequence[tuple[str, str]] = ()
+    """Ids and answers of the last demonstrations, the last one last."""
+    count: int | None = None
+    separator: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A task with its rows by their ids."""
+
+    spec: TaskSpec
+    train: Mapping[str, Example]
+    test: Mapping[str, Example]
+
+
+class Prompts:
+    """Rebuilds the ends of prompts; reads each task's data once."""
+
+    def __init__(
+        self,
+        cells: Mapping[str, Mapping[str, Any]],
+        variants: Mapping[str, Mapping[str, Any]],
+        data_dir: Path | None,
+    ) -> None:
+        """As ``Stored`` has them: what the files of cells say, and the facts of variants."""
+        self._cells, self._variants = cells, variants
+        self._data_dir = data_dir
+        self._known: dict[str, Rows | str] = {}
+
+    def computed(self, record: Mapping[str, Any]) -> bool:
+        """Whether a prediction is of a run, whose further columns are known."""
+        return record["cell"] in self._cells
+
+    def end(self, record: Mapping[str, Any]) -> End:
+        """The end of a prediction's prompt, or why there is none to show."""
+        meta = self._cells.get(record["cell"])
+        if meta is None:
+            source = self._variants.get(record["variant"], {}).get(IMPORTED, "a file")
+            return End(why=f"Imported from {source}: imported predictions carry no prompt.")
+        own = record["demonstration_ids"]
+        ids = list(meta.get("demonstration_ids") or []) if missing(own) else list(own)
+        if meta["facts"].get("scoring") == CLASSIFIER:
+            ids = []  # they were learnt, and stand in no prompt
+        task = self.task(meta)
+        if isinstance(task, str):
+            named = [(str(name), "") for name in ids[-LISTED_DEMONSTRATIONS:]]
+            return End(listed=named, count=len(ids), why=task)
+        if task.spec.data.passages is None and meta["facts"].get("scoring") != CLASSIFIER:
+            # what is read as vectors stands in no prompt
+            ids, _ = stored_as_text(ids, record["select"], record["attention"])
+        asked = task.train if record.get("queries") == "copied" else task.test
+        try:
+            query = asked[record["test_id"]]
+            last = tuple(task.train[name] for name in ids[-LISTED_DEMONSTRATIONS:])
+        except KeyError as error:
+            return End(count=len(ids), why=f"The data holds no row {error.args[0]} any more.")
+        template = task.spec.template
+        last, piece = as_shown(meta, last)
+        separator, end = template.separator, ""
+        if chat := meta["facts"].get("chat"):
+            piece, separator, end = around_turns(chat, template, piece)
+        return End(
+            query_text(template, query) + end,
+            [piece(template, example) for example in last[-SHOWN_DEMONSTRATIONS:]],
+            [(example.id, example.answer) for example in last],
+            len(ids),
+            separator,
+        )
+
+    def task(self, meta: Mapping[str, Any]) -> Rows | str:
+        """The cell's task with its rows, or why they are not at hand."""
+        stored = meta["facts"]["data"]
+        key = json.dumps([meta["task"], stored], sort_keys=True)
+        if key not in self._known:
+            try:
+                self._known[key] = self._read(TaskSpec.model_validate(meta["task"]), stored)
+            except (UserError, ValueError) as error:
+                self._known[key] = f"No prompt: {one_line(str(error))}"
+        return self._known[key]
+
+    def _read(self, spec: TaskSpec, stored: Mapping[str, str]) -> Rows | str:
+        hub = spec.data.hub
+        if hub and not any(name.startswith(f"{hub.path}@") for name in stored):
+            # it was run on local files: a report asks no network for others
+            spec = spec.model_copy(update={"data": spec.data.model_copy(update={"hub": None})})
+        asked = spec.model_copy(update={"test": TestRows(size=1)})
+        data: TaskData = load_data(asked, data_dir=self._data_dir)
+        if any(stored.get(name) != digest for name, digest in data.files.items()):
+            return f"No prompt: the data has changed since the run ({data.origin})."
+        return Rows(spec, {e.id: e for e in data.train}, {e.id: e for e in data.test_pool})

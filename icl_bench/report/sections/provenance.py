@@ -1,0 +1,26 @@
+"""The section on what made the predictions: a row for each fact of a variant."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from icl_bench.analysis.columns import COLUMNS
+from icl_bench.analysis.provenance import PAIR, as_pairs
+from icl_bench.report.sections.panels import Drawn
+from icl_bench.report.tables import table
+
+if TYPE_CHECKING:
+    from icl_bench.analysis.finding import Finding
+    from icl_bench.analysis.findings import Findings
+    from icl_bench.report.naming import Naming
+
+
+def provenance(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
+    """Every fact on a line of its own, hashes whole."""
+    frame = findings.provenance
+    if frame.empty:
+        return None
+    known = {name: f"{name}, {text}" for name, text in naming.settings.items()}
+    frame = frame.assign(variant=[known.get(name, name) for name in frame["variant"]])
+    columns = [*(COLUMNS[name] for name in ("task", "model", "variant")), *PAIR]
+    return Drawn((), [table(as_pairs(frame), finding.caption, columns)])

@@ -1,0 +1,266 @@
+"""A results folder while it is looked at: what was read of it, what is new, its findings."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from icl_bench.errors import UserError
+from icl_bench.prompts.rendering import query_text
+from icl_bench.report.build import make_report, pending
+from icl_bench.report.page import page
+from icl_bench.report.prediction_sample import described
+from icl_bench.report.prompt_ends import Prompts
+from icl_bench.report.viewer.predictions import COLUMNS, Predictions
+from icl_bench.results.cells import FAILED, FINISHED
+from icl_bench.results.reading import Seen, read_row, result_files, variants_of
+from icl_bench.results.storage import Place, storage_at
+from icl_bench.table_files import data_frame
+from icl_bench.wording import first_line
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from icl_bench.results.reading import ResultFile
+
+PAUSE_SECONDS = {True: 2.0, False: 20.0}
+"""How long to wait before a folder of this machine, or a place elsewhere, is looked at again."""
+
+
+@dataclass(frozen=True)
+class Now:
+    """What was read of the folder, and how often it has changed."""
+
+    revision: int
+    predictions: Predictions
+    files: Mapping[str, str]
+    """Cell -> its file."""
+    cells: Mapping[str, Mapping[str, Any]]
+    """Cell -> what its file says of itself, as in ``Stored``."""
+    variants: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass
+class Progress:
+    """Files that were read, of how many, while they are read."""
+
+    files: int = 0
+    read: int = 0
+    reading: bool = True
+
+
+@dataclass(eq=False)
+class Folder:
+    """Reads a results folder in the background, again and again, and has its findings worked out.
+
+    Predictions are there as soon as they are read; findings follow from a process of their own, so
+    that the page answers meanwhile.
+    """
+
+    results: Place
+    only: Mapping[str, str]
+    data_dir: Path | None = None
+    now: Now | None = None
+    report: tuple[int, str] | None = None
+    """The page with all findings, and the revision that they are of."""
+    problem: str = ""
+    """Why there are no findings, in a line."""
+    progress: Progress = field(default_factory=Progress)
+
+    def __post_init__(self) -> None:
+        self._storage = storage_at(self.results)
+        self._files: list[ResultFile] = []
+        self._names: frozenset[str] = frozenset()
+        self._seen: Seen = {}
+        self._stop = threading.Event()
+        self._first = threading.Event()
+        self._work: tuple[int, Any, Connection] | None = None
+        self._tried = -1  # the last revision whose findings were worked out, or could not be
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+
+    def start(self) -> None:
+        """Begin to read. Raises ``UserError`` where there is no such folder, or nothing in it."""
+        names = self._relevant() if self._storage.exists() else frozenset()
+        if not any(name.endswith(FINISHED) for name in names):
+            where = self._storage.where()
+            raise UserError(f"results folder {where}: no results yet; run something first")
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End what was begun."""
+        self._stop.set()
+        if self._work:
+            self._work[1].terminate()
+
+    def wait(self) -> Now:
+        """What was read, once it is there."""
+        self._first.wait()
+        if self.now is None:
+            raise UserError(self.problem)
+        return self.now
+
+    def state(self) -> dict[str, Any]:
+        """What a page asks again and again."""
+        return {
+            "revision": self.now.revision if self.now else -1,
+            "predictions": len(self.now.predictions) if self.now else 0,
+            "report": self.report[0] if self.report else None,
+            "problem": self.problem,
+            "reading": self.progress.reading,
+            "files": self.progress.files,
+            "files_read": self.progress.read,
+        }
+
+    def page(self) -> str:
+        """The page as far as it is known."""
+        if self.report:
+            return self.report[1]
+        if self.now is None:
+            return page(pending((), (), 0), with_library=False)
+        predictions = self.now.predictions
+        options = predictions.options()
+        waiting = pending(options["task"], options["model"], len(predictions))
+        return page(waiting, with_library=False)
+
+    def prediction(self, cell: str, test_id: str) -> dict[str, Any] | None:
+        """All that the reader shows of a prediction; None where there is no such one."""
+        now = self.wait()
+        if (name := now.files.get(cell)) is None:
+            return None
+        table = read_row(self._storage, name, cell, test_id)
+        if not len(table):
+            return None
+        row = now.predictions.naming.named(data_frame(table))
+        prompts = Prompts(now.cells, now.variants, self.data_dir)
+        record: dict[str, Any] = dict(zip(row.columns, row.iloc[0], strict=True))
+        return described(record, prompts)
+
+    # -- reading --------------------------------------------------------------------------------
+
+    def _relevant(self) -> frozenset[str]:
+        names = self._storage.names()
+        return frozenset(name for name in names if name.endswith((FINISHED, FAILED)))
+
+    def _follow(self) -> None:
+        here = not isinstance(self.results, str) or "://" not in self.results
+        while True:
+            try:
+                self._look()
+            except Exception as error:  # the page says it, and it is tried again
+                self.problem = first_line(error)
+            self._first.set()
+            if self._stop.wait(PAUSE_SECONDS[here]):
+                return
+
+    def _look(self) -> None:
+        """Read what is new, and see to the findings."""
+        names = self._relevant()
+        if names != self._names:
+            gone = self._names - names
+            if gone:  # a folder that was cleared, or put in order: as if it were another
+                self._files, self._seen, self._names = [], {}, frozenset()
+            self._read(names - self._names)
+            self._names = names
+        self._findings()
+
+    def _read(self, names: frozenset[str]) -> None:
+        finished = [name for name in names if name.endswith(FINISHED)]
+        self.progress = Progress(len(finished))
+        for file in result_files(self._storage, _unheard, COLUMNS, finished, self._seen):
+            if len(table := self._those(file.table)):
+                self._files.append(replace(file, table=table))
+            self.progress.read += 1
+        self.progress.reading = False
+        if not self._files:
+            raise UserError(f"results folder {self._storage.where()}: nothing of that in it")
+        before = self.now
+        cells = {file.meta["cell"]: file.meta for file in self._files if file.imported is None}
+        variants = variants_of(self._files)
+        questions = before.predictions.questions if before else {}
+        predictions = Predictions.of(_joined(self._files), variants, questions)
+        files = {cell["cell"]: file.name for file in self._files for cell in file.cells()}
+        revision = before.revision + 1 if before else 0
+        self.problem = ""
+        self.now = Now(revision, predictions, files, cells, variants)
+        self._first.set()
+        asked = self._questions(self.now)
+        if asked != questions:
+            self.now = replace(self.now, predictions=replace(predictions, questions=asked))
+
+    def _those(self, table: pa.Table) -> pa.Table:
+        import pyarrow.compute as pc
+
+        for name, value in self.only.items():
+            table = table.filter(pc.equal(table[name], value))
+        return table
+
+    def _questions(self, now: Now) -> dict[str, dict[str, str]]:
+        """Task -> test id -> what is asked of it, of the tasks whose data is at hand."""
+        found: dict[str, dict[str, str]] = {}
+        prompts = Prompts(now.cells, now.variants, self.data_dir)
+        for meta in now.cells.values():
+            task = str(meta["spec"]["task"])
+            if task not in found and not isinstance(rows := prompts.task(meta), str):
+                template = rows.spec.template
+                found[task] = {name: query_text(template, row) for name, row in rows.test.items()}
+        return found
+
+    # -- findings -------------------------------------------------------------------------------
+
+    def _findings(self) -> None:
+        """Take what was worked out, and begin anew where the folder has changed since."""
+        if self._work and (self._work[2].poll() or not self._work[1].is_alive()):
+            revision, process, connection = self._work
+            try:
+                kind, text = connection.recv()
+            except EOFError:
+                kind, text = "problem", f"their process ended ({process.exitcode})"
+            process.join()
+            self._work = None
+            self.problem = text if kind == "problem" else ""
+            self._tried = revision
+            if kind == "page":
+                self.report = revision, text
+        revision = self.now.revision if self.now else -1
+        if self._work is None and revision > self._tried:
+            context = multiprocessing.get_context("spawn")
+            ours, theirs = context.Pipe(duplex=False)
+            given = (theirs, self.results, dict(self.only), self.data_dir)
+            process = context.Process(target=_work_out, args=given, daemon=True)
+            process.start()
+            theirs.close()
+            self._work = revision, process, ours
+
+
+def _unheard(_: str) -> None:
+    """What is left out is said by the findings, among the page's notes."""
+
+
+def _joined(files: list[ResultFile]) -> pa.Table:
+    import pyarrow as pa
+
+    tables = [
+        file.table.select([name for name in COLUMNS if name in file.table.column_names])
+        for file in files
+    ]
+    return pa.concat_tables(tables, promote_options="permissive")
+
+
+def _work_out(
+    connection: Connection, results: Place, only: Mapping[str, str], data_dir: Path | None
+) -> None:
+    """Make the page with all findings, in a process of its own."""
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends this
+    warnings.simplefilter("ignore")  # they stand among the page's notes
+    try:
+        connection.send(("page", page(make_report(results, only, data_dir, served=True))))
+    except Exception as error:
+        connection.send(("problem", first_line(error)))

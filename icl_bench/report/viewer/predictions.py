@@ -1,0 +1,324 @@
+"""All predictions of a results folder in memory: filters, search, pairs of two points.
+
+Texts are held once, as codes into lists (Arrow's dictionaries), so a filter compares small numbers
+and a search goes through each different text once: 2.5 million rows take some 150 MB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from icl_bench.analysis.draws import is_drawn
+from icl_bench.analysis.summary import settings_of
+from icl_bench.report.naming import Naming
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+CURVE = ("task", "model", "select", "order", "attention", "variant", "teaching")
+"""Columns whose combinations are the curves of the page."""
+
+
+TEXTS = (*CURVE, "test_id", "gold", "prediction", "cell", "text")
+
+
+NUMBERS = ("k", "draw", "correct")
+
+
+COLUMNS = (*TEXTS, *NUMBERS)
+"""What the viewer holds of each prediction."""
+
+
+UNPERTURBED = "unperturbed"
+
+
+NOTHING = "(nothing)"
+"""What an empty answer is called, where one is chosen."""
+
+
+ANSWERS = ("gold", "prediction")
+
+
+VERDICTS = {"wrong": 0, "right": 1, "free text": -1}
+"""What an answer is called -> its code in the column ``correct``."""
+
+
+SIDE = ("model", "series", "teaching", "k")
+"""What tells a point of a task, where another is shown beside it."""
+
+
+OF_ROWS = ("word", "correct", "gold", "prediction")
+"""Filters of single rows, which say nothing of the point beside."""
+
+
+FLIPS = ("lost", "won", "changed")
+"""Which pairs are listed: right here and wrong there, wrong here and right there, other answers."""
+
+
+MISSING, NOWHERE = -1, -2
+"""Codes of a row without a text, and of a text that no row has."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """Texts of a column: ``codes`` (predictions,) into ``values``."""
+
+    codes: np.ndarray
+    values: Sequence[str]
+
+    @cached_property
+    def places(self) -> Mapping[str, int]:
+        """The code of each text."""
+        return {value: code for code, value in enumerate(self.values)}
+
+    def equal(self, text: str) -> np.ndarray:
+        """Which rows have this text, ``(predictions,)``; an empty one is also what is missing."""
+        code = self.places.get(text, MISSING if text == "" else NOWHERE)
+        return np.asarray((self.codes == code) | ((text == "") & (self.codes == MISSING)))
+
+    def holding(self, word: str) -> np.ndarray:
+        """Which rows have a text with this word in it, whatever its capitals."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        found = pc.match_substring(pa.array(self.values, pa.string()), word, ignore_case=True)
+        hits = np.append(found.to_numpy(zero_copy_only=False).astype(bool), False)  # of none
+        return np.asarray(hits[self.codes])
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Predictions beside those of another point on the same test examples."""
+
+    here: np.ndarray
+    """Positions of the predictions that are listed."""
+    there: np.ndarray
+    """Positions of those beside them."""
+    counts: Mapping[str, int]
+    """All pairs (total), those right on both sides, on neither, only here (lost), only there (won),
+    and predictions that have none beside them (unpaired)."""
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """All predictions, in the order of the results."""
+
+    texts: Mapping[str, Column]
+    numbers: Mapping[str, np.ndarray]
+    naming: Naming
+    questions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Task -> test id -> what is asked, where the data is at hand."""
+
+    @classmethod
+    def of(
+        cls,
+        table: pa.Table,
+        facts: Mapping[str, Mapping[str, Any]],
+        questions: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> Predictions:
+        """Take over a table of ``COLUMNS``; ``facts`` are those of its variants."""
+        texts = {name: _column(table[name]) for name in TEXTS if name in table.column_names}
+        numbers = {name: _numbers(table[name]) for name in NUMBERS}
+        naming, series = _series(texts, facts)
+        return cls({**texts, "series": series}, numbers, naming, questions or {})
+
+    def __len__(self) -> int:
+        return len(self.numbers["k"])
+
+    def options(self) -> dict[str, list[str]]:
+        """Filter -> the values that there are, as texts."""
+        named = ("task", "model", "series", "gold", "prediction")
+        found = {name: sorted(self._there(name)) for name in named}
+        teaching = {name or UNPERTURBED for name in self._there("teaching")}
+        ks = np.unique(self.numbers["k"])
+        verdicts = set(np.unique(self.numbers["correct"]).tolist())
+        for name in ANSWERS:
+            found[name] = [text or NOTHING for text in found[name]]
+        return {
+            **found,
+            "teaching": sorted(teaching),
+            "k": [str(k) for k in ks],
+            "correct": [name for name, code in VERDICTS.items() if code in verdicts],
+        }
+
+    def find(self, asked: Mapping[str, str]) -> np.ndarray:
+        """Positions of the predictions that all filters let through, in order.
+
+        Filters are those of :meth:`options` and ``word``, which stands in a test id, a question or
+        an answer; one of an unknown value lets none through.
+        """
+        kept = np.ones(len(self), dtype=bool)
+        for name, value in asked.items():
+            if name == "word":
+                kept &= self._with_word(value.strip())
+            elif name == "k":
+                kept &= self.numbers["k"] == (int(value) if value.isdecimal() else -1)
+            elif name == "correct":
+                kept &= self.numbers["correct"] == VERDICTS.get(value, -2)
+            elif name == "teaching":
+                kept &= self.texts[name].equal("" if value == UNPERTURBED else value)
+            elif name in self.texts:
+                same = self.texts[name].equal(value)
+                if name in ANSWERS and value == NOTHING:
+                    same |= self.texts[name].equal("")
+                kept &= same
+        return np.flatnonzero(kept)
+
+    def pairs(self, asked: Mapping[str, str], other: Mapping[str, str], flips: str = "") -> Pairs:
+        """The predictions of :meth:`find` beside those of another point on the same examples.
+
+        ``other`` names what is different of ``SIDE``. Both are of one draw, where both are drawn.
+        """
+        point = {name: value for name, value in asked.items() if name not in OF_ROWS}
+        beside = self.find({**point, **other})
+        here = np.setdiff1d(self.find(asked), beside, assume_unique=True)  # not beside itself
+        same = ["task", "test", *(name for name in SIDE if name not in other)]
+        there = self._matching(here, beside, same)
+        paired = there >= 0
+        here, there, alone = here[paired], there[paired], int((~paired).sum())
+        correct = self.numbers["correct"]
+        right, also = correct[here] == 1, correct[there] == 1
+        counts = {
+            "total": len(here), "both": int((right & also).sum()),
+            "neither": int((~right & ~also).sum()), "lost": int((right & ~also).sum()),
+            "won": int((~right & also).sum()), "unpaired": alone,
+        }  # fmt: skip
+        said = self._said()
+        wanted = {"lost": right & ~also, "won": ~right & also, "changed": said[here] != said[there]}
+        kept = wanted.get(flips, np.ones(len(here), dtype=bool))
+        return Pairs(here[kept], there[kept], counts)
+
+    def rows(self, positions: Iterable[int]) -> list[dict[str, Any]]:
+        """What the list shows of predictions."""
+        names = ("task", "model", "series", "teaching", "test_id", "gold", "prediction", "cell")
+        found = []
+        for place in positions:
+            row: dict[str, Any] = {name: self._text(name, place) for name in names}
+            correct = int(self.numbers["correct"][place])
+            row |= {name: int(self.numbers[name][place]) for name in ("k", "draw")}
+            found.append({**row, "correct": None if correct < 0 else bool(correct)})
+        return found
+
+    # -- of the columns -------------------------------------------------------------------------
+
+    def _there(self, name: str) -> list[str]:
+        column = self.texts[name]
+        return [column.values[code] if code >= 0 else "" for code in np.unique(column.codes)]
+
+    def _text(self, name: str, place: int) -> str:
+        column = self.texts[name]
+        code = column.codes[place]
+        return column.values[code] if code >= 0 else ""
+
+    def _with_word(self, word: str) -> np.ndarray:
+        if not word:
+            return np.ones(len(self), dtype=bool)
+        names = [name for name in ("test_id", "gold", "prediction", "text") if name in self.texts]
+        found = np.logical_or.reduce([self.texts[name].holding(word) for name in names])
+        tests, lower = self.texts["test_id"], word.lower()
+        for task, asked in self.questions.items():
+            hits = [
+                tests.places[test]
+                for test, question in asked.items()
+                if test in tests.places and lower in question.lower()
+            ]
+            if hits:
+                known = np.zeros(len(tests.values) + 1, dtype=bool)
+                known[hits] = True
+                found |= known[tests.codes] & self.texts["task"].equal(task)
+        return np.asarray(found)
+
+    def _said(self) -> np.ndarray:
+        return self.texts["prediction"].codes
+
+    def _matching(self, here: np.ndarray, beside: np.ndarray, same: Sequence[str]) -> np.ndarray:
+        """For each position here that of its partner, -1 where there is none."""
+        drawn = self._drawn()
+        with_draw = self._keys(here, [*same, "draw"]), self._keys(beside, [*same, "draw"])
+        found = _partners(*with_draw, beside)
+        without = self._keys(here, same), self._keys(beside, same)
+        any_draw = _partners(*without, beside)
+        # of one that is not drawn there is one draw, which stands beside every draw of the other
+        loose = ~drawn[here] | ((any_draw >= 0) & ~drawn[np.maximum(any_draw, 0)])
+        return np.where((found < 0) & loose, any_draw, found)
+
+    def _drawn(self) -> np.ndarray:
+        column = self.texts["select"]
+        drawn = np.array([*map(is_drawn, column.values), False])
+        return np.asarray(drawn[column.codes] & (self.numbers["k"] > 0))
+
+    def _keys(self, positions: np.ndarray, names: Sequence[str]) -> np.ndarray:
+        """One number for each combination of these columns' values."""
+        keys = np.zeros(len(positions), dtype=np.int64)
+        for name in names:
+            of = self.numbers.get(name)
+            codes = self.texts["test_id" if name == "test" else name].codes if of is None else of
+            keys = keys * (int(codes.max(initial=0)) + 2) + codes[positions] + 1
+        return keys
+
+
+def _partners(here: np.ndarray, there: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """For each key here the first position of an equal one there, else -1."""
+    if not len(there):
+        return np.full(len(here), -1)
+    order = np.argsort(there, kind="stable")
+    ordered = there[order]
+    place = np.minimum(np.searchsorted(ordered, here), len(ordered) - 1)
+    return np.where(ordered[place] == here, positions[order[place]], -1)
+
+
+def _column(column: pa.ChunkedArray) -> Column:
+    import pyarrow as pa
+
+    if not pa.types.is_dictionary(column.type):
+        column = column.cast(pa.string()).dictionary_encode()
+    whole = column.unify_dictionaries().combine_chunks()
+    if isinstance(whole, pa.ChunkedArray):  # of no rows, or of several chunks in newer versions
+        whole = whole.chunk(0) if whole.num_chunks else pa.array([], column.type)
+    codes = whole.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
+    return Column(codes, [str(value) for value in whole.dictionary.to_pylist()])
+
+
+def _numbers(column: pa.ChunkedArray) -> np.ndarray:
+    import pyarrow as pa
+
+    found = column.cast(pa.int32()).fill_null(-1).to_numpy()
+    return np.asarray(found)
+
+
+def _series(
+    texts: Mapping[str, Column], facts: Mapping[str, Mapping[str, Any]]
+) -> tuple[Naming, Column]:
+    """What curves are called, as in the page's charts, and each prediction's."""
+    import pandas as pd
+
+    codes = np.stack([texts[name].codes for name in CURVE])
+    keys = np.ravel_multi_index(codes + 1, [len(texts[name].values) + 1 for name in CURVE])
+    _, first, which = np.unique(keys, return_index=True, return_inverse=True)
+    table = pd.DataFrame({
+        name: [_or_none(texts[name], place) for place in first] for name in CURVE
+    }).astype(object)  # fmt: skip
+    unperturbed = table["teaching"].isna() | (table["teaching"] == "")
+    naming = naming_of(facts, table[unperturbed], table[~unperturbed])
+    names = list(naming.named(table)["series"])
+    values = sorted(set(names))
+    places = {name: code for code, name in enumerate(values)}
+    return naming, Column(np.array([places[name] for name in names], np.int32)[which], values)
+
+
+def naming_of(
+    facts: Mapping[str, Mapping[str, Any]], curves: pd.DataFrame, perturbed: pd.DataFrame
+) -> Naming:
+    """What the page calls these curves, a row each."""
+    return Naming.of_curves(curves, settings_of(facts, curves, perturbed))
+
+
+def _or_none(column: Column, place: int) -> str | None:
+    code = column.codes[place]
+    return column.values[code] if code >= 0 else None

@@ -1,0 +1,151 @@
+"""The viewer's server: it answers on the loopback alone, to requests that name it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from icl_bench.errors import UserError
+from icl_bench.report.page import library
+from icl_bench.report.viewer.predictions import SIDE
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from icl_bench.report.viewer.folder import Folder
+
+HOST = "127.0.0.1"
+
+
+NAMES = (HOST, "localhost")
+"""Names that a request may have for this server: any other was led here by a foreign page."""
+
+
+MOST_ROWS = 1000
+"""Rows of one answer."""
+
+
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+def application(folder: Folder) -> Starlette:
+    """What answers requests: the page, its state, predictions by filter, one of them whole."""
+
+    def main(_: Request) -> Response:
+        return HTMLResponse(folder.page(), headers=HEADERS)
+
+    def report(_: Request) -> Response:
+        if folder.report is None:
+            return PlainTextResponse("the findings are being worked out", 404, HEADERS)
+        return HTMLResponse(folder.report[1], headers=HEADERS)
+
+    def draws(_: Request) -> Response:
+        return Response(library(), media_type="text/javascript", headers=HEADERS)
+
+    def state(_: Request) -> Response:
+        return _json(folder.state())
+
+    def options(_: Request) -> Response:
+        return _json(folder.wait().predictions.options())
+
+    def predictions(request: Request) -> Response:
+        return _json(_found(folder, dict(request.query_params)))
+
+    def prediction(request: Request) -> Response:
+        asked = request.query_params
+        found = folder.prediction(asked.get("cell", ""), asked.get("test_id", ""))
+        if found is None:
+            return PlainTextResponse("no such prediction", 404, HEADERS)
+        return _json(found)
+
+    pages: Mapping[str, Callable[[Request], Response]] = {
+        "/": main, "/report": report, "/library.js": draws, "/state": state, "/options": options,
+        "/predictions": predictions, "/prediction": prediction,
+    }  # fmt: skip
+    routes = [Route(path, answer, methods=["GET"]) for path, answer in pages.items()]
+    guards = [
+        Middleware(TrustedHostMiddleware, allowed_hosts=list(NAMES), www_redirect=False),
+        Middleware(GZipMiddleware, minimum_size=10_000, compresslevel=1),
+    ]
+    return Starlette(routes=routes, middleware=guards, exception_handlers={UserError: _not_there})
+
+
+def _not_there(_: Request, error: Exception) -> Response:
+    return PlainTextResponse(str(error), 503, HEADERS)
+
+
+def _json(found: Any) -> Response:
+    return JSONResponse(found, headers=HEADERS)
+
+
+def _found(folder: Folder, asked: dict[str, str]) -> dict[str, Any]:
+    """A page of the predictions that are asked for, and where another point stands beside them its
+    answers.
+    """
+    predictions = folder.wait().predictions
+    first, count = (_whole(asked.pop(name, ""), usual) for name, usual in WINDOW.items())
+    window = slice(first, first + min(count, MOST_ROWS))
+    flips = asked.pop("flips", "")
+    other = {name: asked.pop(f"other_{name}", "") for name in SIDE}
+    other = {name: value for name, value in other.items() if value}
+    if not other:
+        places = predictions.find(asked)
+        return {"total": len(places), "rows": predictions.rows(places[window])}
+    pairs = predictions.pairs(asked, other, flips)
+    here, there = (predictions.rows(side[window]) for side in (pairs.here, pairs.there))
+    rows = [{**row, "other": beside} for row, beside in zip(here, there, strict=True)]
+    return {"total": len(pairs.here), "rows": rows, "pairs": dict(pairs.counts)}
+
+
+WINDOW = {"first": 0, "count": 200}
+"""Which rows of those found are asked for, and what is meant without."""
+
+
+def _whole(text: str, usual: int) -> int:
+    return int(text) if text.isdecimal() and len(text) < 12 else usual
+
+
+def listen(port: int) -> socket.socket:
+    """A socket of the loopback at this port, 0 for one that is free. Raises ``UserError``."""
+    found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        found.bind((HOST, port))
+        found.listen()  # who asks from here on waits until it is answered
+    except OSError as error:
+        found.close()
+        raise UserError(
+            f"--port {port}: {error.strerror}; give another one, or none for one that is free"
+        ) from None
+    return found
+
+
+def serve(folder: Folder, listening: socket.socket) -> None:
+    """Answer until Ctrl-C, or another end of the program."""
+    import uvicorn
+
+    settings = uvicorn.Config(
+        application(folder), log_level="warning", access_log=False, lifespan="off",
+        timeout_graceful_shutdown=1,
+    )  # fmt: skip
+    try:
+        uvicorn.Server(settings).run(sockets=[listening])
+    except KeyboardInterrupt:
+        pass  # it raises the signal again that has ended it
+    finally:
+        folder.stop()
+        listening.close()

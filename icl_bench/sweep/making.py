@@ -1,0 +1,73 @@
+"""How a cell was made: the command, when, and on what machine. It decides no prediction."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shlex
+import subprocess
+import sys
+from collections import Counter
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+
+from icl_bench.wording import counted, one_line
+
+PROGRAM = "icl-bench"
+
+
+STARTED_AS = (PROGRAM, f"{PROGRAM}.exe", "icl_bench/__main__.py")
+"""How the path ends of the file that begins the program, by its name or as a module."""
+
+
+def made() -> dict[str, str | None]:
+    """The command (None where another program called this one), the time, and the hardware."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"command": command(sys.argv), "finished": now, "hardware": hardware()}
+
+
+def command(words: list[str]) -> str | None:
+    """The command line of this program, without what an address has before its host: keys of
+    servers are never options, but a name and password may stand in one.
+    """
+    if not words or not words[0].replace("\\", "/").endswith(STARTED_AS):
+        return None
+    return IN_ADDRESS.sub(r"\1…@", one_line(shlex.join([PROGRAM, *words[1:]])))
+
+
+IN_ADDRESS = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^/@\s]*@")
+
+
+@cache
+def hardware() -> str:
+    """What the machine has: its cards, where it has any of NVIDIA's, its processor and cores.
+
+    Cards are asked of ``nvidia-smi``: torch would begin to use them, and an engine that is in
+    another process could not any more.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    processor = f"{_named() or platform.machine()}, {counted(cores or 1, 'core')}"
+    cards = Counter(_cards())
+    named = [f"{count} x {name}" if count > 1 else name for name, count in cards.items()]
+    return ", ".join([*named, processor])
+
+
+def _cards() -> list[str]:
+    words = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [line.strip() for line in done.stdout.splitlines() if line.strip()]
+
+
+def _named() -> str:
+    """The processor's name, where the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()

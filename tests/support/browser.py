@@ -1,0 +1,108 @@
+"""Pages in a real browser: headless Chromium, what it shows, and its keyboard."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+         "--disable-background-networking", "--disable-component-update", "--disable-sync")  # fmt: skip
+TAB, ENTER, DOWN, END, HOME = "\ue004", "\ue007", "\ue015", "\ue010", "\ue011"
+
+
+@contextmanager
+def chromium(profile: Path) -> Iterator[Any]:
+    """Headless Chromium; in CI it must be there."""
+    browser, chauffeur = shutil.which("chromium"), shutil.which("chromedriver")
+    if not browser or not chauffeur:
+        reason = "needs chromium and chromedriver (apt-get install chromium chromium-driver)"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = browser
+    for flag in (*FLAGS, f"--user-data-dir={profile}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    found = webdriver.Chrome(options, webdriver.ChromeService(chauffeur))
+    try:
+        found.set_script_timeout(120)
+        yield found
+    finally:
+        found.quit()
+
+
+def wait(driver: Any, condition: str, seconds: float = 90) -> None:
+    """Wait until an expression of the page is true."""
+    deadline = time.monotonic() + seconds
+    while not driver.execute_script(f"return {condition}"):
+        assert time.monotonic() < deadline, condition
+        time.sleep(0.05)
+
+
+def drawn(driver: Any) -> None:
+    """Bring every chart into view, and wait until it is drawn; then back to the top."""
+    left = "[...document.querySelectorAll('.chart:not([data-drawn])')].find((c) => c.offsetParent)"
+    while driver.execute_script(f"const c = {left}; if (c) c.scrollIntoView(); return Boolean(c)"):
+        wait(driver, f"!({left}) || {left}.getBoundingClientRect().top > innerHeight")
+    driver.execute_script("scrollTo(0, 0)")
+
+
+def settled(driver: Any) -> None:
+    """Wait until the reader lists what was asked for."""
+    wait(driver, "!document.querySelector('#reader[aria-busy]')")
+
+
+def set_to(driver: Any, **values: str) -> None:
+    """Choose these values in the reader's filters."""
+    driver.execute_script(
+        "for (const [name, value] of Object.entries(arguments[0])) {"
+        "const s = document.querySelector(`#reader [name=${name}]`); s.value = value;"
+        "s.dispatchEvent(new Event('input', { bubbles: true })) }", values,
+    )  # fmt: skip
+    settled(driver)
+
+
+def texts(driver: Any, selector: str) -> list[str]:
+    found: list[str] = driver.execute_script(
+        "return [...document.querySelectorAll(arguments[0])].map((e) => e.textContent)", selector
+    )
+    return found
+
+
+def focus(driver: Any, condition: str, most: int = 400) -> None:
+    """Press Tab until the focused element fulfils a condition on ``e``."""
+    from selenium.webdriver import ActionChains
+
+    for _ in range(most):
+        ActionChains(driver).send_keys(TAB).perform()
+        if driver.execute_script(f"const e = document.activeElement; return {condition}"):
+            ring = driver.execute_script(
+                "return getComputedStyle(document.activeElement).outlineStyle"
+            )
+            assert ring != "none"
+            return
+    raise AssertionError(f"Tab does not lead to: {condition}")
+
+
+def press(driver: Any, *keys: str) -> None:
+    from selenium.webdriver import ActionChains
+
+    ActionChains(driver).send_keys(*keys).perform()
+
+
+def visible(driver: Any, selector: str) -> list[str]:
+    found: list[str] = driver.execute_script(
+        "return [...document.querySelectorAll(arguments[0])].filter((e) => e.offsetParent)"
+        ".map((e) => e.textContent.trim())", selector,
+    )  # fmt: skip
+    return found

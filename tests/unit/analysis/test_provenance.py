@@ -1,0 +1,169 @@
+"""What made each variant: from stored cells, from imports, from cells that do not say it."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+from support.fakes import FakeBackend, plan, runner
+from support.predictions import cell, frame
+
+from icl_bench import __version__
+from icl_bench.analysis.findings import find, read_findings
+from icl_bench.analysis.provenance import FACTS, UNKNOWN, provenance
+from icl_bench.analysis.summary import records
+from icl_bench.cli import main
+from icl_bench.report import write_report
+from icl_bench.report.build import make_report
+from icl_bench.results.importing import import_predictions
+from icl_bench.results.reading import Stored
+from icl_bench.sweep import making
+
+
+def stored(*metas: dict[str, Any], variants: dict[str, Any] | None = None) -> Stored:
+    cells = {str(i): {"seconds": 1.5, "variant": "v", "facts": {"dtype": "float32", "seed": 0},
+                      "spec": {"task": "t", "model": "m"}, **meta} for i, meta in enumerate(metas)}  # fmt: skip
+    rows = [cell("aabb", cell=name) for name in cells] or [cell("aabb", cell="x")]
+    return Stored(frame(*rows), cells, variants or {}, ())
+
+
+def told(found: Stored) -> dict[str, Any]:
+    (row,) = provenance(find(found).context).to_dict("records")
+    return {str(name): value for name, value in row.items()}
+
+
+def test_values_of_different_cells_stand_beside_each_other():
+    one = {"made": {"command": "icl-bench run a", "finished": "2026-01-02T00:00:00+00:00",
+                    "hardware": "H"}, "about": {"torch": "2.13", "machine": "x86_64"}}  # fmt: skip
+    two = {**one, "made": {**one["made"], "finished": "2026-01-01T00:00:00+00:00"},
+           "training": {"seconds": 10.0}}  # fmt: skip
+    row = told(stored(one, two))
+    assert row["command"] == "icl-bench run a"
+    assert row["finished"] == "2026-01-01T00:00:00+00:00 to 2026-01-02T00:00:00+00:00"
+    assert row["versions"] == "torch 2.13"
+    assert row["hardware"] == "H"
+    assert (row["cells"], row["predictions"], row["seconds"]) == (2, 8, 13.0)
+    assert (row["dtype"], row["seed"]) == ("float32", "0")
+
+
+def test_what_cells_do_not_say_is_unknown_and_hides_nothing_that_others_say():
+    new = {"made": {"command": "icl-bench run a", "finished": "2026-01-02T00:00:00+00:00"}}
+    row = told(stored({}, new))
+    assert row["command"] == f"{UNKNOWN}; icl-bench run a"
+    assert row["finished"] == f"2026-01-02T00:00:00+00:00; {UNKNOWN}"
+    assert row["versions"] == row["data"] == UNKNOWN
+
+
+def test_data_and_weights_are_named_with_their_whole_hashes():
+    digest = "a" * 64
+    facts = {"data": {"trec/train.jsonl": digest}, "fingerprint": f"sha256:{digest}"}
+    row = told(stored({"facts": facts}))
+    assert row["data"] == f"trec/train.jsonl sha256:{digest}"
+    assert row["weights"] == f"sha256:{digest}"
+
+
+def test_an_import_names_its_file(tmp_path: Path):
+    rows = frame(cell("aabb"), cell("abab", k=7))
+    pd.DataFrame(rows).drop(columns=["valid"]).to_csv(tmp_path / "theirs.csv", index=False)
+    import_predictions(tmp_path / "theirs.csv", tmp_path / "results")
+    (row,) = read_findings(tmp_path / "results").provenance.to_dict("records")
+    assert row["command"] == "imported from theirs.csv"
+    assert row["cells"] == 2
+    assert pd.isna(row["seconds"])
+
+
+@pytest.mark.parametrize(("words", "expected"), [
+    (["/usr/bin/icl-bench", "run", "--task", "a b"], "icl-bench run --task 'a b'"),
+    (["/x/icl_bench/__main__.py", "study", "s.yaml"], "icl-bench study s.yaml"),
+    (["/x/ipykernel_launcher.py", "-f", "secret.json"], None),
+    (["/x/pytest/__main__.py", "tests"], None),
+    ([""], None),
+    (["icl-bench", "run", "--base-url", "https://me:secret@host/v1"],
+     "icl-bench run --base-url https://…@host/v1"),
+    (["icl-bench", "run", "--model", "openai:http://tok@h"], "icl-bench run --model openai:http://…@h"),
+    (["icl-bench", "run", "a\nb"], "icl-bench run 'a b'"),
+])  # fmt: skip
+def test_a_command_is_kept_without_names_and_passwords(words: list[str], expected: str | None):
+    assert making.command(words) == expected
+
+
+def test_hardware_names_processor_and_cores():
+    assert making.hardware().split(", ")[-1].endswith(("core", "cores"))
+
+
+def test_a_run_stores_when_and_on_what_it_was_made(tmp_path: Path):
+    runner(plan(tmp_path / "task"), tmp_path / "results", FakeBackend()).run()
+    row = read_findings(tmp_path / "results").provenance.to_dict("records")[0]
+    now = datetime.now(UTC)
+    first = datetime.fromisoformat(row["finished"].partition(" to ")[0])
+    assert now - timedelta(minutes=10) < first <= now
+    assert row["hardware"] == making.hardware()
+    assert row["command"] == UNKNOWN, "the tests are no command of this program"
+    assert "sha256:" in row["data"]
+
+
+def test_a_terminal_has_a_line_for_each_fact_and_digests_by_their_beginning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    runner(plan(tmp_path / "task"), tmp_path / "results", FakeBackend()).run()
+    with pytest.raises(SystemExit):
+        main(["summary", "--provenance", "--results", str(tmp_path / "results")])
+    said = capsys.readouterr().out
+    assert "where the numbers come from" in said
+    lines = {line.partition("  ")[0]: line for line in said.splitlines()}
+    assert lines["hardware"].split(maxsplit=1)[1].startswith(making.hardware()[:8])
+    assert "…" in lines["data"]
+    with pytest.raises(SystemExit):
+        main(["summary", "--json", "--results", str(tmp_path / "results")])
+    (row,) = json.loads(capsys.readouterr().out)["provenance"]
+    assert len(row["data"].split("sha256:")[1].split(",")[0]) == 64
+
+
+def text_of(png: bytes) -> str:
+    """What stands in the chunk iTXt of a PNG."""
+    place = 8
+    while place < len(png):
+        size, kind = struct.unpack(">I4s", png[place : place + 8])
+        data = png[place + 8 : place + 8 + size]
+        (checksum,) = struct.unpack(">I", png[place + 8 + size : place + 12 + size])
+        assert checksum == zlib.crc32(kind + data)
+        if kind == b"iTXt":
+            keyword, _, rest = data.partition(b"\0")
+            assert keyword == b"icl-bench"
+            return rest[4:].decode()
+        place += 12 + size
+    raise AssertionError("no text")
+
+
+def test_figures_hold_what_made_their_predictions(tmp_path: Path):
+    runner(plan(tmp_path / "task"), tmp_path / "results", FakeBackend()).run()
+    written = write_report(tmp_path / "results", tmp_path / "r.html", figures=tmp_path / "figures")
+    (expected,) = json.loads(json.dumps(records(read_findings(tmp_path / "results").provenance)))
+    svg, png = (
+        next(path for path in written.figures if path.name == f"accuracy-cards-small.{kind}")
+        for kind in ("svg", "png")
+    )
+    (metadata,) = ElementTree.parse(svg).iter("{http://www.w3.org/2000/svg}metadata")
+    for text in (metadata.text, text_of(png.read_bytes())):
+        found = json.loads(text or "")
+        assert found["provenance"] == [expected]
+        assert found["icl-bench"] == __version__
+
+
+def test_the_page_has_a_line_for_each_fact_with_whole_digests(tmp_path: Path):
+    runner(plan(tmp_path / "task"), tmp_path / "results", FakeBackend()).run()
+    made = make_report(tmp_path / "results")
+    (section,) = [section for section in made.sections if section.name == "provenance"]
+    (table,) = section.tables
+    told = {row[3]: row[4] for row in table.rows}
+    assert set(FACTS.values()) < set(told)
+    assert told["hardware"] == making.hardware()
+    assert len(told["data"].split("sha256:")[1].split(",")[0]) == 64
+    assert told["test rows"] == "6"

@@ -1,0 +1,148 @@
+"""Filters, search and pairs of the viewer against plain loops over the same predictions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.predictions import cell, frame
+
+from icl_bench.report.viewer.predictions import Predictions
+
+WORDS = ("aa", "ab", "Card", "ärger", "%_", "")
+
+
+def index(rows: pd.DataFrame, **questions: dict[str, str]) -> Predictions:
+    table = pa.Table.from_pandas(rows.assign(teaching=rows.get("teaching")), preserve_index=False)
+    return Predictions.of(table, {}, questions)
+
+
+def sweep() -> pd.DataFrame:
+    """Two models, random in two draws and BM25 in one, two ks."""
+    return frame(
+        *(cell(said, model=model, select=select, order=order, k=k, draw=draw, cell=f"{number}")
+          for number, (model, select, order, k, draw, said) in enumerate([
+              ("m", "random", "drawn", 1, 0, "aabb"), ("m", "random", "drawn", 1, 1, "abab"),
+              ("m", "random", "drawn", 5, 0, "bbbb"), ("m", "bm25", "relevance", 1, 0, "bbba"),
+              ("n", "random", "drawn", 1, 0, "babb"),
+          ]))
+    )  # fmt: skip
+
+
+def test_filters_are_those_of_the_options_and_no_other_value_lets_anything_through():
+    found = index(sweep())
+    assert found.options() == {
+        "task": ["t"], "model": ["m", "n"], "series": ["bm25", "random"], "gold": ["a", "b"],
+        "prediction": ["a", "b"], "teaching": ["unperturbed"], "k": ["1", "5"],
+        "correct": ["wrong", "right"],
+    }  # fmt: skip
+    assert len(found.find({})) == 20
+    for name in found.options():
+        assert len(found.find({name: "neither"})) == 0
+        parts = [len(found.find({name: value})) for value in found.options()[name]]
+        assert sum(parts) == 20
+    assert len(found.find({"k": "1.0"})) == len(found.find({"k": "-1"})) == 0
+    assert len(found.find({"unknown": "x"})) == 20
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from(WORDS), st.integers(0, 3)),
+                  min_size=1, max_size=30),
+    word=st.sampled_from((*WORDS, "a", "AB", "Ä", "test", "3", "%")),
+    k=st.sampled_from(("0", "1", "2", "")),
+)  # fmt: skip
+def test_a_search_finds_what_a_loop_finds(rows: Any, word: str, k: str):
+    table = pd.DataFrame(
+        [{"test_id": f"test {i}", "gold": gold, "prediction": said, "k": k}
+         for i, (gold, said, k) in enumerate(rows)]
+    ).assign(task="t", model="m", select="random", order="drawn", attention="full", variant="v",
+             draw=0, cell="c")  # fmt: skip
+    table["correct"] = table["gold"] == table["prediction"]
+    asked = {"test 3": "What does Angst mean?"}
+    found = index(table, t=asked).find({"word": word, **({"k": k} if k else {})})
+    expected = [
+        i for i, row in enumerate(table.to_dict("records"))
+        if (not k or row["k"] == int(k))
+        and any(word.lower() in text.lower() for text in (
+            row["test_id"], row["gold"], row["prediction"], asked.get(row["test_id"], "")))
+    ]  # fmt: skip
+    assert found.tolist() == expected
+
+
+def test_a_question_is_found_in_its_own_task_alone():
+    rows = frame(sweep(), sweep().assign(task="u"))
+    found = index(rows, t={"2": "Where is my card?"}).find({"word": "MY CARD"})
+    listed = index(rows).rows(found)
+    assert {(row["task"], row["test_id"]) for row in listed} == {("t", "2")}
+    assert len(found) == 5
+
+
+POINT = {"model": "m", "series": "random", "k": "1"}
+
+
+def test_pairs_are_of_the_same_example_and_draw():
+    found = index(sweep())
+    pairs = found.pairs({"model": "m", "series": "random"}, {"k": "5"})
+    assert pairs.counts == {"total": 4, "both": 2, "neither": 0, "lost": 2, "won": 0, "unpaired": 4}
+    here, there = found.rows(pairs.here), found.rows(pairs.there)
+    assert [row["k"] for row in here] == [1] * 4
+    assert [row["k"] for row in there] == [5] * 4
+    assert [row["test_id"] for row in here] == [row["test_id"] for row in there]
+    assert {row["draw"] for row in here} == {0}
+
+
+def test_what_is_not_drawn_stands_beside_every_draw():
+    found = index(sweep())
+    pairs = found.pairs(POINT, {"series": "bm25"})
+    assert pairs.counts == {"total": 8, "both": 1, "neither": 1, "lost": 5, "won": 1, "unpaired": 0}
+    assert {row["cell"] for row in found.rows(pairs.there)} == {"3"}
+    back = found.pairs({**POINT, "series": "bm25"}, {"series": "random"})
+    assert back.counts["total"] == 4
+    assert {row["draw"] for row in found.rows(back.there)} == {0}
+
+
+@pytest.mark.parametrize(("flips", "ids"), [
+    ("lost", ["0"]), ("won", []), ("changed", ["0"]), ("", ["0", "1", "2", "3"]),
+])  # fmt: skip
+def test_flips_are_what_is_right_on_one_side_alone(flips: str, ids: list[str]):
+    found = index(sweep())
+    pairs = found.pairs({**POINT, "word": ""} | {}, {"model": "n"}, flips)
+    of_draw = [row for row in found.rows(pairs.here) if row["draw"] == 0]
+    assert [row["test_id"] for row in of_draw] == ids
+    assert pairs.counts["lost"] == 1
+    assert pairs.counts["unpaired"] == 4, "draw 1 of the other model was not run"
+
+
+def test_filters_of_rows_say_nothing_of_the_other_side():
+    found = index(sweep())
+    pairs = found.pairs({**POINT, "correct": "wrong", "prediction": "b"}, {"series": "bm25"})
+    assert [row["test_id"] for row in found.rows(pairs.here)] == ["1"]
+    assert [row["prediction"] for row in found.rows(pairs.there)] == ["b"]
+
+
+def test_free_text_is_neither_right_nor_wrong():
+    rows = sweep().assign(correct=None)
+    found = index(rows)
+    assert found.options()["correct"] == ["free text"]
+    assert found.rows([0])[0]["correct"] is None
+
+
+def test_curves_are_called_as_in_the_charts():
+    rows = frame(sweep(), sweep().assign(attention="block:5"), sweep().assign(order="by-label"))
+    names = index(rows).options()["series"]
+    assert "random, by-label, full attention" in names
+    assert "bm25, block:5" in names
+
+
+def test_missing_answers_are_empty_texts():
+    rows = sweep()
+    rows.loc[0, "prediction"] = None
+    found = index(rows)
+    assert found.rows([0])[0]["prediction"] == ""
+    assert found.options()["prediction"] == ["(nothing)", "a", "b"]
+    assert found.find({"prediction": "(nothing)"}).tolist() == [0]
