@@ -56,8 +56,9 @@ def carried_out(
     engines: int,
     say: Callable[[str], None],
     progress: Callable[[int], None] = lambda _: None,
+    may_fail: int = 0,
 ) -> tuple[float, float, int]:
-    """Run it on the Ray that is there, or on one of this machine.
+    """Run it on the Ray that is there, or on one of this machine; so many cells may fail.
 
     Returns the seconds that it took; those from where all engines had done a group; and the groups
     that were done in these.
@@ -82,7 +83,7 @@ def carried_out(
         outcome = study.run(results, Notes(), machines)
         end = time.perf_counter()
     failed = list(outcome.failed.values())
-    assert not failed, f"{len(failed)} cells failed: {failed[0]}"
+    assert len(failed) <= may_fail, f"{len(failed)} cells failed: {failed[0]}"
     since, groups = begun[0] if begun else (start, len(study.parts[0].units(0)))
     return end - start, end - since, groups
 
@@ -115,7 +116,8 @@ class Disturbance:
     """Kills engines at random points of the study, takes a machine away half-way and adds another.
 
     A group whose engine dies twice without progress is given up, which is another test's business:
-    so between two kills each engine has time for a group.
+    so between two kills each engine has time for a group. Where it does not suffice, as on a machine
+    that is busy with other work, one group may be given up: the next run takes it up.
     """
 
     def __init__(
@@ -155,7 +157,8 @@ def disturbed(
     try:
         groups = len(study.parts[0].units(0))
         disturbance = Disturbance(cluster, node, kills, groups, engines, seed)
-        carried_out(study, results, engines, say, disturbance.at)
+        carried_out(study, results, engines, say, disturbance.at, may_fail=CELLS_A_DRAW)
+        carried_out(study, results, engines, say)
     finally:
         del os.environ["RAY_ADDRESS"]
         cluster.shutdown()  # type: ignore[no-untyped-call]
