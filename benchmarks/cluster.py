@@ -116,8 +116,8 @@ class Disturbance:
     """Kills engines at random points of the study, takes a machine away half-way and adds another.
 
     A group whose engine dies twice without progress is given up, which is another test's business:
-    so between two kills each engine has time for a group. Where it does not suffice, as on a machine
-    that is busy with other work, one group may be given up: the next run takes it up.
+    so between two kills each engine has time for a group. On a machine that is busy with other
+    work it may not suffice, and one group may be given up: the next run takes it up.
     """
 
     def __init__(

@@ -16,6 +16,7 @@ from support.browser import (
     END,
     ENTER,
     HOME,
+    click,
     drawn,
     focus,
     press,
@@ -357,13 +358,9 @@ def test_one_curve_stands_out_and_bands_are_switched(opened: Opened):
 
 
 def test_a_point_of_a_curve_leads_to_its_predictions(opened: Opened):
-    from selenium.webdriver import ActionChains
-
     driver = opened(at="#task=stdlib")
-    point = driver.find_element("css selector", "#accuracy .mark-symbol path")
-    driver.execute_script("arguments[0].scrollIntoView({ block: 'center' })", point)
+    point = click(driver, "#accuracy .mark-symbol path")
     label = point.get_attribute("aria-label")
-    ActionChains(driver).move_to_element(point).click().perform()
     wait(driver, "location.hash.includes('series=')")
     settled(driver)
     k = label.split("(log scale")[1].split(";")[0].rpartition(":")[2].strip()
@@ -373,12 +370,8 @@ def test_a_point_of_a_curve_leads_to_its_predictions(opened: Opened):
 
 
 def test_a_confusion_leads_to_its_predictions(opened: Opened):
-    from selenium.webdriver import ActionChains
-
     driver = opened(at="#task=stdlib")
-    bar = driver.find_element("css selector", "#confusions .mark-rect path")
-    driver.execute_script("arguments[0].scrollIntoView({ block: 'center' })", bar)
-    ActionChains(driver).move_to_element(bar).click().perform()
+    click(driver, "#confusions .mark-rect path")
     wait(driver, "location.hash.includes('prediction=')")
     settled(driver)
     chosen = driver.execute_script(

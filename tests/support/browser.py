@@ -94,6 +94,35 @@ def focus(driver: Any, condition: str, most: int = 400) -> None:
     raise AssertionError(f"Tab does not lead to: {condition}")
 
 
+def click(driver: Any, selector: str, seconds: float = 90) -> Any:
+    """Click on the first mark that this selects, as soon as it stands still under the mouse: charts
+    that come into view move what is below them.
+    """
+    from selenium.webdriver import ActionChains
+
+    mark = driver.find_element("css selector", selector)
+    deadline = time.monotonic() + seconds
+    still = 0
+    while still < 5:
+        assert time.monotonic() < deadline, selector
+        before = driver.execute_script(STANDS, mark)
+        time.sleep(0.05)
+        still = still + 1 if before and driver.execute_script(STANDS, mark) == before else 0
+        if not before:
+            driver.execute_script(
+                "arguments[0].scrollIntoView({ block: 'center', behavior: 'instant' })", mark
+            )
+    ActionChains(driver).move_to_element(mark).click().perform()
+    return mark
+
+
+STANDS = """
+const { x, y, width, height } = arguments[0].getBoundingClientRect();
+const there = document.elementFromPoint(x + width / 2, y + height / 2);
+return there === arguments[0] ? [x, y, scrollY] : null;
+"""
+
+
 def press(driver: Any, *keys: str) -> None:
     from selenium.webdriver import ActionChains
 

@@ -290,8 +290,9 @@ class Reader {
 }
 
 // A point of a chart, or a pair of a confusion: its predictions.
-function lookInto({ task, model }, datum) {
+async function lookInto({ task, model }, datum) {
   if (!reader) return;
+  await reader.ready; // which curves it knows
   const point = /^(.*), k = ([\d,]+)$/s.exec(datum.point || "");
   let series = point ? point[1] : datum.series;
   if (!series) return;
