@@ -109,8 +109,7 @@ def parquet_rows(raw: bytes, wanted: Mapping[str, str]) -> pa.Table:
     import pyarrow.parquet as pq
 
     _check_seal(raw)
-    with pq.ParquetFile(pa.BufferReader(raw), pre_buffer=False) as file:
-        schema = file.schema_arrow
+    schema = pq.read_schema(pa.BufferReader(raw))
     texts = [f.name for f in schema if pa.types.is_string(f.type)]
     # texts stay numbers of a dictionary: to write out millions takes longer than all the rest
     with pq.ParquetFile(pa.BufferReader(raw), read_dictionary=texts, pre_buffer=False) as file:

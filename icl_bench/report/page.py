@@ -15,7 +15,7 @@ from markupsafe import Markup
 from icl_bench import __version__
 from icl_bench.escaping import in_script
 from icl_bench.report.build import Report, tables
-from icl_bench.report.charts import VEGA_LITE
+from icl_bench.report.charts import MOST_BANDS, VEGA_LITE
 from icl_bench.report.matrix import HEIGHT, WIDTH
 from icl_bench.report.sections.panels import Panel, Section
 from icl_bench.report.theme import DARK, DASHES, LIGHT, PAGE_FONT, SHAPES, config
@@ -92,6 +92,7 @@ def _data(report: Report) -> Mapping[str, Any]:
         },
         "shapes": SHAPES,
         "dashes": DASHES,
+        "most_bands": MOST_BANDS,
         "charts": [
             {
                 "spec": specs[id(panel)],

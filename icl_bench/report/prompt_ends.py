@@ -69,6 +69,16 @@ class Prompts:
         self._data_dir = data_dir
         self._known: dict[str, Rows | str] = {}
 
+    def of(
+        self, cells: Mapping[str, Mapping[str, Any]], variants: Mapping[str, Mapping[str, Any]]
+    ) -> Prompts:
+        """Those of further cells; tasks that were read are not read again, missing data is looked
+        for once more.
+        """
+        found = Prompts(cells, variants, self._data_dir)
+        found._known = {key: rows for key, rows in self._known.items() if isinstance(rows, Rows)}
+        return found
+
     def computed(self, record: Mapping[str, Any]) -> bool:
         """Whether a prediction is of a run, whose further columns are known."""
         return record["cell"] in self._cells

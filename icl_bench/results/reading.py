@@ -330,11 +330,12 @@ def read_table(place: Place) -> pa.Table:
     """The same as ``read_results``, as a table in Arrow's types."""
     files = list(result_files(place, warn))
     if not files:
-        raise _nothing_in(place)
+        raise nothing_in(place)
     return _joined(files)
 
 
-def _nothing_in(place: Place) -> UserError:
+def nothing_in(place: Place) -> UserError:
+    """What is said of a place without results."""
     where = storage_at(place).where()
     return UserError(f"results folder {where}: no results yet; run something first")
 
@@ -380,7 +381,7 @@ def read_stored(place: Place) -> Stored:
     """
     files, failed = list(result_files(place, warn)), failed_cells(place)
     if not files and not failed and not storage_at(place).names(ASIDE):
-        raise _nothing_in(place)
+        raise nothing_in(place)
     cells = {file.meta["cell"]: file.meta for file in files if file.imported is None}
     frame = data_frame(_joined(files)) if files else no_results()
     variants = variants_of(files)

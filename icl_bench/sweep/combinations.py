@@ -110,13 +110,13 @@ class Combinations:
 
     def sort(self, one: Combination, given: Circumstances, able: Check = lambda _: None) -> bool:
         """Put a combination where it belongs; whether it makes sense."""
-        self.possible.append(one)
         try:
             able(one)
             check(one, given)
         except UserError as error:
-            self.leave_out(one, str(error))
+            self.left_out[one] = str(error)
             return False
+        self.possible.append(one)
         return True
 
     def leave_out(self, one: Combination, reason: str) -> None:

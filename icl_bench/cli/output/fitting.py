@@ -54,7 +54,7 @@ class Head:
 
     def told(self, value: str) -> str:
         """What a title says of a value that all rows have."""
-        return value if self.bare else f"{' '.join(self.title.split())} {value}"
+        return value if self.bare else f"{_words(self.title)} {value}"
 
 
 BREAKS = re.compile(

@@ -29,9 +29,6 @@ function paint() {
   for (const line of $$(".matrix polyline")) line.setAttribute("stroke", colours[Number(line.dataset.slot) % colours.length]);
 }
 
-// Beyond this many curves their bands hide each other: they are off until somebody asks for them.
-const MOST_BANDS = 3;
-
 class Legend {
   constructor(section, box) {
     const { series, colours, shapes, dashes, hidden, bands } = data.legends[section];
@@ -86,7 +83,7 @@ class Legend {
     const pointed = this.hidden.has(this.pointed) ? "" : this.pointed;
     return {
       hidden: [...this.hidden], single: pointed || this.single,
-      bands: this.chosen === null ? count <= MOST_BANDS : this.chosen,
+      bands: this.chosen === null ? count <= data.most_bands : this.chosen,
     };
   }
 

@@ -19,8 +19,8 @@ from icl_bench.report.prediction_sample import described
 from icl_bench.report.prompt_ends import Prompts
 from icl_bench.report.viewer.predictions import COLUMNS, Predictions
 from icl_bench.results.cells import FAILED, FINISHED
-from icl_bench.results.reading import Seen, read_row, result_files, variants_of
-from icl_bench.results.storage import Place, storage_at
+from icl_bench.results.reading import Seen, nothing_in, read_row, result_files, variants_of
+from icl_bench.results.storage import Place, folder_of, storage_at
 from icl_bench.table_files import data_frame
 from icl_bench.wording import first_line
 
@@ -43,7 +43,8 @@ class Now:
     """Cell -> its file."""
     cells: Mapping[str, Mapping[str, Any]]
     """Cell -> what its file says of itself, as in ``Stored``."""
-    variants: Mapping[str, Mapping[str, Any]]
+    prompts: Prompts
+    """Of these cells; it has the data of their tasks, once some was asked for."""
 
 
 @dataclass
@@ -88,8 +89,7 @@ class Folder:
         """Begin to read. Raises ``UserError`` where there is no such folder, or nothing in it."""
         names = self._relevant() if self._storage.exists() else frozenset()
         if not any(name.endswith(FINISHED) for name in names):
-            where = self._storage.where()
-            raise UserError(f"results folder {where}: no results yet; run something first")
+            raise nothing_in(self._storage)
         self._thread.start()
 
     def stop(self) -> None:
@@ -137,9 +137,8 @@ class Folder:
         if not len(table):
             return None
         row = now.predictions.naming.named(data_frame(table))
-        prompts = Prompts(now.cells, now.variants, self.data_dir)
         record: dict[str, Any] = dict(zip(row.columns, row.iloc[0], strict=True))
-        return described(record, prompts)
+        return described(record, now.prompts)
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -148,7 +147,7 @@ class Folder:
         return frozenset(name for name in names if name.endswith((FINISHED, FAILED)))
 
     def _follow(self) -> None:
-        here = not isinstance(self.results, str) or "://" not in self.results
+        here = folder_of(self.results) is not None
         while True:
             try:
                 self._look()
@@ -187,7 +186,9 @@ class Folder:
         files = {cell["cell"]: file.name for file in self._files for cell in file.cells()}
         revision = before.revision + 1 if before else 0
         self.problem = ""
-        self.now = Now(revision, predictions, files, cells, variants)
+        earlier = before.prompts if before else Prompts({}, {}, self.data_dir)
+        prompts = earlier.of(cells, variants)
+        self.now = Now(revision, predictions, files, cells, prompts)
         self._first.set()
         asked = self._questions(self.now)
         if asked != questions:
@@ -203,10 +204,9 @@ class Folder:
     def _questions(self, now: Now) -> dict[str, dict[str, str]]:
         """Task -> test id -> what is asked of it, of the tasks whose data is at hand."""
         found: dict[str, dict[str, str]] = {}
-        prompts = Prompts(now.cells, now.variants, self.data_dir)
         for meta in now.cells.values():
             task = str(meta["spec"]["task"])
-            if task not in found and not isinstance(rows := prompts.task(meta), str):
+            if task not in found and not isinstance(rows := now.prompts.task(meta), str):
                 template = rows.spec.template
                 found[task] = {name: query_text(template, row) for name, row in rows.test.items()}
         return found

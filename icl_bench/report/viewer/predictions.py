@@ -15,6 +15,7 @@ import numpy as np
 
 from icl_bench.analysis.draws import is_drawn
 from icl_bench.analysis.summary import settings_of
+from icl_bench.analysis.words import UNPERTURBED
 from icl_bench.report.naming import Naming
 
 if TYPE_CHECKING:
@@ -33,9 +34,6 @@ NUMBERS = ("k", "draw", "correct")
 
 COLUMNS = (*TEXTS, *NUMBERS)
 """What the viewer holds of each prediction."""
-
-
-UNPERTURBED = "unperturbed"
 
 
 NOTHING = "(nothing)"

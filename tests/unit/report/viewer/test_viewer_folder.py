@@ -1,0 +1,60 @@
+"""A results folder as the viewer follows it: what is read once, and how soon what is new is seen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.fakes import ENGINE, FakeBackend, plan
+
+from icl_bench.report import prompt_ends
+from icl_bench.report.viewer.folder import Folder
+from icl_bench.results.store import Store
+from icl_bench.sweep.runner import Runner
+
+
+def sweep(task: Path, results: Path, k: str) -> None:
+    Runner(plan(task, k, draws=1), Store(results), ENGINE, FakeBackend).run()
+
+
+def until(condition: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("as_address", [False, True])
+def test_data_is_read_once_and_a_folder_of_this_machine_is_looked_at_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_address: bool
+):
+    results = tmp_path / "results"
+    sweep(tmp_path / "task", results, "1")
+    reads = []
+    load = prompt_ends.load_data
+
+    def counted(*args: object, **options: object) -> object:
+        reads.append(args)
+        return load(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(prompt_ends, "load_data", counted)
+    folder = Folder(results.as_uri() if as_address else results, {})
+    folder.start()
+    try:
+        (first,) = folder.wait().cells
+        until(lambda: bool(folder.wait().predictions.questions), 10)
+        for test_id in ("cards-test-0", "cards-test-1"):
+            found = folder.prediction(first, test_id)
+            assert found is not None
+            assert found["query"].startswith("query: ")
+        assert len(reads) == 1
+        sweep(tmp_path / "task", results, "1,2")
+        until(lambda: len(folder.wait().cells) == 2, 10)
+        new = next(cell for cell in folder.wait().cells if cell != first)
+        until(lambda: bool(folder.wait().predictions.questions), 10)
+        assert folder.prediction(new, "cards-test-0")["count"] == 2  # type: ignore[index]
+        assert len(reads) == 1
+    finally:
+        folder.stop()
