@@ -112,6 +112,8 @@ def open_viewer(
     folder = Folder(results, dict(only or {}), data_dir)
     folder.start()
     try:
+        if only:
+            folder.wait()  # whether there is any such prediction
         with listen(port) as listening:
             yield Viewer(f"http://{HOST}:{listening.getsockname()[1]}/", folder, listening)
     finally:

@@ -489,12 +489,17 @@ def read_some(results: Place, only: Mapping[str, str] | None = None) -> Stored:
     return replace(stored, predictions=frame, failed=failed)
 
 
+def nothing_of(where: str, name: str, value: str, there: Iterable[str]) -> UserError:
+    """What is said of results that lack what is asked for, and of what there is."""
+    has = ", ".join(sorted(there))
+    return UserError(f"results folder {where}: nothing of {name} {value!r} (has: {has})")
+
+
 def _those(frame: pd.DataFrame, wanted: Mapping[str, str], where: str) -> pd.DataFrame:
     for name, value in wanted.items():
         kept = frame[frame[name] == value]
         if kept.empty:
-            there = ", ".join(sorted(frame[name].astype(str).unique()))
-            raise UserError(f"results folder {where}: nothing of {name} {value!r} (has: {there})")
+            raise nothing_of(where, name, value, frame[name].astype(str).unique())
         frame = kept
     for name in frame.select_dtypes("category").columns:
         frame = frame.assign(**{name: frame[name].cat.remove_unused_categories()})

@@ -19,7 +19,14 @@ from icl_bench.report.prediction_sample import described
 from icl_bench.report.prompt_ends import Prompts
 from icl_bench.report.viewer.predictions import COLUMNS, Predictions
 from icl_bench.results.cells import FAILED, FINISHED
-from icl_bench.results.reading import Seen, nothing_in, read_row, result_files, variants_of
+from icl_bench.results.reading import (
+    Seen,
+    nothing_in,
+    nothing_of,
+    read_row,
+    result_files,
+    variants_of,
+)
 from icl_bench.results.storage import Place, folder_of, storage_at
 from icl_bench.table_files import data_frame
 from icl_bench.wording import first_line
@@ -79,6 +86,7 @@ class Folder:
         self._files: list[ResultFile] = []
         self._names: frozenset[str] = frozenset()
         self._seen: Seen = {}
+        self._there: dict[str, set[str]] = {}  # of what only some is wanted
         self._stop = threading.Event()
         self._first = threading.Event()
         self._work: tuple[int, Any, Connection] | None = None
@@ -177,7 +185,7 @@ class Folder:
             self.progress.read += 1
         self.progress.reading = False
         if not self._files:
-            raise UserError(f"results folder {self._storage.where()}: nothing of that in it")
+            raise self._nothing()
         before = self.now
         cells = {file.meta["cell"]: file.meta for file in self._files if file.imported is None}
         variants = variants_of(self._files)
@@ -198,8 +206,16 @@ class Folder:
         import pyarrow.compute as pc
 
         for name, value in self.only.items():
+            self._there.setdefault(name, set()).update(table[name].unique().to_pylist())
             table = table.filter(pc.equal(table[name], value))
         return table
+
+    def _nothing(self) -> UserError:
+        """What is said where no prediction is left of those that were read."""
+        for name, value in self.only.items():
+            if value not in (there := self._there.get(name, set())):
+                return nothing_of(self._storage.where(), name, value, there)
+        return nothing_in(self._storage)
 
     def _questions(self, now: Now) -> dict[str, dict[str, str]]:
         """Task -> test id -> what is asked of it, of the tasks whose data is at hand."""

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from support.fakes import ENGINE, FakeBackend, plan
 
-from icl_bench.report import prompt_ends
+from icl_bench.errors import UserError
+from icl_bench.report import open_viewer, prompt_ends
 from icl_bench.report.viewer.folder import Folder
 from icl_bench.results.store import Store
 from icl_bench.sweep.runner import Runner
@@ -24,6 +25,22 @@ def until(condition: Callable[[], bool], seconds: float) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("only", "says"),
+    [
+        ({"task": "wines"}, "nothing of task 'wines' (has: cards)"),
+        ({"task": "cards", "model": "large"}, "nothing of model 'large' (has: small)"),
+    ],
+)
+def test_a_task_or_model_that_is_not_there_is_refused(
+    tmp_path: Path, only: dict[str, str], says: str
+):
+    sweep(tmp_path / "task", tmp_path / "results", "1")
+    with pytest.raises(UserError) as caught, open_viewer(tmp_path / "results", only=only):
+        pass
+    assert str(caught.value) == f"results folder {tmp_path / 'results'}: {says}"
 
 
 @pytest.mark.parametrize("as_address", [False, True])
