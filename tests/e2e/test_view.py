@@ -220,24 +220,34 @@ def test_an_address_leads_to_a_prediction_of_all(opened: Any, server: Server):
     row = server.json("predictions", task="stdlib", first=40, count=1)["rows"][0]
     name = urllib.parse.quote(f"{row['cell']}:{row['test_id']}")
     driver = opened(f"#row={name}")
-    wait(driver, "document.querySelector('#reader .shown .pairs')")
     assert row["test_id"] in texts(driver, "#reader .shown .pairs")[0]
+    # another address in the same page, of one that is not listed, and of none at all
+    other = server.json("predictions", task="stdlib", first=3, count=1)["rows"][0]
+    name = urllib.parse.quote(f"{other['cell']}:{other['test_id']}")
+    driver.execute_script("location.hash = arguments[0]", f"row={name}&k=1&correct=wrong")
+    wait(driver, "document.querySelector('#reader [name=correct]').value === 'wrong'")
+    settled(driver)
+    assert other["test_id"] in texts(driver, "#reader .shown .pairs")[0]
+    driver.execute_script("location.hash = 'row=none:x'")
+    wait(driver, "document.querySelector('#reader .shown').textContent.includes('not in the')")
+    assert "The prediction none:x is not in the results." in texts(driver, "#reader .shown")[0]
 
 
 def test_predictions_are_shown_before_the_findings_are_worked_out(driver: Any, results: Path):
     found = Server(results)
     try:
-        driver.get(found.address)
+        row = found.json("predictions", task="stdlib", first=40, count=1)["rows"][0]
+        name = urllib.parse.quote(f"{row['cell']}:{row['test_id']}")
+        driver.get(f"{found.address}#row={name}")
         wait(driver, "document.querySelector('#reader .option')")
+        settled(driver)
         assert not driver.execute_script("return document.querySelector('#accuracy')")
         assert "being" in texts(driver, ".lead")[0]
-        set_to(driver, correct="wrong")
         wait(driver, "document.querySelector('#accuracy')", 240)
+        settled(driver)
         assert "cells: 2 models" in texts(driver, ".lead")[0]
-        assert (
-            driver.execute_script("return document.querySelector('[name=correct]').value")
-            == "wrong"
-        )
+        assert row["test_id"] in texts(driver, "#reader .shown .pairs")[0]
+        set_to(driver, correct="wrong")
         assert all(text.startswith("✗") for text in texts(driver, "#reader .option"))
         focus(driver, "e.closest('.matrix') && e.dataset.task === 'stdlib' && e.dataset.model")
         press(driver, ENTER)

@@ -37,6 +37,7 @@ from icl_bench.sweep.tokenized_task import Queries, Scoring, TokenizedTask
 from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.label_subset import HalfLabels
 from icl_bench.tasks.task_files import load_task
+from icl_bench.text_files import write_whole
 
 ENGINE = {"backend": "fake", "dtype": "float32"}
 LABELS = ("card_arrival", "card_lost", "top_up")
@@ -92,7 +93,8 @@ def row(number: int) -> dict[str, str]:
 
 
 def write_rows(path: Path, rows: Sequence[dict[str, str]]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    """Whole at once: another process may read the same file meanwhile."""
+    write_whole(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
     return path
 
 
@@ -114,7 +116,7 @@ def write_task(folder: Path, *, train_rows: int = 40, test_rows: int = 6, **chan
         **changes,
     }
     path = folder / "cards.yaml"
-    path.write_text(json.dumps(task), encoding="utf-8")  # JSON is YAML
+    write_whole(path, json.dumps(task).encode())  # JSON is YAML
     return path
 
 

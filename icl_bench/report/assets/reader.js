@@ -55,7 +55,10 @@ function served({ total }) {
     options: () => ask("options"),
     page: (asked, first, count) => ask("predictions", { ...asked, first, count }),
     detail: (row) => ask("prediction", { cell: row.cell, test_id: row.test_id, draw: row.draw }),
-    one: (cell, test_id) => ask("prediction", { cell, test_id }).catch(() => null),
+    one: (cell, test_id) => ask("prediction", { cell, test_id }).catch((error) => {
+      if (error.message.startsWith("404 ")) return null;
+      throw error;
+    }),
   };
 }
 
@@ -98,10 +101,7 @@ class Reader {
 
   async begin() {
     await this.fillIn();
-    const asked = address.read();
-    for (const [name, control] of Object.entries(this.controls)) if (asked[name] && asked[name] !== EVERY) control.value = asked[name];
-    await this.show(opened());
-    if (asked.row) await this.open(asked.row);
+    await this.follow({ anew: true });
   }
 
   async fillIn() {
@@ -138,23 +138,44 @@ class Reader {
   // There are other predictions than before: what is asked for and what is read stay.
   async renew() {
     const asked = this.asked();
-    const { current } = this;
-    const read = this.reading;
     await this.fillIn();
     for (const [name, value] of Object.entries(asked)) if (this.controls[name]) this.controls[name].value = value;
-    const mine = ++this.turn;
-    const found = await this.source.page(this.asked(), this.first, PAGE_ROWS);
-    if (mine !== this.turn) return;
-    this.found = found;
-    this.say();
-    this.list.replaceChildren(...found.rows.map((row, i) => this.option(row, this.first + i)));
-    if (read && found.total) await this.choose(current);
+    await this.alone(async (mine) => {
+      if (!(await this.turnTo(this.first, mine))) return;
+      this.say();
+      const read = this.reading;
+      const place = read ? this.placeOf(read) : this.first;
+      if (place >= 0) await this.choose(place);
+    });
   }
 
-  // The page's task and model are the reader's, too.
-  show(open) {
-    for (const name of ["task", "model"]) if (this.controls[name]) this.controls[name].value = open[name];
-    return this.filter();
+  // What the address asks for: the page's task and model, which are the reader's, too; its other
+  // filters; a prediction. What is shown already stays as it is read.
+  async show() {
+    await this.ready;
+    await this.follow();
+  }
+
+  async follow({ anew = false } = {}) {
+    if (this.soon) return; // what was just typed comes after it
+    const open = opened();
+    const { row = "", ...asked } = { ...address.read(), ...open };
+    const before = this.open || {};
+    const same = before.task === open.task && before.model === open.model;
+    this.open = open;
+    let changed = anew;
+    for (const [name, control] of Object.entries(this.controls)) {
+      if (same && (name === "task" || name === "model")) continue; // as chosen in the reader itself
+      const value = asked[name] && asked[name] !== EVERY ? asked[name] : "";
+      const had = control.value;
+      control.value = value;
+      if (control.value !== value) control.value = "";
+      changed ||= control.value !== had;
+    }
+    const other = row !== this.row;
+    this.row = row;
+    if (changed) await this.filter(row);
+    else if (row && other) await this.alone((mine) => this.openRow(row, mine));
   }
 
   asked() {
@@ -166,6 +187,8 @@ class Reader {
     clearTimeout(this.soon);
     this.section.setAttribute("aria-busy", "true");
     this.soon = setTimeout(() => {
+      this.soon = null;
+      this.row = "";
       const { task, model, ...asked } = this.asked();
       const none = Object.fromEntries(Object.keys(this.controls).filter((name) => name !== "task" && name !== "model").map((name) => [name, ""]));
       address.write({ ...none, ...asked, row: "" });
@@ -173,21 +196,29 @@ class Reader {
     }, 120);
   }
 
-  async filter() {
+  // The latest that was asked for is shown, and says when it is there.
+  async alone(show) {
     const mine = ++this.turn;
     this.section.setAttribute("aria-busy", "true");
     try {
-      const found = await this.source.page(this.asked(), 0, PAGE_ROWS);
-      if (mine !== this.turn) return;
-      this.found = found;
-      this.first = 0;
-      this.say();
-      await this.render(0);
+      return await show(mine);
     } catch (error) {
       if (mine === this.turn) $(".found", this.section).textContent = `The predictions could not be read: ${error.message}`;
+      return false;
     } finally {
       if (mine === this.turn) this.section.removeAttribute("aria-busy");
     }
+  }
+
+  // The predictions that the filters let through, and the first of them, or the one of an address.
+  filter(row = "") {
+    return this.alone(async (mine) => {
+      if (!(await this.turnTo(0, mine))) return;
+      this.say();
+      this.list.scrollTop = 0;
+      if (row) await this.openRow(row, mine);
+      else await this.choose(0);
+    });
   }
 
   say() {
@@ -201,10 +232,20 @@ class Reader {
     $(".found", this.section).textContent = text + flipped;
   }
 
-  async render(current) {
-    this.list.replaceChildren(...this.found.rows.map((row, i) => this.option(row, this.first + i)));
-    this.list.scrollTop = 0;
-    await this.choose(current);
+  // Fetch and list the predictions from this one on; false if something else was asked for since.
+  async turnTo(first, mine) {
+    const found = await this.source.page(this.asked(), first, PAGE_ROWS);
+    if (mine !== this.turn) return false;
+    this.found = found;
+    this.first = first;
+    this.list.replaceChildren(...found.rows.map((row, i) => this.option(row, first + i)));
+    return true;
+  }
+
+  // Where a prediction stands among those found, if it is listed; else -1.
+  placeOf({ cell, test_id }) {
+    const listed = this.found.rows.findIndex((row) => row.cell === cell && row.test_id === test_id);
+    return listed < 0 ? -1 : this.first + listed;
   }
 
   option(row, number) {
@@ -223,13 +264,8 @@ class Reader {
     const { total } = this.found;
     this.current = Math.max(0, Math.min(number, total - 1));
     if (total && (this.current < this.first || this.current >= this.first + this.found.rows.length)) {
-      const mine = ++this.turn;
       const first = PAGE_ROWS * Math.floor(this.current / PAGE_ROWS);
-      const found = await this.source.page(this.asked(), first, PAGE_ROWS);
-      if (mine !== this.turn) return;
-      this.first = first;
-      this.found = found;
-      this.list.replaceChildren(...found.rows.map((row, i) => this.option(row, first + i)));
+      if (!(await this.alone((mine) => this.turnTo(first, mine)))) return;
     }
     for (const option of $$('[aria-selected="true"]', this.list)) option.setAttribute("aria-selected", "false");
     const option = document.getElementById(`p${this.current}`);
@@ -260,15 +296,14 @@ class Reader {
   }
 
   // A prediction of its own address: CELL:TEST.
-  async open(name) {
+  async openRow(name, mine) {
     const [cell, ...test] = name.split(":");
     const row = await this.source.one(cell, test.join(":"));
-    if (!row) {
-      $(".shown", this.section).replaceChildren(make("p", { class: "found" }, `The prediction ${name} is not ${this.source.paired ? "in the results" : "in this page's sample"}.`));
-    } else {
-      this.reading = row;
-      $(".shown", this.section).replaceChildren(...detail(row, this.source));
-    }
+    if (mine !== this.turn) return;
+    const place = row ? this.placeOf(row) : -1;
+    if (place >= 0) await this.choose(place);
+    else if (row) await this.read(row);
+    else $(".shown", this.section).replaceChildren(make("p", { class: "found" }, `The prediction ${name} is not ${this.source.paired ? "in the results" : "in this page's sample"}.`));
     goTo("reader");
   }
 
@@ -283,6 +318,7 @@ class Reader {
       if (control.value !== value) control.value = "";
     }
     const { task: _, model: __, ...asked } = this.asked();
+    this.row = "";
     address.write({ at: "", row: "", ...asked });
     await this.filter();
     goTo("reader");

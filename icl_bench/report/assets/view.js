@@ -53,7 +53,7 @@ function showOpened() {
     $("b", status).textContent = words.length ? words.join(" · ") : "all tasks and models";
     $("a", status).hidden = !words.length;
   }
-  return reader ? reader.show(open) : null;
+  if (reader) reader.show();
 }
 
 function goTo(id) {
@@ -102,11 +102,10 @@ $("nav .here").addEventListener("click", () => {
   $("nav .here").setAttribute("aria-expanded", String(open));
 });
 
-addEventListener("hashchange", async () => {
+addEventListener("hashchange", () => {
   const parts = address.read();
-  const listed = showOpened();
-  if (parts.row) await listed; // what it chooses to show would take the place of what is asked for
+  showOpened();
   if (parts.at) goTo(parts.at);
-  else if (parts.row && reader) reader.open(parts.row);
+  else if (parts.row) return; // the reader goes to it
   else if (parts.task || parts.model) goTo("shown");
 });
