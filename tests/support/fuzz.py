@@ -83,6 +83,8 @@ def run_case(seed: int, number: int, world: World) -> list[Failure]:
                 command = step if isinstance(step, Command) else Command(step)
                 if why := _ended(command):
                     found.append(Failure(number, kind, command, why))
+        except Exception:  # the fuzzer's own fault: told, and the other cases go on
+            found.append(Failure(number, kind, Command(()), traceback.format_exc(limit=-6)))
         finally:
             os.chdir(before)
     return found

@@ -350,7 +350,7 @@ def _model(rng: random.Random, world: World, here: Path) -> Commands:
             case 1:
                 path.write_bytes(b"")
             case 2 if path.suffix == ".json":
-                with suppress(ValueError):  # damaged before
+                with suppress(ValueError, TypeError, IndexError):  # damaged before
                     found = json.loads(path.read_text())
                     found[rng.choice(sorted(found))] = rng.choice(
                         (None, True, 0, 1, 3, -1, 1.5, 64, [], {}, [1], "gpt2", *NASTY[:2])
@@ -358,7 +358,7 @@ def _model(rng: random.Random, world: World, here: Path) -> Commands:
                     path.write_text(json.dumps(found))
             case 3 if path.suffix == ".safetensors":
                 with path.open("r+b") as stream:
-                    stream.truncate(rng.randrange(path.stat().st_size))
+                    stream.truncate(rng.randrange(path.stat().st_size or 1))
             case 4:
                 path.write_bytes(rng.choice(sorted((here / "model").iterdir())).read_bytes())
             case _:

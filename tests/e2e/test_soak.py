@@ -1,0 +1,26 @@
+"""A small share of what ``make soak`` runs: a sweep stopped in five ways loses and doubles nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+SOAK = Path(__file__).parents[1] / "soak" / "soak.py"
+KILLS = 10
+
+
+def test_a_sweep_that_is_stopped_in_five_ways_ends_as_if_it_never_was():
+    asked = ("--kills", str(KILLS), "--select", "random,bm25", "--attention", "full,block:2")
+    done = subprocess.run(
+        [sys.executable, SOAK, *asked], capture_output=True, text=True, timeout=600, check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    said = re.search(r"(\d+) sweeps whole and as if never stopped", done.stdout)
+    assert said and int(said[1]) >= 1, done.stdout
+    stopped = re.findall(r"(kill|terminate|interrupt|full disk|two processes) (\d+)", done.stdout)
+    assert len(stopped) == 5, done.stdout
+    assert sum(int(count) for _, count in stopped) >= KILLS // 2, done.stdout
