@@ -20,7 +20,8 @@ def test_a_sweep_that_is_stopped_in_five_ways_ends_as_if_it_never_was():
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     said = re.search(r"(\d+) sweeps whole and as if never stopped", done.stdout)
-    assert said and int(said[1]) >= 1, done.stdout
+    assert said, done.stdout
+    assert int(said[1]) >= 1, done.stdout
     stopped = re.findall(r"(kill|terminate|interrupt|full disk|two processes) (\d+)", done.stdout)
     assert len(stopped) == 5, done.stdout
     assert sum(int(count) for _, count in stopped) >= KILLS // 2, done.stdout
