@@ -144,14 +144,28 @@ class LoadedModel:
         ids = ids if isinstance(ids, list) else [ids]
         return frozenset(int(i) for i in [*ids, self.tokenizer.eos_token_id] if i is not None)
 
+    def tokens(self, ids: Sequence[int]) -> Tensor:
+        """Token ids on the model's device, ``(tokens,)``.
+
+        Raises ``CellError`` where the model has no weights for one of them, as for a special token
+        that was added to the tokenizer alone: a card would end the whole program.
+        """
+        largest, known = max(ids, default=0), self.network.get_input_embeddings().weight.shape[0]
+        if largest >= known:
+            raise CellError(
+                f"the prompt has token {largest:,}, and the model has weights of {known:,} tokens: "
+                "take the tokenizer's files that were saved with the weights"
+            )
+        return torch.tensor(ids, device=self.device)
+
     @torch.inference_mode()
     def plain_logits(self, ids: Ids, places: list[int]) -> Tensor:
         """Logits of some places by the library's own forward pass: ``(places, vocabulary)``.
 
         Only before :meth:`take_over`.
         """
-        tokens = torch.tensor([ids], device=self.device)
-        logits: Tensor = self.network(tokens, use_cache=False).logits[0, places].float()
+        tokens = self.tokens(ids)
+        logits: Tensor = self.network(tokens[None], use_cache=False).logits[0, places].float()
         return logits
 
     def _take_readers(self, source: str, settings: VectorSettings) -> None:

@@ -142,7 +142,7 @@ class OpenPack:
             prefix, self._keys, rows, slots, offsets, visible, seen, self._cache.view,
             causal=causal, reading=self._reading,
         )  # fmt: skip
-        flat = torch.tensor(tokens, device=self._device)
+        flat = self._model.tokens(tokens)
         return self._model.forward(flat, offsets + prefix.length, step)
 
     def keys_of(self, row: int, tokens: int) -> dict[int, LayerKeys]:

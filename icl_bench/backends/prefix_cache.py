@@ -118,7 +118,7 @@ class PrefixCache:
     def _chunk(self, ids: Ids) -> Tensor:
         """Keys and values of the next tokens; their hidden states ``(tokens, hidden)``."""
         start, device = self.prefix.length, self.model.device
-        tokens = torch.tensor(ids, device=device)
+        tokens = self.model.tokens(ids)
         positions = torch.arange(start, start + len(ids), device=device)
         return self.model.forward(tokens, positions, Extend(self.prefix, len(ids), self.view))
 

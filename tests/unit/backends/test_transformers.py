@@ -805,6 +805,28 @@ def test_logits_that_are_not_finite_fail_the_cell_with_what_helps(
             backend.losses(ids(20, 0))
 
 
+@pytest.mark.parametrize("place", ["demonstrations", "query"])
+def test_a_token_that_the_model_has_no_weights_for_fails_the_cell_by_its_number(
+    load, tokenizer, greedy, exact, place
+):
+    """As a special token that was added to the tokenizer alone: a card would end the program."""
+    prompts, unknown = prompts_of(9, [5, 2]), len(tokenizer)
+    if place == "query":
+        own = prompts.suffixes[0]
+        prompts = replace(prompts, suffixes=((*own[:2], unknown, *own[2:]), prompts.suffixes[1]))
+    else:
+        prompts = replace(prompts, prefix=(*prompts.prefix[:4], unknown, *prompts.prefix[4:]))
+    for decoding in decodings(greedy, exact):
+        for todo in ([0], [0, 1]):
+            with pytest.raises(
+                CellError, match=f"token {unknown:,}, .* weights of {unknown:,} tok"
+            ):
+                run(load("llama"), prompts, decoding, todo)
+    backend = load("llama")
+    with pytest.raises(CellError, match=f"token {unknown:,}"):
+        backend.losses((*ids(6, 0), unknown, *ids(6, 1)))
+
+
 def test_a_model_that_leaves_the_range_of_a_format_is_not_loaded_in_it(
     folders, tokenizer, tmp_path
 ):
