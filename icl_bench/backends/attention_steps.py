@@ -120,6 +120,9 @@ class Extend:
     prefix: Prefix
     tokens: int
     view: View = View()
+    whole: bool = True
+    """Whether their last hidden states are read; else the last layer has to hand over no more than
+    its keys and values."""
     _masks: Masks = field(default_factory=Masks)
 
     def layer(
@@ -145,6 +148,22 @@ class Extend:
             parts.append(attend(query, *self.prefix.full(layer), scale))
         self.prefix.append_full(layer, key, value)
         return merge(parts)
+
+    def store(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scale: float,
+        window: int | None,
+    ) -> None:
+        """Keep a layer's keys and values; those of a window are kept while it is computed."""
+        span = self.view.span(layer, window)
+        if span.chunk is None and span.window is None:
+            self.prefix.append_full(layer, key, value)
+        else:
+            self.layer(layer, query, key, value, scale, window)
 
     # -- blocks of demonstrations ---------------------------------------------------------------
 
@@ -320,6 +339,7 @@ class Pack:
     ``visible`` ``(tokens, slots in use)`` bool, ``slot_offsets`` ``(pack rows, slots in use)``
     the offset of the token in each slot. With ``causal`` they are the rows' first tokens in their
     order, and see those before them. With a ``reading`` a row sees of the prefix what it reads.
+    ``ends`` are the tokens whose last hidden states are read, ``(ends,)`` int64; None for all.
     """
 
     def __init__(
@@ -335,8 +355,10 @@ class Pack:
         *,
         causal: bool = False,
         reading: Reading | None = None,
+        ends: Tensor | None = None,
     ) -> None:
         self.prefix, self.keys, self.view, self.causal = prefix, keys, view, causal
+        self.ends = ends
         self.rows, self.slots, self.offsets = rows, slots, offsets
         self.visible, self.slot_offsets = visible, slot_offsets
         self.live, place = torch.unique(rows, return_inverse=True)
@@ -373,9 +395,7 @@ class Pack:
         window: int | None,
     ) -> Tensor:
         """One layer's attention: ``(1, heads, tokens, head_dim)`` for query and result."""
-        held = self.keys.layer(layer, key, self.visible.shape[1])
-        held.key[self.rows, :, self.slots] = key[0].transpose(0, 1)
-        held.value[self.rows, :, self.slots] = value[0].transpose(0, 1)
+        held = self._held(layer, key, value)
         span = self.view.span(layer, window)
         if span.chunk is not None:
             return merge(self._chunked(layer, held, query, scale, span))
@@ -388,6 +408,42 @@ class Pack:
             mask = self._tail_mask(tail.tokens, span.window or 0, query, key)
             parts.append(attend(query, tail.key, tail.value, scale, mask=mask))
         return merge(parts)
+
+    def _held(self, layer: int, key: Tensor, value: Tensor) -> LayerKeys:
+        """A layer's keys and values of the pack, the new ones among them."""
+        held = self.keys.layer(layer, key, self.visible.shape[1])
+        held.key[self.rows, :, self.slots] = key[0].transpose(0, 1)
+        held.value[self.rows, :, self.slots] = value[0].transpose(0, 1)
+        return held
+
+    @property
+    def whole(self) -> bool:
+        """Whether the last hidden states of all its tokens are read."""
+        return self.ends is None
+
+    def store(
+        self,
+        layer: int,
+        query: Tensor,  # noqa: ARG002 - a step that extends a window needs it
+        key: Tensor,
+        value: Tensor,
+        scale: float,  # noqa: ARG002
+        window: int | None,  # noqa: ARG002
+    ) -> None:
+        """Keep a layer's keys and values."""
+        self._held(layer, key, value)
+
+    def at_ends(self) -> Pack:
+        """The same for the tokens that are read alone, which see what they saw."""
+        rows, slots, offsets, visible = (
+            x[self.ends] for x in (self.rows, self.slots, self.offsets, self.visible)
+        )
+        part = Pack(
+            self.prefix, self.keys, rows, slots, offsets, visible, self.slot_offsets, self.view,
+            reading=self._reading,
+        )  # fmt: skip
+        part._fars = {span: (far[self.ends], last) for span, (far, last) in self._fars.items()}
+        return part
 
     def _chosen(self, layer: int, own: Part, query: Tensor, scale: float) -> Tensor:
         """What each token reads of the prefix, a stretch at a time; nothing else is read."""

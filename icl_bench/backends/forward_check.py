@@ -21,6 +21,9 @@ from icl_bench.wording import first_line
 ENDS = [-1, 13]
 """Places of a prompt at which two queries of the check end."""
 
+UNSUPPORTED = (TypeError, AttributeError, ValueError, IndexError, RuntimeError)
+"""What a model of another kind raises when it is called so."""
+
 
 @torch.inference_mode()
 def check_forward(model: LoadedModel) -> None:
@@ -28,14 +31,16 @@ def check_forward(model: LoadedModel) -> None:
 
     Covers what differs between model families: how attention is scaled, masked and given
     positions, and how logits are made of hidden states. What shows only in longer prompts is
-    read from the model's config. Raises ``UserError``; afterwards the model's attention is ours.
+    read from the model's config. Raises ``UserError``; afterwards the model's attention is ours,
+    and its last layer is shortened where that computes the same.
     """
     name, vocabulary = type(model.network).__name__, int(model.config.vocab_size)
     ids = tuple(np.random.default_rng(0).integers(0, vocabulary, 24).tolist())
     expected = model.plain_logits(ids, ENDS)
+    model.take_over()
     try:
         got, layers = _packed_logits(model, ids)
-    except (TypeError, AttributeError, ValueError, IndexError, RuntimeError) as error:
+    except UNSUPPORTED as error:
         if out_of_memory(error):
             raise
         raise UserError(f"{name}: not supported ({first_line(error)[:200]})") from None
@@ -48,13 +53,22 @@ def check_forward(model: LoadedModel) -> None:
             f"{name}: its attention is of a kind that this backend does not compute ({reason}); "
             "use --backend vllm"
         )
+    restore = model.shorten_last_layer()
+    try:
+        again, _ = _packed_logits(model, ids)
+    except UNSUPPORTED as error:
+        if out_of_memory(error):
+            raise
+        restore()
+        return
+    if not float((again - got).abs().max()) <= allowed:
+        restore()
 
 
 def _packed_logits(model: LoadedModel, ids: Ids) -> tuple[Tensor, tuple[int, int]]:
     """Logits of ``ENDS`` over a prefix read in two steps, and how many full and how many sliding
     layers have handed over keys.
     """
-    model.take_over()
     cache = PrefixCache(model, Counters(), len(ids))
     cache.read(ids[:4])
     cache.read(ids[4:9])

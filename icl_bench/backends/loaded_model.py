@@ -7,7 +7,7 @@ through the call which keys are seen (:mod:`icl_bench.backends.attention_steps`)
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from icl_bench.backends.checkpoint import load_network
 from icl_bench.backends.cpu_layers import refit
 from icl_bench.backends.device import choose_device, choose_dtype
 from icl_bench.backends.device_memory import no_room, out_of_memory
+from icl_bench.backends.last_layer import shorten
 from icl_bench.backends.vector_layers import Reading, VectorReaders
 from icl_bench.errors import CellError, UserError
 from icl_bench.models.config import layer_windows
@@ -225,9 +226,21 @@ class LoadedModel:
         AttentionInterface.register(ATTENTION, _attention)
         self.network.set_attn_implementation(ATTENTION)
 
+    def shorten_last_layer(self) -> Callable[[], None]:
+        """From here on, the last layer is computed for the tokens that are read of it alone.
+
+        Returns what takes that back; a decoder that does not call its blocks ``layers`` (GPT-2)
+        stays as it is.
+        """
+        layers = getattr(self.core, "layers", None)
+        return shorten(layers[-1]) if layers else lambda: None
+
     @torch.inference_mode()
     def forward(self, tokens: Tensor, positions: Tensor, step: Step) -> Tensor:
-        """Last hidden states of flat tokens: ``(tokens, hidden)``."""
+        """Last hidden states of flat tokens: ``(tokens, hidden)``.
+
+        Of those that the step reads alone, where the last layer is shortened.
+        """
         self._look_at_own(step)
         output = self.core(
             input_ids=tokens[None],

@@ -107,9 +107,9 @@ class OpenPack:
                 slots,
                 slots,
                 arange[:used] <= slots[:, None],
-                causal=True,
+                ends=torch.cumsum(self._lengths[part.start : part.stop], 0) - 1,
             )
-            ends.append(hidden[torch.cumsum(self._lengths[part.start : part.stop], 0) - 1])
+            ends.append(hidden)
         self.ends = torch.cat(ends)
         """Last hidden states of the queries' ends: ``(rows, hidden)``."""
 
@@ -134,16 +134,20 @@ class OpenPack:
         offsets: Tensor,
         visible: Tensor,
         *,
-        causal: bool = False,
+        ends: Tensor | None = None,
     ) -> Tensor:
+        """Last hidden states of new tokens; of rows' first tokens, in their order, with ``ends``,
+        of those at these places alone.
+        """
         prefix = self._cache.prefix
         seen = self._slot_offsets[:, : visible.shape[1]]
         step = Pack(
             prefix, self._keys, rows, slots, offsets, visible, seen, self._cache.view,
-            causal=causal, reading=self._reading,
+            causal=ends is not None, reading=self._reading, ends=ends,
         )  # fmt: skip
         flat = self._model.tokens(tokens)
-        return self._model.forward(flat, offsets + prefix.length, step)
+        hidden = self._model.forward(flat, offsets + prefix.length, step)
+        return hidden if ends is None or len(hidden) == len(ends) else hidden[ends]
 
     def keys_of(self, row: int, tokens: int) -> dict[int, LayerKeys]:
         """Copies of one row's keys and values in every layer."""

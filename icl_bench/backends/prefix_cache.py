@@ -81,17 +81,18 @@ class PrefixCache:
         self._kept = self.prefix.mark()
         give_back(self.model.device)
 
-    def read(self, ids: Ids, each: Callable[[Tensor], None] = lambda _: None) -> None:
+    def read(self, ids: Ids, each: Callable[[Tensor], None] | None = None) -> None:
         """Compute more tokens of the prefix, a chunk a call; smaller chunks if memory is short.
 
-        ``each`` is given the last hidden states of every chunk, ``(tokens, hidden)``.
+        ``each`` is given the last hidden states of every chunk, ``(tokens, hidden)``, which are not
+        computed without it.
         """
         done = 0
         while done < len(ids):
             part = ids[done : done + self.chunk_tokens]
             mark = self.prefix.mark()
             try:
-                hidden = self._chunk(part)
+                hidden = self._chunk(part, whole=each is not None)
             except BaseException as error:
                 self.prefix.rewind(mark)
                 if not out_of_memory(error) or len(part) <= SMALLEST_CHUNK:
@@ -100,7 +101,8 @@ class PrefixCache:
                 release(self.model.device)
                 continue
             self.prefix.length += len(part)
-            each(hidden)
+            if each is not None:
+                each(hidden)
             done += len(part)
             self._ids += part
             self.counters.prefix_tokens += len(part)
@@ -115,12 +117,15 @@ class PrefixCache:
         while self.chunk_tokens >= tokens and self.chunk_tokens > SMALLEST_CHUNK:
             self.chunk_tokens = max(SMALLEST_CHUNK, self.chunk_tokens // 2)
 
-    def _chunk(self, ids: Ids) -> Tensor:
-        """Keys and values of the next tokens; their hidden states ``(tokens, hidden)``."""
+    def _chunk(self, ids: Ids, *, whole: bool) -> Tensor:
+        """Keys and values of the next tokens; with ``whole``, their last hidden states ``(tokens,
+        hidden)``.
+        """
         start, device = self.prefix.length, self.model.device
         tokens = self.model.tokens(ids)
         positions = torch.arange(start, start + len(ids), device=device)
-        return self.model.forward(tokens, positions, Extend(self.prefix, len(ids), self.view))
+        step = Extend(self.prefix, len(ids), self.view, whole)
+        return self.model.forward(tokens, positions, step)
 
     @contextmanager
     def extended(self, own: Ids, view: View) -> Iterator[None]:

@@ -586,9 +586,17 @@ def test_the_formula_counts_the_keys_that_are_computed(
     backend: TransformersBackend, folders: dict[str, Path], kind: str, text: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Counted: every pair that a kernel was given and no mask hides."""
-    from icl_bench.backends import attention_steps as module
+    """Counted: every pair that a kernel was given and no mask hides.
 
+    The formula is of the whole model: of the last layer this backend computes less.
+    """
+    from icl_bench.backends import attention_steps as module
+    from icl_bench.backends import prefix_cache
+
+    def whole(prefix: Any, tokens: int, view: Any, _: bool) -> Any:
+        return module.Extend(prefix, tokens, view, True)
+
+    monkeypatch.setattr(prefix_cache, "Extend", whole)
     pattern, prompts, pairs = parse(text), shared(26, [9]), 0
     own = module.attend
 

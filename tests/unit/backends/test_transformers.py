@@ -778,7 +778,7 @@ def poisoned(real: Callable[..., torch.Tensor], value: float) -> Callable[..., t
 
     def forward(*step: Any) -> torch.Tensor:
         hidden = real(*step).clone()
-        hidden[-1] = value
+        hidden[-1:] = value  # of a prefix none is read
         return hidden
 
     return forward
