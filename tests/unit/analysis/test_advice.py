@@ -27,6 +27,7 @@ from icl_bench.analysis.cell_cost import CellCost
 from icl_bench.analysis.columns import POINT
 from icl_bench.analysis.cost import cost
 from icl_bench.analysis.curves import curves
+from icl_bench.analysis.query_cost import Prices
 from icl_bench.analysis.statistics.contrast import contrast, judge
 from icl_bench.analysis.statistics.paired import holm
 from icl_bench.cli import main
@@ -563,6 +564,35 @@ def test_it_is_said_when_nothing_is_within_the_budget_or_a_cost_is_not_known():
     )  # fmt: skip
 
 
+def test_a_cost_is_told_as_the_budget_counts_it():
+    points = (
+        point(shares(0.70), 30, k=10, cell="4800"),  # seconds of a cell: 2,400 predictions
+        point(shares(0.69), 900, k=20, cell="2400"), point(shares(0.90), None, k=40, cell="c"),
+    )  # fmt: skip
+    budget = Budget(seconds=5)
+    text = said(advised(*points, budget=budget), budget)
+    assert text.startswith(
+        "t · m, up to 5 s a query:\n  take random, drawn, k=20 (69.0%, 1 s a query)"
+    )
+    assert "the best found is random, drawn, k=10 (70.0%, 2 s a query)" in text
+    assert text.endswith("1 point left out: their seconds are not known")
+    budget = Budget(tokens=2000, queries=10)
+    table = advised(point(shares(0.7), 30, k=10, select="random"), budget=budget)
+    (row,) = table.to_dict("records")
+    # 30 of the prompt, three of the answer, and a tenth of what is shared
+    assert row["computed_tokens"] == pytest.approx(30 + 3 + 4970 / 10)
+    assert "take random, drawn, k=10 (70.0%, 530 computed tokens a query)" in said(table, budget)
+
+
+def test_points_that_no_advice_can_be_about_are_counted():
+    points = point(shares(0.69), 30, k=10), point(shares(0.70), 60, k=20)
+    rows = frame(*points, point(shares(0.9), 10, k=1).iloc[:300], point(shares(0.9), 10, k=2).iloc[:300],
+                 point(shares(0.9, 1), 10, k=3), point(shares(0.9, 1), 10, k=4))  # fmt: skip
+    text = said(advised(rows))
+    assert "2 points left out: lacking over a quarter of the test examples that most points" in text
+    assert "2 points left out: a single draw says nothing of others; try --draws 3" in text
+
+
 def test_an_attention_that_is_not_the_full_one_is_named():
     text = said(advised(point(shares(0.3), 30, k=1, attention="block")))
     assert "random, drawn, block attention, k=1" in text
@@ -627,7 +657,47 @@ def test_a_budget_that_cannot_be_read_ends_in_one_line(
     assert said.count("\n") == 1
 
 
+def test_what_a_budget_limits_and_how_it_is_told():
+    prices = Prices(1, 1, 1)
+    for budget, cost_, limit, text in (
+        (ANY, "computed_tokens", None, "whatever it costs"),
+        (Budget(tokens=2000), "computed_tokens", 2000, "up to 2,000 computed tokens a query"),
+        (Budget(seconds=0.5), "seconds", 0.5, "up to 0.5 s a query"),
+        (Budget(queries=5), "operations", None, "whatever it costs"),
+        (Budget(queries=5, prices=prices), "money", None, "whatever it costs"),
+        (Budget(operations=10, queries=5000), "operations", 1e10,
+         "up to 10 GFLOP a query, 5,000 queries"),
+        (Budget(money=0.002, queries=20, prices=prices), "money", 0.002,
+         "up to 2 for 1,000 queries, 20 queries"),
+    ):  # fmt: skip
+        assert (budget.cost, budget.limit, str(budget)) == (cost_, limit, text)
+
+
+def test_a_budget_that_needs_to_know_more_is_refused():
+    prices = Prices(1, 1, 1)
+    for given, why in (
+        ({"operations": 1}, "--advice operations: needs --queries N"),
+        ({"money": 1, "prices": prices}, "--price: needs --queries N"),
+        ({"money": 1}, "--advice money: needs --queries N"),
+        ({"money": 1, "queries": 5}, "--advice money: needs --price input=..,cached=..,output=.."),
+        ({"queries": 0}, "--queries 0"),
+        ({"seconds": 1, "money": 2}, "give a budget in seconds or in money per query, not both"),
+    ):  # fmt: skip
+        with pytest.raises(UserError) as caught:
+            Budget(**given)
+        assert why in str(caught.value)
+    with pytest.raises(UserError) as caught:
+        Budget.parse("h" * 50)
+    assert str(caught.value) == (
+        f"--advice {'h' * 40}: a budget per query is written tokens=2000, seconds=0.5 or any, and "
+        "with --queries operations=10 (GFLOP) or money=0.001"
+    )
+
+
 def test_budgets_are_read_as_they_are_written():
+    prices = Prices(1, 2, 3)
+    assert Budget.parse("any", 7, prices) == Budget(queries=7, prices=prices)
+    assert Budget.parse("money=0.25", 7, prices) == Budget(money=0.25, queries=7, prices=prices)
     assert Budget.parse("tokens=2000") == Budget(tokens=2000)
     assert Budget.parse("seconds=0.5") == Budget(seconds=0.5)
     assert Budget.parse("any") == Budget()

@@ -154,6 +154,9 @@ def test_json_has_every_point_and_every_flip(check: Check, folders: Path):
     assert done.code == 1
     found = json.loads(done.out)
     assert found["passed"] is False
+    assert found["baseline"] == str(folders / "base.parquet")
+    assert found["results"] == str(folders / "worse")
+    assert (found["tolerance"], found["alpha"], found["allow_missing"]) == (0.01, 0.05, False)
     assert [point["k"] for point in found["points"]] == [1, 2]
     for point in found["points"]:
         assert point["verdict"] == "loss"
@@ -294,6 +297,14 @@ def test_another_model_file_dtype_or_version_is_compared_and_said(
     assert "differs: dtype: float32 in the baseline, bfloat16 now\n" in done.out
     assert "differs: fingerprint: none in the baseline, other now\n" in done.out
     assert "differs: icl-bench: 1.0 in the baseline, 2.0 now\n" in done.out
+    found = check_results(folders / "base.parquet", tmp_path / "new")
+    assert found.only_baseline.empty
+    assert found.only_results.empty
+    told = pd.DataFrame(found.changes)
+    assert told["fact"].tolist() == ["fingerprint", "dtype", "icl-bench"]
+    assert told[["before", "now"]].to_numpy().tolist() == [
+        ["none", "other"], ["float32", "bfloat16"], ["1.0", "2.0"]
+    ]  # fmt: skip
 
 
 def test_prompts_that_are_not_the_baselines_are_said(check: Check, folders: Path, tmp_path: Path):
@@ -363,6 +374,14 @@ def test_free_text_is_compared_by_a_score(check: Check, tmp_path: Path):
     assert "ROUGE-1" in done.out
     assert "right → wrong" not in done.out
     assert check(tmp_path / "base", tmp_path / "base").code == 0
+
+
+def test_what_is_compared_is_the_score_that_the_task_names_first(tmp_path: Path):
+    found = []
+    for names in (["rouge", "exact_text"], ["exact_text", "rouge"]):
+        folder = run(tmp_path / names[0], 0.8, **{**FREE_TEXT, "metrics": names})
+        found.append(check_results(folder, folder).points["score"].unique().tolist())
+    assert found == [["rouge1"], ["exact_text"]]
 
 
 # -- refusals -----------------------------------------------------------------------------------

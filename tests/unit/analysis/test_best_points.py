@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.in_process import run_command
-from support.predictions import answers, frame, scored
+from support.predictions import answers, frame, scored, texts
 
 from icl_bench.analysis.best_points import best_points
 from icl_bench.analysis.curves import curves
@@ -42,7 +42,18 @@ def test_tasks_and_models_have_a_best_each_and_no_predictions_none():
     assert found[["task", "model", "points"]].to_numpy().tolist() == [
         ["t", "m", 3], ["t", "n", 3], ["u", "m", 3],
     ]  # fmt: skip
-    assert best_points(rows.iloc[:0]).empty
+    nothing = best_points(rows.iloc[:0])
+    assert nothing.empty
+    assert list(nothing.columns) == list(found.columns)
+
+
+def test_scores_that_rounding_has_moved_beyond_0_and_1_count_as_these():
+    rows = frame(*(texts(np.full((2, 9), level), k=k) for k, level in ((1, 1.0), (5, 1.0005))))
+    rows = rows.drop(columns=["rouge2", "rougeL"])
+    (found,) = best_points(rows).itertuples()
+    assert (found.k, found.metric, found.score) == (1, "rouge1", 1)  # the first of equals
+    (found,) = best_points(rows.assign(rouge1=-0.25)).itertuples()
+    assert found.score == 0
 
 
 @pytest.mark.parametrize("changes", [{"order": "shuffled:1"}, {"select": "lora-paper"}])

@@ -14,9 +14,20 @@ from scipy.special import expit
 from support import fakes
 from support.predictions import frame, scored
 
-from icl_bench.analysis.cascade import Rungs, cascades, chosen_threshold, crossed, outcome
+from icl_bench.analysis.cascade import (
+    CASCADES,
+    Rungs,
+    alone,
+    cascades,
+    chosen_threshold,
+    crossed,
+    halving,
+    outcome,
+)
 from icl_bench.analysis.cell_cost import CellCost
 from icl_bench.analysis.cost import cost
+from icl_bench.analysis.statistics.intervals import mean_interval
+from icl_bench.analysis.statistics.paired import holm
 from icl_bench.cli import main
 
 RNG = np.random.default_rng
@@ -159,6 +170,84 @@ def test_sure_answers_at_few_demonstrations_save_without_losing():
     assert single["query_flops"].tolist() == [2, 8, 32]
     of_k = rows.groupby("k")["correct"].mean()
     assert single["score"].tolist() == pytest.approx(of_k.tolist())
+
+
+def test_one_k_alone_asks_every_query_once():
+    gone = np.array([[[False, True, False, False]]])
+    parts = [np.where(gone, np.nan, part) for part in THREE[1:4]]
+    found = alone(Rungs(THREE.ks, *parts, THREE.flops), 1)
+    nan = np.nan
+    for part, expected in zip(found, ([0, nan, 0, 1], [10, nan, 10, 10], [1, nan, 1, 1],
+                                      [5, nan, 5, 5], [10, nan, 10, 10]), strict=True):  # fmt: skip
+        assert part[0].tolist() == pytest.approx(expected, nan_ok=True)
+
+
+def test_curves_have_cascades_of_their_own_corrected_together():
+    rows, rng = made(RNG(2)), RNG(4)
+    other = made(RNG(5)).assign(order="by-label")
+    trained = rows.assign(select="lora")
+    bare = rows[rows["k"] == 2].assign(k=0)
+    costs = {"query_flops": lambda t: t["k"].astype(float)}
+    whole = frame(rows, other, trained, bare).sample(frac=1, random_state=rng.integers(9))
+    table = cascades(whole, no_costs(whole).assign(**costs))
+    alone_ = [cascades(part, no_costs(part).assign(**costs)) for part in (other, rows)]
+    found, apart = (part.drop(columns="p_holm") for part in (table, frame(*alone_)))
+    pd.testing.assert_frame_equal(found, apart)
+    chosen = table[table["rule"] == "chosen"]
+    assert chosen["order"].tolist() == ["by-label", "drawn"]
+    assert chosen["p_holm"].tolist() == holm(chosen["p"]).tolist()
+    assert table.loc[table["rule"] != "chosen", ["p", "p_holm"]].isna().all(axis=None)
+    assert table["rule"].tolist() == [*["chosen"], *["fixed"] * 5, *["single"] * 3] * 2
+    fixed = table[table["rule"] == "fixed"]
+    assert fixed["threshold"].tolist() == [0.1, 0.3, 0.5, 0.7, 0.9] * 2
+
+
+def test_beside_a_cascade_stands_the_largest_k_alone():
+    rows = made(RNG(2))
+    table = cascades(rows, no_costs(rows).assign(query_flops=lambda t: 2.0 * t["k"]))
+    last = rows[rows["k"] == 32]["correct"].to_numpy(float).reshape(2, 60)
+    assert (table["last_k"] == 32).all()
+    assert table["last_score"].tolist() == pytest.approx([last.mean()] * len(table))
+    assert (table["last_tokens"] == 7).all()
+    assert (table["last_flops"] == 64).all()
+    assert table[["draws", "test_rows"]].drop_duplicates().to_numpy().tolist() == [[2, 60]]
+    single = table[table["rule"] == "single"]
+    assert single[["asked", "computed_tokens"]].drop_duplicates().to_numpy().tolist() == [[1, 7]]
+    assert (single["ci_low"].iloc[2], single["ci_high"].iloc[2]) == mean_interval(last)[1:]
+    (best,) = table[table["rule"] == "chosen"].to_dict("records")
+    assert best["difference"] == pytest.approx(best["score"] - best["last_score"])
+    assert 0 < best["p"] <= 1
+    names = ("correct", "margin")
+    right, margin = (rows[name].to_numpy(float).reshape(3, 2, 60) for name in names)
+    flops = np.array([4.0, 16.0, 64.0])
+    first, second, of_it = crossed(
+        Rungs(np.array([2, 8, 32]), right, margin / 0.5, np.full((3, 2, 60), 7.0), flops),
+        halving(0),
+    )
+    assert (best["threshold"], best["other_threshold"]) == (first, second)
+    assert best["mean_k"] == pytest.approx(of_it.k.mean())
+    assert best["asked"] == pytest.approx(of_it.asked.mean())
+    assert best["query_flops"] == pytest.approx(of_it.flops.mean())
+
+
+def test_two_ks_are_enough_for_a_cascade():
+    rows = made(RNG(2))
+    rows = rows[rows["k"] != 8]
+    table = cascades(rows, no_costs(rows))
+    assert set(table["ks"]) == {"2, 32"}
+    assert table.loc[table["rule"] == "single", "mean_k"].tolist() == [2, 32]
+
+
+def test_the_margin_needed_is_told_in_words():
+    nan, inf = np.nan, np.inf
+    table = pd.DataFrame(
+        [["chosen", 0.5, 0.25], ["chosen", 0.5, 0.5], ["chosen", inf, 0.5], ["fixed", 0.7, nan],
+         ["single", nan, nan]],
+        columns=["rule", "threshold", "other_threshold"],
+    )  # fmt: skip
+    assert CASCADES.printed.rows(table)["said"].tolist() == [
+        "chosen 0.25, 0.5", "chosen 0.5", "chosen 0.5, none", "fixed 0.7",
+    ]  # fmt: skip
 
 
 def test_a_single_k_or_no_probabilities_make_no_cascade():

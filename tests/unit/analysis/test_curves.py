@@ -7,8 +7,10 @@ import pandas as pd
 import pytest
 from support.predictions import cell, frame
 
-from icl_bench.analysis.curves import curves
+from icl_bench.analysis.curves import curves, saturation
+from icl_bench.analysis.draws import DRAWS_AND_TESTS, TESTS_ONLY
 from icl_bench.analysis.statistics.intervals import mean_interval
+from icl_bench.metrics.bleu import Bleu
 from icl_bench.metrics.macro_f1 import macro_f1
 from icl_bench.results.cells import SETTING
 
@@ -84,3 +86,126 @@ def test_draws_without_a_common_test_example_are_not_taken_together():
     ))  # fmt: skip
     (found,) = curves(rows).itertuples()
     assert (found.draws, found.test_rows, found.left_out) == (2, 4, 2)
+
+
+def test_the_limits_of_one_draw_are_over_test_examples_and_of_more_over_draws_too():
+    rows = frame(cell("aabb", k=1), cell("abbb", k=5), cell("aabb", k=5, draw=1))
+    assert curves(rows)["interval_over"].tolist() == [TESTS_ONLY, DRAWS_AND_TESTS]
+
+
+def test_a_point_without_any_score_has_left_none_out():
+    rows = frame(cell("aabb", k=1), cell("abbb", k=5).assign(correct=None))
+    (_, found) = curves(rows).itertuples()
+    assert np.isnan([found.score, found.ci_low, found.ci_high]).all()
+    assert (found.draws, found.test_rows, found.left_out, found.missing) == (1, 4, 0, 4)
+
+
+def test_free_answers_are_invalid_where_nothing_could_be_read_in_them():
+    rows = cell("wxy?").assign(correct=None, rougeL=0.5)
+    assert curves(rows)["invalid"].isna().all()  # nothing had to be read
+    (found,) = curves(rows.assign(text=["1", "2", "3", None])).itertuples()
+    assert (found.metric, found.score, found.invalid) == ("rougeL", 0.5, 1 / 4)
+
+
+def test_scores_that_rounding_has_moved_beyond_0_and_1_count_as_these():
+    rows = cell("wxyz").assign(correct=None, bertscore=[1.0005, 1.0005, 0.5, -0.25])
+    (found,) = curves(rows).itertuples()
+    assert (found.metric, found.score, found.bertscore) == ("bertscore", 2.5 / 4, 2.5 / 4)
+
+
+def test_the_bleu_of_a_corpus_is_the_mean_of_draws_by_their_answers():
+    gold = ["the cat sat on the mat", "a dog ran far away home", "it is raining very hard now"]
+    said = [gold[0], "a dog ran far away", "it rains very hard now"]
+    whole = cell("abc", "abc").assign(gold=gold, prediction=said, correct=None, bleu=0.5)
+    torn = whole.iloc[1:2].assign(draw=1)
+    three, one = (
+        Bleu().score_many(np.zeros(len(d), dtype=int), d["gold"].tolist(), d["prediction"].tolist())
+        for d in (whole, torn)
+    )
+    expected = (3 * three["corpus_bleu"][0] + one["corpus_bleu"][0]) / 4
+    assert curves(frame(whole, torn))["corpus_bleu"].tolist() == pytest.approx([expected])
+    assert 0.3 < expected < 0.9
+    assert curves(whole)["corpus_bleu"].tolist() == pytest.approx([three["corpus_bleu"][0]])
+
+
+def test_without_skill_are_the_commonest_label_and_the_number_of_labels():
+    rows = frame(
+        cell("aaab", "aaab", k=1), cell("aabc", "aabc", k=2), cell("aaaa", "aaaa", k=3),
+        cell("abab", "aabb", k=5), cell("aabb", "abab", k=5, draw=1, variant="w"),
+        # the draws have not the same test examples
+        cell("aaab", "aaab", k=7).iloc[:3], cell("aaab", "aaab", k=7, draw=1).iloc[1:],
+    )  # fmt: skip
+    found = curves(rows)[["k", "majority", "uniform"]].to_numpy()
+    nan = np.nan
+    assert found == pytest.approx(np.array([
+        [1, 3 / 4, 1 / 2], [2, 1 / 2, 1 / 3], [3, nan, nan], [5, 1 / 2, 1 / 2],
+        [7, 3 / 4, 1 / 2], [5, 1 / 2, 1 / 2],
+    ]), nan_ok=True)  # fmt: skip
+
+
+def test_a_rows_own_choices_and_free_text_have_no_accuracy_without_skill():
+    own = cell("aabb").assign(own_choices=[False, False, False, True])
+    text = cell("aabb").assign(correct=None, rougeL=0.5)
+    for rows in (own, text, text.drop(columns="gold")):
+        assert curves(rows)[["majority", "uniform"]].isna().all().all()
+
+
+# -- saturation ---------------------------------------------------------------------------------
+
+
+def points(scores: dict[int, float], **columns: object) -> pd.DataFrame:
+    rows = {"k": list(scores), "score": list(scores.values()), "metric": "accuracy"}
+    return cell("a", "a").iloc[[0] * len(scores)][SETTING].assign(**{**rows, **columns})
+
+
+def test_a_curve_is_saturated_at_the_first_k_that_reaches_95_percent_of_its_best():
+    falling = {25: 0.7, 5: 0.761, 1: 0.759, 10: 0.8}
+    (found,) = saturation(points(falling)).itertuples()
+    assert (found.k, found.best_k, found.max_k, found.within_window) == (5, 10, 25, True)
+    assert (found.metric, found.spoken, found.reason) == ("accuracy", True, None)
+    exactly = {0: 0.95, 5: 1.0, 10: 1.0, 25: 1.0}
+    (found,) = saturation(points(exactly)).itertuples()
+    assert (found.k, found.best_k, found.max_k) == (0, 5, 25)
+    rising = {1: 0.1, 5: 0.2, 10: 0.4, 25: np.nan}
+    (found,) = saturation(points(rising)).itertuples()
+    assert (found.k, found.best_k, found.max_k, found.within_window) == (10, 10, 10, False)
+    assert list(saturation(points({})).columns) == [
+        *SETTING, "k", "best_k", "max_k", "within_window", "metric", "spoken", "reason"
+    ]  # fmt: skip
+
+
+RISING = {1: 0.4, 5: 0.5, 10: 0.55, 25: 0.6}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "reason"),
+    [
+        (0.3, 0.7, "at chance at every k"),  # the commonest label is held
+        (0.2, 0.4, "at chance at every k"),  # one over the number of labels
+        (0.1, 0.2, "at chance at every k"),  # below both
+        (0.5, 0.5, "at chance at every k"),
+        (0.25, 0.25, "at chance at every k"),
+        (0.3, 0.45, None),  # between the two, held by none
+        (0.51, 0.9, None),
+        ([0.3, 0.3, 0.3, 0.51], 0.7, None),  # one k is above
+    ],
+)
+def test_a_curve_whose_every_interval_holds_chance_has_no_saturation_worth_telling(
+    low, high, reason
+):
+    curve = points(RISING, majority=0.5, uniform=0.25, ci_low=low, ci_high=high)
+    (found,) = saturation(curve).itertuples()
+    assert (found.spoken, found.reason) == (reason is None, reason)
+    (found,) = saturation(curve.assign(metric="rouge1")).itertuples()
+    assert found.spoken
+    (found,) = saturation(curve.drop(columns="majority")).itertuples()
+    assert found.spoken
+
+
+def test_few_ks_or_no_right_answer_have_no_saturation_worth_telling():
+    (found,) = saturation(points({1: 0.4, 5: 0.5, 10: 0.6})).itertuples()
+    assert (found.spoken, found.reason) == (False, "3 ks tested, of at least 4")
+    (found,) = saturation(points({1: 0.4})).itertuples()
+    assert found.reason == "1 k tested, of at least 4"
+    (found,) = saturation(points(dict.fromkeys(RISING, 0.0))).itertuples()
+    assert (found.spoken, found.reason, found.k) == (False, "no answer is right", 1)

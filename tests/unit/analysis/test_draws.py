@@ -17,7 +17,12 @@ from icl_bench.analysis.comparisons import (
 )
 from icl_bench.analysis.cost import cost
 from icl_bench.analysis.curves import curves
-from icl_bench.analysis.draws import deviations_elsewhere, is_drawn, outlying_draws
+from icl_bench.analysis.draws import (
+    deviations_elsewhere,
+    interval_over,
+    is_drawn,
+    outlying_draws,
+)
 from icl_bench.analysis.statistics.contrast import contrast, judge
 from icl_bench.analysis.statistics.mean_squares import mean_squares
 from icl_bench.analysis.statistics.paired import compare
@@ -154,6 +159,12 @@ def test_a_curves_interval_of_one_draw_is_over_test_examples_only():
     }
     (note,) = curve_notes(table)
     assert note.startswith("1 draw: the 95% interval of 1 of 3 points is over test examples only")
+
+
+def test_an_interval_of_several_draws_is_over_those_of_one_side_where_the_other_has_one():
+    assert interval_over(several=True) == "draws and test examples"
+    assert interval_over(several=True, unknown=True) == "test examples and one side's draws"
+    assert interval_over(several=False, unknown=True) == "test examples only"
 
 
 # -- outlying draws -----------------------------------------------------------------------------

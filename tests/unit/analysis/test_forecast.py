@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from scipy.stats import multivariate_normal
 from support import fakes, in_process
 from support.predictions import frame, scored
 
-from icl_bench.analysis.forecast import check_wanted, forecast
+from icl_bench.analysis.forecast import FORECASTS, check_wanted, forecast
 from icl_bench.analysis.statistics import saturating
 from icl_bench.analysis.statistics.saturating import (
     DEVIATION,
@@ -113,6 +114,108 @@ def test_an_interval_that_says_nothing_is_not_given(monkeypatch: pytest.MonkeyPa
     assert row["reason"] == "no curve that rises and levels off explains it"
 
 
+def stepping(at: dict[float, int], low: float = 0.5, high: float = 0.6) -> Curves:
+    """Curves without scatter: so many that step up at each of these k."""
+    places = np.repeat(np.log(list(at)), list(at.values()))
+    cells = np.column_stack([places, np.full(len(places), 100.0), places, np.ones(len(places)),
+                             np.zeros(len(places))])  # fmt: skip
+    return Curves(cells, np.tile([low, high - low, 0.0], (len(places), 1)))
+
+
+def test_what_is_told_is_counted_among_the_likely_curves(monkeypatch: pytest.MonkeyPatch):
+    given = []
+
+    def likely(ks: np.ndarray, means: np.ndarray, covariance: np.ndarray, rng: object) -> Curves:
+        given.extend([ks.tolist(), means.tolist(), covariance])
+        return stepping({2.5: 5, 6.5: 4, 200.5: 1})
+
+    monkeypatch.setattr("icl_bench.analysis.forecast.likely_curves", likely)
+    rows = frame(*(scored(np.full((2, 9), right), k=k) for k, right in
+                   ((1, False), (4, True), (16, True), (64, True))))  # fmt: skip
+    table = told(rows, wanted=0.55)
+    assert given[:2] == [[1, 4, 16, 64], [0, 1, 1, 1]]
+    assert given[2] == pytest.approx(1e-6 * np.eye(4))  # all test examples are alike
+    assert table.index.tolist() == [128, 256]
+    assert table["k"].tolist() == [64, 64]
+    assert table["score"].tolist() == [1, 1]
+    assert table["forecast"].tolist() == pytest.approx([0.6, 0.6], abs=0.003)
+    # at 128 one of ten has not stepped: 5% lie 0.45 of the way up
+    assert table["low"].tolist() == pytest.approx([0.545, 0.6], abs=0.004)
+    assert table["high"].tolist() == pytest.approx([0.6, 0.6], abs=0.004)
+    for name, of in (("gain", "forecast"), ("gain_low", "low"), ("gain_high", "high")):
+        assert table[name].tolist() == (table[of] - 1).tolist()
+    assert table["wanted"].tolist() == [0.55, 0.55]
+    assert table["k_even"].tolist() == [3, 3]
+    assert table["k_likely"].tolist() == [7, 7]
+    assert table["wanted_chance"].tolist() == [0.9, 1]
+    assert table["reason"].isna().all()
+    some = {2.5: 4, 100.5: 4, 200.5: 2}
+    monkeypatch.setattr("icl_bench.analysis.forecast.likely_curves", lambda *_: stepping(some))
+    (first, second) = told(rows, wanted=0.55).to_dict("records")
+    assert (first["wanted_chance"], second["wanted_chance"]) == (0.8, 1)
+    assert 100 < first["k_even"] <= 115
+    assert np.isnan(first["k_likely"])
+    assert 200 < second["k_likely"] <= 230
+    wide = stepping({2.5: 5, 300.5: 5}, 0.1, 0.9)
+    monkeypatch.setattr("icl_bench.analysis.forecast.likely_curves", lambda *_: wide)
+    (first, _) = told(rows).to_dict("records")
+    said = r"anything from (9\.\d|10\.\d) to (89\.\d|90\.\d)% would be no surprise"
+    assert re.fullmatch(said, first["reason"])
+    assert np.isnan(first["low"])
+    assert first["score"] == 1
+
+
+def test_what_is_seen_scatters_about_the_curve_and_stays_between_0_and_1():
+    rng = np.random.default_rng(0)
+    cells = np.tile([0.0, 1.0, 1.0, 1.0, 0.03], (20_000, 1))
+    for level, heights in ((0.0, [0.0, 0, 0]), (1.0, [1.0, 0, 0])):
+        seen = Curves(cells, np.tile(heights, (20_000, 1))).seen(5, 0.0016, rng)
+        assert (seen == level).mean() == pytest.approx(0.5, abs=0.02)
+        assert 0 <= seen.min() < seen.max() <= 1
+    seen = Curves(cells, np.tile([0.5, 0, 0], (20_000, 1))).seen(5, 0.0016, rng)
+    assert seen.std() == pytest.approx(0.05, rel=0.03)  # of 0.03 and 0.04
+    assert seen.mean() == pytest.approx(0.5, abs=0.002)
+
+
+def test_what_a_forecast_is_of_stands_beside_it():
+    rows = curve(dict.fromkeys((5, 10, 20, 40), 0.5), draws=2)  # eight times the smallest is enough
+    more = frame(rows, rows[rows["k"] > 5].assign(draw=lambda t: t["draw"] + 2))
+    one = curve(dict.fromkeys((5, 10, 20, 40), 0.5), draws=1)
+    table = told(frame(
+        more, one.assign(task="u"), one.assign(task="v", select="bm25", order="relevance"),
+        one[one["k"] < 20].assign(task="w"),
+    ))  # fmt: skip
+    found = table.reset_index().drop_duplicates("task").set_index("task")
+    assert found["draws"].tolist() == [2, 1, 1, 1]
+    assert found["points"].tolist() == [4, 4, 4, 2]
+    assert found["k"].tolist() == [40, 40, 40, 10]
+    assert found["metric"].tolist() == ["accuracy"] * 4
+    assert found["interval_over"].tolist() == [
+        "draws and test examples", "test examples only", "draws and test examples",
+        "test examples only",
+    ]  # fmt: skip
+    assert found["reason"].isna().tolist() == [True, True, True, False]
+    assert found.loc["t", "score"] == pytest.approx(more[more["k"] == 40]["correct"].mean())
+    assert list(forecast(rows.iloc[:0], np.random.default_rng(0)).columns) == list(
+        forecast(rows, np.random.default_rng(0)).columns
+    )
+
+
+def test_ks_without_a_common_test_example_have_no_forecast():
+    rows = curve({k: logistic(k) for k in KS}, test=20)
+    apart = rows.assign(test_id=rows["test_id"].where(rows["k"] > 4, "other " + rows["test_id"]))
+    (row,) = told(apart).to_dict("records")
+    assert row["reason"] == "no test examples in common"
+
+
+def test_reorderings_and_single_points_beside_curves_are_not_printed():
+    shown = FORECASTS.printed.rows
+    table = pd.DataFrame({"order": ["drawn", "shuffled:1", "drawn"], "points": [5, 5, 1]})
+    assert shown(table).index.tolist() == [0]
+    assert shown(table.iloc[1:]).index.tolist() == [2]
+    assert shown(table.assign(points=[2, 5, 1])).index.tolist() == [0]
+
+
 def test_zero_demonstrations_are_no_point_and_bounds_of_trainings_no_curve():
     rows = curve({k: logistic(k) for k in KS})
     zero = rows[rows["k"] == 1].assign(k=0)
@@ -160,6 +263,7 @@ def test_wanted_is_a_share_in_percent(percents: float):
     with pytest.raises(UserError, match="--wanted"):
         check_wanted(percents)
     assert check_wanted(85) == 0.85
+    assert check_wanted(100) == 1
 
 
 def test_the_command_prints_forecasts_where_they_are_asked_for(tmp_path: Path):

@@ -27,12 +27,21 @@ from icl_bench.analysis.frontier import (
     STEPS,
     UNDECIDED,
     frontier,
+    frontier_of_folder,
+    leading,
     on_frontier,
     resampled,
 )
-from icl_bench.analysis.query_cost import MEASURES, Prices, query_costs
+from icl_bench.analysis.query_cost import (
+    MEASURES,
+    Prices,
+    QueryCosts,
+    check_queries,
+    query_costs,
+)
 from icl_bench.errors import UserError
 from icl_bench.results.reading import read_some
+from icl_bench.tasks.label_subset import HalfLabels
 
 KNOWN: dict[str, Any] = {
     "predictions": 200, "rows_a_cell": 100, "prompt_tokens": 1010.0, "cached_tokens": 1000.0,
@@ -83,6 +92,47 @@ def test_a_training_is_computed_once():
     assert np.isnan(of_a_query(100, select="lora")["operations"]), "no one says what it took"
 
 
+def test_what_was_computed_once_takes_no_more_than_there_was():
+    # of 50 seconds of a cell, 60 that were computed once: nothing is left for its queries
+    assert of_a_query(100, prefill_seconds=60.0)["seconds"] == 60 / 100
+    unknown = of_a_query(100, prefill_seconds=np.nan, answer_tokens=np.nan)
+    assert (unknown["seconds"], unknown["tokens"]) == (0.5, 10 + 10)
+
+
+def test_reused_demonstrations_are_shared_whatever_chose_them_and_their_tokens_not_counted():
+    found = of_a_query(100, Prices(1, 1, 1), select="bm25", attention="block:1,reuse")
+    assert np.isnan([found["tokens"], found["money"]]).all()
+    assert found["operations"] == 60 + 50
+    assert found["seconds"] == pytest.approx(0.3 + 0.2)
+
+
+def test_a_training_of_which_a_part_is_known_has_the_costs_of_that_part():
+    for select, attention, k in (("lora", "full", 5), ("random", "vectors:5", 5)):
+        of = {"select": select, "attention": attention, "k": k, "training_seconds": 70.0}
+        found = of_a_query(100, **of)
+        assert np.isnan([found["tokens"], found["operations"]]).all()
+        assert not np.isnan(found["seconds"])
+    bare = of_a_query(100, select="lora", k=0)
+    assert bare["tokens"] == 12  # nothing was learnt, and nothing is shared
+
+
+def test_a_point_can_be_added_to_others_and_its_costs_shared_as_theirs():
+    both = query_costs(costs(), None).with_one(QueryCosts(np.arange(4.0), np.full(4, 100.0)))
+    assert both.each.shape == both.once.shape == (2, 4)
+    assert both.of(50)[1].tolist() == [2, 3, 4, 5]
+    assert both.of(100)[0].tolist() == pytest.approx(list(of_a_query(100).values()), nan_ok=True)
+
+
+@pytest.mark.parametrize(("queries", "fine"), [(1, True), (0, False), (-1, False), (10**15, True),
+                                               (10**15 + 1, False)])  # fmt: skip
+def test_there_is_one_query_or_more_and_not_more_than_anybody_can_mean(queries: int, fine: bool):
+    if fine:
+        check_queries(queries)
+    else:
+        with pytest.raises(UserError, match=f"--queries {queries:,}: expected 1 or more"):
+            check_queries(queries)
+
+
 def test_money_is_of_new_cached_and_written_tokens():
     found = of_a_query(100, Prices(3.0, 0.5, 10.0))["money"]
     assert found * 1e6 == pytest.approx(3 * (10 + 1000 / 100) + 0.5 * 1000 + 10 * 2)
@@ -113,6 +163,25 @@ def test_resamples_keep_what_points_have_in_common():
     assert again[:, 0].mean() == pytest.approx(scores.mean(), abs=0.01)
     gaps = np.where(np.arange(50) == 7, np.nan, scores)
     assert resampled([gaps], rng, 50).shape == (50, 1)
+
+
+def test_a_resample_is_the_mean_by_how_often_its_draws_and_examples_are_in_it():
+    scores = np.random.default_rng(0).random((3, 7))
+    scores[0, 2] = scores[2, 5] = np.nan
+    one = np.random.default_rng(1).random((1, 7))
+    found = resampled([scores, one, scores * 2], np.random.default_rng(2), 9)
+    rng = np.random.default_rng(2)  # the examples' numbers first, then the draws' of each size
+    tests, draws = (rng.multinomial(n, np.full(n, 1 / n), size=9) for n in (7, 3))
+    for row, mean in enumerate(found):
+        weights = np.outer(draws[row], tests[row]) * ~np.isnan(scores)
+        expected = np.average(np.nan_to_num(scores), weights=weights)
+        assert mean == pytest.approx(
+            [expected, np.average(one[0], weights=tests[row]), 2 * expected]
+        )
+    alone = np.array([[1.0, np.nan, np.nan]])
+    again = resampled([alone], np.random.default_rng(0), 200)[:, 0]
+    assert np.isnan(again).any()  # a resample without the only score
+    assert set(again[~np.isnan(again)]) == {1.0}
 
 
 def points(**accuracies: float) -> pd.DataFrame:
@@ -148,6 +217,12 @@ def test_unknown_costs_have_no_verdict_and_other_test_examples_are_told_apart():
     table = found(more, {1: 1.0, 2: 0.5, 7: 3.0})
     assert table["other_tests"].to_dict() == {1: False, 2: True, 7: False}
     assert table["verdict_operations"].to_dict() == {1: ON, 2: None, 7: ON}
+
+
+def test_a_point_that_no_cost_is_given_of_has_no_verdict():
+    table = found(points(k1=0.3, k2=0.6, k3=0.7), {1: 1.0, 3: 3.0})
+    assert table["verdict_operations"].to_dict() == {1: ON, 2: None, 3: ON}
+    assert table["operations"].tolist() == pytest.approx([1, np.nan, 3], nan_ok=True)
 
 
 def test_many_queries_make_what_is_computed_once_cheap():
@@ -282,9 +357,43 @@ def test_what_is_trained_somewhere_else_is_not_free():
 def test_prices_that_are_wrong_are_named(text: str, said: str):
     with pytest.raises(UserError) as caught:
         Prices.parse(text)
+    assert str(caught.value).startswith(f"--price {text or repr('')}: ")
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
     assert Prices.parse(" input=1, cached=0 ,output=2.5") == Prices(1, 0, 2.5)
+
+
+def test_what_is_shown_first_is_money_at_a_price_else_the_first_that_is_known():
+    table = pd.DataFrame({name: [1.0, np.nan] for name in MEASURES})
+    prices = Prices(1, 1, 1)
+    assert leading(table, prices) == "money"
+    assert leading(table, None) == "operations"
+    no_money = table.assign(money=np.nan)
+    assert leading(no_money, prices) == "operations"
+    no_flops = no_money.assign(operations=np.nan)
+    assert (leading(no_flops, prices), leading(no_flops, None)) == ("seconds", "seconds")
+    tokens = no_flops.assign(seconds=np.nan)
+    assert (leading(tokens, prices), leading(tokens, None)) == ("tokens", "tokens")
+    assert leading(tokens.assign(tokens=np.nan), None) == "tokens"
+
+
+def test_halves_and_perturbed_demonstrations_are_no_points_of_a_folder(tmp_path: Path):
+    results = tmp_path / "results"
+    half = fakes.plan(tmp_path / "task", "4", half=HalfLabels(1))
+    fakes.runner(half, results, fakes.FakeBackend()).run()
+    with pytest.raises(UserError, match="no finished cell to compare"):
+        frontier_of_folder(results, 10, None)
+    for changes in ({}, {"teaching": "inputs-only"}):
+        made = fakes.plan(tmp_path / "task", "1,4", **changes)
+        fakes.runner(made, results, fakes.FakeBackend()).run()
+    table = frontier_of_folder(results, 10, Prices(1, 1, 1))
+    assert table["k"].tolist() == [1, 4]
+    assert set(table["queries"]) == {10}
+    assert table["money"].notna().all()
+    other = fakes.plan(tmp_path / "other", "2", name="other")
+    fakes.runner(other, results, fakes.FakeBackend()).run()
+    assert frontier_of_folder(results, 10, None)["task"].tolist() == ["cards", "cards", "other"]
+    assert frontier_of_folder(results, 10, None, {"task": "other"})["k"].tolist() == [2]
 
 
 def test_the_command_prints_every_point(tmp_path: Path):

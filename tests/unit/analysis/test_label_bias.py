@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from support.predictions import cell, frame
 
+from icl_bench.analysis.columns import POINT
 from icl_bench.analysis.label_bias import confusions, label_bias, label_frequencies
 
 
@@ -45,6 +46,12 @@ def test_confusions_are_the_most_frequent_mistakes_first():
         ["b", "a", 2, 2 / 3],
         ["a", "c", 1, 1 / 9],
     ]
+
+
+def test_a_mistake_has_the_columns_of_its_point_and_its_own():
+    found = confusions(cell("bbab"))
+    assert list(found.columns) == [*POINT, "gold", "prediction", "count", "share"]
+    assert found.index.tolist() == [0, 1]
 
 
 def test_each_point_has_its_own_top_confusions():

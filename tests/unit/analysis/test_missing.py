@@ -137,6 +137,7 @@ def test_nothing_missing_has_nothing_to_say():
     assert found["missing"].tolist() == [0, 0]
     assert found[["gap_difference", "gap_p"]].isna().all(axis=None)
     assert not_at_random(found).empty
+    assert found[["gap_difference", "gap_p"]].dtypes.tolist() == [float, float]
 
 
 def test_rows_that_a_k_lacks_altogether_are_missing_there():

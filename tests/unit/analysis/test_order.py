@@ -7,8 +7,10 @@ import pandas as pd
 import pytest
 from support.predictions import cell, frame
 
+from icl_bench.analysis.findings import find
 from icl_bench.analysis.order import noise_floor, order_sensitivity, with_reasons
 from icl_bench.analysis.statistics.intervals import mean_interval
+from icl_bench.results.reading import Stored
 
 
 def letters(rng: np.random.Generator, draws: int, test: int, **axes: object) -> pd.DataFrame:
@@ -150,3 +152,31 @@ def test_of_two_variants_it_is_said_whether_precision_or_backend_differs():
     assert reasons["v", "x"] == "backend (transformers, vllm)"
     assert reasons["v", "y"] == ("backend (transformers, vllm) and precision (bfloat16, float32)")
     assert reasons["y", "z"] == "other settings"
+
+
+def test_what_is_not_known_of_a_variant_is_a_dash_or_nothing():
+    noise = noise_floor(frame(run("aabb"), run("abbb", variant="w")))
+    assert with_reasons(noise, {})["differs_in"].tolist() == ["other settings"]
+    (reason,) = with_reasons(noise, {"v": {"dtype": "bfloat16"}, "w": {}})["differs_in"]
+    assert reason == "precision (bfloat16, –)"
+    (reason,) = with_reasons(noise, {"w": {"backend": "vllm"}})["differs_in"]
+    assert reason == "backend (–, vllm)"
+
+
+def test_the_finding_compares_what_takes_the_same_answer_from_equal_logits():
+    facts = {
+        "v": {"scoring": "greedy", "dtype": "bfloat16"},
+        "w": {"scoring": "greedy", "dtype": "float32"},
+        "x": {"scoring": "exact", "dtype": "bfloat16"},
+    }
+    rows = frame(
+        *(run(said, variant=v) for v, said in zip("vwx", ("aabb", "abbb", "bbbb"), strict=True))
+    )
+    rows = rows.assign(cell="c", queries=None, teaching=None, label_space=None)
+    (found,) = find(Stored(rows, {}, facts, [])).noise_floor.itertuples()
+    assert (found.variant, found.other_variant, found.changed) == ("v", "w", 0.25)
+    assert found.differs_in == "precision (bfloat16, float32)"
+    alone = rows[rows["variant"] == "x"]
+    nothing = find(Stored(alone, {}, facts, [])).noise_floor
+    assert nothing.empty
+    assert "differs_in" in nothing

@@ -287,6 +287,17 @@ def test_all_points_together_take_the_points_of_a_test_example_together():
     assert (apart.rows, apart.p) == (80, 1 / 2**16)  # other tasks have other test examples
 
 
+@pytest.mark.parametrize(("now", "limits"), [("-" * 6, (-1, None)), ("+" * 6, (None, 1))])
+def test_limits_of_all_lost_or_all_gained_stay_between_minus_1_and_1(now: str, limits: Any):
+    base = answered("-" * 6 if now[0] == "+" else "+" * 6)
+    pairs = pair(base, answered(now), SAME)
+    (point,) = compare(pairs).to_dict("records")
+    for found in (overall(pairs), compare(pairs).iloc[0]):
+        for limit, expected in zip((found.ci_low, found.ci_high), limits, strict=True):
+            assert abs(limit) < 1 if expected is None else limit == expected
+    assert point["difference"] == (limits[0] or limits[1])
+
+
 def test_a_single_point_is_the_whole():
     pairs = pair(answered("+" * 40), answered("-" * 5 + "+" * 35), SAME)
     whole, (point,) = overall(pairs), compare(pairs).to_dict("records")

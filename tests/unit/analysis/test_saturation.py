@@ -256,6 +256,23 @@ def test_free_text_saturates_by_its_own_score():
     assert shares["share_of_window"].item() == 0.5
 
 
+def test_scores_that_rounding_has_moved_beyond_0_and_1_count_as_these():
+    levels = {1: -0.001, 5: 0.9503, 10: 1.001}
+    rows = frame(*(texts(np.full((2, 9), level), k=k) for k, level in levels.items()))
+    rows = rows.drop(columns=["rouge2", "rougeL"]).assign(prompt_tokens=50)
+    assert chances(rows)["score"].tolist() == pytest.approx([0, 0.9503, 1], abs=1e-9)
+    shares = context_shares(rows, {"m": 100})
+    assert shares["k"].item() == 5  # 95% of 1, not of 1.001
+
+
+def test_where_there_are_no_chances_the_point_is_told_without():
+    rows = curve({1: 0.3, 5: 0.95, 10: 0.95, 25: 0.95})
+    points = saturation(curves(rows))
+    (found,) = with_likely(points, chances(rows.iloc[:0])).itertuples()
+    assert np.isnan([found.chance, found.likely_low, found.likely_high]).all()
+    assert saturation_said(found) == "saturated at k = 5"
+
+
 def test_a_score_of_another_package_saturates_as_any():
     rows = rising().assign(correct=None)
     rows = rows.assign(score=rows["rouge1"], metric="their score")

@@ -21,7 +21,7 @@ from icl_bench.analysis.demonstrations import by_distance, by_presence
 from icl_bench.analysis.saturation import context_shares
 from icl_bench.analysis.statistics.intervals import mean_interval
 from icl_bench.analysis.summary import summarise
-from icl_bench.analysis.zero_shot import from_zero_shot
+from icl_bench.analysis.zero_shot import from_zero_shot, where_attention_matters
 
 CURVE = ["select", "order", "attention", "variant"]
 RETRIEVED = {"select": "bm25", "order": "relevance"}
@@ -31,8 +31,8 @@ def answers(share: float, draws: int = 1, seed: int = 0, rows: int = 20) -> np.n
     return np.random.default_rng(seed).random((draws, rows)) < share
 
 
-def bare(share: float = 0.4, **changes: Any) -> pd.DataFrame:
-    return scored(answers(share), k=0, **changes)
+def bare(share: float = 0.4, rows: int = 20, **changes: Any) -> pd.DataFrame:
+    return scored(answers(share, rows=rows), k=0, **changes)
 
 
 def begun(table: pd.DataFrame) -> set[tuple[str, ...]]:
@@ -93,6 +93,50 @@ def test_trained_classifiers_do_not_begin_with_it():
 def test_rows_of_points_keep_their_order():
     table = curves(frame(scored(answers(0.6), k=5, **RETRIEVED), scored(answers(0.5), k=5)))
     pd.testing.assert_frame_equal(from_zero_shot(table), table)
+
+
+def test_lent_rows_stand_in_their_order_before_the_first_of_the_curve():
+    point = bare(rows=40)
+    curves_ = [scored(answers(0.6), k=5, select=name, order="relevance") for name in ("a", "b")]
+    table = from_zero_shot(frame(*curves_, point))
+    starts = table[["select", "k"]].drop_duplicates()
+    assert starts.to_numpy().tolist() == [["a", 0], ["a", 5], ["b", 0], ["b", 5]]
+    for name in ("a", "b"):
+        lent = table[(table["select"] == name) & (table["k"] == 0)]
+        assert lent["test_id"].tolist() == point["test_id"].tolist()
+        assert lent["correct"].tolist() == point["correct"].tolist()
+        assert set(lent["order"]) == {"relevance"}
+    assert table.index.tolist() == list(range(120))
+    assert table["select"].tolist() == ["a"] * 60 + ["b"] * 60
+
+
+def test_what_reads_a_querys_passages_as_vectors_has_a_point_of_its_own():
+    found = curves(frame(
+        bare(), scored(answers(0.6), k=5), scored(answers(0.6), k=5, attention="vectors:all"),
+        scored(answers(0.6), k=5, attention="block:2,sink=1,local=2"),
+    ))  # fmt: skip
+    drawn = {
+        ("random", "drawn", attention, "v") for attention in ("full", "block:2,sink=1,local=2")
+    }
+    assert begun(from_zero_shot(found, {"v": {"passages": "hash"}})) == drawn
+    of_vectors = ("random", "drawn", "vectors:all", "v")
+    for facts in ({}, {"v": {"passages": None}}, {"w": {"passages": "hash"}}):
+        assert begun(from_zero_shot(found, facts)) == {*drawn, of_vectors}
+
+
+def test_points_without_demonstrations_stay_where_a_pattern_reads_passages_at_k_0():
+    rows = frame(
+        bare(), bare(attention="vectors:all"), scored(answers(0.6), k=1),
+        bare(task="u"), scored(answers(0.6), k=1, task="u"), bare(model="n"),
+    )  # fmt: skip
+    kept = where_attention_matters(curves(rows), rows)
+    found = kept[["task", "model", "attention", "k"]].to_numpy().tolist()
+    assert found == [
+        ["t", "m", "full", 0], ["t", "m", "full", 1], ["t", "m", "vectors:all", 0],
+        ["u", "m", "full", 1],
+    ]  # fmt: skip
+    without = rows[rows["attention"] == "full"]
+    assert set(where_attention_matters(without, without)["k"]) == {1}
 
 
 # -- what is found of it ------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from icl_bench.metrics.bleu import Bleu
 from icl_bench.metrics.chrf import Chrf
 from icl_bench.metrics.exact_match import ExactMatch, normalised
+from icl_bench.metrics.exact_text import ExactText
 from icl_bench.metrics.f1 import F1, word_f1
 from icl_bench.metrics.numeric import Numeric, number
 from icl_bench.metrics.rouge import Rouge
@@ -105,6 +106,24 @@ def test_transformers_scores_of_squad_agree():
             assert ExactMatch().score([gold], [said])["exact_match"][0] == squad.compute_exact(
                 gold, said
             )
+
+
+def test_exact_text_differs_by_a_letters_case_or_a_blank():
+    found = ExactText().score(["a b", "a b", "a b", ""], ["a b", "A b", "a b ", ""])
+    assert found["exact_text"].tolist() == [1, 0, 0, 1]
+
+
+@pytest.mark.parametrize("metric", [ExactMatch(), ExactText(), F1(), Numeric(), Bleu(), Chrf()])
+def test_answers_that_do_not_pair_up_with_the_right_ones_are_refused(metric):
+    for gold, said in ((["1", "2"], ["1"]), (["1"], ["1", "2"])):
+        with pytest.raises(ValueError, match=r"argument 2 is (shorter|longer) than argument 1"):
+            metric.score(gold, said)
+
+
+@pytest.mark.parametrize("metric", [ExactMatch(), ExactText(), F1(), Numeric(), Bleu(), Chrf()])
+def test_scores_are_fractions_even_of_answers_that_are_right_or_wrong(metric):
+    (found,) = metric.score(["1", "12.5"], ["2", "12.5"]).values()
+    assert (found.tolist(), found.dtype) == ([0, pytest.approx(1)], float)
 
 
 def test_any_metric_takes_the_best_of_several_right_answers():

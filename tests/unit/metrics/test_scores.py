@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from icl_bench.errors import CellError
 from icl_bench.metrics import bertscore, scores
 from icl_bench.metrics.accuracy import Accuracy
 from icl_bench.metrics.bertscore import BertScore
@@ -86,6 +87,9 @@ def test_parts_of_a_folder_keep_the_metrics_of_the_whole():
 def test_columns_that_are_not_there_are_no_scores():
     rows = pd.DataFrame({"task": ["t", "t"], "rouge2": [0.5, 0.25]})
     assert scores.scored(rows)["score"].tolist() == [0.5, 0.25]
+    rows["task"] = pd.Categorical(rows["task"], ["t", "of another part"])
+    found = scores.scored(rows)
+    assert (found["metric"].tolist(), found["score"].tolist()) == (["rouge2"] * 2, [0.5, 0.25])
 
 
 def test_scores_have_names_columns_and_titles():
@@ -110,6 +114,7 @@ def test_scores_have_names_columns_and_titles():
     assert scores.numbers_of_many() == {
         "macro_f1": "macro-F1", "corpus_bleu": "corpus BLEU", "corpus_chrf": "corpus chrF"
     }  # fmt: skip
+    assert scores.corpus_numbers() == {"corpus_bleu": "corpus BLEU", "corpus_chrf": "corpus chrF"}
     assert [scores.title(name) for name in ("rougeL", "meteor")] == ["ROUGE-L", "meteor"]
 
 
@@ -124,6 +129,31 @@ def test_metrics_of_a_task_are_made_by_name():
     assert [type(m) for m in scores.metrics_of(["rouge", "accuracy"])] == [Rouge, Accuracy]
     with pytest.raises(KeyError):
         scores.metrics_of(["meteor"])
+
+
+def test_what_a_metric_returns_is_taken_where_it_is_a_share_of_1_for_each_answer():
+    found = scores.checked_scores("own", [1, "0.5", -1, 1.001], 4)
+    assert (found.tolist(), found.dtype) == ([1, 0.5, -1, 1.001], float)
+    shape = r"^metric own: 2 answers have scores of shape \((3,|2, 1|)\)$"
+    for values in ([0, 1, 0], [[0], [1]], 0.5):
+        with pytest.raises(CellError, match=shape):
+            scores.checked_scores("own", values, 2)
+    said = r"^metric own: scores are shares of 1 \(no percentages, no gaps\), and one is "
+    for values, one in (([0, 45.2, 99], "45.2"), ([NONE, 0, 0], "nan"), ([0, 1, -1.01], "-1.01")):
+        with pytest.raises(CellError, match=f"{said}{one}$"):
+            scores.checked_scores("own", values, 3)
+
+
+def test_right_answers_are_those_of_the_list_else_the_one():
+    lists: list[Any] = [
+        ["a", "b"], ("a",), np.array(["a", "b"], object), '["a", "é"]', None, NONE, [], "[]", "a",
+        "[" * 100_000, '["a", 1]', ["a", None], '{"a": "b"}', 7,
+    ]  # fmt: skip
+    expected = [["a", "b"], ["a"], ["a", "b"], ["a", "é"], *[["7"]] * 10]
+    rows = pd.DataFrame({"gold": [7] * len(lists), "golds": pd.Series(lists, dtype=object)})
+    assert [list(scores.golds_of(several, 7)) for several in lists] == expected
+    assert [list(of) for of in scores.all_golds(rows)] == expected
+    assert scores.all_golds(rows[["gold"]]) == [("7",)] * len(lists)
 
 
 def test_a_metric_without_scores_of_single_answers_gives_none():

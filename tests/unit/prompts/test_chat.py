@@ -15,6 +15,7 @@ from icl_bench.errors import UserError
 from icl_bench.prompts.chat import ChatForm, ChatSettings, read_settings
 from icl_bench.prompts.chat_template import ChatTemplate
 from icl_bench.prompts.encoding import PromptEncoder
+from icl_bench.prompts.rendering import PlainForm
 from icl_bench.tasks.spec import Template
 
 TASK = Template(input="query: {text}", output="intent: {label}")
@@ -92,12 +93,15 @@ def test_ids_are_those_of_the_library_for_every_k_and_query(tmp_path: Path, name
             assert len(messages) == (2 * k + 1 if style == "turns" else 1)
             assert prompts.ids(i) == model.theirs(messages, **arguments)
             assert prompts.text(i) == form.whole(ROWS[:k], query)
+            assert prompts.messages(i) == messages
     own = encoder.own_prompts([ROWS[1:], ROWS[:2]], QUERIES)
     mixed = encoder.mixed_prompts(ROWS[:1], [ROWS[1:3], ROWS[2:]], QUERIES)
     for i, (mine, behind) in enumerate(((ROWS[1:], ROWS[1:3]), (ROWS[:2], ROWS[2:]))):
-        assert own.ids(i) == model.theirs(form.messages(mine, QUERIES[i]), **arguments)
+        alone = form.messages(mine, QUERIES[i])
         both = form.messages([*ROWS[:1], *behind], QUERIES[i])
+        assert own.ids(i) == model.theirs(alone, **arguments)
         assert mixed.ids(i) == model.theirs(both, **arguments)
+        assert (own.messages(i), mixed.messages(i)) == (alone, both)
 
 
 def test_demonstrations_are_shared_where_the_template_treats_turns_alike(tmp_path: Path):
@@ -211,3 +215,33 @@ def test_only_the_special_token_itself_ends_an_answer(tmp_path: Path):
     assert held.read((*ids, end)) == 0
     assert not {model.tokenizer("<")["input_ids"][0]} & set(held.vocabulary.tolist())
     assert end in held.vocabulary
+
+
+def test_an_answer_that_a_line_break_ends_is_ended_by_no_special_token(tmp_path: Path):
+    model = Model(tmp_path, CHATML.replace("<|im_end|>", ""), qwen_tokenizer)
+    form = model.form(ChatSettings(style="turns"))
+    assert form.answer("order") == "order\n"
+    for written in (form, PlainForm(TASK)):
+        assert PromptEncoder(written, model.tokenizer).ending_token is None
+
+
+@pytest.mark.parametrize(
+    ("source", "rows"), [(NUMBERED, ROWS), (TRIMMED, [Row(" led by a blank", {"text": "x"})])]
+)
+def test_turns_that_a_template_changes_are_no_lesson(
+    tmp_path: Path, source: str, rows: Sequence[Row]
+):
+    model = Model(tmp_path, source, qwen_tokenizer)
+    encoder = PromptEncoder(model.form(ChatSettings(style="turns")), model.tokenizer)
+    with pytest.raises(UserError, match=r"^demonstrations to learn from must not depend on each"):
+        encoder.lesson(rows)
+
+
+def test_prompts_that_are_rendered_whole_tell_no_ends_and_pair_up(tmp_path: Path):
+    model = Model(tmp_path, NUMBERED, qwen_tokenizer)
+    encoder = PromptEncoder(model.form(ChatSettings(style="turns")), model.tokenizer)
+    found = encoder.own_prompts([ROWS[:2], ROWS[2:]], QUERIES, ends=True)
+    assert (found.ends, found.lead) == ((), 0)
+    for count in (1, 3):
+        with pytest.raises(ValueError, match=r"argument 2 is (longer|shorter) than argument 1"):
+            encoder.own_prompts([ROWS[:2]] * count, QUERIES)

@@ -14,16 +14,20 @@ from hypothesis import strategies as st
 from support.models import Row, gpt2_tokenizer, llama_tokenizer, qwen_tokenizer, tokenized
 
 from icl_bench.errors import UserError
+from icl_bench.models.attention_patterns import FULL, Pattern, Ranges
 from icl_bench.prompts.encoding import PromptEncoder, PromptSet, parts, shared_prefix
 from icl_bench.prompts.rendering import (
     PlainForm,
+    answer_line,
     answer_text,
     demonstration_text,
+    input_text,
     prompt_text,
     query_text,
 )
 from icl_bench.tasks.spec import Template
 from icl_bench.tasks.task_files import known_tasks, load_task
+from icl_bench.tasks.templates import JinjaTemplate
 
 FEW = settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -211,6 +215,24 @@ def test_a_tokenizer_that_does_not_tell_where_tokens_stand_is_refused_where_it_i
         PromptEncoder(PlainForm(template), slow).own_prompts([rows], rows[:1], ends=True)
 
 
+def test_where_every_join_holds_no_tokenizer_has_to_tell_where_demonstrations_end():
+    known = gpt2_tokenizer()
+
+    class Slow:
+        bos_token_id = known.bos_token_id
+
+        def __call__(self, *args: Any, **options: Any) -> Any:
+            return known(*args, **options)
+
+    template = TEMPLATES["banking77"]
+    rows = rows_of(template, ORDINARY)
+    slow: Any = Slow()
+    found = PromptEncoder(PlainForm(template), slow).shared_prompts(rows, [2], rows)[2]
+    encoder = PromptEncoder(PlainForm(template), known)
+    first, second = encoder.demonstrations(rows[:2])
+    assert found.ends == ((len(encoder.whole(first)), len(encoder.whole(first + second))),)
+
+
 @pytest.mark.parametrize("name", known_tasks())
 def test_lengths_of_demonstrations_add_up_to_the_prefix(tokenizer, name):
     template = TEMPLATES[name]
@@ -384,3 +406,88 @@ def test_an_answers_ids_continue_its_query(tokenizer, name):
         if whole[: len(prompt)] == prompt:
             assert prompt + ids == whole
         assert tokenizer.decode(prompt + ids) == text
+
+
+# -- what a prompt tells of itself --------------------------------------------------------------
+
+
+def test_plain_prompts_are_one_message_of_the_user_whatever_is_shown_of_demonstrations(tokenizer):
+    template = Template(input="query: {text}", output="intent: {label}", separator="\n==\n")
+    shown, query = rows_of(template, [("a", "x"), ("b", "y")]), Row("z", {"text": "c"})
+    expected = {
+        demonstration_text: "query: a\nintent: x\n==\nquery: b\nintent: y\n==\nquery: c\nintent:",
+        input_text: "query: a\n==\nquery: b\n==\nquery: c\nintent:",
+        answer_line: "intent: x\n==\nintent: y\n==\nquery: c\nintent:",
+    }
+    for piece, text in expected.items():
+        form = PlainForm(template, piece)
+        said = [{"role": "user", "content": text}]
+        assert form.whole(shown, query) == text
+        assert form.messages(shown, query) == said
+        prompts = PromptEncoder(form, tokenizer).shared_prompts(shown, [2], [shown[0], query])[2]
+        assert prompts.messages(1) == said
+
+
+def test_texts_that_are_read_as_vectors_stand_behind_a_prompt_of_its_own_tokens():
+    one = PromptSet((1, 2), ((3,), (4,)), "ab", ("c", "d"))
+    assert one.vectors_of(1) == ()
+    assert one.with_vectors([(), ()]) == one
+    alike = one.with_vectors([("x", "y")] * 2)
+    assert (alike.prefix, alike.vector_texts) == ((1, 2), (("x", "y"),))
+    assert alike.vectors_of(0) == alike.vectors_of(1) == ("x", "y")
+    assert alike.with_vectors([(), ()]) == one
+    own = one.with_vectors([("x",), ("y",)])
+    assert (own.prefix, own.suffixes) == ((), ((1, 2, 3), (1, 2, 4)))
+    assert (own.vectors_of(0), own.vectors_of(1), own.text(1)) == (("x",), ("y",), "abd")
+    behind = [b"\0" + hashlib.sha256(text).digest() for text in (b"x", b"y")]
+    ids = [b"".join(token.to_bytes(4, "little") for token in own.ids(i)) for i in range(2)]
+    assert own.hashes() == [
+        hashlib.sha256(ids[i] + behind[i]).hexdigest()[:16] for i in range(2)
+    ]  # fmt: skip
+    assert alike.hashes()[1] == hashlib.sha256(ids[1] + b"".join(behind)).hexdigest()[:16]
+
+
+class Nearest(Pattern):
+    """Each query reads its most similar demonstration."""
+
+    compares = "bm25"
+
+    def read(self, ends: Sequence[int], similar: np.ndarray) -> Ranges | None:
+        best = int(similar.argmax())
+        return (([1, *ends][best], ends[best]),)
+
+
+def test_each_query_reads_what_its_pattern_makes_of_its_own_ends_and_similarities():
+    similar = np.array([[0.1, 0.9], [0.8, 0.2]])
+    own = PromptSet((), ((1,), (2,)), ends=((3, 5), (4, 7)), similar=similar)
+    assert own.read_by(Nearest()) == (((3, 5),), ((1, 4),))
+    shared = PromptSet((), ((1,), (2,)), ends=((3, 5),), similar=similar)
+    assert shared.read_by(Nearest()) == (((3, 5),), ((1, 3),))
+    assert own.read_by(FULL) == ()
+    assert PromptSet((), ((1,),), ends=((3, 5),)).read_by(Nearest()) == ()
+
+
+@pytest.mark.parametrize("start", ["", "Answer with one word.\n\n"])
+@pytest.mark.parametrize("separator", ["\n", "\n==\n "])
+@pytest.mark.parametrize("make", [gpt2_tokenizer, qwen_tokenizer])
+def test_a_lesson_tells_where_answers_begin_and_end_in_tokens(
+    make: Any, separator: str, start: str
+):
+    tokenizer = make()
+    template = JinjaTemplate(
+        engine="jinja", input="{{x}}", output="y", start=start, separator=separator
+    )
+    rows = [Row(answer, {"input": f"is it {text}\nintent:"}) for text, answer in ORDINARY]
+    encoder = PromptEncoder(PlainForm(template), tokenizer)
+    ids, ends, answers = encoder.lesson(rows)
+    text, begins, stops = start, [], []
+    for one in rows:
+        begins.append(len(text) + len(query_text(template, one)))
+        text += demonstration_text(template, one) + separator
+        stops.append(len(text))
+    assert ids == bos_of(tokenizer) + tokenized(tokenizer, text)
+    offsets = tokenizer(text, return_offsets_mapping=True, add_special_tokens=False)
+    spans, lead = offsets["offset_mapping"], len(bos_of(tokenizer))
+    first = [lead + next(n for n, (a, b) in enumerate(spans) if a <= at < b) for at in begins]
+    last = [lead + sum(a < at for a, _ in spans) for at in stops]
+    assert (ends, answers) == (tuple(last), list(zip(first, last, strict=True)))

@@ -54,6 +54,14 @@ def test_a_cells_file_is_called_after_its_axes():
     )
 
 
+def test_a_long_name_of_a_folder_is_its_beginning_and_a_hash_of_all_of_it():
+    longest, longer = "t" * 200, "m" * 200 + "/"
+    update = {"task": longest, "model": f"{longer}x"}
+    task, model, _ = Identity(SPEC.model_copy(update=update), FACTS).name.split("/")
+    assert task == longest
+    assert model == "m" * 200 + "-" + sha(f'1\n"{longer}x"')[:12]
+
+
 @pytest.mark.parametrize(
     ("text", "name"),
     [("a/b", "a-b"), ("..", "-"), ("-x.", "x"), ("A_1.5", "A_1.5"), ("é ü", "-"), ("a  b", "a-b"),

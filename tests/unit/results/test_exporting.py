@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import gzip
+import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 from support.disks import files_no_larger_than
 from support.fakes import FakeBackend, plan, runner
 
 from icl_bench import read_results
 from icl_bench.errors import UserError
-from icl_bench.results.exporting import FIRST, export_results
+from icl_bench.results.exporting import FIRST, export_results, origins
+from icl_bench.results.importing import import_predictions
+from icl_bench.results.reading import EXPORT_META, finished_cells
 
 
 @pytest.fixture
@@ -89,3 +94,57 @@ def test_the_same_results_make_the_same_bytes(results: Path, tmp_path: Path, nam
     time.sleep(1.1 if name.endswith("gz") else 0)  # gzip notes the second
     export_results(results, tmp_path / "again" / name)
     assert (tmp_path / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+
+
+# -- what an export says of itself --------------------------------------------------------------
+
+
+def test_each_variant_says_its_facts_and_every_set_of_versions_once():
+    cells: list[dict[str, Any]] = [
+        {"variant": "a", "facts": {"seed": 0}, "about": {"torch": "1"}},
+        {"variant": "b", "facts": {"seed": 1}, "about": None},
+        {"variant": "a", "facts": {"seed": 0}, "about": {"torch": "2"}},
+        {"variant": "a", "facts": {"seed": 0}, "about": {"torch": "1"}},
+        {"variant": "b", "facts": {"seed": 1}},
+    ]
+    assert origins(cells) == {
+        "a": {"facts": {"seed": 0}, "about": [{"torch": "1"}, {"torch": "2"}]},
+        "b": {"facts": {"seed": 1}, "about": [{}]},
+    }
+
+
+def test_a_parquet_export_says_what_decided_its_cells_in_their_own_letters(tmp_path: Path):
+    template = {"input": "demande: {text}", "output": "thème: {label}"}
+    made = plan(tmp_path / "task", "2", template=template)
+    runner(made, tmp_path / "results", FakeBackend()).run()
+    export_results(tmp_path / "results", tmp_path / "all.parquet")
+    said = (pq.read_schema(tmp_path / "all.parquet").metadata[EXPORT_META]).decode()
+    cells = [meta for _, meta in finished_cells(tmp_path / "results")]
+    expected = {cells[0]["variant"]: {"facts": cells[0]["facts"], "about": [cells[0]["about"]]}}
+    assert said == json.dumps(expected, sort_keys=True, ensure_ascii=False)
+    assert "thème" in said
+
+
+def test_a_damaged_cell_is_named_once_and_is_not_in_the_export(results: Path, tmp_path: Path):
+    damaged = min(results.rglob("*.parquet"))
+    damaged.write_bytes(damaged.read_bytes()[:50])
+    with pytest.warns(UserWarning, match=rf"{damaged.name}: cannot be read .*left out") as said:
+        assert export_results(results, tmp_path / "all.parquet") == 3 * 6
+    assert len(said) == 1
+
+
+def test_lists_stand_in_csv_as_json_in_their_own_letters(tmp_path: Path):
+    ids = [["é", "7"], [], None]
+    theirs = pd.DataFrame(
+        {"task": "wines", "model": "tiny", "select": "bm25", "order": "pool", "k": 1, "draw": 0,
+         "test_id": ["a", "b", "c"], "gold": "red", "prediction": "red", "demonstration_ids": ids}
+    )  # fmt: skip
+    theirs.to_parquet(tmp_path / "theirs.parquet")
+    import_predictions(tmp_path / "theirs.parquet", tmp_path / "results")
+    for name in ("all.csv", "all.csv.gz"):
+        export_results(tmp_path / "results", tmp_path / name)
+    packed = (tmp_path / "all.csv.gz").read_bytes()
+    assert packed[4:8] == bytes(4)  # no second in which it was made
+    assert gzip.decompress(packed) == (tmp_path / "all.csv").read_bytes()
+    found = pd.read_csv(tmp_path / "all.csv", keep_default_na=False)
+    assert found["demonstration_ids"].tolist() == ['["é", "7"]', "[]", ""]

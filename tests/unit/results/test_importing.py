@@ -224,6 +224,12 @@ def test_true_and_false_may_be_spelled_in_several_ways(
 
 
 @pytest.mark.parametrize("name", FORMATS[:2])
+def test_nan_beside_true_and_false_is_a_missing_one(tmp_path: Path, name: str):
+    found = imported(tmp_path, made_up(valid=["NaN", "0", "nan", "1"] * 3), name)
+    assert found["valid"].tolist() == [None, False, None, True] * 3
+
+
+@pytest.mark.parametrize("name", FORMATS[:2])
 def test_a_column_without_a_value_is_as_good_as_none(tmp_path: Path, name: str):
     empty = ("correct", "valid", "attention", "variant", "cell", "prompt_tokens", "rouge1")
     frame = made_up()
@@ -255,6 +261,30 @@ def test_free_text_is_not_compared_with_its_gold_text(tmp_path: Path):
     curve = summarise_folder(tmp_path / "results").curves
     assert curve["rouge1"].tolist() == [0.25, 0.25]
     assert curve["accuracy"].isna().all()
+
+
+@pytest.mark.parametrize("name", FORMATS[:2])
+def test_scores_of_any_known_metric_are_taken_and_say_that_an_answer_is_free_text(
+    tmp_path: Path, name: str
+):
+    given = {"f1": [1, 0.5, None] * 4, "exact_match": "0", "loudness": "0"}
+    empty = made_up(gold=["", "red", "red"] * 4, **given)
+    found = imported(tmp_path, empty, name)
+    assert found["f1"].tolist()[:2] == [1, 0.5]
+    assert found["f1"].isna().tolist() == [False, False, True] * 4
+    assert found["exact_match"].tolist() == [0.0] * 12
+    assert found["loudness"].tolist() == ["0"] * 12
+    assert found["gold"].tolist() == ["", "red", "red"] * 4
+    assert found["correct"].isna().all()
+
+
+def test_an_empty_right_answer_in_csv_is_one_where_a_metric_has_a_score_of_it(tmp_path: Path):
+    frame = made_up(gold="", f1=[0.5, None, 1] * 4)
+    file = write(frame, tmp_path / "mine.csv")
+    assert re.search("column gold: 4 values missing, the first in row 2", refusal(file))
+    for column in ("rouge1", "numeric"):  # metrics that cannot compare with nothing
+        file = write(made_up(gold="", **{column: 0.5}), tmp_path / "mine.csv")
+        assert re.search("column gold: 12 values missing", refusal(file))
 
 
 def test_the_variant_is_the_files_own_hash_so_that_imports_never_mix(tmp_path: Path):
@@ -397,6 +427,17 @@ def test_an_import_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(UserError, match=r"No space left on device; nothing was imported"):
         import_predictions(source, tmp_path / "results")
     assert not list((tmp_path / "results").rglob("*.parquet"))
+
+
+def test_a_table_that_cannot_be_stored_is_named_on_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(_: pa.Table) -> bytes:
+        raise pa.ArrowNotImplementedError("no such\ntype")
+
+    monkeypatch.setattr("icl_bench.results.importing.parquet_bytes", refuse)
+    with pytest.raises(UserError, match=r"^a\.csv: cannot be stored: no such type$"):
+        import_predictions(write(made_up(), tmp_path / "a.csv"), tmp_path / "results")
 
 
 def test_a_results_folder_that_cannot_be_written_is_refused(tmp_path: Path):
@@ -716,6 +757,9 @@ REFUSED_ANYWHERE: dict[str, tuple[pd.DataFrame, str]] = {
     "half valid": (made_up(valid=0.5), "column valid: '?0.5'? in row 1; expected true or false"),
     "tokens": (made_up(prompt_tokens=-3), "column prompt_tokens: '?-3'? in row 1; expected a whole number"),
     "ids": (made_up(demonstration_ids="1,2"), "column demonstration_ids: '1,2' in row 1; expected a JSON list"),
+    "numbers as ids": (made_up(demonstration_ids="[1, 2]"), r"column demonstration_ids: '\[1, 2\]' in row 1; expected a JSON list"),
+    "named ids": (made_up(demonstration_ids='{"1": "2"}'), "column demonstration_ids: '{\"1\": \"2\"}' in row 1; expected a JSON list"),
+    "a percentage of words": (made_up(f1=[0.5, 45.2] * 6), "column f1: '?45.2'? in row 2; expected a share of 1, no percentage"),
     "one cell for all": (made_up(cell="c"), "column cell: must name each cell by a hash of its own"),
     "cells for rows": (made_up(cell=list("abcdefghijkl")), "column cell: must name each cell"),
     "some cells": (made_up(cell=["c", None] * 6), "column cell: 6 values missing"),
@@ -752,6 +796,16 @@ def test_a_column_of_another_type_is_refused_by_its_type(tmp_path: Path, column:
     value, said = REFUSED_TYPES[column]
     frame = made_up(**{column: value})
     assert re.search(said, refusal(write(frame, tmp_path / "mine.parquet")))
+
+
+def test_a_further_column_that_could_not_be_read_again_is_refused_by_its_name(tmp_path: Path):
+    table = pa.Table.from_pandas(made_up(), preserve_index=False)
+    far = pa.array([2**30] * 12, pa.date32())  # days: the year 2,941,773
+    pq.write_table(table.append_column("far", far), tmp_path / "mine.parquet")
+    assert refusal(tmp_path / "mine.parquet") == (
+        f"{tmp_path}/mine.parquet: column far: holds values of type date32[day]; expected plainer "
+        "values, or no such column"
+    )
 
 
 HEADER = ",".join(NEEDED).encode()

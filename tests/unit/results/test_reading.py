@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.in_memory import MemoryStorage
 from support.predictions import cell, frame
 
 from icl_bench.errors import UserError
-from icl_bench.results.cells import CellSpec, Identity, Prediction
+from icl_bench.results.cells import AXES, CellSpec, Identity, Prediction, prediction_schema
 from icl_bench.results.exporting import export_results
 from icl_bench.results.importing import import_predictions
 from icl_bench.results.reading import (
@@ -26,6 +29,8 @@ from icl_bench.results.reading import (
     imported_hashes,
     no_results,
     read_results,
+    read_row,
+    read_rows,
     read_some,
     read_stored,
     read_whole,
@@ -41,8 +46,8 @@ FACTS = {"backend": "fake", "seed": 0}
 TASK = {"task": {"metrics": ["rouge", "accuracy"]}}
 
 
-def identity(**axes: Any) -> Identity:
-    return Identity(SPEC.model_copy(update=axes), FACTS)
+def identity(*, facts: Mapping[str, Any] = FACTS, **axes: Any) -> Identity:
+    return Identity(SPEC.model_copy(update=axes), facts)
 
 
 def finish(results: Path, ids: str = "ab", scores: Any = None, **axes: Any) -> str:
@@ -101,6 +106,33 @@ def test_a_cell_of_one_prediction_is_whole(tmp_path: Path):
     name = finish(tmp_path, "a")
     file = read_whole(storage_at(tmp_path), name, 1)
     assert (file.meta["cell"], file.meta["variant"]) == (identity().cell, identity().variant)
+    assert file.cells() == [
+        {**SPEC.model_dump(), "cell": identity().cell, "variant": identity().variant}
+    ]
+
+
+def test_the_predictions_of_a_file_are_read_all_or_one(tmp_path: Path):
+    path = tmp_path / (name := finish(tmp_path))
+    pq.write_table(pq.read_table(path).drop_columns(["margin"]), path)
+    rows = read_rows(tmp_path, name)
+    assert rows["test_id"].to_pylist() == ["a", "b"]
+    assert "margin" not in rows.column_names
+    (row,) = read_row(tmp_path, name, identity().cell, "b").to_pylist()
+    assert (row["test_id"], row["prompt_hash"], row["margin"]) == ("b", "h-b", None)
+    assert list(row) == prediction_schema().names
+    for cell_, test_id in ((identity().cell, "c"), ("0", "b")):
+        assert len(read_row(tmp_path, name, cell_, test_id)) == 0
+
+
+def test_results_are_those_of_the_present_folder_unless_another_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    finish(tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
+    pd.testing.assert_frame_equal(read_results(), read_results(tmp_path / "results"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"^results folder empty: no results yet; run something"):
+        read_results("empty")
 
 
 def test_what_is_damaged_is_said_to_who_asks_for_finished_cells(tmp_path: Path):
@@ -111,6 +143,47 @@ def test_what_is_damaged_is_said_to_who_asks_for_finished_cells(tmp_path: Path):
     assert [text.split(": ")[0] for text in said] == [str(path)]
     with pytest.warns(UserWarning, match=path.name):
         assert list(finished_cells(tmp_path)) == []
+    finish(tmp_path, k=9)
+    with pytest.warns(UserWarning, match=path.name):
+        assert len(read_stored(tmp_path).cells) == 1
+
+
+def test_far_away_files_are_fetched_side_by_side_and_come_in_the_same_order(tmp_path: Path):
+    names = [finish(tmp_path, k=k) for k in range(1, 13)]
+    bad = finish(tmp_path, k=13)
+    (tmp_path / bad).write_bytes(b"PAR1")
+    lock, reading = threading.Lock(), [0]
+    most = [0]
+
+    class Far(MemoryStorage):
+        readers = 2
+
+        def read(self, name: str) -> bytes:
+            with lock:
+                reading[0] += 1
+                most[0] = max(most[0], reading[0])
+            time.sleep(0.01)
+            with lock:
+                reading[0] -= 1
+            return super().read(name)
+
+    far = Far({name: (tmp_path / name).read_bytes() for name in [bad, *names]})
+    said: list[str] = []
+    columns = [*AXES, "test_id", "cell", "variant"]
+    found = list(result_files(far, said.append, columns))
+    assert [file.name for file in found] == names
+    assert [file.table["k"][0].as_py() for file in found] == [*range(1, 13)]
+    assert {tuple(sorted(file.table.column_names)) for file in found} == {tuple(sorted(columns))}
+    assert [text.split(": ")[0] for text in said] == [f"memory:{bad}"]
+    assert most == [2]
+
+
+def test_the_columns_that_are_asked_for_are_read_and_no_others(tmp_path: Path):
+    storage, name = storage_at(tmp_path), finish(tmp_path)
+    columns = ["gold", *AXES, "test_id", "cell", "variant"]
+    table = read_whole(storage, name, columns=columns).table
+    assert sorted(table.column_names) == sorted(columns)
+    assert table["gold"].to_pylist() == ["x", "x"]
 
 
 def test_a_mark_that_cannot_be_read_is_named(tmp_path: Path):
@@ -211,6 +284,7 @@ def test_an_import_is_found_by_a_cells_axes_and_the_beginning_of_its_hash(tmp_pa
     finish(results, task="t")
     bring(results, cell("ab", "ab", k=5), cell("ab", "ab", k=9), name="one")
     bring(results, cell("ab", "ab", k=7), name="two")
+    (results / "torn.parquet").write_bytes(b"PAR1")
     found = find_imported(results, {"k": 9, "task": "t"})
     assert found is not None
     assert found.startswith("imported/one-")
@@ -226,9 +300,9 @@ def test_an_import_is_found_by_a_cells_axes_and_the_beginning_of_its_hash(tmp_pa
 def test_imports_of_a_variant_are_known_by_the_hash_in_their_name(tmp_path: Path):
     results = tmp_path / "results"
     finish(results)
-    one = bring(results, cell("ab", "ab"), name="one")
+    one = bring(results, cell("ab", "ab"), name="my-own")
     (variant,) = pq.read_table(one)["variant"].unique().to_pylist()
-    assert imported_hashes(results)[variant] == {one.stem.removeprefix("one-")}
+    assert imported_hashes(results)[variant] == {one.stem.removeprefix("my-own-")}
     for torn in ("a", "z"):
         (results / "imported" / f"{torn}-0.parquet").write_bytes(b"PAR1")
     assert set(imported_hashes(results)) == {variant}
@@ -284,6 +358,32 @@ def test_a_column_that_no_file_has_is_of_its_type_all_the_same(tmp_path: Path):
     assert (types["margin"], types["queries"]) == ("float64", "category")
 
 
+def test_each_of_many_further_columns_gets_a_type_of_its_own(tmp_path: Path):
+    alike = [f"alike{n}" for n in range(8)]
+    for k, value in enumerate((1, "x")):
+        path = tmp_path / finish(tmp_path, k=k)
+        table = pq.read_table(path)
+        for name in (*alike, "one", "other"):
+            column = [0, None] if name in alike else [value, None]
+            table = table.append_column(name, pa.array(column))
+        pq.write_table(table, path)
+    found = read_results(tmp_path)
+    assert {name: found[name].dropna().tolist() for name in alike} == {n: [0, 0] for n in alike}
+    for name in ("one", "other"):
+        assert found[name].dropna().tolist() == ["1", "x"]
+
+
+def test_texts_that_are_numbers_of_a_dictionary_stay_so(tmp_path: Path):
+    name = finish(tmp_path)
+    table = pq.read_table(tmp_path / name)
+    place = table.schema.get_field_index("test_id")
+    coded = table.set_column(place, "test_id", table["test_id"].dictionary_encode())
+    pq.write_table(coded, tmp_path / name)
+    found = read_whole(storage_at(tmp_path), name).table["test_id"]
+    assert pa.types.is_dictionary(found.type)
+    assert found.to_pylist() == ["a", "b"]
+
+
 def test_nothing_has_the_columns_of_a_result(tmp_path: Path):
     finish(tmp_path)
     assert no_results().empty
@@ -304,6 +404,17 @@ def test_a_folder_is_read_with_what_its_files_say_and_what_failed(tmp_path: Path
     assert len(stored.predictions) == 2
 
 
+def test_choices_of_a_rows_own_that_are_written_out_are_marked_where_there_are_any(tmp_path: Path):
+    finish(tmp_path, k=1)
+    finish(tmp_path, k=2, facts={**FACTS, "choices": "letters"})
+    assert "own_choices" not in read_stored(tmp_path).predictions
+    finish(tmp_path, k=3, facts={**FACTS, "choices": "texts"})
+    found = read_stored(tmp_path).predictions
+    assert found.groupby("k")["own_choices"].unique().map(list).to_dict() == {
+        1: [False], 2: [False], 3: [True],
+    }  # fmt: skip
+
+
 def test_a_mark_counts_until_its_cell_is_finished_and_marks_are_in_order(tmp_path: Path):
     for k in (9, 5, 7):
         fail(tmp_path, k=k)
@@ -313,6 +424,14 @@ def test_a_mark_counts_until_its_cell_is_finished_and_marks_are_in_order(tmp_pat
     finish(tmp_path, k=7)
     mark.write_bytes(kept)
     assert [found["spec"]["k"] for found in failed_cells(tmp_path)] == [5, 9]
+
+
+def test_folders_are_read_by_their_names_whatever_stands_behind_these(tmp_path: Path):
+    for task in ("a-b", "a"):  # "a-b/" sorts before "a/"
+        fail(tmp_path, task=task)
+        finish(tmp_path, task=task, k=9)
+    assert [mark["spec"]["task"] for mark in failed_cells(tmp_path)] == ["a", "a-b"]
+    assert [meta["spec"]["task"] for _, meta in finished_cells(tmp_path)] == ["a", "a-b"]
 
 
 def test_a_part_of_a_folder_has_the_values_that_are_asked_for_alone(tmp_path: Path):

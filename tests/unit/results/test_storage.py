@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 import string
+import time
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,7 +32,7 @@ from icl_bench.results.reading import (
     read_rows,
     read_stored,
 )
-from icl_bench.results.storage import LocalStorage, Place, Storage, storage_at
+from icl_bench.results.storage import LocalStorage, Place, Storage, folder_of, storage_at
 from icl_bench.results.store import Store
 from icl_bench.sweep.runner import Runner
 
@@ -145,6 +148,109 @@ def test_a_place_is_a_folder_or_a_storage_itself(tmp_path: Path):
         assert isinstance(journals_at(place), LocalJournals)
     with pytest.raises(TypeError, match="memory:: say where its journals are kept"):
         Store(memory)
+
+
+@pytest.mark.parametrize(
+    ("place", "folder"),
+    [("file:///a/b%20c", "/a/b c"), ("file://localhost/a", "/a"), ("a:b/c", "a:b/c"), ("C://x", "C:/x")],
+)  # fmt: skip
+def test_what_begins_like_no_address_is_a_folders_name(place: str, folder: str):
+    assert folder_of(place) == folder_of(Path(folder)) == Path(folder)
+    assert folder_of(MemoryStorage()) is None
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("file://host/a", "--results file://host/a: expected file:///a/folder"),
+        ("file://", "--results file://: expected file:///a/folder"),
+        ("file://localhost", "--results file://localhost: expected file:///a/folder"),
+        ("ftp://x/y", "--results ftp://x/y: not a kind of storage; known: "),
+    ],
+)
+def test_an_address_of_no_folder_and_no_known_storage_is_refused(place: str, said: str):
+    with pytest.raises(UserError) as refused:
+        storage_at(place)
+    assert str(refused.value).startswith(said)
+
+
+def test_a_folder_is_made_with_those_above_it_and_trying_it_leaves_nothing(tmp_path: Path):
+    local = LocalStorage(tmp_path / "a" / "b")
+    local.prepare()
+    local.prepare()
+    assert local.exists()
+    assert list(local.root.iterdir()) == []
+    with pytest.raises(UserError) as refused:
+        LocalStorage(Path("/proc")).prepare()  # it is there, but takes no file
+    said = r"results folder /proc: cannot be written \(.*\); give another with --results"
+    assert re.fullmatch(said, str(refused.value))
+
+
+def test_a_named_pipe_is_never_waited_for(tmp_path: Path):
+    (tmp_path / "file").write_bytes(b"1")
+    assert LocalStorage(tmp_path).read("file") == b"1"
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match=r"^pipe is not a regular file$"):
+        LocalStorage(tmp_path).read("pipe")
+    with pytest.raises(FileNotFoundError):
+        LocalStorage(tmp_path).read("none")
+
+
+def test_a_storage_may_keep_journals_of_its_own():
+    kept = MemoryJournals()
+
+    class Keeping(MemoryStorage):
+        def journals(self) -> MemoryJournals:
+            return kept
+
+    storage = Keeping()
+    assert journals_at(storage) is kept
+    assert Store(storage).journals is kept
+    assert Store(storage, other := MemoryJournals()).journals is other
+
+
+# -- journals -----------------------------------------------------------------------------------
+
+
+def test_a_cell_is_taken_once_by_the_hash_that_ends_its_name_and_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("it waits"))
+    journals, others = LocalJournals(tmp_path / "new"), LocalJournals(tmp_path / "new")
+    give_back = journals.take("task/model/random-k1-abc")
+    assert give_back is not None
+    assert others.take("task/model/random-k1-abc") is None
+    assert [path.name for path in (tmp_path / "new" / ".locks").iterdir()] == ["abc.lock"]
+    other = others.take("task/model/random-k1-def")
+    assert other is not None
+    other()
+    assert not journals.others_at_work()  # a cell without a journal
+    journals.open("task/model/random-k1-abc").close()
+    journals.open("task/model/random-k1-def").close()
+    assert others.others_at_work()
+    give_back()
+    assert not others.others_at_work()
+    again = others.take("task/model/random-k1-abc")
+    assert again is not None
+    again()
+
+
+def test_a_journal_grows_behind_its_cut_and_is_there_again_until_it_is_deleted(tmp_path: Path):
+    journals = LocalJournals(tmp_path)
+    journal = journals.open("a/b/c")
+    assert journal.read() == b""
+    journal.append(b"one\ntwo\n")
+    assert (tmp_path / "a/b/c.journal.jsonl").read_bytes() == b"one\ntwo\n"  # before it is closed
+    journal.cut(4)
+    journal.append(b"three\n")
+    assert journal.read() == b"one\nthree\n"
+    journal.close()
+    again = journals.open("a/b/c")
+    assert again.read() == b"one\nthree\n"
+    again.close()
+    journals.delete("a/b/c")
+    journals.delete("a/b/c")
+    assert list((tmp_path / "a" / "b").iterdir()) == []
 
 
 # -- one storage is as another ------------------------------------------------------------------

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -106,6 +107,22 @@ def test_a_journal_is_read_back_whole(store: Store, identity: Identity):
         assert cell.seconds == 1.75
 
 
+def test_a_line_of_a_journal_has_its_own_letters_and_its_part_of_the_time(
+    store: Store, identity: Identity
+):
+    with opened(store, identity) as cell:
+        cell.append(predictions("a", "b", "c"), 2.0)
+        cell.append(predictions("d"))
+        assert cell.seconds == pytest.approx(2)
+    lines = path_of(store, identity, JOURNAL).read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["seconds"] for line in lines] == [0.666667] * 3 + [0]
+    assert lines[0] == (
+        '{"test_id": "a", "gold": "gold é", "prediction": "said a", "correct": true, "valid": true, '
+        '"prompt_tokens": 20, "cached_tokens": 15, "answer_tokens": 2, "prompt_hash": "h-a", '
+        '"seconds": 0.666667}'
+    )
+
+
 def test_predictions_of_other_prompts_are_dropped_with_their_seconds_and_it_is_said(
     store: Store, identity: Identity
 ):
@@ -114,15 +131,17 @@ def test_predictions_of_other_prompts_are_dropped_with_their_seconds_and_it_is_s
         cell.append(predictions("c"), 0.25)
     changed = [replace(one, prompt_hash="new") for one in predictions("b", "c")]
     present = {"a": "h-a", "b": "new", "c": "new", "d": "h-d"}
-    said = "2 predictions of an interrupted run had other prompts .*computed again"
+    why = "(another library or machine chose other demonstrations?); computed again"
+    where = f"{path_of(store, identity)}: "
+    said = f"{where}2 predictions of an interrupted run had other prompts {why}"
     with opened(store, identity) as cell:
-        with pytest.warns(UserWarning, match=said):
+        with pytest.warns(UserWarning, match=f"^{re.escape(said)}$"):
             cell.keep(present)
         assert (list(cell.done), cell.seconds) == (["a"], 0.5)
         cell.append(changed[:1], 2.0)
-    said = "1 prediction of an interrupted run had another prompt .*computed again"
+    said = f"{where}1 prediction of an interrupted run had another prompt {why}"
     with opened(store, identity) as cell:
-        with pytest.warns(UserWarning, match=said):
+        with pytest.warns(UserWarning, match=f"^{re.escape(said)}$"):
             cell.keep(present)
         assert ([*cell.done.values()], cell.seconds) == ([*predictions("a"), changed[0]], 2.5)
         cell.keep(present)  # says nothing
@@ -165,6 +184,20 @@ def test_a_half_written_pack_keeps_its_whole_lines(store: Store, identity: Ident
         assert list(cell.done) == ["a", "b"]
 
 
+def test_a_journal_that_says_no_seconds_is_read_back_whole(store: Store, identity: Identity):
+    with opened(store, identity) as cell:
+        cell.append(predictions("a", "b"), 1.0)
+    journal = path_of(store, identity, JOURNAL)
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    journal.write_text("".join(json.dumps(line | {"seconds": 0.25}) + "\n" for line in lines[:1]))
+    lines[1].pop("seconds")
+    with journal.open("a") as stream:
+        stream.write(json.dumps(lines[1]) + "\n")
+    with opened(store, identity) as cell:
+        assert list(cell.done.values()) == predictions("a", "b")
+        assert cell.seconds == 0.25
+
+
 # -- a finished file ----------------------------------------------------------------------------
 
 
@@ -183,6 +216,46 @@ def test_a_finished_cell_is_one_file_in_the_order_of_the_test_rows(
     assert meta["spec"] == SPEC.model_dump()
     assert meta["demonstration_ids"] == ["x"]
     assert (meta["seconds"], meta["cell"]) == (1.5, identity.cell)
+
+
+def test_a_file_says_in_every_row_and_once_what_decided_its_cell(store: Store):
+    own = {"backend": "fake", "label_space": "3/0", "queries": "copied", "teaching": "vectors"}
+    plain, other = Identity(SPEC, {"backend": "fake"}), Identity(SPEC, own)
+    for identity in (plain, other):
+        schema = pq.read_schema(finish(store, identity))
+        assert json.loads(schema.metadata[CELL_META]) == {
+            "spec": SPEC.model_dump(), "facts": identity.facts, "protocol": 1, "seconds": 1.5,
+            "demonstration_ids": ["x"], "prefix_tokens": 15,
+        }  # fmt: skip
+        table = read_rows(store.storage, f"{identity.name}{FINISHED}")
+        for name in ("backend", "label_space", "queries", "teaching"):
+            assert table[name].to_pylist() == [identity.facts.get(name)] * 4
+        for name, value in {**SPEC.model_dump(), "cell": identity.cell}.items():
+            assert table[name].to_pylist() == [value] * 4
+        assert table["variant"].to_pylist() == [identity.variant] * 4
+
+
+def test_columns_of_free_answers_and_of_read_blocks_follow_where_any_row_has_them(
+    store: Store, identity: Identity
+):
+    rows = predictions(*ROWS)
+    rows[1] = replace(rows[1], truncated=False, golds=("x", "é"), read_blocks=(0, 2))
+    rows[2] = replace(rows[2], text="so it is x")
+    with opened(store, identity) as cell:
+        cell.append(rows)
+        name = cell.finish(ROWS, {}, {"chrf": [0.5] * 4})
+    table = read_rows(store.storage, name)
+    further = ["truncated", "text", "golds", "read_blocks", "chrf"]
+    assert table.column_names == [*prediction_schema().names, *further]
+    assert table.select(further).to_pydict() == {
+        "truncated": [None, False, None, None],
+        "text": [None, None, "so it is x", None],
+        "golds": [None, ["x", "é"], None, None],
+        "read_blocks": [None, [0, 2], None, None],
+        "chrf": [0.5] * 4,
+    }
+    plain = pq.read_schema(finish(store, Identity(SPEC, {"backend": "f"})))
+    assert plain.names == prediction_schema().names
 
 
 def test_a_finished_file_appears_whole_or_not_at_all(
@@ -229,7 +302,10 @@ def test_a_file_cut_short_is_named_and_set_aside_and_the_cell_is_run_again(
     path = finish(store, identity)
     path.write_bytes(path.read_bytes()[:kept])
     with (
-        pytest.warns(UserWarning, match=rf"{path.name}.*cannot be read.*damaged.*run again"),
+        pytest.warns(
+            UserWarning,
+            match=rf"^{path}: cannot be read.*; set aside as {path.name}\.damaged, the cell is run again$",
+        ),
         opened(store, identity) as cell,
     ):
         assert cell.done == {}
@@ -427,6 +503,17 @@ def test_a_failed_cell_is_marked_with_its_reason_until_it_is_finished(
     assert not path_of(store, identity, FAILED).exists()
 
 
+def test_a_mark_is_json_in_its_own_letters(store: Store, identity: Identity):
+    store.mark_failed(identity, "pas de mémoire")
+    text = path_of(store, identity, FAILED).read_text(encoding="utf-8")
+    assert text.endswith("\n}\n")
+    assert '"reason": "pas de mémoire"' in text
+    assert json.loads(text) == {
+        "spec": SPEC.model_dump(), "reason": "pas de mémoire", "cell": identity.cell,
+        "variant": identity.variant,
+    }  # fmt: skip
+
+
 def test_a_mark_beside_a_finished_file_does_not_count(store: Store, identity: Identity):
     with opened(store, identity) as cell:
         cell.fail("out of memory")
@@ -502,6 +589,52 @@ def test_no_space_left_is_said_in_the_systems_words(
         monkeypatch.setattr(os, "fsync", full)
         with pytest.raises(UserError, match="No space left on device"):
             cell.append(predictions("a"))
+
+
+AGAIN = "what was journalled is kept, run the same command again once there is space"
+LONG = (
+    "a name of task, model or selection is longer than its file system takes; give the task or the "
+    "model's folder a shorter one"
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.ENOSPC, "No space left"), f"No space left; {AGAIN}"),
+        (OSError("the line is down"), f"the line is down; {AGAIN}"),
+        (OSError(errno.ENAMETOOLONG, "File name too long"), LONG),
+    ],
+)
+def test_whatever_a_storage_cannot_do_is_said_of_the_results_folder(
+    identity: Identity, error: OSError, said: str
+):
+    class Broken(MemoryStorage):
+        def has(self, name: str) -> bool:
+            raise error
+
+        def put(self, name: str, content: bytes) -> None:
+            raise error
+
+    class Locked(MemoryJournals):
+        def take(self, cell: str) -> Any:
+            raise error
+
+    def claimed(store: Store) -> None:
+        with store.claim(identity, len(ROWS)):
+            pytest.fail("the cell cannot be taken")
+
+    journals = MemoryJournals()
+    broken, locked = Store(Broken(), journals), Store(MemoryStorage(), Locked())
+    acts: tuple[Callable[[], Any], ...] = (
+        lambda: broken.has(identity), lambda: broken.mark_failed(identity, "no memory"),
+        lambda: claimed(broken), lambda: claimed(locked),
+    )  # fmt: skip
+    for act in acts:
+        with pytest.raises(UserError) as refused:
+            act()
+        assert str(refused.value) == f"results folder memory:: {said}"
+    assert not journals.taken
 
 
 # -- identities ---------------------------------------------------------------------------------

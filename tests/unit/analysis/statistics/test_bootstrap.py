@@ -8,7 +8,7 @@ from scipy.special import expit
 from scipy.stats import norm
 from support.predictions import answers
 
-from icl_bench.analysis.statistics.bootstrap import means, resample
+from icl_bench.analysis.statistics.bootstrap import Counts, means, resample
 
 TRIALS, RESAMPLES, TEST = 1000, 500, 250
 # accuracy of the median example in the median draw, spread by draw and by test example (log-odds)
@@ -84,6 +84,15 @@ def test_the_mean_of_resamples_is_the_samples():
     scores = rng.random((4, 5, 60))
     again = means(scores, resample(rng, 20_000, 5, 60))
     assert again.mean(axis=-1) == pytest.approx(scores.mean(axis=(1, 2)), abs=2e-3)
+
+
+def test_one_draws_deviations_are_those_of_test_examples_times_the_root_of_n_over_n_minus_1():
+    scores = np.array([[[0.0, 0.0, 1.0]], [[1.0, 1.0, 1.0]]])
+    tests = np.array([[1.0, 1, 1], [3, 0, 0], [0, 1, 2]])
+    found = means(scores, Counts(np.ones((3, 1)), tests))
+    expected = [1 / 3, 1 / 3 - 1 / 3 * 1.5**0.5, 1 / 3 + 1 / 3 * 1.5**0.5]
+    assert found[0] == pytest.approx(expected)
+    assert found[1].tolist() == [1, 1, 1]
 
 
 def limits(scores: np.ndarray, seed: int) -> list[float]:

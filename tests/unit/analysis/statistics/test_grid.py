@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from support.predictions import cell, frame, scored
 
-from icl_bench.analysis.statistics.grid import complete, grids
+from icl_bench.analysis.statistics.grid import common_rows, complete, grids
 
 
 def shuffled(rows, seed=0):
@@ -37,6 +37,68 @@ def test_a_missing_prediction_has_no_position():
     assert grid.rows.tolist() == [[0, 1, 2, 3], [-1, 4, 5, 6]]
     assert grid.predictions == 7
     assert grid.whole().rows.tolist() == [[1, 2, 3], [4, 5, 6]]
+
+
+def test_only_kept_rows_are_left_and_draws_and_tests_that_have_one():
+    rows = frame(cell("aabb", draw=0), cell("aabb", draw=1), cell("aabb", draw=2).iloc[1:])
+    _, (grid,) = grids(rows, ["k"])
+    kept = np.ones(len(rows), dtype=bool)
+    kept[[1, 3, 7, *range(8, 11)]] = False  # two of the first draw, the last of the second
+    for part in (grid.of_rows(kept), grid.joined(kept)):
+        assert part.draws.tolist() == [0, 1]
+        assert part.tests.tolist() == [0, 1, 2]
+        assert part.rows.tolist() == [[0, -1, 2], [4, 5, 6]]
+    assert grid.of_rows().rows.tolist() == grid.rows.tolist()
+    assert grid.joined(np.ones(len(rows), dtype=bool)).rows.tolist() == grid.rows.tolist()
+
+
+def test_draws_that_hang_together_are_those_with_the_most_predictions():
+    long = cell("a" * 8, "a" * 8)
+    rows = frame(long.iloc[:2], long.iloc[3:6].assign(draw=1), long.iloc[1:3].assign(draw=2))
+    _, (grid,) = grids(rows, ["k"])
+    part = grid.joined()  # four in two draws, three in one
+    assert (part.draws.tolist(), part.tests.tolist()) == ([0, 2], [0, 1, 2])
+    assert part.rows.tolist() == [[0, 1, -1], [-1, 5, 6]]
+    more = frame(rows, long.iloc[6:].assign(draw=1))
+    _, (grid,) = grids(more, ["k"])
+    part = grid.joined()
+    assert (part.draws.tolist(), part.tests.tolist()) == ([1], [3, 4, 5, 6, 7])
+    assert part.rows.tolist() == [[2, 3, 4, 7, 8]]
+    bridged = frame(rows, long.iloc[2:4].assign(draw=3))
+    _, (grid,) = grids(bridged, ["k"])
+    assert grid.joined().draws.tolist() == [0, 1, 2, 3]
+
+
+def test_common_rows_are_those_that_all_points_have():
+    rows = frame(
+        cell("aabb", k=1), cell("aabb", k=1, draw=2), cell("aabb", k=1, draw=3),
+        cell("aabb", k=5, draw=2).iloc[1:], cell("aabb", k=5, draw=3).iloc[:3],
+        cell("aabb", k=5, draw=7),
+    )  # fmt: skip
+    _, points = grids(rows, ["k"])
+    draws, tests, found = common_rows(points)
+    assert draws.tolist() == [2, 3]
+    assert tests.tolist() == [0, 1, 2, 3]
+    assert found.tolist() == [
+        [[-1, 5, 6, 7], [8, 9, 10, -1]], [[-1, 12, 13, 14], [15, 16, 17, -1]]
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("common", "there"), [(2, True), (1, False)])
+def test_points_have_something_in_common_from_two_test_examples_on(common: int, there: bool):
+    rows = frame(cell("aabb", k=1), cell("aabb", k=1, draw=1).iloc[:2],
+                 cell("aabb", k=5).iloc[4 - common :])  # fmt: skip
+    _, points = grids(rows, ["k"])
+    found = common_rows(points)
+    assert (found is not None) is there
+    if found:
+        assert [part.tolist() for part in found] == [[0], [2, 3], [[[2, 3]], [[6, 7]]]]
+
+
+def test_a_combination_may_have_a_single_row():
+    keys, found = grids(frame(cell("aabb", k=5), cell("a", "a", k=1)), ["k"])
+    assert keys["k"].tolist() == [1, 5]
+    assert [grid.rows.tolist() for grid in found] == [[[4]], [[0, 1, 2, 3]]]
 
 
 def test_two_predictions_of_one_test_example_in_one_draw_are_refused():

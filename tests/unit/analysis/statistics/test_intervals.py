@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.special import expit
-from scipy.stats import binomtest, norm
+from scipy.stats import binomtest, norm, t
 
-from icl_bench.analysis.statistics.intervals import mean_interval, variance_of_mean
+from icl_bench.analysis.statistics.gaps import Layout
+from icl_bench.analysis.statistics.intervals import joined, mean_interval, variance_of_mean
 
 TRIALS = 1500
 
@@ -124,6 +125,38 @@ def test_draws_that_differ_widen_the_limits():
     assert alike.mean() == differing.mean()
     narrow, wide = mean_interval(alike), mean_interval(differing)
     assert wide.high - wide.low > 1.5 * (narrow.high - narrow.low)
+
+
+def test_two_parts_of_a_variance_have_quantiles_of_their_own_joined_in_quadrature():
+    variance, quantile = joined((0.01, 0.02), (2, 99), 0.975)
+    assert variance == pytest.approx(0.03)
+    of_draws, of_test = t.ppf(0.975, 2), t.ppf(0.975, 99)
+    assert quantile == pytest.approx(((of_draws**2 + 2 * of_test**2) / 3) ** 0.5)
+
+
+def test_limits_of_draws_that_differ_are_wilsons_for_the_effective_number_of_examples():
+    scores = np.array([[1, 1, 1, 0, 1, 1], [0, 1, 0, 0, 1, 0]], dtype=float)
+    mean, low, high = mean_interval(scores, 0.9)
+    assert mean == 7 / 12
+    # sums of squares: draws 3/4, test examples 17/12, all 35/12, so that 3/4 are left
+    of_draws, residual, of_test = 3 / 4, 3 / 4 / 5, 17 / 12 / 5
+    parts = of_draws / 12, (of_test - residual) / 12
+    squared = (t.ppf(0.95, 1) ** 2 * parts[0] + t.ppf(0.95, 5) ** 2 * parts[1]) / sum(parts)
+    weight = squared * sum(parts) / (mean * (1 - mean))
+    for limit, side in ((low, -1), (high, 1)):  # Wilson: (p - limit)^2 = weight limit (1 - limit)
+        assert (mean - limit) ** 2 == pytest.approx(weight * limit * (1 - limit))
+        assert side * (limit - mean) > 0
+
+
+def test_a_mean_that_is_corrected_beyond_0_or_1_is_the_plain_one_of_test_examples():
+    gap = np.nan
+    scores = np.array([[gap, 0, gap, gap], [gap, 1, gap, 0], [0, 1, 0, 0]])
+    for values in (scores, 1 - scores):
+        plain = np.nanmean(values, axis=0).mean()  # a sixth, and five
+        assert not 0 <= Layout(values).mean <= 1
+        interval = mean_interval(values)
+        assert interval.mean == plain
+        assert 0 <= interval.low < plain < interval.high <= 1
 
 
 def test_a_score_of_free_text_has_the_limits_of_its_own_small_spread():

@@ -11,13 +11,18 @@ from support.predictions import answers, cell, frame, scored
 
 from icl_bench.analysis.comparisons import (
     compare_models,
+    perturbation_effect,
     retrieval_gain,
     sorting_penalty,
+    source,
     training_gain,
 )
+from icl_bench.analysis.draws import DRAWS_AND_TESTS, ONE_SIDE, TESTS_ONLY
+from icl_bench.analysis.findings import find
 from icl_bench.analysis.statistics.contrast import contrast, judge
 from icl_bench.analysis.statistics.gaps import Layout
 from icl_bench.analysis.statistics.paired import compare, holm
+from icl_bench.results.reading import Stored
 
 DRAWN = {"order": "drawn"}
 
@@ -140,6 +145,8 @@ def test_nothing_to_compare_is_an_empty_table_with_all_columns():
         empty = compare(rows, DRAWN)
         assert empty.empty
         assert list(empty.columns) == list(full.columns)
+        assert empty["p"].dtype == float
+        assert empty["advice"].dtype == object
 
 
 # -- variants -----------------------------------------------------------------------------------
@@ -193,6 +200,42 @@ def test_p_is_corrected_over_the_ks_of_each_curve():
     for _, curve in found.groupby("task"):
         assert curve["p_holm"].tolist() == holm(curve["p"]).tolist()
     assert found.groupby("task").size().tolist() == [4, 1]
+
+
+@pytest.mark.parametrize("matched", [True, False])
+def test_a_curve_is_judged_as_if_it_were_alone(matched: bool):
+    curves = []
+    for number, (task, by_draw) in enumerate((("t", 1.5), ("u", 0.0))):
+        for k in (1, 8, 64, 512):
+            rng = np.random.default_rng([number, k])
+            odds = rng.normal(0, by_draw, (2, 3, 1))
+            sides = answers(rng, (2, 3, 40), 0.6, odds)
+            curves.append(frame(scored(sides[0], k=k, task=task),
+                                scored(sides[1], k=k, task=task, order="by-label")))  # fmt: skip
+    together = compare(frame(*curves), DRAWN, matched=matched)
+    alone = [compare(frame(*part), DRAWN, matched=matched) for part in (curves[:4], curves[4:])]
+    columns = ["task", "k", "p", "p_holm", "ci_low", "ci_high"]
+    pd.testing.assert_frame_equal(together[columns], frame(*alone)[columns])
+    # with the other ks of the curve, and so not as one k by itself
+    single = [compare(part, DRAWN, matched=matched)["p"].item() for part in curves]
+    assert np.abs(together["p"] - single).max() > 0.01
+
+
+def test_it_is_said_what_limits_are_over_and_how_far_draws_of_a_lone_one_differ():
+    rng = np.random.default_rng(0)
+    made = answers(rng, (1, 4, 100), 0.6, rng.normal(0, 1, (4, 1)))[0]
+    rows = frame(scored(made[:2]), scored(made[:2], k=9), scored(made[2:3], k=25),
+                 *(scored(made[4 - n :], k=k, select="balanced")
+                   for n, k in ((1, 5), (2, 9), (1, 25))))  # fmt: skip
+    found = retrieval_gain(rows).set_index("k")
+    assert found["interval_over"].to_dict() == {5: ONE_SIDE, 9: DRAWS_AND_TESTS, 25: TESTS_ONLY}
+    of_balanced, of_random = (made[side].mean(axis=1).std(ddof=1) for side in ([2, 3], [0, 1]))
+    assert found["draws_sd"].tolist() == pytest.approx(
+        [of_balanced, np.nan, max(of_balanced, of_random)], nan_ok=True
+    )
+    where = "other k of the curve"
+    assert found["draws_sd_of"].fillna("").tolist() == [where, "", where]
+    assert found["withheld"].fillna("").tolist() == ["one draw", "", "one draw"]
 
 
 def test_there_is_advice_only_where_the_corrected_test_gives_it():
@@ -336,3 +379,64 @@ def test_a_base_model_in_two_variants_is_two_bases():
     rows = frame(cell("aabb", variant="v16"), cell("abbb", variant="v32"), cell("aaab", model="n"))
     found = compare_models(rows, "m")
     assert found[["base_variant", "difference"]].to_numpy().tolist() == [["v16", -0.25], ["v32", 0]]
+
+
+def models(rows: pd.DataFrame, base: str | None = None) -> list[list[object]]:
+    """Which points the finding compares with which model's."""
+    rows = rows.assign(cell="c", queries=None, teaching=None, label_space=None)
+    found = find(Stored(rows, {}, {}, []), base).models
+    return found[["task", "base_model", "model", "k"]].to_numpy().tolist()
+
+
+def test_each_task_has_its_first_model_as_base_or_the_one_that_is_asked_for():
+    rows = frame(
+        cell("aabb", model="n", task="t"), cell("abbb", model="m", task="t"),
+        cell("abbb", model="o", task="t"), cell("abbb", model="o", task="t", order="shuffled:1"),
+        cell("aabb", model="m", task="t", order="shuffled:1"),
+        cell("aabb", model="o", task="u"), cell("aabb", model="n", task="u"),
+    )  # fmt: skip
+    assert models(rows) == [["t", "m", "n", 5], ["t", "m", "o", 5], ["u", "n", "o", 5]]
+    assert models(rows, "n") == [["t", "n", "m", 5], ["t", "n", "o", 5], ["u", "n", "o", 5]]
+    assert models(rows, "m") == [["t", "m", "n", 5], ["t", "m", "o", 5]]
+    assert models(rows[rows["model"] == "n"]) == []
+    zero = frame(rows.iloc[:2].assign(k=0), cell("aabb", model="n"), cell("abbb", model="m"))
+    assert models(zero) == [["t", "m", "n", 5]]
+
+
+def test_draws_are_of_what_the_demonstrations_begin_with():
+    assert [source(name) for name in ("random", "hybrid:4", "per-label:1", "bm25", "mine")] == [
+        "random", "random", "per-label:1", "bm25", "mine",
+    ]  # fmt: skip
+    assert source("balanced+hybrid:4") == source("balanced") == "balanced"
+
+
+def test_a_smaller_alpha_gives_less_advice():
+    rows = two(order="by-label", gain=0.25)
+    taught = frame(two(gain=0.0).iloc[:300].assign(teaching=None),
+                   two(gain=-0.25).iloc[300:].assign(teaching="inputs-only"))  # fmt: skip
+    trained = frame(two(gain=0.25, select="knn"))
+    for table, made in (
+        (sorting_penalty, rows), (perturbation_effect, taught), (training_gain, trained),
+        (retrieval_gain, two(gain=0.25, select="bm25", order="relevance")),
+        (lambda frame, **given: compare_models(frame, "m", **given), two(gain=0.25, model="n")),
+    ):  # fmt: skip
+        p = table(made)["p_holm"].item()
+        assert 1e-9 < p < 0.05
+        assert table(made, alpha=p)["advice"].notna().all()
+        assert table(made, alpha=p * 0.99)["advice"].isna().all()
+        if "significant" in (found := table(made, alpha=p * 0.99)):
+            assert not found["significant"].item()
+            assert table(made, alpha=p)["significant"].item()
+
+
+def test_models_may_differ_in_what_is_a_models_and_in_nothing_else():
+    of_model = ("backend", "dtype", "scoring", "fingerprint", "max_answer_tokens")
+    facts = {
+        name: {**dict.fromkeys(of_model, name), "seed": seed}
+        for name, seed in (("v", 0), ("w", 0), ("x", 1))
+    }
+    rows = frame(cell("aabb"), cell("abbb", model="n", variant="w"),
+                 cell("abbb", model="o", variant="x"))  # fmt: skip
+    assert compare_models(rows, "m", facts=facts)["model"].tolist() == ["n"]
+    rows = rows.assign(cell="c", queries=None, teaching=None, label_space=None)
+    assert find(Stored(rows, {}, facts, [])).models["model"].tolist() == ["n"]

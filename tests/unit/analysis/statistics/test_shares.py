@@ -56,3 +56,4 @@ def test_every_combination_has_its_share_of_hits():
     assert found[["k", "predictions", "right"]].to_numpy().tolist() == [[1, 3, 2 / 3], [5, 2, 0.5]]
     assert (found["ci_low"] < found["right"]).all()
     assert list(shares(rows[:0], ["k"], "hit", "right").columns) == list(found.columns)
+    assert shares(rows[:0], ["k"], "hit", "right").dtypes.tolist() == found.dtypes.tolist()
