@@ -39,6 +39,13 @@ def test_without_gaps_everything_is_what_is_usual_to_the_bit(scores):
     assert layout.freedom == len(scores) - 1
 
 
+def test_where_no_two_draws_share_a_test_example_all_that_varies_is_put_to_test_examples():
+    layout = Layout(np.array([[1, np.nan, 0, np.nan], [np.nan, 1, np.nan, 1]]))
+    assert layout.by_test.tolist() == [1, 1, 0, 1]
+    assert layout.squares == (0.0, 8 * 0.25 / 4, 0.0)  # of 8 places, 4 means with variance 1/4
+    assert layout.effects.tolist() == [0.0, 0.0]
+
+
 def test_what_holds_for_gaps_holds_for_a_layout_with_none_to_speak_of():
     """A further draw that has one test example changes next to nothing."""
     rng = np.random.default_rng(0)
