@@ -319,11 +319,14 @@ def _rewritten(rng: random.Random, path: Path) -> None:
                         )
         with suppress(UnicodeEncodeError):
             path.write_bytes(parquet_bytes(table.replace_schema_metadata(metadata)))
-    elif path.suffix == ".json":
-        path.write_text(json.dumps(_changed(rng, json.loads(path.read_text()))))
-    else:
-        lines = path.read_text().splitlines(keepends=True)
-        path.write_text("".join(rng.sample(lines, len(lines))))
+        return
+    with suppress(ValueError):  # damaged before
+        text = path.read_text()
+        if path.suffix == ".json":
+            path.write_text(json.dumps(_changed(rng, json.loads(text))))
+        else:
+            lines = text.splitlines(keepends=True)
+            path.write_text("".join(rng.sample(lines, len(lines))))
 
 
 def _changed(rng: random.Random, tree: Any) -> Any:
