@@ -2,40 +2,32 @@
 
     python benchmarks/prefill.py [--tokens 2500,25000] [--dtype bfloat16] [--rounds 2]
 
-Product and prefill are measured by turns in one process, with random tokens; of the rounds the best
-of each is taken. Operations are those that are computed: of the last layer keys and values alone
-(``icl_bench/backends/last_layer.py``), and all of the others by the formula of plans.
+Product and prefill are measured by turns in one process, with random tokens, each after a run that
+does not count; of the rounds the best of each is taken. Operations are those that are computed: of
+the last layer keys and values alone (``icl_bench/backends/last_layer.py``), and all of the others
+by the formula of plans.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
+from gpu.findings import Options
+
+CLOCK = Options("cpu")
 
 SIZE = 2048
 """Rows and columns of the product."""
 
 
-def best(work: Callable[[], Any], times: int) -> float:
-    """Seconds of the fastest call."""
-    found = []
-    for _ in range(times):
-        start = time.perf_counter()
-        work()
-        found.append(time.perf_counter() - start)
-    return min(found)
-
-
 def product_rate(dtype: torch.dtype) -> float:
     """Operations a second of a square product."""
     one, other = (torch.randn(SIZE, SIZE).to(dtype) for _ in range(2))
-    return 2 * SIZE**3 / best(lambda: one @ other, 10)
+    return 2 * SIZE**3 / CLOCK.seconds(lambda: one @ other, 10)
 
 
 def computed(config: Any, source: str, tokens: int) -> float:
@@ -76,7 +68,7 @@ def main() -> None:
             backend.cache.drop()
             backend.load_prefix(prompts)  # noqa: B023 - called within its round
 
-        rounds = [(product_rate(dtype), best(prefill, 1)) for _ in range(asked.rounds)]
+        rounds = [(product_rate(dtype), CLOCK.seconds(prefill, 1)) for _ in range(asked.rounds)]
         rate, seconds = max(r for r, _ in rounds), min(s for _, s in rounds)
         share = computed(config, source, tokens) / seconds / rate
         print(f"{tokens:,} tokens: {seconds:.1f} s, {share:.0%} of the product's "
