@@ -178,7 +178,7 @@ class StudyFile:
         if name in map(self.path, named):
             return kind, [self.path(one) for one in named].index(name)
         for i, block in enumerate(self.fields.settings):
-            inner = [self.path(str(one)) for one in _listed(block.get(kind, ()))]
+            inner = [self.path(str(one)) for one in _listed(_said_or(block, kind, ()))]
             if name in inner:
                 return "settings", i, kind, inner.index(name)
         return ()
@@ -193,15 +193,20 @@ class StudyFile:
         block = self.fields.settings[number]
         methods = block.get("finetune")
         allowed = RUN if methods is None else TRAINED
+        # null takes back what is said of all blocks: it is dropped only once they are merged
         own = {name: value for name, value in block.items() if name not in BLOCK}
-        for model in _listed(block.get("models", self.fields.models)):
+        for model in _listed(_said_or(block, "models", self.fields.models)):
             given = {**self.fields.options, **self.fields.engines.get(EVERY, {}),
                      **self.fields.engines.get(str(model), {})}  # fmt: skip
             shared = {name: value for name, value in given.items() if name in allowed}
-            options = {name: _option(name, value) for name, value in {**shared, **own}.items()}
-            for task in _listed(block.get("tasks", self.fields.tasks)):
+            options = {
+                name: _option(name, value)
+                for name, value in {**shared, **own}.items()
+                if value is not None
+            }
+            for task in _listed(_said_or(block, "tasks", self.fields.tasks)):
                 yield Job(
-                    str(block.get("name", _named(block))), self.path(str(task)),
+                    str(_said_or(block, "name", _named(block))), self.path(str(task)),
                     self.path(str(model)), self._with_paths(options),
                     None if methods is None else ",".join(map(str, _listed(methods))),
                     ("settings", number),
@@ -288,7 +293,7 @@ def _check_options(fields: StudyFields, problems: Problems) -> None:
         for name, value in options.items():
             _check_name(("engines", model, name), name, ENGINE, problems)
             _check_value(("engines", model, name), name, value, problems)
-        models = {str(m) for b in fields.settings for m in _listed(b.get("models", ()))}
+        models = {str(m) for b in fields.settings for m in _listed(_said_or(b, "models", ()))}
         if model not in {EVERY, *fields.models, *models}:
             problems.add(("engines", model), f"engines: {plain(model)} is none of the models")
     for i, block in enumerate(fields.settings):
@@ -299,7 +304,8 @@ def _check_options(fields: StudyFields, problems: Problems) -> None:
         for kind in ("tasks", "models"):
             if kind in block and not _listed(block[kind]):
                 problems.add(("settings", i, kind), f"{kind}: is empty")
-        if "k" not in block and "per_label" not in block and "k" not in fields.options:
+        said = {**fields.options, **block}
+        if said.get("k") is None and said.get("per_label") is None:
             problems.add(("settings", i), "a block needs k: numbers of demonstrations")
     for i, rule in enumerate(fields.exclude):
         problems.attempt(("exclude", i), lambda rule=rule: Rule.read(rule))  # type: ignore[misc]
@@ -307,7 +313,7 @@ def _check_options(fields: StudyFields, problems: Problems) -> None:
 
 def _check_value(place: Sequence[int | str], name: str, value: Any, problems: Problems) -> None:
     """Note what a value would be taken for something else for: "no" in quotes is text, and true."""
-    if name in FLAGS and not isinstance(value, bool):
+    if name in FLAGS and not isinstance(value, bool | None):
         problems.add(place, f"{name}: expected true or false, not {short(value)}")
     if isinstance(value, dict):
         problems.add(place, f"{name}: expected a value, not a mapping")
@@ -320,6 +326,12 @@ def _check_name(
         problems.add(place, f"{plain(name)}: unknown option; {nearest(str(name), known)}")
 
 
+def _said_or(block: Mapping[str, Any], name: str, otherwise: Any) -> Any:
+    """What a block says; null says nothing."""
+    said = block.get(name)
+    return otherwise if said is None else said
+
+
 def _listed(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
@@ -330,10 +342,10 @@ def _option(name: str, value: Any) -> Any:
         return tuple(map(str, _listed(value)))
     if isinstance(value, list | tuple):
         return ",".join(map(str, value))
-    return value if value is None or name not in TEXTS else str(value)
+    return str(value) if name in TEXTS else value
 
 
 def _named(block: Mapping[str, Any]) -> str:
     """What a block without a name is called: by what it chooses, or trains."""
-    chosen = block.get("finetune", block.get("select", "random"))
+    chosen = _said_or(block, "finetune", _said_or(block, "select", "random"))
     return ",".join(map(str, _listed(chosen)))
