@@ -329,9 +329,9 @@ class PromptEncoder:
     ) -> dict[int, PromptSet]:
         """Prompts for several k over one list of demonstrations: k uses the first k of it.
 
-        The prefix of a smaller k is a prefix of a larger one's, so that a cache can be extended
-        from one to the next; that of k=0 is what the queries begin with alike. Tokenizes every
-        demonstration once, whatever the number of shots, as long as every join holds.
+        As long as every join holds, every demonstration is tokenized once, whatever the number of
+        shots, and the prefix of a smaller k is a prefix of a larger one's, so that a cache can be
+        extended from one to the next; that of k=0 is what the queries begin with alike.
         """
         demonstrations = demonstrations[: max(shots)]
         if not self.form.is_pieced(demonstrations, queries):

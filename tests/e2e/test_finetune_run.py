@@ -50,8 +50,8 @@ def test_twenty_examples_of_four_labels_are_learnt(four: Path):
     assert {row.label for row in examples.train} == {0, 1, 2, 3}
     object.__setattr__(examples, "test", examples.train)
     done = fine_tune(
-        examples, Recipe.of("lora", epochs=8), source=made.task.model.source, device="cpu",
-        dtype="float32", seed=0,
+        examples, Recipe.of("lora", epochs=4, batch=4), source=made.task.model.source,
+        device="cpu", dtype="float32", seed=0,
     )  # fmt: skip
     assert max(done.test) == 1.0
     assert max(done.validation) > 0.9
