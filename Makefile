@@ -9,6 +9,7 @@ TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(4, (os.cpu_count() or 1) + 1))')
 MINUTES ?= 20
 ONLY ?=
 CHECK ?=
@@ -35,10 +36,11 @@ demo: $(READY)
 	@echo "      icl-bench run --help                                             (your own task and model)"
 	@echo "The program is $(BIN)/icl-bench; '. $(BIN)/activate' puts it on the path."
 
-# files side by side, one thread each: two threads beside other work wait for each other; in the
+# files side by side, one thread each: two threads beside other work wait for each other; one more
+# than there are cores, as browsers, servers and clusters are waited for (4 take some 14 GiB); in the
 # order of the folders, slow ones first: by number of tests, few long ones would come last, alone
 test: $(READY)
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations=10
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=10
 
 # an engine starts on one core, whatever there is: two at a time, one thread each, in some 14 GiB
 test-vllm: $(VLLM_READY)

@@ -147,6 +147,50 @@ GROUPS: Mapping[str, Group] = {
         ["analysis/forecast", "analysis/statistics/saturating"],
         ["unit/analysis/test_forecast.py"],
     ),
+    "chat": Group(
+        ["prompts/chat", "prompts/chat_template"],
+        ["unit/prompts/test_chat.py"],
+    ),
+    "objects": Group(
+        ["results/object_storage"],
+        ["unit/results/test_object_storage.py"],
+        "not killed and not time_out",
+    ),
+    "facts": Group(
+        ["results/stored_meta", "results/perplexity_losses", "results/studies",
+         "results/trained_methods", "metrics/interface"],
+        ["unit/results/test_store.py", "unit/results/test_reading.py", "unit/metrics",
+         "unit/analysis/test_adaptation.py"],
+        "not values_of_other_kinds",
+    ),
+    "alike": Group(
+        ["analysis/statistics/alike", "analysis/statistics/meeting", "analysis/statistics/special",
+         "analysis/statistics/trigamma"],
+        ["unit/analysis/statistics/test_alike.py", "unit/analysis/statistics/test_trigamma.py",
+         "unit/analysis/statistics/test_paired.py", "unit/analysis/statistics/test_best.py",
+         "unit/analysis/statistics/test_shares.py", "unit/analysis/test_saturation.py"],
+        "not half_as_much_again and not false_alarms and not 93_times and not their_level "
+        "and not timidly and not 93_to_97 and not too_wide and not on_average",
+    ),
+    "readings": Group(
+        ["analysis/attention", "analysis/context", "analysis/demonstrations", "analysis/chat",
+         "analysis/learning_ratio", "analysis/replication", "analysis/truncated_answers"],
+        ["unit/analysis/test_attention.py", "unit/analysis/test_demonstrations.py",
+         "unit/analysis/test_chat.py", "unit/analysis/test_learning_ratio.py",
+         "unit/analysis/test_replication.py", "unit/analysis/test_truncated_answers.py"],
+    ),
+    "adaptation": Group(
+        ["analysis/adaptation", "analysis/perplexity", "analysis/provenance"],
+        ["unit/analysis/test_adaptation.py", "unit/analysis/test_provenance.py",
+         "unit/report/test_adaptation_section.py"],
+    ),
+    "findings": Group(
+        ["analysis/finding", "analysis/findings", "analysis/settings", "analysis/studies",
+         "analysis/summary", "analysis/words", "analysis/predictions"],
+        ["unit/analysis/test_finding.py", "unit/analysis/test_findings.py",
+         "unit/analysis/test_summary.py", "unit/analysis/test_free_text.py",
+         "unit/analysis/test_folder.py"],
+    ),
 }  # fmt: skip
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +19,8 @@ SMALLER = {
     "01_first_sweep": {"test_size=60": "test_size=20"},
     "05_does_context_need_context": {"test_size=20": "test_size=8"},
     "06_demonstrations_as_vectors": {
-        "rows=88": "rows=16", "spare_k=32": "spare_k=8", '"test_size": 20': '"test_size": 8',
+        "rows=88": "rows=8", "batch=8": "batch=4", "spare_k=32": "spare_k=8",
+        "vectors=28": "vectors=4", "vectors:28": "vectors:4", "4,32": "4,8", 'k="32"': 'k="8"',
     },
     "07_your_own_data": {"--test-size 30": "--test-size 12"},
     "08_which_selection_at_what_price": {'"test_size": 24': '"test_size": 10'},
@@ -27,13 +30,24 @@ SMALLER = {
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One for all notebooks, which imports PyTorch and the like once; each finds it emptied."""
+    from jupyter_client.manager import AsyncKernelManager
+    from nbclient.util import run_sync
+
+    manager = AsyncKernelManager(kernel_name="python3")
+    yield manager
+    if manager.has_kernel:
+        run_sync(manager.shutdown_kernel)(now=True)
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_a_notebook_runs(name: str, tmp_path: Path, data_dir: Path, monkeypatch):
+def test_a_notebook_runs(name: str, kernel: Any, tmp_path: Path, data_dir: Path):
     """Raises with the cell's own error; each has a picture or a table to look at."""
     import nbformat
     from nbclient import NotebookClient
 
-    monkeypatch.setenv("ICL_BENCH_DATA", str(data_dir.resolve()))
     copy = Path(shutil.copy(NOTEBOOKS / f"{name}.ipynb", tmp_path))
     book = nbformat.read(copy, as_version=4)
     nbformat.validate(book)
@@ -44,8 +58,10 @@ def test_a_notebook_runs(name: str, tmp_path: Path, data_dir: Path, monkeypatch)
             cell.outputs = []
             for written, instead in smaller.items():
                 cell.source = cell.source.replace(written, instead)
-    folder = {"metadata": {"path": str(tmp_path)}}
-    NotebookClient(book, timeout=900, kernel_name="python3", resources=folder).execute()
+    begun = f"%reset -f\n%cd -q {tmp_path}\n%env ICL_BENCH_DATA={data_dir.resolve()}"
+    book.cells.insert(0, nbformat.v4.new_code_cell(f"{begun}\n%matplotlib inline"))
+    NotebookClient(book, timeout=900, km=kernel).execute()
+    del book.cells[0]
     shown = [out for cell in book.cells for out in cell.get("outputs", [])]
     assert any("text/html" in out.get("data", {}) for out in shown)
     pictures = [out for out in shown if "image/png" in out.get("data", {})]
