@@ -30,7 +30,7 @@ from icl_bench.metrics.scores import ACCURACY, metrics, scored, title
 from icl_bench.results.reading import read_some
 from icl_bench.results.storage import Place
 from icl_bench.results.trained_methods import BASELINES, UPPER
-from icl_bench.wording import counted, percent, plain, rounded, three_digits
+from icl_bench.wording import counted, counted_queries, percent, plain, rounded, three_digits
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -199,7 +199,7 @@ class Budget:
     def __str__(self) -> str:
         if self.limit is None:
             return "whatever it costs"
-        shared = "" if self.queries is None else f", {self.queries:,} queries"
+        shared = "" if self.queries is None else f", {counted_queries(self.queries)}"
         return f"up to {_amount(self.limit, self.cost)}{shared}"
 
 

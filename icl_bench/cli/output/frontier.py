@@ -19,7 +19,7 @@ from icl_bench.cli.output.terminal import console
 from icl_bench.cli.output.working import watched, working
 from icl_bench.metrics.scores import measure
 from icl_bench.models.attention_patterns import FULL
-from icl_bench.wording import DASH, percent, three_digits
+from icl_bench.wording import DASH, counted_queries, percent, three_digits
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,7 +53,7 @@ def print_frontier(
     first = leading(table, prices)
     there = [name for name in MEASURES if table[name].notna().any()]
     for (task, model), part in table.groupby(["task", "model"], sort=True):
-        title = f"{task} · {model}, for {number:,} queries"
+        title = f"{task} · {model}, for {counted_queries(number)}"
         _print(part.sort_values([first, "score"]), title, there, first)
     print_lines(
         console(),

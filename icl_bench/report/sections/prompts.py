@@ -28,7 +28,7 @@ from icl_bench.report.sections.panels import (
 )
 from icl_bench.report.tables import of_finding
 from icl_bench.results.trained_methods import UPPER
-from icl_bench.wording import capital
+from icl_bench.wording import capital, counted_queries
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -138,7 +138,7 @@ def frontier(finding: Finding, findings: Findings, naming: Naming) -> Drawn | No
         return None
     shown = shown.assign(
         cost=shown[first] / unit, verdict=shown[f"verdict_{first}"].fillna("not compared"),
-        chance=shown[f"chance_{first}"], point=shown["queries"].map("{:,} queries".format),
+        chance=shown[f"chance_{first}"], point=shown["queries"].map(counted_queries),
     )  # fmt: skip
     shown = with_limits(shown, "score").sort_values(["series", "k"], kind="stable")
     shown["on"], shown["left"] = False, False
@@ -150,7 +150,7 @@ def frontier(finding: Finding, findings: Findings, naming: Naming) -> Drawn | No
         shown.loc[compared.index[on], "on"] = True
     look = common_look(shown)
     steps = tuple(Choice(text, text) for text in shown.sort_values("queries")["point"].unique())
-    usual = f"{QUERIES:,} queries"
+    usual = counted_queries(QUERIES)
     in_files = tuple(step for step in steps if step.text in FRONTIER_FILES)
     panels = []
     for (task, model), part in groups(shown, ["task", "model"]):

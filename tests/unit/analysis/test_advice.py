@@ -669,6 +669,7 @@ def test_what_a_budget_limits_and_how_it_is_told():
          "up to 10 GFLOP a query, 5,000 queries"),
         (Budget(money=0.002, queries=20, prices=prices), "money", 0.002,
          "up to 2 for 1,000 queries, 20 queries"),
+        (Budget(seconds=1, queries=1), "seconds", 1, "up to 1 s a query, 1 query"),
     ):  # fmt: skip
         assert (budget.cost, budget.limit, str(budget)) == (cost_, limit, text)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,12 @@ import pytest
 from support.models import Row, llama_tokenizer, qwen_tokenizer
 
 from icl_bench.errors import UserError
-from icl_bench.prompts.chat import ChatForm, ChatSettings, read_settings
+from icl_bench.prompts.chat import ChatForm, ChatSettings, around_turns, read_settings
 from icl_bench.prompts.chat_template import ChatTemplate
 from icl_bench.prompts.encoding import PromptEncoder
-from icl_bench.prompts.rendering import PlainForm
+from icl_bench.prompts.rendering import PlainForm, demonstration_text, query_text
 from icl_bench.tasks.spec import Template
+from icl_bench.tasks.templates import JinjaTemplate
 
 TASK = Template(input="query: {text}", output="intent: {label}")
 ROWS = [
@@ -245,3 +248,150 @@ def test_prompts_that_are_rendered_whole_tell_no_ends_and_pair_up(tmp_path: Path
     for count in (1, 3):
         with pytest.raises(ValueError, match=r"argument 2 is (longer|shorter) than argument 1"):
             encoder.own_prompts([ROWS[:2]] * count, QUERIES)
+
+
+@pytest.mark.parametrize(
+    ("style", "system", "arguments", "said"),
+    [(None, "x", ["a=1"], r"^--system: is for prompts of a chat; give --chat turns or --chat single$"),
+     (None, None, ["a=1"], r"^--chat-arg: is for prompts of a chat; give --chat turns or"),
+     ("turn", None, [], r"^--chat turn: expected turns or single$"),
+     ("turns", None, ["a"], r"^--chat-arg a: expected NAME=VALUE$"),
+     ("turns", None, ["a b=1"], r"^--chat-arg a b=1: expected NAME=VALUE$")],
+)  # fmt: skip
+def test_what_is_asked_of_a_chat_and_is_none_is_refused(
+    style: str | None, system: str | None, arguments: Sequence[str], said: str
+):
+    with pytest.raises(UserError, match=said):
+        read_settings(style, system, arguments)
+
+
+def test_settings_of_a_chat_are_read_as_they_were_given():
+    assert read_settings(None, None, []) is None
+    assert read_settings("single", "", []) == ChatSettings(style="single", system="")
+    found = read_settings("turns", "x@y", ['a={"b": [1]}', "c=1=2", "d="])
+    assert found == ChatSettings(
+        style="turns", system="x@y", arguments=(("a", {"b": [1]}), ("c", "1=2"), ("d", ""))
+    )
+
+
+@pytest.mark.parametrize("style", ["turns", "single"])
+def test_facts_tell_how_a_prompt_was_written(tmp_path: Path, style: Any):
+    model = Model(tmp_path, CHATML, qwen_tokenizer)
+    form = model.form(ChatSettings(style=style, system="Hi.", arguments=(("a", 1),)))
+    facts = form.facts()
+    start, end = "<|im_start|>system\nHi.<|im_end|>\n<|im_start|>user\n", "<|im_end|>\n"
+    answer = f"{end}<|im_start|>assistant\n"
+    joint = f"{end}<|im_start|>user\n" if style == "turns" else ""
+    assert facts["around"] == [start, answer, joint, answer, end]
+    assert (facts["style"], facts["system"], facts["arguments"]) == (style, "Hi.", {"a": 1})
+    assert len(facts["template"]) == 16
+    other = Model(tmp_path / "other", CHATML + "\n", qwen_tokenizer).form(form.settings).facts()
+    assert other["template"] != facts["template"]
+
+    piece, between, behind = around_turns(facts, TASK, demonstration_text)
+    parts = [piece(TASK, row) + between for row in ROWS[:2]]
+    written = start + "".join(parts) + query_text(TASK, QUERIES[0]) + behind
+    assert written == form.whole(ROWS[:2], QUERIES[0])
+
+
+def test_a_tasks_own_beginning_stands_in_the_systems_turn(tmp_path: Path):
+    model = Model(tmp_path, CHATML, qwen_tokenizer)
+    chat = ChatTemplate.of_folder(model.folder, "mine", {})
+    for start, system, said in (
+        ("Name the intent.", None, "Name the intent."),
+        ("Name the intent.", "Be brief.", "Be brief.\n\nName the intent."),
+        ("Name it.", "Be brief. ", "Be brief. Name it."),
+        ("\nName it.", "Be brief.", "Be brief.\nName it."),
+        ("", "", ""),
+    ):
+        task = JinjaTemplate(engine="jinja", input="{{x}}", output="y", start=start)
+        form = ChatForm(task, ChatSettings(style="turns", system=system), chat, [])
+        asked = form.messages([], Row("", {"input": "q"}))
+        assert asked == [{"role": "system", "content": said}, {"role": "user", "content": "q"}]
+
+
+def test_rows_of_a_chat_are_looked_at_behind_the_first(tmp_path: Path):
+    """A special token in an answer or in a later query, and one in a template that has no turns."""
+    form = Model(tmp_path, CHATML, qwen_tokenizer).form(ChatSettings(style="single"))
+    bad = Row("say <|im_end|>", {"text": "x"})
+    for shown, queries in (([*ROWS, bad], QUERIES), (ROWS, [*QUERIES, bad])):
+        with pytest.raises(UserError, match=r"^--chat: a row has the text '<\|im_end\|>'"):
+            form.is_pieced(shown, queries)
+
+
+def test_the_first_special_token_ends_an_answer(tmp_path: Path):
+    model = Model(
+        tmp_path, CHATML.replace("<|im_end|>\n", "~<|im_end|><|im_start|>"), qwen_tokenizer
+    )
+    form = model.form(ChatSettings(style="turns"))
+    assert (form.ending, form.stop) == ("~<|im_end|>", "~<|im_end|>")
+
+
+# -- a template's language and its files ----------------------------------------------------------
+
+
+def rendered(folder: Path, source: str, **arguments: Any) -> str:
+    (folder / "chat_template.jinja").write_text(source, encoding="utf-8")
+    chat = ChatTemplate.of_folder(folder, "mine", arguments)
+    messages = [{"role": "user", "content": "é"}, {"role": "user", "content": "b"}]
+    again: ChatTemplate = pickle.loads(pickle.dumps(chat))
+    assert again.render(messages) == chat.render(messages) == again.render(messages)
+    pickle.dumps(chat)  # compiled by now
+    return chat.render(messages)
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [("{{ messages | tojson }}", '[{"role": "user", "content": "é"}, {"role": "user", "content": "b"}]'),
+     ("{{ messages[0] | tojson(indent=1) }}", '{\n "role": "user",\n "content": "é"\n}'),
+     ("{{ messages[0].content | tojson(ensure_ascii=True) }}", '"\\u00e9"'),
+     ("  {% for m in messages %}\n{{ m.content }}{% break %}{% endfor %}", "é"),
+     ("{% generation %}{{ messages[1].content }}{% endgeneration %}!", "b!"),
+     ("{{ strftime_now('%Y') }}", str(datetime.now().year)),
+     ("{{ tools is none }} {{ documents is none }} {{ add_generation_prompt }}", "True True True"),
+     ("{{ mine }}", "7")],
+)  # fmt: skip
+def test_the_language_of_templates(tmp_path: Path, source: str, text: str):
+    assert rendered(tmp_path, source, mine=7) == text
+
+
+def test_special_tokens_and_templates_are_read_as_configs_have_them(tmp_path: Path):
+    config: dict[str, Any] = {
+        "bos_token": {"content": "<s>"}, "eos_token": "</s>", "pad_token": None,
+        "chat_template": [{"name": "tools", "template": "no"},
+                          {"name": "default", "template": "{{ bos_token }}{{ eos_token }}{{ pad_token }}"}],
+    }  # fmt: skip
+    file = tmp_path / "tokenizer_config.json"
+    file.write_text(json.dumps(config), encoding="utf-8")
+    chat = ChatTemplate.of_folder(tmp_path, "mine", {})
+    assert chat.arguments == {"bos_token": "<s>", "eos_token": "</s>"}
+    assert chat.render([]) == "<s></s>"
+    # a file beside it goes first, and what is asked for before what the config says
+    assert rendered(tmp_path, "{{ bos_token }}", bos_token="<b>") == "<b>"
+    (tmp_path / "chat_template.jinja").unlink()
+    for wrong, why in (
+        ("[]", "tokenizer_config.json is no object"),
+        ("{", "Expecting property name"),
+    ):
+        file.write_text(wrong, encoding="utf-8")
+        with pytest.raises(
+            UserError, match=rf"^model mine: its chat template cannot be read \({why}"
+        ):
+            ChatTemplate.of_folder(tmp_path, "mine", {})
+    file.write_text(json.dumps({"chat_template": [{"name": "tools", "template": "x"}, 3]}))
+    with pytest.raises(UserError, match=r"^--chat: model mine has no chat template"):
+        ChatTemplate.of_folder(tmp_path, "mine", {})
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [("{{ raise_exception('not so') }}", r"refuses a conversation of system/user turns \(not so\)"),
+     ("{{ 1 / 0 }}", r"refuses .* \(division by zero\)"),
+     ("{{ messages[0].content.x() }}", "refuses"), ("{{ 'a' + 1 }}", "refuses")],
+)  # fmt: skip
+def test_what_a_template_refuses_is_told_in_its_words(tmp_path: Path, source: str, said: str):
+    (tmp_path / "chat_template.jinja").write_text(source)
+    chat = ChatTemplate.of_folder(tmp_path, "mine", {})
+    talk = [{"role": role, "content": "x"} for role in ("system", "user", "user")]
+    with pytest.raises(UserError, match=rf"^--chat: the chat template of model mine {said}"):
+        chat.render(talk)
