@@ -67,7 +67,7 @@ def _print(title: str, group: Any, console: Console) -> None:
     rows: list[list[Cell]] = [
         [
             *(_named(row, name) for name in named),
-            str(row["k"]), str(row["draws"]), str(row["rows"]),
+            *(f"{row[name]:,}" for name in ("k", "draws", "rows")),
             percent(row["base_mean"]), percent(row["mean"]), percent(row["difference"], "+"),
             f"{percent(row['ci_low'], '+')} {DASH} {percent(row['ci_high'], '+')}",
             DASH if math.isnan(row["p_holm"]) else rounded(row["p_holm"], 4),

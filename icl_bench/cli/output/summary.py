@@ -147,7 +147,7 @@ def _print_curves(
         [
             *(str(row[head.title]) for head in WAYS),
             *[str(settings.get(row["variant"], ""))] * bool(settings),
-            *(str(row[column]) for column in ("k", "draws", "test_rows")),
+            *(f"{row[column]:,}" for column in ("k", "draws", "test_rows")),
             percent(row[first]),
             f"{percent(row['ci_low'])} {DASH} {percent(row['ci_high'])}",
             *(percent(row[column]) for column in others),

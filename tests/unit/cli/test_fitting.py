@@ -236,3 +236,10 @@ def test_real_findings_have_the_words_of_a_wide_terminal_on_a_narrow_one(
     narrow = {re.sub("─+", "", word) for word in said[80].split()} - {""}
     assert {word.rstrip(";") for word in narrow - wide - added} - wide == set()
     assert ("shuffled:16" in narrow) == ("--cost" in words)  # the others leave reorderings out
+
+
+def test_numbers_of_thousands_have_commas_in_every_table(published: Path):
+    for words in (("summary",), ("check", "--baseline", published)):
+        done = run_command(*words, "--results", published)
+        assert re.search(r"(?<![\d,.])1,500(?![\d,.])", done.out)
+        assert not re.search(r"(?<![\d,.:])1500(?!\d)", done.out)
