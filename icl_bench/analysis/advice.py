@@ -257,7 +257,7 @@ def advise(
     scores are missing at random (:func:`icl_bench.analysis.missing.missing_scores`).
 
     In simulations (docs/statistics.md), a point that loses ``margin`` or more was advised in 0 to
-    4% of samples. With 250 test examples, where draws differ by 1.5 points, a cheap point that
+    5% of samples. With 250 test examples, where draws differ by 1.5 points, a cheap point that
     loses a tenth of a margin of 5 points was found with ten draws, and hardly ever with three: so
     little data cannot exclude a loss of 5 points.
 
