@@ -10,12 +10,16 @@ import numpy as np
 import pandas as pd
 import pytest
 from rich.console import Console
+from support.predictions import cell, frame
 
 from icl_bench import read_findings
-from icl_bench.analysis.adaptation import adaptation_losses
+from icl_bench.analysis.adaptation import COURSE, LOSSES, POINTS, adaptation_losses
+from icl_bench.analysis.findings import find
 from icl_bench.cli.output.findings import print_findings
 from icl_bench.results.perplexity_losses import losses_name, write_losses
+from icl_bench.results.reading import Stored
 from icl_bench.results.storage import storage_at
+from icl_bench.seeds import generator
 
 WINDOWS = 6
 
@@ -152,3 +156,190 @@ def test_a_folder_of_losses_alone_can_be_reported_and_says_so_in_the_terminal(tm
     print_findings(read_findings(tmp_path), Console(file=said, width=100))
     told = "no predictions; losses of long texts: icl-bench report"
     assert " ".join(said.getvalue().split()) == told
+
+
+def in_cells(*models: tuple[str, str, dict[str, Any] | None], k: int = 5) -> Stored:
+    """A cell of each model at two ks, the later one's answers the better."""
+    cells, rows = {}, []
+    for i, (model, attention, training) in enumerate(models):
+        for shots, said in ((k, "ab" * i + "aa" * (4 - i)), (2 * k, "ab" * 4)):
+            name = f"{model} {attention} {shots}"
+            cells[name] = {
+                "variant": "v", "spec": {"model": model, "attention": attention, "task": "t"},
+                "facts": {"fingerprint": model}, "training": training,
+                "work": {"query_flops": 10.0 * shots, "cache_bytes": 1.0 * i},
+            }  # fmt: skip
+            axes = {"model": model, "attention": attention, "k": shots, "cell": name}
+            rows.append(cell(said, "ab" * 4, **axes))
+    return Stored(frame(*rows), cells, {}, ())
+
+
+FOUR = [("m", "full", None), ("m", "grouped:4,2", None), ("a-full", "full", adapted("full")),
+        ("z-grouped", "grouped:4,2", adapted("grouped:4,2"))]  # fmt: skip
+
+
+def test_points_are_those_of_the_curves_before_and_after():
+    found = find(in_cells(*FOUR))
+    table = found.adaptation_points
+    assert list(table.columns) == POINTS
+    names = ["k", "trained", "attention", "model", "score", "query_flops", "cache_bytes"]
+    assert table[names].to_numpy().tolist() == [
+        [5, "before", "full", "m", 4 / 8, 50, 0],
+        [5, "before", "grouped:4,2", "m", 5 / 8, 50, 1],
+        [5, "after", "full", "a-full", 6 / 8, 50, 2],
+        [5, "after", "grouped:4,2", "z-grouped", 7 / 8, 50, 3],
+        [10, "before", "full", "m", 1, 100, 0],
+        [10, "before", "grouped:4,2", "m", 1, 100, 1],
+        [10, "after", "full", "a-full", 1, 100, 2],
+        [10, "after", "grouped:4,2", "z-grouped", 1, 100, 3],
+    ]
+    assert set(table["base"]) == {"m"}
+    assert set(table["pattern"]) == {"grouped:4,2"}
+    assert set(table["adapted"]) == {"z-grouped"}
+    assert table.index.tolist() == list(range(8))
+
+
+def test_without_an_adapted_model_there_is_no_point():
+    for models in (FOUR[:2], FOUR[:3]):
+        table = find(in_cells(*models)).adaptation_points
+        assert table.empty
+        assert list(table.columns) == POINTS
+
+
+def test_a_model_read_otherwise_than_it_was_adapted_is_compared_with_nothing():
+    other = ("z-grouped", "grouped:8,2", adapted("grouped:4,2"))
+    in_full = ("z-grouped", "full", adapted("grouped:4,2"))
+    assert find(in_cells(*FOUR[:2], other, in_full)).adaptation_points.empty
+    whole = find(in_cells(*FOUR[:2], other, FOUR[3])).adaptation_points
+    assert set(whole["adapted"]) == {"z-grouped"}
+    assert set(whole["attention"]) == {"full", "grouped:4,2"}
+
+
+def test_of_full_ones_as_like_the_first_by_name_is_taken():
+    more = [("b-full", "full", adapted("full", tokens=tokens)) for tokens in (800, 1200, 1000)]
+    for one in more:
+        table = find(in_cells(*FOUR, one)).adaptation_points
+        assert "a-full" in set(table["model"])
+        assert "b-full" not in set(table["model"])
+    near = [*FOUR[:2], ("a-full", "full", adapted("full", tokens=700)), FOUR[3],
+            ("b-full", "full", adapted("full", tokens=1299))]  # fmt: skip
+    assert "b-full" in set(find(in_cells(*near)).adaptation_points["model"])
+
+
+@pytest.mark.parametrize("missing", ["base", "attention", "tokens", "method"])
+def test_a_training_that_does_not_say_what_it_was_is_no_adaptation(missing: str):
+    training = adapted("grouped:4,2")
+    del training[missing]
+    models = [*FOUR[:2], ("z-grouped", "grouped:4,2", training)]
+    assert find(in_cells(*models)).adaptation_points.empty
+    assert find(in_cells(*models)).adaptation_course.empty
+
+
+def test_ranges_begin_behind_the_first_token_and_end_at_the_length(tmp_path: Path):
+    found = four(tmp_path)
+    assert list(found.columns) == LOSSES
+    assert found["after"].tolist() == [1] * 4 + [4] * 4
+    first = found[found["trained"] == "before"].iloc[0]
+    hard = np.random.default_rng(0).normal(0, 0.5, (WINDOWS, 1)).mean()
+    place = np.linspace(-0.1, 0.1, 7)
+    assert first["loss"] == pytest.approx(3.0 + hard + place[:3].mean(), abs=1e-6)
+    last = found[found["length"] == 8].iloc[0]
+    assert last["loss"] == pytest.approx(3.0 + hard + place[3:].mean(), abs=1e-6)
+    assert found["prefill_flops"].tolist() == [1.0] * 4 + [3.0] * 4
+    assert found["tokens"].tolist() == [0, 0, 1000, 1000] * 2
+    assert set(found["base"]) == {"m"}
+    assert set(found["pattern"]) == {"grouped:4,2"}
+    assert set(found["adapted"]) == {"m-grouped"}
+    assert found["against"].isna().tolist() == [True, True, True, False] * 2
+
+
+def test_losses_can_be_of_one_model_or_of_what_was_adapted_from_it(tmp_path: Path):
+    four(tmp_path)
+    stored(tmp_path, "n", "full", 3.0)
+    stored(tmp_path, "n-grouped", "grouped:4,2", 3.1, adapted("grouped:4,2", base="n"))
+    assert set(adaptation_losses(tmp_path, "m")["base"]) == {"m"}
+    assert len(adaptation_losses(tmp_path, "m")) == 8
+    assert set(adaptation_losses(tmp_path, "m-full")["model"]) == {"m-full"}
+    assert set(adaptation_losses(tmp_path, "n-grouped")["model"]) == {"n-grouped"}
+    assert len(adaptation_losses(tmp_path)) == 12
+    assert adaptation_losses(tmp_path, "x").empty
+
+
+def test_limits_are_the_quantiles_of_2000_draws_of_the_windows(tmp_path: Path):
+    for name, attention, mean, training in (
+        ("m", "full", 3.0, None), ("m", "grouped:4,2", 3.9, None),
+        ("m-grouped", "grouped:4,2", 3.3, adapted("grouped:4,2")),
+    ):  # fmt: skip
+        stored(tmp_path, name, attention, mean, training, seed=1 if training else 0, windows=40)
+    last = adaptation_losses(tmp_path).iloc[-1]
+    hard = [np.random.default_rng(seed).normal(0, 0.5, 40) for seed in (0, 1)]
+    after, before = 0.3 + hard[1] - hard[0], np.full(40, 0.9)
+    assert last["won_back"] == pytest.approx(1 - after.mean() / 0.9, abs=1e-6)
+    drawn = generator(0, "windows").integers(40, size=(2000, 40))
+    shares = 1 - after[drawn].mean(1) / before[drawn].mean(1)
+    low, high = np.quantile(shares, [0.025, 0.975])
+    assert (last["won_back_low"], last["won_back_high"]) == pytest.approx((low, high), abs=1e-6)
+
+
+def test_one_window_has_no_limits_and_where_nothing_was_added_nothing_is_won(tmp_path: Path):
+    one, none = tmp_path / "one", tmp_path / "none"
+    for folder, added, windows in ((one, 0.9, 1), (none, 0.0, WINDOWS)):
+        stored(folder, "m", "full", 3.0, windows=windows)
+        stored(folder, "m", "grouped:4,2", 3.0 + added, windows=windows)
+        stored(folder, "m-grouped", "grouped:4,2", 3.1, adapted("grouped:4,2"), windows=windows)
+    last = adaptation_losses(one).iloc[-1]
+    assert last["won_back"] == pytest.approx(1 - 0.1 / 0.9, abs=1e-6)
+    assert np.isnan(last["won_back_low"])
+    last = adaptation_losses(none).iloc[-1]
+    assert last["added"] == pytest.approx(0.1, abs=1e-6)
+    assert np.isnan(last["won_back"])
+    assert np.isnan(last["won_back_low"])
+
+
+def test_without_a_common_text_there_is_no_row(tmp_path: Path):
+    stored(tmp_path, "m", "full", 3.0, text="a")
+    stored(tmp_path, "m-grouped", "grouped:4,2", 3.1, adapted("grouped:4,2"), text="b")
+    assert adaptation_losses(tmp_path).empty
+
+
+def test_courses_are_told_of_cells_and_of_losses_by_base_and_name(tmp_path: Path):
+    looks = [{"step": 0, "validation": 3.5}]
+    full = adapted("full") | {"losses": looks}
+    stored(tmp_path, "b-full", "full", 3.1, full)
+    pattern = adapted("grouped:4,2") | {"losses": looks}
+    models = [("m", "full", None), ("a-full", "full", full), ("z", "grouped:4,2", pattern),
+              ("c", "full", adapted("full", base="k") | {"losses": looks})]  # fmt: skip
+    read = in_cells(*models)
+    for place, model, names in [
+        (tmp_path, None, ["c", "a-full", "b-full", "z"]), (None, None, ["c", "a-full", "z"]),
+        (tmp_path, "m", ["a-full", "b-full", "z"]), (tmp_path, "z", ["z"]), (None, "x", []),
+    ]:  # fmt: skip
+        table = find(read, results=place, model=model).adaptation_course
+        assert table["model"].tolist() == names
+        assert list(table.columns) == COURSE
+    table = find(read).adaptation_course
+    assert table["pattern"].tolist() == ["full", "full", "grouped:4,2"]
+    assert table["base"].tolist() == ["k", "m", "m"]
+
+
+def test_without_a_folder_there_are_no_losses():
+    table = find(in_cells(*FOUR)).adaptation_losses
+    assert table.empty
+    assert list(table.columns) == LOSSES
+
+
+def test_a_base_is_known_by_its_fingerprint_and_told_by_its_name(tmp_path: Path):
+    stored(tmp_path, "m", "full", 3.0, fingerprint="f")
+    training = adapted("grouped:4,2") | {"base_fingerprint": "f"}
+    stored(tmp_path, "m-grouped", "grouped:4,2", 3.1, training)
+    found = adaptation_losses(tmp_path)
+    assert set(found["base"]) == {"m"}
+    assert found["model"].tolist() == ["m", "m-grouped"] * 2
+
+
+def test_the_findings_losses_are_those_of_its_folder_and_model(tmp_path: Path):
+    expected = four(tmp_path)
+    read = in_cells(*FOUR)
+    pd.testing.assert_frame_equal(find(read, results=tmp_path).adaptation_losses, expected)
+    of_one = find(read, results=tmp_path, model="m-full").adaptation_losses
+    assert set(of_one["model"]) == {"m-full"}

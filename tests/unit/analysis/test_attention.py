@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from support.fakes import ENGINE, FakeBackend, plan, planned, runner, tokenized_task
 from support.predictions import answers, cell, frame, scored
 
-from icl_bench.analysis.attention import attention_patterns, differences
+from icl_bench.analysis.attention import ATTENTION_PATTERNS, attention_patterns, differences
 from icl_bench.analysis.cell_cost import CellCost
 from icl_bench.analysis.cost import break_even, cost
 from icl_bench.analysis.curves import curves
@@ -97,6 +97,80 @@ def test_a_difference_that_four_tests_together_could_bring_is_not_claimed():
     )
     among = differences(read(frame(alone, *rest)))
     assert among["advice"].isna().all()
+
+
+def test_the_terminal_names_the_better_pattern_by_its_kind():
+    rng = np.random.default_rng(0)
+    full = answers(rng, (1, 4, 250), 0.5)[0]
+    better = np.maximum(full, rng.random(full.shape) < 0.5)
+    rows = frame(scored(full), scored(better, attention=BARE), scored(1 - better, attention=BLOCK))
+    assert ATTENTION_PATTERNS.printed is not None
+    table = ATTENTION_PATTERNS.printed.rows(read(rows))
+    assert table["attention"].tolist() == [BARE, BLOCK]
+    assert table["advice"].tolist() == ["block", "full"]
+
+
+def test_a_pattern_is_better_where_p_is_the_level_itself():
+    full = "a" * 40
+    rows = frame(cell(full, full), cell("a" * 34 + "b" * 6, full, attention=BARE))
+    made = rows, curves(rows), cost(rows, {})
+    p = float(differences(attention_patterns(*made))["p_holm"].item())
+    for alpha, advice in ((p, "full"), (p / 2, "")):
+        table = differences(attention_patterns(*made, alpha=alpha))
+        assert table["advice"].fillna("").tolist() == [advice]
+
+
+def test_there_is_no_share_of_a_prefix_where_queries_have_demonstrations_of_their_own():
+    rows = frame(*(
+        cell("aabb", attention=attention, k=k, cell=f"{attention} {k}")
+        for attention in ("full", BARE) for k in (5, 50)
+    ))  # fmt: skip
+    costs = {
+        f"{attention} {k}": CellCost(
+            counted={"prefix_flops": 10.0 * k * of, "query_flops": 3.0 * k, "whole_flops": 1.0,
+                     "cache_bytes": 7.0 * of * of * k},
+            prefill_seconds=0.0 if k == 5 and of == 1 else of / 8,
+        )
+        for attention, of in (("full", 1.0), (BARE, 0.5)) for k in (5, 50)
+    }  # fmt: skip
+    table = read(rows, costs)
+    assert table["shared"].tolist() == [True] * 4
+    sizes = ["size", "sink", "local", "every", "window", "chunk"]
+    assert set(map(str, table[sizes].dtypes)) == {"Int64"}
+    names = ["k", "attention", "prefix_flops", "prefix_flops_of_full", "query_flops_of_full",
+             "cache_bytes_of_full", "prefill_seconds"]  # fmt: skip
+    assert table[names].to_numpy().tolist() == [
+        [5, "full", 50, 1, 1, 1, 0],
+        [5, BARE, 25, 0.5, 1, 0.25, 1 / 16],
+        [50, "full", 500, 1, 1, 1, 1 / 8],
+        [50, BARE, 250, 0.5, 1, 0.25, 1 / 16],
+    ]
+    assert table["prefill_seconds_of_full"].fillna(-1).tolist() == [-1, -1, 1, 0.5]
+    own = rows.assign(demonstration_ids=[["d"] if k == 5 else None for k in rows["k"]])
+    table = read(own, costs)
+    assert table["shared"].tolist() == [False, False, True, True]
+    assert table["prefix_flops_of_full"].fillna(-1).tolist() == [-1, -1, 1, 0.5]
+    assert table["prefill_seconds_of_full"].fillna(-1).tolist() == [-1, -1, 1, 0.5]
+    assert table["cache_bytes_of_full"].tolist() == [1, 0.25, 1, 0.25]
+
+
+def test_variants_are_not_compared_and_points_without_full_attention_have_no_difference():
+    rows = frame(
+        cell("aabb", attention=BARE, variant="w"), cell("aabb", attention=BLOCK, variant="w"),
+        cell("aabb"), cell("abbb", attention=BARE), cell("aabb", attention=BARE, k=9),
+        cell("aabb", task="u"), cell("aabb", k=0),
+    )  # fmt: skip
+    table = read(rows)
+    points = [(row["variant"], row["k"], row["attention"]) for row in table.to_dict("records")]
+    assert points == [("v", 5, "full"), ("v", 5, BARE), ("v", 9, BARE), ("w", 5, BARE),
+                      ("w", 5, BLOCK)]  # fmt: skip
+    assert table["difference"].fillna(9).tolist() == [9, -0.25, 9, 9, 9]
+    assert table["advice"].isna().all()
+    compared = differences(table)
+    assert compared["draws"].tolist() == [1]
+    assert compared["interval_over"].tolist() == ["test examples only"]
+    assert read(cell("aabb")).empty
+    assert list(read(cell("aabb")).columns) == list(table.columns)
 
 
 @settings(max_examples=25, deadline=None)

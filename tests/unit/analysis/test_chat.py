@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from support.predictions import answers, frame, scored
 
@@ -58,3 +59,36 @@ def test_settings_are_named_by_the_style_and_by_more_only_where_styles_are_alike
     named = name_settings(facts, rows)
     assert named["t"] == "chat=turns, system=none"
     assert named["s"] == "chat=turns, system=Be brief."
+
+
+def test_one_draw_of_the_same_demonstrations_is_judged_and_one_of_others_is_not():
+    rows = frame(side("p", PLAIN[:1]), side("t", TURNS[:1]))
+    (found,) = chat_gain(rows, facts=FACTS).to_dict("records")
+    assert found["withheld"] is None
+    assert found["advice"] == "turns"
+    (found,) = chat_gain(rows.assign(draw=[0] * 200 + [1] * 200), facts=FACTS).to_dict("records")
+    assert found["withheld"] == "one draw"
+    assert pd.isna(found["advice"])
+
+
+def test_what_may_be_chance_is_no_advice_unless_that_is_asked_for():
+    rows = frame(side("p", PLAIN), side("t", PLAIN[:, ::-1]))
+    (found,) = chat_gain(rows, facts=FACTS).to_dict("records")
+    assert found["p_holm"] > 0.9
+    assert pd.isna(found["advice"])
+    (found,) = chat_gain(rows, alpha=1.0, facts=FACTS).to_dict("records")
+    assert found["advice"] in ("plain", "turns")
+
+
+def test_a_way_without_arguments_is_named_by_its_style_and_texts_are_plain():
+    assert put({"chat": {"style": "turns"}}) == "turns"
+    assert put({"chat": {"style": "turns", "arguments": None, "system": ""}}) == "turns, system: ''"
+    assert put({"chat": {"style": "s", "arguments": {"a": 1, "b": None}}}) == "s, a=1, b=None"
+    assert put({"chat": "turns"}) == put({}) == "plain"
+
+
+def test_a_variant_of_which_nothing_is_known_is_plain():
+    rows = frame(side("unknown", PLAIN), side("t", TURNS))
+    (found,) = chat_gain(rows, facts={"t": FACTS["t"]}).to_dict("records")
+    assert (found["chat"], found["base_chat"]) == ("turns", "plain")
+    assert found["base_variant"] == "unknown"

@@ -113,3 +113,8 @@ def test_no_predictions_make_empty_tables_with_all_columns():
         assert list(table.columns)[-4 - len(columns) :] == [
             *columns, "predictions", "accuracy", "ci_low", "ci_high",
         ]  # fmt: skip
+
+
+def test_a_demonstration_that_is_no_query_is_copied_by_none():
+    found = distances(shared("abbb"), "test_id", None, {"c0": ["x", "0", "y"]})
+    assert found.tolist() == [2, 0, 0, 0]

@@ -12,7 +12,7 @@ import pytest
 from support.predictions import cell, frame
 
 from icl_bench.analysis.columns import COLUMNS, Column
-from icl_bench.analysis.finding import Chart, Finding
+from icl_bench.analysis.finding import Chart, Finding, Printed
 from icl_bench.analysis.findings import find
 from icl_bench.registry import FINDINGS
 from icl_bench.results.importing import import_predictions
@@ -145,3 +145,42 @@ def test_an_unknown_table_is_told_by_the_nearest_names(results: Path):
     found = find(read_some(results))
     with pytest.raises(AttributeError, match="curvs is not a finding; did you mean curves"):
         _ = found.curvs
+
+
+def test_a_column_is_shown_as_its_finding_says_or_as_everywhere_or_by_its_name():
+    own = Column("draws", "how many", "number")
+    finding = Finding("mine", lambda context: context.predictions, (own,))
+    assert finding.column("draws") is own
+    assert finding.column("k") is COLUMNS["k"]
+    assert finding.column("of_no_table") == Column("of_no_table", "of no table")
+
+
+def test_columns_are_those_that_are_asked_for_and_may_mean_something_else_in_the_terminal():
+    here = Column("low", "from there", "points")
+    finding = Finding(
+        "mine", lambda context: context.predictions, (Column("low", "from"),),
+        shown="k low", printed=Printed("mine", "task k low", columns_here=(here,)),
+    )  # fmt: skip
+    assert [column.title for column in finding.in_report()] == ["k", "from"]
+    assert [column.title for column in finding.in_terminal()] == ["task", "k", "from there"]
+
+
+class AnyName:
+    """A registry that knows every name."""
+
+    def __contains__(self, name: str) -> bool:
+        return True
+
+    def unknown(self, name: str) -> str:
+        return "none"
+
+
+def test_what_is_private_is_no_table_even_where_one_is_called_so(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+):
+    found = find(read_some(results))
+    with pytest.raises(AttributeError, match="findings: __deepcopy__ is not a finding"):
+        found.__getattr__("__deepcopy__")
+    monkeypatch.setattr("icl_bench.analysis.findings.FINDINGS", AnyName())
+    with pytest.raises(AttributeError, match="findings: _mine is none"):
+        found.__getattr__("_mine")

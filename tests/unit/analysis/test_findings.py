@@ -15,9 +15,9 @@ from support.fakes import FREE_TEXT, FakeBackend, plan, runner
 from support.predictions import cell, frame
 
 from icl_bench.analysis.cell_cost import CellCost
-from icl_bench.analysis.context import CellFacts
+from icl_bench.analysis.context import CellFacts, Context
 from icl_bench.analysis.cost import break_even, cost
-from icl_bench.analysis.findings import Findings, find
+from icl_bench.analysis.findings import Findings, find, read_findings
 from icl_bench.analysis.words import cautions_of
 from icl_bench.cli import main
 from icl_bench.errors import CellError, UserError
@@ -333,3 +333,64 @@ def test_each_task_has_a_base_model_of_its_own(tmp_path: Path):
         ["t", "a", "b"], ["u", "b", "c"],
     ]  # fmt: skip
     assert find(stored, "c").models["task"].tolist() == ["u"]
+
+
+def imported(tmp_path: Path) -> Path:
+    from icl_bench.results.importing import import_predictions
+
+    made = frame(*(cell("aabb", task=t, model=m) for t in "tu" for m in "ab"))
+    made.drop(columns=["variant", "valid"]).to_csv(tmp_path / "some.csv", index=False)
+    import_predictions(tmp_path / "some.csv", tmp_path / "imported")
+    return tmp_path / "imported"
+
+
+def test_a_folder_is_read_for_one_task_or_model_and_all_that_is_asked_is_kept(tmp_path: Path):
+    folder = imported(tmp_path)
+    for only, points in [
+        ({}, [("t", "a"), ("t", "b"), ("u", "a"), ("u", "b")]),
+        ({"task": "u"}, [("u", "a"), ("u", "b")]),
+        ({"model": "b"}, [("t", "b"), ("u", "b")]),
+        ({"task": "t", "model": "a"}, [("t", "a")]),
+    ]:
+        found = read_findings(folder, base_model="b" if "model" not in only else None, **only)
+        curves = found.curves
+        assert list(zip(curves["task"], curves["model"], strict=True)) == points
+        context = found.context
+        assert (context.task, context.model) == (only.get("task"), only.get("model"))
+        assert context.results == folder
+        assert context.wanted is None
+        assert context.base_model == ("b" if "model" not in only else None)
+    assert read_findings(folder, wanted=0.5).context.wanted == 0.5
+    with pytest.raises(UserError, match="nothing of task 'v'"):
+        read_findings(folder, task="v")
+
+
+def test_what_was_read_is_found_with_all_that_is_asked(tmp_path: Path):
+    stored = read_some(imported(tmp_path))
+    context = find(stored, "b", results="somewhere", model="m", task="x", wanted=0.25).context
+    assert context.stored is stored
+    assert (context.base_model, context.results, context.model, context.task, context.wanted) == (
+        "b", "somewhere", "m", "x", 0.25
+    )  # fmt: skip
+    assert find(stored).context == Context(stored)
+
+
+def test_that_tables_are_worked_out_is_told_by_number_and_name(tmp_path: Path):
+    found = find(read_some(imported(tmp_path)))
+    said: list[str] = []
+    found.work_out(["curves", "noise_floor"], said.append)
+    assert said == [
+        "working out findings: 1 of 2, curves", "working out findings: 2 of 2, noise floor",
+    ]  # fmt: skip
+    assert {"curves", "noise_floor"} <= found.context._tables.keys()
+    assert {"curves", "context", "summary"} <= set(dir(found))
+
+
+def test_the_folder_is_called_results_where_nothing_else_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    imported(tmp_path).rename(tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
+    found = read_findings()
+    assert found.context.results == "results"
+    assert len(found.curves) == 4

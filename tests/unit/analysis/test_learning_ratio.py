@@ -9,6 +9,8 @@ from support.predictions import frame, scored
 
 from icl_bench.analysis.comparisons import perturbation_effect
 from icl_bench.analysis.learning_ratio import UNSURE, learning_ratio
+from icl_bench.analysis.statistics.bootstrap import means as resampled
+from icl_bench.analysis.statistics.bootstrap import resample
 from icl_bench.analysis.statistics.paired import Facts
 
 FACTS: Facts = {
@@ -72,3 +74,41 @@ def test_test_examples_that_one_lacks_are_left_out_of_all_three():
     assert row["test_rows"] == 400
     kept = rows[rows["test_id"] >= "row 100"].groupby("variant")["score"].mean()
     assert row["nearest_lost"] == pytest.approx(kept["plain"] - kept["near"])
+
+
+def test_points_without_common_test_examples_say_so_and_hide_no_others():
+    rows = predictions(0.4, 0.7)
+    apart = rows.assign(k=3)
+    apart.loc[apart["variant"] == "far", "test_id"] += " of another test set"
+    nothing, row = found(frame(apart, rows)).to_dict("records")
+    assert (nothing["k"], nothing["removed"], nothing["metric"]) == (3, 10, "accuracy")
+    assert nothing["reason"] == "no test examples in common"
+    assert np.isnan(nothing["score"])
+    assert np.isnan(nothing["nearest_lost"])
+    assert (row["k"], row["test_rows"]) == (5, 500)
+
+
+def test_limits_are_the_quantiles_of_2000_resamples():
+    rows = predictions(0.4, 0.7)
+    effects = perturbation_effect(rows, facts=FACTS)
+    (row,) = learning_ratio(rows, effects, np.random.default_rng(0)).to_dict("records")
+    (same,) = learning_ratio(rows, effects, np.random.default_rng(0), 2000).to_dict("records")
+    assert row["ratio_low"] == same["ratio_low"]
+    means = rows.pivot_table(index=["draw", "test_id"], columns="variant", values="score")
+    lost = [(means["plain"] - means[name]).to_numpy().reshape(3, 500) for name in ("near", "far")]
+    rng = np.random.default_rng(0)
+    counts = resample(rng, 2000, 3, 500)
+    again = [resampled(one, counts) for one in lost]
+    resamples = {"nearest": again[0], "farthest": again[1], "ratio": again[0] / again[1]}
+    for name, one in resamples.items():
+        low, high = np.quantile(one, [0.025, 0.975])
+        assert (row[f"{name}_low"], row[f"{name}_high"]) == pytest.approx((low, high))
+
+
+def test_one_draw_is_over_test_examples_only_and_what_has_no_score_is_left_out():
+    rows = predictions(0.4, 0.7, draws=1)
+    (row,) = found(rows).to_dict("records")
+    assert (row["draws"], row["interval_over"]) == (1, "test examples only")
+    rows.loc[:9, "score"] = np.nan
+    (row,) = found(rows).to_dict("records")
+    assert row["test_rows"] == 490

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 import zlib
 from datetime import UTC, datetime, timedelta
@@ -17,7 +18,7 @@ from support.predictions import cell, frame
 
 from icl_bench import __version__
 from icl_bench.analysis.findings import find, read_findings
-from icl_bench.analysis.provenance import FACTS, UNKNOWN, provenance
+from icl_bench.analysis.provenance import FACTS, KEPT, PROVENANCE, UNKNOWN, as_pairs, provenance
 from icl_bench.analysis.summary import records
 from icl_bench.cli import main
 from icl_bench.report import write_report
@@ -67,6 +68,101 @@ def test_data_and_weights_are_named_with_their_whole_hashes():
     row = told(stored({"facts": facts}))
     assert row["data"] == f"trec/train.jsonl sha256:{digest}"
     assert row["weights"] == f"sha256:{digest}"
+
+
+def test_every_fact_of_a_cell_is_told_in_its_place():
+    facts = {"fingerprint": "sha256:f", "data": {"a.jsonl": "1", "b.jsonl": "2"}, "backend": "hf",
+             "seed": 3, "test_rows": 6, "pool_rows": 9, "dtype": "float16"}  # fmt: skip
+    made = {"command": "icl-bench run", "finished": "2026-01-02", "hardware": "H"}
+    about = {"torch": "2", "numpy": "1", "machine": "x86_64"}
+    assert told(stored({"facts": facts, "made": made, "about": about})) == {
+        "task": "t", "model": "m", "variant": "v", "cells": 1, "predictions": 4, "seconds": 1.5,
+        "command": "icl-bench run", "finished": "2026-01-02", "versions": "torch 2, numpy 1",
+        "weights": "sha256:f", "data": "a.jsonl sha256:1, b.jsonl sha256:2", "seed": "3",
+        "test_rows": "6", "pool_rows": "9", "dtype": "float16", "engine": "hf", "hardware": "H",
+    }  # fmt: skip
+    del made["hardware"]
+    assert told(stored({"made": made, "about": about}))["hardware"] == "x86_64"
+    row = told(stored({"facts": {"data": "none", "seed": ""}, "made": None, "about": None}))
+    assert {row[name] for name in FACTS} == {UNKNOWN}
+
+
+def test_seconds_are_of_all_cells_that_say_them_and_of_their_trainings():
+    metas: list[dict[str, Any]] = [
+        {"seconds": 2.0, "training": {"seconds": 4.0}}, {"seconds": None, "training": None},
+        {"seconds": 0.0, "training": {}},
+    ]  # fmt: skip
+    assert told(stored(*metas))["seconds"] == 6.0
+    assert pd.isna(told(stored(metas[1]))["seconds"])
+
+
+def test_days_are_the_first_and_the_last_of_cells_that_say_them():
+    days = [{"made": {"finished": f"2026-01-0{day}"}} for day in (3, 1, 2)]
+    assert told(stored(*days))["finished"] == "2026-01-01 to 2026-01-03"
+    assert told(stored(days[0], days[0]))["finished"] == "2026-01-03"
+    assert told(stored({}, {"made": {"finished": ""}}))["finished"] == UNKNOWN
+
+
+def test_each_task_model_and_variant_has_its_own_row_and_what_is_no_import_is_unknown():
+    rows = frame(
+        cell("aabb", cell="0"), cell("aabb", cell="1", task="u"), cell("aabb", cell="2", model="n"),
+        cell("aabb", cell="3", variant="w"), cell("aabb", cell="4", k=9),
+        cell("aabb", cell="5", variant="x"), cell("aa", "aa", cell="6", variant="y"),
+    ).astype({"task": "category", "model": "category", "variant": "category"})  # fmt: skip
+    points = [("t", "m", "v"), ("u", "m", "v"), ("t", "n", "v"), ("t", "m", "w"), ("t", "m", "v")]
+    cells = {
+        str(i): {"seconds": float(i), "variant": variant, "facts": {"seed": i},
+                 "spec": {"task": task, "model": model}}
+        for i, (task, model, variant) in enumerate(points)
+    }  # fmt: skip
+    found = provenance(find(Stored(rows, cells, {"y": {"imported": "y.csv"}}, ())).context)
+    assert list(found.columns) == KEPT
+    names = ["task", "model", "variant", "cells", "predictions", "seed", "command"]
+    assert found[names].to_numpy().tolist() == [
+        ["t", "m", "v", 2, 8, "0; 4", UNKNOWN],
+        ["t", "m", "w", 1, 4, "3", UNKNOWN],
+        ["t", "m", "x", 1, 4, UNKNOWN, UNKNOWN],
+        ["t", "m", "y", 1, 2, UNKNOWN, "imported from y.csv"],
+        ["t", "n", "v", 1, 4, "2", UNKNOWN],
+        ["u", "m", "v", 1, 4, "1", UNKNOWN],
+    ]
+    assert found["seconds"].fillna(-1).tolist() == [4, 3, -1, -1, 2, 1]
+
+
+def test_a_row_is_turned_into_a_pair_for_each_fact_that_is_there():
+    digest, short = "a" * 40, "b" * 38
+    table = pd.DataFrame([
+        {"task": "t", "cells": 1, "predictions": 1234, "seconds": 1.2345,
+         "data": f"x sha256:{digest}, y sha256:{short}, z sha256:{digest}", "seed": "0"},
+        {"task": "u", "cells": 2, "predictions": 4, "seconds": math.nan,
+         "data": f"http://{'c' * 50}", "seed": ""},
+    ])  # fmt: skip
+    names = [*FACTS, "task", "cells", "predictions", "seconds"]
+    table = table.reindex(columns=names, fill_value="f")
+    pairs = as_pairs(table)
+    assert list(pairs.columns) == ["task", "fact", "value"]
+    first = pairs[pairs["task"] == "t"]
+    titles = [*FACTS.values(), "cells", "predictions", "seconds"]
+    assert first["fact"].tolist() == titles
+    values = first.set_index("fact")["value"]
+    assert values[["cells", "predictions", "seconds"]].tolist() == ["1", "1,234", "1.23"]
+    assert values["command"] == "f"
+    second = pairs[pairs["task"] == "u"]
+    assert second["fact"].tolist() == [t for t in titles if t not in ("seed", "seconds")]
+    assert PROVENANCE.printed is not None
+    brief = PROVENANCE.printed.rows(table)
+    assert brief.drop(columns="value").equals(pairs.drop(columns="value"))
+    told_briefly = brief[brief["fact"] == "data"]["value"].tolist()
+    assert told_briefly == [
+        f"x sha256:{'a' * 12}…, y sha256:{short}, z sha256:{'a' * 12}…",
+        f"http://{'c' * 10}…",
+    ]
+
+
+def test_without_predictions_there_is_no_row():
+    found = provenance(find(Stored(cell("aabb", cell="x").iloc[:0], {}, {}, ())).context)
+    assert found.empty
+    assert list(found.columns) == KEPT
 
 
 def test_an_import_names_its_file(tmp_path: Path):

@@ -50,3 +50,33 @@ def test_one_draw_cannot_say():
 def test_without_an_import_there_is_nothing_to_compare_with():
     assert replication(drawn("here", 0.5, 3, 0, k=10), FACTS).empty
     assert replication(drawn("theirs", 0.5, 3, 0, k=10), FACTS).empty
+
+
+def test_draws_are_each_sides_own_though_they_have_equal_numbers():
+    frame = pd.concat([drawn("here", 0.7, 5, 0, k=10), drawn("theirs", 0.7, 3, 1, k=10)])
+    (row,) = replication(frame, FACTS).to_dict("records")
+    assert (row["draws"], row["base_draws"], row["left_out"]) == (5, 3, 0)
+    assert (row["made"], row["base_made"]) == ("here", "imported")
+    assert (row["variant"], row["base_variant"]) == ("here", "theirs")
+
+
+def test_the_same_answers_on_both_sides_agree():
+    same = drawn("here", 2.0, 3, 0, k=10)
+    frame = pd.concat([same, same.assign(variant="theirs")])
+    (row,) = replication(frame, FACTS).to_dict("records")
+    assert row["difference"] == 0
+    assert row["agrees"] is True
+
+
+def test_what_is_better_here_does_not_agree_either():
+    frame = pd.concat([drawn("here", 0.8, 5, 0, k=10), drawn("theirs", 0.5, 5, 1, k=10)])
+    (row,) = replication(frame, FACTS).to_dict("records")
+    assert row["ci_low"] > 0
+    assert row["agrees"] is False
+
+
+def test_what_differs_in_a_fact_that_both_have_is_not_compared():
+    frame = pd.concat([drawn("here", 0.7, 3, 0, k=10), drawn("theirs", 0.7, 3, 1, k=10)])
+    assert len(replication(frame, FACTS)) == 1
+    other = FACTS | {"theirs": {**FACTS["theirs"], "template": "b"}}
+    assert replication(frame, other).empty

@@ -15,12 +15,21 @@ from support.fakes import FREE_TEXT, FakeBackend, plan, runner
 
 from icl_bench.analysis.curves import curves, saturation
 from icl_bench.analysis.order import order_sensitivity
+from icl_bench.analysis.saturation import saturation_chances, with_likely
 from icl_bench.analysis.statistics.intervals import mean_interval
-from icl_bench.analysis.summary import summarise, summarise_folder
+from icl_bench.analysis.summary import (
+    SEED,
+    perturbed_curves,
+    settings_of,
+    summarise,
+    summarise_folder,
+)
+from icl_bench.analysis.zero_shot import from_zero_shot
 from icl_bench.errors import CellError, UserError
 from icl_bench.models.text_encoders import SentenceEncoder
 from icl_bench.prompts.encoding import PromptSet
 from icl_bench.results.reading import read_results
+from icl_bench.seeds import generator
 
 
 def cell(k: int, draw: int, said: str, gold: str = "aabb", **changes: Any) -> pd.DataFrame:
@@ -301,3 +310,57 @@ def test_json_holds_plain_values_and_null_for_what_is_undefined(tmp_path: Path):
             "metric": "accuracy", "spoken": False, "reason": "2 ks tested, of at least 4",
         }
     ]  # fmt: skip
+
+
+def test_curves_and_their_chances_begin_without_demonstrations_by_the_facts_of_variants():
+    facts = {"v": {"seed": 0}, "w": {"seed": 1, "encoder": "x"}, "u": {"seed": 0, "encoder": "x"}}
+    rows = frame(
+        *(cell(k, 0, "aabb") for k in (0, 1)),
+        *(cell(k, 0, "abab", select="bm25", variant=v) for k in (1, 5) for v in "wu"),
+    )
+    found = summarise(rows, facts)
+    points = list(zip(found.curves["variant"], found.curves["k"], strict=True))
+    assert points == [("u", 0), ("u", 1), ("u", 5), ("w", 1), ("w", 5), ("v", 0), ("v", 1)]
+    chances = saturation_chances(from_zero_shot(rows, facts), generator(SEED, "saturation"))
+    expected = with_likely(saturation(found.curves), chances)
+    pd.testing.assert_frame_equal(found.saturation, expected)
+    assert found.settings == {}
+    assert found.failed == ()
+
+
+def test_curves_of_perturbed_demonstrations_are_named_by_their_perturbation():
+    rows = frame(cell(1, 0, "aabb", teaching=None), cell(1, 0, "abab", teaching="x", variant="w"),
+                 cell(5, 0, "abab", teaching="x", variant="w"),
+                 cell(1, 0, "bbbb", teaching="y", variant="u"))  # fmt: skip
+    found = perturbed_curves(rows)
+    assert list(found.columns) == ["teaching", *curves(rows).columns]
+    assert found[["teaching", "variant", "k"]].to_numpy().tolist() == [
+        ["y", "u", 1], ["x", "w", 1], ["x", "w", 5],
+    ]  # fmt: skip
+    kinds = {"teaching": "category", "variant": "category"}
+    assert perturbed_curves(rows.astype(kinds))["teaching"].tolist() == ["y", "x", "x"]
+    assert perturbed_curves(rows.iloc[:4]).empty
+    nothing = perturbed_curves(rows.drop(columns="teaching"))
+    assert nothing.empty
+    assert list(nothing.columns) == list(found.columns)
+
+
+def test_settings_of_perturbed_demonstrations_are_told_apart_within_a_perturbation():
+    named = [("a", None), ("b", None), ("c", "x"), ("d", "x"), ("e", "y"), ("f", "z")]
+    facts: dict[str, dict[str, Any]] = {
+        name: {"seed": i % 2, "teaching": teaching} for i, (name, teaching) in enumerate(named)
+    }
+    rows = frame(*(cell(1, 0, "aabb", variant=name, teaching=known["teaching"])
+                   for name, known in facts.items()))  # fmt: skip
+    told = settings_of(facts, curves(rows.iloc[:8]), perturbed_curves(rows))
+    assert told == {"a": "seed=0", "b": "seed=1", "c": "seed=0", "d": "seed=1"}
+
+
+def test_a_folders_curves_begin_without_demonstrations_by_the_facts_of_its_variants(
+    tmp_path: Path, word_encoder: SentenceEncoder
+):
+    made = plan(tmp_path / "task", "0,1", draws=1, selects=["random", "dense"])
+    runner(made, tmp_path / "results", FakeBackend()).run()
+    table = summarise_folder(tmp_path / "results").curves
+    points = sorted(zip(table["select"], table["k"], strict=True))
+    assert points == [("dense", 0), ("dense", 1), ("random", 0), ("random", 1)]

@@ -8,10 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from support.fakes import FREE_TEXT, FakeBackend, plan, runner
+from support.predictions import cell, frame
 
 from icl_bench.analysis.findings import find
+from icl_bench.analysis.truncated_answers import TRUNCATED_ANSWERS, truncated_answers
 from icl_bench.backends.interface import Answer, Decoding
 from icl_bench.cli import main
 from icl_bench.prompts.encoding import PromptSet
@@ -110,3 +113,19 @@ def test_the_report_says_how_many_were_cut(results: Path):
     pytest.importorskip("altair")
     (note,) = [n for n in make_report(results).notes if "max_answer_tokens" in n]
     assert note.startswith("8 of 24 free answers were cut at max_answer_tokens")
+
+
+def test_answers_are_counted_where_it_is_known_whatever_an_import_calls_it():
+    known = [True, "true", "True", False, "false", "False", None, "perhaps"]
+    rows = frame(cell("a" * 8, "a" * 8, k=3).assign(truncated=known),
+                 cell("aa", "aa").assign(truncated=[None, "?"]))  # fmt: skip
+    for one in (rows, rows.astype({"model": pd.CategoricalDtype(["m", "n"]), "task": "category"})):
+        (row,) = truncated_answers(one).to_dict("records")
+        assert (row["k"], row["answers"], row["truncated"], row["share"]) == (3, 6, 3, 0.5)
+    assert truncated_answers(rows.drop(columns="truncated")).empty
+
+
+def test_the_terminal_has_points_with_a_cut_answer_only():
+    assert TRUNCATED_ANSWERS.printed is not None
+    table = pd.DataFrame({"truncated": [0, 1, 2]})
+    assert TRUNCATED_ANSWERS.printed.rows(table)["truncated"].tolist() == [1, 2]

@@ -18,6 +18,7 @@ from icl_bench.metrics.chrf import Chrf
 from icl_bench.metrics.exact_match import ExactMatch, normalised
 from icl_bench.metrics.exact_text import ExactText
 from icl_bench.metrics.f1 import F1, word_f1
+from icl_bench.metrics.interface import Metric
 from icl_bench.metrics.numeric import Numeric, number
 from icl_bench.metrics.rouge import Rouge
 
@@ -130,6 +131,26 @@ def test_any_metric_takes_the_best_of_several_right_answers():
     found = Rouge().score_golds([("no", "one two"), ("three",)], ["one two", "four"])
     assert found["rouge1"].tolist() == [1, 0]
     assert Rouge().score_golds([], [])["rouge1"].tolist() == []
+    # as many right answers as answers are not one each
+    golds = [("no", "two", "one"), ("three",), ("x", "four")]
+    assert Rouge().score_golds(golds, ["one", "four", "four"])["rouge1"].tolist() == [1, 0, 1]
+    with pytest.raises(ValueError, match="argument 2 is longer than argument 1"):
+        Rouge().score_golds([("a", "b")], ["a", "b"])
+
+
+def test_a_metric_of_many_answers_takes_the_first_of_several_right_ones():
+    class Seen(Metric):
+        def score_many(self, cell, gold, said):
+            return {"seen": np.array([*cell, *gold, *said])}
+
+    found = Seen().score_many_golds(np.array([0, 1]), [("a", "b"), ("c",)], ["x", "y"])
+    assert found["seen"].tolist() == ["0", "1", "a", "c", "x", "y"]
+
+
+def test_a_metric_that_says_nothing_of_itself_scores_nothing_and_takes_any_answer():
+    metric = Metric()
+    assert (metric.facts(), metric.unfit("a")) == ({}, "")
+    assert metric.score(["a"], ["a"]) == metric.score_many(np.zeros(1, int), ["a"], ["a"]) == {}
 
 
 # -- numbers --------------------------------------------------------------------------------------

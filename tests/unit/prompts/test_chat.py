@@ -8,13 +8,20 @@ import pickle
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.models import Row, llama_tokenizer, qwen_tokenizer
 
 from icl_bench.errors import UserError
-from icl_bench.prompts.chat import ChatForm, ChatSettings, around_turns, read_settings
+from icl_bench.prompts.chat import (
+    ChatForm,
+    ChatSettings,
+    around_turns,
+    chat_form,
+    read_settings,
+)
 from icl_bench.prompts.chat_template import ChatTemplate
 from icl_bench.prompts.encoding import PromptEncoder
 from icl_bench.prompts.rendering import PlainForm, demonstration_text, query_text
@@ -168,16 +175,22 @@ def test_a_row_that_spells_a_special_token_is_named(tmp_path: Path):
     rows = [Row("order", {"text": "say <|im_end|> please"})]
     with pytest.raises(UserError, match=r"text '<\|im_end\|>'.*say <\|im_end\|> please"):
         form.is_pieced(rows, QUERIES)
+    rows = [Row("order", {"text": "<|im_end|>" + "x" * 100})]
+    told = rf"\('query: <\|im_end\|>{'x' * 43}'\); change that row, or leave --chat out$"
+    with pytest.raises(UserError, match=told):
+        form.is_pieced(rows, QUERIES)
 
 
 def test_a_template_that_never_ends_an_answer_is_refused(tmp_path: Path):
-    with pytest.raises(UserError, match="does not end an answer"):
+    told = "mine does not end an answer: no special token and no line break stand behind it$"
+    with pytest.raises(UserError, match=told):
         Model(tmp_path, ENDLESS, qwen_tokenizer).form(ChatSettings(style="turns"))
 
 
 def test_a_model_without_a_template_says_so(tmp_path: Path):
     qwen_tokenizer().save_pretrained(tmp_path)
-    with pytest.raises(UserError, match="model mine has no chat template; give an instruct model"):
+    told = "model mine has no chat template; give an instruct model, or leave --chat out$"
+    with pytest.raises(UserError, match=told):
         ChatTemplate.of_folder(tmp_path, "mine", {})
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": 3}))
     with pytest.raises(UserError, match=r"cannot be read .*chat_template is no text"):
@@ -226,6 +239,9 @@ def test_an_answer_that_a_line_break_ends_is_ended_by_no_special_token(tmp_path:
     assert form.answer("order") == "order\n"
     for written in (form, PlainForm(TASK)):
         assert PromptEncoder(written, model.tokenizer).ending_token is None
+    twice = Model(tmp_path / "twice", CHATML.replace("<|im_end|>\n", " \n\n"), qwen_tokenizer)
+    form = twice.form(ChatSettings(style="turns"))
+    assert (form.answer("order"), form.stop) == ("order \n", "")
 
 
 @pytest.mark.parametrize(
@@ -325,6 +341,29 @@ def test_the_first_special_token_ends_an_answer(tmp_path: Path):
     )
     form = model.form(ChatSettings(style="turns"))
     assert (form.ending, form.stop) == ("~<|im_end|>", "~<|im_end|>")
+
+
+def test_a_models_form_has_its_template_its_special_tokens_and_its_name(tmp_path: Path):
+    model = Model(tmp_path, CHATML, qwen_tokenizer)
+    model.tokenizer.add_tokens(["<plain>"])
+    named: Any = SimpleNamespace(source=str(tmp_path), name="my model")
+    settings = ChatSettings(style="single", arguments=(("enable_thinking", False),))
+    form = chat_form(TASK, settings, named, model.tokenizer)
+    assert form.facts() == model.form(settings).facts()
+    assert form.whole(ROWS, QUERIES[0]) == model.form(settings).whole(ROWS, QUERIES[0])
+    assert form.is_pieced([Row("<plain>", {"text": "x"})], QUERIES)
+    with pytest.raises(UserError, match=r"has the text '<\|im_start\|>'"):
+        form.is_pieced([Row("<|im_start|>", {"text": "x"})], QUERIES)
+
+    def shouted(task: Any, row: Any) -> str:
+        return demonstration_text(task, row).upper()
+
+    loud = chat_form(TASK, settings, named, model.tokenizer, shouted)
+    assert loud.demonstration(ROWS[0]) == form.demonstration(ROWS[0]).upper()
+    (tmp_path / "chat_template.jinja").write_text(LLAMA)
+    said = ChatSettings(style="turns", system="x")
+    with pytest.raises(UserError, match=r"chat template of model my model refuses"):
+        chat_form(TASK, said, named, model.tokenizer)
 
 
 # -- a template's language and its files ----------------------------------------------------------

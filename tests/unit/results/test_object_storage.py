@@ -9,6 +9,7 @@ import random
 import signal
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,13 +38,11 @@ def server() -> Iterator[S3Server]:
 
 
 @pytest.fixture
-def place(
-    server: S3Server, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> Iterator[str]:
-    """An empty prefix of its own."""
+def place(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An empty prefix of its own: of all servers of a process the objects are the same."""
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
-    yield f"s3://{BUCKET}/{abs(hash(request.node.name))}"
+    yield f"s3://{BUCKET}/{uuid.uuid4().hex}"
     server.faults.throttled = server.faults.late = 0.0
     server.faults.refused = None
 

@@ -12,10 +12,23 @@ from icl_bench.analysis.statistics.trigamma import inverse_trigamma
 VALUES = np.logspace(-9, 10, 400)
 
 
-@pytest.mark.parametrize("value", [*VALUES, 0.999999e-6, 1.000001e-6, 0.999999e7, 1.000001e7])
+def test_the_trigamma_function_of_some_numbers_is_known():
+    square = np.pi**2
+    for place, value in ((1, square / 6), (2, square / 6 - 1), (0.5, square / 2)):
+        assert inverse_trigamma(value) == pytest.approx(place, rel=1e-12)
+    assert inverse_trigamma(2.0) == pytest.approx(0.8766640774642601, rel=1e-12)
+
+
+def test_beyond_ten_millions_the_first_term_of_a_series_is_taken():
+    assert inverse_trigamma(10_000_000.5) == 1 / np.sqrt(10_000_000.5)
+
+
+@pytest.mark.parametrize(
+    "value", [*VALUES, 0.999999e-6, 1e-6, 1.000001e-6, 0.999999e7, 1e7, 1.000001e7]
+)
 def test_the_trigamma_function_of_what_is_found_is_the_value(value: float):
     close = 1e-12 if 1e-6 <= value <= 1e7 else 2e-6  # beyond, the first term of a series
-    assert polygamma(1, inverse_trigamma(value)) == pytest.approx(value, rel=close)
+    assert polygamma(1, inverse_trigamma(value)) == pytest.approx(value, rel=close, abs=0)
 
 
 @pytest.mark.parametrize("place", np.logspace(-3, 5.9, 200))

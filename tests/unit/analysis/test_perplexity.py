@@ -1,0 +1,166 @@
+"""Perplexity by length, worked out by hand and by SciPy from losses of a few windows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from support.predictions import cell
+
+from icl_bench.analysis.context import Context
+from icl_bench.analysis.perplexity import NAMES, PERPLEXITY, perplexities
+from icl_bench.analysis.statistics.paired import holm
+from icl_bench.results.perplexity_losses import losses_name, write_losses
+from icl_bench.results.reading import Stored
+from icl_bench.results.storage import storage_at
+
+LENGTHS = (3, 5)
+
+
+def stored(results: Path, attention: str, losses: Any, text: str = "a", **more: Any) -> None:
+    """Losses of four tokens a window: two behind the first up to the third, two up to the fifth."""
+    meta = {"model": "m", "fingerprint": "f", "dtype": "float32", "attention": attention,
+            "sha256": text, "length": 5,
+            "by_length": {str(n): {"prefill_flops": 1.0 * n, "cache_bytes": 2.0 * n}
+                          for n in LENGTHS}, **more}  # fmt: skip
+    name = losses_name(str(meta["model"]), "-".join(map(str, meta.values())).replace(":", "_")[:90])
+    write_losses(storage_at(results), name, list(np.array(losses, float)), meta)
+
+
+def limits(means: Sequence[float]) -> tuple[float, float]:
+    low, high = stats.t.interval(0.95, len(means) - 1, np.mean(means), stats.sem(means))
+    return float(np.exp(low)), float(np.exp(high))
+
+
+FULL = [[1, 2, 3, 4], [2, 2, 1, 1], [0, 1, 5, 5]]
+OTHER = [[1, 3, 4, 6], [2, 3, 1, 2], [1, 3, 6, 8]]
+
+
+def test_each_range_has_the_tokens_between_two_lengths(tmp_path: Path):
+    stored(tmp_path, "full", FULL)
+    table = perplexities(tmp_path)
+    assert list(table.columns) == NAMES
+    first, last = table.to_dict("records")
+    means = {3: [1.5, 2, 0.5], 5: [3.5, 1, 5]}
+    for row, after, tokens in ((first, 1, 6), (last, 3, 6)):
+        assert (row["model"], row["attention"], row["dtype"]) == ("m", "full", "float32")
+        assert (row["after"], row["windows"], row["tokens"]) == (after, 3, tokens)
+        mine = means[row["length"]]
+        assert row["perplexity"] == pytest.approx(np.exp(np.mean(mine)), rel=1e-12)
+        assert (row["ci_low"], row["ci_high"]) == pytest.approx(limits(mine), rel=1e-6)
+        assert (row["prefill_flops"], row["cache_bytes"]) == (row["length"], 2 * row["length"])
+    assert first["whole"] == pytest.approx(np.exp(8 / 6), rel=1e-12)
+    assert last["whole"] == pytest.approx(np.exp(27 / 12), rel=1e-12)
+    assert table[["ratio", "ratio_low", "ratio_high", "p", "p_holm"]].isna().all(axis=None)
+
+
+def test_the_ratio_is_paired_by_window_and_p_is_of_all_ranges_and_patterns(tmp_path: Path):
+    stored(tmp_path, "block:2", OTHER)
+    stored(tmp_path, "full", FULL)
+    stored(tmp_path, "approx:2", np.add(OTHER, [[0.5], [0.25], [0.0]]))
+    table = perplexities(tmp_path)
+    assert table["attention"].tolist() == ["full"] * 2 + ["approx:2"] * 2 + ["block:2"] * 2
+    p = []
+    for row in table.to_dict("records")[2:]:
+        other = np.array(OTHER) + (np.array([[0.5], [0.25], [0.0]])
+                                   if row["attention"] == "approx:2" else 0)  # fmt: skip
+        part = slice(0, 2) if row["length"] == 3 else slice(2, 4)
+        mine, base = other[:, part].mean(1), np.array(FULL)[:, part].mean(1)
+        assert row["ratio"] == pytest.approx(np.exp((mine - base).mean()), rel=1e-6)
+        assert (row["ratio_low"], row["ratio_high"]) == pytest.approx(limits(mine - base), rel=1e-6)
+        p.append(stats.ttest_rel(mine, base).pvalue)
+    assert table["p"].tolist()[2:] == pytest.approx(p, rel=1e-6)
+    assert table["p_holm"].tolist()[2:] == pytest.approx(holm(p).tolist(), rel=1e-6)
+
+
+def test_only_windows_that_every_attention_has_read_are_taken(tmp_path: Path):
+    stored(tmp_path, "full", [*FULL, [9, 9, 9, 9]])
+    stored(tmp_path, "block:2", OTHER)
+    stored(tmp_path, "full", [[7, 7, 7, 7]], text="b")
+    stored(tmp_path, "full", [[1, 1, 1, 1]], text="c")
+    stored(tmp_path, "block:2", [[2, 2, 2, 2]], text="c")
+    table = perplexities(tmp_path)
+    assert table["windows"].tolist() == [4] * 4
+    assert table["perplexity"].tolist() == pytest.approx(
+        np.exp([5 / 4, 10.5 / 4, 8.5 / 4, 15.5 / 4]).tolist()
+    )
+    assert table["ratio"].tolist()[2:] == pytest.approx(np.exp([3.5 / 4, 5 / 4]).tolist())
+
+
+def test_patterns_without_a_common_text_have_no_row(tmp_path: Path):
+    stored(tmp_path, "full", FULL)
+    stored(tmp_path, "block:2", OTHER, text="b")
+    assert perplexities(tmp_path).empty
+
+
+def test_without_full_attention_there_is_no_ratio(tmp_path: Path):
+    stored(tmp_path, "block:2", FULL)
+    table = perplexities(tmp_path)
+    assert table["perplexity"].tolist() == pytest.approx(np.exp([4 / 3, 19 / 6]).tolist())
+    names = ["ratio", "ratio_low", "ratio_high", "p", "p_holm"]
+    assert table[names].isna().all(axis=None)
+
+
+def test_equal_losses_have_a_ratio_of_one_and_are_no_difference(tmp_path: Path):
+    stored(tmp_path, "full", FULL)
+    stored(tmp_path, "block:2", FULL)
+    stored(tmp_path, "grouped:2,2", np.array(FULL) + 1)
+    table = perplexities(tmp_path).set_index("attention")
+    names = ["ratio", "ratio_low", "ratio_high", "p"]
+    assert table.loc["block:2", names].to_numpy().tolist() == [[1, 1, 1, 1]] * 2
+    np.testing.assert_allclose(
+        table.loc["grouped:2,2", names].to_numpy(float), [[np.e, np.e, np.e, 0]] * 2
+    )
+
+
+@pytest.mark.filterwarnings("error")
+def test_one_window_has_no_limits_and_two_have(tmp_path: Path):
+    names = ["ci_low", "ci_high"]
+    for attention, losses in (("full", FULL), ("block:2", OTHER)):
+        stored(tmp_path / "one", attention, losses[:1])
+        stored(tmp_path / "two", attention, losses[:2])
+    one, two = perplexities(tmp_path / "one"), perplexities(tmp_path / "two")
+    assert one[[*names, "ratio_low", "ratio_high", "p", "p_holm"]].isna().all(axis=None)
+    assert one["ratio"].tolist()[2:] == pytest.approx(np.exp([0.5, 1.5]).tolist())
+    assert (two["ci_low"][0], two["ci_high"][0]) == pytest.approx(limits([1.5, 2]), rel=1e-6)
+
+
+def test_models_types_and_lengths_stand_apart(tmp_path: Path):
+    stored(tmp_path, "full", FULL)
+    for name, value in {"model": "n", "fingerprint": "g", "dtype": "bfloat16"}.items():
+        stored(tmp_path, "block:2", OTHER, **{name: value})
+    longer = {str(n): {"prefill_flops": 1.0 * n, "cache_bytes": 2.0 * n} for n in (3, 4)}
+    stored(tmp_path, "block:2", np.array(OTHER)[:, :3], length=4, by_length=longer)
+    table = perplexities(tmp_path)
+    assert len(table) == 10
+    assert table["ratio"].isna().all()
+    assert set(perplexities(tmp_path, "n")["model"]) == {"n"}
+    assert len(perplexities(tmp_path, "n")) == 2
+    assert len(perplexities(tmp_path, "m")) == 8
+
+
+def test_a_finding_is_of_its_folder_and_model(tmp_path: Path):
+    stored(tmp_path, "full", FULL)
+    stored(tmp_path, "full", FULL, model="n")
+    nothing = Stored(cell("aabb").iloc[:0], {}, {}, ())
+    for context, models in [
+        (Context(nothing, results=tmp_path), ["m", "m", "n", "n"]),
+        (Context(nothing, results=tmp_path, model="n"), ["n", "n"]),
+        (Context(nothing), []),
+    ]:
+        table: pd.DataFrame = PERPLEXITY.make(context)
+        assert table["model"].tolist() == models
+        assert list(table.columns) == NAMES
+
+
+def test_a_range_that_only_another_pattern_has_counted_has_no_cost(tmp_path: Path):
+    stored(tmp_path, "full", FULL)
+    stored(tmp_path, "block:2", OTHER, by_length={"5": {"prefill_flops": 9.0, "cache_bytes": 8.0}})
+    table = perplexities(tmp_path)
+    assert table["length"].tolist() == [3, 5, 3, 5]
+    assert table["prefill_flops"].fillna(-1).tolist() == [3, 5, -1, 9]

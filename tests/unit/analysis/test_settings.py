@@ -1,0 +1,152 @@
+"""Settings of a task and model are named by the facts in which they differ, and by no others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+import pytest
+from support.predictions import AXES
+
+from icl_bench.analysis.settings import name_settings
+from icl_bench.results.cells import short_hash
+
+LONG = "x" * 8 + "01234567"
+CHAT = {"style": "turns", "system": None, "arguments": {}, "template": "x", "around": ["<u>"]}
+
+
+def table(*variants: str, **changes: Any) -> pd.DataFrame:
+    return pd.DataFrame([{**AXES, "variant": name, **changes} for name in variants])
+
+
+def named(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    return name_settings(facts, table(*facts))
+
+
+def test_what_differs_is_named_in_the_order_of_the_alphabet():
+    facts = {"a": {"seed": 0, "pool_size": 5, "dtype": "x"}, "b": {"seed": 1, "pool_size": 6,
+                                                                   "dtype": "x"}}  # fmt: skip
+    assert named(facts) == {"a": "pool_size=5, seed=0", "b": "pool_size=6, seed=1"}
+
+
+def test_settings_that_are_alike_have_no_name():
+    assert named({"a": {"seed": 0}}) == {}
+    assert named({"a": {"seed": [0]}, "b": {"seed": [0]}}) == {}
+    assert named({"a": {"seed": [0]}, "b": {"seed": [0], "x": None}}) == {}
+    assert name_settings({}, table("a", "b")) == {}
+
+
+def test_settings_are_told_apart_within_a_task_and_model_and_kind():
+    facts = {"a": {"seed": 0}, "b": {"seed": 1}, "c": {"seed": 2}, "d": {"seed": 3}}
+    two = pd.concat([table("a", "b"), table("c", model="other")])
+    assert name_settings(facts, two) == {"a": "seed=0", "b": "seed=1"}
+    two = pd.concat([table("a", task="other"), table("b", "c")])
+    assert name_settings(facts, two) == {"b": "seed=1", "c": "seed=2"}
+    trained = pd.concat([table("a", select="lora"), table("b", select="random"),
+                         table("c", select="bm25")]).astype({"select": "category"})  # fmt: skip
+    assert name_settings(facts, trained) == {"b": "seed=1", "c": "seed=2"}
+    both = pd.concat([table("a", "b"), table("c", "d", task="other")])
+    assert set(name_settings(facts, both)) == {"a", "b", "c", "d"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("label_space", "seen", "label_space=all"),
+        ("queries", "demonstrations", "queries=test"),
+        ("chat", "single", "chat=plain"),
+        ("system", "Be brief.", "system=none"),
+        ("other", "x", "other=None"),
+    ],
+)
+def test_a_fact_that_is_not_there_is_told_as_what_that_means(name: str, value: str, told: str):
+    assert named({"a": {}, "b": {name: value}}) == {"a": told, "b": f"{name}={value}"}
+
+
+def test_that_others_have_no_encoder_is_no_difference():
+    assert named({"a": {}, "b": {"encoder": "x"}, "c": {"embeddings": "y"}}) == {}
+    assert named({"a": {}, "b": {"encoder": "x"}, "c": {"encoder": "y"}}) == {
+        "a": "encoder=none", "b": "encoder=x", "c": "encoder=y",
+    }  # fmt: skip
+
+
+def test_rows_that_say_more_to_a_reader_take_the_place_of_their_hash():
+    facts = {"a": {"test": "h1", "test_rows": 5, "pool": "p1", "pool_rows": 7},
+             "b": {"test": "h2", "test_rows": 6, "pool": "p2", "pool_rows": 7}}  # fmt: skip
+    assert named(facts) == {"a": "pool=p1, test_rows=5", "b": "pool=p2, test_rows=6"}
+    facts["c"] = {"test": "h3", "test_rows": 6, "pool": "p1", "pool_rows": 7}
+    assert named(facts)["c"] == "pool=p1, test=h3, test_rows=6"
+
+
+def test_what_follows_from_the_labels_is_not_told_beside_them():
+    facts = {"a": {"label_space": "all", "labels": ["x", "y"], "pool_rows": 9, "pool": "p1"},
+             "b": {"label_space": "first:1", "labels": ["x"], "pool_rows": 5,
+                   "pool": "p2"}}  # fmt: skip
+    assert named(facts) == {"a": "label_space=all", "b": "label_space=first:1"}
+    facts["c"] = {**facts["b"], "pool_rows": 4, "pool": "p3"}
+    assert named(facts) == {
+        "a": "label_space=all, pool_rows=9",
+        "b": "label_space=first:1, pool_rows=5",
+        "c": "label_space=first:1, pool_rows=4",
+    }
+    spaces = (("a", "all", ["x", "y"]), ("b", "first:1", ["x"]), ("c", "first:2", ["x", "y"]))
+    three = {name: {"label_space": space, "labels": labels} for name, space, labels in spaces}
+    assert named(three) == {
+        "a": "label_space=all", "b": "label_space=first:1", "c": "label_space=first:2",
+    }  # fmt: skip
+    crossed = {"a": {"label_space": "x", "labels": 1}, "b": {"label_space": "x", "labels": 2},
+               "c": {"label_space": "y", "labels": 1}}  # fmt: skip
+    assert named(crossed)["b"] == "label_space=x, labels=2"
+
+
+def test_chats_of_several_styles_are_told_apart_by_more_where_one_style_has_several():
+    chats = {"a": ("turns", None), "b": ("turns", "Be brief."), "c": ("single", None)}
+    facts = {name: {"chat": {**CHAT, "style": style, "system": system}}
+             for name, (style, system) in chats.items()}  # fmt: skip
+    assert named(facts) == {
+        "a": "chat=turns, system=none", "b": "chat=turns, system=Be brief.",
+        "c": "chat=single, system=none",
+    }  # fmt: skip
+    del facts["a"]
+    assert named(facts) == {"b": "chat=turns", "c": "chat=single"}
+
+
+def test_chats_of_one_style_are_told_apart_by_arguments_and_template():
+    one, other = {"chat": CHAT}, {"chat": {**CHAT, "arguments": {"think": True}}}
+    assert named({"a": one, "b": other}) == {
+        "a": f"chat_arguments=…{short_hash({})[-8:]}",
+        "b": f"chat_arguments=…{short_hash({'think': True})[-8:]}",
+    }
+    other = {"chat": {**CHAT, "template": "y"}}
+    hashes = [short_hash([template, ["<u>"]])[-8:] for template in "xy"]
+    assert named({"a": one, "b": other}) == {
+        "a": f"chat_template=…{hashes[0]}", "b": f"chat_template=…{hashes[1]}",
+    }  # fmt: skip
+    other = {"chat": {**CHAT, "around": ["<b>"]}}
+    hashes = [short_hash(["x", around])[-8:] for around in (["<u>"], ["<b>"])]
+    assert named({"a": one, "b": other}) == {
+        "a": f"chat_template=…{hashes[0]}", "b": f"chat_template=…{hashes[1]}",
+    }  # fmt: skip
+
+
+def test_long_values_are_cut_to_their_last_eight_signs():
+    assert named({"a": {"x": LONG}, "b": {"x": LONG[1:]}}) == {
+        "a": "x=…01234567", "b": f"x={LONG[1:]}",
+    }  # fmt: skip
+
+
+def test_imports_are_named_by_their_file_and_the_rest_was_run_here():
+    facts = {"a": {"seed": 0}, "i": {"imported": "x.csv"}}
+    assert named(facts) == {"a": "run here", "i": "imported from x.csv"}
+    facts["b"] = {"seed": 1}
+    assert named(facts) == {"a": "seed=0", "i": "imported from x.csv", "b": "seed=1"}
+
+
+def test_of_several_with_one_name_the_variant_is_told():
+    facts = {"i": {"imported": "x.csv"}, "j": {"imported": "x.csv"}, "k": {"imported": "y.csv"}}
+    assert named(facts) == {
+        "i": "imported from x.csv, variant i",
+        "j": "imported from x.csv, variant j",
+        "k": "imported from y.csv",
+    }
