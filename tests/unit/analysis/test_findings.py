@@ -382,7 +382,6 @@ def test_that_tables_are_worked_out_is_told_by_number_and_name(tmp_path: Path):
     assert said == [
         "working out findings: 1 of 2, curves", "working out findings: 2 of 2, noise floor",
     ]  # fmt: skip
-    assert {"curves", "noise_floor"} <= found.context._tables.keys()
     assert {"curves", "context", "summary"} <= set(dir(found))
 
 
