@@ -37,7 +37,7 @@ demo: $(READY)
 	@echo "The program is $(BIN)/icl-bench; '. $(BIN)/activate' puts it on the path."
 
 # files side by side, one thread each: two threads beside other work wait for each other; one more
-# than there are cores, as browsers, servers and clusters are waited for (4 take some 14 GiB); in the
+# than there are cores, as browsers, servers and clusters are waited for (three took 11 GiB); in the
 # order of the folders, slow ones first: by number of tests, few long ones would come last, alone
 test: $(READY)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=10

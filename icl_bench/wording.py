@@ -15,7 +15,7 @@ HUGE_BITS, MOST_DIGITS = 200, 12
 
 
 def counted(count: int, what: str, several: str | None = None) -> str:
-    """``1 cell``, ``2 cells``; ``several`` is for words without an s, or with more than one."""
+    """``1 cell``, ``2 cells``; ``several`` where it is not the word with an s."""
     return f"{count:,} {what if count == 1 else several or what + plural(count)}"
 
 
