@@ -14,14 +14,14 @@ DASH = "\N{EN DASH}"
 HUGE_BITS, MOST_DIGITS = 200, 12
 
 
-def counted(count: int, what: str, several: str | None = None) -> str:
-    """``1 cell``, ``2 cells``; ``several`` where it is not the word with an s."""
-    return f"{count:,} {what if count == 1 else several or what + plural(count)}"
+def counted(count: int, what: str) -> str:
+    """``1 cell``, ``2 cells``."""
+    return f"{count:,} {what}{plural(count)}"
 
 
 def counted_queries(count: int) -> str:
     """``1 query``, ``10,000 queries``."""
-    return counted(count, "query", "queries")
+    return f"{count:,} {'query' if count == 1 else 'queries'}"
 
 
 def plural(count: int) -> str:
