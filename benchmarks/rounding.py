@@ -1,10 +1,11 @@
-"""How many answers a 16-bit format changes, with the library's layers and with ours, and seconds.
+"""How many answers a 16-bit format changes, with the libraries' layers and with ours, and seconds.
 
     python benchmarks/rounding.py --data DIR [--task nlu] [--k 10,100] [--rows 250]
 
-The same cells three times on the CPU: in float32, in bfloat16 with the library's layers, and in
-bfloat16 with those of :mod:`icl_bench.backends.cpu_layers`. Each sweep is in a process of its own,
-the loaded model given.
+The same cells four times on the CPU: in float32, in bfloat16 with the libraries' layers and
+attention, with the layers of :mod:`icl_bench.backends.cpu_layers`, and with these and the attention
+of :mod:`icl_bench.backends.attention_products`, which this processor may or may not choose itself.
+Each sweep is in a process of its own, the loaded model given.
 """
 
 from __future__ import annotations
@@ -17,16 +18,22 @@ from typing import Any
 
 from timed import answers, in_own_process, spec_of, timed
 
-SIDES = {"float32": ("float32", True), "library": ("bfloat16", False), "ours": ("bfloat16", True)}
-"""By name: the format, and whether the layers are ours."""
+SIDES = {
+    "float32": ("float32", True, False),
+    "libraries": ("bfloat16", False, False),
+    "our layers": ("bfloat16", True, False),
+    "and attention": ("bfloat16", True, True),
+}
+"""By name: the format, and whether the layers are ours and the attention is."""
 
 
 def side(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Sweep in one format: seconds, predictions by k and test row, accuracy by k."""
-    from icl_bench.backends import loaded_model
+    from icl_bench.backends import attention_products, loaded_model
 
-    dtype, ours = SIDES[name]
-    if not ours:
+    dtype, layers, attention = SIDES[name]
+    attention_products.pays = lambda: attention  # type: ignore[assignment]
+    if not layers:
         loaded_model.refit = lambda *_: None  # type: ignore[attr-defined]
     done = timed(spec_of(arguments, backend="transformers", device="cpu", dtype=dtype))
     accuracy = done.predictions.groupby("k")["correct"].mean().to_dict()
@@ -35,7 +42,7 @@ def side(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run the three in turn; print how many answers differ from those of float32, and ratios."""
+    """Run all in turn; print how many answers differ from those of float32, and ratios."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--data", type=Path, required=True, help="data folder")
     parser.add_argument("--task", default="nlu")

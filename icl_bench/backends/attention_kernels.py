@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, cached_property, lru_cache
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from icl_bench.backends import attention_products
 from icl_bench.backends.device_memory import out_of_memory
 
 aten: Any = torch.ops.aten
@@ -51,28 +53,42 @@ class Part(NamedTuple):
     lse: Tensor
 
 
-class Mask(NamedTuple):
-    """Who sees whom, made ready for the kernels once and used in many layers.
+@dataclass(frozen=True)
+class Mask:
+    """Who sees whom, made ready for a kernel once and used in many layers.
 
-    ``bias`` is ``(batch or 1, 1, groups * tokens, keys)``: 0 where seen, -inf elsewhere; ``blind``
-    is ``(batch or 1, 1, tokens)`` bool, true for tokens that see no key, or None if there is none.
+    ``seen`` is ``(batch or 1, tokens, keys)`` bool, for ``groups`` query heads per key head.
     """
 
-    bias: Tensor
-    blind: Tensor | None
+    seen: Tensor
+    groups: int
+    dtype: torch.dtype
+
+    @cached_property
+    def bias(self) -> Tensor:
+        """``(batch or 1, 1, groups * tokens, keys)``: 0 where seen, -inf elsewhere."""
+        rows, tokens, keys = self.seen.shape
+        room = -(-keys // ALIGNED) * ALIGNED if on_cuda(self.seen) else keys
+        bias = torch.zeros(rows, tokens, room, dtype=self.dtype, device=self.seen.device)
+        bias[..., :keys].masked_fill_(~self.seen, -math.inf)
+        return bias.repeat(1, self.groups, 1)[..., :keys].unsqueeze(1)
+
+    @cached_property
+    def factors(self) -> Tensor:
+        """Of a batch of one ``(keys, tokens)``: 1 where seen, 0 elsewhere."""
+        return self.seen[0].t().to(self.dtype, memory_format=torch.contiguous_format)
+
+    @cached_property
+    def blind(self) -> Tensor | None:
+        """``(batch or 1, 1, tokens)`` bool, true for tokens that see no key; None without any."""
+        blind = ~self.seen.any(-1).unsqueeze(1)
+        return blind if bool(blind.any()) else None
 
 
-def mask_of(seen: Tensor, groups: int, dtype: torch.dtype) -> Mask:
-    """Make a mask of ``seen``, ``(batch or 1, tokens, keys)`` bool, for so many query heads per
-    key head.
-    """
-    rows, tokens, keys = seen.shape
-    room = -(-keys // ALIGNED) * ALIGNED if on_cuda(seen) else keys
-    bias = torch.zeros(rows, tokens, room, dtype=dtype, device=seen.device)
-    bias[..., :keys].masked_fill_(~seen, -math.inf)
-    blind = ~seen.any(-1).unsqueeze(1)
-    bias = bias.repeat(1, groups, 1)[..., :keys]
-    return Mask(bias.unsqueeze(1), blind if bool(blind.any()) else None)
+@lru_cache(maxsize=4)
+def causal_mask(tokens: int, dtype: torch.dtype) -> Mask:
+    """Each token sees itself and those before it; on the CPU."""
+    return Mask(torch.ones(1, tokens, tokens, dtype=torch.bool).tril(), 1, dtype)
 
 
 def attend(
@@ -95,14 +111,18 @@ def attend(
     """
     batch, heads, tokens, width = query.shape
     key_heads, groups = key.shape[1], heads // key.shape[1]
-    if causal:
+    part = None
+    if window is None and attention_products.suits(query, key):
+        part = _by_products(query, key, value, scale, mask, causal=causal)
+    if causal and part is None:
         key, value = (_repeated(x, groups) for x in (key, value))
         if window is not None:
             return _flash(query, key, value, scale, None, causal=True, window=window)
         return _kernel(query, key, value, scale, None, causal=True)
-    folded = query.reshape(batch, key_heads, groups * tokens, width)
-    part = _kernel(folded, key, value, scale, mask and mask.bias, causal=False)
-    part = Part(part.out.reshape(query.shape), part.lse.reshape(batch, heads, tokens))
+    if part is None:
+        folded = query.reshape(batch, key_heads, groups * tokens, width)
+        part = _kernel(folded, key, value, scale, None if mask is None else mask.bias, causal=False)
+        part = Part(part.out.reshape(query.shape), part.lse.reshape(batch, heads, tokens))
     if mask is None or mask.blind is None:
         return part
     # rows that see no key have weight 0 (kernels differ in what they return for them)
@@ -166,6 +186,20 @@ def _repeated(x: Tensor, groups: int) -> Tensor:
     return wide.reshape(batch, heads * groups, keys, width)
 
 
+def _by_products(
+    query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Mask | None, *, causal: bool
+) -> Part | None:
+    """Attention by oneDNN's products, where it can be computed so."""
+    if causal:
+        if query.shape[2] > attention_products.KEYS:
+            return None
+        mask = causal_mask(query.shape[2], query.dtype)
+    factors, blind = (mask.factors, mask.blind) if mask is not None else (None, None)
+    blind = None if blind is None else blind[0, 0]
+    found = attention_products.attend(query, key, value, scale, factors, blind)
+    return None if found is None else Part(*found)
+
+
 def _kernel(
     query: Tensor, key: Tensor, value: Tensor, scale: float, bias: Tensor | None, *, causal: bool
 ) -> Part:
@@ -211,7 +245,7 @@ def runs(kernel: Fused, device: torch.device, dtype: torch.dtype, width: int) ->
     if kernel == "efficient":
         seen = torch.rand(1, ALIGNED, ALIGNED, generator=random) < 0.5
         seen[:, :, 0] = True
-        bias = mask_of(seen.to(device), 1, dtype).bias
+        bias = Mask(seen.to(device), 1, dtype).bias
     asked = (query, key, value, width**-0.5, bias)
     try:
         found = (_flash if kernel == "flash" else _efficient)(*asked, causal=bias is None)

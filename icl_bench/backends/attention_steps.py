@@ -27,14 +27,13 @@ from icl_bench.backends.attention_kernels import (
     TokenParts,
     attend,
     has_windows,
-    mask_of,
     merge,
     on_cuda,
 )
 from icl_bench.backends.kv_cache import LayerKeys, PackKeys, Prefix, chunk_means, joined
 from icl_bench.models.attention_patterns import Layout, Ranges, ReceptiveSpan
 
-SLIDING_BLOCK = 128
+SLIDING_BLOCK = 256
 """Queries of a sliding layer that are computed together: each block sees W - 1 + 128 keys."""
 
 
@@ -109,7 +108,7 @@ class Masks:
         if name not in self._made:
             shown = torch.as_tensor(seen(), device=query.device)
             shown = shown if shown.ndim == 3 else shown[None]
-            self._made[name] = mask_of(shown, groups, query.dtype)
+            self._made[name] = Mask(shown, groups, query.dtype)
         return self._made[name]
 
 

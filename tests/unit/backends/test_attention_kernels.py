@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from icl_bench.backends.attention_kernels import attend, mask_of, merge, plain
+from icl_bench.backends.attention_kernels import Mask, attend, merge, plain
 
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 DEVICES = [
@@ -78,7 +78,7 @@ def test_a_mask_hides_keys_and_rows_that_see_none_weigh_nothing(heads, key_heads
     )
     seen = torch.rand(masks, 5, 7, generator=torch.Generator().manual_seed(1)) < 0.4
     seen[:, 2] = False
-    mask = mask_of(seen.to(device), heads // key_heads, torch.float32)
+    mask = Mask(seen.to(device), heads // key_heads, torch.float32)
     part = attend(query, key, value, 0.3, mask=mask)
     out, lse = softmax_attention(query.cpu(), key.cpu(), value.cpu(), 0.3, seen)
     assert (part.lse[:, :, 2] == -math.inf).all()
@@ -87,7 +87,7 @@ def test_a_mask_hides_keys_and_rows_that_see_none_weigh_nothing(heads, key_heads
 
 
 def test_a_mask_under_which_all_see_something_has_no_blind_rows():
-    assert mask_of(torch.ones(1, 2, 3, dtype=torch.bool), 2, torch.float32).blind is None
+    assert Mask(torch.ones(1, 2, 3, dtype=torch.bool), 2, torch.float32).blind is None
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -102,7 +102,7 @@ def test_parts_over_disjoint_keys_merge_to_attention_over_all(heads, key_heads, 
     seen[:, 3, :10] = False
     parts = []
     for start, end in zip((0, *cuts), (*cuts, 11), strict=True):
-        mask = mask_of(seen[:, :, start:end].to(device), heads // key_heads, torch.float32)
+        mask = Mask(seen[:, :, start:end].to(device), heads // key_heads, torch.float32)
         parts.append(attend(query, key[:, :, start:end], value[:, :, start:end], 0.3, mask=mask))
     out, _ = softmax_attention(query.cpu(), key.cpu(), value.cpu(), 0.3, seen)
     torch.testing.assert_close(merge(parts).cpu(), out, **CLOSE)

@@ -24,7 +24,7 @@ from support.models import (
 from torch import Tensor
 
 from icl_bench.backends import attention_kernels, attention_steps
-from icl_bench.backends.attention_kernels import attend, has_windows, mask_of, plain, runs
+from icl_bench.backends.attention_kernels import Mask, attend, has_windows, plain, runs
 from icl_bench.backends.loaded_model import LoadedModel
 from icl_bench.backends.transformers import TransformersBackend
 from icl_bench.models.attention_patterns import parse
@@ -152,7 +152,7 @@ def test_the_first_kernel_that_the_card_has_is_taken(
     query, key, value = drawn((2, 4, 33, width), (2, 2, 41, width), (2, 2, 41, width), dtype=dtype)
     seen = torch.rand(1, 33, 41, generator=torch.Generator().manual_seed(1)) < 0.4
     seen[:, 2] = False
-    mask = mask_of(seen, 2, dtype) if masked else None
+    mask = Mask(seen, 2, dtype) if masked else None
     for kernel_of in ("flash", "efficient"):
         runs(kernel_of, query.device, dtype, width)
     card.calls.clear()
