@@ -1,4 +1,8 @@
-"""vLLM in a process of its own, against the transformers backend in float32."""
+"""vLLM in processes of its own, against the transformers backend in float32.
+
+On a card answers are held to the labels by vLLM's grammar engine, as runs do it there, and by our
+processor for the V2 model runner, which nothing has run yet; on a CPU as runs do it.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +22,7 @@ from .findings import Finding, Options, at_least
 from .models import LABELS, TINY, answered, config_of, loaded, prompts_of, random_network, saved
 
 QUERIES = 150
+CONSTRAINTS = ("xgrammar", "processor")
 BLOCK = 16
 """Tokens of a block of vLLM's cache, by default: what is behind the last whole one is computed."""
 
@@ -36,26 +42,32 @@ def engine(options: Options) -> Iterator[Finding]:
 
 def _compared(folder: Path, options: Options) -> Iterator[Finding]:
     """Ask both and compare."""
-    command = [sys.executable, "-m", "gpu.engine", str(folder), str(options.small)]
-    here = str(Path(__file__).parents[1])
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=here)
-    if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["no output"])[-1][:200]
-        yield Finding("vllm", "starts and answers", passed=False, note=said)
-        return
-    rows = json.loads(done.stdout.strip().splitlines()[-1])
     prompts = _prompts(options.small)
     backend = loaded(folder, options.device, "float32")
     wanted = answered(backend, prompts, _decodings(backend.model.tokenizer, len(prompts)))
-    valid = sum(row["label"] is not None for row in rows) / len(prompts)
-    equal = [row["label"] == mine.label for row, mine in zip(rows, wanted, strict=True)]
-    expected = len(prompts.prefix) // BLOCK * BLOCK
-    cached = sum(row["cached"] >= expected for row in rows) / len(rows)
-    yield at_least("vllm", "valid answers", valid, 1.0)
-    yield at_least(
-        "vllm", "equal to the transformers backend's, float32", sum(equal) / len(equal), 0.95
-    )
-    yield at_least("vllm", "answers whose prefix was cached", cached, 1.0)
+    expected, seconds = len(prompts.prefix) // BLOCK * BLOCK, {}
+    for constraint in CONSTRAINTS if options.on_card else CONSTRAINTS[-1:]:
+        command = [sys.executable, "-m", "gpu.engine", str(folder), str(options.small), constraint]
+        here = str(Path(__file__).parents[1])
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=here)
+        if done.returncode:
+            last = (done.stderr.strip().splitlines() or ["no output"])[-1][:200]
+            yield Finding("vllm", f"starts and answers, {constraint}", passed=False, note=last)
+            continue
+        said = json.loads(done.stdout.strip().splitlines()[-1])
+        rows, seconds[constraint] = said["rows"], said["seconds"]
+        valid = sum(row["label"] is not None for row in rows) / len(prompts)
+        equal = [row["label"] == mine.label for row, mine in zip(rows, wanted, strict=True)]
+        cached = sum(row["cached"] >= expected for row in rows) / len(rows)
+        yield at_least("vllm", f"valid answers, {constraint}", valid, 1.0)
+        yield at_least(
+            "vllm", f"equal to transformers', float32, {constraint}", sum(equal) / len(equal), 0.95
+        )
+        yield at_least("vllm", f"answers whose prefix was cached, {constraint}", cached, 1.0)
+    if len(seconds) == len(CONSTRAINTS):
+        grammar, processor = (seconds[name] for name in CONSTRAINTS)
+        share = processor / grammar
+        yield Finding("vllm", "seconds with the processor, of the grammar's", share, timed=True)
 
 
 def _prompts(small: bool) -> PromptSet:
@@ -66,25 +78,34 @@ def _decodings(tokenizer: object, count: int) -> list[Decoding]:
     return [Greedy(compile_labels([f" {label}\n" for label in LABELS], tokenizer))] * count  # type: ignore[arg-type]
 
 
-def engine_backend(folder: Path, room: int, dtype: str) -> tuple[Backend, object]:
+def engine_backend(
+    folder: Path, room: int, dtype: str, constraint: str | None = None
+) -> tuple[Backend, object]:
     """VLLM with a model from a folder, and the model's tokenizer."""
     from icl_bench.backends.loaders import VllmLoader
     from icl_bench.backends.spec import BackendSpec
+    from icl_bench.backends.vllm import VllmBackend
     from icl_bench.models.registry import load_tokenizer, resolve
 
-    loader = VllmLoader(BackendSpec(backend="vllm", dtype=dtype))
     model = resolve(str(folder))
     tokenizer = load_tokenizer(model)
-    return loader.load(model, tokenizer, room), tokenizer
+    identity = VllmLoader(BackendSpec(backend="vllm", dtype=dtype)).identity()
+    backend = VllmBackend(
+        model.source, tokenizer, identity=identity, max_model_len=room, constraint=constraint
+    )
+    return backend, tokenizer
 
 
 def main() -> None:
-    """Answer with vLLM and print what it said: ``python -m gpu.engine FOLDER SMALL``."""
-    folder, small = Path(sys.argv[1]), sys.argv[2] == "True"
+    """Answer with vLLM, print what it said: ``python -m gpu.engine FOLDER SMALL CONSTRAINT``."""
+    folder, small, constraint = Path(sys.argv[1]), sys.argv[2] == "True", sys.argv[3]
     prompts = _prompts(small)
-    backend, tokenizer = engine_backend(folder, len(prompts.prefix) + 200, "float32")
+    backend, tokenizer = engine_backend(folder, len(prompts.prefix) + 200, "float32", constraint)
+    start = time.perf_counter()
     found = answered(backend, prompts, _decodings(tokenizer, len(prompts)))
-    print(json.dumps([{"label": a.label, "cached": a.cached_tokens} for a in found]))
+    seconds = time.perf_counter() - start
+    rows = [{"label": a.label, "cached": a.cached_tokens} for a in found]
+    print(json.dumps({"rows": rows, "seconds": seconds}))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
 
 from icl_bench.backends.attention_kernels import attend
 
@@ -38,6 +40,33 @@ def kernels(options: Options) -> Iterator[Finding]:
             name = f"{dtype}, heads {heads}/{key_heads}, width {width}"
             yield at_most("kernels", f"{name}: values", out, OUT[dtype])
             yield at_most("kernels", f"{name}: log-sum-exp", lse, LSE)
+    yield from _cudnn(options)
+
+
+def _cudnn(options: Options) -> Iterator[Finding]:
+    """Whether cuDNN's attention would pay: its seconds beside flash's.
+
+    It makes a plan for each number of keys, and a prefix has another one at every chunk.
+    """
+    flash, other = SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION
+    if not options.on_card:
+        flash = other = SDPBackend.MATH
+    tokens, keys = (16, 200) if options.small else (1024, 32_768)
+    query = _tensor(options, "bfloat16", 32, tokens, 128, False)
+    key, value = (_tensor(options, "bfloat16", 32, keys, 128, False) for _ in range(2))
+
+    def over(count: int) -> Tensor:
+        return scaled_dot_product_attention(query, key[:, :, :count], value[:, :, :count])
+
+    known, new = [], []
+    for kind in (flash, other):
+        with sdpa_kernel(kind):
+            known.append(options.seconds(lambda: over(keys)))
+            counts = iter(range(keys - 24, 0, -24))
+            new.append(options.seconds(lambda: over(next(counts))))  # noqa: B023
+    for name, (one, two) in (("known", known), ("new", new)):
+        what = f"cuDNN's seconds of flash's, {name} number of keys"
+        yield Finding("kernels", what, two / one, timed=True)
 
 
 def _tensor(

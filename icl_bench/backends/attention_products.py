@@ -10,11 +10,11 @@ activation before it rounds, and one of these is nearly the exponential that sof
 where ``s - m`` is far below 0: at -7 it is 0.1% too small, less than bfloat16's own rounding, at
 -20 exact in float32. Softmax does not depend on ``m``, so that of a row is set about
 :data:`BELOW` above its greatest score, which a few keys tell well enough. Weights of keys are then
-tiny, but bfloat16 has float32's exponents. Sums of a row that would say that ``m`` was chosen badly
-are noticed, and nothing is returned then.
+tiny, but bfloat16 has float32's exponents. Where ``m`` was chosen badly the sum of a row's weights
+says so, and nothing is returned.
 
-The weights are never rounded twice, and no other pass over them is made than one for their sum and
-one for a mask.
+So weights are rounded once, and no other pass over them is made than one for their sum and one for
+a mask.
 """
 
 from __future__ import annotations
@@ -53,7 +53,11 @@ PARTIAL = 8
 @cache
 def pays() -> bool:
     """Whether this processor's products of bfloat16 are faster than PyTorch's attention kernel."""
-    return torch.cpu._is_avx512_bf16_supported() and not torch.cpu._is_amx_tile_supported()
+    return (
+        torch.backends.mkldnn.is_available()
+        and torch.cpu._is_avx512_bf16_supported()
+        and not torch.cpu._is_amx_tile_supported()
+    )
 
 
 def suits(query: Tensor, key: Tensor) -> bool:

@@ -7,6 +7,7 @@ of a draw follow each other with rising k, so that every prefix extends the one 
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import sys
@@ -19,6 +20,7 @@ from typing import IO, Any
 
 from icl_bench.backends.interface import Answer, Counters, Decoding, Free, Greedy
 from icl_bench.backends.label_constraint import END, LabelAutomaton
+from icl_bench.backends.label_file import FILE, write_automaton
 from icl_bench.errors import CellError
 from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.prompts.encoding import Ids, PromptSet
@@ -59,8 +61,8 @@ class VllmBackend:
         """Start the engine; ``max_model_len`` is the longest prompt and answer in tokens.
 
         ``constraint`` is ``processor`` (ours) or one of vLLM's grammar engines; by default the
-        processor on a CPU, where it is the fastest, and xgrammar on CUDA,
-        where newer model runners take no such processor (docs/constrained-decoding.md).
+        processor on a CPU, where it is the fastest, and xgrammar on CUDA, where the processor's
+        speed is not known (docs/constrained-decoding.md).
         ``engine`` are further arguments of ``vllm.LLM``. Raises ``CellError`` with the engine's own
         words where it does not start.
         """
@@ -82,9 +84,7 @@ class VllmBackend:
             # logits rounded to bfloat16 tie in several percent of the answers
             engine = {"hf_overrides": {"head_dtype": "float32"}, **engine}
         if self.constraint == "processor":
-            engine["logits_processors"] = [
-                "icl_bench.backends.vllm_logits_processor:LabelProcessor"
-            ]
+            engine["logits_processors"] = [_processor(cuda=cuda)]
         # what the engine's processes write, for as long as they live
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
         try:
@@ -183,7 +183,7 @@ class VllmBackend:
             return SamplingParams(
                 **common,
                 stop_token_ids=[*automaton.deciding, end],
-                extra_args={"icl_bench_labels": path},
+                extra_args={FILE: path},
             )
         # no early stop here: grammar engines keep stop tokens back until their grammar ends
         choice = StructuredOutputsParams(choice=[a.removesuffix(END) for a in automaton.answers])
@@ -191,8 +191,6 @@ class VllmBackend:
 
     def _saved(self, automaton: LabelAutomaton) -> tuple[str, int]:
         """The file that holds an automaton for the engine, and the token that ends its answers."""
-        from icl_bench.backends.vllm_logits_processor import write_automaton
-
         known = set(automaton.vocabulary.tolist())
         ends = (self.tokenizer.eos_token_id, *range(len(known) + 1))
         end = next(i for i in ends if i is not None and i not in known)
@@ -242,6 +240,23 @@ def _on_a_cpu(engine: Mapping[str, Any], gpu_memory: float | None) -> dict[str, 
         room = min(CPU_CACHE_BYTES, psutil.virtual_memory().available // 2)
         arguments = {"kv_cache_memory_bytes": room, **arguments}
     return arguments
+
+
+def _processor(*, cuda: bool) -> str:
+    """The name of the label processor for the model runner that will run: V2 on CUDA.
+
+    Raises ``CellError`` where vLLM is too old to have that runner's interface.
+    """
+    if not cuda:
+        return "icl_bench.backends.vllm_logits_processor:LabelProcessor"
+    try:
+        found = importlib.util.find_spec("vllm.v1.worker.gpu.sample.logits_processor")
+    except ModuleNotFoundError:
+        found = None
+    if found is None:
+        raise CellError("this vLLM's V2 model runner takes no logits processor: 0.32 or later does")
+    os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1"
+    return "icl_bench.backends.vllm_device_processor:DeviceLabelProcessor"
 
 
 def _has_cuda() -> bool:

@@ -6,49 +6,32 @@ The engine loads the class by name, in its own process; a request names its auto
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
 from vllm.v1.sample.logits_processor import LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
-from icl_bench.backends.label_constraint import LabelAutomaton
+from icl_bench.backends.label_file import FILE, States, read_states
 
 NAME = f"{__name__}:LabelProcessor"
 """How an engine finds the processor."""
 
 
-def write_automaton(automaton: LabelAutomaton, end: int, path: Path) -> None:
-    """Save what the processor needs; ``end`` is the token that ends a decided answer."""
-    states = [
-        dict(zip(tokens.tolist(), targets.tolist(), strict=True))
-        for tokens, targets in zip(automaton.tokens, automaton.targets, strict=True)
-    ]
-    decided = (automaton.decided >= 0).tolist()
-    path.write_text(json.dumps({"states": states, "decided": decided, "end": end}))
-
-
 @dataclass
 class _Automaton:
-    """Moves and allowed tokens, ``(allowed,)`` int64, of each state."""
+    """States, and the tokens that each of them allows, ``(allowed,)`` int64."""
 
-    moves: list[dict[int, int]]
+    states: States
     allowed: list[torch.Tensor]
 
 
 @cache
 def _read(path: str, device: torch.device) -> _Automaton:
-    held = json.loads(Path(path).read_text())
-    moves = [{int(token): state for token, state in moves.items()} for moves in held["states"]]
-    allowed = [
-        torch.tensor([held["end"]] if decided else list(state), device=device)
-        for state, decided in zip(moves, held["decided"], strict=True)
-    ]
-    return _Automaton(moves, allowed)
+    states = read_states(path)
+    return _Automaton(states, [torch.tensor(list(moves), device=device) for moves in states])
 
 
 class _Row:
@@ -61,7 +44,8 @@ class _Row:
     def allowed(self) -> torch.Tensor:
         """Tokens that may follow the output so far."""
         for token in self._output[self._read :]:
-            self._state = self._automaton.moves[self._state].get(token, self._state)
+            to = self._automaton.states[self._state].get(token)
+            self._state = self._state if to is None else to
         self._read = len(self._output)
         return self._automaton.allowed[self._state]
 
@@ -87,7 +71,7 @@ class LabelProcessor(LogitsProcessor):  # type: ignore[misc]
         process_dict_updates(self._rows, batch_update, self._added)
 
     def _added(self, params: Any, _: Any, output: list[int]) -> _Row | None:
-        path = (params.extra_args or {}).get("icl_bench_labels")
+        path = (params.extra_args or {}).get(FILE)
         return _Row(_read(path, self._device), output) if path else None
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:

@@ -100,6 +100,28 @@ def test_who_starts_processes_in_another_way_is_let(
 
 
 @pytest.mark.usefixtures("cuda")
+def test_on_cuda_the_grammar_engine_holds_answers_unless_the_processor_is_asked_for(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+):
+    assert started().constraint == "xgrammar"
+    assert "logits_processors" not in engine.made
+    with pytest.raises(CellError, match=r"takes no logits processor: 0\.32 or later"):
+        started(constraint="processor")
+    monkeypatch.setattr(backend_of_vllm.importlib.util, "find_spec", lambda name: name)
+    started(constraint="processor")
+    (name,) = engine.made["logits_processors"]
+    assert name == "icl_bench.backends.vllm_device_processor:DeviceLabelProcessor"
+    assert engine.made["environment"]["VLLM_USE_V2_MODEL_RUNNER"] == "1"
+
+
+def test_on_a_cpu_the_processor_of_the_first_model_runner_holds_them(engine: Engine):
+    assert started().constraint == "processor"
+    (name,) = engine.made["logits_processors"]
+    assert name == "icl_bench.backends.vllm_logits_processor:LabelProcessor"
+    assert "VLLM_USE_V2_MODEL_RUNNER" not in engine.made["environment"]
+
+
+@pytest.mark.usefixtures("cuda")
 def test_the_engine_works_on_as_many_requests_as_a_cell_has(engine: Engine):
     started()
     assert engine.made["max_num_seqs"] == 256
