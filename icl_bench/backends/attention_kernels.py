@@ -9,8 +9,8 @@ Query heads that share a key head are folded into one longer query, so that grou
 are never repeated either.
 
 On CUDA a part is computed by the first kernel that runs there: flash (half precision, no mask but
-causal ones and windows), the memory-efficient one (any mask, as a bias), plain products. On a CPU it
-is PyTorch's kernel, but where oneDNN's products are faster (``attention_products``).
+causal ones and windows), the memory-efficient one (any mask, as a bias), plain products. On a CPU
+it is PyTorch's kernel, but where oneDNN's products are faster (``attention_products``).
 """
 
 from __future__ import annotations
