@@ -14,8 +14,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from icl_bench.backends.interface import Backend, Decoding, Greedy
+from icl_bench.backends.interface import Decoding, Greedy
 from icl_bench.backends.label_constraint import compile_labels
+from icl_bench.backends.vllm import VllmBackend
 from icl_bench.prompts.encoding import PromptSet
 
 from .findings import Finding, Options, at_least
@@ -23,8 +24,6 @@ from .models import LABELS, TINY, answered, config_of, loaded, prompts_of, rando
 
 QUERIES = 150
 CONSTRAINTS = ("xgrammar", "processor")
-BLOCK = 16
-"""Tokens of a block of vLLM's cache, by default: what is behind the last whole one is computed."""
 
 
 def engine(options: Options) -> Iterator[Finding]:
@@ -45,7 +44,7 @@ def _compared(folder: Path, options: Options) -> Iterator[Finding]:
     prompts = _prompts(options.small)
     backend = loaded(folder, options.device, "float32")
     wanted = answered(backend, prompts, _decodings(backend.model.tokenizer, len(prompts)))
-    expected, seconds = len(prompts.prefix) // BLOCK * BLOCK, {}
+    seconds: dict[str, float] = {}
     for constraint in CONSTRAINTS if options.on_card else CONSTRAINTS[-1:]:
         command = [sys.executable, "-m", "gpu.engine", str(folder), str(options.small), constraint]
         here = str(Path(__file__).parents[1])
@@ -58,6 +57,8 @@ def _compared(folder: Path, options: Options) -> Iterator[Finding]:
         rows, seconds[constraint] = said["rows"], said["seconds"]
         valid = sum(row["label"] is not None for row in rows) / len(prompts)
         equal = [row["label"] == mine.label for row, mine in zip(rows, wanted, strict=True)]
+        # what is behind the last whole block of the cache is computed
+        expected = len(prompts.prefix) // said["block"] * said["block"]
         cached = sum(row["cached"] >= expected for row in rows) / len(rows)
         yield at_least("vllm", f"valid answers, {constraint}", valid, 1.0)
         yield at_least(
@@ -80,11 +81,10 @@ def _decodings(tokenizer: object, count: int) -> list[Decoding]:
 
 def engine_backend(
     folder: Path, room: int, dtype: str, constraint: str | None = None
-) -> tuple[Backend, object]:
+) -> tuple[VllmBackend, object]:
     """VLLM with a model from a folder, and the model's tokenizer."""
     from icl_bench.backends.loaders import VllmLoader
     from icl_bench.backends.spec import BackendSpec
-    from icl_bench.backends.vllm import VllmBackend
     from icl_bench.models.registry import load_tokenizer, resolve
 
     model = resolve(str(folder))
@@ -105,7 +105,8 @@ def main() -> None:
     found = answered(backend, prompts, _decodings(tokenizer, len(prompts)))
     seconds = time.perf_counter() - start
     rows = [{"label": a.label, "cached": a.cached_tokens} for a in found]
-    print(json.dumps({"rows": rows, "seconds": seconds}))
+    block = backend.llm.llm_engine.vllm_config.cache_config.block_size
+    print(json.dumps({"rows": rows, "seconds": seconds, "block": block}))
 
 
 if __name__ == "__main__":

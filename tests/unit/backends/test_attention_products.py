@@ -91,6 +91,25 @@ def test_a_mask_hides_keys(heads, tokens, keys, share):
     close(Part(*found), expected(query, key, value, seen), seen.any(1))
 
 
+def test_a_mask_of_several_products_hides_what_it_hides():
+    tokens, keys = ROWS // 4 + 60, KEYS + 90
+    query, key, value = drawn(4, 1, tokens, keys, 32)
+    seen = torch.rand(tokens, keys, generator=torch.Generator().manual_seed(3)) < 0.3
+    found = attention_products.attend(
+        query, key, value, 32**-0.5, Mask(seen[None], 4, torch.bfloat16).factors
+    )
+    assert found is not None
+    close(Part(*found), expected(query, key, value, seen))
+
+
+def test_sums_of_weights_are_not_rounded_to_bfloat16():
+    query, key, value = drawn(4, 1, 100, KEYS - 3, 64)
+    found = attention_products.attend(query, key, value, 0.125)
+    assert found is not None
+    apart = found[1] - expected(query, key, value, None).lse
+    assert apart.square().mean().sqrt() < 0.0007  # rounding a sum takes 0.0011 and more
+
+
 @pytest.mark.parametrize("spread", [1.0, 4.0])
 @pytest.mark.parametrize("width", [64, 128, 256])
 def test_it_is_hardly_less_exact_than_the_kernel_whose_place_it_takes(width, spread):
@@ -162,6 +181,13 @@ def test_causal_attention_is_computed_so(chosen, tokens):
     part = attention_kernels.attend(query, key, value, 0.125, causal=True)
     assert chosen == [True]
     close(part, expected(query, key, value, torch.ones(tokens, tokens, dtype=torch.bool).tril()))
+
+
+def test_long_causal_attention_whose_half_is_seen_is_left_to_the_other_kernel(chosen):
+    query, key, value = drawn(1, 1, KEYS + 1, KEYS + 1, 16)
+    part = attention_kernels.attend(query, key, value, 0.25, causal=True)
+    assert chosen == []
+    torch.testing.assert_close(part.out[:, :, 0], value[:, :, 0])
 
 
 def test_tokens_that_see_nothing_weigh_nothing(chosen):
