@@ -33,7 +33,7 @@ from icl_bench.backends.attention_kernels import (
 from icl_bench.backends.kv_cache import LayerKeys, PackKeys, Prefix, chunk_means, joined
 from icl_bench.models.attention_patterns import Layout, Ranges, ReceptiveSpan
 
-SLIDING_BLOCK = 256
+SLIDING_BLOCK = 128
 """Queries of a sliding layer that are computed together: each block sees W - 1 + 128 keys."""
 
 

@@ -81,10 +81,12 @@ Opened = Callable[..., Any]
 @pytest.fixture
 def opened(driver: Any, page: Path) -> Opened:
     """Open the page at a width and in a colour scheme, about all unless ``at`` says otherwise, and
-    wait for its charts.
+    wait for its charts, if they matter: they take most of the time.
     """
 
-    def open_page(width: int = 1280, scheme: str = "light", at: str = "#task=*") -> Any:
+    def open_page(
+        width: int = 1280, scheme: str = "light", at: str = "#task=*", *, charts: bool = True
+    ) -> Any:
         driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
             "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False})  # fmt: skip
         colours = [{"name": "prefers-color-scheme", "value": scheme}]
@@ -93,7 +95,8 @@ def opened(driver: Any, page: Path) -> Opened:
         driver.get_log("performance")
         driver.get("about:blank")  # another fragment of the same page would not load it anew
         driver.get(page.as_uri() + at)
-        drawn(driver)
+        if charts:
+            drawn(driver)
         settled(driver)
         return driver
 
@@ -140,7 +143,7 @@ def test_no_text_of_the_data_runs(opened: Opened):
 
 
 def test_filters_choose_what_the_reader_lists(opened: Opened):
-    driver = opened()
+    driver = opened(charts=False)
     before = len(texts(driver, "#reader .option"))
     set_to(driver, correct="wrong")
     wrong = texts(driver, "#reader .option")
@@ -158,7 +161,7 @@ def test_filters_choose_what_the_reader_lists(opened: Opened):
 
 
 def test_the_reader_names_demonstrations_that_were_changed(opened: Opened):
-    driver = opened()
+    driver = opened(charts=False)
     for way in ("labels:permuted", "unperturbed"):
         set_to(driver, teaching=way)
         listed = texts(driver, "#reader .option")
@@ -169,7 +172,7 @@ def test_the_reader_names_demonstrations_that_were_changed(opened: Opened):
 
 
 def test_a_prompts_end_is_shown_with_its_demonstrations(opened: Opened):
-    driver = opened()
+    driver = opened(charts=False)
     set_to(driver, task="stdlib", k="10")
     (prompt,) = texts(driver, "#reader pre")
     assert prompt.startswith("[8 more demonstrations before]")
@@ -178,7 +181,7 @@ def test_a_prompts_end_is_shown_with_its_demonstrations(opened: Opened):
 
 
 def test_tables_are_opened_and_sorted_with_the_keyboard_alone(opened: Opened):
-    driver = opened()
+    driver = opened(charts=False)
     focus(driver, "e.tagName === 'SUMMARY' && e.textContent.startsWith('Accuracy over k')")
     press(driver, ENTER)
     wait(driver, "document.querySelector('#accuracy tbody tr')")
@@ -196,7 +199,7 @@ def test_tables_are_opened_and_sorted_with_the_keyboard_alone(opened: Opened):
 
 
 def test_the_reader_is_read_with_the_keyboard_alone(opened: Opened):
-    driver = opened()
+    driver = opened(charts=False)
     focus(driver, "e.getAttribute('role') === 'listbox'")
 
     def chosen() -> str:
@@ -302,11 +305,8 @@ def test_charts_and_controls_have_names(opened: Opened):
     assert nameless == 0
 
 
-def test_only_charts_in_view_are_drawn(driver: Any, opened: Opened, page: Path):
-    opened()
-    driver.get("about:blank")
-    driver.get(page.as_uri() + "#task=*")
-    settled(driver)
+def test_only_charts_in_view_are_drawn(opened: Opened):
+    driver = opened(charts=False)
     time.sleep(1)
     shown, there = driver.execute_script(
         "return [document.querySelectorAll('.chart[data-drawn]').length,"
@@ -316,7 +316,7 @@ def test_only_charts_in_view_are_drawn(driver: Any, opened: Opened, page: Path):
 
 
 def test_a_cell_of_the_matrix_filters_the_page_and_stands_in_its_address(opened: Opened):
-    driver = opened()
+    driver = opened(charts=False)
     every = visible(driver, "figcaption")
     focus(driver, "e.closest('.matrix') && e.dataset.task === 'stdlib' && e.dataset.model")
     press(driver, ENTER)
@@ -336,7 +336,7 @@ def test_a_cell_of_the_matrix_filters_the_page_and_stands_in_its_address(opened:
     driver.execute_script("history.back()")
     wait(driver, f"!location.hash.includes('task=stdlib') && !{told}")
     assert visible(driver, "figcaption") == every
-    opened(at="#" + address.partition("#")[2])
+    opened(at="#" + address.partition("#")[2], charts=False)
     assert visible(driver, "figcaption") == chosen
 
 
@@ -387,11 +387,11 @@ def test_a_confusion_leads_to_its_predictions(opened: Opened):
 
 
 def test_an_address_names_a_prediction(opened: Opened):
-    driver = opened()
+    driver = opened(charts=False)
     set_to(driver, task="stdlib")
     own = driver.execute_script(
         "return document.querySelector('#reader .own').getAttribute('href')"
     )
     (said,) = texts(driver, "#reader .shown .pairs")
-    opened(at=own)
+    opened(at=own, charts=False)
     assert texts(driver, "#reader .shown .pairs") == [said]
