@@ -13,7 +13,6 @@ WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(4, (os.cpu_count() or 1) +
 MINUTES ?= 20
 ONLY ?=
 CHECK ?=
-ENGINES ?= 2
 VLLM_VENV := .venv-vllm
 VLLM_READY := $(VLLM_VENV)/.ready
 LM_EVAL_VENV := .venv-lm-eval
@@ -43,10 +42,9 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=10
 
-# an engine starts on one core, whatever there is: two at a time, one thread each, in some 14 GiB;
-# ENGINES=1 for one
+# an engine starts on one core, whatever there is: two at a time, one thread each, in some 14 GiB
 test-vllm: $(VLLM_READY)
-	$(VLLM_VENV)/bin/python -m pytest tests/on_vllm -n auto --maxprocesses $(ENGINES) --dist loadfile --no-loadscope-reorder --durations=10
+	$(VLLM_VENV)/bin/python -m pytest tests/on_vllm -n auto --maxprocesses 2 --dist loadfile --no-loadscope-reorder --durations=10
 
 test-lm-eval: $(READY) $(LM_EVAL_READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/on_lm_eval --durations=3
