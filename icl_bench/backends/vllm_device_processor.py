@@ -15,9 +15,6 @@ from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor
 
 from icl_bench.backends.label_file import FILE, States, read_states
 
-NAME = f"{__name__}:DeviceLabelProcessor"
-"""How an engine finds the processor."""
-
 FREE = -1
 """The start of a request that is not constrained."""
 

@@ -16,9 +16,6 @@ from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from icl_bench.backends.label_file import FILE, States, read_states
 
-NAME = f"{__name__}:LabelProcessor"
-"""How an engine finds the processor."""
-
 
 @dataclass
 class _Automaton:
