@@ -30,15 +30,15 @@ def main() -> None:
     asked = parser.parse_args()
     from transformers import AutoModelForCausalLM
 
-    from icl_bench.backends.checkpoint import load_network
     from icl_bench.backends.device import dtype_name
-    from icl_bench.backends.device_memory import finish
+    from icl_bench.backends.transformers.checkpoint import load_network
+    from icl_bench.backends.transformers.device_memory import finish
     from icl_bench.models.architecture import architecture_of
     from icl_bench.models.attention_patterns import FULL, parse
     from icl_bench.models.registry import resolve
     from icl_bench.quiet_libraries import hush_libraries
     from icl_bench.sweep.compute_cost import flops
-    from icl_bench.training.adaptation import AdaptedModel
+    from icl_bench.training.adaptation.training import AdaptedModel
     from icl_bench.training.sparse_attention import take_over
 
     hush_libraries()
@@ -63,9 +63,11 @@ def main() -> None:
     head = 2.0 * network.get_output_embeddings().weight.numel() * asked.length
     counted = {p: flops(shape, p, None, 0, asked.length) + head for p in models}
     measured, formula = (by[pattern] / by[FULL] for by in (seconds, counted))
-    print(f"{asked.model}, {asked.length:,} tokens, {dtype}: {seconds[FULL]:.2f} s in full, "
-          f"{seconds[pattern]:.2f} s under {pattern}: {measured:.2f} of it; by formula "
-          f"{formula:.2f}; {measured / formula:.2f} times the formula")  # fmt: skip
+    print(
+        f"{asked.model}, {asked.length:,} tokens, {dtype}: {seconds[FULL]:.2f} s in full, "
+        f"{seconds[pattern]:.2f} s under {pattern}: {measured:.2f} of it; by formula "
+        f"{formula:.2f}; {measured / formula:.2f} times the formula"
+    )
     sys.exit(measured > 1.1 * formula)
 
 

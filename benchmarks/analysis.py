@@ -16,22 +16,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from icl_bench.analysis.calibration import calibration_error, reliability
-from icl_bench.analysis.comparisons import compare_models, retrieval_gain, sorting_penalty
 from icl_bench.analysis.curves import curves
-from icl_bench.analysis.demonstrations import by_distance, by_presence, copying
-from icl_bench.analysis.label_bias import confusions, label_bias, label_frequencies
-from icl_bench.analysis.order import noise_floor, order_sensitivity
-from icl_bench.analysis.saturation import context_shares, saturation_chances
+from icl_bench.analysis.findings.calibration import calibration_error, reliability
+from icl_bench.analysis.findings.comparisons import compare_models, retrieval_gain, sorting_penalty
+from icl_bench.analysis.findings.demonstrations import by_distance, by_presence, copying
+from icl_bench.analysis.findings.label_bias import confusions, label_bias, label_frequencies
+from icl_bench.analysis.findings.order import noise_floor, order_sensitivity
+from icl_bench.analysis.findings.saturation import context_shares, saturation_chances
 
 SHOTS = np.array([1, 5, 10, 25, 50, 100, 250, 500, 1000, 2000])
 DRAWS, TEST, LABELS = 10, 250, 77
-WAYS = [
-    ("random", "drawn"),
-    ("random", "by-label"),
-    ("random", "shuffled:1"),
-    ("bm25", "relevance"),
-]
+WAYS = [("random", "drawn"), ("random", "by-label"), ("random", "shuffled:1"), ("bm25", "relevance")]
 
 
 def predictions(count: int, rng: np.random.Generator) -> pd.DataFrame:
@@ -54,32 +49,35 @@ def predictions(count: int, rng: np.random.Generator) -> pd.DataFrame:
         names = pd.Series([f"{name} {i}" for i in range(int(code.max()) + 1)], dtype="str")
         return names.take(code).reset_index(drop=True)
 
-    return pd.DataFrame({
-        "task": words(task, [f"task {i}" for i in range(task.max() + 1)]),
-        "model": words(model, [f"model {i}" for i in range(5)]),
-        "select": words((way == 3).astype(int), ["random", "bm25"]),
-        "order": words(way, [order for _, order in WAYS]),
-        "attention": words(0 * way, ["full"]),
-        "variant": words(model, [f"variant {i}" for i in range(5)]),
-        "cell": words(cell, [f"{i:012x}" for i in range(cell.max() + 1)]),
-        "k": SHOTS[k].astype(np.int32),
-        "draw": (number // TEST % DRAWS).astype(np.int32),
-        "test_id": named("test", test),
-        "gold": named("label", gold), "prediction": named("label", said),
-        "correct": gold == said, "valid": True,
-        "probability": 0.9 * chance, "label_mass": 0.9,
-        "prompt_tokens": (20 * SHOTS[k]).astype(np.int32),
-        "prompt_hash": named("prompt", np.where((way == 2) & (k == 0), number - 2 * size, number)),
-    })  # fmt: skip
+    return pd.DataFrame(
+        {
+            "task": words(task, [f"task {i}" for i in range(task.max() + 1)]),
+            "model": words(model, [f"model {i}" for i in range(5)]),
+            "select": words((way == 3).astype(int), ["random", "bm25"]),
+            "order": words(way, [order for _, order in WAYS]),
+            "attention": words(0 * way, ["full"]),
+            "variant": words(model, [f"variant {i}" for i in range(5)]),
+            "cell": words(cell, [f"{i:012x}" for i in range(cell.max() + 1)]),
+            "k": SHOTS[k].astype(np.int32),
+            "draw": (number // TEST % DRAWS).astype(np.int32),
+            "test_id": named("test", test),
+            "gold": named("label", gold),
+            "prediction": named("label", said),
+            "correct": gold == said,
+            "valid": True,
+            "probability": 0.9 * chance,
+            "label_mass": 0.9,
+            "prompt_tokens": (20 * SHOTS[k]).astype(np.int32),
+            "prompt_hash": named("prompt", np.where((way == 2) & (k == 0), number - 2 * size, number)),
+        }
+    )
 
 
 def demonstrations(frame: pd.DataFrame, rng: np.random.Generator) -> dict[str, list[str]]:
     """The ids of each cell's: those of a smaller k begin those of a larger one."""
     draws = [[f"train {i}" for i in rng.permutation(int(SHOTS[-1]))] for _ in range(DRAWS)]
     cells = frame.drop_duplicates("cell")
-    return {
-        c: draws[d][:k] for c, d, k in zip(cells["cell"], cells["draw"], cells["k"], strict=True)
-    }
+    return {c: draws[d][:k] for c, d, k in zip(cells["cell"], cells["draw"], cells["k"], strict=True)}
 
 
 def main() -> None:

@@ -17,12 +17,15 @@ from pathlib import Path
 from typing import Any
 
 GLOBAL = {
-    "hidden_size": 512, "intermediate_size": 1376, "num_hidden_layers": 8,
-    "num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 65536,
+    "hidden_size": 512,
+    "intermediate_size": 1376,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 65536,
     "tie_word_embeddings": True,
-}  # fmt: skip
-PATTERNS = ("full", "block:50,sink=1,local=2", "block:50,sink=0,local=0", "grouped:4,512",
-            "approx:512,16")  # fmt: skip
+}
+PATTERNS = ("full", "block:50,sink=1,local=2", "block:50,sink=0,local=0", "grouped:4,512", "approx:512,16")
 
 
 def all_global(source: str, tokenizer: Any, folder: Path) -> Path:
@@ -40,19 +43,15 @@ def all_global(source: str, tokenizer: Any, folder: Path) -> Path:
 
 
 def measure(
-    name: str, source: Path, tokenizer: Any, prompts: Any, patterns: Sequence[str],
-    repeats: int, dtype: str,
-) -> None:  # fmt: skip
+    name: str, source: Path, tokenizer: Any, prompts: Any, patterns: Sequence[str], repeats: int, dtype: str
+) -> None:
     """Prefill under each pattern and print a table."""
-    from icl_bench.backends.transformers import TransformersBackend
+    from icl_bench.backends.transformers.backend import TransformersBackend
     from icl_bench.models.architecture import architecture_of
     from icl_bench.models.attention_patterns import parse
     from icl_bench.sweep.compute_cost import PromptLayout, cache_bytes, cost_of
 
-    backend, shape = (
-        TransformersBackend.load(source, tokenizer, dtype=dtype),
-        architecture_of(str(source)),
-    )
+    backend, shape = (TransformersBackend.load(source, tokenizer, dtype=dtype), architecture_of(str(source)))
     tokens = len(prompts.prefix)
     seconds: dict[str, float] = {}
     held: dict[str, int] = {}
@@ -74,8 +73,11 @@ def measure(
         share = seconds[text] / seconds[patterns[0]]
         formula = works[text].prefix_flops / works[patterns[0]].prefix_flops
         kept = cache_bytes(shape, parse(text), tokens, dtype)
-        print(f"{text:26}{seconds[text]:10.1f}{share:10.3f}{formula:10.3f}{share / formula:10.2f}"
-              f"{held[text] / 1e6:10.1f}{kept / 1e6:10.1f}", flush=True)  # fmt: skip
+        print(
+            f"{text:26}{seconds[text]:10.1f}{share:10.3f}{formula:10.3f}{share / formula:10.2f}"
+            f"{held[text] / 1e6:10.1f}{kept / 1e6:10.1f}",
+            flush=True,
+        )
 
 
 def main() -> None:
@@ -91,8 +93,9 @@ def main() -> None:
     from icl_bench.sweep.run_spec import RunSpec
     from icl_bench.sweep.sweep import Sweep
 
-    spec = RunSpec(task="banking77", model=arguments.model, k=str(arguments.k), draws=1,
-                   test_size=1, data_dir=arguments.data)  # fmt: skip
+    spec = RunSpec(
+        task="banking77", model=arguments.model, k=str(arguments.k), draws=1, test_size=1, data_dir=arguments.data
+    )
     sweep = Sweep.prepare(spec)
     ((_, prompts),) = sweep.plan.groups[0].group.prompts([arguments.k])
     tokenizer = sweep.task.tokenizer

@@ -60,9 +60,11 @@ def main() -> None:
     found = {name: in_own_process(__file__, "--side", name, *sys.argv[1:]) for name in BACKENDS}
     for name, made in found.items():
         extra = (made["computed"] - made["least"]) / made["queries"]
-        print(f"{name} {made['identity']}: started in {made['started']:.0f} s; computed "
-              f"{made['computed']:,} prompt tokens, (longest prefix + queries' own) + "
-              f"{extra:.0f} a query")  # fmt: skip
+        print(
+            f"{name} {made['identity']}: started in {made['started']:.0f} s; computed "
+            f"{made['computed']:,} prompt tokens, (longest prefix + queries' own) + "
+            f"{extra:.0f} a query"
+        )
         for k, point in made["points"].items():
             rate = point["prompt_tokens"] / point["seconds"]
             print(
@@ -73,8 +75,10 @@ def main() -> None:
     for k in first:
         a, b = first[k]["predictions"], second[k]["predictions"]
         same = sum(a[row] == b[row] for row in a)
-        print(f"k={k}: {same} of {len(a)} predictions equal; time vllm / transformers "
-              f"{second[k]['seconds'] / first[k]['seconds']:.2f}")  # fmt: skip
+        print(
+            f"k={k}: {same} of {len(a)} predictions equal; time vllm / transformers "
+            f"{second[k]['seconds'] / first[k]['seconds']:.2f}"
+        )
 
 
 if __name__ == "__main__":

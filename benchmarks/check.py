@@ -31,9 +31,7 @@ class Rates(NamedTuple):
     """Some point would be, if the points had all of alpha and there were no test of the whole."""
 
 
-def unchanged(
-    rng: np.random.Generator, trials: int, points: int, draws: int, unsure: float, alike: bool
-) -> np.ndarray:
+def unchanged(rng: np.random.Generator, trials: int, points: int, draws: int, unsure: float, alike: bool) -> np.ndarray:
     """Differences ``(trials, points, draws, test)`` of two runs that differ by chance alone.
 
     Of a share of predictions both runs are ``unsure``; ``alike``: of the same test examples in all
@@ -47,9 +45,7 @@ def unchanged(
     return differences
 
 
-def worse(
-    rng: np.random.Generator, trials: int, losses: np.ndarray, draws: int, uneven: float
-) -> np.ndarray:
+def worse(rng: np.random.Generator, trials: int, losses: np.ndarray, draws: int, uneven: float) -> np.ndarray:
     """Differences ``(trials, points, draws, test)`` of a run that loses this in each point.
 
     3% of the predictions become right in each; ``uneven`` is the variance of how easily a test
@@ -85,9 +81,14 @@ def main() -> None:
     print("| points | draws | unsure | of the same examples | all together | some point | either |")
     print("| ---: | ---: | ---: | --- | ---: | ---: | ---: |")
     for points, draws, unsure, alike in [
-        (6, 1, 0.1, False), (6, 3, 0.1, False), (6, 3, 0.4, False), (6, 3, 0.4, True),
-        (24, 1, 0.4, False), (24, 1, 0.4, True), (24, 3, 0.1, True),
-    ]:  # fmt: skip
+        (6, 1, 0.1, False),
+        (6, 3, 0.1, False),
+        (6, 3, 0.4, False),
+        (6, 3, 0.4, True),
+        (24, 1, 0.4, False),
+        (24, 1, 0.4, True),
+        (24, 3, 0.1, True),
+    ]:
         rng = np.random.default_rng([points, draws, int(100 * unsure), alike])
         found = rates(unchanged(rng, trials, points, draws, unsure, alike))
         same = "yes" if alike else "no"
@@ -97,14 +98,19 @@ def main() -> None:
             flush=True,
         )
     print()
-    print("| points | lose | points each | draws | flips | all together | some point | either | "
-          "points alone |")  # fmt: skip
+    print("| points | lose | points each | draws | flips | all together | some point | either | points alone |")
     print("| ---: | ---: | ---: | ---: | --- | ---: | ---: | ---: | ---: |")
     for points, losing, loss, draws, uneven in [
-        (24, 24, 0.02, 1, 0.0), (24, 24, 0.02, 1, 1.0), (24, 24, 0.015, 1, 1.0),
-        (6, 6, 0.02, 3, 1.0), (6, 6, 0.03, 1, 1.0),
-        (6, 1, 0.05, 3, 0.0), (6, 1, 0.05, 3, 1.0), (6, 1, 0.05, 1, 0.0), (24, 1, 0.05, 3, 1.0),
-    ]:  # fmt: skip
+        (24, 24, 0.02, 1, 0.0),
+        (24, 24, 0.02, 1, 1.0),
+        (24, 24, 0.015, 1, 1.0),
+        (6, 6, 0.02, 3, 1.0),
+        (6, 6, 0.03, 1, 1.0),
+        (6, 1, 0.05, 3, 0.0),
+        (6, 1, 0.05, 3, 1.0),
+        (6, 1, 0.05, 1, 0.0),
+        (24, 1, 0.05, 3, 1.0),
+    ]:
         rng = np.random.default_rng([points, losing, draws, int(1000 * loss), int(uneven)])
         losses = np.where(np.arange(points) < losing, loss, 0.0)
         found = rates(worse(rng, trials, losses, draws, uneven))

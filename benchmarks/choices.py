@@ -50,8 +50,11 @@ def _differ(row: Any) -> bool:
 
 
 def sweep(path: Path, arguments: argparse.Namespace, scoring: Any) -> Sweep:
-    return Sweep.prepare(RunSpec(task=str(path), model="gemma3-270m", k=str(arguments.k), draws=1,
-                                 scoring=scoring, test_size=arguments.rows))  # fmt: skip
+    return Sweep.prepare(
+        RunSpec(
+            task=str(path), model="gemma3-270m", k=str(arguments.k), draws=1, scoring=scoring, test_size=arguments.rows
+        )
+    )
 
 
 def middle(decodings: list[Decoding]) -> Decoding:
@@ -94,10 +97,13 @@ def main() -> None:
                     took[side].append(time.process_time() - start)
             best = {side: min(seconds) for side, seconds in took.items()}
             whole = (best["own"] + compiled) / best["fixed"]
-            print(f"{scoring:>7}: {len(own)} rows, own {best['own']:.2f} s, fixed "
-                  f"{best['fixed']:.2f} s, ratio {best['own'] / best['fixed']:.2f}; made in "
-                  f"{compiled:.2f} s ({1000 * compiled / len(own):.1f} ms a row), with it "
-                  f"{whole:.2f}", flush=True)  # fmt: skip
+            print(
+                f"{scoring:>7}: {len(own)} rows, own {best['own']:.2f} s, fixed "
+                f"{best['fixed']:.2f} s, ratio {best['own'] / best['fixed']:.2f}; made in "
+                f"{compiled:.2f} s ({1000 * compiled / len(own):.1f} ms a row), with it "
+                f"{whole:.2f}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

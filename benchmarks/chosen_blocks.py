@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from icl_bench.backends.interface import Free
-from icl_bench.backends.transformers import TransformersBackend
+from icl_bench.backends.transformers.backend import TransformersBackend
 from icl_bench.models.architecture import architecture_of
 from icl_bench.models.attention_patterns import parse
 from icl_bench.models.registry import load_tokenizer, resolve
@@ -35,8 +35,7 @@ def made_up(shots: int, tokens: int, queries: int, query_tokens: int) -> PromptS
     ends = np.linspace(0, tokens, shots + 1).astype(int)[1:]
     prefix = tuple(rng.integers(100, 5000, tokens).tolist())
     own = tuple(tuple(rng.integers(100, 5000, query_tokens).tolist()) for _ in range(queries))
-    return PromptSet(prefix, own, ends=(tuple(ends.tolist()),),
-                     similar=rng.random((queries, shots)))  # fmt: skip
+    return PromptSet(prefix, own, ends=(tuple(ends.tolist()),), similar=rng.random((queries, shots)))
 
 
 def main() -> None:
@@ -74,17 +73,19 @@ def main() -> None:
                 took[name.split()[0], kind] += time.perf_counter() - start
     shape, costs = architecture_of(str(model.source)), {}
     for kind, how in (("all", every), ("chosen", pattern)):
-        costs[kind] = cost_of(
-            PromptLayout.of(prompts, how), shape, given.answer_tokens, given.dtype
+        costs[kind] = cost_of(PromptLayout.of(prompts, how), shape, given.answer_tokens, given.dtype)
+    print(
+        json.dumps(
+            {
+                "model": given.model,
+                "pattern": given.pattern,
+                "prefix_tokens": given.tokens,
+                **{f"{name}_share": round(took[name, "chosen"] / took[name, "all"], 3) for name in ("packed", "alone")},
+                "operations_share": round(costs["chosen"].query_flops / costs["all"].query_flops, 3),
+                "packed_ms_a_query_all": round(took["packed", "all"] / given.repeats / given.queries * 1e3, 1),
+            }
         )
-    print(json.dumps({
-        "model": given.model, "pattern": given.pattern, "prefix_tokens": given.tokens,
-        **{f"{name}_share": round(took[name, "chosen"] / took[name, "all"], 3)
-           for name in ("packed", "alone")},
-        "operations_share": round(costs["chosen"].query_flops / costs["all"].query_flops, 3),
-        "packed_ms_a_query_all":
-            round(took["packed", "all"] / given.repeats / given.queries * 1e3, 1),
-    }))  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

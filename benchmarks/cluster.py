@@ -120,9 +120,7 @@ class Disturbance:
     work it may not suffice, and one group may be given up: the next run takes it up.
     """
 
-    def __init__(
-        self, cluster: Any, node: Any, kills: int, groups: int, engines: int, seed: int
-    ) -> None:
+    def __init__(self, cluster: Any, node: Any, kills: int, groups: int, engines: int, seed: int) -> None:
         self._cluster, self._node, self._engines = cluster, node, engines
         self._rng = random.Random(seed)
         self._due = sorted(self._rng.uniform(0.05, 0.7) * groups for _ in range(kills))
@@ -194,9 +192,7 @@ def main() -> None:
             "engine_ms_a_cell": round(1000 * (each * given.engines - given.wait), 2),
         }
         if given.kills:
-            found = disturbed(
-                study, folder / "disturbed", given.engines, given.kills, given.seed, print
-            )
+            found = disturbed(study, folder / "disturbed", given.engines, given.kills, given.seed, print)
             assert found.killed == given.kills, f"{found.killed} of {given.kills} were killed"
             assert found.changed, "the machines were not changed"
             assert predictions(folder / "disturbed").equals(whole), "the predictions differ"

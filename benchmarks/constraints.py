@@ -32,8 +32,9 @@ def sweep(task: str, k: int, data: Path, rows: int, backend: str) -> Any:
     from icl_bench.sweep.sweep import Sweep
 
     asked = BackendSpec(backend=backend)
-    return Sweep.prepare(RunSpec(task=task, model="gemma3-270m", k=str(k), draws=1, seed=0,
-                                 test_size=rows, data_dir=data, backend=asked))  # fmt: skip
+    return Sweep.prepare(
+        RunSpec(task=task, model="gemma3-270m", k=str(k), draws=1, seed=0, test_size=rows, data_dir=data, backend=asked)
+    )
 
 
 def transformers(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -44,8 +45,11 @@ def transformers(arguments: argparse.Namespace) -> dict[str, Any]:
         backend = backend or made.load_backend()
         ((_, prompts),) = made.plan.groups[0].group.prompts([k])
         start = time.perf_counter()
-        answers = [a for pack in backend.answer(prompts, range(arguments.rows),
-                   [made.task.decoding] * len(prompts), 0) for a in pack]  # fmt: skip
+        answers = [
+            a
+            for pack in backend.answer(prompts, range(arguments.rows), [made.task.decoding] * len(prompts), 0)
+            for a in pack
+        ]
         answers.sort(key=lambda a: a.index)
         seconds = time.perf_counter() - start
         found[f"{task}:{k}"] = {"labels": [a.label for a in answers], "seconds": seconds}
@@ -54,18 +58,20 @@ def transformers(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def vllm(arguments: argparse.Namespace) -> dict[str, Any]:
     """The ways of one side: its grammar; or the logits processor, and stepping from outside."""
-    from icl_bench.backends.vllm import VllmBackend
+    from icl_bench.backends.vllm.backend import VllmBackend
 
-    made = [(name, sweep(*name, arguments.data, arguments.rows, "vllm"))
-            for name in cells(arguments.cells)]  # fmt: skip
+    made = [(name, sweep(*name, arguments.data, arguments.rows, "vllm")) for name in cells(arguments.cells)]
     first = made[0][1]
     needed = max(c.needed_tokens for _, s in made for c in s.plan.cells) + 1
     constraint = arguments.side if arguments.side in GRAMMARS else "processor"
     start = time.perf_counter()
     backend = VllmBackend(
-        first.model.source, first.task.tokenizer, identity=first.engine.identity(),
-        max_model_len=needed, constraint=constraint,
-    )  # fmt: skip
+        first.model.source,
+        first.task.tokenizer,
+        identity=first.engine.identity(),
+        max_model_len=needed,
+        constraint=constraint,
+    )
     print(f"{arguments.side}: engine started in {time.perf_counter() - start:.0f} s", flush=True)
     ways = {constraint: _whole} if constraint in GRAMMARS else {constraint: _whole, "steps": _steps}
     found: dict[str, Any] = {}
@@ -83,8 +89,11 @@ def vllm(arguments: argparse.Namespace) -> dict[str, Any]:
                 labels, tokens = way(backend, asked, automaton)
                 took.append(time.perf_counter() - start)
             found.setdefault(name, {})[f"{task}:{k}"] = {
-                "labels": labels, "first": took[0], "seconds": took[1], "tokens": tokens,
-            }  # fmt: skip
+                "labels": labels,
+                "first": took[0],
+                "seconds": took[1],
+                "tokens": tokens,
+            }
     return found
 
 
@@ -103,9 +112,12 @@ def _steps(backend: Any, prompts: Any, automaton: Any) -> tuple[list[int], int]:
     written: list[tuple[int, ...]] = [()] * len(prompts)
     count = 0
     while open_rows := [i for i, s in enumerate(states) if automaton.decided[s] < 0]:
-        params = [SamplingParams(temperature=0, max_tokens=1, detokenize=False,
-                                 allowed_token_ids=automaton.tokens[states[i]].tolist())
-                  for i in open_rows]  # fmt: skip
+        params = [
+            SamplingParams(
+                temperature=0, max_tokens=1, detokenize=False, allowed_token_ids=automaton.tokens[states[i]].tolist()
+            )
+            for i in open_rows
+        ]
         done = backend.generate([prompts[i] + written[i] for i in open_rows], params)
         for i, output in zip(open_rows, done, strict=True):
             (token,) = output.outputs[0].token_ids
@@ -129,8 +141,18 @@ def main() -> None:
         return
     found: dict[str, Any] = {}
     for side in ("transformers", *GRAMMARS, "processor"):
-        command = [sys.executable, __file__, "--side", side, "--data", str(arguments.data),
-                   "--rows", str(arguments.rows), "--cells", arguments.cells]  # fmt: skip
+        command = [
+            sys.executable,
+            __file__,
+            "--side",
+            side,
+            "--data",
+            str(arguments.data),
+            "--rows",
+            str(arguments.rows),
+            "--cells",
+            arguments.cells,
+        ]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
         lines = done.stdout.strip().splitlines()
         print(*lines[:-1], sep="\n", flush=True)
@@ -147,8 +169,7 @@ def main() -> None:
             same = sum(a == b for a, b in zip(cell["labels"], expected, strict=True))
             first = f"{cell['first']:.1f} s at first, " if "first" in cell else ""
             tokens = f", {cell['tokens']} tokens" if "tokens" in cell else ""
-            print(f"  {way:>12}: {first}{cell['seconds']:.1f} s, "
-                  f"{same}/{len(expected)} equal{tokens}", flush=True)  # fmt: skip
+            print(f"  {way:>12}: {first}{cell['seconds']:.1f} s, {same}/{len(expected)} equal{tokens}", flush=True)
 
 
 if __name__ == "__main__":

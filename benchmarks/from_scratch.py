@@ -91,8 +91,7 @@ class Layer(nn.Module):
             query, key = rotated(query, turn), rotated(key, turn)
         if chunk and (count := tokens // chunk):
             key, value = (
-                torch.cat([y[:, :, : count * chunk].unflatten(2, (count, chunk)).mean(3), y], 2)
-                for y in (key, value)
+                torch.cat([y[:, :, : count * chunk].unflatten(2, (count, chunk)).mean(3), y], 2) for y in (key, value)
             )
         found = functional.scaled_dot_product_attention(query, key, value, attn_mask=bias[None])
         x = x + self.out(found.transpose(1, 2).reshape(rows, tokens, width))
@@ -212,8 +211,12 @@ def main() -> None:
         with torch.no_grad():
             losses = torch.cat([model(part.to(asked.device)).cpu() for part in test.split(8)])
         found[name] = losses.double().numpy()
-        print(f"{name}: {sum(p.numel() for p in model.parameters()) / 1e6:.1f} million parameters, "
-              f"{time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)  # fmt: skip
+        print(
+            f"{name}: {sum(p.numel() for p in model.parameters()) / 1e6:.1f} million parameters, "
+            f"{time.perf_counter() - start:.0f} s",
+            file=sys.stderr,
+            flush=True,
+        )
     ends = np.linspace(0, longest, RANGES + 1).astype(int)
     print("| perplexity of bytes behind | " + " | ".join(found) + " |")
     print("| --- |" + " --- |" * len(found))

@@ -22,8 +22,14 @@ SPREADS = [(0.5, 0.1, 1.0), (0.6, 0.3, 2.0), (0.9, 0.3, 2.0)]
 """Accuracy of the median example in the median draw; spread by draw and by example (log-odds)."""
 
 
-KINDS = [("none", 0.0), ("anywhere", 0.05), ("anywhere", 0.2), ("hard examples", 0.2),
-         ("one draw", 0.2), ("hard examples of one draw", 0.2)]  # fmt: skip
+KINDS = [
+    ("none", 0.0),
+    ("anywhere", 0.05),
+    ("anywhere", 0.2),
+    ("hard examples", 0.2),
+    ("one draw", 0.2),
+    ("hard examples of one draw", 0.2),
+]
 
 
 def gap_chances(kind: str, share: float, of_test: np.ndarray, draws: int) -> np.ndarray:
@@ -44,8 +50,9 @@ def torn(scores: np.ndarray, gaps: np.ndarray) -> np.ndarray:
     return kept
 
 
-def row(rng: np.random.Generator, trials: int, draws: int, spread: tuple[float, float, float],
-        kind: str, share: float) -> str:  # fmt: skip
+def row(
+    rng: np.random.Generator, trials: int, draws: int, spread: tuple[float, float, float], kind: str, share: float
+) -> str:
     """One line of the table."""
     accuracy, by_draw, by_test = spread
     odds = np.log(accuracy / (1 - accuracy))
@@ -61,10 +68,11 @@ def row(rng: np.random.Generator, trials: int, draws: int, spread: tuple[float, 
         width.append(high - low)
         part = scores[np.ix_(*complete(~np.isnan(scores)))]
         off.append(np.array([mean, np.nanmean(scores), part.mean()]) - whole.mean())
-    moved = [f"{100 * m:+.1f} ± {100 * s:.1f}" for m, s in zip(np.mean(off, axis=0),
-             np.std(off, axis=0), strict=True)]  # fmt: skip
-    return (f"| {draws} | {accuracy:g} | {by_draw:g} | {kind} | {share:.0%} | {np.mean(held):.1%} "
-            f"| {100 * np.mean(width):.1f} | {' | '.join(moved)} |")  # fmt: skip
+    moved = [f"{100 * m:+.1f} ± {100 * s:.1f}" for m, s in zip(np.mean(off, axis=0), np.std(off, axis=0), strict=True)]
+    return (
+        f"| {draws} | {accuracy:g} | {by_draw:g} | {kind} | {share:.0%} | {np.mean(held):.1%} "
+        f"| {100 * np.mean(width):.1f} | {' | '.join(moved)} |"
+    )
 
 
 def main() -> None:
@@ -72,8 +80,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--trials", type=int, default=1000)
     trials = parser.parse_args().trials
-    print("| draws | accuracy | spread of draws | missing | share | limits hold | width | off | "
-          "off, plain mean | off, complete part |")  # fmt: skip
+    print(
+        "| draws | accuracy | spread of draws | missing | share | limits hold | width | off | "
+        "off, plain mean | off, complete part |"
+    )
     print("| ---: | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for draws in (3, 10):
         for spread in SPREADS:

@@ -110,20 +110,22 @@ def tell(found: dict[str, Any], small: bool) -> None:
     """Print one side; of small sizes, that they ran."""
     print(f"{found['backend']}:")
     for k, cell in found["cells"].items():
-        figures = "ran; not measured" if small else (
-            f"{cell['seconds']:7.2f} s, {cell['prefix_seconds']:7.2f} of them the prefix's"
-        )  # fmt: skip
-        print(
-            f"  k={k:>5} {cell['prefix_tokens']:>7,} tokens, {cell['answers']} answers: {figures}"
+        figures = (
+            "ran; not measured"
+            if small
+            else (f"{cell['seconds']:7.2f} s, {cell['prefix_seconds']:7.2f} of them the prefix's")
         )
+        print(f"  k={k:>5} {cell['prefix_tokens']:>7,} tokens, {cell['answers']} answers: {figures}")
     if small:
         return
     total = sum(cell["seconds"] for cell in found["cells"].values())
     print(f"  all cells: {total:.1f} s (goal: under {GOAL_SWEEP:.0f})")
     if "prefill_share_of_product" in found:
-        print(f"  prefill: {found['prefill_tokens_a_second']:,.0f} tokens/s, "
-              f"{found['prefill_share_of_product']:.0%} of the product's "
-              f"{found['product_tflops']:.0f} TFLOP/s (goal: {GOAL_PREFILL:.0%})")  # fmt: skip
+        print(
+            f"  prefill: {found['prefill_tokens_a_second']:,.0f} tokens/s, "
+            f"{found['prefill_share_of_product']:.0%} of the product's "
+            f"{found['product_tflops']:.0f} TFLOP/s (goal: {GOAL_PREFILL:.0%})"
+        )
     if "peak_gib" in found:
         print(f"  memory: {found['peak_gib']:.1f} GiB at the peak")
 

@@ -43,8 +43,7 @@ def reasons(path: Path) -> list[str] | None:
 def _short(reason: str) -> str:
     if "a Python function" in reason:
         return f"{reason.split(' ')[0]}: a Python function"
-    return re.sub(r" \((?!empty|rows|scores|a beginning|answers|with).*", "", re.sub(
-        r", [\w.]+\)$", ")", reason))  # fmt: skip
+    return re.sub(r" \((?!empty|rows|scores|a beginning|answers|with).*", "", re.sub(r", [\w.]+\)$", ")", reason))
 
 
 def main() -> None:
@@ -53,14 +52,14 @@ def main() -> None:
     found = [Path(sys.argv[1])] if sys.argv[1:] else sorted(environment.glob(TREE))
     if not found:
         raise SystemExit("give the folder of the tasks, or run make test-lm-eval first")
-    by_task = [
-        why for path in sorted(found[0].rglob("*.yaml")) if (why := reasons(path)) is not None
-    ]
+    by_task = [why for path in sorted(found[0].rglob("*.yaml")) if (why := reasons(path)) is not None]
     said = sum(not why for why in by_task)
     functions = sum(any("function" in one or "by a" in one for one in why) for why in by_task)
-    print(f"{said:,} of {len(by_task):,} tasks can be said ({said / len(by_task):.1%}); "
-          f"{functions:,} of the others need Python functions, "
-          f"without which it is {said / (len(by_task) - functions):.1%}\n")  # fmt: skip
+    print(
+        f"{said:,} of {len(by_task):,} tasks can be said ({said / len(by_task):.1%}); "
+        f"{functions:,} of the others need Python functions, "
+        f"without which it is {said / (len(by_task) - functions):.1%}\n"
+    )
     every = Counter(one for why in by_task for one in set(why))
     alone = Counter(why[0] for why in by_task if len(set(why)) == 1)
     print("| reason | tasks | alone |\n|---|---:|---:|")

@@ -45,32 +45,19 @@ class Group(NamedTuple):
 
 
 GROUPS: Mapping[str, Group] = {
-    "metrics": Group(
-        ["metrics/macro_f1", "metrics/rouge", "metrics/scores"],
-        ["unit/metrics"],
-    ),
+    "metrics": Group(["metrics/macro_f1", "metrics/rouge", "metrics/scores"], ["unit/metrics"]),
     "answered": Group(
-        ["metrics/exact_match", "metrics/exact_text", "metrics/f1", "metrics/numeric",
-         "metrics/bleu", "metrics/chrf"],
+        ["metrics/exact_match", "metrics/exact_text", "metrics/f1", "metrics/numeric", "metrics/bleu", "metrics/chrf"],
         ["unit/metrics"],
     ),
-    "bertscore": Group(
-        ["metrics/bertscore"],
-        ["unit/metrics", "differential/test_metrics_libraries.py"],
-    ),
-    "prompts": Group(
-        ["prompts/encoding", "prompts/rendering"],
-        ["unit/prompts"],
-        "not gemma and not for_any_text",
-    ),
+    "bertscore": Group(["metrics/bertscore"], ["unit/metrics", "differential/test_metrics_libraries.py"]),
+    "prompts": Group(["prompts/encoding", "prompts/rendering"], ["unit/prompts"], "not gemma and not for_any_text"),
     "cost": Group(
-        ["sweep/compute_cost", "sweep/time_estimate", "analysis/cost", "analysis/cell_cost"],
-        ["unit/sweep/test_compute_cost.py", "unit/sweep/test_time_estimate.py",
-         "unit/analysis/test_cost_by_hand.py"],
+        ["sweep/compute_cost", "sweep/time_estimate", "analysis/findings/cost", "analysis/cell_cost"],
+        ["unit/sweep/test_compute_cost.py", "unit/sweep/test_time_estimate.py", "unit/analysis/test_cost_by_hand.py"],
     ),
     "results": Group(
-        ["results/cells", "results/reading"],
-        ["unit/results/test_cells.py", "unit/results/test_reading.py"],
+        ["results/cells", "results/reading"], ["unit/results/test_cells.py", "unit/results/test_reading.py"]
     ),
     "files": Group(
         ["results/importing", "results/exporting"],
@@ -84,37 +71,62 @@ GROUPS: Mapping[str, Group] = {
         "not values_of_other_kinds",  # mutmut does not find its names again
     ),
     "curves": Group(
-        ["analysis/curves", "analysis/saturation", "analysis/statistics/shares",
-         "analysis/statistics/bootstrap"],
-        ["unit/analysis/test_curves.py", "unit/analysis/test_saturation.py",
-         "unit/analysis/statistics/test_shares.py", "unit/analysis/statistics/test_bootstrap.py"],
+        [
+            "analysis/curves",
+            "analysis/findings/saturation",
+            "analysis/statistics/shares",
+            "analysis/statistics/bootstrap",
+        ],
+        [
+            "unit/analysis/test_curves.py",
+            "unit/analysis/test_saturation.py",
+            "unit/analysis/statistics/test_shares.py",
+            "unit/analysis/statistics/test_bootstrap.py",
+        ],
     ),
     "answers": Group(
-        ["analysis/order", "analysis/calibration", "analysis/label_bias"],
-        ["unit/analysis/test_order.py", "unit/analysis/test_calibration.py",
-         "unit/analysis/test_label_bias.py"],
+        ["analysis/findings/order", "analysis/findings/calibration", "analysis/findings/label_bias"],
+        ["unit/analysis/test_order.py", "unit/analysis/test_calibration.py", "unit/analysis/test_label_bias.py"],
     ),
     "draws": Group(
-        ["analysis/draws", "analysis/missing", "analysis/best_points", "analysis/zero_shot"],
-        ["unit/analysis/test_draws.py", "unit/analysis/test_missing.py",
-         "unit/analysis/test_best_points.py", "unit/analysis/test_zero_shot.py"],
+        ["analysis/draws", "analysis/missing", "analysis/findings/best_points", "analysis/zero_shot"],
+        [
+            "unit/analysis/test_draws.py",
+            "unit/analysis/test_missing.py",
+            "unit/analysis/test_best_points.py",
+            "unit/analysis/test_zero_shot.py",
+        ],
     ),
     "statistics": Group(
-        ["analysis/statistics/moderation", "analysis/statistics/draw_ratios",
-         "analysis/statistics/best", "analysis/statistics/gaps"],
-        ["unit/analysis/statistics/test_moderation.py", "unit/analysis/statistics/test_best.py",
-         "unit/analysis/statistics/test_gaps.py"],
-        "not half_as_much_again and not false_alarms and not 93_times and not their_level "
-        "and not move_the_mean",
+        [
+            "analysis/statistics/moderation",
+            "analysis/statistics/draw_ratios",
+            "analysis/statistics/best",
+            "analysis/statistics/gaps",
+        ],
+        [
+            "unit/analysis/statistics/test_moderation.py",
+            "unit/analysis/statistics/test_best.py",
+            "unit/analysis/statistics/test_gaps.py",
+        ],
+        "not half_as_much_again and not false_alarms and not 93_times and not their_level and not move_the_mean",
     ),
     "intervals": Group(
-        ["analysis/statistics/contrast", "analysis/statistics/grid",
-         "analysis/statistics/intervals", "analysis/statistics/mean_squares",
-         "analysis/statistics/paired"],
-        ["unit/analysis/statistics/test_contrast.py", "unit/analysis/statistics/test_grid.py",
-         "unit/analysis/statistics/test_intervals.py",
-         "unit/analysis/statistics/test_mean_squares.py",
-         "unit/analysis/statistics/test_paired.py", "unit/analysis/test_draws.py"],
+        [
+            "analysis/statistics/contrast",
+            "analysis/statistics/grid",
+            "analysis/statistics/intervals",
+            "analysis/statistics/mean_squares",
+            "analysis/statistics/paired",
+        ],
+        [
+            "unit/analysis/statistics/test_contrast.py",
+            "unit/analysis/statistics/test_grid.py",
+            "unit/analysis/statistics/test_intervals.py",
+            "unit/analysis/statistics/test_mean_squares.py",
+            "unit/analysis/statistics/test_paired.py",
+            "unit/analysis/test_draws.py",
+        ],
         "not false_alarms and not their_level and not timidly and not 93_to_97 and not too_wide "
         "and not on_average and not far_too_sure",
     ),
@@ -124,9 +136,7 @@ GROUPS: Mapping[str, Group] = {
         "not of_trials and not at_most_5 and not small_in_each and not six_points",
     ),
     "baseline": Group(
-        ["analysis/baseline_check"],
-        ["unit/analysis/test_baseline_check.py"],
-        "not whatever_facts and not damaged_file",
+        ["analysis/baseline_check"], ["unit/analysis/test_baseline_check.py"], "not whatever_facts and not damaged_file"
     ),
     "advice": Group(
         ["analysis/advice"],
@@ -134,70 +144,103 @@ GROUPS: Mapping[str, Group] = {
         "not hardly_ever_advised and not is_found_with_ten_draws",
     ),
     "comparisons": Group(
-        ["analysis/comparisons"],
-        ["unit/analysis/statistics/test_paired.py", "unit/analysis/test_draws.py",
-         "unit/analysis/test_free_text.py", "unit/analysis/test_learning_ratio.py",
-         "unit/analysis/test_published.py", "unit/analysis/test_zero_shot.py"],
+        ["analysis/findings/comparisons"],
+        [
+            "unit/analysis/statistics/test_paired.py",
+            "unit/analysis/test_draws.py",
+            "unit/analysis/test_free_text.py",
+            "unit/analysis/test_learning_ratio.py",
+            "unit/analysis/test_published.py",
+            "unit/analysis/test_zero_shot.py",
+        ],
     ),
     "frontier": Group(
         ["analysis/frontier", "analysis/query_cost", "analysis/cascade"],
         ["unit/analysis/test_frontier.py", "unit/analysis/test_cascade.py"],
     ),
     "forecast": Group(
-        ["analysis/forecast", "analysis/statistics/saturating"],
-        ["unit/analysis/test_forecast.py"],
+        ["analysis/findings/forecast", "analysis/statistics/saturating"], ["unit/analysis/test_forecast.py"]
     ),
-    "chat": Group(
-        ["prompts/chat", "prompts/chat_template"],
-        ["unit/prompts/test_chat.py"],
-    ),
+    "chat": Group(["prompts/chat", "prompts/chat_template"], ["unit/prompts/test_chat.py"]),
     "objects": Group(
         ["results/object_storage"],
         ["unit/results/test_objects_in_memory.py"],  # after a fork requests to a server hang
     ),
     "facts": Group(
-        ["results/stored_meta", "results/perplexity_losses", "results/studies",
-         "results/trained_methods", "metrics/interface"],
+        [
+            "results/stored_meta",
+            "results/perplexity_losses",
+            "results/studies",
+            "results/trained_methods",
+            "metrics/interface",
+        ],
         ["unit/results/test_stored_meta.py", "unit/results/test_studies.py", "unit/metrics"],
     ),
     "alike": Group(
-        ["analysis/statistics/alike", "analysis/statistics/meeting", "analysis/statistics/special",
-         "analysis/statistics/trigamma"],
-        ["unit/analysis/statistics/test_alike.py", "unit/analysis/statistics/test_trigamma.py",
-         "unit/analysis/statistics/test_meeting.py", "unit/analysis/statistics/test_paired.py",
-         "unit/analysis/statistics/test_best.py", "unit/analysis/statistics/test_shares.py",
-         "unit/analysis/test_saturation.py"],
+        ["analysis/statistics/alike", "analysis/statistics/meeting", "analysis/statistics/special"],
+        [
+            "unit/analysis/statistics/test_alike.py",
+            "unit/analysis/statistics/test_trigamma.py",
+            "unit/analysis/statistics/test_meeting.py",
+            "unit/analysis/statistics/test_paired.py",
+            "unit/analysis/statistics/test_best.py",
+            "unit/analysis/statistics/test_shares.py",
+            "unit/analysis/test_saturation.py",
+        ],
         "not half_as_much_again and not false_alarms and not 93_times and not their_level "
         "and not timidly and not 93_to_97 and not too_wide and not on_average",
     ),
     "readings": Group(
-        ["analysis/attention", "analysis/context", "analysis/demonstrations", "analysis/chat",
-         "analysis/learning_ratio", "analysis/replication", "analysis/truncated_answers"],
-        ["unit/analysis/test_attention.py", "unit/analysis/test_demonstrations.py",
-         "unit/analysis/test_chat.py", "unit/analysis/test_learning_ratio.py",
-         "unit/analysis/test_replication.py", "unit/analysis/test_truncated_answers.py",
-         "unit/analysis/test_context.py"],
+        [
+            "analysis/findings/attention",
+            "analysis/context",
+            "analysis/findings/demonstrations",
+            "analysis/findings/chat",
+            "analysis/findings/learning_ratio",
+            "analysis/findings/replication",
+            "analysis/findings/truncated_answers",
+        ],
+        [
+            "unit/analysis/test_attention.py",
+            "unit/analysis/test_demonstrations.py",
+            "unit/analysis/test_chat.py",
+            "unit/analysis/test_learning_ratio.py",
+            "unit/analysis/test_replication.py",
+            "unit/analysis/test_truncated_answers.py",
+            "unit/analysis/test_context.py",
+        ],
         "not sections_charts and not single_point_is_first and not block_sizes_are_joined "
         "and not report and not every_point_has_one_row and not mask_table "
         "and not full_attention_alone and not imports_have_the_section and not is_claimed_without "
         "and not summary",
     ),
     "adaptation": Group(
-        ["analysis/adaptation", "analysis/perplexity", "analysis/provenance"],
-        ["unit/analysis/test_adaptation.py", "unit/analysis/test_provenance.py",
-         "unit/analysis/test_perplexity.py"],
+        ["analysis/findings/adaptation", "analysis/findings/perplexity", "analysis/findings/provenance"],
+        ["unit/analysis/test_adaptation.py", "unit/analysis/test_provenance.py", "unit/analysis/test_perplexity.py"],
         "not run_stores and not terminal_has and not figures_hold and not page_has",
     ),
     "findings": Group(
-        ["analysis/finding", "analysis/findings", "analysis/settings", "analysis/studies",
-         "analysis/summary", "analysis/words", "analysis/predictions"],
-        ["unit/analysis/test_finding.py", "unit/analysis/test_findings.py",
-         "unit/analysis/test_summary.py", "unit/analysis/test_settings.py",
-         "unit/analysis/test_studies.py", "unit/analysis/test_words.py",
-         "unit/analysis/test_predictions.py"],
+        [
+            "analysis/finding",
+            "analysis/all_findings",
+            "analysis/settings",
+            "analysis/findings/studies",
+            "analysis/summary",
+            "analysis/words",
+            "analysis/predictions",
+        ],
+        [
+            "unit/analysis/test_finding.py",
+            "unit/analysis/test_findings.py",
+            "unit/analysis/test_summary.py",
+            "unit/analysis/test_settings.py",
+            "unit/analysis/test_studies.py",
+            "unit/analysis/test_words.py",
+            "unit/analysis/test_predictions.py",
+        ],
         "not another_package and not same_folder_gives and not of_several_settings",
     ),
-}  # fmt: skip
+}
 
 
 def prepare(name: str) -> Path:

@@ -40,9 +40,11 @@ with S3Server() as server:
     sys.stdin.read()
 """
 NOBODY = {
-    "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "nobody",
+    "AWS_ALLOW_HTTP": "true",
+    "AWS_REGION": "us-east-1",
+    "AWS_ACCESS_KEY_ID": "nobody",
     "AWS_SECRET_ACCESS_KEY": "nothing",
-}  # fmt: skip
+}
 
 
 @contextmanager
@@ -53,8 +55,18 @@ def served(rclone: str | None, folder: Path) -> Iterator[psutil.Process]:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             address = f"http://127.0.0.1:{free.getsockname()[1]}"
-        words = [rclone, "serve", "s3", str(folder), "--addr", address.partition("//")[2],
-                 "--etag-hash", "", "--auth-key", "nobody,nothing"]  # fmt: skip
+        words = [
+            rclone,
+            "serve",
+            "s3",
+            str(folder),
+            "--addr",
+            address.partition("//")[2],
+            "--etag-hash",
+            "",
+            "--auth-key",
+            "nobody,nothing",
+        ]
     else:
         words = [sys.executable, "-c", SERVER, str(TESTS)]
     with subprocess.Popen(

@@ -109,8 +109,8 @@ def main() -> None:
     from icl_bench.quiet_libraries import hush_libraries
     from icl_bench.sweep.run_spec import RunSpec
     from icl_bench.sweep.sweep import Sweep
-    from icl_bench.training.vector_spec import VectorSpec
-    from icl_bench.training.vectors import VectorTraining
+    from icl_bench.training.vectors.spec import VectorSpec
+    from icl_bench.training.vectors.training import VectorTraining
 
     hush_libraries()
     write_tasks(asked.keep, asked.data)
@@ -132,11 +132,18 @@ def main() -> None:
         train = asked.train if count else "all"
         out = asked.keep / f"{Path(asked.model).name}-{how}-{count}"
         spec = VectorSpec(
-            task=str(asked.keep / "own.yaml"), model=asked.model, out=out, vectors=count,
-            pooling=asked.pooling, train=train, epochs=asked.epochs, batch=asked.batch,
-            learning_rate=asked.rate, decoder_rate=5e-5 if train == "all" else None,
+            task=str(asked.keep / "own.yaml"),
+            model=asked.model,
+            out=out,
+            vectors=count,
+            pooling=asked.pooling,
+            train=train,
+            epochs=asked.epochs,
+            batch=asked.batch,
+            learning_rate=asked.rate,
+            decoder_rate=5e-5 if train == "all" else None,
             dtype=asked.dtype,
-        )  # fmt: skip
+        )
         print(out.name, flush=True)
         training = VectorTraining.prepare(spec)
         if not training.folder.is_done():

@@ -4,7 +4,7 @@
 
 Product and prefill are measured by turns in one process, with random tokens, each after a run that
 does not count; of the rounds the best of each is taken. Operations are those that are computed: of
-the last layer keys and values alone (``icl_bench/backends/last_layer.py``), and all of the others
+the last layer keys and values alone (``icl_bench/backends/transformers/last_layer.py``), and all of the others
 by the formula of plans.
 """
 
@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     asked = parser.parse_args()
 
-    from icl_bench.backends.transformers import TransformersBackend
+    from icl_bench.backends.transformers.backend import TransformersBackend
     from icl_bench.models.registry import resolve
     from icl_bench.models.tokenizers import load
     from icl_bench.prompts.encoding import PromptSet
@@ -71,8 +71,7 @@ def main() -> None:
         rounds = [(product_rate(dtype), CLOCK.seconds(prefill, 1)) for _ in range(asked.rounds)]
         rate, seconds = max(r for r, _ in rounds), min(s for _, s in rounds)
         share = computed(config, source, tokens) / seconds / rate
-        print(f"{tokens:,} tokens: {seconds:.1f} s, {share:.0%} of the product's "
-              f"{rate / 1e12:.2f} TFLOP/s ({dtype})")  # fmt: skip
+        print(f"{tokens:,} tokens: {seconds:.1f} s, {share:.0%} of the product's {rate / 1e12:.2f} TFLOP/s ({dtype})")
 
 
 if __name__ == "__main__":

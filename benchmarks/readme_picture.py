@@ -72,25 +72,26 @@ def picture(page: str, colours: Mapping[str, Any], ground: str) -> dict[str, Any
         "shape": [shape for *_, shape in METHODS.values()],
     }
     by_method = {
-        channel: {"field": "method", "type": "nominal", "legend": None,
-                  "scale": {"domain": names, "range": values}}
+        channel: {"field": "method", "type": "nominal", "legend": None, "scale": {"domain": names, "range": values}}
         for channel, values in scales.items()
-    }  # fmt: skip
+    }
     return {
         "hconcat": [
-            {"title": shown, "width": WIDTH, "height": HEIGHT,
-             **_panel(points(page, title), by_method, "accuracy, %" if i == 0 else None)}
+            {
+                "title": shown,
+                "width": WIDTH,
+                "height": HEIGHT,
+                **_panel(points(page, title), by_method, "accuracy, %" if i == 0 else None),
+            }
             for i, (title, shown) in enumerate(TASKS.items())
         ],
         "spacing": 24,
         "padding": 10,
         "config": {**named, "background": ground},
-    }  # fmt: skip
+    }
 
 
-def _panel(
-    rows: list[dict[str, Any]], by_method: Mapping[str, Any], y_title: str | None
-) -> dict[str, Any]:
+def _panel(rows: list[dict[str, Any]], by_method: Mapping[str, Any], y_title: str | None) -> dict[str, Any]:
     x = {
         "field": "seconds",
         "type": "quantitative",
@@ -105,12 +106,18 @@ def _panel(
         "scale": {"domain": [0, 103], "nice": False},
         "axis": {"values": [0, 20, 40, 60, 80, 100]},
     }
-    spans = {"mark": {"type": "rule", "opacity": 0.45, "strokeWidth": 1.5},
-             "encoding": {"y": {**y, "field": "low"}, "y2": {"field": "high"}}}  # fmt: skip
-    lines = {"mark": {"type": "line", "strokeWidth": 1.8, "opacity": 0.8},
-             "encoding": {"y": y, "order": {"field": "k"}}}  # fmt: skip
-    marks = {"mark": {"type": "point", "filled": True, "size": 85, "opacity": 1},
-             "encoding": {"y": y, "shape": by_method["shape"]}}  # fmt: skip
+    spans = {
+        "mark": {"type": "rule", "opacity": 0.45, "strokeWidth": 1.5},
+        "encoding": {"y": {**y, "field": "low"}, "y2": {"field": "high"}},
+    }
+    lines = {
+        "mark": {"type": "line", "strokeWidth": 1.8, "opacity": 0.8},
+        "encoding": {"y": y, "order": {"field": "k"}},
+    }
+    marks = {
+        "mark": {"type": "point", "filled": True, "size": 85, "opacity": 1},
+        "encoding": {"y": y, "shape": by_method["shape"]},
+    }
     return {
         "encoding": {"x": x, "color": by_method["color"]},
         "data": {"values": rows},
@@ -126,13 +133,7 @@ def _name(rows: list[dict[str, Any]], select: str, y: Mapping[str, Any]) -> dict
     said = f"{name}{link}k = {', '.join(str(row['k']) for row in curve)}"
     return {
         "data": {"values": [{**curve[which], "said": said}]},
-        "mark": {
-            "type": "text",
-            "fontSize": 12.5,
-            "baseline": "middle",
-            "lineBreak": "\n",
-            **place,
-        },
+        "mark": {"type": "text", "fontSize": 12.5, "baseline": "middle", "lineBreak": "\n", **place},
         "encoding": {"y": y, "text": {"field": "said"}},
     }
 

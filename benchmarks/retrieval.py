@@ -67,8 +67,10 @@ def main() -> None:
         elapsed = time.perf_counter() - start
     single += prefill_seconds(plain, chosen[1::2])
     each = statistics.mean(single)
-    print(f"{arguments.rows} queries, k={arguments.k}: {elapsed:.1f} s; "
-          f"one prefill: {each:.3f} s (sample of {len(single)})")  # fmt: skip
+    print(
+        f"{arguments.rows} queries, k={arguments.k}: {elapsed:.1f} s; "
+        f"one prefill: {each:.3f} s (sample of {len(single)})"
+    )
     print(f"time / ({arguments.rows} x one prefill): {elapsed / (arguments.rows * each):.2f}")
 
 

@@ -3,8 +3,8 @@
     python benchmarks/rounding.py --data DIR [--task nlu] [--k 10,100] [--rows 250]
 
 The same cells four times on the CPU: in float32, in bfloat16 with the libraries' layers and
-attention, with the layers of :mod:`icl_bench.backends.cpu_layers`, and with these and the attention
-of :mod:`icl_bench.backends.attention_products`, which this processor may or may not choose itself.
+attention, with the layers of :mod:`icl_bench.backends.transformers.cpu_layers`, and with these and the attention
+of :mod:`icl_bench.backends.transformers.attention_products`, which this processor may or may not choose itself.
 Each sweep is in a process of its own, the loaded model given.
 """
 
@@ -29,7 +29,7 @@ SIDES = {
 
 def side(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Sweep in one format: seconds, predictions by k and test row, accuracy by k."""
-    from icl_bench.backends import attention_products, loaded_model
+    from icl_bench.backends.transformers import attention_products, loaded_model
 
     dtype, layers, attention = SIDES[name]
     attention_products.pays = lambda: attention  # type: ignore[assignment]

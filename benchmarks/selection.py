@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from icl_bench.analysis.cell_cost import CellCost
-from icl_bench.analysis.cost import cost
 from icl_bench.analysis.curves import curves
+from icl_bench.analysis.findings.cost import cost
 from icl_bench.analysis.predictions import asked
 from icl_bench.demonstrations.selector_spec import SelectorSpec, split
 from icl_bench.errors import UserError
@@ -34,10 +34,14 @@ POINT = ["select", "k"]
 def run(arguments: argparse.Namespace, select: str) -> None:
     """Run what is missing of one selection; says how long the plan took, choosing included."""
     spec = RunSpec(
-        task=arguments.task, model=arguments.model, k=arguments.k, select=(select,),
+        task=arguments.task,
+        model=arguments.model,
+        k=arguments.k,
+        select=(select,),
         draws=None if SelectorSpec.parse(select).retrieves else arguments.draws,
-        test_size=arguments.rows, data_dir=arguments.data,
-    )  # fmt: skip
+        test_size=arguments.rows,
+        data_dir=arguments.data,
+    )
     start = time.perf_counter()
     sweep = Sweep.prepare(spec)
     chosen = time.perf_counter() - start
@@ -57,9 +61,7 @@ def table(results: Path, task: str, model: str) -> Any:
     names = [*POINT, "variant"]
     found = found.merge(costs[[*names, "computed_tokens", "seconds"]], on=names)
     beside = found[found["select"] == "bm25"].drop_duplicates("k").set_index("k")["seconds"]
-    return found.assign(ratio=found["seconds"] / found["k"].map(beside)).sort_values(
-        ["k", "select"]
-    )
+    return found.assign(ratio=found["seconds"] / found["k"].map(beside)).sort_values(["k", "select"])
 
 
 def main() -> None:
@@ -80,12 +82,16 @@ def main() -> None:
             run(arguments, select)
         except UserError as error:
             print(f"{select}: {error}", flush=True)
-    print(f"{'k':>5}  {'select':<28} {'draws':>5} {'accuracy %':>10} {'95% interval':>13} "
-          f"{'s/query':>8} {'/ bm25':>7} {'computed':>9}")  # fmt: skip
+    print(
+        f"{'k':>5}  {'select':<28} {'draws':>5} {'accuracy %':>10} {'95% interval':>13} "
+        f"{'s/query':>8} {'/ bm25':>7} {'computed':>9}"
+    )
     for row in table(arguments.results, arguments.task, arguments.model).itertuples():
-        print(f"{row.k:>5}  {row.select:<28} {row.draws:>5} {100 * row.accuracy:>10.1f} "
-              f"{100 * row.ci_low:>6.1f}-{100 * row.ci_high:<6.1f} {row.seconds:>8.3f} "
-              f"{row.ratio:>7.2f} {row.computed_tokens:>9.0f}")  # fmt: skip
+        print(
+            f"{row.k:>5}  {row.select:<28} {row.draws:>5} {100 * row.accuracy:>10.1f} "
+            f"{100 * row.ci_low:>6.1f}-{100 * row.ci_high:<6.1f} {row.seconds:>8.3f} "
+            f"{row.ratio:>7.2f} {row.computed_tokens:>9.0f}"
+        )
 
 
 if __name__ == "__main__":

@@ -48,11 +48,20 @@ def write_results(folder: Path) -> None:
     rng = np.random.default_rng(0)
     points = [(k, draw) for k in (1, 10) for draw in range(5)]
     rows = [
-        {"task": "made-up", "model": "none", "select": "random", "order": "drawn", "k": k,
-         "draw": draw, "test_id": str(row), "gold": "ab"[row % 2],
-         "prediction": "ab"[row % 2 if rng.random() < 0.5 + k / 40 else 1 - row % 2]}
-        for k, draw in points for row in range(PREDICTIONS // len(points))
-    ]  # fmt: skip
+        {
+            "task": "made-up",
+            "model": "none",
+            "select": "random",
+            "order": "drawn",
+            "k": k,
+            "draw": draw,
+            "test_id": str(row),
+            "gold": "ab"[row % 2],
+            "prediction": "ab"[row % 2 if rng.random() < 0.5 + k / 40 else 1 - row % 2],
+        }
+        for k, draw in points
+        for row in range(PREDICTIONS // len(points))
+    ]
     pd.DataFrame(rows).to_csv(folder / "rows.csv", index=False)
     command = ["-m", "icl_bench", "import", str(folder / "rows.csv"), "--results", str(folder)]
     processor_seconds(command, {})
@@ -84,8 +93,7 @@ def main() -> None:
         ]
         for label, command, most in commands:
             seconds = [
-                processor_seconds(["-m", "icl_bench", *command], one_thread)
-                for _ in range(1 + arguments.rounds)
+                processor_seconds(["-m", "icl_bench", *command], one_thread) for _ in range(1 + arguments.rounds)
             ]
             over += report(label, min(seconds[1:]), most)
         cache = {**one_thread, "ICL_BENCH_CACHE": str(Path(name) / "cache")}

@@ -75,9 +75,7 @@ def scores(world: World, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarr
     def side(gain: float) -> np.ndarray:
         draws = draw_effects(world, rng).T[:, :, None]
         own = rng.normal(0, world.by_test / 2, (1, 1, world.test))
-        right = rng.random((len(world.shots), world.draws, world.test)) < expit(
-            odds + gain + draws + common + own
-        )
+        right = rng.random((len(world.shots), world.draws, world.test)) < expit(odds + gain + draws + common + own)
         answers: np.ndarray = right.astype(float)
         return answers
 
@@ -93,10 +91,7 @@ def rates(world: World, trials: int, seed: int = 0) -> Rates:
         for k, first, second in zip(world.shots, *scores(world, rng), strict=True):
             found.append(contrast(first, second, world.matched))
             sides = (first - second,) if world.matched else (first, second)
-            samples.append([
-                DrawMeans((trial, name), k, numbers, side.mean(axis=1))
-                for name, side in enumerate(sides)
-            ])  # fmt: skip
+            samples.append([DrawMeans((trial, name), k, numbers, side.mean(axis=1)) for name, side in enumerate(sides)])
     plain, both = judge(found)[2], judge(moderated(found, samples))[2]
     return Rates(float((plain <= 0.05).mean()), float((both <= 0.05).mean()))
 

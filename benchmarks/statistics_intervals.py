@@ -90,14 +90,14 @@ def intervals(trials: int) -> Iterable[str]:
                 sweep = Sweep((mean,), draws, draw_sd)
                 limits = np.array([mean_interval(s[0])[1:] for s in samples(sweep, trials)])
                 high, low = (limits[:, 0] > mean).mean(), (limits[:, 1] < mean).mean()
-                yield row(mean * 100, draws, sweep.draw_points(), high * 100, low * 100,
-                          (1 - high - low) * 100)  # fmt: skip
+                yield row(mean * 100, draws, sweep.draw_points(), high * 100, low * 100, (1 - high - low) * 100)
 
 
 def comparisons(trials: int) -> Iterable[str]:
     """Shares of p <= 0.05 (two-sided) where there is no difference, and where there is one."""
-    yield from header("accuracy %", "draws", "draws' sd", "common draws", "false alarms %",
-                      "found, 5 points %", "found, 10 points %")  # fmt: skip
+    yield from header(
+        "accuracy %", "draws", "draws' sd", "common draws", "false alarms %", "found, 5 points %", "found, 10 points %"
+    )
     for draws in (2, 3, 10):
         for mean in (0.5, 0.85):
             for draw_sd, alike, matched in ((0.15, 0, False), (0.6, 0, False), (0.6, 0.5, True)):
@@ -121,17 +121,30 @@ ADVICE: dict[str, tuple[float, ...]] = {
 
 def advice(trials: int) -> Iterable[str]:
     """How often advice is wrong, and how often it finds the cheapest point."""
-    yield from header("sweep", "draws", "draws' sd", "common draws", "margin or more lost %",
-                      "the cheapest is taken %", "something cheaper is taken %")  # fmt: skip
+    yield from header(
+        "sweep",
+        "draws",
+        "draws' sd",
+        "common draws",
+        "margin or more lost %",
+        "the cheapest is taken %",
+        "something cheaper is taken %",
+    )
     for name, means in ADVICE.items():
         for draws in (3, 10):
             for draw_sd, alike in ((0.15, 0.0), (0.3, 0.0), (0.3, 0.5)):
                 sweep = Sweep(means, draws, draw_sd, alike)
                 taken = [taken_of(sample, alike > 0) for sample in samples(sweep, trials)]
                 lost = [c and max(means) - means[t] > MARGIN - 1e-9 for t, c in taken]
-                yield row(name, draws, sweep.draw_points(), alike > 0, 100 * np.mean(lost),
-                          100 * np.mean([t == 0 for t, _ in taken]),
-                          100 * np.mean([c for _, c in taken]))  # fmt: skip
+                yield row(
+                    name,
+                    draws,
+                    sweep.draw_points(),
+                    alike > 0,
+                    100 * np.mean(lost),
+                    100 * np.mean([t == 0 for t, _ in taken]),
+                    100 * np.mean([c for _, c in taken]),
+                )
 
 
 def taken_of(sample: np.ndarray, alike: bool) -> tuple[int, bool]:
@@ -142,8 +155,7 @@ def taken_of(sample: np.ndarray, alike: bool) -> tuple[int, bool]:
     draws, tests = (np.arange(size) for size in sample.shape[1:])
     places = np.arange(sample.size).reshape(sample.shape)
     candidates = [
-        Candidate(Grid(draws, tests, rows), "same" if alike else str(number))
-        for number, rows in enumerate(places)
+        Candidate(Grid(draws, tests, rows), "same" if alike else str(number)) for number, rows in enumerate(places)
     ]
     best = int(sample.mean(axis=(1, 2)).argmax())
     told = holm(losses(candidates, sample.ravel(), range(best), MARGIN).large) <= 0.05
@@ -152,15 +164,27 @@ def taken_of(sample: np.ndarray, alike: bool) -> tuple[int, bool]:
 
 def best(trials: int) -> Iterable[str]:
     """Coverage of the limits for the highest of several points, and what they had been."""
-    yield from header("points", "accuracy %", "draws", "draws' sd", "common draws", "coverage %",
-                      "its own limits' %", "mean width", "its own limits' width")  # fmt: skip
+    yield from header(
+        "points",
+        "accuracy %",
+        "draws",
+        "draws' sd",
+        "common draws",
+        "coverage %",
+        "its own limits' %",
+        "mean width",
+        "its own limits' width",
+    )
     sweeps = [
         Sweep((mean,) * points, draws, draw_sd, alike)
         for points in (2, 10, 30)
         for mean, draws, draw_sd, alike in (
-            (0.8, 3, 0.3, 0.0), (0.8, 3, 0.6, 0.5), (0.97, 3, 0.3, 0.0), (0.8, 10, 0.3, 0.0)
+            (0.8, 3, 0.3, 0.0),
+            (0.8, 3, 0.6, 0.5),
+            (0.97, 3, 0.3, 0.0),
+            (0.8, 10, 0.3, 0.0),
         )
-    ]  # fmt: skip
+    ]
     sweeps.append(Sweep(tuple(np.linspace(0.5, 0.9, 10)), 3, 0.3))
     for sweep in sweeps:
         held: list[tuple[bool, bool, float, float]] = []
@@ -168,14 +192,10 @@ def best(trials: int) -> Iterable[str]:
             at = int(sample.mean(axis=(1, 2)).argmax())
             true = sweep.means[at]
             pair = best_interval(list(sample)), mean_interval(sample[at])
-            (here, width), (own, own_width) = (
-                (i.low <= true <= i.high, 100 * (i.high - i.low)) for i in pair
-            )
+            (here, width), (own, own_width) = ((i.low <= true <= i.high, 100 * (i.high - i.low)) for i in pair)
             held.append((here, own, width, own_width))
         shares = np.mean(held, axis=0) * [100, 100, 1, 1]
-        of = f"{100 * min(sweep.means):g}" + (
-            f" to {100 * max(sweep.means):g}" if len(set(sweep.means)) > 1 else ""
-        )
+        of = f"{100 * min(sweep.means):g}" + (f" to {100 * max(sweep.means):g}" if len(set(sweep.means)) > 1 else "")
         yield row(len(sweep.means), of, sweep.draws, sweep.draw_points(), sweep.alike > 0, *shares)
 
 
@@ -194,15 +214,18 @@ def row(*cells: object) -> str:
     """A line of a Markdown table."""
     words = {True: "yes", False: "no"}
     shown = [
-        words[cell] if isinstance(cell, bool) else
-        f"{cell:.1f}" if isinstance(cell, float) else str(cell) for cell in cells
-    ]  # fmt: skip
+        words[cell] if isinstance(cell, bool) else f"{cell:.1f}" if isinstance(cell, float) else str(cell)
+        for cell in cells
+    ]
     return f"| {' | '.join(shown)} |"
 
 
 SECTIONS: dict[str, Callable[[int], Iterable[str]]] = {
-    "intervals": intervals, "comparisons": comparisons, "advice": advice, "best": best,
-}  # fmt: skip
+    "intervals": intervals,
+    "comparisons": comparisons,
+    "advice": advice,
+    "best": best,
+}
 
 
 def main() -> None:

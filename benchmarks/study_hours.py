@@ -32,8 +32,7 @@ from icl_bench.training.spec import FinetuneSpec
 LLAMA2_7B = Architecture(6_476_005_376, 4096, (None,) * 32, 4096)
 """Without embeddings; keys and values are as wide as the heads."""
 
-WINDOWS = {"llama2": 4096, "llama2-32k": 32768, "llama2-80k": 81920, "mistral": 32768,
-           "Qwen/Qwen2.5-7B": 131072}  # fmt: skip
+WINDOWS = {"llama2": 4096, "llama2-32k": 32768, "llama2-80k": 81920, "mistral": 32768, "Qwen/Qwen2.5-7B": 131072}
 ROWS, BYTES_A_SECOND, EPOCHS = 250, 2.5e12, 30
 
 
@@ -41,20 +40,16 @@ def of_prompts(spec: RunSpec, window: int, rate: float, rows: int) -> tuple[floa
     """Seconds of operations, and of reading keys and values for answers."""
     retrieves = any(choice.retrieves for choice in spec.select)
     found = rows if retrieves else ROWS
-    changed = spec.model_copy(
-        update={"model": "gemma3-270m", "context_tokens": window, "test_size": found}
-    )
+    changed = spec.model_copy(update={"model": "gemma3-270m", "context_tokens": window, "test_size": found})
     sweep = Sweep.prepare(changed)
     cells = sweep.plan.cells
-    costs = [
-        None if c.problem else cost_of(c.prompt_layout, LLAMA2_7B, c.answer_tokens / 2, "bfloat16")
-        for c in cells
-    ]
+    costs = [None if c.problem else cost_of(c.prompt_layout, LLAMA2_7B, c.answer_tokens / 2, "bfloat16") for c in cells]
     computed = sum(seconds(LLAMA2_7B, rate / EFFICIENCY, cells, costs))
     read = sum(
         cell.queries * cell.answer_tokens / 2 * cost.cache_bytes / BYTES_A_SECOND
-        for cell, cost in zip(cells, costs, strict=True) if cost
-    )  # fmt: skip
+        for cell, cost in zip(cells, costs, strict=True)
+        if cost
+    )
     if sweep.task.data.spec.is_classification and not retrieves:
         read = 0.0  # packed queries read what they share once
     return computed * ROWS / found, read * ROWS / found
@@ -70,9 +65,7 @@ def of_training(spec: FinetuneSpec, rate: float) -> float:
     for k in spec.k.numbers:
         for method in spec.method:
             each = 6 if method == "full" else 4
-            total += (
-                spec.draws * min(k, len(task.pool)) * EPOCHS * tokens * each * LLAMA2_7B.parameters
-            )
+            total += spec.draws * min(k, len(task.pool)) * EPOCHS * tokens * each * LLAMA2_7B.parameters
             # after each epoch validation and test rows are read
             total += spec.draws * EPOCHS * (ROWS + min(k, ROWS)) * tokens * 2 * LLAMA2_7B.parameters
     return total / rate
@@ -102,13 +95,20 @@ def main() -> None:
         except UserError as error:
             print(f"{job}: {error}", flush=True)
             continue
-        print(f"{job}: {took[0] / 3600:.2f} h of operations, {took[1] / 3600:.2f} h of reading",
-              flush=True)  # fmt: skip
+        print(f"{job}: {took[0] / 3600:.2f} h of operations, {took[1] / 3600:.2f} h of reading", flush=True)
         totals[job.model, "operations"] += took[0]  # type: ignore[assignment]
         totals[job.model, "reading"] += took[1]  # type: ignore[assignment]
     for (model, kind), found in totals.items():
-        print(json.dumps({"model": model, "kind": kind, "card_hours": round(found / 3600, 1),
-                          "hours": round(found / 3600 / given.cards, 2)}))  # fmt: skip
+        print(
+            json.dumps(
+                {
+                    "model": model,
+                    "kind": kind,
+                    "card_hours": round(found / 3600, 1),
+                    "hours": round(found / 3600 / given.cards, 2),
+                }
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -97,8 +97,10 @@ def main() -> None:
         mine = _in_own_process("ours", arguments)
         print("ours:     ", json.dumps(mine), flush=True)
         computed = mine["prefix_tokens_computed"] + mine["own_tokens_computed"]
-        print(f"computed prompt tokens / (longest prefix + queries' own): "
-              f"{computed / (mine['longest_prefix'] + mine['own_tokens']):.4f}")  # fmt: skip
+        print(
+            f"computed prompt tokens / (longest prefix + queries' own): "
+            f"{computed / (mine['longest_prefix'] + mine['own_tokens']):.4f}"
+        )
         if arguments.reference:
             theirs = _in_own_process("reference", arguments)
             print("reference:", json.dumps(theirs), flush=True)

@@ -86,10 +86,7 @@ def spec_of(arguments: argparse.Namespace, **backend: Any) -> RunSpec:
 
 def answers(predictions: pd.DataFrame) -> dict[str, dict[Any, str]]:
     """What was said, by k and test row."""
-    return {
-        str(k): rows.set_index("test_id")["prediction"].to_dict()
-        for k, rows in predictions.groupby("k")
-    }
+    return {str(k): rows.set_index("test_id")["prediction"].to_dict() for k, rows in predictions.groupby("k")}
 
 
 def in_own_process(script: str, *words: str) -> Any:

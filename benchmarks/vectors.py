@@ -100,19 +100,26 @@ def write_decoder(folder: Path, hidden: int, layers: int, seed: int = 0) -> Path
     pieces.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     pieces.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=600, show_progress=False, special_tokens=["<s>", "</s>"],
+        vocab_size=600,
+        show_progress=False,
+        special_tokens=["<s>", "</s>"],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-    )  # fmt: skip
+    )
     pairs = [f"{w}\nis {c}\n" for w in WORDS for c in COLOURS]
     pieces.train_from_iterator(pairs, trainer)
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=pieces, bos_token="<s>", eos_token="</s>", pad_token="</s>"
-    )
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=pieces, bos_token="<s>", eos_token="</s>", pad_token="</s>")
     config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=hidden, intermediate_size=2 * hidden,
-        num_hidden_layers=layers, num_attention_heads=4, num_key_value_heads=4,
-        max_position_embeddings=512, tie_word_embeddings=True, bos_token_id=0, eos_token_id=1,
-    )  # fmt: skip
+        vocab_size=len(tokenizer),
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        bos_token_id=0,
+        eos_token_id=1,
+    )
     LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
@@ -126,9 +133,7 @@ def accuracy(task: Path, model: Path, attention: str, results: Path) -> float:
     from icl_bench.sweep.sweep import Sweep
 
     backend = BackendSpec(backend="transformers", dtype="float32", device="cpu")
-    spec = RunSpec(
-        task=str(task), model=str(model), k="0", draws=1, attention=attention, backend=backend
-    )
+    spec = RunSpec(task=str(task), model=str(model), k="0", draws=1, attention=attention, backend=backend)
     Sweep.prepare(spec).run(results)
     frame = icl_bench.read_results(results)
     return float(frame.loc[frame["attention"] == attention, "correct"].mean())
@@ -150,8 +155,8 @@ def main() -> None:
     parser.add_argument("--keep", type=Path)
     asked = parser.parse_args()
     from icl_bench.quiet_libraries import hush_libraries
-    from icl_bench.training.vector_spec import VectorSpec
-    from icl_bench.training.vectors import VectorTraining
+    from icl_bench.training.vectors.spec import VectorSpec
+    from icl_bench.training.vectors.training import VectorTraining
 
     hush_libraries()
     with tempfile.TemporaryDirectory() as made:
@@ -160,18 +165,27 @@ def main() -> None:
         task = write_task(folder, asked.vectors, asked.rows)
         model = asked.model or str(write_decoder(folder / "decoder", asked.hidden, asked.layers))
         spec = VectorSpec(
-            task=str(task), model=model, out=folder / "reader", vectors=asked.vectors,
-            pooling=asked.pooling, train=asked.train, epochs=asked.epochs, batch=asked.batch,
-            learning_rate=asked.rate, device="cpu", dtype="float32",
-        )  # fmt: skip
+            task=str(task),
+            model=model,
+            out=folder / "reader",
+            vectors=asked.vectors,
+            pooling=asked.pooling,
+            train=asked.train,
+            epochs=asked.epochs,
+            batch=asked.batch,
+            learning_rate=asked.rate,
+            device="cpu",
+            dtype="float32",
+        )
         training, start = VectorTraining.prepare(spec), time.perf_counter()
         if not training.folder.is_done():
             training.run(print)
         print(f"trained in {time.perf_counter() - start:,.0f} s")
         with_them = accuracy(task, spec.out, f"vectors:{asked.vectors}", folder / "results")
         without = accuracy(task, spec.out, "full", folder / "results")
-    print(f"accuracy: {with_them:.1%} with {asked.vectors} vectors, {without:.1%} without "
-          f"(chance {1 / len(COLOURS):.1%})")  # fmt: skip
+    print(
+        f"accuracy: {with_them:.1%} with {asked.vectors} vectors, {without:.1%} without (chance {1 / len(COLOURS):.1%})"
+    )
     sys.exit(with_them < 0.9)
 
 

@@ -49,14 +49,21 @@ def step(task: Path, model: str, count: int) -> dict[str, float]:
     """Seconds of a training step, and the most bytes of this process beyond what the weights, their
     gradients and their moments take.
     """
-    from icl_bench.training.vector_model import collated
-    from icl_bench.training.vector_spec import VectorSpec
-    from icl_bench.training.vectors import VectorTraining
+    from icl_bench.training.vectors.model import collated
+    from icl_bench.training.vectors.spec import VectorSpec
+    from icl_bench.training.vectors.training import VectorTraining
 
     spec = VectorSpec(
-        task=str(task), model=model, out=task.parent / "unused", vectors=count, train="all",
-        batch=BATCH, rows=40, device="cpu", dtype="float32",
-    )  # fmt: skip
+        task=str(task),
+        model=model,
+        out=task.parent / "unused",
+        vectors=count,
+        train="all",
+        batch=BATCH,
+        rows=40,
+        device="cpu",
+        dtype="float32",
+    )
     training = VectorTraining.prepare(spec)
     network = training._model(lambda _: None)
     network.train()
@@ -80,15 +87,22 @@ def query(task: Path, model: str, count: int) -> dict[str, float]:
     from icl_bench.backends.spec import BackendSpec
     from icl_bench.sweep.run_spec import RunSpec
     from icl_bench.sweep.sweep import Sweep
-    from icl_bench.training.vector_spec import VectorSpec
-    from icl_bench.training.vectors import VectorTraining
+    from icl_bench.training.vectors.spec import VectorSpec
+    from icl_bench.training.vectors.training import VectorTraining
 
     if count:
         reader = task.parent / f"cost{count}"
         spec = VectorSpec(
-            task=str(task), model=model, out=reader, vectors=count, batch=BATCH, rows=4, epochs=1,
-            device="cpu", dtype="float32",
-        )  # fmt: skip
+            task=str(task),
+            model=model,
+            out=reader,
+            vectors=count,
+            batch=BATCH,
+            rows=4,
+            epochs=1,
+            device="cpu",
+            dtype="float32",
+        )
         training = VectorTraining.prepare(spec)
         if not training.folder.is_done():
             training.run()
@@ -96,9 +110,14 @@ def query(task: Path, model: str, count: int) -> dict[str, float]:
     backend = BackendSpec(backend="transformers", dtype="float32", device="cpu")
     with tempfile.TemporaryDirectory() as results:
         run = RunSpec(
-            task=str(task), model=model, k="0", draws=1, test_size=QUERIES, backend=backend,
+            task=str(task),
+            model=model,
+            k="0",
+            draws=1,
+            test_size=QUERIES,
+            backend=backend,
             attention=f"vectors:{count}" if count else "full",
-        )  # fmt: skip
+        )
         Sweep.prepare(run).run(Path(results))
         cost = icl_bench.read_findings(results).cost.iloc[0]
     return {"query": cost["seconds"], "query_bytes": cost["cache_bytes"]}
@@ -135,8 +154,7 @@ def main() -> None:
     for way, count in lines:
         task = asked.keep / "own.yaml" if way != "text" else write_text_task(asked.keep, count)
         of = count if way == "vectors" else 0
-        found = {k: v for what in ("step", "query")
-                 for k, v in measured(what, task, asked.model, of).items()}  # fmt: skip
+        found = {k: v for what in ("step", "query") for k, v in measured(what, task, asked.model, of).items()}
         base = base or found
         ratios = " | ".join(f"{found[name] / base[name]:.2f}" for name in names)
         print(f"| {way if way == '+0' else f'+{count} as {way}'} | {ratios} |", flush=True)

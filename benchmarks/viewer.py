@@ -75,8 +75,7 @@ def browser() -> Any:
 
     options = webdriver.ChromeOptions()
     options.binary_location = str(shutil.which("chromium"))
-    for flag in ("headless", "no-sandbox", "disable-gpu", "disable-background-networking",
-                 "window-size=1440,900"):  # fmt: skip
+    for flag in ("headless", "no-sandbox", "disable-gpu", "disable-background-networking", "window-size=1440,900"):
         options.add_argument(f"--{flag}")
     return webdriver.Chrome(options, webdriver.ChromeService(str(shutil.which("chromedriver"))))
 
@@ -103,10 +102,8 @@ def main() -> None:
             shown(driver, served.address, "#reader .option")
             served.since("the browser shows the first predictions")
         row = first["rows"][0]
-        timed("a prediction", lambda: served.ask("prediction", cell=row["cell"],
-                                                 test_id=row["test_id"]))  # fmt: skip
-        timed("a search in answers and ids, findings being worked out",
-              lambda: served.ask("predictions", word="card"))  # fmt: skip
+        timed("a prediction", lambda: served.ask("prediction", cell=row["cell"], test_id=row["test_id"]))
+        timed("a search in answers and ids, findings being worked out", lambda: served.ask("predictions", word="card"))
         while served.ask("state")["report"] is None:
             time.sleep(0.2)
         served.since("the findings are there")
@@ -118,8 +115,10 @@ def main() -> None:
         }.items():
             timed(name, lambda asked=asked: served.ask("predictions", **asked))  # type: ignore[misc]
         if driver:
-            timed("the served page in the browser, to its first predictions",
-                  lambda: shown(driver, served.address + "#", "#reader .option"))  # fmt: skip
+            timed(
+                "the served page in the browser, to its first predictions",
+                lambda: shown(driver, served.address + "#", "#reader .option"),
+            )
         served.process.terminate()
         page = Path(folder) / "report.html"
         print(f"{run('report', '--results', results, '--out', page):8.2f} s  the report's file")

@@ -47,9 +47,8 @@ class Engine:
         return {"backend": self.name, "dtype": "float32"}
 
     def answer(
-        self, prompts: PromptSet, todo: Sequence[int], decodings: Sequence[Any], reserve: int,
-        pattern: Pattern = FULL,
-    ) -> Iterator[list[Answer]]:  # fmt: skip
+        self, prompts: PromptSet, todo: Sequence[int], decodings: Sequence[Any], reserve: int, pattern: Pattern = FULL
+    ) -> Iterator[list[Answer]]:
         """Half of the rows after half of the time, so that a journal holds parts of cells."""
         half = -(-len(todo) // 2)
         for pack in filter(None, (todo[:half], todo[half:])):

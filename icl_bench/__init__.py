@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from icl_bench.analysis.findings import read_findings
+    from icl_bench.analysis.all_findings import read_findings
     from icl_bench.results.reading import read_results
 
 __all__ = ["__version__", "read_findings", "read_results"]
@@ -19,7 +19,7 @@ def __getattr__(name: str) -> object:
 
         return read_results
     if name == "read_findings":
-        from icl_bench.analysis.findings import read_findings
+        from icl_bench.analysis.all_findings import read_findings
 
         return read_findings
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

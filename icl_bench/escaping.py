@@ -12,9 +12,7 @@ from typing import Any
 
 from icl_bench.wording import plain
 
-COMMANDS = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
-)
+COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 """What a terminal obeys instead of showing it, but for line breaks and tabs, and what neither UTF-8
 nor XML can hold."""
 

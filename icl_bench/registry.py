@@ -50,9 +50,7 @@ class Registry(Mapping[str, Any]):
             return entry.load()
         except Exception as error:  # whatever another's module raises
             package = f" of {entry.dist.name}" if entry.dist else ""
-            raise UserError(
-                f"{self.kind} {entry.name}{package} cannot be loaded ({first_line(error)})"
-            ) from error
+            raise UserError(f"{self.kind} {entry.name}{package} cannot be loaded ({first_line(error)})") from error
 
     def __contains__(self, name: object) -> bool:
         return name in self._built_in or name in self._others
@@ -73,133 +71,173 @@ def _article(kind: str) -> str:
     return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
 
 
-METRICS = Registry("metric", "icl_bench.metrics", {
-    "accuracy": "icl_bench.metrics.accuracy:Accuracy",
-    "macro_f1": "icl_bench.metrics.macro_f1:MacroF1",
-    "rouge": "icl_bench.metrics.rouge:Rouge",
-    "bertscore": "icl_bench.metrics.bertscore:BertScore",
-    "exact_match": "icl_bench.metrics.exact_match:ExactMatch",
-    "exact_text": "icl_bench.metrics.exact_text:ExactText",
-    "f1": "icl_bench.metrics.f1:F1",
-    "numeric": "icl_bench.metrics.numeric:Numeric",
-    "bleu": "icl_bench.metrics.bleu:Bleu",
-    "chrf": "icl_bench.metrics.chrf:Chrf",
-})  # fmt: skip
+METRICS = Registry(
+    "metric",
+    "icl_bench.metrics",
+    {
+        "accuracy": "icl_bench.metrics.accuracy:Accuracy",
+        "macro_f1": "icl_bench.metrics.macro_f1:MacroF1",
+        "rouge": "icl_bench.metrics.rouge:Rouge",
+        "bertscore": "icl_bench.metrics.bertscore:BertScore",
+        "exact_match": "icl_bench.metrics.exact_match:ExactMatch",
+        "exact_text": "icl_bench.metrics.exact_text:ExactText",
+        "f1": "icl_bench.metrics.f1:F1",
+        "numeric": "icl_bench.metrics.numeric:Numeric",
+        "bleu": "icl_bench.metrics.bleu:Bleu",
+        "chrf": "icl_bench.metrics.chrf:Chrf",
+    },
+)
 """Names in a task file's ``metrics`` -> :class:`icl_bench.metrics.interface.Metric`."""
 
-SELECTORS = Registry("selector", "icl_bench.selectors", {
-    "random": "icl_bench.demonstrations.random:Random",
-    "centroids": "icl_bench.demonstrations.centroids:Centroids",
-    "balanced": "icl_bench.demonstrations.balanced:Balanced",
-    "bm25": "icl_bench.demonstrations.bm25:BM25",
-    "bertscore": "icl_bench.demonstrations.bertscore:BertScoreRecall",
-    "dense": "icl_bench.demonstrations.dense:Dense",
-})  # fmt: skip
+SELECTORS = Registry(
+    "selector",
+    "icl_bench.selectors",
+    {
+        "random": "icl_bench.demonstrations.random:Random",
+        "centroids": "icl_bench.demonstrations.centroids:Centroids",
+        "balanced": "icl_bench.demonstrations.balanced:Balanced",
+        "bm25": "icl_bench.demonstrations.bm25:BM25",
+        "bertscore": "icl_bench.demonstrations.bertscore:BertScoreRecall",
+        "dense": "icl_bench.demonstrations.dense:Dense",
+    },
+)
 """Names in ``--select`` -> a class of :mod:`icl_bench.demonstrations.interface`: what chooses
 demonstrations that all queries share, or a retriever, which ranks the pool for each query."""
 
-ORDERS = Registry("order", "icl_bench.orders", {
-    "drawn": "icl_bench.demonstrations.ordering:Drawn",
-    "shuffled": "icl_bench.demonstrations.ordering:Shuffled",
-    "by-label": "icl_bench.demonstrations.ordering:ByLabel",
-    "relevance": "icl_bench.demonstrations.ordering:Relevance",
-    "relevance-reversed": "icl_bench.demonstrations.ordering:RelevanceReversed",
-})  # fmt: skip
+ORDERS = Registry(
+    "order",
+    "icl_bench.orders",
+    {
+        "drawn": "icl_bench.demonstrations.ordering:Drawn",
+        "shuffled": "icl_bench.demonstrations.ordering:Shuffled",
+        "by-label": "icl_bench.demonstrations.ordering:ByLabel",
+        "relevance": "icl_bench.demonstrations.ordering:Relevance",
+        "relevance-reversed": "icl_bench.demonstrations.ordering:RelevanceReversed",
+    },
+)
 """Names in ``--order`` -> :class:`icl_bench.demonstrations.ordering.Order`."""
 
-PERTURBATIONS = Registry("perturbation", "icl_bench.perturbations", {
-    "plain": "icl_bench.demonstrations.perturbations:Plain",
-    "labels:permuted": "icl_bench.demonstrations.perturbations:PermutedLabels",
-    "labels:noise": "icl_bench.demonstrations.perturbations:NoisyLabels",
-    "inputs-only": "icl_bench.demonstrations.perturbations:InputsOnly",
-    "labels-only": "icl_bench.demonstrations.perturbations:LabelsOnly",
-    "nearest-removed": "icl_bench.demonstrations.perturbations:NearestRemoved",
-    "farthest-removed": "icl_bench.demonstrations.perturbations:FarthestRemoved",
-})  # fmt: skip
+PERTURBATIONS = Registry(
+    "perturbation",
+    "icl_bench.perturbations",
+    {
+        "plain": "icl_bench.demonstrations.perturbations:Plain",
+        "labels:permuted": "icl_bench.demonstrations.perturbations:PermutedLabels",
+        "labels:noise": "icl_bench.demonstrations.perturbations:NoisyLabels",
+        "inputs-only": "icl_bench.demonstrations.perturbations:InputsOnly",
+        "labels-only": "icl_bench.demonstrations.perturbations:LabelsOnly",
+        "nearest-removed": "icl_bench.demonstrations.perturbations:NearestRemoved",
+        "farthest-removed": "icl_bench.demonstrations.perturbations:FarthestRemoved",
+    },
+)
 """Names in ``--demonstrations`` -> :class:`icl_bench.demonstrations.perturbations.Perturbation`."""
 
-ATTENTION_PATTERNS = Registry("attention pattern", "icl_bench.attention_patterns", {
-    "full": "icl_bench.models.attention_patterns:Pattern",
-    "block": "icl_bench.models.attention_patterns:Block",
-    "grouped": "icl_bench.models.attention_patterns:Grouped",
-    "approx": "icl_bench.models.attention_patterns:Approx",
-    "vectors": "icl_bench.models.attention_patterns:Vectors",
-})  # fmt: skip
+ATTENTION_PATTERNS = Registry(
+    "attention pattern",
+    "icl_bench.attention_patterns",
+    {
+        "full": "icl_bench.models.attention_patterns:Pattern",
+        "block": "icl_bench.models.attention_patterns:Block",
+        "grouped": "icl_bench.models.attention_patterns:Grouped",
+        "approx": "icl_bench.models.attention_patterns:Approx",
+        "vectors": "icl_bench.models.attention_patterns:Vectors",
+    },
+)
 """Names in ``--attention`` -> :class:`icl_bench.models.attention_patterns.Pattern`."""
 
-TASK_SOURCES = Registry("task source", "icl_bench.task_sources", {
-    "files": "icl_bench.tasks.sources:own_files",
-    "embedded": "icl_bench.tasks.sources:embedded",
-    "folder": "icl_bench.tasks.sources:data_folder_or_hub",
-})  # fmt: skip
+TASK_SOURCES = Registry(
+    "task source",
+    "icl_bench.task_sources",
+    {
+        "files": "icl_bench.tasks.sources:own_files",
+        "embedded": "icl_bench.tasks.sources:embedded",
+        "folder": "icl_bench.tasks.sources:data_folder_or_hub",
+    },
+)
 """Names in a task file's ``data.source`` -> a function that gives the task's rows
 (:mod:`icl_bench.tasks.sources`)."""
 
-TRAINING_METHODS = Registry("training method", "icl_bench.training_methods", {
-    "lora": "icl_bench.training.finetuned:Lora",
-    "full": "icl_bench.training.finetuned:FullFinetuning",
-    "probe": "icl_bench.training.probe:Probe",
-    "knn": "icl_bench.training.nearest_neighbours:NearestNeighbours",
-})  # fmt: skip
+TRAINING_METHODS = Registry(
+    "training method",
+    "icl_bench.training_methods",
+    {
+        "lora": "icl_bench.training.methods.finetuned:Lora",
+        "full": "icl_bench.training.methods.finetuned:FullFinetuning",
+        "probe": "icl_bench.training.methods.probe:Probe",
+        "knn": "icl_bench.training.methods.nearest_neighbours:NearestNeighbours",
+    },
+)
 """Names in ``--method`` -> :class:`icl_bench.training.interface.TrainingMethod`."""
 
-BACKENDS = Registry("backend", "icl_bench.backends", {
-    "transformers": "icl_bench.backends.loaders:TransformersLoader",
-    "vllm": "icl_bench.backends.loaders:VllmLoader",
-    "openai": "icl_bench.backends.loaders:OpenAILoader",
-})  # fmt: skip
+BACKENDS = Registry(
+    "backend",
+    "icl_bench.backends",
+    {
+        "transformers": "icl_bench.backends.loaders:TransformersLoader",
+        "vllm": "icl_bench.backends.loaders:VllmLoader",
+        "openai": "icl_bench.backends.loaders:OpenAILoader",
+    },
+)
 """Names in ``--backend`` -> :class:`icl_bench.backends.interface.BackendLoader`."""
 
-STORAGES = Registry("kind of storage", "icl_bench.storages", {
-    "s3": "icl_bench.results.object_storage:ObjectStorage",
-    "gs": "icl_bench.results.object_storage:ObjectStorage",
-    "az": "icl_bench.results.object_storage:ObjectStorage",
-    "file": "icl_bench.results.storage:from_file_url",
-})  # fmt: skip
+STORAGES = Registry(
+    "kind of storage",
+    "icl_bench.storages",
+    {
+        "s3": "icl_bench.results.object_storage:ObjectStorage",
+        "gs": "icl_bench.results.object_storage:ObjectStorage",
+        "az": "icl_bench.results.object_storage:ObjectStorage",
+        "file": "icl_bench.results.storage:from_file_url",
+    },
+)
 """Where results may lie, by the beginning of an address (``s3`` of ``s3://bucket/results``) -> what
 makes an :class:`icl_bench.results.storage.Storage` of the whole address; one that is no folder has
 ``journals()``, too."""
 
 
-FINDINGS = Registry("finding", "icl_bench.findings", {
-    "curves": "icl_bench.analysis.summary:CURVES",
-    "best_points": "icl_bench.analysis.best_points:BEST_POINTS",
-    "saturation": "icl_bench.analysis.summary:SATURATION",
-    "order_sensitivity": "icl_bench.analysis.order:ORDER_SENSITIVITY",
-    "taught": "icl_bench.analysis.summary:TAUGHT",
-    "saturation_chances": "icl_bench.analysis.saturation:SATURATION_CHANCES",
-    "context_shares": "icl_bench.analysis.saturation:CONTEXT_SHARES",
-    "forecast": "icl_bench.analysis.forecast:FORECASTS",
-    "label_spaces": "icl_bench.analysis.saturation:LABEL_SPACES",
-    "noise_floor": "icl_bench.analysis.order:NOISE_FLOOR",
-    "sorting_penalty": "icl_bench.analysis.comparisons:SORTING_PENALTY",
-    "retrieval_gain": "icl_bench.analysis.comparisons:RETRIEVAL_GAIN",
-    "training_gain": "icl_bench.analysis.comparisons:TRAINING_GAIN",
-    "attention_patterns": "icl_bench.analysis.attention:ATTENTION_PATTERNS",
-    "teaching": "icl_bench.analysis.comparisons:TEACHING",
-    "chat_gain": "icl_bench.analysis.chat:CHAT_GAIN",
-    "learning_ratio": "icl_bench.analysis.learning_ratio:LEARNING_RATIO",
-    "models": "icl_bench.analysis.comparisons:MODELS",
-    "replication": "icl_bench.analysis.replication:REPLICATION",
-    "label_bias": "icl_bench.analysis.label_bias:LABEL_BIAS",
-    "label_frequencies": "icl_bench.analysis.label_bias:LABEL_FREQUENCIES",
-    "confusions": "icl_bench.analysis.label_bias:CONFUSIONS",
-    "truncated_answers": "icl_bench.analysis.truncated_answers:TRUNCATED_ANSWERS",
-    "by_presence": "icl_bench.analysis.demonstrations:BY_PRESENCE",
-    "by_distance": "icl_bench.analysis.demonstrations:BY_DISTANCE",
-    "copying": "icl_bench.analysis.demonstrations:COPYING",
-    "reliability": "icl_bench.analysis.calibration:RELIABILITY",
-    "calibration_error": "icl_bench.analysis.calibration:CALIBRATION_ERROR",
-    "cost": "icl_bench.analysis.cost:COST",
-    "break_even": "icl_bench.analysis.cost:BREAK_EVEN",
-    "frontier": "icl_bench.analysis.frontier:FRONTIERS",
-    "cascades": "icl_bench.analysis.cascade:CASCADES",
-    "perplexity": "icl_bench.analysis.perplexity:PERPLEXITY",
-    "adaptation_losses": "icl_bench.analysis.adaptation:ADAPTATION_LOSSES",
-    "adaptation_points": "icl_bench.analysis.adaptation:ADAPTATION_POINTS",
-    "adaptation_course": "icl_bench.analysis.adaptation:ADAPTATION_COURSE",
-    "study_points": "icl_bench.analysis.studies:STUDY_POINTS",
-    "provenance": "icl_bench.analysis.provenance:PROVENANCE",
-})  # fmt: skip
+FINDINGS = Registry(
+    "finding",
+    "icl_bench.findings",
+    {
+        "curves": "icl_bench.analysis.summary:CURVES",
+        "best_points": "icl_bench.analysis.findings.best_points:BEST_POINTS",
+        "saturation": "icl_bench.analysis.summary:SATURATION",
+        "order_sensitivity": "icl_bench.analysis.findings.order:ORDER_SENSITIVITY",
+        "taught": "icl_bench.analysis.summary:TAUGHT",
+        "saturation_chances": "icl_bench.analysis.findings.saturation:SATURATION_CHANCES",
+        "context_shares": "icl_bench.analysis.findings.saturation:CONTEXT_SHARES",
+        "forecast": "icl_bench.analysis.findings.forecast:FORECASTS",
+        "label_spaces": "icl_bench.analysis.findings.saturation:LABEL_SPACES",
+        "noise_floor": "icl_bench.analysis.findings.order:NOISE_FLOOR",
+        "sorting_penalty": "icl_bench.analysis.findings.comparisons:SORTING_PENALTY",
+        "retrieval_gain": "icl_bench.analysis.findings.comparisons:RETRIEVAL_GAIN",
+        "training_gain": "icl_bench.analysis.findings.comparisons:TRAINING_GAIN",
+        "attention_patterns": "icl_bench.analysis.findings.attention:ATTENTION_PATTERNS",
+        "teaching": "icl_bench.analysis.findings.comparisons:TEACHING",
+        "chat_gain": "icl_bench.analysis.findings.chat:CHAT_GAIN",
+        "learning_ratio": "icl_bench.analysis.findings.learning_ratio:LEARNING_RATIO",
+        "models": "icl_bench.analysis.findings.comparisons:MODELS",
+        "replication": "icl_bench.analysis.findings.replication:REPLICATION",
+        "label_bias": "icl_bench.analysis.findings.label_bias:LABEL_BIAS",
+        "label_frequencies": "icl_bench.analysis.findings.label_bias:LABEL_FREQUENCIES",
+        "confusions": "icl_bench.analysis.findings.label_bias:CONFUSIONS",
+        "truncated_answers": "icl_bench.analysis.findings.truncated_answers:TRUNCATED_ANSWERS",
+        "by_presence": "icl_bench.analysis.findings.demonstrations:BY_PRESENCE",
+        "by_distance": "icl_bench.analysis.findings.demonstrations:BY_DISTANCE",
+        "copying": "icl_bench.analysis.findings.demonstrations:COPYING",
+        "reliability": "icl_bench.analysis.findings.calibration:RELIABILITY",
+        "calibration_error": "icl_bench.analysis.findings.calibration:CALIBRATION_ERROR",
+        "cost": "icl_bench.analysis.findings.cost:COST",
+        "break_even": "icl_bench.analysis.findings.cost:BREAK_EVEN",
+        "frontier": "icl_bench.analysis.frontier:FRONTIERS",
+        "cascades": "icl_bench.analysis.cascade:CASCADES",
+        "perplexity": "icl_bench.analysis.findings.perplexity:PERPLEXITY",
+        "adaptation_losses": "icl_bench.analysis.findings.adaptation:ADAPTATION_LOSSES",
+        "adaptation_points": "icl_bench.analysis.findings.adaptation:ADAPTATION_POINTS",
+        "adaptation_course": "icl_bench.analysis.findings.adaptation:ADAPTATION_COURSE",
+        "study_points": "icl_bench.analysis.findings.studies:STUDY_POINTS",
+        "provenance": "icl_bench.analysis.findings.provenance:PROVENANCE",
+    },
+)
 """Names of the tables of findings, in the order of the JSON ->
 :class:`icl_bench.analysis.finding.Finding`."""

@@ -39,5 +39,5 @@ def data_dir() -> Path:
 def no_kernel_is_remembered() -> Iterator[None]:
     """Which kernels a card runs is asked once in a program; each test may have another card."""
     yield
-    if (kernels := sys.modules.get("icl_bench.backends.attention_kernels")) is not None:
+    if (kernels := sys.modules.get("icl_bench.backends.transformers.attention_kernels")) is not None:
         kernels.runs.cache_clear()

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from icl_bench.backends.interface import Decoding, Exact, Free, Greedy
 from icl_bench.backends.label_constraint import compile_labels
-from icl_bench.backends.packed_decoding import OpenPack
+from icl_bench.backends.transformers.packed_decoding import OpenPack
 from icl_bench.models.attention_patterns import parse
 from icl_bench.prompts.encoding import PromptSet
 
@@ -31,8 +31,7 @@ from .models import (
     trie_of,
 )
 
-PATTERNS = ("full", "block:5,sink=1,local=1", "block:3,sink=0,local=0", "grouped:2,64",
-            "approx:64,8", "block:1,reuse")  # fmt: skip
+PATTERNS = ("full", "block:5,sink=1,local=1", "block:3,sink=0,local=0", "grouped:2,64", "approx:64,8", "block:1,reuse")
 WITHIN = 1e-4
 GAP = 0.5
 
@@ -55,10 +54,7 @@ def answers(options: Options) -> Iterator[Finding]:
         differ, worst = 0, 0.0
         for text in PATTERNS:
             pattern = parse(text)
-            if pattern.reuses:
-                prompts = own_prompts(queries, min(shots, 12), 12)
-            else:
-                prompts = prompts_of(shots, 12, queries, 9)
+            prompts = own_prompts(queries, min(shots, 12), 12) if pattern.reuses else prompts_of(shots, 12, queries, 9)
             here, there = (answered(side, prompts, decodings, pattern) for side in sides)
             for mine, theirs in zip(here, there, strict=True):
                 differ += (mine.label, mine.text) != (theirs.label, theirs.text)
@@ -88,12 +84,8 @@ def precision(options: Options) -> Iterator[Finding]:
     single, half = logits["float32"], logits["bfloat16"]
     chosen = half.argmax(-1, keepdim=True)
     gaps = (single.max(-1).values - single.gather(1, chosen)[:, 0]).double()
-    yield at_least(
-        "precision", "equal answers, bfloat16 and float32", float((gaps == 0).double().mean()), 0.9
-    )
-    yield at_most(
-        "precision", "largest gap in float32 of answers that differ", float(gaps.max()), GAP
-    )
+    yield at_least("precision", "equal answers, bfloat16 and float32", float((gaps == 0).double().mean()), 0.9)
+    yield at_most("precision", "largest gap in float32 of answers that differ", float(gaps.max()), GAP)
 
 
 def _ends(backend: Any, prompts: PromptSet) -> Tensor:

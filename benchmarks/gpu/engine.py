@@ -16,7 +16,7 @@ from pathlib import Path
 
 from icl_bench.backends.interface import Decoding, Greedy
 from icl_bench.backends.label_constraint import compile_labels
-from icl_bench.backends.vllm import VllmBackend
+from icl_bench.backends.vllm.backend import VllmBackend
 from icl_bench.prompts.encoding import PromptSet
 
 from .findings import Finding, Options, at_least
@@ -61,9 +61,7 @@ def _compared(folder: Path, options: Options) -> Iterator[Finding]:
         expected = len(prompts.prefix) // found["block"] * found["block"]
         cached = sum(row["cached"] >= expected for row in rows) / len(rows)
         yield at_least("vllm", f"valid answers, {constraint}", valid, 1.0)
-        yield at_least(
-            "vllm", f"equal to transformers', float32, {constraint}", sum(equal) / len(equal), 0.95
-        )
+        yield at_least("vllm", f"equal to transformers', float32, {constraint}", sum(equal) / len(equal), 0.95)
         yield at_least("vllm", f"answers whose prefix was cached, {constraint}", cached, 1.0)
     if len(said) == len(CONSTRAINTS):
         grammar, processor = (said[name]["seconds"] for name in CONSTRAINTS)
@@ -79,9 +77,7 @@ def _decodings(tokenizer: object, count: int) -> list[Decoding]:
     return [Greedy(compile_labels([f" {label}\n" for label in LABELS], tokenizer))] * count  # type: ignore[arg-type]
 
 
-def engine_backend(
-    folder: Path, room: int, dtype: str, constraint: str | None = None
-) -> tuple[VllmBackend, object]:
+def engine_backend(folder: Path, room: int, dtype: str, constraint: str | None = None) -> tuple[VllmBackend, object]:
     """VLLM with a model from a folder, and the model's tokenizer."""
     from icl_bench.backends.loaders import VllmLoader
     from icl_bench.backends.spec import BackendSpec
@@ -90,9 +86,7 @@ def engine_backend(
     model = resolve(str(folder))
     tokenizer = load_tokenizer(model)
     identity = VllmLoader(BackendSpec(backend="vllm", dtype=dtype)).identity()
-    backend = VllmBackend(
-        model.source, tokenizer, identity=identity, max_model_len=room, constraint=constraint
-    )
+    backend = VllmBackend(model.source, tokenizer, identity=identity, max_model_len=room, constraint=constraint)
     return backend, tokenizer
 
 

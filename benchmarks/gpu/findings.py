@@ -101,10 +101,7 @@ def line(finding: Finding) -> str:
     """A line of the table."""
     word = {True: "ok", False: "FAILED", None: "-"}[finding.passed]
     value = "" if finding.value is None else f"{finding.value:.4g}"
-    return (
-        f"{finding.part:10} {finding.name:52} {value:>10} {finding.bound:>10}  {word:6} "
-        f"{finding.note}"
-    ).rstrip()
+    return (f"{finding.part:10} {finding.name:52} {value:>10} {finding.bound:>10}  {word:6} {finding.note}").rstrip()
 
 
 def write_json(found: Sequence[Finding], options: Options, file: Path) -> None:

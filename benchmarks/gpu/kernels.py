@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from icl_bench.backends.attention_kernels import attend
+from icl_bench.backends.transformers.attention_kernels import attend
 
 from .findings import Finding, Options, at_most
 
@@ -31,10 +31,7 @@ def kernels(options: Options) -> Iterator[Finding]:
                 for causal in (False, True) if tokens == keys else (False,):
                     for strided in (False, True):
                         query = _tensor(options, dtype, heads, tokens, width, strided)
-                        pair = [
-                            _tensor(options, dtype, key_heads, keys, width, strided)
-                            for _ in range(2)
-                        ]
+                        pair = [_tensor(options, dtype, key_heads, keys, width, strided) for _ in range(2)]
                         found = _differences(query, *pair, causal=causal)
                         out, lse = max(out, found[0]), max(lse, found[1])
             name = f"{dtype}, heads {heads}/{key_heads}, width {width}"
@@ -74,9 +71,7 @@ def _cudnn(options: Options) -> Iterator[Finding]:
         yield Finding("kernels", what, two / one, timed=True)
 
 
-def _tensor(
-    options: Options, dtype: str, heads: int, tokens: int, width: int, strided: bool
-) -> Tensor:
+def _tensor(options: Options, dtype: str, heads: int, tokens: int, width: int, strided: bool) -> Tensor:
     """``(1, heads, tokens, width)``; strided as projections and a half-filled cache leave it."""
     room = (1, 2 * tokens, heads, width) if strided else (1, heads, tokens, width)
     made = torch.randn(room, device=options.device).to(getattr(torch, dtype))

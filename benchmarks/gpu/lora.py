@@ -41,9 +41,13 @@ def lora(options: Options) -> Iterator[Finding]:
         mock.patch.object(Trainer, "training_step", training_step),
     ):
         done = fine_tune(
-            _examples(rows), recipe, source=str(folder), device=options.device,
-            dtype="bfloat16" if options.on_card else "float32", seed=0,
-        )  # fmt: skip
+            _examples(rows),
+            recipe,
+            source=str(folder),
+            device=options.device,
+            dtype="bfloat16" if options.on_card else "float32",
+            seed=0,
+        )
     quarter = max(1, len(losses) // 4)
     ratio = float(np.mean(losses[-quarter:]) / np.mean(losses[:quarter]))
     yield at_most("lora", "loss of the last steps by the first's", ratio, 0.9)
@@ -55,15 +59,11 @@ def _rows(count: int) -> tuple[Any, ...]:
     """Texts whose last token says the label."""
     from icl_bench.training.examples import Row
 
-    return tuple(
-        Row(str(i), (*ids(8 + i % 9, i), 40 + i % LABELS), i % LABELS) for i in range(count)
-    )
+    return tuple(Row(str(i), (*ids(8 + i % 9, i), 40 + i % LABELS), i % LABELS) for i in range(count))
 
 
 def _examples(rows: tuple[Any, ...]) -> Any:
     """What training asks of a task's examples."""
-    task = SimpleNamespace(
-        tokenizer=byte_tokenizer(), data=SimpleNamespace(labels=[str(i) for i in range(LABELS)])
-    )
+    task = SimpleNamespace(tokenizer=byte_tokenizer(), data=SimpleNamespace(labels=[str(i) for i in range(LABELS)]))
     held = len(rows) // 8
     return SimpleNamespace(task=task, train=rows, held_out=rows[:held], test=rows[-held:])

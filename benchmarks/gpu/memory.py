@@ -8,19 +8,11 @@ from unittest import mock
 
 import torch
 
-from icl_bench.backends.attention_steps import Extend
+from icl_bench.backends.transformers.attention_steps import Extend
 
 from .answers import mixed_decodings
 from .findings import Finding, Options, at_least, at_most
-from .models import (
-    LLAMA_2_7B,
-    TINY,
-    answered,
-    backend_of,
-    config_of,
-    prompts_of,
-    random_network,
-)
+from .models import LLAMA_2_7B, TINY, answered, backend_of, config_of, prompts_of, random_network
 
 SPARE_GIB = 2.0
 

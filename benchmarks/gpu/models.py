@@ -11,33 +11,47 @@ from typing import Any
 import numpy as np
 import torch
 
-from icl_bench.backends.forward_check import check_forward
 from icl_bench.backends.interface import Answer, Decoding
 from icl_bench.backends.label_constraint import LabelTrie, label_trie
-from icl_bench.backends.loaded_model import LoadedModel
-from icl_bench.backends.transformers import TransformersBackend
+from icl_bench.backends.transformers.backend import TransformersBackend
+from icl_bench.backends.transformers.forward_check import check_forward
+from icl_bench.backends.transformers.loaded_model import LoadedModel
 from icl_bench.models.architecture import Architecture, architecture_of
 from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.prompts.encoding import Ids, PromptSet
 
 LLAMA_2_7B: dict[str, Any] = {
-    "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
-    "num_attention_heads": 32, "num_key_value_heads": 32, "max_position_embeddings": 131072,
-}  # fmt: skip
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "max_position_embeddings": 131072,
+}
 TINY: dict[str, Any] = {
-    "vocab_size": 260, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
-    "max_position_embeddings": 4096, "initializer_range": 0.1,
-}  # fmt: skip
+    "vocab_size": 260,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 4096,
+    "initializer_range": 0.1,
+}
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {},
     "mistral": {"sliding_window": 32, "num_key_value_heads": 1},
     "qwen2": {"num_key_value_heads": 4},
     "gemma3_text": {
-        "num_hidden_layers": 4, "num_key_value_heads": 1, "sliding_window": 32,
-        "layer_types": ["sliding_attention", "full_attention"] * 2, "query_pre_attn_scalar": 16,
+        "num_hidden_layers": 4,
+        "num_key_value_heads": 1,
+        "sliding_window": 32,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "query_pre_attn_scalar": 16,
     },
-}  # fmt: skip
+}
 LABELS = [f"{color} {thing}" for color in ("red", "blue", "green") for thing in ("card", "order")]
 
 
@@ -134,9 +148,7 @@ def trie_of(tokenizer: Any) -> LabelTrie:
     return label_trie([tuple(tokenizer(f" {label}\n")["input_ids"]) for label in LABELS])
 
 
-def answered(
-    backend: Any, prompts: PromptSet, decodings: Sequence[Decoding], pattern: Pattern = FULL
-) -> list[Answer]:
+def answered(backend: Any, prompts: PromptSet, decodings: Sequence[Decoding], pattern: Pattern = FULL) -> list[Answer]:
     """All answers, in the order of the prompts."""
     packs = backend.answer(prompts, range(len(prompts)), decodings, 0, pattern)
     return sorted((answer for pack in packs for answer in pack), key=lambda a: a.index)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from icl_bench.backends.interface import Free
-from icl_bench.backends.packed_decoding import OpenPack
+from icl_bench.backends.transformers.packed_decoding import OpenPack
 from icl_bench.models.attention_patterns import FULL
 from icl_bench.prompts.encoding import PromptSet
 from icl_bench.sweep.compute_cost import flops
@@ -55,9 +55,7 @@ def speed(options: Options) -> Iterator[Finding]:
     yield at_most("speed", name, step * copy / read, DECODE, timed=True)
 
 
-def timings(
-    options: Options, backend: Any, tokens: int, rows: int, own: int
-) -> tuple[float, float, float]:
+def timings(options: Options, backend: Any, tokens: int, rows: int, own: int) -> tuple[float, float, float]:
     """Seconds of a prefill, of a pack of queries behind it, and of one step of all answers."""
     vocabulary = backend.model.config.vocab_size
     suffixes = [ids(own, 1 + i, vocabulary) for i in range(rows)]
@@ -74,8 +72,4 @@ def timings(
         answers = [Free(("\x00no such text",), count)] * rows
         return options.seconds(lambda: packed().answers(answers))
 
-    return (
-        options.seconds(prefill, 1),
-        options.seconds(packed),
-        max(1e-9, (steps(10) - steps(2)) / 8),
-    )
+    return (options.seconds(prefill, 1), options.seconds(packed), max(1e-9, (steps(10) - steps(2)) / 8))

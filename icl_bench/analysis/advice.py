@@ -12,9 +12,9 @@ import numpy as np
 
 from icl_bench.analysis.cell_cost import CellCost
 from icl_bench.analysis.columns import POINT
-from icl_bench.analysis.comparisons import source
-from icl_bench.analysis.cost import cost
 from icl_bench.analysis.draws import DRAWS_AND_TESTS, interval_over, is_drawn
+from icl_bench.analysis.findings.comparisons import source
+from icl_bench.analysis.findings.cost import cost
 from icl_bench.analysis.missing import in_words, missing_scores
 from icl_bench.analysis.predictions import asked
 from icl_bench.analysis.query_cost import MEASURES, Prices, check_queries, query_costs
@@ -49,8 +49,7 @@ SAME = 0.02
 QUERY_COSTS = ["computed_tokens", "prompt_tokens", "seconds", "operations", "money"]
 
 
-UNITS = {"tokens": "computed_tokens", "seconds": "seconds", "operations": "operations",
-         "money": "money"}  # fmt: skip
+UNITS = {"tokens": "computed_tokens", "seconds": "seconds", "operations": "operations", "money": "money"}
 """How a budget is written -> the column that it limits."""
 
 
@@ -62,8 +61,7 @@ GIGA = 1e9
 """Operations are told in GFLOP."""
 
 
-TEST = ["difference", "ci_low", "ci_high", "p", "p_holm", "rows", "draws", "base_draws",
-        "left_out"]  # fmt: skip
+TEST = ["difference", "ci_low", "ci_high", "p", "p_holm", "rows", "draws", "base_draws", "left_out"]
 
 
 LOSSES = ["p_margin", "p_worse"]
@@ -72,8 +70,19 @@ LOSSES = ["p_margin", "p_worse"]
 GAPS = ["missing", "gap_difference", "gap_p"]
 
 
-ADVICE = [*POINT, "metric", "mean", *QUERY_COSTS, "verdict", "advised", *TEST, *LOSSES,
-          "interval_over", "possible", *GAPS]  # fmt: skip
+ADVICE = [
+    *POINT,
+    "metric",
+    "mean",
+    *QUERY_COSTS,
+    "verdict",
+    "advised",
+    *TEST,
+    *LOSSES,
+    "interval_over",
+    "possible",
+    *GAPS,
+]
 
 
 OTHERS = "other test examples"
@@ -123,9 +132,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         if len(self._units) > 1:
-            raise UserError(
-                f"--advice: give a budget in {' or in '.join(self._units)} per query, not both"
-            )
+            raise UserError(f"--advice: give a budget in {' or in '.join(self._units)} per query, not both")
         if self.queries is not None:
             check_queries(self.queries)
         elif self.prices is not None or self.cost in OF_QUERIES:
@@ -176,7 +183,7 @@ class Budget:
         return "operations" if self.prices is None else "money"
 
     def of(self, costs: pd.DataFrame) -> pd.DataFrame:
-        """The table of costs (:func:`icl_bench.analysis.cost.cost`) as this budget counts."""
+        """The table of costs (:func:`icl_bench.analysis.findings.cost.cost`) as this budget counts."""
         if self.queries is None:
             return costs.assign(**dict.fromkeys(OF_QUERIES, np.nan))
         paid = query_costs(costs, self.prices).of(self.queries)
@@ -214,7 +221,7 @@ def advise(
 ) -> pd.DataFrame:
     """Say which points that are cheaper than the best one within a budget lose less than a margin.
 
-    ``frame`` has predictions, ``costs`` is :func:`icl_bench.analysis.cost.cost`'s table of them.
+    ``frame`` has predictions, ``costs`` is :func:`icl_bench.analysis.findings.cost.cost`'s table of them.
     Points are those of prompts, and with the budget's ``queries`` trained classifiers too; upper
     bounds of training are no candidates, nor are shuffled orders. The best found is the one with
     the highest mean of ``value``, by default of the task's own score
@@ -295,9 +302,7 @@ def advise(
     return table[ADVICE].reset_index(drop=True)
 
 
-def advise_folder(
-    results: Place, budget: Budget, only: Mapping[str, str] | None = None
-) -> pd.DataFrame:
+def advise_folder(results: Place, budget: Budget, only: Mapping[str, str] | None = None) -> pd.DataFrame:
     """:func:`advise` on a results folder, or on what of it has these values (task, model).
 
     Halves of a label space are easier tasks, and perturbed demonstrations are no advice: both are
@@ -380,9 +385,12 @@ def _points(kept: pd.DataFrame, asked: _Asked, costs: pd.DataFrame) -> pd.DataFr
     over = [interval_over(len(grid.draws) > 1) for grid in asked.grids]
     sizes = [len(g.draws) * len(t) for g, t in zip(asked.grids, asked.tests, strict=True)]
     return table.assign(
-        verdict="not cheaper", advised=False, interval_over=np.array(over, dtype=object),
-        possible=np.array(sizes, dtype=np.int64), **gaps.astype({"missing": np.int64}),
-    )  # fmt: skip
+        verdict="not cheaper",
+        advised=False,
+        interval_over=np.array(over, dtype=object),
+        possible=np.array(sizes, dtype=np.int64),
+        **gaps.astype({"missing": np.int64}),
+    )
 
 
 def _single(asked: _Asked, table: pd.DataFrame) -> np.ndarray:
@@ -422,9 +430,7 @@ def _candidate(grid: Grid, select: str, k: int) -> Candidate:
     return Candidate(grid, source(select) if k else "", len(grid.draws) > 1 or not drawn)
 
 
-def _tests(
-    kept: pd.DataFrame, selects: pd.Series[Any], shots: pd.Series[Any], bests: dict[Any, Any]
-) -> pd.DataFrame:
+def _tests(kept: pd.DataFrame, selects: pd.Series[Any], shots: pd.Series[Any], bests: dict[Any, Any]) -> pd.DataFrame:
     """The columns of ``TEST`` and interval_over of each point beside its best; one-sided.
 
     ``bests`` names it; ``selects`` and ``shots`` are the points' selectors and k.
@@ -442,8 +448,9 @@ def _tests(
         pairs = places[alike == matched]
         part = kept[kept["point"].isin([*pairs.index, *pairs])]
         names = part["point"].astype(str).mask(part["point"].isin(pairs), "best")
-        parts.append(compare(part.assign(select=names, **same), {"select": "best"}, matched=matched,
-                             alternative="less"))  # fmt: skip
+        parts.append(
+            compare(part.assign(select=names, **same), {"select": "best"}, matched=matched, alternative="less")
+        )
     found = pd.concat(parts)
     found = found.set_index(found["select"].astype(int))
     return found[[*TEST, "interval_over"]].reindex(places.index)
@@ -468,9 +475,7 @@ def _names(part: pd.DataFrame) -> pd.Series[str]:
     names = part["select"] + ", " + part["order"] + attention.where(part["attention"] != "full", "")
     names = names.where(part["k"] > 0, "no demonstrations")
     names = names + ", k=" + part["k"].map("{:,}".format)
-    named: pd.Series[str] = names.mask(
-        names.duplicated(keep=False), names + ", variant " + part["variant"]
-    )
+    named: pd.Series[str] = names.mask(names.duplicated(keep=False), names + ", variant " + part["variant"])
     return named
 
 

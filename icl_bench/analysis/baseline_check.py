@@ -15,17 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from icl_bench.analysis.regression import (
-    COMPARED,
-    PAIR,
-    Overall,
-    alone,
-    compare,
-    flips,
-    missing,
-    overall,
-    pair,
-)
+from icl_bench.analysis.regression import COMPARED, PAIR, Overall, alone, compare, flips, missing, overall, pair
 from icl_bench.analysis.settings import PLAINER
 from icl_bench.analysis.summary import records
 from icl_bench.errors import UserError
@@ -42,9 +32,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-CHECKED = (
-    "fingerprint", "backend", "dtype", "quantization", "kv_cache_dtype", "server", "endpoint",
-)  # fmt: skip
+CHECKED = ("fingerprint", "backend", "dtype", "quantization", "kv_cache_dtype", "server", "endpoint")
 """Facts of what computes the answers. They may differ; all others must not."""
 
 
@@ -162,11 +150,7 @@ def _known(value: Any) -> Any:
 
 
 def check_results(
-    baseline: Path,
-    results: Place,
-    tolerance: float = 0.01,
-    alpha: float = 0.05,
-    allow_missing: bool = False,
+    baseline: Path, results: Place, tolerance: float = 0.01, alpha: float = 0.05, allow_missing: bool = False
 ) -> Check:
     """Compare a results folder with a baseline, a file or another folder.
 
@@ -412,14 +396,10 @@ def _changes(base: Side, now: Side, pairs: pd.DataFrame) -> Iterator[dict[str, A
         for name in [*CHECKED, *sorted({*known[0], *known[1]} - {*CHECKED})]:
             one, other = (k.get(name) for k in known)
             if one != other:
-                yield {"base_variant": before, "variant": after, "fact": name, "before": one,
-                       "now": other}  # fmt: skip
+                yield {"base_variant": before, "variant": after, "fact": name, "before": one, "now": other}
 
 
 def _versions(about: Sequence[Mapping[str, str]]) -> dict[str, str]:
     """Versions by package, several of one joined."""
     names = sorted({name for versions in about for name in versions})
-    return {
-        name: ", ".join(sorted({versions[name] for versions in about if name in versions}))
-        for name in names
-    }
+    return {name: ", ".join(sorted({versions[name] for versions in about if name in versions})) for name in names}

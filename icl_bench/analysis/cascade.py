@@ -28,7 +28,7 @@ from icl_bench.seeds import generator
 if TYPE_CHECKING:
     import pandas as pd
 
-    from icl_bench.analysis.findings import Findings
+    from icl_bench.analysis.all_findings import Findings
 
 FIXED = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Thresholds that nothing was chosen by."""
@@ -36,10 +36,31 @@ FIXED = (0.1, 0.3, 0.5, 0.7, 0.9)
 CANDIDATES = np.append(np.linspace(0, 1, 51), np.inf)
 """Thresholds that one is chosen from: 0 answers at the smallest k, the last at the largest."""
 
-CASCADE = ["rule", "threshold", "other_threshold", "ks", "draws", "test_rows", "score", "ci_low",
-           "ci_high", "mean_k", "asked", "computed_tokens", "query_flops", "last_k", "last_score",
-           "last_tokens", "last_flops", "difference", "difference_low", "difference_high", "p",
-           "p_holm", "left_out"]  # fmt: skip
+CASCADE = [
+    "rule",
+    "threshold",
+    "other_threshold",
+    "ks",
+    "draws",
+    "test_rows",
+    "score",
+    "ci_low",
+    "ci_high",
+    "mean_k",
+    "asked",
+    "computed_tokens",
+    "query_flops",
+    "last_k",
+    "last_score",
+    "last_tokens",
+    "last_flops",
+    "difference",
+    "difference_low",
+    "difference_high",
+    "p",
+    "p_holm",
+    "left_out",
+]
 
 
 class Rungs(NamedTuple):
@@ -116,19 +137,20 @@ def outcome(rungs: Rungs, threshold: float) -> Outcome:
 
     counted = np.cumsum(rungs.flops)[first]
     return Outcome(
-        at(rungs.correct), np.where(gone, np.nan, rungs.ks[first]),
-        np.where(gone, np.nan, first + 1.0), at(np.cumsum(rungs.tokens, axis=0)),
+        at(rungs.correct),
+        np.where(gone, np.nan, rungs.ks[first]),
+        np.where(gone, np.nan, first + 1.0),
+        at(np.cumsum(rungs.tokens, axis=0)),
         np.where(gone, np.nan, counted),
-    )  # fmt: skip
+    )
 
 
 def alone(rungs: Rungs, place: int) -> Outcome:
     """Ask each query at one k alone."""
     there = np.where(np.isnan(rungs.correct[0]), np.nan, 1.0)
     return Outcome(
-        rungs.correct[place], there * rungs.ks[place], there, rungs.tokens[place],
-        there * rungs.flops[place],
-    )  # fmt: skip
+        rungs.correct[place], there * rungs.ks[place], there, rungs.tokens[place], there * rungs.flops[place]
+    )
 
 
 def chosen_threshold(rungs: Rungs) -> float:
@@ -172,7 +194,7 @@ def crossed(rungs: Rungs, rng: np.random.Generator) -> tuple[float, float, Outco
 def cascades(predictions: pd.DataFrame, costs: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
     """What cascades of each curve's k would have brought: one row a threshold, and one a k.
 
-    ``costs`` is :func:`icl_bench.analysis.cost.cost`'s table. Predictions without a probability
+    ``costs`` is :func:`icl_bench.analysis.findings.cost.cost`'s table. Predictions without a probability
     (``--score exact``) or a test example or draw that another k lacks are left out; ``left_out``
     counts them. k = 0 is no rung. The halves of the test examples are those of ``seed``, alike for
     all curves of as many.
@@ -204,9 +226,7 @@ def cascades(predictions: pd.DataFrame, costs: pd.DataFrame, seed: int = 0) -> p
     return table
 
 
-def ladders(
-    predictions: pd.DataFrame, keys: pd.DataFrame, found: Sequence[Grid], paid: QueryCosts
-) -> Iterator[Ladder]:
+def ladders(predictions: pd.DataFrame, keys: pd.DataFrame, found: Sequence[Grid], paid: QueryCosts) -> Iterator[Ladder]:
     """The curves with probabilities of the same draws and test examples at two k or more.
 
     ``keys`` and ``found`` are the predictions' points (:func:`grids` by ``POINT``), ``paid`` what
@@ -243,10 +263,8 @@ def _rows(rungs: Rungs, seed: int) -> list[dict[str, Any]]:
     first, second, best = crossed(rungs, halving(seed))
     one = contrast(best.correct, rungs.correct[-1], matched=True)
     (low,), (high,), (p,) = judge([one])
-    compared = {"difference": one.difference, "difference_low": low, "difference_high": high,
-                "p": p}  # fmt: skip
-    found = [{"rule": "chosen", "threshold": first, "other_threshold": second, **compared,
-              **_described(rungs, best)}]  # fmt: skip
+    compared = {"difference": one.difference, "difference_low": low, "difference_high": high, "p": p}
+    found = [{"rule": "chosen", "threshold": first, "other_threshold": second, **compared, **_described(rungs, best)}]
     for threshold in FIXED:
         of_it = outcome(rungs, threshold)
         found.append({"rule": "fixed", "threshold": threshold, **_described(rungs, of_it)})
@@ -260,13 +278,20 @@ def _described(rungs: Rungs, found: Outcome) -> dict[str, Any]:
     mean = [float(Layout(part).mean) for part in found[1:4]]
     return {
         "ks": ", ".join(map(str, rungs.ks.tolist())),
-        "draws": found.correct.shape[0], "test_rows": found.correct.shape[1],
-        "score": score, "ci_low": low, "ci_high": high,
-        "mean_k": mean[0], "asked": mean[1], "computed_tokens": mean[2],
+        "draws": found.correct.shape[0],
+        "test_rows": found.correct.shape[1],
+        "score": score,
+        "ci_low": low,
+        "ci_high": high,
+        "mean_k": mean[0],
+        "asked": mean[1],
+        "computed_tokens": mean[2],
         "query_flops": np.nan if np.isnan(rungs.flops).any() else float(np.nanmean(found.flops)),
-        "last_k": int(rungs.ks[-1]), "last_score": float(Layout(rungs.correct[-1]).mean),
-        "last_tokens": float(Layout(rungs.tokens[-1]).mean), "last_flops": float(rungs.flops[-1]),
-    }  # fmt: skip
+        "last_k": int(rungs.ks[-1]),
+        "last_score": float(Layout(rungs.correct[-1]).mean),
+        "last_tokens": float(Layout(rungs.tokens[-1]).mean),
+        "last_flops": float(rungs.flops[-1]),
+    }
 
 
 def require_cascades(findings: Findings) -> None:
@@ -292,9 +317,7 @@ def _with_thresholds(table: pd.DataFrame) -> pd.DataFrame:
 
 CASCADES = Finding(
     "cascades",
-    lambda context: cascades(
-        context.unperturbed, context.table("cost")
-    ),
+    lambda context: cascades(context.unperturbed, context.table("cost")),
     (
         Column("said", "margin needed"),
         Column("rule", "rule"),
@@ -320,8 +343,7 @@ CASCADES = Finding(
     "difference_low difference_high p_holm ks draws test_rows left_out",
     printed=Printed(
         "cascade: each query answered at the first k whose margin is large enough",
-        "task model select said score ci_low mean_k query_flops last_score last_flops difference "
-        "difference_low p_holm",
+        "task model select said score ci_low mean_k query_flops last_score last_flops difference difference_low p_holm",
         _with_thresholds,
         columns_here=(
             Column("said", "margin"),
@@ -331,7 +353,9 @@ CASCADES = Finding(
         option="cascade",
     ),
     section=Section(
-        "cascade", "An own number of demonstrations for each query", "Cascade",
+        "cascade",
+        "An own number of demonstrations for each query",
+        "Cascade",
         "run --score exact with several k",
         "A query is asked at the smallest k first, and at the next where the margin between the "
         "two most probable labels is smaller than the one needed. All that it takes is counted: "
@@ -341,4 +365,4 @@ CASCADES = Finding(
         "right of a single k, asking every query at that k is better.",
         place=185,
     ),
-)  # fmt: skip
+)

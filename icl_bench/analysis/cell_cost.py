@@ -14,8 +14,7 @@ from icl_bench.models.attention_patterns import FULL
 BY_FORMULA = ["prefix_flops", "query_flops", "whole_flops", "cache_bytes"]
 
 
-OF_CELL = [*BY_FORMULA, "prefill_seconds", "peak_cache_bytes", "training_seconds",
-           "training_tokens", "training_flops"]  # fmt: skip
+OF_CELL = [*BY_FORMULA, "prefill_seconds", "peak_cache_bytes", "training_seconds", "training_tokens", "training_flops"]
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,7 @@ from icl_bench.analysis.predictions import have_common_labels
 from icl_bench.analysis.statistics.gaps import Layout
 from icl_bench.analysis.statistics.grid import Grid, grids
 from icl_bench.analysis.statistics.intervals import mean_interval
-from icl_bench.metrics.scores import (
-    ACCURACY,
-    SCORES,
-    all_golds,
-    metrics,
-    numbers_of_many,
-    scored,
-)
+from icl_bench.metrics.scores import ACCURACY, SCORES, all_golds, metrics, numbers_of_many, scored
 from icl_bench.registry import METRICS
 from icl_bench.results.cells import SETTING
 from icl_bench.wording import counted
@@ -85,10 +78,27 @@ def curves(predictions: pd.DataFrame) -> pd.DataFrame:
     return table[[*POINT, *SCORED]]
 
 
-SCORED = ["draws", "test_rows", "metric", "score", "ci_low", "ci_high", "accuracy", "macro_f1",
-          "invalid", *SCORES, "left_out", "missing", "gap_difference", "gap_p", "interval_over",
-          "outlying_draws", "majority", "uniform",
-          *(name for name in numbers_of_many() if name != "macro_f1")]  # fmt: skip
+SCORED = [
+    "draws",
+    "test_rows",
+    "metric",
+    "score",
+    "ci_low",
+    "ci_high",
+    "accuracy",
+    "macro_f1",
+    "invalid",
+    *SCORES,
+    "left_out",
+    "missing",
+    "gap_difference",
+    "gap_p",
+    "interval_over",
+    "outlying_draws",
+    "majority",
+    "uniform",
+    *(name for name in numbers_of_many() if name != "macro_f1"),
+]
 
 
 def _of_many(predictions: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -151,9 +161,7 @@ def _without_skill(predictions: pd.DataFrame, parts: Sequence[Grid]) -> np.ndarr
     return found
 
 
-def _point(
-    grid: Grid, scores: Mapping[str, np.ndarray], there: Mapping[str, np.ndarray]
-) -> dict[str, Any]:
+def _point(grid: Grid, scores: Mapping[str, np.ndarray], there: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """One point's numbers but macro-F1; ``there`` says which of the ``scores`` are no gaps."""
     found: dict[str, Any] = dict.fromkeys(SCORED)
     found["draws"], found["test_rows"] = grid.rows.shape

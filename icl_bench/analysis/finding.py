@@ -2,7 +2,7 @@
 
 A new finding is one declaration, in a file of its own, and one line in
 :data:`icl_bench.registry.FINDINGS`; another package's is an entry point. From that it is a table of
-:class:`icl_bench.analysis.findings.Findings`, is in ``summary --json``, is printed by ``summary``
+:class:`icl_bench.analysis.all_findings.Findings`, is in ``summary --json``, is printed by ``summary``
 (with ``printed``) and is a section of the report (with ``section``).
 """
 
@@ -107,7 +107,7 @@ class Finding:
     """One table, and how it is shown."""
 
     name: str
-    """Its key in the JSON and the attribute of :class:`icl_bench.analysis.findings.Findings`."""
+    """Its key in the JSON and the attribute of :class:`icl_bench.analysis.all_findings.Findings`."""
     make: Callable[[Context], pd.DataFrame]
     columns: tuple[Column, ...] = ()
     """Columns that are its own, or have another title or kind here than in ``COLUMNS``."""
@@ -136,7 +136,5 @@ class Finding:
         uppers = {column.upper for column in self.columns}
         own = [column.name for column in self.columns if column.name not in uppers]
         here = {column.name: column for column in printed.columns_here}
-        names = printed.columns.split() or [
-            "task", "model", "select", "order", "k", *own
-        ]  # fmt: skip
+        names = printed.columns.split() or ["task", "model", "select", "order", "k", *own]
         return [here.get(name) or self.column(name) for name in names]

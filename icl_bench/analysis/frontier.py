@@ -17,10 +17,10 @@ import numpy as np
 from icl_bench.analysis.cascade import FIXED, Ladder, crossed, halving, ladders, outcome
 from icl_bench.analysis.cell_cost import CellCost
 from icl_bench.analysis.columns import POINT, Column
-from icl_bench.analysis.cost import cost
 from icl_bench.analysis.curves import curves
 from icl_bench.analysis.draws import interval_over
 from icl_bench.analysis.finding import Finding, Section
+from icl_bench.analysis.findings.cost import cost
 from icl_bench.analysis.predictions import asked
 from icl_bench.analysis.query_cost import MEASURES, Prices, QueryCosts, query_costs
 from icl_bench.analysis.statistics.alike import asked_alike, filled, on_tests
@@ -51,9 +51,22 @@ ON, DOMINATED, UNDECIDED = "on the frontier", "dominated", "undecided"
 STEPS = (10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000, 300_000, 1_000_000)
 """Numbers of queries that the report shows."""
 
-FRONTIER = [*POINT, "cascade", "queries", "metric", "score", "ci_low", "ci_high", "draws",
-            "test_rows", "interval_over", *MEASURES, *(f"chance_{m}" for m in MEASURES),
-            *(f"verdict_{m}" for m in MEASURES), "other_tests"]  # fmt: skip
+FRONTIER = [
+    *POINT,
+    "cascade",
+    "queries",
+    "metric",
+    "score",
+    "ci_low",
+    "ci_high",
+    "draws",
+    "test_rows",
+    "interval_over",
+    *MEASURES,
+    *(f"chance_{m}" for m in MEASURES),
+    *(f"verdict_{m}" for m in MEASURES),
+    "other_tests",
+]
 
 
 def on_frontier(scores: np.ndarray, costs: np.ndarray) -> np.ndarray:
@@ -112,7 +125,7 @@ def frontier(
 ) -> pd.DataFrame:
     """Every point of each task and model with its score, its costs and whether it is dominated.
 
-    ``costs`` is :func:`icl_bench.analysis.cost.cost`'s table. One row for each point and number of
+    ``costs`` is :func:`icl_bench.analysis.findings.cost.cost`'s table. One row for each point and number of
     ``queries``. Shuffled orders and checkpoints that test rows chose are no points. Cascades are:
     those of each curve with probabilities (:func:`icl_bench.analysis.cascade.cascades`, whose
     halves are of ``seed``); ``cascade`` is the margin that they ask for, or ``chosen``, and None
@@ -140,10 +153,9 @@ def frontier(
         found.append(point.grid)
         paid = paid.with_one(point.paid)
     parts = [
-        scores.assign(queries=number, other_tests=False)
-        .join(pd.DataFrame(paid.of(number), columns=list(MEASURES)))
+        scores.assign(queries=number, other_tests=False).join(pd.DataFrame(paid.of(number), columns=list(MEASURES)))
         for number in queries
-    ]  # fmt: skip
+    ]
     for part in parts:
         for measure in MEASURES:
             part[f"chance_{measure}"], part[f"verdict_{measure}"] = np.nan, None
@@ -177,9 +189,7 @@ class _Cascade(NamedTuple):
     """Which point asks all queries at the largest k."""
 
 
-def _cascades(
-    found: Iterable[Ladder], column: np.ndarray, paid: QueryCosts, seed: int
-) -> Iterator[_Cascade]:
+def _cascades(found: Iterable[Ladder], column: np.ndarray, paid: QueryCosts, seed: int) -> Iterator[_Cascade]:
     """The cascades of each curve with probabilities, as points."""
     for ladder in found:
         rungs = ladder.rungs
@@ -189,9 +199,17 @@ def _cascades(
             grid = ladder.grid(way.asked).joined()
             score, low, high = mean_interval(grid.values(column))
             draws, tests = grid.rows.shape
-            row = {**ladder.setting, "k": int(rungs.ks[-1]), "cascade": name, "score": score,
-                   "ci_low": low, "ci_high": high, "draws": draws, "test_rows": tests,
-                   "interval_over": interval_over(draws > 1)}  # fmt: skip
+            row = {
+                **ladder.setting,
+                "k": int(rungs.ks[-1]),
+                "cascade": name,
+                "score": score,
+                "ci_low": low,
+                "ci_high": high,
+                "draws": draws,
+                "test_rows": tests,
+                "interval_over": interval_over(draws > 1),
+            }
             yield _Cascade(row, grid, _paid(ladder, way.asked, paid), int(ladder.places[-1]))
 
 
@@ -297,7 +315,9 @@ FRONTIERS = Finding(
     "verdict_operations chance_operations seconds verdict_seconds chance_seconds tokens "
     "verdict_tokens chance_tokens interval_over",
     section=Section(
-        "frontier", "What to do with your examples, for so many queries", "Frontier",
+        "frontier",
+        "What to do with your examples, for so many queries",
+        "Frontier",
         "run it here: imports seldom hold what they took",
         "Up and to the left is better. What a query takes includes its share of what is computed "
         "once, a cached prefix or a training, among as many queries as the slider says. A point is "
@@ -308,4 +328,4 @@ FRONTIERS = Finding(
         "than most are in the table alone.",
         place=5,
     ),
-)  # fmt: skip
+)

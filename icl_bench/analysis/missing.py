@@ -72,9 +72,7 @@ def missing_scores(
     return Missing(count, np.where(torn, difference, np.nan), np.where(torn, p, np.nan))
 
 
-def _compared(
-    points: Sequence[Grid], values: Sequence[np.ndarray], tests: np.ndarray
-) -> tuple[float, float]:
+def _compared(points: Sequence[Grid], values: Sequence[np.ndarray], tests: np.ndarray) -> tuple[float, float]:
     """The difference of examples with many gaps from the others, and its p."""
     total, number = np.zeros((2, len(tests)))
     for point, matrix in zip(points, values, strict=True):
@@ -105,9 +103,7 @@ def _welch(first: np.ndarray, second: np.ndarray) -> float:
     variance = sum(parts)
     if variance < 1e-18:
         return float(difference < 1e-9)
-    freedom = variance**2 / sum(
-        part**2 / (len(side) - 1) for part, side in zip(parts, (first, second), strict=True)
-    )
+    freedom = variance**2 / sum(part**2 / (len(side) - 1) for part, side in zip(parts, (first, second), strict=True))
     return float(2 * stdtr(freedom, -difference / variance**0.5))
 
 

@@ -84,7 +84,7 @@ class QueryCosts(NamedTuple):
 def query_costs(costs: pd.DataFrame, prices: Prices | None) -> QueryCosts:
     """Tell apart what each query takes and what is computed once, in the rows of ``costs``.
 
-    ``costs`` is :func:`icl_bench.analysis.cost.cost`'s table. Columns are ``MEASURES``:
+    ``costs`` is :func:`icl_bench.analysis.findings.cost.cost`'s table. Columns are ``MEASURES``:
 
     - tokens that are computed, of prompts, answers and trainings;
     - operations, by formula (flops);
@@ -116,11 +116,9 @@ def query_costs(costs: pd.DataFrame, prices: Prices | None) -> QueryCosts:
     paid = paid_once = np.full(len(costs), np.nan)
     if prices is not None:
         paid = prices.input * anew + prices.cached * shared + prices.output * answer
-        paid, paid_once = (np.where(trained, np.nan, sums / 1e6)
-                           for sums in (paid, prices.input * shared))  # fmt: skip
+        paid, paid_once = (np.where(trained, np.nan, sums / 1e6) for sums in (paid, prices.input * shared))
     each = [anew + answer, np.where(own, number["whole_flops"], number["query_flops"]), alone, paid]
-    once = [shared + training["tokens"], prefix + training["flops"],
-            prefill + training["seconds"], paid_once]  # fmt: skip
+    once = [shared + training["tokens"], prefix + training["flops"], prefill + training["seconds"], paid_once]
     found = QueryCosts(np.column_stack(each), np.column_stack(once))
     for place, name in enumerate(("tokens", "flops", "seconds")):
         found.each[learnt & np.isnan(number[f"training_{name}"]), place] = np.nan

@@ -27,8 +27,23 @@ PAIR = [*COMPARED, "base_variant", "variant"]
 """A point of a run and the baseline's that it is compared with."""
 
 
-RESULT = ["score", "draws", "rows", "left_out", "base_mean", "mean", "difference", "ci_low",
-          "ci_high", "p", "p_holm", "lost", "gained", "other_prompts", "verdict"]  # fmt: skip
+RESULT = [
+    "score",
+    "draws",
+    "rows",
+    "left_out",
+    "base_mean",
+    "mean",
+    "difference",
+    "ci_low",
+    "ci_high",
+    "p",
+    "p_holm",
+    "lost",
+    "gained",
+    "other_prompts",
+    "verdict",
+]
 
 
 UNITS = 100
@@ -52,9 +67,11 @@ OF_OVERALL = 5
 
 
 def pair(
-    base: pd.DataFrame, now: pd.DataFrame, comparable: Collection[tuple[str, str]],
+    base: pd.DataFrame,
+    now: pd.DataFrame,
+    comparable: Collection[tuple[str, str]],
     first: Mapping[str, str] | None = None,
-) -> pd.DataFrame:  # fmt: skip
+) -> pd.DataFrame:
     """Return the predictions that both sides made: one row a draw and test example of a point.
 
     ``comparable`` has the variants that may be compared, the baseline's first. A point is compared
@@ -95,22 +112,31 @@ def pair(
     both["other_prompt"] = differ & hashes.notna().all(axis=1)
     names = {"gold_base": "base_gold", "prediction_base": "before", "prediction": "now"}
     return both.rename(columns=names)[
-        [*PAIR, "draw", "test_id", "gold", "base_gold", "before", "now", "score", "base_value",
-         "value", "base_scored", "other_prompt"]
-    ]  # fmt: skip
+        [
+            *PAIR,
+            "draw",
+            "test_id",
+            "gold",
+            "base_gold",
+            "before",
+            "now",
+            "score",
+            "base_value",
+            "value",
+            "base_scored",
+            "other_prompt",
+        ]
+    ]
 
 
 def _compared_columns(frame: pd.DataFrame) -> pd.DataFrame:
     """The columns that a comparison needs, as plain values: categories of two sides differ."""
     words = [*(name for name in COMPARED if name != "k"), "variant", "test_id"]
-    used = [*COMPARED, "variant", "draw", "test_id", "gold", "prediction", *COLUMNS.values(),
-            "prompt_hash"]  # fmt: skip
+    used = [*COMPARED, "variant", "draw", "test_id", "gold", "prediction", *COLUMNS.values(), "prompt_hash"]
     return frame.reindex(columns=used).astype(dict.fromkeys(words, object))
 
 
-def _pairs(
-    base: pd.DataFrame, now: pd.DataFrame, comparable: Collection[tuple[str, str]]
-) -> pd.DataFrame:
+def _pairs(base: pd.DataFrame, now: pd.DataFrame, comparable: Collection[tuple[str, str]]) -> pd.DataFrame:
     """The points that meet, one row each: the columns of ``PAIR``."""
     points = [*COMPARED, "variant"]
     first = base[points].drop_duplicates().rename(columns={"variant": "base_variant"})
@@ -172,8 +198,7 @@ def compare(pairs: pd.DataFrame, tolerance: float = 0.01, alpha: float = 0.05) -
     table["base_mean"] = table["mean"] - table["difference"]
     table["ci_low"], table["ci_high"] = low.clip(-1, 1), high.clip(-1, 1)
     table["p"], table["p_holm"] = p, p_holm
-    verdicts = np.select([np.isnan(p), lost, p_holm <= alpha], ["no score", "loss", "small loss"],
-                         "ok")  # fmt: skip
+    verdicts = np.select([np.isnan(p), lost, p_holm <= alpha], ["no score", "loss", "small loss"], "ok")
     return table.assign(verdict=verdicts).merge(_counts(pairs), on=PAIR)[[*PAIR, *RESULT]]
 
 
@@ -235,10 +260,19 @@ def overall(pairs: pd.DataFrame, tolerance: float = 0.01, alpha: float = 0.05) -
     lost = p <= share
     large = found.difference < -tolerance - ROUNDING
     return Overall(
-        points, len(now), len(kept), found.mean - found.difference, found.mean, found.difference,
-        max(float(low[0]), -1.0), min(float(high[0]), 1.0), p, share, of_points,
+        points,
+        len(now),
+        len(kept),
+        found.mean - found.difference,
+        found.mean,
+        found.difference,
+        max(float(low[0]), -1.0),
+        min(float(high[0]), 1.0),
+        p,
+        share,
+        of_points,
         "loss" if lost and large else "small loss" if lost else "ok",
-    )  # fmt: skip
+    )
 
 
 def divided(alpha: float, p: float, points: int) -> tuple[float, float]:

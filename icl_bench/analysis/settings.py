@@ -22,8 +22,7 @@ ENCODERS = ("encoder", "embeddings")
 """Facts of selectors that compare texts; that others have none is no difference of settings."""
 
 
-ABSENT = {"label_space": "all", "queries": "test", "chat": "plain", "system": "none",
-          **dict.fromkeys(ENCODERS, "none")}  # fmt: skip
+ABSENT = {"label_space": "all", "queries": "test", "chat": "plain", "system": "none", **dict.fromkeys(ENCODERS, "none")}
 """What a fact that is not there says."""
 
 
@@ -51,9 +50,12 @@ def _flat(facts: Mapping[str, Any]) -> dict[str, Any]:
         return dict(facts)
     template = short_hash([chat.get("template"), chat.get("around")])
     return {
-        **facts, "chat": chat.get("style"), "system": chat.get("system"),
-        "chat_arguments": chat.get("arguments"), "chat_template": template,
-    }  # fmt: skip
+        **facts,
+        "chat": chat.get("style"),
+        "system": chat.get("system"),
+        "chat_arguments": chat.get("arguments"),
+        "chat_template": template,
+    }
 
 
 def _named(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

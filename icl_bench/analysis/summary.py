@@ -11,9 +11,9 @@ from icl_bench.analysis.columns import Column
 from icl_bench.analysis.context import SEED
 from icl_bench.analysis.curves import curves, saturation
 from icl_bench.analysis.finding import Chart, Finding, Section
-from icl_bench.analysis.order import order_sensitivity
+from icl_bench.analysis.findings.order import order_sensitivity
+from icl_bench.analysis.findings.saturation import saturation_chances, with_likely
 from icl_bench.analysis.predictions import asked
-from icl_bench.analysis.saturation import saturation_chances, with_likely
 from icl_bench.analysis.settings import name_settings
 from icl_bench.analysis.statistics.paired import NO_FACTS, Facts
 from icl_bench.analysis.zero_shot import from_zero_shot
@@ -71,9 +71,12 @@ def summarise(predictions: pd.DataFrame, facts: Facts = NO_FACTS) -> Summary:
     resampled = generator(SEED, "saturation")
     chances = saturation_chances(from_zero_shot(unperturbed, facts), resampled)
     return Summary(
-        table, with_likely(saturation(table), chances), order_sensitivity(unperturbed),
-        perturbed_curves(predictions), {},
-    )  # fmt: skip
+        table,
+        with_likely(saturation(table), chances),
+        order_sensitivity(unperturbed),
+        perturbed_curves(predictions),
+        {},
+    )
 
 
 def perturbed_curves(predictions: pd.DataFrame) -> pd.DataFrame:
@@ -98,9 +101,7 @@ def summarise_folder(results: Place, only: Mapping[str, str] | None = None) -> S
     return replace(tables, settings=settings, failed=stored.failed)
 
 
-def settings_of(
-    facts: Mapping[str, Mapping[str, Any]], curve: pd.DataFrame, perturbed: pd.DataFrame
-) -> dict[str, str]:
+def settings_of(facts: Mapping[str, Mapping[str, Any]], curve: pd.DataFrame, perturbed: pd.DataFrame) -> dict[str, str]:
     """Variant -> what tells it from the other variants of its task and model, where there are.
 
     ``curve`` and ``perturbed`` are the curves of unperturbed and of perturbed demonstrations.
@@ -108,8 +109,7 @@ def settings_of(
     settings = name_settings(facts, curve)
     # each is beside others of its perturbation, which its table names already
     others = {
-        variant: {name: fact for name, fact in known.items() if name != "teaching"}
-        for variant, known in facts.items()
+        variant: {name: fact for name, fact in known.items() if name != "teaching"} for variant, known in facts.items()
     }
     for _, table in perturbed.groupby("teaching"):
         settings |= name_settings(others, table)
@@ -127,24 +127,28 @@ CURVES = Finding(
         for name, text in ({name: title(name) for name in SCORES} | corpus_numbers()).items()
     ),
     section=Section(
-        "accuracy", "{Score} over the number of demonstrations", "{Score} over k",
+        "accuracy",
+        "{Score} over the number of demonstrations",
+        "{Score} over k",
         "run something first",
         "Each point is a mean over draws and test examples; the band is its 95% interval, of a "
         "single draw over test examples only. "
         "Read to the right: more demonstrations, on a logarithmic axis.",
         "Bertsch et al. 2025, figures 1, 2 and 11",
-        Chart("score", "{score}", "{score} of {model} on {task} over the number of demonstrations, "
-              "log axis", tips=("draws", "test_rows", "interval_over"), shuffled="hidden"),
+        Chart(
+            "score",
+            "{score}",
+            "{score} of {model} on {task} over the number of demonstrations, log axis",
+            tips=("draws", "test_rows", "interval_over"),
+            shuffled="hidden",
+        ),
         place=10,
     ),
-)  # fmt: skip
+)
 
 
 SATURATION = Finding(
-    "saturation",
-    lambda context: with_likely(
-        saturation(context.table("curves")), context.table("saturation_chances")
-    ),
+    "saturation", lambda context: with_likely(saturation(context.table("curves")), context.table("saturation_chances"))
 )
 
 

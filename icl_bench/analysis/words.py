@@ -33,9 +33,7 @@ MOST_OUTLYING = 6
 
 def points(row: Any) -> str:
     """A difference with its limits: ``+50.0 points, 95% interval -18.0 to +100.0``."""
-    difference, low, high = (
-        percent(row[name], "+") for name in ("difference", "ci_low", "ci_high")
-    )
+    difference, low, high = (percent(row[name], "+") for name in ("difference", "ci_low", "ci_high"))
     return f"{difference} points, 95% interval {low} to {high}"
 
 
@@ -106,8 +104,7 @@ def _over(table: pd.DataFrame) -> list[str]:
         count = int((drawn & (table["interval_over"] == over)).sum())
         if count:
             found.append(
-                f"1 draw: the 95% interval of {count:,} of {counted(len(table), 'point')} is over "
-                f"{over}; {SILENT}"
+                f"1 draw: the 95% interval of {count:,} of {counted(len(table), 'point')} is over {over}; {SILENT}"
             )
     return found
 
@@ -138,13 +135,10 @@ def outlying(table: pd.DataFrame) -> list[str]:
             order = row.get(select.replace("select", "order"), row.get("order"))
             said = "" if order is None or order in USUAL_ORDERS else f", {order}"
             found.append(
-                f"outlying {where}({row['task']}, {row['model']}, {way}{said}, k={row['k']:,}): "
-                f"draw {row[name]}"
+                f"outlying {where}({row['task']}, {row['model']}, {way}{said}, k={row['k']:,}): draw {row[name]}"
             )
     if len(found) > MOST_OUTLYING:
-        more = (
-            f"and {len(found) - MOST_OUTLYING:,} more points with outlying draws (--json has all)"
-        )
+        more = f"and {len(found) - MOST_OUTLYING:,} more points with outlying draws (--json has all)"
         found = [*found[:MOST_OUTLYING], more]
     return found
 

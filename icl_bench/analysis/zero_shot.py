@@ -67,11 +67,7 @@ def from_zero_shot(frame: pd.DataFrame, facts: Facts = NO_FACTS) -> pd.DataFrame
     keys, parts = partition(frame, SETTING)
     curves: list[Any] = keys.astype(object).to_dict("records")
     bare = [rows[frame["k"].to_numpy()[rows] == 0] for rows in parts]
-    lenders = [
-        at
-        for at, curve in enumerate(curves)
-        if len(bare[at]) and STORED_AS.items() <= curve.items()
-    ]
+    lenders = [at for at, curve in enumerate(curves) if len(bare[at]) and STORED_AS.items() <= curve.items()]
     lent: set[int] = set()
     pieces, places = [frame], [np.arange(len(frame), dtype=float)]
     for at, curve in enumerate(curves):
@@ -99,9 +95,7 @@ def _reads_passages(curve: Mapping[str, Any], facts: Facts) -> bool:
     return pattern is not None and pattern.reads_vectors
 
 
-def _of_curve(
-    curve: Mapping[str, Any], lenders: list[tuple[int, Mapping[str, Any]]], facts: Facts
-) -> Iterator[int]:
+def _of_curve(curve: Mapping[str, Any], lenders: list[tuple[int, Mapping[str, Any]]], facts: Facts) -> Iterator[int]:
     """Which of the points may begin a curve, that of its own variant first."""
     same = [
         (at, lender["variant"])
@@ -117,8 +111,4 @@ def _agree(variant: str, other: str, facts: Facts) -> bool:
     mine, others = facts.get(variant), facts.get(other)
     if not mine or not others or IMPORTED in mine or IMPORTED in others:
         return False
-    return all(
-        fact == others[name]
-        for name, fact in mine.items()
-        if fact is not None and others.get(name) is not None
-    )
+    return all(fact == others[name] for name, fact in mine.items() if fact is not None and others.get(name) is not None)

@@ -84,10 +84,7 @@ def _on_cuda(spec: BackendSpec, asked: Asked) -> Choice:
         return Choice("vllm", "answers are generated freely, and end at different times")
     if not asked.shares:
         return Choice("vllm", "queries share no demonstrations, so that there is nothing to pack")
-    return Choice(
-        "transformers",
-        "packed queries read the keys that they share once a step, vLLM once for each query",
-    )
+    return Choice("transformers", "packed queries read the keys that they share once a step, vLLM once for each query")
 
 
 def _of_vllm(spec: BackendSpec) -> list[str]:
@@ -108,9 +105,7 @@ def check_backend(loader: BackendLoader) -> None:
     for field in loader.spec.given:
         if field not in loader.options:
             owners = _listed(n for n, other in BACKENDS.items() if field in other.options)
-            raise UserError(
-                f"{option_of(field)}: applies to --backend {owners} only, this is {loader.name}"
-            )
+            raise UserError(f"{option_of(field)}: applies to --backend {owners} only, this is {loader.name}")
     loader.check()
 
 

@@ -94,10 +94,7 @@ class LabelAutomaton:
 
 
 def compile_labels(
-    answers: Sequence[str],
-    tokenizer: Tokenizer,
-    end_token: int | None = None,
-    spellings: Spellings | None = None,
+    answers: Sequence[str], tokenizer: Tokenizer, end_token: int | None = None, spellings: Spellings | None = None
 ) -> LabelAutomaton:
     """Compile answers (lead, label and end: ``" card arrival\\n"``) into an automaton.
 
@@ -136,9 +133,7 @@ def compile_labels(
 def _inside(answers: Sequence[str], spellings: Spellings) -> dict[bytes, list[int]]:
     """Token ids by their bytes, for tokens whose bytes occur inside some answer."""
     encoded = map(str.encode, answers)
-    pieces = {
-        text[i:j] for text in encoded for i in range(len(text)) for j in range(i + 1, len(text) + 1)
-    }
+    pieces = {text[i:j] for text in encoded for i in range(len(text)) for j in range(i + 1, len(text) + 1)}
     return {piece: spellings[piece] for piece in pieces if piece in spellings}
 
 
@@ -151,10 +146,7 @@ def spellings_of(tokenizer: Tokenizer) -> Spellings:
 
 
 def _unfolded(
-    answers: Sequence[str],
-    moves: Mapping[int, Mapping[int, int]],
-    start: int,
-    spellings: Mapping[bytes, Sequence[int]],
+    answers: Sequence[str], moves: Mapping[int, Mapping[int, int]], start: int, spellings: Mapping[bytes, Sequence[int]]
 ) -> LabelAutomaton:
     """Unfold the compiled automaton so that a state is one text written so far.
 
@@ -183,9 +175,7 @@ def _unfolded(
     )
 
 
-def _decided(
-    answers: Sequence[str], texts: Sequence[bytes], numbers: Mapping[bytes, int]
-) -> np.ndarray:
+def _decided(answers: Sequence[str], texts: Sequence[bytes], numbers: Mapping[bytes, int]) -> np.ndarray:
     """Per state the one answer that begins with its text, or -1 while several do: ``(states,)``."""
     decided = np.full(len(texts), -1)
     for i, answer in enumerate(map(str.encode, answers)):

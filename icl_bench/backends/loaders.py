@@ -43,7 +43,7 @@ class TransformersLoader(BackendLoader):
 
     def load(self, model: Model, tokenizer: Any, room: int) -> Backend:  # noqa: ARG002
         """See ``BackendLoader``."""
-        from icl_bench.backends.transformers import TransformersBackend
+        from icl_bench.backends.transformers.backend import TransformersBackend
 
         backend = TransformersBackend.load(
             model.source,
@@ -65,9 +65,7 @@ class VllmLoader(BackendLoader):
     """vLLM on CUDA or the CPU; demonstrations stay in its prefix cache."""
 
     name = "vllm"
-    options = frozenset(
-        {"tensor_parallel", "max_model_len", "gpu_memory", "quantization", "kv_cache_dtype"}
-    )
+    options = frozenset({"tensor_parallel", "max_model_len", "gpu_memory", "quantization", "kv_cache_dtype"})
 
     def check_installed(self) -> None:
         """See ``BackendLoader``."""
@@ -85,7 +83,7 @@ class VllmLoader(BackendLoader):
 
     def load(self, model: Model, tokenizer: Any, room: int) -> Backend:
         """See ``BackendLoader``."""
-        from icl_bench.backends.vllm import VllmBackend
+        from icl_bench.backends.vllm.backend import VllmBackend
 
         return VllmBackend(
             model.source,
@@ -114,12 +112,10 @@ class OpenAILoader(BackendLoader):
 
     def check(self) -> None:
         """See ``BackendLoader``: its package, the server's address and the key are there."""
-        from icl_bench.backends.openai import address, api_key
+        from icl_bench.backends.servers.openai import address, api_key
 
         if importlib.util.find_spec("openai") is None:
-            raise UserError(
-                "--backend openai: the openai package is missing; pip install 'icl-bench[openai]'"
-            )
+            raise UserError("--backend openai: the openai package is missing; pip install 'icl-bench[openai]'")
         if self.spec.dtype != "auto":
             raise UserError("--dtype: the server's own, with --backend openai it cannot be chosen")
         address(self.spec.base_url)
@@ -127,17 +123,13 @@ class OpenAILoader(BackendLoader):
 
     def identity(self) -> dict[str, str]:
         """See ``BackendLoader``. The server's address tells models of one name apart."""
-        from icl_bench.backends.openai import address
+        from icl_bench.backends.servers.openai import address
 
-        return {
-            "backend": self.name,
-            "server": address(self.spec.base_url),
-            "endpoint": self.spec.endpoint,
-        }
+        return {"backend": self.name, "server": address(self.spec.base_url), "endpoint": self.spec.endpoint}
 
     def load(self, model: Model, tokenizer: Any, room: int) -> Backend:  # noqa: ARG002
         """See ``BackendLoader``."""
-        from icl_bench.backends.openai import OpenAIBackend, address
+        from icl_bench.backends.servers.openai import OpenAIBackend, address
 
         return OpenAIBackend(
             model.asked,

@@ -15,9 +15,15 @@ if TYPE_CHECKING:
 
 
 def run_on(
-    cluster: ClusterSpec, options: Options, lay_out: Callable[[Options], Part], results: Place,
-    display: Display, *, quiet: bool, json: bool,
-) -> None:  # fmt: skip
+    cluster: ClusterSpec,
+    options: Options,
+    lay_out: Callable[[Options], Part],
+    results: Place,
+    display: Display,
+    *,
+    quiet: bool,
+    json: bool,
+) -> None:
     """What ``run`` and ``finetune`` do with ``--on``. Raises ``UserError``, and ``typer.Exit`` with
     1 where a cell failed.
     """

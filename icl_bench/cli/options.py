@@ -6,15 +6,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Concatenate,
-    Literal,
-    ParamSpec,
-    TypeVar,
-    get_type_hints,
-)
+from typing import TYPE_CHECKING, Annotated, Concatenate, Literal, ParamSpec, TypeVar, get_type_hints
 
 import typer
 
@@ -177,10 +169,7 @@ Attention = Annotated[
 OutFolder = Annotated[
     Path,
     typer.Option(
-        "--out",
-        metavar="DIR",
-        help="Where the model is written; run takes it as --model.",
-        show_default=False,
+        "--out", metavar="DIR", help="Where the model is written; run takes it as --model.", show_default=False
     ),
 ]
 
@@ -192,22 +181,13 @@ def _of_64_bits(seed: int) -> int:
     return seed
 
 
-Seed = Annotated[
-    int,
-    typer.Option(
-        "--seed", metavar="N", callback=_of_64_bits, help="Names the random permutations."
-    ),
-]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", callback=_of_64_bits, help="Names the random permutations.")]
 
 
 TestSize = Annotated[
     int | None,
     typer.Option(
-        "--test-size",
-        metavar="N",
-        min=1,
-        help="Ask only this many test examples (task file: 250).",
-        show_default=False,
+        "--test-size", metavar="N", min=1, help="Ask only this many test examples (task file: 250).", show_default=False
     ),
 ]
 
@@ -215,9 +195,7 @@ TestSize = Annotated[
 Labels = Annotated[
     str,
     typer.Option(
-        "--labels",
-        metavar="PART",
-        help="all, or half:SEED: leave out a random half of the labels, with their rows.",
+        "--labels", metavar="PART", help="all, or half:SEED: leave out a random half of the labels, with their rows."
     ),
 ]
 
@@ -249,8 +227,7 @@ Results = Annotated[
     typer.Option(
         "--results",
         metavar="DIR",
-        help="Folder that predictions are written to and read from, or an address like "
-        "s3://bucket/folder.",
+        help="Folder that predictions are written to and read from, or an address like s3://bucket/folder.",
     ),
 ]
 
@@ -270,8 +247,7 @@ Context = Annotated[
 Unconstrained = Annotated[
     bool,
     typer.Option(
-        "--unconstrained",
-        help="Let the model write anything; what is no label counts as wrong and as invalid.",
+        "--unconstrained", help="Let the model write anything; what is no label counts as wrong and as invalid."
     ),
 ]
 
@@ -303,8 +279,7 @@ Dtype = Annotated[
     typer.Option(
         "--dtype",
         metavar="NAME",
-        help="auto (bfloat16; float32 on a CPU without bfloat16 arithmetic), float32, bfloat16, "
-        "float16.",
+        help="auto (bfloat16; float32 on a CPU without bfloat16 arithmetic), float32, bfloat16, float16.",
     ),
 ]
 
@@ -312,9 +287,7 @@ Dtype = Annotated[
 Device = Annotated[
     str | None,
     typer.Option(
-        "--device",
-        metavar="NAME",
-        help="transformers: cpu, cuda, cuda:1, ... (default: cuda if there is one).",
+        "--device", metavar="NAME", help="transformers: cpu, cuda, cuda:1, ... (default: cuda if there is one)."
     ),
 ]
 
@@ -322,11 +295,7 @@ Device = Annotated[
 Pack = Annotated[
     int | None,
     typer.Option(
-        "--pack",
-        metavar="N",
-        min=1,
-        help="transformers: queries per call of the model, at most.",
-        show_default=False,
+        "--pack", metavar="N", min=1, help="transformers: queries per call of the model, at most.", show_default=False
     ),
 ]
 
@@ -334,11 +303,7 @@ Pack = Annotated[
 TensorParallel = Annotated[
     int | None,
     typer.Option(
-        "--tensor-parallel",
-        metavar="GPUS",
-        min=1,
-        help="vllm: GPUs that share one model.",
-        show_default=False,
+        "--tensor-parallel", metavar="GPUS", min=1, help="vllm: GPUs that share one model.", show_default=False
     ),
 ]
 
@@ -369,12 +334,7 @@ GpuMemory = Annotated[
 
 
 Quantization = Annotated[
-    str | None,
-    typer.Option(
-        "--quantization",
-        metavar="NAME",
-        help="vllm: awq, gptq, fp8, ...: one that vLLM knows.",
-    ),
+    str | None, typer.Option("--quantization", metavar="NAME", help="vllm: awq, gptq, fp8, ...: one that vLLM knows.")
 ]
 
 
@@ -449,11 +409,7 @@ ChatArg = Annotated[
 Concurrency = Annotated[
     int | None,
     typer.Option(
-        "--concurrency",
-        metavar="N",
-        min=1,
-        help="openai: requests in flight, at most (8).",
-        show_default=False,
+        "--concurrency", metavar="N", min=1, help="openai: requests in flight, at most (8).", show_default=False
     ),
 ]
 
@@ -475,8 +431,7 @@ Engines = Annotated[
     typer.Option(
         "--engines",
         metavar="N|auto",
-        help="With --on: processes that keep a model; by default as many as there are GPUs for, "
-        "or one a machine.",
+        help="With --on: processes that keep a model; by default as many as there are GPUs for, or one a machine.",
         show_default=False,
     ),
 ]
@@ -500,9 +455,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but er
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
-def cluster_of(
-    on: str | None, engines: str | None, gpus_per_engine: float | None
-) -> ClusterSpec | None:
+def cluster_of(on: str | None, engines: str | None, gpus_per_engine: float | None) -> ClusterSpec | None:
     """What the three options ask for; None without them. Raises ``UserError``."""
     if on is None and engines is None and gpus_per_engine is None:
         return None
@@ -574,9 +527,7 @@ class SweepOptions(DataOptions, TaskOptions):
 Options = TypeVar("Options")
 
 
-def taking(
-    options: type[Options],
-) -> Callable[[Callable[Concatenate[Options, P], None]], Callable[..., None]]:
+def taking(options: type[Options]) -> Callable[[Callable[Concatenate[Options, P], None]], Callable[..., None]]:
     """Make a command of a function whose first argument is a data class of options.
 
     Typer reads a command's options from its signature: the class's fields come first there, then
@@ -588,10 +539,7 @@ def taking(
         # in the help: what is required, what is the command's own, what it shares with others
         ranked = sorted(
             fields(options),  # type: ignore[arg-type]
-            key=lambda f: (
-                f.default is not MISSING,
-                f.name not in vars(options)["__annotations__"],
-            ),
+            key=lambda f: (f.default is not MISSING, f.name not in vars(options)["__annotations__"]),
         )
         shared = [
             Parameter(

@@ -32,9 +32,7 @@ Done = TypeVar("Done")
 def each_of(options: Options) -> list[Options]:
     """The options with one task and one model each; a file or folder with a comma is one name."""
     return [
-        replace(options, task=task, model=model)
-        for task in _names(options.task)
-        for model in _names(options.model)
+        replace(options, task=task, model=model) for task in _names(options.task) for model in _names(options.model)
     ]
 
 
@@ -67,9 +65,7 @@ def do_each(
     return done, UserError(problem) if left else None
 
 
-def finish(
-    done: Sequence[Named], problem: UserError | None, results: Place, *, quiet: bool, json: bool
-) -> None:
+def finish(done: Sequence[Named], problem: UserError | None, results: Place, *, quiet: bool, json: bool) -> None:
     """How ``run`` and ``finetune`` end: all JSON in one, what could not be done, failed cells.
 
     Raises the problem, or ``typer.Exit`` with 1 where a cell failed.

@@ -13,9 +13,7 @@ from icl_bench.models.attention_patterns import Pattern, parse
 T = TypeVar("T")
 
 
-def text_and_vectors(
-    shown: np.ndarray, choice: SelectorSpec, pattern: Pattern
-) -> tuple[np.ndarray, np.ndarray]:
+def text_and_vectors(shown: np.ndarray, choice: SelectorSpec, pattern: Pattern) -> tuple[np.ndarray, np.ndarray]:
     """Split demonstrations ``(..., k)`` as they are stored into both: ``(..., n)`` each.
 
     The first ones are text; where some were retrieved, the last ones, which are the most similar.

@@ -31,9 +31,7 @@ class Balanced(SharedSelector):
         return largest(pool.drawn(draw), pool.answers, pool.rng("balanced", draw))
 
 
-def balanced(
-    draw: np.ndarray, labels: Sequence[str], k: int, rng: np.random.Generator
-) -> np.ndarray:
+def balanced(draw: np.ndarray, labels: Sequence[str], k: int, rng: np.random.Generator) -> np.ndarray:
     """Choose k of a draw so that labels' numbers differ by one at most: ``(k,)`` train indices.
 
     ``draw`` has the pool's indices in drawn order, ``labels`` the label of every train row. Each
@@ -80,9 +78,7 @@ def shots_per_label(each: int, draw: np.ndarray, labels: Sequence[str]) -> int:
     return each * len(there)
 
 
-def _rounds(
-    draw: np.ndarray, labels: Sequence[str], rng: np.random.Generator
-) -> tuple[np.ndarray, str]:
+def _rounds(draw: np.ndarray, labels: Sequence[str], rng: np.random.Generator) -> tuple[np.ndarray, str]:
     """The longest balanced order there is, and the label that the pool has no more of."""
     queues: dict[str, list[int]] = {label: [] for label in sorted(set(labels))}
     for i in draw:

@@ -195,8 +195,7 @@ class _Model:
         config = Path(model) / "config.json"
         if not config.is_file():
             config = Path(hf_hub_download(model, "config.json", local_files_only=True))
-        parts = [str(self.encoder.layers), "cpu", "float32",
-                 version("bert-score"), version("transformers")]  # fmt: skip
+        parts = [str(self.encoder.layers), "cpu", "float32", version("bert-score"), version("transformers")]
         for file in sorted(config.parent.iterdir()):
             if file.suffix in {".json", ".txt", ".model", ".safetensors", ".bin"}:
                 parts += [file.name, sha256_of(file)]

@@ -69,9 +69,7 @@ class BM25(Retriever):
             for word in dict.fromkeys(document):
                 places.setdefault(word, []).append(place)
         self._pool_size = len(documents)
-        self._places = {
-            word: np.array(found) for word, found in places.items() if len(found) < self._pool_size
-        }
+        self._places = {word: np.array(found) for word, found in places.items() if len(found) < self._pool_size}
         telling = [[word for word in document if word in self._places] for document in documents]
         # rank_bm25 divides by the number of words
         self._index = BM25Okapi(telling) if self._places else None

@@ -49,9 +49,12 @@ class Centroids(SharedSelector):
             return pool.rows[:0]
         queries = pool.similarity.query_embeddings if self.sees_queries else None
         found = nearest_to_centroids(
-            pool.similarity.pool_embeddings, k, pool.rng("centroids", draw, k),
-            queries=queries, cache_dir=pool.similarity.cache_dir,
-        )  # fmt: skip
+            pool.similarity.pool_embeddings,
+            k,
+            pool.rng("centroids", draw, k),
+            queries=queries,
+            cache_dir=pool.similarity.cache_dir,
+        )
         chosen: np.ndarray = pool.rows[found]
         return chosen
 
@@ -114,9 +117,7 @@ def kmeans(points: np.ndarray, k: int, seed: int) -> np.ndarray:
         from sklearn.cluster import KMeans
         from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
     except ImportError:
-        raise UserError(
-            "--select centroids needs scikit-learn: pip install 'icl-bench[encoder]'"
-        ) from None
+        raise UserError("--select centroids needs scikit-learn: pip install 'icl-bench[encoder]'") from None
     model: Any = KMeans(k, n_init=1, random_state=seed)
     with threadpool_limits(limits=1), warnings.catch_warnings():
         # fewer different points than clusters: then centroids coincide, and examples still do not

@@ -32,9 +32,7 @@ class Dense(Retriever):
     embeds = True
     compares = "inputs"
 
-    def __init__(
-        self, encoder: SentenceEncoder | None = None, cache_dir: Path | None = None
-    ) -> None:
+    def __init__(self, encoder: SentenceEncoder | None = None, cache_dir: Path | None = None) -> None:
         self.encoder = encoder or SentenceEncoder.find()
         self._cache_dir = cache_dir
         self._unique: np.ndarray

@@ -117,9 +117,7 @@ class Shuffled(Order):
     def parse_argument(cls, argument: str | None, text: str) -> Order:
         """See ``Order``."""
         if not re.fullmatch(r"[0-9]{1,18}", argument or ""):
-            raise UserError(
-                f"order {short(text)}: a shuffle has a number of 1 to 18 digits, like shuffled:16"
-            )
+            raise UserError(f"order {short(text)}: a shuffle has a number of 1 to 18 digits, like shuffled:16")
         return cls(int(argument or ""))
 
     def __str__(self) -> str:

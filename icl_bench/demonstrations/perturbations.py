@@ -90,12 +90,7 @@ class Perturbation:
         return self.piece is not demonstration_text
 
     def answers(
-        self,
-        train: Sequence[Example],
-        labels: Sequence[str],
-        seed: int,
-        draw: int,
-        drawn: np.ndarray,
+        self, train: Sequence[Example], labels: Sequence[str], seed: int, draw: int, drawn: np.ndarray
     ) -> tuple[Example, ...]:
         """The train rows as one draw's demonstrations show them, in the order given.
 
@@ -145,12 +140,7 @@ class PermutedLabels(Perturbation):
     changes_answers = True
 
     def answers(
-        self,
-        train: Sequence[Example],
-        labels: Sequence[str],
-        seed: int,
-        draw: int,
-        drawn: np.ndarray,
+        self, train: Sequence[Example], labels: Sequence[str], seed: int, draw: int, drawn: np.ndarray
     ) -> tuple[Example, ...]:
         """See ``Perturbation``.
 
@@ -188,9 +178,7 @@ class NoisyLabels(Perturbation):
         """See ``Perturbation``."""
         share = _number(text, "=")
         if share is None or not 0 <= share <= 1:
-            raise UserError(
-                f"{shown}: noise is a share of wrong labels from 0 to 1, like labels:noise=0.3"
-            )
+            raise UserError(f"{shown}: noise is a share of wrong labels from 0 to 1, like labels:noise=0.3")
         return cls(abs(share))  # -0 is 0
 
     def __str__(self) -> str:
@@ -206,12 +194,7 @@ class NoisyLabels(Perturbation):
             )
 
     def answers(
-        self,
-        train: Sequence[Example],
-        labels: Sequence[str],
-        seed: int,
-        draw: int,
-        drawn: np.ndarray,
+        self, train: Sequence[Example], labels: Sequence[str], seed: int, draw: int, drawn: np.ndarray
     ) -> tuple[Example, ...]:
         """See ``Perturbation``. Raises ``UserError`` where there are not two labels."""
         if len(labels) < 2 and not all(row.choices for row in train):
@@ -268,10 +251,7 @@ class NearestRemoved(Perturbation):
         """See ``Perturbation``."""
         percent = _number(text, ":")
         if percent is None or not 0 < percent < 100:
-            raise UserError(
-                f"{shown}: says how many percent are left out, above 0 and below 100, "
-                f"like {cls.written}"
-            )
+            raise UserError(f"{shown}: says how many percent are left out, above 0 and below 100, like {cls.written}")
         return cls(percent)
 
     def __str__(self) -> str:
@@ -303,8 +283,7 @@ class NearestRemoved(Perturbation):
         """
         if k < self.smallest_k:
             raise UserError(
-                f"--demonstrations {self}: of k={k} nothing would be left; "
-                f"ask for k of {self.smallest_k} or more"
+                f"--demonstrations {self}: of k={k} nothing would be left; ask for k of {self.smallest_k} or more"
             )
         return math.ceil(self._share * k)
 
@@ -312,9 +291,7 @@ class NearestRemoved(Perturbation):
         """See ``Perturbation``."""
         places, count = pool.places(shown), self.removed_count(len(shown))
         rankings = pool.similarity.ranked("dense")
-        return np.stack(
-            [without_nearest(shown, self.sign * r.scores[places], count) for r in rankings]
-        )
+        return np.stack([without_nearest(shown, self.sign * r.scores[places], count) for r in rankings])
 
     @property
     def _share(self) -> Fraction:

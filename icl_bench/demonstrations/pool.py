@@ -9,11 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from icl_bench.demonstrations.hybrid import own_part
 from icl_bench.demonstrations.interface import SharedSelector
 from icl_bench.demonstrations.per_label import nearest_of_each
 from icl_bench.demonstrations.random import draw as permutation
-from icl_bench.demonstrations.ranking import nearest
+from icl_bench.demonstrations.ranking import nearest, own_part
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.demonstrations.similarity import Similarity
 from icl_bench.prompts.rendering import demonstration_text
@@ -144,13 +143,23 @@ class DemonstrationPool:
         assert spec.by is not None, f"{spec} has nothing of the query's own"
         places = self.places(shared)
         ranked = zip(self.similarity.ranked(spec.by), self.data.test, strict=True)
-        return self._rows(np.stack([
-            nearest_of_each(
-                ranking, self._label_numbers, self.labels, self.alike, places, spec.each,
-                self._fill(spec.by, draw, row), str(spec),
+        return self._rows(
+            np.stack(
+                [
+                    nearest_of_each(
+                        ranking,
+                        self._label_numbers,
+                        self.labels,
+                        self.alike,
+                        places,
+                        spec.each,
+                        self._fill(spec.by, draw, row),
+                        str(spec),
+                    )
+                    for ranking, row in ranked
+                ]
             )
-            for ranking, row in ranked
-        ]))  # fmt: skip
+        )
 
     def own_part(self, spec: SelectorSpec, draw: int, shared: np.ndarray, count: int) -> np.ndarray:
         """Train indices of those most similar to each test row that are like none of the shared,

@@ -72,9 +72,7 @@ class SelectorSpec:
                 "and per-label, like hybrid:20, centroids+hybrid:20 or per-label:2"
             )
         if "by" in options:
-            raise UserError(
-                f"{shown}: by= goes with hybrid:S and per-label:N alone, like hybrid:20,by=dense"
-            )
+            raise UserError(f"{shown}: by= goes with hybrid:S and per-label:N alone, like hybrid:20,by=dense")
         if name not in SELECTORS:
             known = nearest(name, [*SELECTORS, *HYBRIDS])
             raise UserError(f"--select {plain(name[:80])}: not a selector; {known}")
@@ -218,8 +216,7 @@ def split(text: str) -> list[str]:
 
 
 PER_LABEL = "per-label"
-HYBRIDS = ("hybrid:S", "centroids+hybrid:S", "balanced+hybrid:S", "per-label:N",
-           "hybrid:per-label:N")  # fmt: skip
+HYBRIDS = ("hybrid:S", "centroids+hybrid:S", "balanced+hybrid:S", "per-label:N", "hybrid:per-label:N")
 """How choices with a number are written, for messages."""
 
 HYBRID_BY, PER_LABEL_BY = "bm25", "dense"
@@ -262,8 +259,7 @@ def _parts(text: str, shown: str) -> tuple[list[str], dict[str, str]]:
             option, _, value = (piece.strip() for piece in word.partition("="))
             if option != "by" and option not in _options():
                 *others, last = retrievers()
-                own = (f"{o}={v}" for o, of in _options().items() for vs in of.values()
-                       for v in vs[1:])  # fmt: skip
+                own = (f"{o}={v}" for o, of in _options().items() for vs in of.values() for v in vs[1:])
                 raise UserError(
                     f"{shown}: {plain(word[:40])} is no option; there are by={', '.join(others)} "
                     f"or {last}, and {', '.join(own)}"
@@ -281,10 +277,7 @@ def _base_name(names: list[str], shown: str) -> str:
     if not names:
         return Random.name
     if names[0] not in _bases():
-        raise UserError(
-            f"{shown}: {plain(names[0][:40])} cannot stand before +hybrid:S; "
-            f"{nearest(names[0], _bases())}"
-        )
+        raise UserError(f"{shown}: {plain(names[0][:40])} cannot stand before +hybrid:S; {nearest(names[0], _bases())}")
     return names[0]
 
 
@@ -299,9 +292,7 @@ def _each(count: str, shown: str) -> int:
 def _number(count: str, shown: str, which: str, like: str) -> int:
     """How many demonstrations a choice says. Raises ``UserError``."""
     if not _NUMBER.fullmatch(count):
-        raise UserError(
-            f"{shown} says how many demonstrations {which}, a whole number from 1 up, like {like}"
-        )
+        raise UserError(f"{shown} says how many demonstrations {which}, a whole number from 1 up, like {like}")
     return int(count)
 
 

@@ -28,16 +28,12 @@ class OfReferences(Metric):
         """See ``Metric``."""
         return self.score_golds([(text,) for text in gold], said)
 
-    def score_golds(
-        self, golds: Sequence[Sequence[str]], said: Sequence[str]
-    ) -> Mapping[str, np.ndarray]:
+    def score_golds(self, golds: Sequence[Sequence[str]], said: Sequence[str]) -> Mapping[str, np.ndarray]:
         """See ``Metric``."""
         (measure,) = self.measures
         return {measure.column: _sentence_scores(self.scorer(corpus=False), golds, said)}
 
-    def score_many(
-        self, cell: np.ndarray, gold: Sequence[str], said: Sequence[str]
-    ) -> Mapping[str, np.ndarray]:
+    def score_many(self, cell: np.ndarray, gold: Sequence[str], said: Sequence[str]) -> Mapping[str, np.ndarray]:
         """See ``Metric``."""
         return self.score_many_golds(cell, [(text,) for text in gold], said)
 
@@ -60,9 +56,7 @@ class Bleu(OfReferences):
         return _bleu(effective_order=not corpus)
 
 
-def _sentence_scores(
-    scorer: Any, golds: Sequence[Sequence[str]], said: Sequence[str]
-) -> np.ndarray:
+def _sentence_scores(scorer: Any, golds: Sequence[Sequence[str]], said: Sequence[str]) -> np.ndarray:
     """A share of 1 for each answer, ``(rows,)``, by one of sacrebleu's metrics."""
     import numpy as np
 
@@ -70,9 +64,7 @@ def _sentence_scores(
     return np.array([scorer.sentence_score(text, list(of)).score / 100 for text, of in pairs])
 
 
-def _corpus_scores(
-    scorer: Any, cell: np.ndarray, golds: Sequence[Sequence[str]], said: Sequence[str]
-) -> np.ndarray:
+def _corpus_scores(scorer: Any, cell: np.ndarray, golds: Sequence[Sequence[str]], said: Sequence[str]) -> np.ndarray:
     """A share of 1 for the answers of each cell together, ``(cells,)``.
 
     sacrebleu takes references by place: where a row has fewer than others, the rest is None.

@@ -54,9 +54,7 @@ class Metric:
         del gold, said
         return {}
 
-    def score_golds(
-        self, golds: Sequence[Sequence[str]], said: Sequence[str]
-    ) -> Mapping[str, np.ndarray]:
+    def score_golds(self, golds: Sequence[Sequence[str]], said: Sequence[str]) -> Mapping[str, np.ndarray]:
         """The same where rows have one or more right answers: the best score over a row's.
 
         A metric that has a rule of its own for several overrides it.
@@ -70,9 +68,7 @@ class Metric:
         starts = np.cumsum([0, *(len(of) for of in golds[:-1])])
         return {name: np.maximum.reduceat(values, starts) for name, values in found.items()}
 
-    def score_many(
-        self, cell: np.ndarray, gold: Sequence[str], said: Sequence[str]
-    ) -> Mapping[str, np.ndarray]:
+    def score_many(self, cell: np.ndarray, gold: Sequence[str], said: Sequence[str]) -> Mapping[str, np.ndarray]:
         """Numbers of many answers, ``(cells,)`` each, by the columns of ``of_many``.
 
         ``cell`` numbers the set that each answer belongs to, from 0: ``(rows,)``.

@@ -18,9 +18,7 @@ class MacroF1(Metric):
     needs_common_labels = True
     of_many: ClassVar[Mapping[str, str]] = {"macro_f1": "macro-F1"}
 
-    def score_many(
-        self, cell: np.ndarray, gold: Sequence[str], said: Sequence[str]
-    ) -> Mapping[str, np.ndarray]:
+    def score_many(self, cell: np.ndarray, gold: Sequence[str], said: Sequence[str]) -> Mapping[str, np.ndarray]:
         """See ``Metric``."""
         return {"macro_f1": _macro_f1(cell, gold, said)}
 

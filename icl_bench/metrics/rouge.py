@@ -38,6 +38,4 @@ def rouge(gold: Sequence[str], prediction: Sequence[str]) -> dict[str, np.ndarra
 
     scorer = RougeScorer(list(ROUGE), use_stemmer=True)
     scores = [scorer.score(*pair) for pair in zip(gold, prediction, strict=True)]
-    return {
-        kind: np.array([score[kind].fmeasure for score in scores], dtype=float) for kind in ROUGE
-    }
+    return {kind: np.array([score[kind].fmeasure for score in scores], dtype=float) for kind in ROUGE}

@@ -42,10 +42,7 @@ def numbers_of_many() -> dict[str, str]:
 def corpus_numbers() -> dict[str, str]:
     """Those of free text: of all answers of a cell as one corpus."""
     return {
-        name: text
-        for metric in METRICS.values()
-        if metric.answers != "labels"
-        for name, text in metric.of_many.items()
+        name: text for metric in METRICS.values() if metric.answers != "labels" for name, text in metric.of_many.items()
     }
 
 
@@ -66,8 +63,7 @@ def checked_scores(column: str, values: ArrayLike, rows: int) -> np.ndarray:
     wrong = ~(np.abs(found) <= LARGEST_SCORE)
     if wrong.any():
         raise CellError(
-            f"metric {column}: scores are shares of 1 (no percentages, no gaps), and one is "
-            f"{found[wrong][0]:g}"
+            f"metric {column}: scores are shares of 1 (no percentages, no gaps), and one is {found[wrong][0]:g}"
         )
     return found
 
@@ -78,9 +74,7 @@ COLUMNS = {m.name: m.column for m in measures().values()}
 """Name of a score -> the column of predictions that holds it, the preferred first."""
 
 
-def scored(
-    frame: pd.DataFrame, value: str | None = None, first: Mapping[str, str] | None = None
-) -> pd.DataFrame:
+def scored(frame: pd.DataFrame, value: str | None = None, first: Mapping[str, str] | None = None) -> pd.DataFrame:
     """Return predictions with ``score``, a share of 1, and ``metric``, of which it is the score.
 
     A task has one metric: the one that ``first`` names for it, where some prediction has it;
@@ -98,8 +92,7 @@ def scored(
     there = {m.name: frame[m.column].notna() for m in known.values() if m.column in frame}
     counts = frame[["task"]].assign(**there).groupby("task", observed=True).sum()
     chosen = {
-        name: _metric(row, (first or {}).get(str(name), ACCURACY))
-        for name, row in counts.to_dict("index").items()
+        name: _metric(row, (first or {}).get(str(name), ACCURACY)) for name, row in counts.to_dict("index").items()
     }
     metric = frame["task"].map(chosen).astype("category")
     score = np.full(len(frame), np.nan)
@@ -136,9 +129,7 @@ def all_golds(frame: pd.DataFrame) -> list[Sequence[str]]:
     """The right answers of each prediction (:func:`golds_of`)."""
     if "golds" not in frame:
         return [(str(gold),) for gold in frame["gold"]]
-    return [
-        golds_of(several, gold) for several, gold in zip(frame["golds"], frame["gold"], strict=True)
-    ]
+    return [golds_of(several, gold) for several, gold in zip(frame["golds"], frame["gold"], strict=True)]
 
 
 def golds_of(several: Any, gold: Any) -> Sequence[str]:

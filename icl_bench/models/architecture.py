@@ -144,9 +144,12 @@ def laid_out_parameters(source: str) -> int:
 
 
 FAMILIES: Mapping[str, str] = {
-    "llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "gemma3_text": "Gemma 3",
+    "llama": "Llama",
+    "mistral": "Mistral",
+    "qwen2": "Qwen2",
+    "gemma3_text": "Gemma 3",
     "gemma3": "Gemma 3",
-}  # fmt: skip
+}
 """Families that attention patterns are tested for, by the name in a model's config."""
 
 

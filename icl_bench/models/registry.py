@@ -35,20 +35,19 @@ class ModelSpec:
 
 
 _SPECS = (
-    ModelSpec("gemma3-270m", "Gemma 3 270M, base; from a Python package, runs on any CPU", 32768,
-              packaged=GEMMA3_270M),
-    ModelSpec("smollm2-135m-instruct",
-              "SmolLM2 135M Instruct, 8k; from a Python package, runs on any CPU", 8192,
-              packaged=SMOLLM2_135M),
+    ModelSpec("gemma3-270m", "Gemma 3 270M, base; from a Python package, runs on any CPU", 32768, packaged=GEMMA3_270M),
+    ModelSpec(
+        "smollm2-135m-instruct",
+        "SmolLM2 135M Instruct, 8k; from a Python package, runs on any CPU",
+        8192,
+        packaged=SMOLLM2_135M,
+    ),
     ModelSpec("llama2", "Llama 2 7B, base, 4k", 4096, "meta-llama/Llama-2-7b-hf"),
-    ModelSpec("llama2-32k", "Llama 2 7B, continued to 32k by Together", 32768,
-              "togethercomputer/LLaMA-2-7B-32K"),
-    ModelSpec("llama2-80k", "Llama 2 7B, continued to 80k (Fu et al. 2024)", 81920,
-              "yaofu/llama-2-7b-80k"),
-    ModelSpec("mistral", "Mistral 7B Instruct v0.2, 32k", 32768,
-              "mistralai/Mistral-7B-Instruct-v0.2"),
+    ModelSpec("llama2-32k", "Llama 2 7B, continued to 32k by Together", 32768, "togethercomputer/LLaMA-2-7B-32K"),
+    ModelSpec("llama2-80k", "Llama 2 7B, continued to 80k (Fu et al. 2024)", 81920, "yaofu/llama-2-7b-80k"),
+    ModelSpec("mistral", "Mistral 7B Instruct v0.2, 32k", 32768, "mistralai/Mistral-7B-Instruct-v0.2"),
     ModelSpec("qwen2.5", "Qwen 2.5 7B, base, 128k", 131072, "Qwen/Qwen2.5-7B"),
-)  # fmt: skip
+)
 
 
 REGISTRY: Mapping[str, ModelSpec] = {spec.name: spec for spec in _SPECS}
@@ -85,9 +84,7 @@ def resolve(name: str, context_tokens: int | None = None, prepare: bool = True) 
     if spec := REGISTRY.get(name):
         if spec.packaged:
             if not spec.packaged.is_installed():
-                raise UserError(
-                    f"model {name}: its package is missing; pip install {spec.packaged.install}"
-                )
+                raise UserError(f"model {name}: its package is missing; pip install {spec.packaged.install}")
             folder = spec.packaged.prepared() if prepare else spec.packaged.folder()
             fingerprint = f"gguf-sha256:{spec.packaged.sha256()}"
             window = context_tokens or spec.context_tokens
@@ -98,10 +95,7 @@ def resolve(name: str, context_tokens: int | None = None, prepare: bool = True) 
         return _from_folder(folder, context_tokens)
     if "/" in name and not name.startswith((".", "/", "~")) and name.count("/") == 1:
         return _from_hub(name, name, None, context_tokens)
-    raise UserError(
-        f"model {name!r}: not a known name, a folder or a hub id like org/name; "
-        f"{nearest(name, REGISTRY)}"
-    )
+    raise UserError(f"model {name!r}: not a known name, a folder or a hub id like org/name; {nearest(name, REGISTRY)}")
 
 
 def served(name: str, tokenizer: str, context_tokens: int | None = None) -> Model:
@@ -146,9 +140,7 @@ def load_tokenizer(model: Model) -> Tokenizer:
     try:
         return tokenizers.load(model.source, model.revision)
     except Exception as error:  # the library raises many kinds, some of dependencies
-        raise UserError(
-            f"model {model.name}: its tokenizer cannot be loaded ({first_line(error)})"
-        ) from None
+        raise UserError(f"model {model.name}: its tokenizer cannot be loaded ({first_line(error)})") from None
 
 
 # -- folders and the hub ------------------------------------------------------------------------
@@ -156,9 +148,7 @@ def load_tokenizer(model: Model) -> Tokenizer:
 
 def _from_folder(folder: Path, context_tokens: int | None) -> Model:
     if not (folder / "config.json").exists():
-        raise UserError(
-            f"model {folder}: no config.json in this folder; give one that save_pretrained wrote"
-        )
+        raise UserError(f"model {folder}: no config.json in this folder; give one that save_pretrained wrote")
     _check_weights(folder, f"model {folder}:")
     window = _window(str(folder), None, str(folder), context_tokens)
     path = folder.resolve()

@@ -154,9 +154,7 @@ class SentenceEncoder:
         return (count, window) if count else (0, 0)
 
 
-def embed_cached(
-    texts: Sequence[str], encoder: SentenceEncoder, cache_dir: Path | None
-) -> np.ndarray:
+def embed_cached(texts: Sequence[str], encoder: SentenceEncoder, cache_dir: Path | None) -> np.ndarray:
     """Embeddings of texts, ``(texts, width)``, from the cache folder where they are there.
 
     The entry's name holds a hash of the texts and of the model's files, so neither can go stale.
@@ -223,10 +221,7 @@ def _loaded(source: str) -> SentenceTransformer:
         raise UserError(MISSING) from None
     try:
         return SentenceTransformer(
-            source,
-            device="cpu",
-            local_files_only=True,
-            model_kwargs={"use_safetensors": True, "dtype": "float32"},
+            source, device="cpu", local_files_only=True, model_kwargs={"use_safetensors": True, "dtype": "float32"}
         )
     except Exception as error:  # the library raises many kinds, some of dependencies
         raise UserError(

@@ -207,10 +207,7 @@ def _can_be_kept(tokenizer: Any) -> bool:
     if not isinstance(tokenizer, TokenizersBackend):
         return False
     methods = ("__call__", "_encode_plus", "decode", "_decode", "get_vocab", "__len__")
-    own = any(
-        getattr(type(tokenizer), method) is not getattr(TokenizersBackend, method)
-        for method in methods
-    )
+    own = any(getattr(type(tokenizer), method) is not getattr(TokenizersBackend, method) for method in methods)
     return not own and not tokenizer.clean_up_tokenization_spaces
 
 

@@ -77,8 +77,9 @@ def settings_of(source: str) -> VectorSettings | None:
     except FileNotFoundError:
         return None
     except (OSError, ValidationError, UnicodeDecodeError) as error:
-        raise UserError(f"{file}: cannot be read ({first_line(error)}); "
-                        "give a folder that train-vectors wrote") from None  # fmt: skip
+        raise UserError(
+            f"{file}: cannot be read ({first_line(error)}); give a folder that train-vectors wrote"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -110,8 +111,7 @@ class VectorEncoder:
             found = cls.of(settings.encoder, settings.pooling)
         if found.fingerprint != settings.encoder_fingerprint:
             raise UserError(
-                f"model {source}: was trained with other files of the encoder {settings.encoder} "
-                "than are here"
+                f"model {source}: was trained with other files of the encoder {settings.encoder} than are here"
             )
         if found.width != settings.width:
             raise UserError(
@@ -142,8 +142,9 @@ class VectorEncoder:
         own, tokenizer = self.load()
         network = own if network is None else network
         window = min(tokenizer.model_max_length, network.config.max_position_embeddings)
-        inputs = tokenizer(list(texts), padding=True, truncation=True, max_length=window,
-                           return_tensors="pt").to(network.device)  # fmt: skip
+        inputs = tokenizer(list(texts), padding=True, truncation=True, max_length=window, return_tensors="pt").to(
+            network.device
+        )
         hidden = network(**inputs).last_hidden_state
         if self.pooling == "cls":
             return hidden[:, 0]
@@ -192,16 +193,17 @@ def _loaded(source: str) -> tuple[Any, Any]:
     from transformers import AutoModel, AutoTokenizer
 
     try:
-        network = AutoModel.from_pretrained(
-            source, dtype="float32", use_safetensors=True, local_files_only=True
-        ).eval()
+        network = AutoModel.from_pretrained(source, dtype="float32", use_safetensors=True, local_files_only=True).eval()
         tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=True)
     except Exception as error:  # the library raises many kinds, some of dependencies
-        raise UserError(one_line(
-            f"encoder {plain(source)}: cannot be loaded ({first_line(error)}); give the folder of "
-            "a BERT-like model with safetensors weights"
-        )) from None  # fmt: skip
+        raise UserError(
+            one_line(
+                f"encoder {plain(source)}: cannot be loaded ({first_line(error)}); give the folder of "
+                "a BERT-like model with safetensors weights"
+            )
+        ) from None
     if not getattr(network.config, "max_position_embeddings", None):
-        raise UserError(f"encoder {plain(source)}: is no BERT-like model (its config states no "
-                        "max_position_embeddings)")  # fmt: skip
+        raise UserError(
+            f"encoder {plain(source)}: is no BERT-like model (its config states no max_position_embeddings)"
+        )
     return network, tokenizer

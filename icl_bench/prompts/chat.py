@@ -21,13 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from icl_bench.errors import UserError
 from icl_bench.frozen import Frozen
 from icl_bench.prompts.chat_template import ChatTemplate
-from icl_bench.prompts.rendering import (
-    HasText,
-    Message,
-    Piece,
-    demonstration_text,
-    query_text,
-)
+from icl_bench.prompts.rendering import HasText, Message, Piece, demonstration_text, query_text
 from icl_bench.text_files import decode, read_file
 from icl_bench.wording import plain
 
@@ -74,9 +68,13 @@ class ChatForm:
     has_special_tokens = True
 
     def __init__(
-        self, template: AnyTemplate, settings: ChatSettings, chat: ChatTemplate,
-        special: Collection[str], piece: Piece = demonstration_text,
-    ) -> None:  # fmt: skip
+        self,
+        template: AnyTemplate,
+        settings: ChatSettings,
+        chat: ChatTemplate,
+        special: Collection[str],
+        piece: Piece = demonstration_text,
+    ) -> None:
         """``special`` are the texts of the tokenizer's special tokens; ``piece`` writes a
         demonstration, where all are in one message.
 
@@ -203,9 +201,7 @@ class ChatForm:
             return Around(start, answer, "", end, closing), True
         second, third = self._split(_MARKS[:3]), self._split(_MARKS[:5])
         joint = second[2]
-        regular = second == [start, answer, joint, end] and third == [
-            start, answer, joint, answer, joint, end
-        ]  # fmt: skip
+        regular = second == [start, answer, joint, end] and third == [start, answer, joint, answer, joint, end]
         return Around(start, answer, joint, end, closing), regular
 
     def _split(self, marks: Sequence[str], *, answer_follows: bool = True) -> list[str]:
@@ -238,9 +234,8 @@ class ChatForm:
 
 
 def chat_form(
-    template: AnyTemplate, settings: ChatSettings, model: Model, tokenizer: Tokenizer,
-    piece: Piece = demonstration_text,
-) -> ChatForm:  # fmt: skip
+    template: AnyTemplate, settings: ChatSettings, model: Model, tokenizer: Tokenizer, piece: Piece = demonstration_text
+) -> ChatForm:
     """The form of a model's own chat template. Raises ``UserError``."""
     chat = ChatTemplate.of_folder(Path(model.source), model.name, dict(settings.arguments))
     added = tokenizer.added_tokens_decoder.values()
@@ -248,9 +243,7 @@ def chat_form(
     return ChatForm(template, settings, chat, special, piece)
 
 
-def around_turns(
-    facts: Mapping[str, Any], template: AnyTemplate, piece: Piece
-) -> tuple[Piece, str, str]:
+def around_turns(facts: Mapping[str, Any], template: AnyTemplate, piece: Piece) -> tuple[Piece, str, str]:
     """How demonstrations are written, what stands between them, and what stands behind the query,
     as far as a cell's facts tell it (:meth:`ChatForm.facts`).
     """
@@ -260,9 +253,7 @@ def around_turns(
     return lambda task, one: f"{query_text(task, one)}{answer}{one.answer}", joint, end
 
 
-def read_settings(
-    style: str | None, system: str | None, arguments: Sequence[str]
-) -> ChatSettings | None:
+def read_settings(style: str | None, system: str | None, arguments: Sequence[str]) -> ChatSettings | None:
     """Read ``--chat``, ``--system`` and each ``--chat-arg``; None where no chat is asked for.
 
     Raises ``UserError``.
@@ -270,9 +261,7 @@ def read_settings(
     if style is None:
         if system is not None or arguments:
             given = "--system" if system is not None else "--chat-arg"
-            raise UserError(
-                f"{given}: is for prompts of a chat; give --chat turns or --chat single"
-            )
+            raise UserError(f"{given}: is for prompts of a chat; give --chat turns or --chat single")
         return None
     if style not in ("turns", "single"):
         raise UserError(f"--chat {plain(style)}: expected turns or single")

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     import jinja2
 
 _FILE, _CONFIG = "chat_template.jinja", "tokenizer_config.json"
-_SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token",
-            "mask_token")  # fmt: skip
+_SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
 
 @dataclass(frozen=True)
@@ -48,14 +47,9 @@ class ChatTemplate:
             config = _read_config(folder / _CONFIG)
             source = _source(folder, config)
         except (OSError, ValueError) as error:
-            raise UserError(
-                f"model {whose}: its chat template cannot be read ({first_line(error)})"
-            ) from None
+            raise UserError(f"model {whose}: its chat template cannot be read ({first_line(error)})") from None
         if source is None:
-            raise UserError(
-                f"--chat: model {whose} has no chat template; give an instruct model, or leave "
-                "--chat out"
-            )
+            raise UserError(f"--chat: model {whose} has no chat template; give an instruct model, or leave --chat out")
         special = {name: _spelled(config[name]) for name in _SPECIAL if config.get(name)}
         return cls(source, whose, {**special, **arguments})
 
@@ -111,8 +105,7 @@ class ChatTemplate:
             return environment.from_string(self.source)
         except jinja2.TemplateError as error:
             raise UserError(
-                f"--chat: the chat template of model {self.whose} cannot be read "
-                f"({first_line(error)})"
+                f"--chat: the chat template of model {self.whose} cannot be read ({first_line(error)})"
             ) from None
 
 

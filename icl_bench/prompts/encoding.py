@@ -178,11 +178,17 @@ class PromptEncoder:
         Raises ``UserError`` for a tokenizer that does not tell where its tokens stand.
         """
         if not getattr(self._tokenizer, "is_fast", False):
-            raise UserError("--attention block: this model's tokenizer does not tell where its "
-                            "tokens stand in a text; it needs a tokenizer.json")  # fmt: skip
-        found = self._tokenizer([text], add_special_tokens=False,
-                                split_special_tokens=not self.form.has_special_tokens,
-                                return_offsets_mapping=True, verbose=False)  # fmt: skip
+            raise UserError(
+                "--attention block: this model's tokenizer does not tell where its "
+                "tokens stand in a text; it needs a tokenizer.json"
+            )
+        found = self._tokenizer(
+            [text],
+            add_special_tokens=False,
+            split_special_tokens=not self.form.has_special_tokens,
+            return_offsets_mapping=True,
+            verbose=False,
+        )
         return np.searchsorted([start for start, _ in found["offset_mapping"][0]], cuts)
 
     def _ends(self, pieces: Sequence[str], text: str) -> tuple[int, ...]:
@@ -243,9 +249,7 @@ class PromptEncoder:
         joined = zip(self._after_separator(pieces), pieces, strict=True)
         return np.array([len(ids or self._encode([piece])[0]) for ids, piece in joined], dtype=int)
 
-    def lesson(
-        self, examples: Sequence[HasText]
-    ) -> tuple[Ids, tuple[int, ...], list[tuple[int, int]]]:
+    def lesson(self, examples: Sequence[HasText]) -> tuple[Ids, tuple[int, ...], list[tuple[int, int]]]:
         """Demonstrations one behind another, to learn from: ids with BOS, where each ends, and
         where each one's answer with its end begins and ends, in tokens.
 
@@ -255,8 +259,9 @@ class PromptEncoder:
         """
         pieces = self._begun(self.demonstrations(examples))
         if not self.form.is_pieced(examples, ()):
-            raise UserError("demonstrations to learn from must not depend on each other; this "
-                            "task's template writes them together")  # fmt: skip
+            raise UserError(
+                "demonstrations to learn from must not depend on each other; this task's template writes them together"
+            )
         text = "".join(pieces)
         ends = np.cumsum([len(piece) for piece in pieces])
         asked = [len(self.form.query(example)) for example in examples]
@@ -299,10 +304,7 @@ class PromptEncoder:
         return [ids[size:] if ids[:size] == anchor else None for ids in joined]
 
     def own_prompts(
-        self,
-        demonstrations: Sequence[Sequence[HasText]],
-        queries: Sequence[HasText],
-        ends: bool = False,
+        self, demonstrations: Sequence[Sequence[HasText]], queries: Sequence[HasText], ends: bool = False
     ) -> PromptSet:
         """Prompts in which every query has demonstrations of its own (retrieval).
 
@@ -313,16 +315,14 @@ class PromptEncoder:
             return self._rendered_whole(demonstrations, queries)
         pieces = [self._begun(self.demonstrations(shown)) for shown in demonstrations]
         tails = [self.form.query(query) for query in queries]
-        texts = [
-            "".join(shown or [self.form.start]) + end
-            for shown, end in zip(pieces, tails, strict=True)
-        ]
+        texts = ["".join(shown or [self.form.start]) + end for shown, end in zip(pieces, tails, strict=True)]
         found = shared_prefix([self.bos + ids for ids in self._encode(texts)])
         where: list[tuple[int, ...]] = []
         if ends:
             where = [self._ends(p, text) for p, text in zip(pieces, texts, strict=True)]
-        return replace(found, own_texts=tuple(texts), ends=tuple(where), lead=self._lead,
-                       talk=self._talk(demonstrations, queries))  # fmt: skip
+        return replace(
+            found, own_texts=tuple(texts), ends=tuple(where), lead=self._lead, talk=self._talk(demonstrations, queries)
+        )
 
     def shared_prompts(
         self, demonstrations: Sequence[HasText], shots: Sequence[int], queries: Sequence[HasText]
@@ -381,17 +381,14 @@ class PromptEncoder:
         where = [self._ends([*pieces, *shown], found.text(i)) for i, shown in enumerate(behind)]
         return replace(found, ends=tuple(where))
 
-    def _rendered_whole(
-        self, demonstrations: Sequence[Sequence[HasText]], queries: Sequence[HasText]
-    ) -> PromptSet:
+    def _rendered_whole(self, demonstrations: Sequence[Sequence[HasText]], queries: Sequence[HasText]) -> PromptSet:
         """Prompts that cannot be put together of pieces: each rendered and tokenized by itself.
 
         What they share is found in their ids; where demonstrations end is not known.
         """
         texts = [self.form.whole(d, q) for d, q in zip(demonstrations, queries, strict=True)]
         found = shared_prefix([self.bos + ids for ids in self._encode(texts)])
-        return replace(found, own_texts=tuple(texts), lead=len(self.bos),
-                       talk=self._talk(demonstrations, queries))  # fmt: skip
+        return replace(found, own_texts=tuple(texts), lead=len(self.bos), talk=self._talk(demonstrations, queries))
 
     def _start(self, pieces: Sequence[str]) -> _Start:
         """Tokenize demonstrations that all prompts begin with."""
@@ -418,9 +415,7 @@ class PromptEncoder:
             found = shared_prefix(prompts, within=self.bos + start.ids)
         return replace(found, shared_text=text, own_texts=tuple(tails), ends=where, lead=self._lead)
 
-    def _tails(
-        self, piece: str, piece_ids: Ids | None, tails: Sequence[str]
-    ) -> tuple[Ids, ...] | None:
+    def _tails(self, piece: str, piece_ids: Ids | None, tails: Sequence[str]) -> tuple[Ids, ...] | None:
         """Ids of texts as they stand behind a demonstration; None where a token would span a join.
 
         Looks one demonstration back: no tokenizer in use merges across a whole demonstration.

@@ -59,10 +59,7 @@ def answer_text(template: AnyTemplate, answer: str) -> str:
 
 
 def prompt_text(
-    template: AnyTemplate,
-    demonstrations: Sequence[HasText],
-    query: HasText,
-    piece: Piece = demonstration_text,
+    template: AnyTemplate, demonstrations: Sequence[HasText], query: HasText, piece: Piece = demonstration_text
 ) -> str:
     """The whole prompt as text (Bertsch et al. 2025, appendix G)."""
     pieces = [piece(template, d) + template.separator for d in demonstrations]

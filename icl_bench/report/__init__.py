@@ -92,11 +92,7 @@ class Viewer:
 
 @contextmanager
 def open_viewer(
-    results: Place,
-    port: int = 0,
-    *,
-    only: Mapping[str, str] | None = None,
-    data_dir: Path | None = None,
+    results: Place, port: int = 0, *, only: Mapping[str, str] | None = None, data_dir: Path | None = None
 ) -> Iterator[Viewer]:
     """Begin to read a results folder, or what in it has these values, for the page of a server.
 
@@ -128,9 +124,7 @@ def _libraries(user: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in MODULES:
             raise
-        raise UserError(
-            f"the {user} needs {error.name}, which is missing: pip install 'icl-bench[report]'"
-        ) from None
+        raise UserError(f"the {user} needs {error.name}, which is missing: pip install 'icl-bench[report]'") from None
 
 
 def _check_data(data_dir: Path | None) -> None:

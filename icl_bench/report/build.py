@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from icl_bench.analysis.all_findings import Findings, find
 from icl_bench.analysis.draws import is_drawn
-from icl_bench.analysis.findings import Findings, find
 from icl_bench.analysis.missing import in_words, not_at_random
 from icl_bench.analysis.summary import records
 from icl_bench.analysis.zero_shot import with_demonstrations
@@ -51,7 +51,7 @@ class Report:
     settings: Mapping[str, str]
     """Variant -> what tells it apart, where a task and model have several."""
     provenance: Sequence[Mapping[str, Any]] = ()
-    """What made each task, model and variant: rows of :mod:`icl_bench.analysis.provenance`."""
+    """What made each task, model and variant: rows of :mod:`icl_bench.analysis.findings.provenance`."""
 
 
 def make_report(
@@ -73,9 +73,7 @@ def make_report(
     said = [str(one.message) for one in caught if issubclass(one.category, UserWarning)]
     for text in said:
         warnings.warn(text, stacklevel=2)
-    findings = find(
-        stored, results=results, model=(only or {}).get("model"), task=(only or {}).get("task")
-    )
+    findings = find(stored, results=results, model=(only or {}).get("model"), task=(only or {}).get("task"))
     findings.work_out([f.name for f in FINDINGS.values() if f.section], say)
     say("drawing charts")
     naming = Naming.of(findings.summary)
@@ -161,8 +159,7 @@ def _notes(findings: Findings) -> list[str]:
     few = int(drawn["draws"].between(2, FEW_DRAWS).sum())
     if few:
         notes.append(
-            f"{few:,} {points} have two or three draws: their intervals may be too narrow where "
-            "draws spread widely."
+            f"{few:,} {points} have two or three draws: their intervals may be too narrow where draws spread widely."
         )
     everything = [*findings.summary.curves["select"], *findings.summary.taught["select"]]
     return [*notes, *(f"{text}." for text in cautions(everything))]

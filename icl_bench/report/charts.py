@@ -110,9 +110,7 @@ def _by_shots(look: Look, frame: pd.DataFrame) -> alt.Chart:
         scale = alt.Scale(type="log", domain=[low / 1.18, high * 1.18], nice=False)
         return shown.encode(alt.X("k:Q", title=OVER_SHOTS, scale=scale, axis=axis))
     axis = alt.Axis(
-        values=[k or zero for k in ticks],
-        labelExpr=f"datum.value < {low} ? '0' : format(datum.value, ',d')",
-        **TICKS,
+        values=[k or zero for k in ticks], labelExpr=f"datum.value < {low} ? '0' : format(datum.value, ',d')", **TICKS
     )
     scale = alt.Scale(type="log", domain=[zero / 1.18, high * 1.18], nice=False)
     return shown.transform_calculate(place=f"datum.k || {zero}").encode(
@@ -159,9 +157,11 @@ def _finished(
         layers = [_switched(layer) for layer in layers]
         parameters = [*parameters, *_switches(look)]
     chart: alt.LayerChart = alt.LayerChart(layer=list(layers)).properties(
-        width="container", height=height, description=description,
+        width="container",
+        height=height,
+        description=description,
         autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
-    )  # fmt: skip
+    )
     return chart.add_params(*parameters) if parameters else chart
 
 
@@ -207,9 +207,8 @@ TICKS: Mapping[str, Any] = {"labelOverlap": "greedy", "labelSeparation": 4, "gri
 
 
 def over_shots(
-    frame: pd.DataFrame, look: Look, title: str, tips: Sequence[alt.Tooltip], description: str,
-    percent: bool = True,
-) -> alt.LayerChart:  # fmt: skip
+    frame: pd.DataFrame, look: Look, title: str, tips: Sequence[alt.Tooltip], description: str, percent: bool = True
+) -> alt.LayerChart:
     """Lines over k with bands; columns: series, k, value, low, high, and ``floor`` if known.
 
     ``frame`` is what the chart is to show; where a series has a single point, or no neighbours,
@@ -223,9 +222,7 @@ def over_shots(
     y = alt.Y("value:Q", **axis)
     single = base.transform_filter("datum.alone")
     layers = [
-        base.transform_filter(BANDS)
-        .mark_area(opacity=0.16)
-        .encode(alt.Y("low:Q", title=title), y2="high:Q"),
+        base.transform_filter(BANDS).mark_area(opacity=0.16).encode(alt.Y("low:Q", title=title), y2="high:Q"),
         single.mark_rule(strokeWidth=1.6).encode(alt.Y("low:Q", title=title), y2="high:Q"),
         base.mark_line(strokeWidth=1.8).encode(y, dash),
         base.mark_point(filled=True, size=52, opacity=1).encode(y, shape, tooltip=list(tips)),
@@ -268,10 +265,9 @@ def block_sizes(
             "size:Q",
             title="demonstrations in a block (log scale)",
             scale=alt.Scale(type="log", domain=[sizes[0] / 1.18, sizes[-1] * 1.18], nice=False),
-            axis=alt.Axis(values=sizes, labelOverlap="greedy", labelSeparation=4, format=",d",
-                          grid=False),
+            axis=alt.Axis(values=sizes, labelOverlap="greedy", labelSeparation=4, format=",d", grid=False),
         )
-    )  # fmt: skip
+    )
     whole = shown.transform_filter("!isValid(datum.size)").encode(color)
     y = alt.Y("value:Q", **_share_axis(measure, look))
     low = alt.Y("low:Q", title=measure)
@@ -281,9 +277,7 @@ def block_sizes(
             whole.mark_rule(strokeWidth=1.8).encode(y, tooltip=list(tips)),
             blocks.mark_line(style="reference").encode(y),
             blocks.mark_rule(strokeWidth=1.6).encode(low, color, y2="high:Q"),
-            blocks.mark_point(filled=True, size=60, opacity=1).encode(
-                y, color, shape, tooltip=list(tips)
-            ),
+            blocks.mark_point(filled=True, size=60, opacity=1).encode(y, color, shape, tooltip=list(tips)),
         ],
         description,
         look=look,
@@ -323,17 +317,36 @@ def chances(frame: pd.DataFrame, measure: str, description: str) -> alt.LayerCha
         alt.Chart(ROWS)
         .mark_rect(height=alt.RelativeBandSize(band=0.52), width=alt.RelativeBandSize(band=0.94))
         .encode(
-            alt.X("k:O", title="demonstrations k", sort=shots,
-                  axis=alt.Axis(labelAngle=0, labelOverlap="greedy", labelSeparation=4,
-                                labelExpr="format(datum.value, ',d')")),
+            alt.X(
+                "k:O",
+                title="demonstrations k",
+                sort=shots,
+                axis=alt.Axis(
+                    labelAngle=0, labelOverlap="greedy", labelSeparation=4, labelExpr="format(datum.value, ',d')"
+                ),
+            ),
             y,
-            alt.Color("chance:Q", title="chance", scale=alt.Scale(domain=[0, 1]),
-                      legend=alt.Legend(format=".0%", gradientLength=150, gradientThickness=8,
-                                        tickCount=3, direction="horizontal", orient="bottom")),
-            tooltip=[tip("series", "curve"), tip("k", "k", ",d"), tip("chance", "chance", PERCENT),
-                     tip("score", measure, PERCENT)],
+            alt.Color(
+                "chance:Q",
+                title="chance",
+                scale=alt.Scale(domain=[0, 1]),
+                legend=alt.Legend(
+                    format=".0%",
+                    gradientLength=150,
+                    gradientThickness=8,
+                    tickCount=3,
+                    direction="horizontal",
+                    orient="bottom",
+                ),
+            ),
+            tooltip=[
+                tip("series", "curve"),
+                tip("k", "k", ",d"),
+                tip("chance", "chance", PERCENT),
+                tip("score", measure, PERCENT),
+            ],
         )
-    )  # fmt: skip
+    )
     names = (
         alt.Chart(ROWS)
         .transform_aggregate(groupby=["series"])
@@ -351,22 +364,26 @@ def mistakes(frame: pd.DataFrame, point: str, description: str) -> alt.LayerChar
         .transform_filter("datum.point == point")
         .encode(alt.Y("rank:O", axis=None, scale=alt.Scale(domain=list(range(1, rows + 1)))))
     )
-    tips = [tip("gold", "right"), tip("prediction", "said"), tip("count", "times", ",d"),
-            tip("share", "of the right label's", PERCENT)]  # fmt: skip
+    tips = [
+        tip("gold", "right"),
+        tip("prediction", "said"),
+        tip("count", "times", ",d"),
+        tip("share", "of the right label's", PERCENT),
+    ]
     return _finished(
         [
             base.mark_bar(height=7, cornerRadiusEnd=2, style="one").encode(
-                alt.X("count:Q", title="predictions",
-                      axis=alt.Axis(tickMinStep=1, tickCount=5, format=",d")),
+                alt.X("count:Q", title="predictions", axis=alt.Axis(tickMinStep=1, tickCount=5, format=",d")),
                 tooltip=tips,
             ),
-            base.mark_text(align="left", baseline="bottom", dy=-6, limit=alt.expr("width"))
-            .encode(alt.Text("pair:N"), x=alt.value(0), tooltip=tips),
+            base.mark_text(align="left", baseline="bottom", dy=-6, limit=alt.expr("width")).encode(
+                alt.Text("pair:N"), x=alt.value(0), tooltip=tips
+            ),
         ],
         description,
         ROW * rows,
         [_point(point)],
-    )  # fmt: skip
+    )
 
 
 def against_gold(point: str, description: str) -> alt.LayerChart:
@@ -382,10 +399,8 @@ def against_gold(point: str, description: str) -> alt.LayerChart:
         .encode(x, y, x2="most:Q", y2="most:Q")
     )
     points = base.mark_point(filled=True, size=55, opacity=0.7, style="one").encode(
-        x, y,
-        tooltip=[tip("label", "label"), tip("gold", "right", PERCENT),
-                 tip("predicted", "said", PERCENT)],
-    )  # fmt: skip
+        x, y, tooltip=[tip("label", "label"), tip("gold", "right", PERCENT), tip("predicted", "said", PERCENT)]
+    )
     return _finished([diagonal, points], description, parameters=[_point(point)])
 
 
@@ -396,19 +411,22 @@ def reliability(point: str, description: str) -> alt.LayerChart:
     x = alt.X("probability:Q", title="probability given to the answer", scale=scale, axis=axis)
     y = alt.Y("accuracy:Q", title="accuracy", scale=scale, axis=axis)
     base = alt.Chart(ROWS).transform_filter("datum.point == point").encode(x, y)
-    tips = [tip("probability", "probability", PERCENT), tip("accuracy", "accuracy", PERCENT),
-            tip("predictions", "predictions", ",d")]  # fmt: skip
+    tips = [
+        tip("probability", "probability", PERCENT),
+        tip("accuracy", "accuracy", PERCENT),
+        tip("predictions", "predictions", ",d"),
+    ]
     return _finished(
         [
-            alt.Chart(alt.InlineData([{"probability": 0, "accuracy": 0},
-                                      {"probability": 1, "accuracy": 1}]))
-            .mark_line(style="reference").encode(x, y),
+            alt.Chart(alt.InlineData([{"probability": 0, "accuracy": 0}, {"probability": 1, "accuracy": 1}]))
+            .mark_line(style="reference")
+            .encode(x, y),
             base.mark_line(strokeWidth=1.2, opacity=0.6, style="one"),
             base.mark_point(filled=True, size=60, opacity=1, style="one").encode(tooltip=tips),
         ],
         description,
         parameters=[_point(point)],
-    )  # fmt: skip
+    )
 
 
 def by_bins(frame: pd.DataFrame, point: str, title: str, description: str) -> alt.LayerChart:
@@ -417,20 +435,19 @@ def by_bins(frame: pd.DataFrame, point: str, title: str, description: str) -> al
     base = (
         alt.Chart(ROWS)
         .transform_filter("datum.point == point")
-        .encode(alt.X("bin:N", title=title, sort=order,
-                      axis=alt.Axis(labelAngle=0, labelOverlap="greedy")))
-    )  # fmt: skip
-    whole: dict[str, Any] = {
-        "scale": alt.Scale(domain=[0, 1]),
-        "axis": alt.Axis(format=".0%", tickCount=5),
-    }
-    tips = [tip("bin", title), tip("accuracy", "accuracy", PERCENT), tip("low", "from", PERCENT),
-            tip("high", "to", PERCENT), tip("predictions", "predictions", ",d")]  # fmt: skip
+        .encode(alt.X("bin:N", title=title, sort=order, axis=alt.Axis(labelAngle=0, labelOverlap="greedy")))
+    )
+    whole: dict[str, Any] = {"scale": alt.Scale(domain=[0, 1]), "axis": alt.Axis(format=".0%", tickCount=5)}
+    tips = [
+        tip("bin", title),
+        tip("accuracy", "accuracy", PERCENT),
+        tip("low", "from", PERCENT),
+        tip("high", "to", PERCENT),
+        tip("predictions", "predictions", ",d"),
+    ]
     return _finished(
         [
-            base.mark_rule(strokeWidth=1.6, style="one").encode(
-                alt.Y("low:Q", title="accuracy", **whole), y2="high:Q"
-            ),
+            base.mark_rule(strokeWidth=1.6, style="one").encode(alt.Y("low:Q", title="accuracy", **whole), y2="high:Q"),
             base.mark_point(filled=True, size=60, opacity=1, style="one").encode(
                 alt.Y("accuracy:Q", title="accuracy", **whole), tooltip=tips
             ),
@@ -449,40 +466,49 @@ def shares_of_context(frame: pd.DataFrame, look: Look, description: str) -> alt.
     return _finished(
         [
             base.mark_rule(style="reference").encode(
-                alt.X("low:Q", title="share of the context until saturation", axis=axis), y,
-                x2="high:Q",
+                alt.X("low:Q", title="share of the context until saturation", axis=axis), y, x2="high:Q"
             ),
             base.mark_point(filled=True, size=70, opacity=1).encode(
-                alt.X("value:Q", title="share of the context until saturation", axis=axis,
-                      scale=alt.Scale(domain=[0, 1])),
-                y, color, shape,
-                tooltip=[tip("row", "curve"), tip("series", "labels"),
-                         tip("value", "share", PERCENT)],
+                alt.X(
+                    "value:Q", title="share of the context until saturation", axis=axis, scale=alt.Scale(domain=[0, 1])
+                ),
+                y,
+                color,
+                shape,
+                tooltip=[tip("row", "curve"), tip("series", "labels"), tip("value", "share", PERCENT)],
             ),
         ],
         description,
         ROW * frame["row"].nunique(),
         look=look,
-    )  # fmt: skip
+    )
 
 
-def lengths(
-    frame: pd.DataFrame, look: Look, tips: Sequence[alt.Tooltip], description: str
-) -> alt.LayerChart:
+def lengths(frame: pd.DataFrame, look: Look, tips: Sequence[alt.Tooltip], description: str) -> alt.LayerChart:
     """Perplexity over length, both logarithmic; columns: series, length, value, low, high."""
     color, shape, dash = _marks(look)
     there = sorted({int(length) for length in frame["length"]})
-    base = alt.Chart(ROWS).transform_filter(SHOWN).encode(
-        alt.X("length:Q", title="tokens up to (log scale)",
-              scale=alt.Scale(type="log", domain=[there[0] / 1.18, there[-1] * 1.18], nice=False),
-              axis=alt.Axis(values=there, labelOverlap="greedy", labelSeparation=4, format=",d",
-                            grid=False)),
-        color,
-    )  # fmt: skip
+    base = (
+        alt.Chart(ROWS)
+        .transform_filter(SHOWN)
+        .encode(
+            alt.X(
+                "length:Q",
+                title="tokens up to (log scale)",
+                scale=alt.Scale(type="log", domain=[there[0] / 1.18, there[-1] * 1.18], nice=False),
+                axis=alt.Axis(values=there, labelOverlap="greedy", labelSeparation=4, format=",d", grid=False),
+            ),
+            color,
+        )
+    )
     low, high = float(frame["value"].min()), float(frame["value"].max())
     scale = alt.Scale(type="log", domain=[low / 1.5, high * 1.5], nice=False, clamp=True)
-    y = alt.Y("value:Q", title="perplexity (log scale)", scale=scale,
-              axis=alt.Axis(tickCount=5, labelOverlap="greedy", format="~g"))  # fmt: skip
+    y = alt.Y(
+        "value:Q",
+        title="perplexity (log scale)",
+        scale=scale,
+        axis=alt.Axis(tickCount=5, labelOverlap="greedy", format="~g"),
+    )
     band = alt.Y("low:Q", title="perplexity (log scale)", scale=scale)
     return _finished(
         [
@@ -495,23 +521,22 @@ def lengths(
     )
 
 
-def over_steps(
-    frame: pd.DataFrame, look: Look, tips: Sequence[alt.Tooltip], description: str
-) -> alt.LayerChart:
+def over_steps(frame: pd.DataFrame, look: Look, tips: Sequence[alt.Tooltip], description: str) -> alt.LayerChart:
     """Losses over the steps of trainings; columns: series, step, value."""
     color, shape, dash = _marks(look)
     base = (
         alt.Chart(ROWS)
         .transform_filter(SHOWN)
-        .encode(
-            alt.X("step:Q", title="steps of training", axis=alt.Axis(format=",d", grid=False)),
-            color,
-        )
+        .encode(alt.X("step:Q", title="steps of training", axis=alt.Axis(format=",d", grid=False)), color)
     )
     low, high = float(frame["value"].min()), float(frame["value"].max())
     room = 0.08 * (high - low) or 0.1
-    y = alt.Y("value:Q", title="loss on held-back texts (nats)", axis=alt.Axis(tickCount=5),
-              scale=alt.Scale(domain=[low - room, high + room], nice=False))  # fmt: skip
+    y = alt.Y(
+        "value:Q",
+        title="loss on held-back texts (nats)",
+        axis=alt.Axis(tickCount=5),
+        scale=alt.Scale(domain=[low - room, high + room], nice=False),
+    )
     return _finished(
         [
             base.mark_line(strokeWidth=1.8).encode(y, dash),
@@ -522,9 +547,7 @@ def over_steps(
     )
 
 
-def cost(
-    frame: pd.DataFrame, look: Look, measure: str, title: str, form: str, description: str
-) -> alt.LayerChart:
+def cost(frame: pd.DataFrame, look: Look, measure: str, title: str, form: str, description: str) -> alt.LayerChart:
     """A score, called ``measure``, against a cost of a query, k joined.
 
     Columns: series, k, cost, value, low, high.
@@ -532,20 +555,31 @@ def cost(
     color, shape, dash = _marks(look)
     low, high = float(frame["cost"].min()), float(frame["cost"].max())
     scale = alt.Scale(type="log", domain=[low / 1.18, high * 1.18], nice=False)
-    base = alt.Chart(ROWS).transform_filter(SHOWN).encode(
-        alt.X("cost:Q", title=f"{title} (log scale)", scale=scale,
-              axis=alt.Axis(tickCount=5, labelOverlap="greedy", format=form, grid=False)),
-        color,
-    )  # fmt: skip
+    base = (
+        alt.Chart(ROWS)
+        .transform_filter(SHOWN)
+        .encode(
+            alt.X(
+                "cost:Q",
+                title=f"{title} (log scale)",
+                scale=scale,
+                axis=alt.Axis(tickCount=5, labelOverlap="greedy", format=form, grid=False),
+            ),
+            color,
+        )
+    )
     y = alt.Y("value:Q", **_share_axis(measure, look))
-    tips = [tip("series", "curve"), tip("k", "k", ",d"), tip("cost", title, form),
-            tip("value", measure, PERCENT), tip("low", "from", PERCENT),
-            tip("high", "to", PERCENT)]  # fmt: skip
+    tips = [
+        tip("series", "curve"),
+        tip("k", "k", ",d"),
+        tip("cost", title, form),
+        tip("value", measure, PERCENT),
+        tip("low", "from", PERCENT),
+        tip("high", "to", PERCENT),
+    ]
     return _finished(
         [
-            base.mark_rule(strokeWidth=1.2, opacity=0.5).encode(
-                alt.Y("low:Q", title=measure), y2="high:Q"
-            ),
+            base.mark_rule(strokeWidth=1.2, opacity=0.5).encode(alt.Y("low:Q", title=measure), y2="high:Q"),
             base.mark_line(strokeWidth=1.6).encode(y, dash, alt.Order("k:Q")),
             base.mark_point(filled=True, size=52, opacity=1).encode(y, shape, tooltip=tips),
         ],
@@ -566,9 +600,8 @@ def _names(base: alt.Chart, side: str) -> alt.Chart:
 
 
 def frontier(
-    frame: pd.DataFrame, look: Look, measure: str, title: str, form: str, point: str,
-    description: str,
-) -> alt.LayerChart:  # fmt: skip
+    frame: pd.DataFrame, look: Look, measure: str, title: str, form: str, point: str, description: str
+) -> alt.LayerChart:
     """A score, called ``measure``, against a cost; what no other dominates is joined by a line.
 
     Columns: point (the number of queries that is shown), series, cascade (the margin that one
@@ -589,18 +622,25 @@ def frontier(
     base = every.transform_filter(SHOWN).encode(x, color)
     y = alt.Y("value:Q", **_share_axis(measure, look))
     limits = alt.Y("low:Q", title=measure)
-    tips = [tip("series", "way"), tip("cascade", "margin needed"), tip("k", "k", ",d"),
-            tip("cost", title, form), tip("value", measure, PERCENT), tip("low", "from", PERCENT),
-            tip("high", "to", PERCENT), tip("verdict", "verdict"),
-            tip("chance", "not dominated in", PERCENT)]  # fmt: skip
+    tips = [
+        tip("series", "way"),
+        tip("cascade", "margin needed"),
+        tip("k", "k", ",d"),
+        tip("cost", title, form),
+        tip("value", measure, PERCENT),
+        tip("low", "from", PERCENT),
+        tip("high", "to", PERCENT),
+        tip("verdict", "verdict"),
+        tip("chance", "not dominated in", PERCENT),
+    ]
     faint = base.transform_filter("datum.verdict == 'dominated'")
     unsure = base.transform_filter("datum.verdict == 'undecided'")
     sure = base.transform_filter("datum.verdict == 'on the frontier'")
     return _finished(
         [
-            every.transform_filter("datum.on").mark_line(
-                interpolate="step-after", strokeWidth=1.4, style="reference"
-            ).encode(x, y),
+            every.transform_filter("datum.on")
+            .mark_line(interpolate="step-after", strokeWidth=1.4, style="reference")
+            .encode(x, y),
             faint.mark_point(filled=True, size=26, opacity=0.35).encode(y, shape, tooltip=tips),
             unsure.mark_rule(strokeWidth=1, opacity=0.35).encode(limits, y2="high:Q"),
             sure.mark_rule(strokeWidth=1.2, opacity=0.6).encode(limits, y2="high:Q"),
@@ -613,7 +653,7 @@ def frontier(
         height=2 * HEIGHT,
         parameters=[_point(point)],
         look=look,
-    )  # fmt: skip
+    )
 
 
 def break_even(frame: pd.DataFrame, look: Look, description: str) -> alt.LayerChart:

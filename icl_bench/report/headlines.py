@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from icl_bench.analysis.attention import differences
-from icl_bench.analysis.saturation import saturation_said
+from icl_bench.analysis.findings.attention import differences
+from icl_bench.analysis.findings.saturation import saturation_said
 from icl_bench.analysis.words import founded_on, points, too_little
 from icl_bench.metrics.scores import ACCURACY, measure, title
 from icl_bench.report.naming import Naming, unshuffled
@@ -16,7 +16,7 @@ from icl_bench.wording import counted, listed, percent
 if TYPE_CHECKING:
     import pandas as pd
 
-    from icl_bench.analysis.findings import Findings
+    from icl_bench.analysis.all_findings import Findings
 
 
 class Sentence(NamedTuple):
@@ -54,10 +54,7 @@ def headlines(findings: Findings, naming: Naming) -> list[Headlines]:
     pairs = curves[["task", "model"]].drop_duplicates().sort_values(["task", "model"])
     found = []
     for task, model in pairs.itertuples(index=False):
-        of_pair = {
-            name: table[(table["task"] == task) & (table["model"] == model)]
-            for name, table in named.items()
-        }
+        of_pair = {name: table[(table["task"] == task) & (table["model"] == model)] for name, table in named.items()}
         found.append(Headlines(task, model, tuple(_sentences(of_pair))))
     return [headline for headline in found if headline.sentences]
 
@@ -79,9 +76,7 @@ def _best(points: pd.DataFrame) -> Iterator[Sentence]:
     for row in points.assign(rows=points["test_rows"]).to_dict("records"):
         where = f"by {row['series']} at k = {row['k']:,}" if row["k"] else "without demonstrations"
         if why := too_little(row):
-            yield Sentence(
-                "Best", f"none is named: the highest, {where}, has too little data ({why})."
-            )
+            yield Sentence("Best", f"none is named: the highest, {where}, has too little data ({why}).")
             continue
         among, choice = "", ""
         if row["points"] > 1:
@@ -124,8 +119,7 @@ def _gains(topic: str, table: pd.DataFrame, base: str) -> Iterator[Sentence]:
         rows, thin = _founded(found)
         told = rows[rows["advice"].notna()]
         parts = []
-        for word, kept in (("better", told[told["difference"] > 0]),
-                           ("worse", told[told["difference"] < 0])):  # fmt: skip
+        for word, kept in (("better", told[told["difference"] > 0]), ("worse", told[told["difference"] < 0])):
             if len(kept):
                 ends = [kept.iloc[0], *([kept.iloc[-1]] if len(kept) > 1 else [])]
                 where = f" at {len(kept)} of {len(rows)} tested k," if len(kept) > 2 else ""
@@ -156,14 +150,9 @@ def _changed(table: pd.DataFrame) -> Iterator[Sentence]:
             yield Sentence("Order", f"{series}: {_thin(thin)}.")
             continue
         ends = [rows.iloc[0], *([rows.iloc[-1]] if len(rows) > 1 else [])]
-        said = " and ".join(
-            f"{percent(row['changed'])}% ({_range(row)}) at k = {row['k']:,}" for row in ends
-        )
+        said = " and ".join(f"{percent(row['changed'])}% ({_range(row)}) at k = {row['k']:,}" for row in ends)
         beside = f"; {_thin(thin)}" if len(thin) else ""
-        yield Sentence(
-            "Order",
-            f"{series}: another order changes {said} of the answers ({founded_on(rows)}){beside}.",
-        )
+        yield Sentence("Order", f"{series}: another order changes {said} of the answers ({founded_on(rows)}){beside}.")
 
 
 def _difference(row: Any) -> str:

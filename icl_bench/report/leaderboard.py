@@ -35,9 +35,22 @@ SHARES = ("accuracy", "ci_low", "ci_high", "macro_f1", *SCORES, *corpus_numbers(
 
 
 COLUMNS = (
-    "task", "model", "select", "order", "attention", "k", "draws", "test_rows", *SHARES,
-    "saturation_k", "version", "data_hash", "variant", "interval_over", "outlying_draws",
-)  # fmt: skip
+    "task",
+    "model",
+    "select",
+    "order",
+    "attention",
+    "k",
+    "draws",
+    "test_rows",
+    *SHARES,
+    "saturation_k",
+    "version",
+    "data_hash",
+    "variant",
+    "interval_over",
+    "outlying_draws",
+)
 """Columns of the CSV file, in this order."""
 
 

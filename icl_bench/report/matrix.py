@@ -17,7 +17,7 @@ from icl_bench.wording import percent
 if TYPE_CHECKING:
     import pandas as pd
 
-    from icl_bench.analysis.findings import Findings
+    from icl_bench.analysis.all_findings import Findings
 
 WIDTH, HEIGHT = 132, 40
 """Of a small curve, in the units of its picture."""
@@ -88,10 +88,7 @@ def matrix(findings: Findings, naming: Naming) -> Matrix:
     }
     entries, best = {}, tables["best"].drop_duplicates(["task", "model"])
     for task, model in zip(best["task"], best["model"], strict=True):
-        own = {
-            name: table[(table["task"] == task) & (table["model"] == model)]
-            for name, table in tables.items()
-        }
+        own = {name: table[(table["task"] == task) & (table["model"] == model)] for name, table in tables.items()}
         entries[task, model] = _entry(own, naming)
     tasks, models = (sorted({key[place] for key in entries}) for place in (0, 1))
     return Matrix(tasks, models, entries)
@@ -99,11 +96,7 @@ def matrix(findings: Findings, naming: Naming) -> Matrix:
 
 def _entry(tables: Mapping[str, pd.DataFrame], naming: Naming) -> Entry:
     curves = tables["curves"]
-    best = (
-        tables["best"]
-        .assign(rows=tables["best"]["test_rows"], all_rows=curves["test_rows"].max())
-        .iloc[0]
-    )
+    best = tables["best"].assign(rows=tables["best"]["test_rows"], all_rows=curves["test_rows"].max()).iloc[0]
     why = too_little(best.to_dict())
     at = f"{best['series']}, k = {best['k']:,}" if best["k"] else "without demonstrations"
     lines = _lines(curves, str(best["series"]), naming)
@@ -113,9 +106,16 @@ def _entry(tables: Mapping[str, pd.DataFrame], naming: Naming) -> Entry:
     else:
         interval = f"{percent(best['ci_low'])}–{percent(best['ci_high'])}%"
     return Entry(
-        str(best["task"]), str(best["model"]), score, interval, title(best["metric"]), at,
-        _enough(tables["saturation"], str(best["series"])), _gain(tables["selection"]), lines,
-    )  # fmt: skip
+        str(best["task"]),
+        str(best["model"]),
+        score,
+        interval,
+        title(best["metric"]),
+        at,
+        _enough(tables["saturation"], str(best["series"])),
+        _gain(tables["selection"]),
+        lines,
+    )
 
 
 def _enough(table: pd.DataFrame, series: str) -> str:

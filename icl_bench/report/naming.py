@@ -48,14 +48,8 @@ class Naming:
         of_curve = table.groupby(curve, observed=True)["variant"].transform("nunique")
         unnamed = set(table.loc[of_curve > 1, "variant"].astype(str))
         # variants that differ only in what one of them has no use for need no name
-        texts = {
-            name: settings.get(name, f"variant {name}")
-            for name in several
-            if name in settings or name in unnamed
-        }
-        there = sorted(
-            set(table["select"].astype(str)), key=lambda name: (name != str(RANDOM), name)
-        )
+        texts = {name: settings.get(name, f"variant {name}") for name in several if name in settings or name in unnamed}
+        there = sorted(set(table["select"].astype(str)), key=lambda name: (name != str(RANDOM), name))
         hues = {name: place for place, name in enumerate(there)} if len(there) > 1 else {}
         return cls(texts, bool((table["attention"].astype(object) != str(FULL)).any()), hues)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from icl_bench.analysis.findings import Findings
+from icl_bench.analysis.all_findings import Findings
 from icl_bench.errors import UserError
 from icl_bench.report.figures import PNG_SCALE, figure
 from icl_bench.report.naming import Naming

@@ -20,8 +20,7 @@ from icl_bench.report.matrix import HEIGHT, WIDTH
 from icl_bench.report.sections.panels import Panel, Section
 from icl_bench.report.theme import DARK, DASHES, LIGHT, PAGE_FONT, SHAPES, config
 
-PROGRAM = ("base", "address", "tables", "charts", "legends", "view", "reader", "following",
-           "start")  # fmt: skip
+PROGRAM = ("base", "address", "tables", "charts", "legends", "view", "reader", "following", "start")
 """The parts of the page's program, as they follow each other."""
 
 
@@ -30,8 +29,9 @@ def page(report: Report, with_library: bool = True) -> str:
 
     One without charts, whose server has them later, can do without the ``library`` that draws them.
     """
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-                              lstrip_blocks=True, keep_trailing_newline=True)  # fmt: skip
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
     template = environment.from_string(_own("page.html.j2"))
     return template.render(
         report=report,
@@ -86,10 +86,7 @@ def _data(report: Report) -> Mapping[str, Any]:
     return {
         "tasks": report.tasks,
         "models": report.models,
-        "themes": {
-            "light": config(LIGHT, PAGE_FONT),
-            "dark": config(DARK, PAGE_FONT),
-        },
+        "themes": {"light": config(LIGHT, PAGE_FONT), "dark": config(DARK, PAGE_FONT)},
         "shapes": SHAPES,
         "dashes": DASHES,
         "most_bands": MOST_BANDS,

@@ -37,15 +37,39 @@ MOST_BYTES = 2_500_000
 STRATA = ("task", "model", "select", "order", "attention", "variant", "k", "correct")
 
 
-FIELDS = ("task", "model", "series", "select", "order", "teaching", "k", "draw", "test_id", "gold",
-          "prediction", "correct", "valid", "prompt_tokens", "cached_tokens", "probability",
-          "margin", "label_mass", *SCORES,
-          "cell", "query", "shown", "listed", "count", "separator", "why", "text",
-          "golds")  # fmt: skip
+FIELDS = (
+    "task",
+    "model",
+    "series",
+    "select",
+    "order",
+    "teaching",
+    "k",
+    "draw",
+    "test_id",
+    "gold",
+    "prediction",
+    "correct",
+    "valid",
+    "prompt_tokens",
+    "cached_tokens",
+    "probability",
+    "margin",
+    "label_mass",
+    *SCORES,
+    "cell",
+    "query",
+    "shown",
+    "listed",
+    "count",
+    "separator",
+    "why",
+    "text",
+    "golds",
+)
 
 
-NAMES = ("task", "model", "series", "select", "order", "teaching", "test_id", "gold", "prediction",
-         "cell")  # fmt: skip
+NAMES = ("task", "model", "series", "select", "order", "teaching", "test_id", "gold", "prediction", "cell")
 
 
 TEXTS = {*NAMES, "query", "separator", "shown", "listed", "why", "text", "golds"}
@@ -100,9 +124,8 @@ class Sample:
 
 
 def sample(
-    stored: Stored, naming: Naming, data_dir: Path | None = None, most: int = MOST,
-    most_bytes: int = MOST_BYTES,
-) -> Sample:  # fmt: skip
+    stored: Stored, naming: Naming, data_dir: Path | None = None, most: int = MOST, most_bytes: int = MOST_BYTES
+) -> Sample:
     """Choose predictions and rebuild the end of their prompts, where their data is at hand."""
     frame = stored.predictions
     order = in_turns(frame)[:most]

@@ -59,19 +59,14 @@ class Prompts:
     """Rebuilds the ends of prompts; reads each task's data once."""
 
     def __init__(
-        self,
-        cells: Mapping[str, Mapping[str, Any]],
-        variants: Mapping[str, Mapping[str, Any]],
-        data_dir: Path | None,
+        self, cells: Mapping[str, Mapping[str, Any]], variants: Mapping[str, Mapping[str, Any]], data_dir: Path | None
     ) -> None:
         """As ``Stored`` has them: what the files of cells say, and the facts of variants."""
         self._cells, self._variants = cells, variants
         self._data_dir = data_dir
         self._known: dict[str, Rows | str] = {}
 
-    def of(
-        self, cells: Mapping[str, Mapping[str, Any]], variants: Mapping[str, Mapping[str, Any]]
-    ) -> Prompts:
+    def of(self, cells: Mapping[str, Mapping[str, Any]], variants: Mapping[str, Mapping[str, Any]]) -> Prompts:
         """Those of further cells; tasks that were read are not read again, missing data is looked
         for once more.
         """

@@ -56,10 +56,7 @@ class Shown:
 
 
 def find_prediction(
-    results: Place,
-    wanted: Mapping[str, Any],
-    test_id: str | None = None,
-    data_dir: Path | None = None,
+    results: Place, wanted: Mapping[str, Any], test_id: str | None = None, data_dir: Path | None = None
 ) -> Shown:
     """Find one prediction and rebuild its prompt from the stored ids.
 
@@ -78,8 +75,7 @@ def find_prediction(
     stored = meta["facts"]["data"]  # may name a list of test ids too, which is not read here
     if any(stored.get(name) != digest for name, digest in data.files.items()):
         raise UserError(
-            f"{storage.where(name)}: the data has changed since the run ({data.origin}); "
-            "its prompts cannot be rebuilt"
+            f"{storage.where(name)}: the data has changed since the run ({data.origin}); its prompts cannot be rebuilt"
         )
     ids = row.pop("demonstration_ids")
     ids = meta["demonstration_ids"] if ids is None else list(ids)
@@ -146,9 +142,7 @@ def _model(meta: Mapping[str, Any]) -> Model:
     return resolve(str(meta["model_source"]), prepare=False)
 
 
-def as_shown(
-    meta: Mapping[str, Any], demonstrations: Sequence[Example]
-) -> tuple[tuple[Example, ...], Piece]:
+def as_shown(meta: Mapping[str, Any], demonstrations: Sequence[Example]) -> tuple[tuple[Example, ...], Piece]:
     """Demonstrations with the answers that a cell's prompts give them, and how they are written.
 
     ``meta`` is what the cell's file says of itself.
@@ -211,11 +205,7 @@ def _one_row(storage: Storage, name: str, test_id: str | None) -> dict[str, Any]
 
 
 def _checked(
-    text: str,
-    vectors: tuple[str, ...],
-    row: Mapping[str, Any],
-    meta: Mapping[str, Any],
-    form: PromptForm,
+    text: str, vectors: tuple[str, ...], row: Mapping[str, Any], meta: Mapping[str, Any], form: PromptForm
 ) -> str:
     """Compare the rebuilt prompt's ids with the stored hash, where the tokenizer is at hand."""
     from icl_bench.models.registry import load_tokenizer

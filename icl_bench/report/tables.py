@@ -63,9 +63,7 @@ def table(frame: pd.DataFrame, caption: str, columns: Sequence[Column]) -> Table
     for column in there:
         if column.unit != 1:
             shown = shown.assign(**{column.name: shown[column.name] / column.unit})
-    named = tuple(
-        Column(column.name, column.title.format(score=score), column.kind) for column in there
-    )
+    named = tuple(Column(column.name, column.title.format(score=score), column.kind) for column in there)
     rows = [list(record.values()) for record in records(shown)]
     notes = [*(comparison_notes if compared else curve_notes)(frame), *cautions_of(frame)]
     text = caption.format(score=score, Score=capital(score))

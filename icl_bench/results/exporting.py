@@ -21,9 +21,21 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FIRST = (
-    "task", "model", "select", "order", "attention", "k", "draw", "test_id", "gold", "prediction",
-    "correct", "prompt_tokens", "cached_tokens", "backend",
-)  # fmt: skip
+    "task",
+    "model",
+    "select",
+    "order",
+    "attention",
+    "k",
+    "draw",
+    "test_id",
+    "gold",
+    "prediction",
+    "correct",
+    "prompt_tokens",
+    "cached_tokens",
+    "backend",
+)
 """Columns that stand first, in this order; the others follow."""
 
 

@@ -25,23 +25,10 @@ import numpy as np
 from icl_bench.errors import UserError
 from icl_bench.metrics.scores import LARGEST_SCORE, SCORES
 from icl_bench.registry import METRICS
-from icl_bench.results.cells import (
-    AXES,
-    FINISHED,
-    PROTOCOL,
-    cell_hash,
-    prediction_schema,
-    slug,
-)
+from icl_bench.results.cells import AXES, FINISHED, PROTOCOL, cell_hash, prediction_schema, slug
 from icl_bench.results.reading import IMPORT_META, IMPORTED, DamagedError, read_whole
 from icl_bench.results.storage import Place, Storage, storage_at
-from icl_bench.table_files import (
-    csv_rows,
-    gunzip,
-    parquet_bytes,
-    parquet_table,
-    refusing_damaged_parquet,
-)
+from icl_bench.table_files import csv_rows, gunzip, parquet_bytes, parquet_table, refusing_damaged_parquet
 from icl_bench.text_files import decode, read_file
 from icl_bench.wording import one_line, plain, short
 
@@ -145,9 +132,7 @@ def _put(storage: Storage, name: str, table: pa.Table, source: str) -> None:
     try:
         storage.put(name, parquet_bytes(table))
     except OSError as error:
-        raise UserError(
-            f"results folder {storage.where()}: {error.strerror or error}; nothing was imported"
-        ) from None
+        raise UserError(f"results folder {storage.where()}: {error.strerror or error}; nothing was imported") from None
     except pa.ArrowException as error:
         raise UserError(one_line(f"{source}: cannot be stored: {error}")) from None
 
@@ -254,8 +239,13 @@ def _with_empty_golds(gold: pa.ChunkedArray, table: pa.Table) -> pa.ChunkedArray
     """
     import pyarrow.compute as pc
 
-    having = [m.column for metric in METRICS.values() if metric.compares_empty
-              for m in metric.measures if m.column in table.column_names]  # fmt: skip
+    having = [
+        m.column
+        for metric in METRICS.values()
+        if metric.compares_empty
+        for m in metric.measures
+        if m.column in table.column_names
+    ]
     scored = np.any([table[name].is_valid() for name in having], axis=0)
     return pc.if_else(scored, gold.fill_null(""), gold) if having else gold
 
@@ -314,9 +304,7 @@ def _fractions(column: pa.ChunkedArray, where: str, name: str) -> pa.ChunkedArra
     expected = "a probability from 0 to 1" if probability else "a share of 1, no percentage"
     values = _numbers(column, where, expected)
     least = 0 if probability else -LARGEST_SCORE
-    _check(
-        ((values >= least) & (values <= LARGEST_SCORE)) | np.isnan(values), column, where, expected
-    )
+    _check(((values >= least) & (values <= LARGEST_SCORE)) | np.isnan(values), column, where, expected)
     return pa.chunked_array([pa.array(values, from_pandas=True)])
 
 
@@ -333,9 +321,7 @@ def _numbers(column: pa.ChunkedArray, where: str, expected: str) -> np.ndarray:
         except pa.ArrowInvalid:
             known = {text: _number(text) for text in column.unique().to_pylist()}
             return np.array([known[text] for text in column.to_pylist()])
-    elif not any(is_kind(kind) for is_kind in (
-        types.is_integer, types.is_floating, types.is_decimal, types.is_null,
-    )):  # fmt: skip
+    elif not any(is_kind(kind) for is_kind in (types.is_integer, types.is_floating, types.is_decimal, types.is_null)):
         _refuse_type(column, where, expected)
     return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(), dtype=float)
 
@@ -360,14 +346,11 @@ def _booleans(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
     kind, expected = column.type, "true or false"
     if types.is_boolean(kind):
         return column
-    if not any(is_kind(kind) for is_kind in (
-        _is_text, types.is_integer, types.is_floating, types.is_null,
-    )):  # fmt: skip
+    if not any(is_kind(kind) for is_kind in (_is_text, types.is_integer, types.is_floating, types.is_null)):
         _refuse_type(column, where, expected)
     said = pc.utf8_lower(column.cast(pa.string()))
     yes, no, nothing = (
-        _among(said, words)
-        for words in (["true", "1", "1.0"], ["false", "0", "0.0"], ["", "nan", None])
+        _among(said, words) for words in (["true", "1", "1.0"], ["false", "0", "0.0"], ["", "nan", None])
     )
     _check(np.any([yes, no, nothing], axis=0), column, where, expected)
     return pa.chunked_array([pc.if_else(pa.array(nothing), None, pa.array(yes))])
@@ -458,8 +441,7 @@ def _check_golds(columns: Mapping[str, pa.ChunkedArray], shown: str) -> None:
         row = int(differs.argmax())
         before = int(first["index"][row])
         name, gold, other = (
-            short(columns[column][at].as_py())
-            for column, at in (("test_id", row), ("gold", row), ("gold", before))
+            short(columns[column][at].as_py()) for column, at in (("test_id", row), ("gold", row), ("gold", before))
         )
         raise UserError(
             f"{shown}: column gold: {gold} in row {row + 1:,}, but {other} in row {before + 1:,} "
@@ -467,9 +449,7 @@ def _check_golds(columns: Mapping[str, pa.ChunkedArray], shown: str) -> None:
         )
 
 
-def _check_correct(
-    columns: Mapping[str, pa.ChunkedArray], right: pa.ChunkedArray, shown: str
-) -> None:
+def _check_correct(columns: Mapping[str, pa.ChunkedArray], right: pa.ChunkedArray, shown: str) -> None:
     """Refuse a label that is said to be right and is not the gold one, or the other way round.
 
     ``right`` is what the labels say, missing where nothing can be said.
@@ -479,9 +459,7 @@ def _check_correct(
     agrees = np.asarray(pc.equal(columns["correct"], right).fill_null(True))
     if not agrees.all():
         row = int(agrees.argmin())
-        said, gold, prediction = (
-            short(columns[name][row].as_py()) for name in ("correct", "gold", "prediction")
-        )
+        said, gold, prediction = (short(columns[name][row].as_py()) for name in ("correct", "gold", "prediction"))
         raise UserError(
             f"{shown}: column correct: {said} in row {row + 1:,}, where gold is {gold} and "
             f"prediction {prediction}; give predictions as the labels that they stand for, or "
@@ -535,18 +513,13 @@ def _codes(column: pa.ChunkedArray) -> np.ndarray:
 def _check_repeats(codes: pd.DataFrame, shown: str) -> None:
     again = codes.duplicated(["cell", "test_id"]).to_numpy()
     if again.any():
-        count = (
-            f"{again.sum():,} row{' repeats' if again.sum() == 1 else 's repeat'} an earlier one"
-        )
+        count = f"{again.sum():,} row{' repeats' if again.sum() == 1 else 's repeat'} an earlier one"
         raise UserError(
-            f"{shown}: {count} in {', '.join((*AXES, 'test_id'))}; "
-            f"the first is row {int(again.argmax()) + 1:,}"
+            f"{shown}: {count} in {', '.join((*AXES, 'test_id'))}; the first is row {int(again.argmax()) + 1:,}"
         )
 
 
-def _check_zero_shot(
-    columns: Mapping[str, pa.ChunkedArray], codes: pd.DataFrame, shown: str
-) -> None:
+def _check_zero_shot(columns: Mapping[str, pa.ChunkedArray], codes: pd.DataFrame, shown: str) -> None:
     """Refuse several draws of a point of k=0: tables would count them as evidence of draws."""
     bare = codes[columns["k"].to_numpy() == 0]
     point = [name for name in (*AXES, "variant") if name != "draw"]

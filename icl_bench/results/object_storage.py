@@ -58,8 +58,7 @@ class ObjectStorage:
             from obstore.store import from_url
         except ImportError:
             raise UserError(
-                f"--results {plain(url)}: the obstore package is missing; "
-                "pip install 'icl-bench[storage]'"
+                f"--results {plain(url)}: the obstore package is missing; pip install 'icl-bench[storage]'"
             ) from None
         from obstore.exceptions import BaseError
 
@@ -82,8 +81,7 @@ class ObjectStorage:
             self.delete(name)
         except OSError as error:
             raise UserError(
-                f"results folder {self.url}: cannot be written ({error.strerror or error}); "
-                "give another with --results"
+                f"results folder {self.url}: cannot be written ({error.strerror or error}); give another with --results"
             ) from None
 
     def exists(self) -> bool:
@@ -94,9 +92,7 @@ class ObjectStorage:
         except FileNotFoundError:
             return False
         except OSError as error:
-            raise UserError(
-                f"results folder {self.url}: cannot be read ({error.strerror or error})"
-            ) from None
+            raise UserError(f"results folder {self.url}: cannot be read ({error.strerror or error})") from None
 
     def names(self, under: str = "") -> list[str]:
         """All objects, or those below a name."""
@@ -148,10 +144,9 @@ class ObjectStorage:
         from obstore.exceptions import AlreadyExistsError
 
         try:
-            return _version(_persist(
-                lambda: self._store.put(name, content, mode="create", use_multipart=False),
-                AlreadyExistsError,
-            ))  # fmt: skip
+            return _version(
+                _persist(lambda: self._store.put(name, content, mode="create", use_multipart=False), AlreadyExistsError)
+            )
         except AlreadyExistsError:
             # by an answer that was lost on its way it may be our own
             with suppress(FileNotFoundError):
@@ -165,9 +160,7 @@ class ObjectStorage:
 
         lost = (AlreadyExistsError, NotFoundError, PreconditionError)
         try:
-            return _version(_persist(
-                lambda: self._store.put(name, content, mode=version, use_multipart=False), *lost
-            ))  # fmt: skip
+            return _version(_persist(lambda: self._store.put(name, content, mode=version, use_multipart=False), *lost))
         except lost:
             with suppress(FileNotFoundError):
                 if self.read(name) == content:
@@ -244,8 +237,7 @@ class ObjectJournal:
     def __init__(self, storage: ObjectStorage, folder: str) -> None:
         self._storage, self._folder = storage, folder
         self._parts = sorted(storage.names(folder))
-        self._next = 1 + max((int(name.rpartition("/")[2].partition("-")[0])
-                              for name in self._parts), default=0)  # fmt: skip
+        self._next = 1 + max((int(name.rpartition("/")[2].partition("-")[0]) for name in self._parts), default=0)
 
     def read(self) -> bytes:
         """All parts."""
@@ -329,12 +321,7 @@ def _hidden(path: str) -> bool:
 @contextmanager
 def _told(*but: type[BaseException]) -> Iterator[None]:
     """Raise ``OSError`` in one line for what goes wrong, but errors that are expected."""
-    from obstore.exceptions import (
-        BaseError,
-        NotFoundError,
-        PermissionDeniedError,
-        UnauthenticatedError,
-    )
+    from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, UnauthenticatedError
 
     try:
         yield

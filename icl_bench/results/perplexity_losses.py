@@ -23,9 +23,7 @@ def losses_name(model: str, file: str) -> str:
     return f"{ASIDE}/{model}/{file}.parquet"
 
 
-def write_losses(
-    storage: Storage, name: str, windows: Sequence[np.ndarray], meta: Mapping[str, Any]
-) -> None:
+def write_losses(storage: Storage, name: str, windows: Sequence[np.ndarray], meta: Mapping[str, Any]) -> None:
     """Write each window's losses, ``(tokens - 1,)`` in nats, with what is to be said of them.
 
     ``name`` is one of ``losses_name``. Raises ``UserError`` where it cannot be written.
@@ -41,8 +39,7 @@ def write_losses(
     except OSError as error:
         where = storage.where()
         raise UserError(
-            f"results folder {where}: {error.strerror or error}; run the same command again once "
-            "there is space"
+            f"results folder {where}: {error.strerror or error}; run the same command again once there is space"
         ) from None
 
 

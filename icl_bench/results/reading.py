@@ -102,10 +102,7 @@ class ResultFile:
 
 
 def read_whole(
-    storage: Storage,
-    name: str,
-    rows: int | None = None,
-    columns: Collection[str] | None = None,
+    storage: Storage, name: str, rows: int | None = None, columns: Collection[str] | None = None
 ) -> ResultFile:
     """Read a whole file, or only these columns of its table. Raises ``DamagedError``.
 
@@ -116,10 +113,7 @@ def read_whole(
 
 
 def _parsed(
-    name: str,
-    read: Callable[[], bytes],
-    rows: int | None = None,
-    columns: Collection[str] | None = None,
+    name: str, read: Callable[[], bytes], rows: int | None = None, columns: Collection[str] | None = None
 ) -> ResultFile:
     """The same of what ``read`` gives."""
     import pyarrow as pa
@@ -239,9 +233,7 @@ def _same(cell: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(cell[name] for name in (*AXES, "variant"))
 
 
-def finished_cells(
-    place: Place, say: Callable[[str], None] = warn
-) -> Iterator[tuple[str, dict[str, Any]]]:
+def finished_cells(place: Place, say: Callable[[str], None] = warn) -> Iterator[tuple[str, dict[str, Any]]]:
     """The names of finished cells' files, in order, with what they say of themselves.
 
     That is spec, facts, cell, variant, seconds, demonstration_ids where they are shared, task, ...
@@ -257,8 +249,7 @@ def find_imported(place: Place, axes: Mapping[str, Any], cell: str = "") -> str 
     """The import that holds a cell with these axes and a hash that begins so, if there is one."""
     for file in result_files(place, say=lambda _: None):
         if file.imported and any(
-            axes.items() <= known.items() and known["cell"].startswith(cell)
-            for known in file.cells()
+            axes.items() <= known.items() and known["cell"].startswith(cell) for known in file.cells()
         ):
             return file.name
     return None
@@ -364,11 +355,7 @@ class Stored:
     @property
     def first_scores(self) -> dict[str, str]:
         """Task -> the score of the first metric that it names, for tasks that were run here."""
-        named = {
-            str(meta["spec"]["task"]): meta["task"]["metrics"]
-            for meta in self.cells.values()
-            if "task" in meta
-        }
+        named = {str(meta["spec"]["task"]): meta["task"]["metrics"] for meta in self.cells.values() if "task" in meta}
         return first_measures(named)
 
 

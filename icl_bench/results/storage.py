@@ -77,8 +77,7 @@ class LocalStorage:
                 pass
         except OSError as error:
             raise UserError(
-                f"results folder {self.root}: cannot be written ({error.strerror}); "
-                "give another with --results"
+                f"results folder {self.root}: cannot be written ({error.strerror}); give another with --results"
             ) from None
 
     def exists(self) -> bool:

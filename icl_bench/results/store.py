@@ -21,15 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from icl_bench.errors import UserError
 from icl_bench.metrics.scores import STORED_SCORES
-from icl_bench.results.cells import (
-    FAILED,
-    FINISHED,
-    PROTOCOL,
-    Identity,
-    Prediction,
-    further_fields,
-    prediction_schema,
-)
+from icl_bench.results.cells import FAILED, FINISHED, PROTOCOL, Identity, Prediction, further_fields, prediction_schema
 from icl_bench.results.journals import Journal, Journals, journals_at
 from icl_bench.results.reading import CELL_META, DamagedError, read_whole, warn
 from icl_bench.results.storage import Place, storage_at
@@ -77,8 +69,7 @@ class Store:
             aside = f"{name}.damaged"
             self.storage.rename(name, aside)
             warn(
-                f"{self.storage.where(name)}: {problem}; set aside as {aside.rpartition('/')[2]}, "
-                "the cell is run again"
+                f"{self.storage.where(name)}: {problem}; set aside as {aside.rpartition('/')[2]}, the cell is run again"
             )
             return False
         return True
@@ -218,10 +209,7 @@ class OpenCell:
         self._seconds.update((p.test_id, each) for p in predictions)
 
     def finish(
-        self,
-        order: Sequence[str],
-        meta: Mapping[str, Any],
-        scores: Mapping[str, Sequence[float | None]] | None = None,
+        self, order: Sequence[str], meta: Mapping[str, Any], scores: Mapping[str, Sequence[float | None]] | None = None
     ) -> str:
         """Write the cell's file and drop the journal and a mark of failure; returns its name.
 
@@ -252,10 +240,7 @@ class OpenCell:
         self.store.mark_failed(self.identity, reason)
 
     def _table(
-        self,
-        rows: Sequence[Prediction],
-        meta: Mapping[str, Any],
-        scores: Mapping[str, Sequence[float | None]],
+        self, rows: Sequence[Prediction], meta: Mapping[str, Any], scores: Mapping[str, Sequence[float | None]]
     ) -> pa.Table:
         import pyarrow as pa
 

@@ -16,9 +16,7 @@ FOLDER = "_studies"
 """Of the files, a study each; no task is called so."""
 
 
-def write_study(
-    place: Place, name: str, cells: Sequence[Mapping[str, Any]], *, whole: bool
-) -> None:
+def write_study(place: Place, name: str, cells: Sequence[Mapping[str, Any]], *, whole: bool) -> None:
     """Store the cells of a study: their axes, ``setting`` (the block that asks for them), ``cell``
     (the hash) and ``variant``.
 

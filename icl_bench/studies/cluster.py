@@ -36,9 +36,7 @@ class ClusterSpec:
     """None for what the study needs."""
 
     @classmethod
-    def read(
-        cls, on: str | None, engines: str | None, gpus_per_engine: float | None
-    ) -> ClusterSpec | None:
+    def read(cls, on: str | None, engines: str | None, gpus_per_engine: float | None) -> ClusterSpec | None:
         """Of the options as they are written; None where no cluster is asked for. Raises
         ``UserError``.
         """
@@ -57,6 +55,5 @@ class ClusterSpec:
                 raise UserError(f"--engines {plain(engines)}: expected a number from 1, or auto")
             number = int(engines)
         if gpus_per_engine is not None and gpus_per_engine > 1 and gpus_per_engine % 1:
-            raise UserError(f"--gpus-per-engine {gpus_per_engine}: expected a whole number, or a "
-                            "share below 1")  # fmt: skip
+            raise UserError(f"--gpus-per-engine {gpus_per_engine}: expected a whole number, or a share below 1")
         return cls(on, number, gpus_per_engine)

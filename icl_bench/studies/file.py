@@ -35,17 +35,29 @@ TRAINED = frozenset(FinetuneSpec.model_fields) - {"task", "model", "method", "ke
 """Options of a block with ``finetune``: those of ``icl-bench finetune``."""
 
 TEXTS, FLAGS = (
-    {name for name, said in inspect.signature(run_spec).parameters.items()
-     if str(said.annotation) in kinds}
+    {name for name, said in inspect.signature(run_spec).parameters.items() if str(said.annotation) in kinds}
     for kinds in (("str", "str | None"), ("bool",))
-)  # fmt: skip
+)
 """Options that are text, and those that are yes or no."""
 
 ENGINE = RUN & {
-    "backend", "dtype", "device", "context", "pack", "tensor_parallel", "max_model_len",
-    "gpu_memory", "quantization", "kv_cache_dtype", "base_url", "tokenizer", "concurrency", "chat",
-    "system", "chat_arg",
-}  # fmt: skip
+    "backend",
+    "dtype",
+    "device",
+    "context",
+    "pack",
+    "tensor_parallel",
+    "max_model_len",
+    "gpu_memory",
+    "quantization",
+    "kv_cache_dtype",
+    "base_url",
+    "tokenizer",
+    "concurrency",
+    "chat",
+    "system",
+    "chat_arg",
+}
 """Options of a model: what reads it, and how it is talked to."""
 
 BLOCK = ("name", "tasks", "models", "finetune")
@@ -94,15 +106,11 @@ class Job:
         try:
             if self.finetune is None:
                 return run_spec(task=self.task, model=self.model, **self.options)
-            return FinetuneSpec(
-                task=self.task, model=self.model, method=self.finetune, **self.options
-            )
+            return FinetuneSpec(task=self.task, model=self.model, method=self.finetune, **self.options)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             name = str(first["loc"][0]) if first["loc"] else ""
-            name = {"context_tokens": "context", "pack_rows": "pack", "scoring": "score"}.get(
-                name, name
-            )
+            name = {"context_tokens": "context", "pack_rows": "pack", "scoring": "score"}.get(name, name)
             said = first["msg"].removeprefix("Value error, ")
             raise UserError(f"--{name.replace('_', '-')} {short(first['input'])}: {said}") from None
 
@@ -196,21 +204,22 @@ class StudyFile:
         # null takes back what is said of all blocks: it is dropped only once they are merged
         own = {name: value for name, value in block.items() if name not in BLOCK}
         for model in _listed(_said_or(block, "models", self.fields.models)):
-            given = {**self.fields.options, **self.fields.engines.get(EVERY, {}),
-                     **self.fields.engines.get(str(model), {})}  # fmt: skip
-            shared = {name: value for name, value in given.items() if name in allowed}
-            options = {
-                name: _option(name, value)
-                for name, value in {**shared, **own}.items()
-                if value is not None
+            given = {
+                **self.fields.options,
+                **self.fields.engines.get(EVERY, {}),
+                **self.fields.engines.get(str(model), {}),
             }
+            shared = {name: value for name, value in given.items() if name in allowed}
+            options = {name: _option(name, value) for name, value in {**shared, **own}.items() if value is not None}
             for task in _listed(_said_or(block, "tasks", self.fields.tasks)):
                 yield Job(
-                    str(_said_or(block, "name", _named(block))), self.path(str(task)),
-                    self.path(str(model)), self._with_paths(options),
+                    str(_said_or(block, "name", _named(block))),
+                    self.path(str(task)),
+                    self.path(str(model)),
+                    self._with_paths(options),
                     None if methods is None else ",".join(map(str, _listed(methods))),
                     ("settings", number),
-                )  # fmt: skip
+                )
 
     def _with_paths(self, options: Mapping[str, Any]) -> dict[str, Any]:
         found = dict(options)
@@ -246,18 +255,13 @@ def known_studies() -> tuple[str, ...]:
 
 def _shelf() -> dict[str, Traversable]:
     package = package_files("icl_bench")
-    folders: tuple[Traversable, ...] = (
-        package / "study_files",
-        Path(__file__).resolve().parents[2] / "studies",
-    )
+    folders: tuple[Traversable, ...] = (package / "study_files", Path(__file__).resolve().parents[2] / "studies")
     folder = next((f for f in folders if f.is_dir()), None)
     found = folder.iterdir() if folder else ()
     return {f.name.removesuffix(".yaml"): f for f in found if f.name.endswith(".yaml")}
 
 
-def _parse(
-    raw: bytes, shown: str, name: str, folder: Path | None, data_dir: Path | None
-) -> StudyFile:
+def _parse(raw: bytes, shown: str, name: str, folder: Path | None, data_dir: Path | None) -> StudyFile:
     values, tree = read_yaml(raw, shown)
     if not isinstance(values, dict) or tree is None:
         what = "empty" if values is None else short(values)
@@ -319,9 +323,7 @@ def _check_value(place: Sequence[int | str], name: str, value: Any, problems: Pr
         problems.add(place, f"{name}: expected a value, not a mapping")
 
 
-def _check_name(
-    place: Sequence[int | str], name: str, known: set[str] | frozenset[str], problems: Problems
-) -> None:
+def _check_name(place: Sequence[int | str], name: str, known: set[str] | frozenset[str], problems: Problems) -> None:
     if name not in known:
         problems.add(place, f"{plain(name)}: unknown option; {nearest(str(name), known)}")
 

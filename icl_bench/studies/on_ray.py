@@ -201,17 +201,14 @@ class Engine:
                 said_so = f"--on ray: on {os.uname().nodename}, {problem}; {SAME}"
                 return Result(problem=said_so, ends_all=True)
             watcher = _Telling(self._board, ticket)
-            return Result(part.run_unit(unit.number, self._results, self._engines, watcher,
-                                        said.append))  # fmt: skip
+            return Result(part.run_unit(unit.number, self._results, self._engines, watcher, said.append))
         except Stopped:
             return Result()
         except UserError as error:
             return Result(problem=str(error))
         except Exception as error:
             self._engines.free()
-            return Result(
-                problem=f"{type(error).__name__}: {first_line(error)}", trace=traceback.format_exc()
-            )
+            return Result(problem=f"{type(error).__name__}: {first_line(error)}", trace=traceback.format_exc())
 
     def _fetched(self, unit: Unit, shipped: Sequence[Any]) -> Part:
         import ray
@@ -299,9 +296,7 @@ class RayCluster:
             given = float(needed) if most else 0.0
             self._check(given)
         elif given < needed > 1:
-            raise UserError(
-                f"--gpus-per-engine {given:g}: --tensor-parallel {needed} needs {needed} of them"
-            )
+            raise UserError(f"--gpus-per-engine {given:g}: --tensor-parallel {needed} needs {needed} of them")
         return given
 
     def room_for_engines(self, gpus: float) -> int:
@@ -345,9 +340,7 @@ def _connect(spec: ClusterSpec) -> None:
         ray.init("auto", **quiet)
     except (OSError, ValueError) as error:
         if named:
-            raise UserError(
-                f"--on ray: RAY_ADDRESS {plain(named)} cannot be reached ({first_line(error)})"
-            ) from None
+            raise UserError(f"--on ray: RAY_ADDRESS {plain(named)} cannot be reached ({first_line(error)})") from None
         # nothing of this machine's is open to others
         ray.init(include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
 
@@ -459,9 +452,7 @@ class _Run:
         cpus = max(0.01, min(share, share / each_node))
         while len(self.workers) < wanted:
             options = {"num_cpus": cpus, "num_gpus": self._gpus, "scheduling_strategy": "SPREAD"}
-            handle: Any = ray.remote(Engine).options(**options).remote(
-                self.results, self._board, max(1, int(cpus))
-            )  # fmt: skip
+            handle: Any = ray.remote(Engine).options(**options).remote(self.results, self._board, max(1, int(cpus)))
             self.workers.append(_Worker(handle, handle.ready.remote()))
 
     def _give(self, worker: _Worker) -> None:
@@ -597,17 +588,24 @@ class _Run:
         whole = sum(map(length, self._units)) - self._kept
         share = min(1.0, computed / whole) if whole else 1.0
         elapsed = time.monotonic() - self._since
-        self.listener.shared_out(Progress(
-            len(at_work), sum(not worker.started for worker in self.workers), len(self._units),
-            self._units_done, predictions, min(now, predictions), share,
-            elapsed * (1 - share) / share if share > 0.01 else None, tuple(titles),
-        ))  # fmt: skip
+        self.listener.shared_out(
+            Progress(
+                len(at_work),
+                sum(not worker.started for worker in self.workers),
+                len(self._units),
+                self._units_done,
+                predictions,
+                min(now, predictions),
+                share,
+                elapsed * (1 - share) / share if share > 0.01 else None,
+                tuple(titles),
+            )
+        )
         if at_work:
             self._last_note = time.monotonic()
         elif time.monotonic() - self._last_note > PLACE_SECONDS:
             self._last_note = time.monotonic()
-            self.listener.note("no engine has a place yet: what Ray has is taken, or its workers "
-                               "are gone")  # fmt: skip
+            self.listener.note("no engine has a place yet: what Ray has is taken, or its workers are gone")
 
     def _stop(self) -> None:
         """Let engines put down their work, so that their cells are free at once."""

@@ -184,9 +184,8 @@ class Part(ABC):
 
     @abstractmethod
     def run_unit(
-        self, number: int, results: Place, engines: Engines, watcher: Watcher,
-        say: Callable[[str], None],
-    ) -> Outcome:  # fmt: skip
+        self, number: int, results: Place, engines: Engines, watcher: Watcher, say: Callable[[str], None]
+    ) -> Outcome:
         """Compute what is not there yet of a unit. Raises ``UserError``."""
 
     @abstractmethod
@@ -218,9 +217,11 @@ class Part(ABC):
         """What is stored of its cells."""
         for identity in self.identities():
             yield {
-                **identity.spec.model_dump(), "setting": self.job.setting, "cell": identity.cell,
+                **identity.spec.model_dump(),
+                "setting": self.job.setting,
+                "cell": identity.cell,
                 "variant": identity.variant,
-            }  # fmt: skip
+            }
 
 
 @dataclass
@@ -259,9 +260,11 @@ class PromptPart(Part):
 
     def cells(self) -> list[PlannedCell]:
         """See ``Part``."""
-        fitting = [(cell, seconds) for cell, seconds
-                   in zip(self.sweep.plan.cells, self.sweep.estimates(), strict=True)
-                   if cell.problem is None]  # fmt: skip
+        fitting = [
+            (cell, seconds)
+            for cell, seconds in zip(self.sweep.plan.cells, self.sweep.estimates(), strict=True)
+            if cell.problem is None
+        ]
         return [
             PlannedCell(identity, cell.new_tokens, seconds)
             for identity, (cell, seconds) in zip(self.identities(), fitting, strict=True)
@@ -285,27 +288,31 @@ class PromptPart(Part):
         """See ``Part``: one for each group with cells that fit."""
         estimates, found = iter(self.sweep.estimates()), []
         for i, group in enumerate(self.sweep.plan.groups):
-            known = [seconds for cell, seconds in zip(group.cells, estimates, strict=False)
-                     if cell.problem is None]  # fmt: skip
+            known = [seconds for cell, seconds in zip(group.cells, estimates, strict=False) if cell.problem is None]
             if not group.runnable:
                 continue
             first = group.runnable[0].spec
             title = f"{self.task} with {self.model}: {first.select}, draw {first.draw + 1}"
             sure = [seconds for seconds in known if seconds is not None]
-            found.append(Unit(
-                number, i, title, self.engine, len(group.runnable),
-                sum(cell.queries for cell in group.runnable),
-                sum(sure) if len(sure) == len(known) else None,
-            ))  # fmt: skip
+            found.append(
+                Unit(
+                    number,
+                    i,
+                    title,
+                    self.engine,
+                    len(group.runnable),
+                    sum(cell.queries for cell in group.runnable),
+                    sum(sure) if len(sure) == len(known) else None,
+                )
+            )
         return found
 
     def _unit(self, number: int) -> Sweep:
         return self.sweep.of_groups([self.sweep.plan.groups[number]])
 
     def run_unit(
-        self, number: int, results: Place, engines: Engines, watcher: Watcher,
-        say: Callable[[str], None],
-    ) -> Outcome:  # fmt: skip
+        self, number: int, results: Place, engines: Engines, watcher: Watcher, say: Callable[[str], None]
+    ) -> Outcome:
         """See ``Part``."""
         del say
         return self._unit(number).run(results, watcher, partial(engines.load, self))
@@ -335,9 +342,7 @@ class TrainingPart(Part):
     wanted: Callable[[CellSpec], bool] = lambda _: True
 
     @classmethod
-    def of(
-        cls, job: Job, training: Finetuning, wanted: Callable[[CellSpec], bool] = lambda _: True
-    ) -> TrainingPart:
+    def of(cls, job: Job, training: Finetuning, wanted: Callable[[CellSpec], bool] = lambda _: True) -> TrainingPart:
         """Trainings as a part."""
         return cls(job, training.task.data.spec.name, training.task.model.name, training, wanted)
 
@@ -370,9 +375,7 @@ class TrainingPart(Part):
         for i, (k, draw) in enumerate(self._examples()):
             cells = sum((one.spec.k, one.spec.draw) == (k, draw) for one in every)
             title = f"{self.task} with {self.model}: training, k={k:,}, draw {draw + 1}"
-            found.append(
-                Unit(number, i, title, ("training", self.model), cells, cells * test, None)
-            )
+            found.append(Unit(number, i, title, ("training", self.model), cells, cells * test, None))
         return found
 
     def _of_unit(self, number: int) -> Callable[[CellSpec], bool]:
@@ -380,9 +383,8 @@ class TrainingPart(Part):
         return lambda cell: (cell.k, cell.draw) == examples and self.wanted(cell)
 
     def run_unit(
-        self, number: int, results: Place, engines: Engines, watcher: Watcher,
-        say: Callable[[str], None],
-    ) -> Outcome:  # fmt: skip
+        self, number: int, results: Place, engines: Engines, watcher: Watcher, say: Callable[[str], None]
+    ) -> Outcome:
         """See ``Part``."""
         del watcher
         engines.free()

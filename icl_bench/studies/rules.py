@@ -11,8 +11,7 @@ from icl_bench.errors import UserError
 from icl_bench.models import attention_patterns
 from icl_bench.wording import comma_list, nearest, plain
 
-KEYS = ("task", "model", "setting", "select", "order", "attention", "k", "draw", "demonstrations",
-        "labels", "queries")  # fmt: skip
+KEYS = ("task", "model", "setting", "select", "order", "attention", "k", "draw", "demonstrations", "labels", "queries")
 """What rules may name: a cell's axes, the block it is of, and what blocks may set."""
 
 SPLIT = {"attention": attention_patterns.split, "select": selector_spec.split}
@@ -36,8 +35,7 @@ class Rule:
         for key in given:
             if key not in KEYS:
                 raise UserError(f"{plain(key)}: is nothing to choose by; {nearest(str(key), KEYS)}")
-        listed = {key: value if isinstance(value, list | tuple | set) else [value]
-                  for key, value in given.items()}  # fmt: skip
+        listed = {key: value if isinstance(value, list | tuple | set) else [value] for key, value in given.items()}
         return cls({key: frozenset(map(str, values)) for key, values in listed.items()})
 
     @classmethod

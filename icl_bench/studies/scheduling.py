@@ -59,9 +59,7 @@ class Queue:
         """Units that nobody has."""
         return sum(map(len, self._waiting.values()))
 
-    def take(
-        self, loaded: object = None, machine: str = "", machines: Collection[str] = ()
-    ) -> tuple[int, Unit] | None:
+    def take(self, loaded: object = None, machine: str = "", machines: Collection[str] = ()) -> tuple[int, Unit] | None:
         """The next unit for an engine that has ``loaded`` this, and a ticket to end it with; None
         where none waits.
 

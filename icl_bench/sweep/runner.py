@@ -156,9 +156,7 @@ class Runner:
                 self._run_cell(group, cell, opened, outcome)
         return busy
 
-    def _run_cell(
-        self, group: PlannedGroup, cell: CellPlan, opened: OpenCell, outcome: Outcome
-    ) -> None:
+    def _run_cell(self, group: PlannedGroup, cell: CellPlan, opened: OpenCell, outcome: Outcome) -> None:
         try:
             self._compute(group, cell, opened, outcome)
         except CellError as error:
@@ -169,9 +167,7 @@ class Runner:
             outcome.computed.append(cell.spec)
             self.watcher.cell_ended(cell, "done")
 
-    def _compute(
-        self, group: PlannedGroup, cell: CellPlan, opened: OpenCell, outcome: Outcome
-    ) -> None:
+    def _compute(self, group: PlannedGroup, cell: CellPlan, opened: OpenCell, outcome: Outcome) -> None:
         task = self.plan.task
         asked = group.group.queries(cell.spec.k)
         ((_, prompts),) = group.group.prompts([cell.spec.k])
@@ -242,9 +238,7 @@ class Runner:
             return {}
         return {"training": trained.about}
 
-    def _cost(
-        self, cell: CellPlan, asked: Sequence[Example], answers: Sequence[int]
-    ) -> dict[str, float] | None:
+    def _cost(self, cell: CellPlan, asked: Sequence[Example], answers: Sequence[int]) -> dict[str, float] | None:
         """Operations and cache bytes of a cell by formula, with the answers that it has, or with
         all labels where each is scored.
         """
@@ -266,9 +260,7 @@ class Runner:
                 self._refusal = str(error)
                 raise
             self.watcher.backend_ready()
-            assert self._backend.identity() == dict(self.identity_of_backend), (
-                "the backend is another than said"
-            )
+            assert self._backend.identity() == dict(self.identity_of_backend), "the backend is another than said"
         return self._backend
 
 

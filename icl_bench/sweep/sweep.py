@@ -58,16 +58,22 @@ class Sweep:
         able = _able(spec.able(asked), model)
         spec.combinations(asked, able).require_some()
         task = TokenizedTask(
-            data, model, load_tokenizer(model), spec.seed, _scoring(spec, asked), spec.queries,
-            str(spec.labels) if spec.labels else None, spec.demonstrations, spec.encoder,
+            data,
+            model,
+            load_tokenizer(model),
+            spec.seed,
+            _scoring(spec, asked),
+            spec.queries,
+            str(spec.labels) if spec.labels else None,
+            spec.demonstrations,
+            spec.encoder,
             spec.chat,
-        )  # fmt: skip
+        )
         say("choosing demonstrations and counting tokens")
         k_values, refused = _k_values(spec, task)
         plan = make_plan(
-            task, k_values, spec.select, spec.order, spec.draws, spec.attention,
-            _able(able, model, refused),
-        )  # fmt: skip
+            task, k_values, spec.select, spec.order, spec.draws, spec.attention, _able(able, model, refused)
+        )
         return cls(spec.narrowed(plan.asked), model, task, plan)
 
     @cached_property
@@ -87,15 +93,13 @@ class Sweep:
         """Load the model, or make the connection to it."""
         return self.loader.load(self.model, self.task.tokenizer, self.room)
 
-    def only(
-        self, wanted: Callable[[CellPlan], bool],
-        asked: Callable[[Combination], bool] = lambda _: True,
-    ) -> Sweep:  # fmt: skip
+    def only(self, wanted: Callable[[CellPlan], bool], asked: Callable[[Combination], bool] = lambda _: True) -> Sweep:
         """The same with some of its cells alone, perhaps none; ``asked`` tells of which
         combinations it is said that they are left out.
         """
-        groups = [PlannedGroup(group.group, [cell for cell in group.cells if wanted(cell)])
-                  for group in self.plan.groups]  # fmt: skip
+        groups = [
+            PlannedGroup(group.group, [cell for cell in group.cells if wanted(cell)]) for group in self.plan.groups
+        ]
         part = self.of_groups([group for group in groups if group.cells])
         part.plan.asked = self.plan.asked.only(asked)
         return part
@@ -109,8 +113,7 @@ class Sweep:
 
     def identities(self) -> list[Identity]:
         """The cells that fit, with all that decides them."""
-        return [self._identities(cell.spec)
-                for group in self.plan.groups for cell in group.runnable]  # fmt: skip
+        return [self._identities(cell.spec) for group in self.plan.groups for cell in group.runnable]
 
     @cached_property
     def _identities(self) -> Identities:
@@ -133,10 +136,7 @@ class Sweep:
             None
             if cell.problem
             else cost_of(
-                cell.prompt_layout,
-                self._architecture,
-                cell.answer_tokens / 2 if scored is None else scored,
-                dtype,
+                cell.prompt_layout, self._architecture, cell.answer_tokens / 2 if scored is None else scored, dtype
             )
             for cell in self.plan.cells
         ]
@@ -155,10 +155,7 @@ class Sweep:
             return [None] * len(self.plan.cells)
         return seconds(self._architecture, rate, self.plan.cells, self._costs)
 
-    def run(
-        self, results: Place, watcher: Watcher | None = None,
-        load: Callable[[], Backend] | None = None,
-    ) -> Outcome:  # fmt: skip
+    def run(self, results: Place, watcher: Watcher | None = None, load: Callable[[], Backend] | None = None) -> Outcome:
         """Compute what is not in the results folder yet; ``load`` gives a backend that others use
         too. Raises ``UserError``.
         """

@@ -13,9 +13,7 @@ from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.task_files import load_task
 
 
-def check_task(
-    name: str, *, model: str | None, data_dir: Path | None, test_size: int | None
-) -> dict[str, Any]:
+def check_task(name: str, *, model: str | None, data_dir: Path | None, test_size: int | None) -> dict[str, Any]:
     """Counts, labels, duplicates and leaks of a task's data; with a model, token lengths.
 
     Raises ``UserError``.

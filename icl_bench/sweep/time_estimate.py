@@ -13,18 +13,14 @@ EFFICIENCY = 0.6
 
 
 def seconds(
-    architecture: Architecture,
-    rate: float,
-    cells: Sequence[CellPlan],
-    costs: Sequence[ComputeCost | None],
+    architecture: Architecture, rate: float, cells: Sequence[CellPlan], costs: Sequence[ComputeCost | None]
 ) -> list[float]:
     """Estimated seconds of each cell, given what its group has cached: ``(cells,)``.
 
     ``costs`` are what each takes by formula, ``(cells,)``; None for one that cannot run.
     """
     return [
-        _operations(architecture, cell, cost) / (rate * EFFICIENCY)
-        for cell, cost in zip(cells, costs, strict=True)
+        _operations(architecture, cell, cost) / (rate * EFFICIENCY) for cell, cost in zip(cells, costs, strict=True)
     ]
 
 

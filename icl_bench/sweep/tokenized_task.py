@@ -98,9 +98,7 @@ class TokenizedTask:
             return self.data.train
         if draw not in self._perturbed:
             data, drawn = self.data, self.pool.drawn(draw)
-            self._perturbed[draw] = self.perturbation.answers(
-                data.train, data.labels, self.seed, draw, drawn
-            )
+            self._perturbed[draw] = self.perturbation.answers(data.train, data.labels, self.seed, draw, drawn)
         return self._perturbed[draw]
 
     def perturbed_lengths(self, draw: int) -> np.ndarray:

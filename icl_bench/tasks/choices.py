@@ -73,8 +73,7 @@ def read_list(labels: Labels, row: Row, value: Any, name: str) -> Choices:
     letters = labels.style == "letters"
     if twice is not None and not letters:
         raise UserError(
-            f"{row.where}: {name} has the choice {short(twice)} twice; "
-            "only style: letters tells such choices apart"
+            f"{row.where}: {name} has the choice {short(twice)} twice; only style: letters tells such choices apart"
         )
     if letters and len(texts) > len(ascii_uppercase):
         raise UserError(f"{row.where}: {name} has {len(texts)} choices; letters are for 26 at most")
@@ -100,8 +99,7 @@ def _listed(row: Row, value: Any, name: str) -> _Listed:
         ]
     if not isinstance(value, list):
         raise UserError(
-            f"{row.where}: {name} must be a list of texts, or of objects with text and label, "
-            f"not {short(value)}"
+            f"{row.where}: {name} must be a list of texts, or of objects with text and label, not {short(value)}"
         )
     texts, keys = [], []
     for letter, item in zip(_letters(len(value)), value, strict=True):
@@ -149,9 +147,7 @@ def _gold(labels: Labels, row: Row, listed: _Listed, value: Any, answer: str, na
     if among is None:
         among = [str(i) for i in range(len(listed.texts))]
     said = value
-    if labels.gold == "index or text" and not (
-        isinstance(value, int) and not isinstance(value, bool)
-    ):
+    if labels.gold == "index or text" and not (isinstance(value, int) and not isinstance(value, bool)):
         among = listed.texts
     if isinstance(value, int | float) and not isinstance(value, bool):
         said = json.dumps(value)
@@ -159,11 +155,11 @@ def _gold(labels: Labels, row: Row, listed: _Listed, value: Any, answer: str, na
     if len(places) == 1:
         return places[0]
     if places:
-        raise UserError(f"{row.where}: {answer} is {short(value)}, which {name} has twice; "
-                        "give it by its key or its index (labels.gold)")  # fmt: skip
-    kinds = {"text": "text", "key": "key", "index": "index, from 0,",
-             "index or text": "index, from 0, nor the text"}  # fmt: skip
+        raise UserError(
+            f"{row.where}: {answer} is {short(value)}, which {name} has twice; "
+            "give it by its key or its index (labels.gold)"
+        )
+    kinds = {"text": "text", "key": "key", "index": "index, from 0,", "index or text": "index, from 0, nor the text"}
     kind = kinds[labels.gold]
     there = ", ".join(short(one) for one in among[:6]) + (", …" if len(among) > 6 else "")
-    raise UserError(f"{row.where}: {answer} is {short(value)}, not the {kind} of one of the row's "
-                    f"choices ({there})")  # fmt: skip
+    raise UserError(f"{row.where}: {answer} is {short(value)}, not the {kind} of one of the row's choices ({there})")

@@ -217,9 +217,7 @@ def _text(row: Row, column: str) -> str | None:
 # -- the data of a task -------------------------------------------------------------------------
 
 
-def load_data(
-    spec: TaskSpec, *, data_dir: Path | None = None, test_size: int | None = None
-) -> TaskData:
+def load_data(spec: TaskSpec, *, data_dir: Path | None = None, test_size: int | None = None) -> TaskData:
     """Read a task's rows and choose its test rows.
 
     ``data_dir`` is the data folder (else the environment variable ``ICL_BENCH_DATA``); what it does
@@ -331,11 +329,7 @@ class _Chosen:
 
 
 def _choose(
-    spec: TaskSpec,
-    data_dir: Path | None,
-    pool: tuple[Example, ...],
-    lacking: Mapping[str, str],
-    test_size: int | None,
+    spec: TaskSpec, data_dir: Path | None, pool: tuple[Example, ...], lacking: Mapping[str, str], test_size: int | None
 ) -> _Chosen:
     """The test rows that are asked, in evaluation order."""
     if test_size is not None and test_size < 1:
@@ -363,11 +357,7 @@ def _choose(
 
 
 def _by_ids(
-    ids: Sequence[str],
-    shown: str,
-    pool: Sequence[Example],
-    lacking: Mapping[str, str],
-    test_size: int | None,
+    ids: Sequence[str], shown: str, pool: Sequence[Example], lacking: Mapping[str, str], test_size: int | None
 ) -> _Chosen:
     known = {example.id: example for example in pool}
     unknown = [name for name in ids if name not in known and name not in lacking]
@@ -388,9 +378,7 @@ def _by_ids(
 
 
 def _refuse_size(asked: int, there: int, whose: str) -> None:
-    raise UserError(
-        f"{whole(asked)} test rows are asked for; {whose} {there:,}: ask for at most those"
-    )
+    raise UserError(f"{whole(asked)} test rows are asked for; {whose} {there:,}: ask for at most those")
 
 
 def _paper_ids_file(spec: TaskSpec, data_dir: Path | None) -> Path | None:

@@ -78,9 +78,7 @@ def _hub_unreachable(path: str) -> str | None:
     return reason
 
 
-def _hub_rows(
-    hub: HubSource, split: str, columns: Mapping[str, str], unreachable: str | None
-) -> list[dict[str, Any]]:
+def _hub_rows(hub: HubSource, split: str, columns: Mapping[str, str], unreachable: str | None) -> list[dict[str, Any]]:
     """The needed columns of one split, class numbers replaced by the classes' names.
 
     For a template that names columns itself, they stay the numbers that it expects.

@@ -79,9 +79,7 @@ def choices_of(source: str, row: Row) -> list[Any]:
         try:
             value = ast.literal_eval(value)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            raise UserError(
-                f"{row.where}: labels.choices must give a list, not {short(value)}"
-            ) from None
+            raise UserError(f"{row.where}: labels.choices must give a list, not {short(value)}") from None
     if not isinstance(value, list | tuple):
         raise UserError(f"{row.where}: labels.choices must give a list, not {short(value)}")
     return list(value)
@@ -93,9 +91,7 @@ def _value(source: str, row: Row, what: str) -> Any:
     try:
         return _compiled(source).render(**row.cells)
     except Exception as error:  # whatever a template's expressions raise
-        raise UserError(
-            one_line(f"{row.where}: {what} fails on this row: {first_line(error)}")
-        ) from None
+        raise UserError(one_line(f"{row.where}: {what} fails on this row: {first_line(error)}")) from None
 
 
 @lru_cache

@@ -47,10 +47,7 @@ class HalfLabels:
                 f"--labels {self}: none of the {len(data.test):,} test rows has one of the labels "
                 "that are left; ask for more rows (--test-size) or take another seed"
             )
-        note = (
-            f"{self}: {left} of {len(data.labels)} labels, with {len(test):,} of "
-            f"{len(data.test):,} test rows"
-        )
+        note = f"{self}: {left} of {len(data.labels)} labels, with {len(test):,} of {len(data.test):,} test rows"
         return replace(
             data,
             train=tuple(row for row in data.train if row.answer in kept),

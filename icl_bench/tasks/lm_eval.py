@@ -24,9 +24,15 @@ MARKS = ("doc_to_text", "doc_to_target", "dataset_path", "output_type", "include
 """Fields of which one is in every task file of lm-evaluation-harness, and none in ours."""
 
 _NO_EFFECT = {
-    "task", "task_alias", "tag", "group", "metadata", "should_decontaminate",
-    "doc_to_decontamination_query", "recipe",
-}  # fmt: skip
+    "task",
+    "task_alias",
+    "tag",
+    "group",
+    "metadata",
+    "should_decontaminate",
+    "doc_to_decontamination_query",
+    "recipe",
+}
 _UNKNOWN = {
     "process_docs": "rows changed by a function",
     "process_results": "scores made by a function",
@@ -111,8 +117,7 @@ class _Reader:
     def data(self) -> dict[str, Any]:
         """Where the rows are from."""
         few = self.said.get("fewshot_config")
-        splits = [self.said.get(f"{kind}_split") for kind in ("fewshot", "training", "validation",
-                                                              "test")]  # fmt: skip
+        splits = [self.said.get(f"{kind}_split") for kind in ("fewshot", "training", "validation", "test")]
         if isinstance(few, Mapping):
             splits.insert(0, few.get("split"))
         train = next((name for name in splits if name), None)
@@ -123,9 +128,7 @@ class _Reader:
         shared: dict[str, Any] = {}
         if train == test:
             shared = {"holdout": {"share": 0.5, "seed": _SEED}}
-            self.notes.append(
-                f"demonstrations and test rows are both of the split {test}, halved by seed {_SEED}"
-            )
+            self.notes.append(f"demonstrations and test rows are both of the split {test}, halved by seed {_SEED}")
         told = self.fields("dataset_kwargs")
         told.pop("trust_remote_code", None)
         files = told.pop("data_files", None)
@@ -199,8 +202,9 @@ class _Reader:
             self.refuse(f"fewshot_config.{plain(name)}")
         sampler = few.get("sampler", "default")
         if sampler == "first_n":
-            self.notes.append("lm-eval shows the first rows of the split (sampler: first_n); "
-                              "demonstrations are drawn here")  # fmt: skip
+            self.notes.append(
+                "lm-eval shows the first rows of the split (sampler: first_n); demonstrations are drawn here"
+            )
         elif sampler != "default":
             self.refuse(f"fewshot_config.sampler ({short(sampler)})")
 
@@ -279,8 +283,7 @@ class _Reader:
         return {"metrics": kept, **({"answer": rule} if rule else {}), **self._generation()}
 
     def _ignored(self, told: Mapping[str, Any]) -> dict[str, Any]:
-        names = {"ignore_case": "case", "ignore_punctuation": "punctuation",
-                 "regexes_to_ignore": "patterns"}  # fmt: skip
+        names = {"ignore_case": "case", "ignore_punctuation": "punctuation", "regexes_to_ignore": "patterns"}
         for name, value in told.items():
             if name not in names and value:
                 self.refuse(f"metric exact_match with {plain(name)}")
@@ -356,11 +359,27 @@ class _Reader:
 
 
 _READ = {
-    "dataset_path", "dataset_name", "dataset_kwargs", "training_split", "validation_split",
-    "test_split", "fewshot_split", "fewshot_config", "doc_to_text", "doc_to_target",
-    "doc_to_choice", "description", "target_delimiter", "fewshot_delimiter", "num_fewshot",
-    "metric_list", "output_type", "generation_kwargs", "repeats", "filter_list",
-}  # fmt: skip
+    "dataset_path",
+    "dataset_name",
+    "dataset_kwargs",
+    "training_split",
+    "validation_split",
+    "test_split",
+    "fewshot_split",
+    "fewshot_config",
+    "doc_to_text",
+    "doc_to_target",
+    "doc_to_choice",
+    "description",
+    "target_delimiter",
+    "fewshot_delimiter",
+    "num_fewshot",
+    "metric_list",
+    "output_type",
+    "generation_kwargs",
+    "repeats",
+    "filter_list",
+}
 
 
 def is_lm_eval(values: Any) -> bool:
@@ -376,8 +395,7 @@ def converted(path: Path) -> dict[str, Any]:
     said = _read(path)
     name = said.get("task")
     if not isinstance(name, str) or isinstance(said.get("group"), str):
-        raise UserError(f"{path}: not one task of lm-evaluation-harness: task must be its name, "
-                        f"not {short(name)}")  # fmt: skip
+        raise UserError(f"{path}: not one task of lm-evaluation-harness: task must be its name, not {short(name)}")
     reader = _Reader(said)
     reader.check_fields()
     kind = said.get("output_type") or "generate_until"
@@ -394,9 +412,7 @@ def converted(path: Path) -> dict[str, Any]:
     if said.get("repeats") not in (None, 1):
         reader.refuse("repeats (several answers a row)")
     if reader.reasons:
-        raise UserError(one_line(
-            f"{path}: cannot be said in a task file of icl-bench: {'; '.join(reader.reasons)}"
-        ))  # fmt: skip
+        raise UserError(one_line(f"{path}: cannot be said in a task file of icl-bench: {'; '.join(reader.reasons)}"))
     if shots := said.get("num_fewshot"):
         reader.notes.append(f"lm-eval shows {shots} demonstrations unless told otherwise")
     return values | ({"notes": reader.notes} if reader.notes else {})
@@ -422,9 +438,7 @@ class FunctionLoader(yaml.SafeLoader):
 
 
 def _function(loader: yaml.SafeLoader, node: yaml.Node) -> _Function:
-    return _Function(
-        str(loader.construct_scalar(node)) if isinstance(node, yaml.ScalarNode) else ""
-    )
+    return _Function(str(loader.construct_scalar(node)) if isinstance(node, yaml.ScalarNode) else "")
 
 
 FunctionLoader.add_constructor("!function", _function)

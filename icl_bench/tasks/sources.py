@@ -96,11 +96,7 @@ def data_folder_or_hub(spec: TaskSpec, data_dir: Path | None) -> Source:
         if train_path or test_path:
             lacking = "test" if train_path else "train"
             raise UserError(f"{folder}: {lacking}.jsonl (or .jsonl.gz) is missing")
-        tried = (
-            f"{folder} has no {data.file or 'train.jsonl'}"
-            if folder.is_dir()
-            else f"there is no {folder}"
-        )
+        tried = f"{folder} has no {data.file or 'train.jsonl'}" if folder.is_dir() else f"there is no {folder}"
     advice = f"Give the data folder (--data-dir, or {DATA_DIR_VARIABLE})"
     if data.hub is None:
         raise UserError(f"{spec.name}: no data: {tried}. {advice}")

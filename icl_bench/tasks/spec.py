@@ -152,9 +152,7 @@ class DataSpec(Frozen):
     def _one_file(self) -> DataSpec:
         if (self.file is None) != (self.holdout is None):
             missing = "holdout" if self.holdout is None else "file"
-            raise ValueError(
-                f"file and holdout (its test split) come together: {missing} is missing"
-            )
+            raise ValueError(f"file and holdout (its test split) come together: {missing} is missing")
         if self.file is None:
             return self
         if self.source or self.train or self.test or self.embedded:
@@ -197,8 +195,9 @@ class Labels(Frozen):
         elif isinstance(self.choices, tuple):
             self._check_shared(self.choices)
         if self.style == "letters" and self.normalize != "none":
-            raise ValueError(f"letters are as long as one another: normalize: {self.normalize} "
-                             "is for choices that are written out")  # fmt: skip
+            raise ValueError(
+                f"letters are as long as one another: normalize: {self.normalize} is for choices that are written out"
+            )
         return self
 
     def _check_shared(self, choices: tuple[str, ...]) -> None:
@@ -269,10 +268,7 @@ class AnswerRule(Frozen):
         if pattern is None:
             return None
         if not _is_regex(pattern).groups:
-            raise ValueError(
-                f"has no group: put what is compared in parentheses, like '#### (.+)' "
-                f"(got {pattern!r})"
-            )
+            raise ValueError(f"has no group: put what is compared in parentheses, like '#### (.+)' (got {pattern!r})")
         return pattern
 
     @field_validator("unanswerable")
@@ -353,8 +349,9 @@ class TaskSpec(Frozen):
             raise ValueError(f"metric {wrong[0]} is {reason}")
         apart = sorted(n for n in self.metrics if METRICS[n].needs_common_labels)
         if apart and self.labels and not self.has_common_labels:
-            raise ValueError(f"metric {apart[0]} is for labels that all rows share, and these have "
-                             "choices of their own, written out")  # fmt: skip
+            raise ValueError(
+                f"metric {apart[0]} is for labels that all rows share, and these have choices of their own, written out"
+            )
         self._check_free_text()
         return self
 
@@ -381,19 +378,17 @@ class TaskSpec(Frozen):
         if self.labels and self.labels.own is not None:
             check_source(self.labels.own)
             if self.labels.style == "letters":
-                raise ValueError("style: letters is for a template in braces; in Jinja, write the "
-                                 "choices into the input and give letters as choices")  # fmt: skip
+                raise ValueError(
+                    "style: letters is for a template in braces; in Jinja, write the "
+                    "choices into the input and give letters as choices"
+                )
 
     def _check_free_text(self) -> None:
         """Refuse what is for free text alone, and what a metric cannot compare."""
         if self.labels and (self.answer or self.stop):
-            raise ValueError(
-                f"{'answer' if self.answer else 'stop'} is for free text, not for labels"
-            )
+            raise ValueError(f"{'answer' if self.answer else 'stop'} is for free text, not for labels")
         if blank := [text for text in self.stop or () if not text.strip(" \t")]:
-            raise ValueError(
-                f"stop must not be blank: an answer begins with a space ({blank[0]!r})"
-            )
+            raise ValueError(f"stop must not be blank: an answer begins with a space ({blank[0]!r})")
         if self.answer and self.answer.unanswerable:
             for name in self.metrics:
                 if not METRICS[name].compares_empty:
@@ -407,8 +402,10 @@ class TaskSpec(Frozen):
         if own == self.template.answer_field:
             raise ValueError(f"labels.choices: {own} is the answer; expected the field of the list")
         if self.labels.style == "letters" and own not in self.template.input_fields:
-            raise ValueError(f"style: letters needs {{{own}}} in the template's input: a letter "
-                             "says nothing where its choice is not shown")  # fmt: skip
+            raise ValueError(
+                f"style: letters needs {{{own}}} in the template's input: a letter "
+                "says nothing where its choice is not shown"
+            )
 
     def _refuse_escaped(self, template: Template, names: set[str]) -> None:
         """Refuse ``{{text}}``, which shows the name of a field in braces, the same in all rows."""

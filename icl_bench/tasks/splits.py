@@ -147,8 +147,6 @@ def source_of_rows(
     """
     splits = {}
     for split, rows in {"train": train, "test": test}.items():
-        stored = [
-            Row(str(row.get("id", f"{name} {split} row {n}")), row) for n, row in enumerate(rows)
-        ]
+        stored = [Row(str(row.get("id", f"{name} {split} row {n}")), row) for n, row in enumerate(rows)]
         splits[split] = Split(split, f"{name}-{split}", rows_digest(rows), stored)
     return Source(origin, splits["train"], splits["test"], columns)

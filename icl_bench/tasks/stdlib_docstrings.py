@@ -138,9 +138,7 @@ def _kept_sentences(library: Path, modules: tuple[str, ...]) -> dict[str, list[R
     Parsing takes two seconds. A source is told by its path, size and time of change.
     """
     files = {name: _sources(library, name) for name in modules}
-    about = [
-        (str(f), f.stat().st_size, f.stat().st_mtime_ns) for some in files.values() for f in some
-    ]
+    about = [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for some in files.values() for f in some]
     key = key_of([str(_FORM), platform.python_version(), json.dumps([modules, about])])
     entry = cache_dir() / "stdlib" / f"{key}.json"
     try:

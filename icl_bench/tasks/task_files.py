@@ -57,9 +57,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text_node(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar(
-        "tag:yaml.org,2002:str", text, style='"' if "\n" in text else None
-    )
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if "\n" in text else None)
 
 
 _Dumper.add_representer(str, _text_node)
@@ -72,8 +70,7 @@ def written_from_lm_eval(path: Path, out: Path | None) -> str:
     said.
     """
     load_task(path)
-    dumped = yaml.dump(converted(path), Dumper=_Dumper, sort_keys=False, allow_unicode=True,
-                       width=2**20)  # fmt: skip
+    dumped = yaml.dump(converted(path), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=2**20)
     text = str(dumped)
     if out is not None:
         if out.suffix.lower() not in (".yaml", ".yml"):
@@ -91,10 +88,7 @@ def written_from_lm_eval(path: Path, out: Path | None) -> str:
 def _shelf() -> dict[str, Traversable]:
     """The shipped task files: inside the installed package, or beside it in a source checkout."""
     package = package_files("icl_bench")
-    folders: tuple[Traversable, ...] = (
-        package / "task_files",
-        Path(__file__).resolve().parents[2] / "tasks",
-    )
+    folders: tuple[Traversable, ...] = (package / "task_files", Path(__file__).resolve().parents[2] / "tasks")
     folder = next((f for f in folders if f.is_dir()), None)
     found = folder.iterdir() if folder else ()
     return {f.name.removesuffix(".yaml"): f for f in found if f.name.endswith(".yaml")}
@@ -132,8 +126,7 @@ def _field_error(error: ValidationError, tree: yaml.Node, shown: str) -> str:
 
 def _without_engine(loc: Sequence[int | str]) -> list[int | str]:
     """A path without the name of the kind of template, which stands in no file."""
-    return [part for i, part in enumerate(loc) if not (i == 1 and loc[0] == "template"
-                                                       and part in ENGINES)]  # fmt: skip
+    return [part for i, part in enumerate(loc) if not (i == 1 and loc[0] == "template" and part in ENGINES)]
 
 
 def _siblings(path: Sequence[int | str]) -> Iterable[str]:

@@ -22,9 +22,7 @@ class HasFields(Protocol):
 
 def _starts_a_line(separator: str) -> str:
     if not separator.startswith("\n"):
-        raise ValueError(
-            f"must begin with a line break: an answer ends where its line ends (got {separator!r})"
-        )
+        raise ValueError(f"must begin with a line break: an answer ends where its line ends (got {separator!r})")
     return separator
 
 
@@ -118,9 +116,7 @@ class Template(Frozen):
             raise ValueError(f"not a template: {error} in {text!r}") from None
         for _, field, form, conversion in parts:
             if field is not None and (not field.isidentifier() or form or conversion):
-                raise ValueError(
-                    f"a field is a plain name in braces, like {{text}}; got {{{field}}} in {text!r}"
-                )
+                raise ValueError(f"a field is a plain name in braces, like {{text}}; got {{{field}}} in {text!r}")
         return text
 
     _line = field_validator("separator")(_starts_a_line)
@@ -131,8 +127,7 @@ class Template(Frozen):
         fields = [field for _, field, _, _ in parts if field is not None]
         if len(fields) != 1 or parts[-1][1] is None:
             raise ValueError(
-                f"output must hold one field, the answer, at its end, like 'intent: {{label}}' "
-                f"(got {self.output!r})"
+                f"output must hold one field, the answer, at its end, like 'intent: {{label}}' (got {self.output!r})"
             )
         if not self.input_fields:
             hint = "; {{…}} stands for the braces themselves" if "{{" in self.input else ""
@@ -190,6 +185,5 @@ def _engine(value: Any) -> str:
 
 
 AnyTemplate = Annotated[
-    Annotated[Template, Tag("braces")] | Annotated[JinjaTemplate, Tag("jinja")],
-    Discriminator(_engine),
+    Annotated[Template, Tag("braces")] | Annotated[JinjaTemplate, Tag("jinja")], Discriminator(_engine)
 ]

@@ -42,7 +42,8 @@ def read_text(file: Path) -> tuple[str, str]:
 
 def text_ids(tokenizer: Any, content: str) -> list[int]:
     """A text's tokens, without special ones."""
-    found = tokenizer([content], add_special_tokens=False, split_special_tokens=True,
-                      return_attention_mask=False, verbose=False)  # fmt: skip
+    found = tokenizer(
+        [content], add_special_tokens=False, split_special_tokens=True, return_attention_mask=False, verbose=False
+    )
     ids: list[int] = found["input_ids"][0]
     return ids

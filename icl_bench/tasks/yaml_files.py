@@ -13,9 +13,7 @@ from icl_bench.text_files import decode
 from icl_bench.wording import one_line, plain
 
 
-def read_yaml(
-    raw: bytes, shown: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader
-) -> tuple[Any, yaml.Node | None]:
+def read_yaml(raw: bytes, shown: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> tuple[Any, yaml.Node | None]:
     """What a YAML text holds, and its tree, which knows lines. Raises ``UserError``."""
     text = decode(raw, shown)
     try:

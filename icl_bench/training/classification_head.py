@@ -43,11 +43,9 @@ def load_classifier(
 
     spare_imports()
     from transformers import AutoModelForSequenceClassification
-    from transformers.models.auto.modeling_auto import (
-        MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES as FAMILIES,
-    )
+    from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES as FAMILIES
 
-    from icl_bench.backends.checkpoint import load_network
+    from icl_bench.backends.transformers.checkpoint import load_network
     from icl_bench.training.sparse_attention import as_adapted
 
     kind = getattr(torch, dtype)
@@ -55,9 +53,7 @@ def load_classifier(
     if family not in FAMILIES:
         raise CellError(f"{source}: {family} has no classification head in transformers")
     rows = None if tokens is None else _head_rows(source, tokens, kind)
-    model = load_network(
-        AutoModelForSequenceClassification, source, new_head=True, num_labels=labels, dtype=kind
-    )
+    model = load_network(AutoModelForSequenceClassification, source, new_head=True, num_labels=labels, dtype=kind)
     text = model.config.get_text_config()
     model.config.pad_token_id = text.pad_token_id = pad_token
     model.config.problem_type = "single_label_classification"
@@ -75,7 +71,7 @@ def _head_rows(source: str, tokens: Sequence[int], kind: torch.dtype) -> torch.T
     import torch
     from transformers import AutoModelForCausalLM
 
-    from icl_bench.backends.checkpoint import load_network
+    from icl_bench.backends.transformers.checkpoint import load_network
 
     language = load_network(AutoModelForCausalLM, source, dtype=kind)
     output = language.get_output_embeddings()

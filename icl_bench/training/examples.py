@@ -1,17 +1,20 @@
-"""What a method learns from and is asked: the same rows that in-context learning has."""
+"""What a method learns from and is asked, the same rows that in-context learning has, and batches of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from icl_bench.errors import CellError
 from icl_bench.prompts.encoding import Ids
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.examples import Example
 from icl_bench.wording import short
+
+if TYPE_CHECKING:
+    import torch
 
 Validation = Literal["pool", "examples"]
 
@@ -60,9 +63,7 @@ class Examples:
         rows = self._rows(self._parts[0])
         if len({row.label for row in rows}) < 2:
             name = short(self.shown[0].answer) if self.shown else "none"
-            raise CellError(
-                f"k={self.k}: the examples to learn from have one label, {name}; take a larger k"
-            )
+            raise CellError(f"k={self.k}: the examples to learn from have one label, {name}; take a larger k")
         return rows
 
     @cached_property
@@ -93,6 +94,25 @@ class Examples:
         numbers = {label: i for i, label in enumerate(self.task.data.labels)}
         prompts = self.task.encoder.own_prompts([[] for _ in examples], examples)
         return tuple(
-            Row(example.id, prompts.ids(i), numbers.get(example.answer, -1))
-            for i, example in enumerate(examples)
+            Row(example.id, prompts.ids(i), numbers.get(example.answer, -1)) for i, example in enumerate(examples)
         )
+
+
+def padded(ids: Sequence[Sequence[int]], pad: int) -> dict[str, torch.Tensor]:
+    """A batch padded on the right: ids and mask, ``(rows, longest)``."""
+    import torch
+
+    longest = max(map(len, ids))
+    tokens = torch.full((len(ids), longest), pad)
+    mask = torch.zeros((len(ids), longest), dtype=torch.long)
+    for number, row in enumerate(ids):
+        tokens[number, : len(row)] = torch.tensor(list(row))
+        mask[number, : len(row)] = 1
+    return {"input_ids": tokens, "attention_mask": mask}
+
+
+def batches(rows: Sequence[Row], size: int) -> Iterator[list[int]]:
+    """Numbers of the rows in batches of similar lengths, longest first."""
+    order = sorted(range(len(rows)), key=lambda i: -len(rows[i].ids))
+    for start in range(0, len(order), size):
+        yield order[start : start + size]

@@ -54,8 +54,9 @@ class Finetuning:
         if not asked.is_classification:
             raise UserError(f"task {asked.name} is free text; fine-tuning needs labels")
         if asked.labels and asked.labels.own:
-            raise UserError(f"task {asked.name} has choices of each row's own; "
-                            "fine-tuning needs labels that all rows share")  # fmt: skip
+            raise UserError(
+                f"task {asked.name} has choices of each row's own; fine-tuning needs labels that all rows share"
+            )
         say(f"reading {asked.name}")
         data = load_data(asked, data_dir=spec.data_dir, test_size=spec.test_size)
         say(f"preparing {spec.model}")
@@ -84,9 +85,8 @@ class Finetuning:
     # -- cells ----------------------------------------------------------------------------------
 
     def run(
-        self, results: Place, say: Say = lambda _: None,
-        wanted: Callable[[CellSpec], bool] = lambda _: True,
-    ) -> Outcome:  # fmt: skip
+        self, results: Place, say: Say = lambda _: None, wanted: Callable[[CellSpec], bool] = lambda _: True
+    ) -> Outcome:
         """Train what is wanted and not in the results folder yet. Raises ``UserError``."""
         store, outcome = Store(results), Outcome()
         store.prepare()
@@ -111,17 +111,19 @@ class Finetuning:
         """A cell with all that decides its predictions."""
         task, method = self.task, self.methods[select.removesuffix(UPPER)]
         spec = CellSpec(
-            task=task.data.spec.name, model=task.model.name, select=select,
-            order="drawn", attention=str(own_pattern(task.model.source)), k=examples.k,
+            task=task.data.spec.name,
+            model=task.model.name,
+            select=select,
+            order="drawn",
+            attention=str(own_pattern(task.model.source)),
+            k=examples.k,
             draw=examples.draw,
-        )  # fmt: skip
+        )
         backend = {"backend": method.backend, "dtype": self.dtype}
         decided = facts(task, SelectorSpec(), backend) | {"scoring": CLASSIFIER}
         return Identity(spec, decided | dict(method.facts(select)))
 
-    def _run(
-        self, store: Store, method: TrainingMethod, examples: Examples, outcome: Outcome, say: Say
-    ) -> None:
+    def _run(self, store: Store, method: TrainingMethod, examples: Examples, outcome: Outcome, say: Say) -> None:
         """One method on one k and draw: its cell, and that of the upper bound where it has one."""
         identity = self.identity(method.name, examples)
         rows = len(self.task.data.test)
@@ -135,9 +137,7 @@ class Finetuning:
             say(f"{where}: training{without if unseen else ''}")
             try:
                 if examples.k > len(self.task.pool):
-                    raise CellError(
-                        f"k={examples.k:,} is more than the pool's {len(self.task.pool):,}"
-                    )
+                    raise CellError(f"k={examples.k:,} is more than the pool's {len(self.task.pool):,}")
                 learned = method.learn(examples, self._kept(identity))
             except CellError as error:
                 opened.fail(str(error))
@@ -168,13 +168,9 @@ class Finetuning:
 
     def _accuracy(self, found: Learned, examples: Examples) -> float:
         answers = found.probabilities.argmax(axis=1)
-        return float(
-            np.mean([a == row.label for a, row in zip(answers, examples.test, strict=True)])
-        )
+        return float(np.mean([a == row.label for a, row in zip(answers, examples.test, strict=True)]))
 
-    def _finish(
-        self, opened: OpenCell, method: TrainingMethod, found: Learned, examples: Examples
-    ) -> None:
+    def _finish(self, opened: OpenCell, method: TrainingMethod, found: Learned, examples: Examples) -> None:
         """Write a cell's predictions and what led to them."""
         data = self.task.data
         hashes = PromptSet((), tuple(row.ids for row in examples.test)).hashes()
@@ -184,20 +180,34 @@ class Finetuning:
             first, second = order[i][:2]
             chance = found.probabilities[i]
             said = data.labels[first]
-            made.append(Prediction(
-                test_id=row.id, gold=row.answer, prediction=said, correct=said == row.answer,
-                valid=True, prompt_tokens=len(examples.test[i].ids), cached_tokens=0,
-                answer_tokens=0, prompt_hash=hashes[i], probability=float(chance[first]),
-                margin=float(chance[first] - chance[second]), label_mass=1.0,
-            ))  # fmt: skip
+            made.append(
+                Prediction(
+                    test_id=row.id,
+                    gold=row.answer,
+                    prediction=said,
+                    correct=said == row.answer,
+                    valid=True,
+                    prompt_tokens=len(examples.test[i].ids),
+                    cached_tokens=0,
+                    answer_tokens=0,
+                    prompt_hash=hashes[i],
+                    probability=float(chance[first]),
+                    margin=float(chance[first] - chance[second]),
+                    label_mass=1.0,
+                )
+            )
         opened.append(made, found.seconds)
         scores = self.task.scores(made)
-        opened.finish([row.id for row in data.test], {
-            **origin(self.task, examples.shown, self._versions),
-            "demonstration_ids": [example.id for example in examples.shown],
-            "training": dict(found.about),
-            "shape": method.run.architecture.as_json() if method.has_architecture else None,
-        }, scores)  # fmt: skip
+        opened.finish(
+            [row.id for row in data.test],
+            {
+                **origin(self.task, examples.shown, self._versions),
+                "demonstration_ids": [example.id for example in examples.shown],
+                "training": dict(found.about),
+                "shape": method.run.architecture.as_json() if method.has_architecture else None,
+            },
+            scores,
+        )
 
     @cached_property
     def _versions(self) -> dict[str, str]:

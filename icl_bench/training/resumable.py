@@ -63,8 +63,10 @@ class TrainingFolder:
                 continue
             if other == self.asked:
                 return file.name == LOG
-            raise UserError(f"--out {out}: holds another training ({self._differs(other)}); "
-                            "give another folder, or the same options")  # fmt: skip
+            raise UserError(
+                f"--out {out}: holds another training ({self._differs(other)}); "
+                "give another folder, or the same options"
+            )
         raise UserError(f"--out {out}: is not empty; give a new folder")
 
     def _differs(self, other: Mapping[str, Any]) -> str:
@@ -175,7 +177,7 @@ class LongTraining(ABC):
             raise UserError(str(error)) from None
 
     def _run(self, say: Say) -> None:
-        from icl_bench.backends.device_memory import memory_told
+        from icl_bench.backends.transformers.device_memory import memory_told
 
         unfinished = self.folder.begin()
         with memory_told(f"on {self.device} while training ({self.step_size})"):
@@ -192,15 +194,28 @@ class LongTraining(ABC):
         from transformers import TrainingArguments
 
         return on_one_device(TrainingArguments, self.device)(
-            output_dir=str(unfinished), report_to="none", disable_tqdm=True, num_train_epochs=1,
-            max_steps=self.steps, max_grad_norm=1.0,
-            save_strategy="steps", save_steps=min(look_each, SAVE_STEPS), save_total_limit=2,
-            eval_strategy="steps", eval_steps=look_each, eval_on_start=True,
-            logging_strategy="steps", logging_steps=max(1, self.steps // 20),
-            remove_unused_columns=False, label_names=["labels"], dataloader_num_workers=0,
-            dataloader_pin_memory=False, use_cpu=not self.device.startswith("cuda"),
-            bf16=self.dtype == "bfloat16", **more,
-        )  # fmt: skip
+            output_dir=str(unfinished),
+            report_to="none",
+            disable_tqdm=True,
+            num_train_epochs=1,
+            max_steps=self.steps,
+            max_grad_norm=1.0,
+            save_strategy="steps",
+            save_steps=min(look_each, SAVE_STEPS),
+            save_total_limit=2,
+            eval_strategy="steps",
+            eval_steps=look_each,
+            eval_on_start=True,
+            logging_strategy="steps",
+            logging_steps=max(1, self.steps // 20),
+            remove_unused_columns=False,
+            label_names=["labels"],
+            dataloader_num_workers=0,
+            dataloader_pin_memory=False,
+            use_cpu=not self.device.startswith("cuda"),
+            bf16=self.dtype == "bfloat16",
+            **more,
+        )
 
 
 @dataclass(frozen=True)
@@ -294,8 +309,10 @@ def watcher(
             taken = time.perf_counter() - self.began
             left = taken / max(1, step - self.first) * (course.steps - step)
             rate = model.counts["tokens"] / max(taken, 1e-9)
-            say(f"step {step:,} of {steps}: loss {float(loss):.3f}, {rate:,.0f} tokens a second, "
-                f"{left / 60:,.0f} min left")  # fmt: skip
+            say(
+                f"step {step:,} of {steps}: loss {float(loss):.3f}, {rate:,.0f} tokens a second, "
+                f"{left / 60:,.0f} min left"
+            )
 
         def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             del args, state, control

@@ -45,9 +45,7 @@ class Sparsity:
     """Masks, which many layers have in common."""
 
     @classmethod
-    def of(
-        cls, pattern: Pattern, windows: Sequence[int | None], ends: Sequence[int] = ()
-    ) -> Sparsity:
+    def of(cls, pattern: Pattern, windows: Sequence[int | None], ends: Sequence[int] = ()) -> Sparsity:
         """Under a pattern, for a model with these windows; ``ends`` is where each demonstration
         ends, where there are some.
         """
@@ -62,9 +60,7 @@ class Sparsity:
         span, tokens = self.spans[layer], query.shape[2]
         lows = self._lows(span, tokens)
         if not lows.any():
-            return scaled_dot_product_attention(
-                query, key, value, is_causal=True, scale=scale, enable_gqa=True
-            )
+            return scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=True)
         if span.chunk is None and query.device.type == "cuda":
             return self._flex(span, query, key, value, scale)
         return self._in_parts(span, lows, query, key, value, scale)
@@ -76,16 +72,14 @@ class Sparsity:
         return far if self.layout is None else np.maximum(far, self.layout.first(places))
 
     def _in_parts(
-        self, span: ReceptiveSpan, lows: np.ndarray, query: Tensor, key: Tensor, value: Tensor,
-        scale: float,
-    ) -> Tensor:  # fmt: skip
+        self, span: ReceptiveSpan, lows: np.ndarray, query: Tensor, key: Tensor, value: Tensor, scale: float
+    ) -> Tensor:
         tokens, chunk = query.shape[2], span.chunk
         sink = 0 if self.layout is None else self.layout.sink_end
         far = span.first(np.arange(tokens))
         means = None
         if chunk is not None and (count := int(far[-1]) // chunk):
-            means = [x[:, :, : count * chunk].unflatten(2, (count, chunk)).mean(3)
-                     for x in (key, value)]  # fmt: skip
+            means = [x[:, :, : count * chunk].unflatten(2, (count, chunk)).mean(3) for x in (key, value)]
         outs = []
         for start in range(0, tokens, PART):
             end = min(start + PART, tokens)
@@ -105,21 +99,21 @@ class Sparsity:
                 near.append(torch.cat(pieces, 2))
             outs.append(
                 scaled_dot_product_attention(
-                    query[:, :, start:end],
-                    near[0],
-                    near[1],
-                    attn_mask=bias,
-                    scale=scale,
-                    enable_gqa=True,
+                    query[:, :, start:end], near[0], near[1], attn_mask=bias, scale=scale, enable_gqa=True
                 )
             )
         return torch.cat(outs, 2)
 
     @staticmethod
     def _bias(
-        lows: np.ndarray, far: np.ndarray, part: tuple[int, int, int], kept: int, sink: int,
-        gone: int, chunk: int | None,
-    ) -> Tensor:  # fmt: skip
+        lows: np.ndarray,
+        far: np.ndarray,
+        part: tuple[int, int, int],
+        kept: int,
+        sink: int,
+        gone: int,
+        chunk: int | None,
+    ) -> Tensor:
         """What is added to a part's scores: ``(tokens, keys)``, -inf where a key is not seen.
 
         The keys are means of chunks, those of the sink, and those from the part's first on.
@@ -137,9 +131,7 @@ class Sparsity:
         bias[:, gone + kept :][seen_near] = 0.0
         return torch.from_numpy(bias)
 
-    def _flex(
-        self, span: ReceptiveSpan, query: Tensor, key: Tensor, value: Tensor, scale: float
-    ) -> Tensor:
+    def _flex(self, span: ReceptiveSpan, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """By FlexAttention (He et al. 2024), which leaves out blocks of keys that no one sees."""
         from torch.nn.attention.flex_attention import create_block_mask
 
@@ -155,9 +147,7 @@ class Sparsity:
                 return (of <= at) & (of >= far[at]) & ((of >= lows[at]) | (of < sink))
 
             self._seen[name] = create_block_mask(seen, None, None, tokens, tokens, device=device)
-        found: Tensor = _flex_attention()(
-            query, key, value, block_mask=self._seen[name], scale=scale, enable_gqa=True
-        )
+        found: Tensor = _flex_attention()(query, key, value, block_mask=self._seen[name], scale=scale, enable_gqa=True)
         return found
 
 

@@ -49,17 +49,13 @@ class FinetuneSpec(Frozen):
         check_draws(self.draws)
         check_dtype(self.dtype)
         if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:
-            raise UserError(
-                f"--learning-rate {self.learning_rate}: expected more than 0, like 1e-3"
-            )
+            raise UserError(f"--learning-rate {self.learning_rate}: expected more than 0, like 1e-3")
         for name in self.method:
             if name not in TRAINING_METHODS:
                 raise UserError(f"--method {name}: {TRAINING_METHODS.unknown(name)}")
         for name in self.method:
             TRAINING_METHODS[name].check_installed()
         if 0 in self.k.numbers:
-            raise UserError(
-                "--k 0: training needs examples; give numbers from 1 up, like 10,100,1000"
-            )
+            raise UserError("--k 0: training needs examples; give numbers from 1 up, like 10,100,1000")
         if self.k.largest:
             raise UserError("--k: training has no context window; give numbers, like 10,100,1000")

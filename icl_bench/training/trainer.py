@@ -17,14 +17,8 @@ from icl_bench.errors import CellError
 from icl_bench.frozen import Frozen
 from icl_bench.models.architecture import Architecture
 from icl_bench.seeds import generator
-from icl_bench.training.batches import batches, padded
-from icl_bench.training.classification_head import (
-    Head,
-    first_tokens,
-    load_classifier,
-    pad_token,
-)
-from icl_bench.training.examples import Examples, Row
+from icl_bench.training.classification_head import Head, first_tokens, load_classifier, pad_token
+from icl_bench.training.examples import Examples, Row, batches, padded
 from icl_bench.wording import one_line
 
 if TYPE_CHECKING:
@@ -104,14 +98,7 @@ class Trained:
 
 
 def fine_tune(
-    examples: Examples,
-    recipe: Recipe,
-    *,
-    source: str,
-    device: str,
-    dtype: str,
-    seed: int,
-    keep: Path | None = None,
+    examples: Examples, recipe: Recipe, *, source: str, device: str, dtype: str, seed: int, keep: Path | None = None
 ) -> Trained:
     """Train on the examples; answer validation and test rows after every epoch.
 
@@ -120,7 +107,7 @@ def fine_tune(
     """
     from transformers import Trainer, TrainingArguments, set_seed
 
-    from icl_bench.backends.device_memory import memory_told
+    from icl_bench.backends.transformers.device_memory import memory_told
 
     train, held_out, test = examples.train, examples.held_out, examples.test
     task = examples.task
@@ -139,15 +126,25 @@ def fine_tune(
             model = _with_lora(model, recipe)
         done.trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
         arguments = on_one_device(TrainingArguments, device)(
-            output_dir=folder, save_strategy="no", report_to="none", disable_tqdm=True,
-            num_train_epochs=recipe.epochs, per_device_train_batch_size=recipe.batch,
-            learning_rate=recipe.learning_rate, weight_decay=recipe.weight_decay,
+            output_dir=folder,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            num_train_epochs=recipe.epochs,
+            per_device_train_batch_size=recipe.batch,
+            learning_rate=recipe.learning_rate,
+            weight_decay=recipe.weight_decay,
             dataloader_num_workers=0,
-            dataloader_pin_memory=cuda, logging_strategy="epoch", logging_nan_inf_filter=False,
-            seed=seed, data_seed=seed, use_cpu=not cuda,
-            bf16=dtype == "bfloat16", fp16=dtype == "float16",
+            dataloader_pin_memory=cuda,
+            logging_strategy="epoch",
+            logging_nan_inf_filter=False,
+            seed=seed,
+            data_seed=seed,
+            use_cpu=not cuda,
+            bf16=dtype == "bfloat16",
+            fp16=dtype == "float16",
             gradient_checkpointing=cuda and _is_tight(model, device),
-        )  # fmt: skip
+        )
         watcher = _watcher(done, held_out, test, pad, recipe.batch, keep, dtype)
         trainer = _grouping(Trainer, [len(row.ids) for row in train], recipe.batch, seed)(
             model=model,
@@ -198,8 +195,7 @@ def on_one_device(arguments: Any, device: str) -> Any:
 
             AcceleratorState._reset_state(reset_partial_state=True)
             self.distributed_state = PartialState()
-            where = torch.device("cuda", torch.cuda.current_device() if asked.index is None
-                                 else asked.index)  # fmt: skip
+            where = torch.device("cuda", torch.cuda.current_device() if asked.index is None else asked.index)
             self.distributed_state.device, self._n_gpu = where, 1
             torch.cuda.set_device(where)
             return where
@@ -211,10 +207,7 @@ def _with_lora(model: Any, recipe: Recipe) -> Any:
     from peft import LoraConfig, TaskType, get_peft_model
 
     settings = LoraConfig(
-        task_type=TaskType.SEQ_CLS,
-        r=recipe.lora_rank,
-        lora_alpha=recipe.lora_alpha,
-        lora_dropout=recipe.lora_dropout,
+        task_type=TaskType.SEQ_CLS, r=recipe.lora_rank, lora_alpha=recipe.lora_alpha, lora_dropout=recipe.lora_dropout
     )
     try:
         model = get_peft_model(model, settings)
@@ -230,9 +223,7 @@ def _is_tight(model: Any, device: str) -> bool:
     """Whether weights, gradients and Adam's state leave less than half of the card free."""
     import torch
 
-    held = sum(
-        p.numel() * (16 if p.requires_grad else p.element_size()) for p in model.parameters()
-    )
+    held = sum(p.numel() * (16 if p.requires_grad else p.element_size()) for p in model.parameters())
     return bool(held > 0.5 * torch.cuda.mem_get_info(torch.device(device))[0])
 
 
@@ -303,9 +294,7 @@ class _Padding:
         return batch | {"labels": torch.tensor([row["labels"] for row in rows])}
 
 
-def predict(
-    model: Any, rows: Sequence[Row], pad: int, batch: int, dtype: str = "float32"
-) -> np.ndarray:
+def predict(model: Any, rows: Sequence[Row], pad: int, batch: int, dtype: str = "float32") -> np.ndarray:
     """Logits of each row, ``(rows, labels)``, in the rows' order; products are in ``dtype``."""
     import torch
 
@@ -316,9 +305,7 @@ def predict(
     with torch.no_grad(), products:
         for places in batches(rows, batch):
             inputs = padded([rows[i].ids for i in places], pad)
-            logits = model(
-                **{name: value.to(model.device) for name, value in inputs.items()}
-            ).logits
+            logits = model(**{name: value.to(model.device) for name, value in inputs.items()}).logits
             found[places] = logits.float().cpu().numpy()
     model.train(was_training)
     return found
@@ -330,13 +317,7 @@ def accuracy(logits: np.ndarray, rows: Sequence[Row]) -> float:
 
 
 def _watcher(
-    done: Trained,
-    held_out: Sequence[Row],
-    test: Sequence[Row],
-    pad: int,
-    batch: int,
-    keep: Path | None,
-    dtype: str,
+    done: Trained, held_out: Sequence[Row], test: Sequence[Row], pad: int, batch: int, keep: Path | None, dtype: str
 ) -> Any:
     """A callback of the Trainer that answers both sets of rows after each epoch."""
     from transformers import TrainerCallback
@@ -363,8 +344,7 @@ def _watcher(
             loss = (more.get("logs") or {}).get("loss")
             if loss is not None and not math.isfinite(float(loss)):
                 raise CellError(
-                    f"the loss is not a number after epoch {state.epoch:.0f}; "
-                    "take a smaller --learning-rate"
+                    f"the loss is not a number after epoch {state.epoch:.0f}; take a smaller --learning-rate"
                 )
 
     return Watcher()

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from icl_bench.analysis.calibration import reliability
-from icl_bench.analysis.label_bias import confusions, label_frequencies
+from icl_bench.analysis.findings.calibration import reliability
+from icl_bench.analysis.findings.label_bias import confusions, label_frequencies
 from icl_bench.analysis.statistics.bootstrap import means, resample
 from icl_bench.analysis.statistics.contrast import Contrast, judge
 from icl_bench.analysis.statistics.shares import share_interval

@@ -12,7 +12,7 @@ from support.models import packed_logits, plain_logits, plain_model
 
 from icl_bench.backends.interface import Answer, Greedy
 from icl_bench.backends.label_constraint import compile_labels
-from icl_bench.backends.transformers import CHUNK_ON_CPU, TransformersBackend
+from icl_bench.backends.transformers.backend import CHUNK_ON_CPU, TransformersBackend
 from icl_bench.models.registry import Model, load_tokenizer, resolve
 from icl_bench.prompts.encoding import PromptEncoder, PromptSet
 from icl_bench.prompts.rendering import PlainForm, answer_text
@@ -92,9 +92,7 @@ def test_answers_do_not_depend_on_the_pack_in_single_precision(single, prompts, 
         assert differing(answered(single, prompts[62], greedy, rows, QUERIES), alone) == 0
 
 
-def test_a_cell_has_the_same_logits_alone_and_after_smaller_ones_in_half_precision(
-    model, tokenizer, prompts
-):
+def test_a_cell_has_the_same_logits_alone_and_after_smaller_ones_in_half_precision(model, tokenizer, prompts):
     """Bit for bit: else answers would depend on which other k were asked for."""
     half = TransformersBackend.load(model.source, tokenizer, dtype="bfloat16", device="cpu")
     alone = packed_logits(half, prompts[62])

@@ -156,10 +156,7 @@ class Cache:
         patch.setattr(bertscore._Model, "pack", counted)
 
     def scores(self, pool: list[str], encoder: Encoder | None = None) -> list[list[float]]:
-        if encoder is None:
-            retriever = sharing(self.fitted, self.folder)
-        else:
-            retriever = BertScoreRecall(encoder, self.folder)
+        retriever = sharing(self.fitted, self.folder) if encoder is None else BertScoreRecall(encoder, self.folder)
         retriever.fit(pool)
         return scores(retriever, ["my card", "a pin"]).tolist()
 

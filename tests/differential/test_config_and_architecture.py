@@ -9,13 +9,7 @@ from typing import Any
 import pytest
 from support.models import save_tiny_model, tiny_config
 
-from icl_bench.models.architecture import (
-    FAMILIES,
-    architecture_of,
-    family_of,
-    laid_out_parameters,
-    stored_parameters,
-)
+from icl_bench.models.architecture import FAMILIES, architecture_of, family_of, laid_out_parameters, stored_parameters
 from icl_bench.models.config import layer_windows, read_config, states_everything
 
 KINDS = ("llama", "mistral", "qwen2", "gemma3_text")
@@ -50,9 +44,15 @@ def test_a_saved_config_is_read_without_transformers(kind: str, tmp_path: Path):
 
 
 OPTIONAL = (
-    "num_key_value_heads", "head_dim", "sliding_window", "use_sliding_window", "layer_types",
-    "max_window_layers", "max_position_embeddings", "hidden_size",
-)  # fmt: skip
+    "num_key_value_heads",
+    "head_dim",
+    "sliding_window",
+    "use_sliding_window",
+    "layer_types",
+    "max_window_layers",
+    "max_position_embeddings",
+    "hidden_size",
+)
 
 
 @pytest.mark.parametrize("value", ["left out", None])
@@ -75,25 +75,26 @@ def test_a_field_that_is_left_out_or_null_is_what_transformers_makes_of_it(
 
 
 CHANGES: list[tuple[str, dict[str, Any]]] = [
-    ("qwen2", {"use_sliding_window": True, "sliding_window": 8, "layer_types": None,
-               "max_window_layers": 1}),
-    ("qwen2", {"use_sliding_window": True, "sliding_window": 8,
-               "layer_types": ["sliding_attention", "full_attention"]}),
-    ("qwen2", {"use_sliding_window": False, "sliding_window": 8,
-               "layer_types": ["sliding_attention", "full_attention"]}),
+    ("qwen2", {"use_sliding_window": True, "sliding_window": 8, "layer_types": None, "max_window_layers": 1}),
+    (
+        "qwen2",
+        {"use_sliding_window": True, "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]},
+    ),
+    (
+        "qwen2",
+        {"use_sliding_window": False, "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]},
+    ),
     ("mistral", {"sliding_window": None}),
     ("mistral", {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}),
     ("llama", {"head_dim": 16}),
     ("llama", {"num_key_value_heads": None}),
     ("gemma3_text", {"use_bidirectional_attention": True, "sliding_window": 8}),
     ("gemma3_text", {"layer_types": None, "sliding_window_pattern": 2}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("kind", "changes"), CHANGES)
-def test_fields_that_change_the_meaning_of_others_are_understood(
-    kind: str, changes: dict[str, Any], tmp_path: Path
-):
+def test_fields_that_change_the_meaning_of_others_are_understood(kind: str, changes: dict[str, Any], tmp_path: Path):
     tiny_config(kind, VOCABULARY).save_pretrained(tmp_path)
     fields = json.loads((tmp_path / "config.json").read_text())
     agrees(written(tmp_path, {**fields, **changes}))
@@ -116,9 +117,7 @@ def test_every_family_of_patterns_is_read_or_wraps_one_that_is():
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
-def test_parameters_of_the_files_are_those_of_the_model_laid_out(
-    kind: str, tied: bool, tmp_path: Path
-):
+def test_parameters_of_the_files_are_those_of_the_model_laid_out(kind: str, tied: bool, tmp_path: Path):
     config = tiny_config(kind, VOCABULARY)
     config.tie_word_embeddings = tied
     save_tiny_model(config, tmp_path)
@@ -139,9 +138,13 @@ def test_biases_and_several_files_are_counted(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [("model.layers.0.self_attn.q_proj.qweight", "I32"), ("model.layers.0.mlp.gate_proj.weight", "U8"),
-     ("layers.0.attention.wq.weight", "BF16"), ("transformer.h.0.attn.weight", "F32")],
-)  # fmt: skip
+    [
+        ("model.layers.0.self_attn.q_proj.qweight", "I32"),
+        ("model.layers.0.mlp.gate_proj.weight", "U8"),
+        ("layers.0.attention.wq.weight", "BF16"),
+        ("transformer.h.0.attn.weight", "F32"),
+    ],
+)
 def test_what_is_quantized_or_named_otherwise_is_laid_out(name: str, dtype: str, tmp_path: Path):
     save_tiny_model(tiny_config("llama", VOCABULARY), tmp_path)
     wanted = architecture_of(str(tmp_path))
@@ -154,9 +157,7 @@ def test_what_is_quantized_or_named_otherwise_is_laid_out(name: str, dtype: str,
 def test_positions_that_older_files_store_are_no_parameters(tmp_path: Path):
     about = {"dtype": "F32", "data_offsets": [0, 0]}
     shapes = {"model.norm.weight": [7], "model.layers.0.self_attn.rotary_emb.inv_freq": [9]}
-    header = json.dumps(
-        {name: {**about, "shape": shape} for name, shape in shapes.items()}
-    ).encode()
+    header = json.dumps({name: {**about, "shape": shape} for name, shape in shapes.items()}).encode()
     (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
     assert stored_parameters(tmp_path) == 7
 

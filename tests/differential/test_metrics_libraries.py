@@ -36,9 +36,7 @@ def test_macro_f1_is_scikit_learns_over_the_gold_labels(pairs):
     gold, prediction = map(list, zip(*pairs, strict=True))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about labels that are only predicted
-        expected = metrics.f1_score(
-            gold, prediction, labels=sorted(set(gold)), average="macro", zero_division=0
-        )
+        expected = metrics.f1_score(gold, prediction, labels=sorted(set(gold)), average="macro", zero_division=0)
     assert macro_f1(gold, prediction) == pytest.approx(expected)
 
 
@@ -49,9 +47,7 @@ def test_rouge_is_rouge_scores_f1_with_its_stemmer():
     scores = rouge(GOLD, PREDICTION)
     for place, (gold, prediction) in enumerate(zip(GOLD, PREDICTION, strict=True)):
         expected = scorer.score(target=gold, prediction=prediction)
-        assert {kind: scores[kind][place] for kind in scores} == {
-            kind: expected[kind].fmeasure for kind in expected
-        }
+        assert {kind: scores[kind][place] for kind in scores} == {kind: expected[kind].fmeasure for kind in expected}
 
 
 @pytest.fixture(scope="module")

@@ -35,9 +35,7 @@ def saved(kind: str, folder: Path, **changes: Any) -> Any:
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
-def test_parameters_are_transformers_own_count_without_embedding_and_head(
-    kind: str, tied: bool, tmp_path: Path
-):
+def test_parameters_are_transformers_own_count_without_embedding_and_head(kind: str, tied: bool, tmp_path: Path):
     model = saved(kind, tmp_path, tie_word_embeddings=tied)
     outside = VOCABULARY * model.config.hidden_size * (1 if tied else 2)
     wanted = model.num_parameters() - outside
@@ -69,9 +67,7 @@ def test_operations_of_a_prompt_are_those_that_pytorch_counts(kind: str, tmp_pat
 
 @pytest.mark.parametrize(("dtype", "item"), [("float32", 4), ("bfloat16", 2), ("float16", 2)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_cache_bytes_are_those_of_the_librarys_own_cache(
-    kind: str, dtype: str, item: int, tmp_path: Path
-):
+def test_cache_bytes_are_those_of_the_librarys_own_cache(kind: str, dtype: str, item: int, tmp_path: Path):
     model = saved(kind, tmp_path).to(getattr(torch, dtype))
     count = TOKENS - 1  # a sliding layer keeps one key less than it sees
     with torch.no_grad():
@@ -83,9 +79,7 @@ def test_cache_bytes_are_those_of_the_librarys_own_cache(
 
 
 @pytest.mark.parametrize("method", ["full", "lora"])
-def test_operations_of_a_training_step_are_those_that_pytorch_counts(
-    method: Method, tmp_path: Path
-):
+def test_operations_of_a_training_step_are_those_that_pytorch_counts(method: Method, tmp_path: Path):
     """Three passes' worth where all weights are trained, two where adapters alone are.
 
     By hand: ``y = x W`` takes one product forward and two back, for the gradients of ``x`` and

@@ -59,9 +59,7 @@ def test_the_weights_are_transformers_own_to_the_bit(model: PackagedModel, conve
     assert sha256_of(converted / "model.safetensors") == WEIGHTS[model]
 
 
-def test_the_tokenizer_gives_the_ids_of_transformers_own(
-    model: PackagedModel, converted: Path, data_dir: Path
-):
+def test_the_tokenizer_gives_the_ids_of_transformers_own(model: PackagedModel, converted: Path, data_dir: Path):
     """Made anew by transformers it takes a minute: so its ids are told by their hash."""
     tokenizer = tokenizers.load(str(converted))
     rows = (data_dir / "banking77" / "train.jsonl").read_text(encoding="utf-8").splitlines()
@@ -90,8 +88,15 @@ def test_the_config_is_transformers_own(model: PackagedModel, converted: Path, f
         read = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
         own = json.loads(read.to_json_string(use_diff=False))
     found = json.loads(AutoConfig.from_pretrained(converted).to_json_string(use_diff=False))
-    aside = {"_name_or_path", "_model_name_or_path", "architectures", "dtype", "quantization_config",
-             "transformers_version", "_sliding_window_pattern"}  # fmt: skip
+    aside = {
+        "_name_or_path",
+        "_model_name_or_path",
+        "architectures",
+        "dtype",
+        "quantization_config",
+        "transformers_version",
+        "_sliding_window_pattern",
+    }
     for name in own.keys() | found.keys() - aside:
         if name not in aside:
             assert found.get(name) == own.get(name), name

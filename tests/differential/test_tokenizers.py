@@ -14,10 +14,20 @@ from icl_bench.models import tokenizers
 from icl_bench.models.tokenizers import KeptTokenizer
 
 TEXTS = [
-    *CORPUS, "", " ", "\n\n", "  two  spaces ", "a\n\n\nb\t\tc", "<s>not a bos</s><bos><pad>",
-    "<|endoftext|> stays text", "naïve ﬁ Å é", "\U0001f600 \u200d 中文", "x" * 300,
-    "<unused0> [multimodal] <0x0A>", "\u2581\u2581 meta",
-]  # fmt: skip
+    *CORPUS,
+    "",
+    " ",
+    "\n\n",
+    "  two  spaces ",
+    "a\n\n\nb\t\tc",
+    "<s>not a bos</s><bos><pad>",
+    "<|endoftext|> stays text",
+    "naïve ﬁ Å é",
+    "\U0001f600 \u200d 中文",
+    "x" * 300,
+    "<unused0> [multimodal] <0x0A>",
+    "\u2581\u2581 meta",
+]
 
 KINDS: dict[str, Callable[[], Any]] = {
     "gpt2": gpt2_tokenizer,
@@ -89,9 +99,18 @@ def test_what_a_config_says_of_special_tokens_is_kept(class_name: str, tmp_path:
     config = {"tokenizer_class": class_name, "bos_token": "<s>", "eos_token": "</s>"}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     (folder / "special_tokens_map.json").write_text(
-        json.dumps({"pad_token": {"content": "<pad>", "lstrip": False, "rstrip": False,
-                                  "normalized": False, "single_word": False}})
-    )  # fmt: skip
+        json.dumps(
+            {
+                "pad_token": {
+                    "content": "<pad>",
+                    "lstrip": False,
+                    "rstrip": False,
+                    "normalized": False,
+                    "single_word": False,
+                }
+            }
+        )
+    )
     (folder / "config.json").write_text(json.dumps({"model_type": "llama", "bos_token_id": 5}))
     for kept in twice(folder):
         agrees(kept, auto(folder))
@@ -126,9 +145,7 @@ def test_a_damaged_entry_is_read_by_transformers_again(tmp_path: Path):
         file.write_bytes(whole)
 
 
-def test_a_cache_that_cannot_be_written_is_no_reason_to_stop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_cache_that_cannot_be_written_is_no_reason_to_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     folder = tmp_path / "model"
     llama_tokenizer().save_pretrained(folder)
     (tmp_path / "file").touch()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from icl_bench.backends.vector_layers import Reading, VectorReaders
+from icl_bench.backends.transformers.vector_layers import Reading, VectorReaders
 from icl_bench.models.registry import resolve
 from icl_bench.models.vector_encoder import VectorEncoder
 from icl_bench.quiet_libraries import spare_imports
@@ -15,11 +15,7 @@ from icl_bench.quiet_libraries import spare_imports
 pytestmark = pytest.mark.slow
 
 DESIGN = Path(__file__).parents[2] / "docs" / "design.md"
-READ = (
-    "query: where is my new card?\nintent: card arrival",
-    "Wilhelm Conrad Röntgen",
-    "a river",
-) * 3
+READ = ("query: where is my new card?\nintent: card arrival", "Wilhelm Conrad Röntgen", "a river") * 3
 
 
 @torch.no_grad()

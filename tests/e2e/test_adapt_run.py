@@ -26,15 +26,32 @@ def folder(program: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for split, first in (("learnt", 0), ("read", 700)):
         (made / split).mkdir()
         for word in ("river", "stone", "cloud"):
-            lines = [
-                f"The {word} is {i * 7 % 11} and then {i * 5 % 9}."
-                for i in range(first, first + 400)
-            ]
+            lines = [f"The {word} is {i * 7 % 11} and then {i * 5 % 9}." for i in range(first, first + 400)]
             (made / split / f"{word}.txt").write_text("\n".join(lines))
     for name, attention in (("sparse", PATTERN), ("full", "full")):
-        done = program("adapt", "--model", made / "base", "--attention", attention, "--texts", made / "learnt",
-                       "--length", 64, "--tokens", "20k", "--batch", 4, "--learning-rate", 5e-3,
-                       "--dtype", "float32", "--device", "cpu", "--out", made / name)  # fmt: skip
+        done = program(
+            "adapt",
+            "--model",
+            made / "base",
+            "--attention",
+            attention,
+            "--texts",
+            made / "learnt",
+            "--length",
+            64,
+            "--tokens",
+            "20k",
+            "--batch",
+            4,
+            "--learning-rate",
+            5e-3,
+            "--dtype",
+            "float32",
+            "--device",
+            "cpu",
+            "--out",
+            made / name,
+        )
         assert done.returncode == 0, done.stderr
         assert done.stdout == ""
         assert "million parameters" in done.stderr
@@ -46,36 +63,25 @@ def test_perplexity_scores_and_costs_of_all_stand_on_one_page(program: Run, fold
     results = folder / "results"
     for model, attention in (("base", f"full,{PATTERN}"), ("sparse", None), ("full", None)):
         own = () if attention is None else ("--attention", attention)
-        common = (
-            "--model",
-            folder / model,
-            "--dtype",
-            "float32",
-            "--device",
-            "cpu",
-            "--results",
-            results,
-        )
-        done = program("perplexity", "--texts", folder / "read", "--lengths", "32,64", "--windows", 4,
-                       *common, *own)  # fmt: skip
+        common = ("--model", folder / model, "--dtype", "float32", "--device", "cpu", "--results", results)
+        done = program("perplexity", "--texts", folder / "read", "--lengths", "32,64", "--windows", 4, *common, *own)
         assert done.returncode == 0, done.stderr
-        done = program("run", "--task", "stdlib_six", "--k", "2,4", "--draws", 1, "--test-size", 6,
-                       *common, *own)  # fmt: skip
+        done = program("run", "--task", "stdlib_six", "--k", "2,4", "--draws", 1, "--test-size", 6, *common, *own)
         assert done.returncode == 0, done.stderr
 
     found = icl_bench.read_findings(results)
     losses = found.adaptation_losses
     last = losses[losses["length"] == 64].set_index(["attention", "trained"])
     assert last["model"].to_dict() == {
-        ("full", "before"): "base", (PATTERN, "before"): "base",
-        ("full", "after"): "full", (PATTERN, "after"): "sparse",
-    }  # fmt: skip
+        ("full", "before"): "base",
+        (PATTERN, "before"): "base",
+        ("full", "after"): "full",
+        (PATTERN, "after"): "sparse",
+    }
     assert last.loc[(PATTERN, "after"), "loss"] < last.loc[(PATTERN, "before"), "loss"] - 0.5
     whole = found.perplexity.set_index(["model", "attention", "length"])
     for (attention, _), row in last.iterrows():
-        assert row["perplexity"] == pytest.approx(
-            whole.loc[(row["model"], attention, 64), "perplexity"]
-        )
+        assert row["perplexity"] == pytest.approx(whole.loc[(row["model"], attention, 64), "perplexity"])
     points = found.adaptation_points
     assert len(points) == 4 * 2
     assert set(points[points["trained"] == "after"]["model"]) == {"full", "sparse"}
@@ -95,9 +101,27 @@ def test_perplexity_scores_and_costs_of_all_stand_on_one_page(program: Run, fold
 
 
 def test_what_is_there_is_kept_and_other_options_are_refused(program: Run, folder: Path):
-    words = ["adapt", "--model", folder / "base", "--texts", folder / "learnt", "--length", 64,
-             "--tokens", "20k", "--batch", 4, "--learning-rate", 5e-3, "--dtype", "float32",
-             "--device", "cpu", "--out", folder / "sparse"]  # fmt: skip
+    words = [
+        "adapt",
+        "--model",
+        folder / "base",
+        "--texts",
+        folder / "learnt",
+        "--length",
+        64,
+        "--tokens",
+        "20k",
+        "--batch",
+        4,
+        "--learning-rate",
+        5e-3,
+        "--dtype",
+        "float32",
+        "--device",
+        "cpu",
+        "--out",
+        folder / "sparse",
+    ]
     done = program(*words, "--attention", PATTERN)
     assert (done.returncode, "holds this training already" in done.stderr) == (0, True)
     done = program(*words, "--attention", "approx:8,2")

@@ -16,8 +16,7 @@ import icl_bench
 from icl_bench.results.reading import read_stored
 
 pytestmark = pytest.mark.slow
-ASKED = ("--task", "stdlib", "--model", "gemma3-270m", "--draws", 1, "--test-size", 6,
-         "--dtype", "float32")  # fmt: skip
+ASKED = ("--task", "stdlib", "--model", "gemma3-270m", "--draws", 1, "--test-size", 6, "--dtype", "float32")
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +27,9 @@ def read(program: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = program("run", *ASKED, "--k", 12, "--attention", patterns, "--results", results)
     assert done.returncode == 0, done.stderr
     assert "block:3,sink=0,local=0" in done.stdout
-    own = program("run", *ASKED, "--k", 6, "--select", "bm25", "--attention",
-                  "full,block:6,block:1,reuse", "--results", results)  # fmt: skip
+    own = program(
+        "run", *ASKED, "--k", 6, "--select", "bm25", "--attention", "full,block:6,block:1,reuse", "--results", results
+    )
     assert own.returncode == 0, own.stderr
     return results
 
@@ -68,16 +68,26 @@ def test_retrieved_demonstrations_are_computed_once(read: Path):
 
 def test_show_rebuilds_a_prompt_that_was_read_in_blocks(program: Run, read: Path):
     for select, attention in (("random", "block:3"), ("bm25", "block:1,reuse")):
-        done = program("show", "--task", "stdlib", "--k", 12 if select == "random" else 6,
-                       "--select", select, "--attention", attention, "--results", read,
-                       "--json")  # fmt: skip
+        done = program(
+            "show",
+            "--task",
+            "stdlib",
+            "--k",
+            12 if select == "random" else 6,
+            "--select",
+            select,
+            "--attention",
+            attention,
+            "--results",
+            read,
+            "--json",
+        )
         assert done.returncode == 0, done.stderr
         assert "hash checked" in json.loads(done.stdout)["checked"]
 
 
 def test_plan_counts_operations_and_cache_by_attention(program: Run):
-    done = program("plan", *ASKED, "--k", "24", "--attention", "full,block:2,grouped:2,64",
-                   "--json")  # fmt: skip
+    done = program("plan", *ASKED, "--k", "24", "--attention", "full,block:2,grouped:2,64", "--json")
     full, block, grouped = json.loads(done.stdout)
     assert block["attention"] == "block:2,sink=1,local=2"
     assert block["flops"] < full["flops"]
@@ -90,8 +100,20 @@ def test_perplexity_of_real_text_grows_where_less_is_seen(program: Run, tmp_path
     texts.mkdir()
     (texts / "a.txt").write_text(inspect.getsource(zipfile)[:12000])
     (texts / "b.txt.gz").write_bytes(gzip.compress(inspect.getsource(inspect)[:12000].encode()))
-    words = ("perplexity", "--model", "gemma3-270m", "--texts", texts, "--lengths", "64,512",
-             "--attention", "full,grouped:3,16", "--results", tmp_path, "--json")  # fmt: skip
+    words = (
+        "perplexity",
+        "--model",
+        "gemma3-270m",
+        "--texts",
+        texts,
+        "--lengths",
+        "64,512",
+        "--attention",
+        "full,grouped:3,16",
+        "--results",
+        tmp_path,
+        "--json",
+    )
     done = program(*words)
     assert done.returncode == 0, done.stderr
     rows = {(r["attention"], r["length"]): r for r in json.loads(done.stdout)["perplexity"]}
@@ -110,7 +132,7 @@ def test_perplexity_of_real_text_grows_where_less_is_seen(program: Run, tmp_path
         (("--attention", "block:5,reuse", "--select", "bm25"), "has no neighbours there"),
         (("--attention", "block:5", "--backend", "vllm"), "runs on --backend transformers"),
     ],
-)  # fmt: skip
+)
 def test_mistakes_end_in_one_line_and_exit_2(program: Run, words: tuple[str, ...], said: str):
     done = program("run", *ASKED[:4], "--k", 4, *words)
     assert done.returncode == 2

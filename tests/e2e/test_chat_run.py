@@ -19,8 +19,19 @@ pytestmark = [
     pytest.mark.skipif(not SMOLLM2_135M.is_installed(), reason=f"needs {SMOLLM2_135M.install}"),
 ]
 
-ASKED = ("run", "--task", "stdlib_six", "--model", "smollm2-135m-instruct", "--k", "0,2,6",
-         "--draws", "1", "--test-size", "12")  # fmt: skip
+ASKED = (
+    "run",
+    "--task",
+    "stdlib_six",
+    "--model",
+    "smollm2-135m-instruct",
+    "--k",
+    "0,2,6",
+    "--draws",
+    "1",
+    "--test-size",
+    "12",
+)
 SYSTEM = "Name the module that a sentence is from."
 
 
@@ -52,17 +63,30 @@ def test_prompts_are_those_of_the_models_template_to_the_token(program: Run, cha
     assert set(styles) == {"plain", "turns", "single"}
     for (k, style), rows in frame[styles != "plain"].groupby(["k", styles], observed=True):
         row = rows.iloc[0]
-        words = ("show", "--task", "stdlib_six", "--k", k, "--cell", row["cell"], "--test-id",
-                 row["test_id"], "--results", chats, "--json")  # fmt: skip
+        words = (
+            "show",
+            "--task",
+            "stdlib_six",
+            "--k",
+            k,
+            "--cell",
+            row["cell"],
+            "--test-id",
+            row["test_id"],
+            "--results",
+            chats,
+            "--json",
+        )
         shown = json.loads(program(*words).stdout)
         assert shown["checked"].startswith("the very token ids")
         messages = turns_of(shown["prompt"])
         assert len(messages) == (2 * k + 2 if style == "turns" else 2)
         assert messages[0] == {
             "role": "system",
-            "content": SYSTEM if style == "turns"
+            "content": SYSTEM
+            if style == "turns"
             else "You are a helpful AI assistant named SmolLM, trained by Hugging Face",
-        }  # fmt: skip
+        }
         ids = library.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)
         assert hash_of(ids["input_ids"]) == row["prompt_hash"]
         assert len(ids["input_ids"]) == row["prompt_tokens"]
@@ -93,9 +117,7 @@ def test_settings_are_told_apart_by_how_prompts_are_put(program: Run, chats: Pat
         assert f": chat={name}" in said
     gain = icl_bench.read_findings(chats).chat_gain
     ways = [f"turns, system: {SYSTEM!r}", "single"]
-    assert sorted(zip(gain["chat"], gain["k"], strict=True)) == sorted(
-        (way, k) for way in ways for k in (0, 2, 6)
-    )
+    assert sorted(zip(gain["chat"], gain["k"], strict=True)) == sorted((way, k) for way in ways for k in (0, 2, 6))
     assert "chat: accuracy less that of plain prompts, points" in said
     again = program(*ASKED, "--chat", "turns", "--system", SYSTEM, "--results", chats)
     assert "0 cells computed, 3 already there" in again.stderr
@@ -104,9 +126,7 @@ def test_settings_are_told_apart_by_how_prompts_are_put(program: Run, chats: Pat
 
 
 @pytest.mark.parametrize("words", [("--score", "exact"), ("--unconstrained",)])
-def test_labels_are_scored_and_free_answers_end_with_their_turn(
-    program: Run, tmp_path: Path, words: tuple[str, ...]
-):
+def test_labels_are_scored_and_free_answers_end_with_their_turn(program: Run, tmp_path: Path, words: tuple[str, ...]):
     asked = [*ASKED[:6], "2", *ASKED[7:], "--chat", "turns", *words, "--results", tmp_path]
     done = program(*asked)
     assert done.returncode == 0, done.stderr

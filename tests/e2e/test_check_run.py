@@ -20,12 +20,11 @@ BASELINE = Path(__file__).parents[2] / "results" / "baseline" / "gemma3-270m.par
 ASKED = ("--model", "gemma3-270m", "--draws", 2, "--test-size", 100, "--dtype", "float32")
 
 
-def test_the_program_answers_no_worse_than_its_baseline(
-    program: Run, data_dir: Path, tmp_path: Path
-):
+def test_the_program_answers_no_worse_than_its_baseline(program: Run, data_dir: Path, tmp_path: Path):
     for task, k in (("trec", 50), ("banking77", 10)):
-        done = program("run", "--task", task, "--k", k, *ASKED, "--data-dir", data_dir,
-                       "--results", tmp_path, "--quiet")  # fmt: skip
+        done = program(
+            "run", "--task", task, "--k", k, *ASKED, "--data-dir", data_dir, "--results", tmp_path, "--quiet"
+        )
         assert done.returncode == 0, done.stderr
     words = ("check", "--baseline", BASELINE, "--results", tmp_path)
     assert program(*words).returncode == 2  # Banking-77's k=50 is missing, and TREC's k=10
@@ -35,17 +34,22 @@ def test_the_program_answers_no_worse_than_its_baseline(
     assert [(p["task"], p["k"], p["draws"], p["rows"]) for p in found["points"]] == [
         (task, k, 2, 100) for task, k in (("banking77", 10), ("trec", 50))
     ]
-    assert [(p["task"], p["k"]) for p in found["only_in_baseline"]] == [
-        ("banking77", 50), ("trec", 10),
-    ]  # fmt: skip
+    assert [(p["task"], p["k"]) for p in found["only_in_baseline"]] == [("banking77", 50), ("trec", 10)]
     assert found["only_in_results"] == []
     # floats differ between machines, prompts do not
     assert [point["other_prompts"] for point in found["points"]] == [0] * 2
 
 
 def test_demonstrations_with_the_wrong_labels_fail_it(program: Run, data_dir: Path, tmp_path: Path):
-    spec = RunSpec(task="trec", model="gemma3-270m", k="50", draws=2, test_size=100,
-                   data_dir=data_dir, backend=BackendSpec(dtype="float32"))  # fmt: skip
+    spec = RunSpec(
+        task="trec",
+        model="gemma3-270m",
+        k="50",
+        draws=2,
+        test_size=100,
+        data_dir=data_dir,
+        backend=BackendSpec(dtype="float32"),
+    )
     sweep = Sweep.prepare(spec)
     experiment = sweep.task
     assert len(experiment.pool)  # decided, like every fact, before the labels are mixed up

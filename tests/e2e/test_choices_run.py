@@ -65,14 +65,29 @@ def data(rows: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -
     ],
 )
 def test_answers_are_choices_of_their_row(
-    program: Run, rows: list[dict[str, Any]], data: Path, tmp_path: Path, task: str, model: str,
-    more: tuple[str, ...],
-):  # fmt: skip
+    program: Run, rows: list[dict[str, Any]], data: Path, tmp_path: Path, task: str, model: str, more: tuple[str, ...]
+):
     if model != "gemma3-270m" and not SMOLLM2_135M.is_installed():
         pytest.skip(f"needs {SMOLLM2_135M.install}")
     name = str(data / task) if task.endswith(".yaml") else task
-    done = program("run", "--task", name, "--model", model, "--k", "3", "--draws", "1",
-                   "--test-size", "10", *more, "--data-dir", data, "--results", tmp_path)  # fmt: skip
+    done = program(
+        "run",
+        "--task",
+        name,
+        "--model",
+        model,
+        "--k",
+        "3",
+        "--draws",
+        "1",
+        "--test-size",
+        "10",
+        *more,
+        "--data-dir",
+        data,
+        "--results",
+        tmp_path,
+    )
     assert done.returncode == 0, done.stderr
     frame = icl_bench.read_results(tmp_path)
     known = {row["id"]: row for row in rows}
@@ -88,8 +103,7 @@ def test_answers_are_choices_of_their_row(
     if "exact" in more:
         assert frame["label_mass"].between(0, 1).all()
         assert np.less_equal(frame["probability"], frame["label_mass"]).all()
-    shown = program("show", "--task", frame["task"].iloc[0], "--k", "3", "--results", tmp_path,
-                    "--data-dir", data)  # fmt: skip
+    shown = program("show", "--task", frame["task"].iloc[0], "--k", "3", "--results", tmp_path, "--data-dir", data)
     assert "the very token ids that were run" in shown.stdout
     first = known[frame["test_id"].iloc[0]]["choices"][0]["text"]
     assert f"choices  {'A. ' if task == 'commonsenseqa' else ''}{first} | " in shown.stdout
@@ -111,8 +125,9 @@ def test_a_row_that_cannot_be_used_is_named_with_its_file(
     files = {"train": "train.jsonl", "test": "test.jsonl"}
     own = WRITTEN_OUT | {"data": {**WRITTEN_OUT["data"], **files}}  # type: ignore[dict-item]
     (tmp_path / "own.yaml").write_text(json.dumps(own), "utf-8")
-    done = program("run", "--task", tmp_path / "own.yaml", "--model", "gemma3-270m", "--k", "1",
-                   "--results", tmp_path / "results")  # fmt: skip
+    done = program(
+        "run", "--task", tmp_path / "own.yaml", "--model", "gemma3-270m", "--k", "1", "--results", tmp_path / "results"
+    )
     assert done.returncode == 2
     assert f"test.jsonl:4: {said}" in done.stderr.replace("\n", " ")
     assert not (tmp_path / "results").exists()

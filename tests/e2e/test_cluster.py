@@ -16,11 +16,12 @@ def test_engines_and_machines_may_die_and_every_prediction_is_there_once():
     words = ["--draws", "24", "--engines", "3", "--wait", "0.1", "--kills", "2"]
     alone = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # short: names of sockets are below it
     done = subprocess.run(
-        [sys.executable, str(BENCHMARK), *words], capture_output=True, text=True, timeout=600,
+        [sys.executable, str(BENCHMARK), *words],
+        capture_output=True,
+        text=True,
+        timeout=600,
         env={**os.environ, "RAY_TMPDIR": alone},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     said = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
-    assert (said["cells"], said["killed"], said["machine_changed"], said["equal"]) == (
-        240, 2, True, True,
-    )  # fmt: skip
+    assert (said["cells"], said["killed"], said["machine_changed"], said["equal"]) == (240, 2, True, True)

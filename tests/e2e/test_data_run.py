@@ -14,8 +14,22 @@ pytestmark = pytest.mark.slow
 
 
 def test_more_demonstrations_help_on_banking77(program: Run, data_dir: Path, tmp_path: Path):
-    done = program("run", "--task", "banking77", "--model", "gemma3-270m", "--k", "1,50",
-                   "--draws", "1", "--data-dir", data_dir, "--results", tmp_path, "--json")  # fmt: skip
+    done = program(
+        "run",
+        "--task",
+        "banking77",
+        "--model",
+        "gemma3-270m",
+        "--k",
+        "1,50",
+        "--draws",
+        "1",
+        "--data-dir",
+        data_dir,
+        "--results",
+        tmp_path,
+        "--json",
+    )
     assert done.returncode == 0, done.stderr
     few, many = json.loads(done.stdout)["curves"]
     assert (few["k"], many["k"], many["test_rows"]) == (1, 50, 250)
@@ -26,8 +40,24 @@ def test_more_demonstrations_help_on_banking77(program: Run, data_dir: Path, tmp
 
 
 def test_free_text_is_scored_by_rouge_and_bertscore(program: Run, data_dir: Path, tmp_path: Path):
-    done = program("run", "--task", "samsum", "--model", "gemma3-270m", "--k", "2", "--draws", "1",
-                   "--test-size", "2", "--data-dir", data_dir, "--results", tmp_path, "--json")  # fmt: skip
+    done = program(
+        "run",
+        "--task",
+        "samsum",
+        "--model",
+        "gemma3-270m",
+        "--k",
+        "2",
+        "--draws",
+        "1",
+        "--test-size",
+        "2",
+        "--data-dir",
+        data_dir,
+        "--results",
+        tmp_path,
+        "--json",
+    )
     assert done.returncode == 0, done.stderr
     (point,) = json.loads(done.stdout)["curves"]
     assert point["accuracy"] is None
@@ -49,15 +79,24 @@ def test_a_task_of_ones_own_runs_from_its_path(program: Run, tmp_path: Path):
     (tmp_path / "mine.yaml").write_text(TASK)
     rows = [(f"my card {i} is lost", "lost_card") for i in range(6)]
     rows += [(f"the app crashes {i}", "app_error") for i in range(6)]
-    (tmp_path / "train.csv").write_text(
-        "body,queue\n" + "".join(f"{body},{queue}\n" for body, queue in rows)
-    )
+    (tmp_path / "train.csv").write_text("body,queue\n" + "".join(f"{body},{queue}\n" for body, queue in rows))
     asked = [{"body": "I lost my card", "queue": "lost_card"}]
     asked += [{"body": "app error again", "queue": "app_error"}]
     (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in asked))
     results = tmp_path / "results"
-    done = program("run", "--task", tmp_path / "mine.yaml", "--model", "gemma3-270m", "--k", "8",
-                   "--draws", "1", "--results", results)  # fmt: skip
+    done = program(
+        "run",
+        "--task",
+        tmp_path / "mine.yaml",
+        "--model",
+        "gemma3-270m",
+        "--k",
+        "8",
+        "--draws",
+        "1",
+        "--results",
+        results,
+    )
     assert done.returncode == 0, done.stderr
     frame = icl_bench.read_results(results)
     assert set(frame["gold"]) == {"lost card", "app error"}

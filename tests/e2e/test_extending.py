@@ -41,8 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, code in CODE.items():
         (root / "site" / name).write_text(code, encoding="utf-8")
     groups = tomllib.loads(GROUPS)["project"]["entry-points"]
-    lines = [f"[{group}]\n" + "".join(f"{n} = {at}\n" for n, at in found.items())
-             for group, found in groups.items()]  # fmt: skip
+    lines = [f"[{group}]\n" + "".join(f"{n} = {at}\n" for n, at in found.items()) for group, found in groups.items()]
     (about / "entry_points.txt").write_text("\n".join(lines), encoding="utf-8")
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
     (root / "colours.yaml").write_text(TASK, encoding="utf-8")
@@ -74,10 +73,24 @@ def program(folder: Path) -> Iterator[Program]:
 def results(folder: Path, program: Program) -> Path:
     """Results of runs with each of the examples."""
     found = folder / "results"
-    common = ("--task", "colours.yaml", "--model", "tiny", "--k", "2,4", "--draws", 1, "--dtype",
-              "float32", "--results", found, "--quiet")  # fmt: skip
-    program("run", *common, "--select", "random,longest,hybrid:2", "--order", "drawn,reversed",
-            "--attention", "full,near:8")  # fmt: skip
+    common = (
+        "--task",
+        "colours.yaml",
+        "--model",
+        "tiny",
+        "--k",
+        "2,4",
+        "--draws",
+        1,
+        "--dtype",
+        "float32",
+        "--results",
+        found,
+        "--quiet",
+    )
+    program(
+        "run", *common, "--select", "random,longest,hybrid:2", "--order", "drawn,reversed", "--attention", "full,near:8"
+    )
     program("run", *common, "--demonstrations", "shouted")
     program("run", *common, "--backend", "parrot", "--seed", 1)
     program("finetune", *common, "--method", "majority")
@@ -86,9 +99,7 @@ def results(folder: Path, program: Program) -> Path:
 
 def test_every_kind_is_shown_in_fewer_than_twenty_lines() -> None:
     kinds = [r for r in vars(registry).values() if isinstance(r, registry.Registry)]
-    assert sorted(tomllib.loads(GROUPS)["project"]["entry-points"]) == sorted(
-        r.group for r in kinds
-    )
+    assert sorted(tomllib.loads(GROUPS)["project"]["entry-points"]) == sorted(r.group for r in kinds)
     assert len(CODE) == len(kinds) == 10
     for name, code in CODE.items():
         body = [line for line in code.splitlines() if line.strip()]
@@ -96,42 +107,31 @@ def test_every_kind_is_shown_in_fewer_than_twenty_lines() -> None:
         assert len(body) - len(imports) < 20, name
 
 
-def test_selector_order_and_pattern_of_another_package_make_cells(
-    program: Program, results: Path
-) -> None:
+def test_selector_order_and_pattern_of_another_package_make_cells(program: Program, results: Path) -> None:
     curves = json.loads(program("summary", "--results", results, "--json"))["curves"]
     assert {curve["select"] for curve in curves} == {"random", "longest", "hybrid:2", "majority"}
     assert {curve["order"] for curve in curves} == {"drawn", "reversed"}
     assert {curve["attention"] for curve in curves} == {"full", "near:8"}
 
 
-def test_results_are_read_from_a_storage_of_another_package(
-    program: Program, results: Path, folder: Path
-) -> None:
+def test_results_are_read_from_a_storage_of_another_package(program: Program, results: Path, folder: Path) -> None:
     (folder / "file-server").mkdir()
     (folder / "file-server" / "run").symlink_to(results)
     there = program("summary", "--results", "team://run", "--json")
     assert there == program("summary", "--results", results, "--json")
 
 
-def test_points_of_a_task_are_compared_by_its_first_metric_whosever_it_is(
-    program: Program, results: Path
-) -> None:
+def test_points_of_a_task_are_compared_by_its_first_metric_whosever_it_is(program: Program, results: Path) -> None:
     found = json.loads(program("summary", "--results", results, "--json"))
     assert {curve["metric"] for curve in found["curves"]} == {"first_letter"}
     for curve in found["curves"]:
         assert 0 <= curve["ci_low"] <= curve["score"] <= curve["ci_high"] <= 1
         assert curve["score"] >= curve["accuracy"]
-    assert {row["metric"] for row in found["sorting_penalty"] + found["retrieval_gain"]} == {
-        "first_letter"
-    }
+    assert {row["metric"] for row in found["sorting_penalty"] + found["retrieval_gain"]} == {"first_letter"}
 
 
-def test_demonstrations_are_shown_as_another_package_writes_them(
-    program: Program, results: Path
-) -> None:
-    shown = program("show", "--results", results, "--task", "colours", "--k", 2,
-                    "--demonstrations", "shouted")  # fmt: skip
+def test_demonstrations_are_shown_as_another_package_writes_them(program: Program, results: Path) -> None:
+    shown = program("show", "--results", results, "--task", "colours", "--k", 2, "--demonstrations", "shouted")
     assert re.search(r"THING: [A-Z]+ NUMBER \d\ncolour: ", shown)
     assert "hash checked" in shown
 

@@ -29,11 +29,12 @@ def four(data_dir: Path, tmp_path: Path) -> Path:
         (folder / f"{split}.jsonl").write_text("\n".join(kept) + "\n", encoding="utf-8")
     task = {
         "name": "four",
-        "data": {"train": "train.jsonl", "test": "test.jsonl",
-                 "fields": {"text": "text", "label": "label"}},
+        "data": {"train": "train.jsonl", "test": "test.jsonl", "fields": {"text": "text", "label": "label"}},
         "template": {"input": "query: {text}", "output": "intent: {label}"},
-        "labels": {}, "metrics": ["accuracy"], "test": {"size": 40},
-    }  # fmt: skip
+        "labels": {},
+        "metrics": ["accuracy"],
+        "test": {"size": 40},
+    }
     (folder / "four.yaml").write_text(json.dumps(task), encoding="utf-8")
     return folder / "four.yaml"
 
@@ -50,9 +51,13 @@ def test_twenty_examples_of_four_labels_are_learnt(four: Path):
     assert {row.label for row in examples.train} == {0, 1, 2, 3}
     object.__setattr__(examples, "test", examples.train)
     done = fine_tune(
-        examples, Recipe.of("lora", epochs=4, batch=4), source=made.task.model.source,
-        device="cpu", dtype="float32", seed=0,
-    )  # fmt: skip
+        examples,
+        Recipe.of("lora", epochs=4, batch=4),
+        source=made.task.model.source,
+        device="cpu",
+        dtype="float32",
+        seed=0,
+    )
     assert max(done.test) == 1.0
     assert max(done.validation) > 0.9
 
@@ -67,9 +72,7 @@ def test_the_heads_first_logits_are_the_language_models(four: Path):
     rows = Examples(made.task, 0, 40).test[:6]
     model = load_classifier(made.task.model.source, len(tokens), tokens, pad, "float32").eval()
     found = predict(model, rows, pad, 6)
-    language = AutoModelForCausalLM.from_pretrained(
-        made.task.model.source, dtype=torch.float32
-    ).eval()
+    language = AutoModelForCausalLM.from_pretrained(made.task.model.source, dtype=torch.float32).eval()
     for row, logits in zip(rows, found, strict=True):
         with torch.no_grad():
             expected = language(torch.tensor([row.ids])).logits[0, -1, tokens]

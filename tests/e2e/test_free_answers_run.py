@@ -12,21 +12,14 @@ pytestmark = pytest.mark.slow
 ASKED = ("--model", "gemma3-270m", "--dtype", "float32", "--k", "1,2", "--draws", "2")
 
 
-def test_short_answers_are_compared_with_all_right_ones(
-    program: Run, data_dir: Path, tmp_path: Path
-):
+def test_short_answers_are_compared_with_all_right_ones(program: Run, data_dir: Path, tmp_path: Path):
     results = ("--results", tmp_path / "results")
     data = ("--data-dir", data_dir)
     done = program("run", "--task", "squad2", *ASKED, "--test-size", "2", *data, *results)
     assert done.returncode == 0, done.stderr
     found = json.loads(program("summary", "--json", *results).stdout)
-    assert {(row["k"], row["metric"]) for row in found["curves"]} == {
-        (1, "exact_match"),
-        (2, "exact_match"),
-    }
-    shown = json.loads(
-        program("show", "--task", "squad2", "--k", 1, "--json", *data, *results).stdout
-    )
+    assert {(row["k"], row["metric"]) for row in found["curves"]} == {(1, "exact_match"), (2, "exact_match")}
+    shown = json.loads(program("show", "--task", "squad2", "--k", 1, "--json", *data, *results).stdout)
     assert "hash checked" in shown["checked"]
     assert shown["text"].strip()
     done = program("leaderboard", *results, "--out", tmp_path / "board.csv")
@@ -45,8 +38,6 @@ def test_a_number_is_taken_out_of_a_worked_solution(program: Run, data_dir: Path
     words = ("--k", "2", "--draws", "1", "--test-size", "1")
     done = program("run", "--task", "gsm8k", *ASKED[:4], *words, *data, *results)
     assert done.returncode == 0, done.stderr
-    shown = json.loads(
-        program("show", "--task", "gsm8k", "--k", 2, "--json", *data, *results).stdout
-    )
+    shown = json.loads(program("show", "--task", "gsm8k", "--k", 2, "--json", *data, *results).stdout)
     assert shown["gold"].isdigit()
     assert f"#### {shown['prediction']}" in shown["text"] or not shown["valid"]

@@ -29,10 +29,28 @@ def test_an_interrupted_run_waits_for_no_server(server: str, tmp_path: Path):
 
     with serving(answer) as there:
         command = [
-            *PROGRAM, "run", "--task", "stdlib", "--model", "m", "--tokenizer", "gemma3-270m",
-            "--backend", "openai", "--base-url", there.url, "--unconstrained", "--k", "1",
-            "--draws", "1", "--test-size", "24", "--results", str(tmp_path / "results"),
-        ]  # fmt: skip
+            *PROGRAM,
+            "run",
+            "--task",
+            "stdlib",
+            "--model",
+            "m",
+            "--tokenizer",
+            "gemma3-270m",
+            "--backend",
+            "openai",
+            "--base-url",
+            there.url,
+            "--unconstrained",
+            "--k",
+            "1",
+            "--draws",
+            "1",
+            "--test-size",
+            "24",
+            "--results",
+            str(tmp_path / "results"),
+        ]
         running = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,

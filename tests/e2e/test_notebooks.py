@@ -11,20 +11,32 @@ from typing import Any
 import pytest
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-NAMES = ["01_first_sweep", "02_reading_a_curve", "03_order_and_sorting", "04_against_the_paper",
-         "05_does_context_need_context", "06_demonstrations_as_vectors", "07_your_own_data",
-         "08_which_selection_at_what_price"]  # fmt: skip
+NAMES = [
+    "01_first_sweep",
+    "02_reading_a_curve",
+    "03_order_and_sorting",
+    "04_against_the_paper",
+    "05_does_context_need_context",
+    "06_demonstrations_as_vectors",
+    "07_your_own_data",
+    "08_which_selection_at_what_price",
+]
 
 SMALLER = {
     "01_first_sweep": {"test_size=60": "test_size=20"},
     "05_does_context_need_context": {"test_size=20": "test_size=8"},
     "06_demonstrations_as_vectors": {
-        "rows=88": "rows=8", "batch=8": "batch=4", "spare_k=32": "spare_k=8",
-        "vectors=28": "vectors=4", "vectors:28": "vectors:4", "4,32": "4,8", 'k="32"': 'k="8"',
+        "rows=88": "rows=8",
+        "batch=8": "batch=4",
+        "spare_k=32": "spare_k=8",
+        "vectors=28": "vectors=4",
+        "vectors:28": "vectors:4",
+        "4,32": "4,8",
+        'k="32"': 'k="8"',
     },
     "07_your_own_data": {"--test-size 30": "--test-size 12"},
     "08_which_selection_at_what_price": {'"test_size": 24': '"test_size": 10'},
-}  # fmt: skip
+}
 """What is written otherwise here: fewer questions, or steps of training, show as well that it runs."""
 
 pytestmark = pytest.mark.slow

@@ -42,9 +42,7 @@ def test_running_again_computes_nothing(program: Run, swept: Path):
     assert {p: p.stat().st_mtime_ns for p in swept.rglob("*.parquet")} == before
 
 
-def test_a_run_killed_at_any_moment_is_resumed_to_the_same_predictions(
-    program: Run, swept: Path, tmp_path: Path
-):
+def test_a_run_killed_at_any_moment_is_resumed_to_the_same_predictions(program: Run, swept: Path, tmp_path: Path):
     # one query a pack, so that the kill falls inside a cell
     command = [*PROGRAM, *SWEEP, "--results", str(tmp_path), "--pack", "1"]
     running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -67,15 +65,14 @@ def test_a_run_killed_at_any_moment_is_resumed_to_the_same_predictions(
     resumed = icl_bench.read_results(tmp_path).sort_values(KEY).reset_index(drop=True)
     whole = icl_bench.read_results(swept).sort_values(KEY).reset_index(drop=True)
     columns = [*KEY, "gold", "prediction", "prompt_tokens", "prompt_hash", "cell"]
-    pd.testing.assert_frame_equal(
-        resumed[columns].astype(str), whole[columns].astype(str), check_dtype=False
-    )
+    pd.testing.assert_frame_equal(resumed[columns].astype(str), whole[columns].astype(str), check_dtype=False)
 
 
 def test_show_rebuilds_the_very_prompt(program: Run, swept: Path):
     row = icl_bench.read_results(swept).query("k == 10 and draw == 1").iloc[3]
-    done = program("show", "--task", "stdlib", "--k", 10, "--draw", 1, "--results", swept,
-                   "--test-id", row["test_id"], "--json")  # fmt: skip
+    done = program(
+        "show", "--task", "stdlib", "--k", 10, "--draw", 1, "--results", swept, "--test-id", row["test_id"], "--json"
+    )
     assert done.returncode == 0, done.stderr
     shown = json.loads(done.stdout)
     assert "hash checked" in shown["checked"]
@@ -85,7 +82,22 @@ def test_show_rebuilds_the_very_prompt(program: Run, swept: Path):
 
 
 def test_export_writes_the_promised_columns(program: Run, swept: Path, tmp_path: Path):
-    promised = ["task", "model", "select", "order", "attention", "k", "draw", "test_id", "gold", "prediction", "correct", "prompt_tokens", "cached_tokens", "backend"]  # fmt: skip
+    promised = [
+        "task",
+        "model",
+        "select",
+        "order",
+        "attention",
+        "k",
+        "draw",
+        "test_id",
+        "gold",
+        "prediction",
+        "correct",
+        "prompt_tokens",
+        "cached_tokens",
+        "backend",
+    ]
     for name in ("all.parquet", "all.csv"):
         out = tmp_path / name
         done = program("export", "--results", swept, "--out", out)
@@ -110,13 +122,27 @@ def test_summary_gives_the_tables_that_scripts_read(program: Run, swept: Path):
     assert tables["order_sensitivity"] == []
 
 
-def test_other_ways_to_answer_choose_and_order_end_in_tables_of_their_own(
-    program: Run, tmp_path: Path
-):
-    small = ("run", "--task", "stdlib", "--model", "gemma3-270m", "--k", "4", "--draws", "1",
-             "--test-size", "6", "--results", tmp_path)  # fmt: skip
-    for more in (["--score", "exact"], ["--unconstrained"],
-                 ["--select", "random,bm25", "--order", "by-label,shuffled:1"]):  # fmt: skip
+def test_other_ways_to_answer_choose_and_order_end_in_tables_of_their_own(program: Run, tmp_path: Path):
+    small = (
+        "run",
+        "--task",
+        "stdlib",
+        "--model",
+        "gemma3-270m",
+        "--k",
+        "4",
+        "--draws",
+        "1",
+        "--test-size",
+        "6",
+        "--results",
+        tmp_path,
+    )
+    for more in (
+        ["--score", "exact"],
+        ["--unconstrained"],
+        ["--select", "random,bm25", "--order", "by-label,shuffled:1"],
+    ):
         done = program(*small, *more)
         assert done.returncode == 0, done.stderr
     frame = icl_bench.read_results(tmp_path)

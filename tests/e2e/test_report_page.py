@@ -11,49 +11,51 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from support.browser import (
-    DOWN,
-    END,
-    ENTER,
-    HOME,
-    click,
-    drawn,
-    focus,
-    press,
-    set_to,
-    settled,
-    texts,
-    visible,
-    wait,
-)  # fmt: skip
+from support.browser import DOWN, END, ENTER, HOME, click, drawn, focus, press, set_to, settled, texts, visible, wait
 from support.program import Run
 
 pytestmark = pytest.mark.slow
 
-EVIL = (
-    """</script><script>document.title = "attacked"</script><img src=x onerror="alert(1)"> & <!--"""
+EVIL = """</script><script>document.title = "attacked"</script><img src=x onerror="alert(1)"> & <!--"""
+TAUGHT = (
+    "run",
+    "--task",
+    "stdlib",
+    "--model",
+    "gemma3-270m",
+    "--k",
+    "1",
+    "--draws",
+    "1",
+    "--test-size",
+    "24",
+    "--demonstrations",
+    "labels:permuted",
 )
-TAUGHT = ("run", "--task", "stdlib", "--model", "gemma3-270m", "--k", "1", "--draws", "1",
-          "--test-size", "24", "--demonstrations", "labels:permuted")  # fmt: skip
 
 
 def imported(folder: Path) -> Path:
     """Predictions of two models, with reorderings, sorting and retrieval; every text an attack."""
     rows = []
     for model in ("one", "two"):
-        for select, order in (
-            ("random", "drawn"), ("random", "shuffled:1"), ("random", "by-label"), ("bm25", "pool"),
-        ):  # fmt: skip
+        for select, order in (("random", "drawn"), ("random", "shuffled:1"), ("random", "by-label"), ("bm25", "pool")):
             for k in (1, 5, 20):
                 for draw in range(3):
                     for test in range(12):
                         right = (test * 7 + draw + k + len(order) + len(model)) % 4 > 0
-                        rows.append({
-                            "task": f"task {EVIL}", "model": f"{model} {EVIL}", "select": select,
-                            "order": order, "k": k, "draw": draw, "test_id": f"{test} {EVIL}",
-                            "gold": f"label {test % 3} {EVIL}",
-                            "prediction": f"label {(test if right else test + 1) % 3} {EVIL}",
-                        })  # fmt: skip
+                        rows.append(
+                            {
+                                "task": f"task {EVIL}",
+                                "model": f"{model} {EVIL}",
+                                "select": select,
+                                "order": order,
+                                "k": k,
+                                "draw": draw,
+                                "test_id": f"{test} {EVIL}",
+                                "gold": f"label {test % 3} {EVIL}",
+                                "prediction": f"label {(test if right else test + 1) % 3} {EVIL}",
+                            }
+                        )
     path = folder / "made <script>.csv"
     pd.DataFrame(rows).to_csv(path, index=False)
     return path
@@ -84,11 +86,11 @@ def opened(driver: Any, page: Path) -> Opened:
     wait for its charts, if they matter: they take most of the time.
     """
 
-    def open_page(
-        width: int = 1280, scheme: str = "light", at: str = "#task=*", *, charts: bool = True
-    ) -> Any:
-        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
-            "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False})  # fmt: skip
+    def open_page(width: int = 1280, scheme: str = "light", at: str = "#task=*", *, charts: bool = True) -> Any:
+        driver.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False},
+        )
         colours = [{"name": "prefers-color-scheme", "value": scheme}]
         driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": colours})
         driver.get_log("browser")
@@ -111,21 +113,25 @@ def test_every_chart_has_marks_and_the_console_is_silent(opened: Opened):
     )
     assert len(counts) >= 12
     assert min(counts) > 0, counts
-    assert {"accuracy", "saturation", "order", "sorting", "retrieval", "confusions",
-            "bias", "presence", "cost", "reader"} <= set(
-        driver.execute_script("return [...document.querySelectorAll('section')].map((s) => s.id)")
-    )  # fmt: skip
+    assert {
+        "accuracy",
+        "saturation",
+        "order",
+        "sorting",
+        "retrieval",
+        "confusions",
+        "bias",
+        "presence",
+        "cost",
+        "reader",
+    } <= set(driver.execute_script("return [...document.querySelectorAll('section')].map((s) => s.id)"))
     assert [entry["message"] for entry in driver.get_log("browser")] == []
 
 
 def test_nothing_is_asked_of_a_network(opened: Opened, page: Path):
     driver = opened()
     sent = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
-    asked = {
-        event["params"]["request"]["url"]
-        for event in sent
-        if event["method"] == "Network.requestWillBeSent"
-    }
+    asked = {event["params"]["request"]["url"] for event in sent if event["method"] == "Network.requestWillBeSent"}
     assert {url for url in asked if not url.startswith(("data:", "blob:"))} == {page.as_uri()}
 
 
@@ -134,9 +140,11 @@ def test_no_text_of_the_data_runs(opened: Opened):
     driver.execute_script("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
     wait(driver, "document.querySelector('tbody tr')")
     assert driver.title.endswith("icl-bench")
-    assert driver.execute_script(
-        "return [document.scripts.length, document.images.length, document.title]"
-    ) == [3, 0, driver.title]
+    assert driver.execute_script("return [document.scripts.length, document.images.length, document.title]") == [
+        3,
+        0,
+        driver.title,
+    ]
     assert any(EVIL in text for text in texts(driver, "figcaption"))
     assert any(EVIL in text for text in texts(driver, "tbody td"))
     assert any(EVIL in text for text in texts(driver, "#reader .option"))
@@ -193,9 +201,9 @@ def test_tables_are_opened_and_sorted_with_the_keyboard_alone(opened: Opened):
         values = [float(text.rstrip("%")) for text in texts(driver, column.format(place))]
         assert values == sorted(values, reverse=direction == "descending")
         assert len(set(values)) > 1
-        assert driver.execute_script(
-            "return document.activeElement.closest('th').getAttribute('aria-sort')"
-        ) == direction  # fmt: skip
+        assert (
+            driver.execute_script("return document.activeElement.closest('th').getAttribute('aria-sort')") == direction
+        )
 
 
 def test_the_reader_is_read_with_the_keyboard_alone(opened: Opened):
@@ -237,8 +245,7 @@ def test_another_point_is_picked(opened: Opened):
     bars = "document.querySelector('#confusions .chart').textContent"
     before = driver.execute_script(f"return {bars}")
     driver.execute_script(
-        f"{select}.selectedIndex = {select}.options.length - 1; "
-        f"{select}.dispatchEvent(new Event('change'))"
+        f"{select}.selectedIndex = {select}.options.length - 1; {select}.dispatchEvent(new Event('change'))"
     )
     wait(driver, f"{bars} !== {json.dumps(before)}")
 
@@ -246,8 +253,10 @@ def test_another_point_is_picked(opened: Opened):
 def test_a_slider_says_how_many_queries_and_moves_the_frontier(opened: Opened):
     driver = opened()
     slider = "document.querySelector('#frontier input[data-slide]')"
-    marks = ("[...document.querySelectorAll('#frontier .chart')][0]"
-             ".querySelector('.mark-symbol path').getAttribute('transform')")  # fmt: skip
+    marks = (
+        "[...document.querySelectorAll('#frontier .chart')][0]"
+        ".querySelector('.mark-symbol path').getAttribute('transform')"
+    )
     assert texts(driver, "#frontier output")[0] == "1,000 queries"
     before = driver.execute_script(f"return {marks}")
     driver.execute_script(f"{slider}.focus()")
@@ -309,8 +318,7 @@ def test_only_charts_in_view_are_drawn(opened: Opened):
     driver = opened(charts=False)
     time.sleep(1)
     shown, there = driver.execute_script(
-        "return [document.querySelectorAll('.chart[data-drawn]').length,"
-        " document.querySelectorAll('.chart').length]"
+        "return [document.querySelectorAll('.chart[data-drawn]').length, document.querySelectorAll('.chart').length]"
     )
     assert shown < there / 2
 
@@ -342,8 +350,10 @@ def test_a_cell_of_the_matrix_filters_the_page_and_stands_in_its_address(opened:
 
 def test_one_curve_stands_out_and_bands_are_switched(opened: Opened):
     driver = opened()
-    strong = ("[...document.querySelectorAll('#accuracy .mark-symbol path')]"
-              ".filter((p) => Number(p.getAttribute('opacity')) > 0.9).length")  # fmt: skip
+    strong = (
+        "[...document.querySelectorAll('#accuracy .mark-symbol path')]"
+        ".filter((p) => Number(p.getAttribute('opacity')) > 0.9).length"
+    )
     bands = "document.querySelectorAll('#accuracy .mark-area path').length"
     before = driver.execute_script(f"return {strong}")
     focus(driver, "e.dataset.only && e.closest('#accuracy')")
@@ -389,9 +399,7 @@ def test_a_confusion_leads_to_its_predictions(opened: Opened):
 def test_an_address_names_a_prediction(opened: Opened):
     driver = opened(charts=False)
     set_to(driver, task="stdlib")
-    own = driver.execute_script(
-        "return document.querySelector('#reader .own').getAttribute('href')"
-    )
+    own = driver.execute_script("return document.querySelector('#reader .own').getAttribute('href')")
     (said,) = texts(driver, "#reader .shown .pairs")
     opened(at=own, charts=False)
     assert texts(driver, "#reader .shown .pairs") == [said]

@@ -12,8 +12,7 @@ import icl_bench
 
 pytestmark = pytest.mark.slow
 SELECT = ["random", "hybrid:2", "balanced", "centroids", "dense"]
-RUN = ("run", "--task", "stdlib_six", "--model", "gemma3-270m", "--k", 6, "--draws", 1,
-       "--test-size", 4)  # fmt: skip
+RUN = ("run", "--task", "stdlib_six", "--model", "gemma3-270m", "--k", 6, "--draws", 1, "--test-size", 4)
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +43,7 @@ def test_every_prompt_can_be_shown_as_it_was_run(program: Run, chosen: Path, sel
 
 
 @pytest.mark.parametrize(("how", "count"), [("labels:permuted", 6), ("nearest-removed:30", 4)])
-def test_changed_prompts_can_be_shown_as_they_were_run(
-    program: Run, chosen: Path, how: str, count: int
-):
+def test_changed_prompts_can_be_shown_as_they_were_run(program: Run, chosen: Path, how: str, count: int):
     found = shown(program, chosen, "--select", "random", "--demonstrations", how)
     assert "hash checked" in str(found["checked"])
     assert str(found["prompt"]).count("\n==\n") == count
@@ -64,9 +61,7 @@ def test_what_is_shared_is_read_from_the_cache(chosen: Path):
 def test_summary_sets_them_side_by_side_and_advises(program: Run, chosen: Path):
     tables = json.loads(program("summary", "--results", chosen, "--json").stdout)
     assert {row["select"] for row in tables["retrieval_gain"]} == {*SELECT} - {"random"}
-    assert {row["teaching"] for row in tables["teaching"]} == {
-        "labels:permuted", "nearest-removed:30",
-    }  # fmt: skip
+    assert {row["teaching"] for row in tables["teaching"]} == {"labels:permuted", "nearest-removed:30"}
     done = program("summary", "--results", chosen, "--advice", "any")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("stdlib_six · gemma3-270m, whatever it costs:\n  take ")

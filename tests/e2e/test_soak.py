@@ -15,9 +15,13 @@ KILLS = 10
 def test_a_sweep_that_is_stopped_in_five_ways_ends_as_if_it_never_was():
     asked = ("--kills", str(KILLS), "--select", "random,bm25", "--attention", "full,block:2")
     done = subprocess.run(
-        [sys.executable, SOAK, *asked], capture_output=True, text=True, timeout=600, check=False,
+        [sys.executable, SOAK, *asked],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     said = re.search(r"(\d+) sweeps whole and as if never stopped", done.stdout)
     assert said, done.stdout

@@ -72,8 +72,7 @@ def cluster(environment: dict[str, str]) -> Iterator[None]:
     before = {name: os.environ.get(name) for name in environment}
     os.environ.update(environment)
     sys.path.insert(0, environment["PYTHONPATH"].split(os.pathsep)[0])
-    ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False,
-             _node_ip_address="127.0.0.1")  # fmt: skip
+    ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
     with looked_for_again(BACKENDS, STORAGES):
         yield
     ray.shutdown()
@@ -121,8 +120,7 @@ def carried_out(file: Path, results: Path | str, engines: int | None = 2) -> tup
 
 
 def predictions(results: Path) -> pd.DataFrame:
-    columns = ["cell", "test_id", "select", "k", "draw", "prediction", "prompt_hash",
-               "demonstration_ids"]  # fmt: skip
+    columns = ["cell", "test_id", "select", "k", "draw", "prediction", "prompt_hash", "demonstration_ids"]
     found = read_results(results)[columns]
     assert not found.duplicated(["cell", "test_id"]).any()
     return found.sort_values(["cell", "test_id"], ignore_index=True)
@@ -133,9 +131,7 @@ def test_a_study_on_ray_is_the_study_without(cluster: None, folder: Path, tmp_pa
     outcome, told = carried_out(folder / "mine.yaml", tmp_path / "shared")
     assert set(outcome.computed) == set(alone.computed)
     assert len(outcome.computed) == 18
-    assert (outcome.prompt_tokens, outcome.answer_tokens) == (
-        alone.prompt_tokens, alone.answer_tokens,
-    )  # fmt: skip
+    assert (outcome.prompt_tokens, outcome.answer_tokens) == (alone.prompt_tokens, alone.answer_tokens)
     pd.testing.assert_frame_equal(predictions(tmp_path / "shared"), predictions(tmp_path / "alone"))
     assert len(told.ended) == 3
     assert sum(len(one.computed) for _, one in told.ended) == 18
@@ -144,9 +140,7 @@ def test_a_study_on_ray_is_the_study_without(cluster: None, folder: Path, tmp_pa
     assert (len(again.computed), len(again.kept)) == (0, 18)
 
 
-def test_a_group_whose_engine_dies_is_taken_up_from_what_is_stored(
-    faults: Path, folder: Path, tmp_path: Path
-):
+def test_a_group_whose_engine_dies_is_taken_up_from_what_is_stored(faults: Path, folder: Path, tmp_path: Path):
     carried_out(folder / "faulty.yaml", tmp_path / "whole")
     (faults / "once").write_text("100")  # in the midst of a cell of 8 demonstrations
     outcome, told = carried_out(folder / "faulty.yaml", tmp_path / "results")
@@ -155,15 +149,13 @@ def test_a_group_whose_engine_dies_is_taken_up_from_what_is_stored(
     (note,) = told.notes
     assert "its process died" in note
     assert "tried again" in note
-    pd.testing.assert_frame_equal(
-        predictions(tmp_path / "results"), predictions(tmp_path / "whole")
-    )
+    pd.testing.assert_frame_equal(predictions(tmp_path / "results"), predictions(tmp_path / "whole"))
 
 
-@pytest.mark.parametrize(("fault", "reason"), [
-    ("die", "failed 2 times: its process died"),
-    ("raise", "failed 2 times: RuntimeError: a fault of the program"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [("die", "failed 2 times: its process died"), ("raise", "failed 2 times: RuntimeError: a fault of the program")],
+)
 def test_a_group_that_fails_twice_is_marked_and_the_study_goes_on(
     fault: str, reason: str, faults: Path, folder: Path, tmp_path: Path
 ):
@@ -198,19 +190,20 @@ def test_a_machine_that_would_compute_other_cells_ends_the_study(
     assert not list(tmp_path.rglob("*.failed.json"))
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    (["--on", "slurm"], "--on slurm: expected ray, or ray://HOST:10001"),
-    (["--engines", "2"], "--engines 2: is of a cluster; give --on ray, too"),
-    (["--on", "ray", "--engines", "none"], "--engines none: expected a number from 1, or auto"),
-    (["--on", "ray", "--engines", "0"], "--engines 0: expected a number from 1, or auto"),
-    (["--on", "ray", "--gpus-per-engine", "1.5"], "--gpus-per-engine 1.5: expected a whole number"),
-    (["--on", "ray", "--gpus-per-engine", "2"], "--gpus-per-engine 2: of this Ray, a machine has "
-     "no GPU"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--on", "slurm"], "--on slurm: expected ray, or ray://HOST:10001"),
+        (["--engines", "2"], "--engines 2: is of a cluster; give --on ray, too"),
+        (["--on", "ray", "--engines", "none"], "--engines none: expected a number from 1, or auto"),
+        (["--on", "ray", "--engines", "0"], "--engines 0: expected a number from 1, or auto"),
+        (["--on", "ray", "--gpus-per-engine", "1.5"], "--gpus-per-engine 1.5: expected a whole number"),
+        (["--on", "ray", "--gpus-per-engine", "2"], "--gpus-per-engine 2: of this Ray, a machine has no GPU"),
+    ],
+)
 def test_what_is_asked_of_a_cluster_and_cannot_be_is_one_line(
-    words: list[str], said: str, cluster: None, folder: Path, tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-):  # fmt: skip
+    words: list[str], said: str, cluster: None, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     with pytest.raises(SystemExit) as ended:
         main(["study", str(folder / "faulty.yaml"), "--results", str(tmp_path / "r"), *words])
     assert ended.value.code == 2
@@ -252,26 +245,35 @@ class Spread:
 @pytest.mark.parametrize(
     ("there", "asked", "needed", "each", "engines"),
     [
-        ([{"CPU": 8.0}], None, 1, 0.0, 1), ([{"CPU": 8.0}, {"CPU": 4.0}], None, 1, 0.0, 2),
+        ([{"CPU": 8.0}], None, 1, 0.0, 1),
+        ([{"CPU": 8.0}, {"CPU": 4.0}], None, 1, 0.0, 2),
         ([{"CPU": 8.0, "GPU": 8.0}], None, 1, 1.0, 8),
         ([{"CPU": 8.0, "GPU": 8.0}, {"CPU": 8.0}, {"GPU": 3.0}], None, 2, 2.0, 5),
-        ([{"CPU": 8.0, "GPU": 2.0}], 0.5, 1, 0.5, 4), ([{"CPU": 8.0, "GPU": 4.0}], 2, 1, 2.0, 2),
+        ([{"CPU": 8.0, "GPU": 2.0}], 0.5, 1, 0.5, 4),
+        ([{"CPU": 8.0, "GPU": 4.0}], 2, 1, 2.0, 2),
     ],
-)  # fmt: skip
+)
 def test_engines_are_as_many_as_there_are_cards_for_or_machines(
-    there: list[dict[str, float]], asked: float | None, needed: int, each: float, engines: int,
+    there: list[dict[str, float]],
+    asked: float | None,
+    needed: int,
+    each: float,
+    engines: int,
     monkeypatch: pytest.MonkeyPatch,
-):  # fmt: skip
+):
     monkeypatch.setattr(on_ray, "_nodes", lambda: there)
     cluster = on_ray.RayCluster(ClusterSpec("ray", None, asked))
     assert cluster.gpus_for([Spread(1), Spread(needed)]) == each
     assert cluster.room_for_engines(each) == engines
 
 
-@pytest.mark.parametrize(("asked", "needed", "said"), [
-    (1, 2, "--gpus-per-engine 1: --tensor-parallel 2 needs 2 of them"),
-    (None, 4, "--gpus-per-engine 4: of this Ray, a machine has 2 GPUs at most"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("asked", "needed", "said"),
+    [
+        (1, 2, "--gpus-per-engine 1: --tensor-parallel 2 needs 2 of them"),
+        (None, 4, "--gpus-per-engine 4: of this Ray, a machine has 2 GPUs at most"),
+    ],
+)
 def test_an_engine_needs_the_cards_that_its_model_is_spread_over(
     asked: float | None, needed: int, said: str, monkeypatch: pytest.MonkeyPatch
 ):
@@ -285,18 +287,7 @@ def test_run_and_finetune_share_out_what_they_compute(
 ):
     def said(*words: str) -> str:
         with pytest.raises(SystemExit) as ended:
-            main(
-                [
-                    *words,
-                    "--on",
-                    "ray",
-                    "--engines",
-                    "2",
-                    "--results",
-                    str(tmp_path / "r"),
-                    "--json",
-                ]
-            )
+            main([*words, "--on", "ray", "--engines", "2", "--results", str(tmp_path / "r"), "--json"])
         assert not ended.value.code, capsys.readouterr().err
         return capsys.readouterr().out
 
@@ -317,21 +308,43 @@ def free_port() -> int:
         return port
 
 
-def test_a_cluster_is_reached_from_outside(
-    environment: dict[str, str], folder: Path, tmp_path: Path
-):
+def test_a_cluster_is_reached_from_outside(environment: dict[str, str], folder: Path, tmp_path: Path):
     port, alone = free_port(), tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     outer = {**os.environ, **environment, "RAY_TMPDIR": alone, "RAY_USAGE_STATS_ENABLED": "0"}
-    start = ["--head", "--port", "0", "--ray-client-server-port", str(port), "--num-cpus", "2",
-             "--node-ip-address", "127.0.0.1", "--include-dashboard", "false", "--block",
-             "--min-worker-port", "0", "--max-worker-port", "0"]  # fmt: skip
+    start = [
+        "--head",
+        "--port",
+        "0",
+        "--ray-client-server-port",
+        str(port),
+        "--num-cpus",
+        "2",
+        "--node-ip-address",
+        "127.0.0.1",
+        "--include-dashboard",
+        "false",
+        "--block",
+        "--min-worker-port",
+        "0",
+        "--max-worker-port",
+        "0",
+    ]
     head = subprocess.Popen(
-        [Path(sys.executable).parent / "ray", "start", *start], env=outer,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        [Path(sys.executable).parent / "ray", "start", *start],
+        env=outer,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
-        command = [*PROGRAM, "study", str(folder / "faulty.yaml"), "--results", str(tmp_path),
-                   "--on", f"ray://127.0.0.1:{port}"]  # fmt: skip
+        command = [
+            *PROGRAM,
+            "study",
+            str(folder / "faulty.yaml"),
+            "--results",
+            str(tmp_path),
+            "--on",
+            f"ray://127.0.0.1:{port}",
+        ]
         del outer["RAY_TMPDIR"]
         deadline = time.monotonic() + 120
         while True:
@@ -357,12 +370,22 @@ def test_ctrl_c_ends_it_in_order_and_the_same_command_goes_on(
 ):
     faults = Path(environment[faulty_engine.FAULTS])
     (faults / "slow").write_text("0")
-    command = [*PROGRAM, "study", str(folder / "faulty.yaml"), "--on", "ray", "--engines", "2",
-               "--results", str(tmp_path)]  # fmt: skip
+    command = [
+        *PROGRAM,
+        "study",
+        str(folder / "faulty.yaml"),
+        "--on",
+        "ray",
+        "--engines",
+        "2",
+        "--results",
+        str(tmp_path),
+    ]
     alone = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # short: names of sockets are below it
     outer = {**os.environ, **environment, "RAY_TMPDIR": alone}
-    started = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                               env=outer, preexec_fn=heed_interrupts)  # fmt: skip
+    started = subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=outer, preexec_fn=heed_interrupts
+    )
     deadline = time.monotonic() + 180
     while not any(journals(tmp_path).values()) and time.monotonic() < deadline:
         time.sleep(0.05)

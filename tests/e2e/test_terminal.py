@@ -13,8 +13,20 @@ from pathlib import Path
 
 from support.program import PROGRAM
 
-RUN = ("run", "--task", "stdlib_six", "--model", "gemma3-270m", "--k", "1,5", "--draws", "1",
-       "--test-size", "6", "--results")  # fmt: skip
+RUN = (
+    "run",
+    "--task",
+    "stdlib_six",
+    "--model",
+    "gemma3-270m",
+    "--k",
+    "1,5",
+    "--draws",
+    "1",
+    "--test-size",
+    "6",
+    "--results",
+)
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -51,8 +63,9 @@ def test_a_run_on_a_terminal_shows_the_time_at_once_and_scores_as_cells_finish(t
     assert "stdlib_six · gemma3-270m · random" in lines
     assert max(map(len, lines)) <= 80
 
-    piped = subprocess.run([*PROGRAM, "summary", "--results", tmp_path / "results"], check=True,
-                           capture_output=True, text=True)  # fmt: skip
+    piped = subprocess.run(
+        [*PROGRAM, "summary", "--results", tmp_path / "results"], check=True, capture_output=True, text=True
+    )
     assert "\x1b" not in piped.stdout + piped.stderr
     assert piped.stderr == ""
     shown = on_terminal("summary", "--results", str(tmp_path / "results"))

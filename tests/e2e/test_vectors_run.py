@@ -23,25 +23,54 @@ def trained(program: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small decoder that was trained on texts of three assignments, drawn anew for every question."""
     folder: Path = tmp_path_factory.mktemp("vectors")
     task, decoder = write_task(folder, 3, 3000), write_decoder(folder / "decoder", 256, 2)
-    done = program("train-vectors", "--task", task, "--model", decoder, "--vectors", 3, "--train", "all",
-                   "--epochs", 4, "--batch", 64, "--learning-rate", 5e-4, "--dtype", "float32",
-                   "--out", folder / "reader")  # fmt: skip
+    done = program(
+        "train-vectors",
+        "--task",
+        task,
+        "--model",
+        decoder,
+        "--vectors",
+        3,
+        "--train",
+        "all",
+        "--epochs",
+        4,
+        "--batch",
+        64,
+        "--learning-rate",
+        5e-4,
+        "--dtype",
+        "float32",
+        "--out",
+        folder / "reader",
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
     said = done.stderr.splitlines()
-    assert (
-        "2,900 rows of the pool in 184 steps of 64, each with 3 passages as vectors" in done.stderr
-    )
+    assert "2,900 rows of the pool in 184 steps of 64, each with 3 passages as vectors" in done.stderr
     assert said[-1] == f"written: {folder / 'reader'}"
     return folder
 
 
-def run(
-    program: Run, folder: Path, *more: object, model: str = "reader", k: str = "0"
-) -> list[str]:
-    done = program("run", "--task", folder / "colours.yaml", "--model", folder / model, "--k", k,
-                   "--draws", 1, "--dtype", "float32", "--device", "cpu",
-                   "--results", folder / "results", *more)  # fmt: skip
+def run(program: Run, folder: Path, *more: object, model: str = "reader", k: str = "0") -> list[str]:
+    done = program(
+        "run",
+        "--task",
+        folder / "colours.yaml",
+        "--model",
+        folder / model,
+        "--k",
+        k,
+        "--draws",
+        1,
+        "--dtype",
+        "float32",
+        "--device",
+        "cpu",
+        "--results",
+        folder / "results",
+        *more,
+    )
     return [str(done.returncode), done.stdout, done.stderr]
 
 
@@ -62,8 +91,20 @@ def test_what_stands_in_vectors_alone_is_answered(program: Run, trained: Path):
     assert costs.loc["full", "training_flops"] == costs.loc["vectors:3", "training_flops"]
 
     row = frame[frame["attention"] == "vectors:3"].iloc[0]
-    done = program("show", "--task", trained / "colours.yaml", "--k", 0, "--attention", "vectors:3",
-                   "--test-id", row["test_id"], "--results", trained / "results", "--json")  # fmt: skip
+    done = program(
+        "show",
+        "--task",
+        trained / "colours.yaml",
+        "--k",
+        0,
+        "--attention",
+        "vectors:3",
+        "--test-id",
+        row["test_id"],
+        "--results",
+        trained / "results",
+        "--json",
+    )
     assert done.returncode == 0, done.stderr
     shown = json.loads(done.stdout)
     assert shown["checked"].startswith("the very token ids")
@@ -73,9 +114,25 @@ def test_what_stands_in_vectors_alone_is_answered(program: Run, trained: Path):
 
 
 def test_training_again_does_nothing_and_other_options_are_refused(program: Run, trained: Path):
-    words = ["train-vectors", "--task", trained / "colours.yaml", "--model", trained / "decoder",
-             "--train", "all", "--epochs", 4, "--batch", 64, "--learning-rate", 5e-4,
-             "--dtype", "float32", "--out", trained / "reader"]  # fmt: skip
+    words = [
+        "train-vectors",
+        "--task",
+        trained / "colours.yaml",
+        "--model",
+        trained / "decoder",
+        "--train",
+        "all",
+        "--epochs",
+        4,
+        "--batch",
+        64,
+        "--learning-rate",
+        5e-4,
+        "--dtype",
+        "float32",
+        "--out",
+        trained / "reader",
+    ]
     done = program(*words, "--vectors", 3)
     assert (done.returncode, "holds this training already" in done.stderr) == (0, True)
     done = program(*words, "--vectors", 2)
@@ -91,9 +148,7 @@ def test_training_again_does_nothing_and_other_options_are_refused(program: Run,
         (["--attention", "vectors:2", "--backend", "vllm"], "vllm"),
     ],
 )
-def test_what_cannot_be_read_ends_in_one_line(
-    program: Run, trained: Path, words: list[str], said: str
-):
+def test_what_cannot_be_read_ends_in_one_line(program: Run, trained: Path, words: list[str], said: str):
     *words, model = [*words, "reader"] if "--model" not in words else [*words[:2], words[3]]
     code, _, err = run(program, trained, *words, model=model)
     assert code == "2"

@@ -25,20 +25,28 @@ from icl_bench.results.reading import read_results
 
 pytestmark = pytest.mark.slow
 
-EVIL = (
-    """</script><script>document.title = "attacked"</script><img src=x onerror="alert(1)"> & <!--"""
-)
+EVIL = """</script><script>document.title = "attacked"</script><img src=x onerror="alert(1)"> & <!--"""
 
 
 def imported(folder: Path) -> Path:
     """Predictions of two selectors whose every text is an attack."""
     rows = [
-        {"task": f"task {EVIL}", "model": f"model {EVIL}", "select": select, "order": order, "k": k,
-         "draw": draw, "test_id": f"{test} {EVIL}", "gold": f"label {test % 3} {EVIL}",
-         "prediction": f"label {(test if (test + k + draw) % 4 else test + 1) % 3} {EVIL}"}
+        {
+            "task": f"task {EVIL}",
+            "model": f"model {EVIL}",
+            "select": select,
+            "order": order,
+            "k": k,
+            "draw": draw,
+            "test_id": f"{test} {EVIL}",
+            "gold": f"label {test % 3} {EVIL}",
+            "prediction": f"label {(test if (test + k + draw) % 4 else test + 1) % 3} {EVIL}",
+        }
         for select, order in (("random", "drawn"), ("bm25", "pool"))
-        for k in (1, 5, 20) for draw in range(3) for test in range(12)
-    ]  # fmt: skip
+        for k in (1, 5, 20)
+        for draw in range(3)
+        for test in range(12)
+    ]
     path = folder / "made <script>.csv"
     pd.DataFrame(rows).to_csv(path, index=False)
     return path
@@ -50,9 +58,13 @@ class Server:
     def __init__(self, results: Path, *more: object) -> None:
         words = [*PROGRAM, "view", "--results", str(results), "--no-browser", *map(str, more)]
         self.process = subprocess.Popen(
-            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"}, preexec_fn=heed_interrupts,
-        )  # fmt: skip
+            words,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            preexec_fn=heed_interrupts,
+        )
         assert self.process.stdout is not None
         self.line = self.process.stdout.readline()
         self.address = self.line.split(" ")[0]
@@ -75,9 +87,7 @@ class Server:
 
     def wait_for_findings(self, revision: int = 0) -> None:
         deadline = time.monotonic() + 240
-        while (self.json("state")["report"] or 0) < revision or self.json("state")[
-            "report"
-        ] is None:
+        while (self.json("state")["report"] or 0) < revision or self.json("state")["report"] is None:
             assert time.monotonic() < deadline, self.json("state")
             time.sleep(0.2)
 
@@ -110,13 +120,8 @@ def test_every_prediction_is_there(server: Server, results: Path):
     assert first["total"] == len(rows)
     wrong = rows[(rows["task"] == "stdlib") & (rows["k"] == 10) & ~rows["correct"].astype(bool)]
     found = server.json("predictions", task="stdlib", k=10, correct="wrong", count=1000)
-    assert [(r["cell"], r["test_id"]) for r in found["rows"]] == list(
-        zip(wrong["cell"], wrong["test_id"], strict=True)
-    )
-    assert (
-        server.json("predictions", first=2, count=3)["rows"]
-        == server.json("predictions")["rows"][2:5]
-    )
+    assert [(r["cell"], r["test_id"]) for r in found["rows"]] == list(zip(wrong["cell"], wrong["test_id"], strict=True))
+    assert server.json("predictions", first=2, count=3)["rows"] == server.json("predictions")["rows"][2:5]
 
 
 def test_a_question_is_searched_and_a_prediction_shown_with_its_prompt(server: Server):
@@ -191,10 +196,7 @@ def test_the_page_lists_all_predictions_and_no_text_of_them_runs(opened: Any, re
     set_to(driver, task=f"task {EVIL}")
     assert any(EVIL in text for text in texts(driver, "#reader .option"))
     assert driver.title.endswith("icl-bench")
-    assert driver.execute_script("return [document.scripts.length, document.images.length]") == [
-        3,
-        0,
-    ]
+    assert driver.execute_script("return [document.scripts.length, document.images.length]") == [3, 0]
     assert [entry["message"] for entry in driver.get_log("browser")] == []
 
 
@@ -262,9 +264,7 @@ def test_a_page_follows_a_run(driver: Any, results: Path, tmp_path: Path):
     growing = tmp_path / "results"
     shutil.copytree(results, growing)
     rows = read_results(growing)
-    later = rows[(rows["task"] == "stdlib") & (rows["k"] == 10) & (rows["draw"] == 1)]["cell"].iloc[
-        0
-    ]
+    later = rows[(rows["task"] == "stdlib") & (rows["k"] == 10) & (rows["draw"] == 1)]["cell"].iloc[0]
     (place,) = growing.rglob(f"*{later}*.parquet")
     held = shutil.move(place, tmp_path / place.name)
     found = Server(growing)
@@ -280,14 +280,8 @@ def test_a_page_follows_a_run(driver: Any, results: Path, tmp_path: Path):
         wait(driver, "document.querySelector('#reader .found').textContent.startsWith('48 of')", 60)
         assert found.json("state")["predictions"] == before + 24
         found.wait_for_findings(revision=1)
-        wait(
-            driver,
-            f"document.querySelector('.lead').textContent.startsWith('{before + 24:,} pred')",
-            60,
-        )
-        assert (
-            driver.execute_script("return document.querySelector('#reader [name=k]').value") == "10"
-        )
+        wait(driver, f"document.querySelector('.lead').textContent.startsWith('{before + 24:,} pred')", 60)
+        assert driver.execute_script("return document.querySelector('#reader [name=k]').value") == "10"
     finally:
         assert found.end()[0] == 0
 

@@ -35,6 +35,4 @@ def test_a_run_gives_the_predictions_that_version_0_1_0_gave(
     before = table((STORED / f"{name}.csv").read_bytes())
     now = table(carry_out(name, tmp_path))[list(before.columns)]
     pd.testing.assert_frame_equal(now.drop(columns=FLOATS), before.drop(columns=FLOATS))
-    pd.testing.assert_frame_equal(
-        numbers(now), numbers(before), atol=SOLVED.get(name, 1e-4), rtol=0
-    )
+    pd.testing.assert_frame_equal(numbers(now), numbers(before), atol=SOLVED.get(name, 1e-4), rtol=0)

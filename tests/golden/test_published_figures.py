@@ -131,21 +131,15 @@ def made_up(names: Sequence[tuple[str, str]]) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("names", [[("wines", "tiny")], [("a", "1"), ("b", "1"), ("a", "é 2")]])
-def test_tasks_and_models_of_any_name_are_summarised_alike(
-    tmp_path: Path, names: list[tuple[str, str]]
-):
+def test_tasks_and_models_of_any_name_are_summarised_alike(tmp_path: Path, names: list[tuple[str, str]]):
     frame = made_up(names)
     frame.to_csv(tmp_path / "mine.csv", index=False)
     found = summarise(read_results(imported(tmp_path / "mine.csv", tmp_path / "results")))
     for task, model in names:
         points = along(found.curves, task, model)
-        assert dict(zip(points["k"], points["accuracy"], strict=True)) == {
-            1: 0.5, 7: 0.75, 30: 1.0, 90: 1.0,
-        }  # fmt: skip
+        assert dict(zip(points["k"], points["accuracy"], strict=True)) == {1: 0.5, 7: 0.75, 30: 1.0, 90: 1.0}
         (row,) = along(found.saturation, task, model).to_dict("records")
         assert (row["k"], row["best_k"], row["max_k"], row["within_window"]) == (30, 30, 90, True)
         changed = found.order_sensitivity
         changed = changed[(changed["task"] == task) & (changed["model"] == model)]
-        assert dict(zip(changed["k"], changed["changed"], strict=True)) == {
-            7: 1 / 8, 30: 1 / 8, 90: 1 / 8,
-        }  # fmt: skip
+        assert dict(zip(changed["k"], changed["changed"], strict=True)) == {7: 1 / 8, 30: 1 / 8, 90: 1 / 8}

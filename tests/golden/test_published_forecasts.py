@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from icl_bench.analysis.forecast import LEAST_POINTS, LEAST_SPAN, STEPS, forecast
+from icl_bench.analysis.findings.forecast import LEAST_POINTS, LEAST_SPAN, STEPS, forecast
 from icl_bench.results.cells import SETTING
 
 NEAR = 0.12
@@ -20,9 +20,8 @@ def test_intervals_hold_what_was_seen(data_dir: Path, draws: int, least: float, 
     predictions = pd.read_parquet(data_dir / "published" / "predictions.parquet")
     correct = predictions["gold"] == predictions["prediction"]
     predictions = predictions.assign(
-        score=correct.astype(float), correct=correct, metric="accuracy", attention="full",
-        variant="published",
-    )[predictions["draw"] < draws]  # fmt: skip
+        score=correct.astype(float), correct=correct, metric="accuracy", attention="full", variant="published"
+    )[predictions["draw"] < draws]
     held: dict[int, list[bool]] = {step: [] for step in STEPS}
     for _, rows in predictions.groupby(SETTING, observed=True):
         means = rows.groupby("k")["score"].mean()

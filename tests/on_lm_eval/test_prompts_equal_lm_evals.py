@@ -43,9 +43,7 @@ def theirs(folder: Path) -> dict[str, Any]:
     script = Path(__file__).with_name("reference.py")
     apart = {n: v for n, v in os.environ.items() if n not in ("PYTHONPATH", "ICL_BENCH_DATA")}
     apart |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(folder / "cache")}
-    done = subprocess.run(
-        [PYTHON, script, folder, shots, *OWN], capture_output=True, text=True, env=apart
-    )
+    done = subprocess.run([PYTHON, script, folder, shots, *OWN], capture_output=True, text=True, env=apart)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -62,9 +60,7 @@ def test_tasks_of_more_than_thirty_kinds_are_compared():
 
 
 @pytest.mark.parametrize("task", OWN)
-def test_prompts_targets_and_choices_are_those_of_lm_eval(
-    task: str, theirs: dict[str, Any], folder: Path
-):
+def test_prompts_targets_and_choices_are_those_of_lm_eval(task: str, theirs: dict[str, Any], folder: Path):
     spec, data = _data(task, theirs, folder)
     asked, made = sorted(data.test, key=data.test_pool.index), theirs["made"][task]
     form = PlainForm(spec.template)
@@ -97,5 +93,4 @@ def _choices(data: TaskData, number: int) -> list[str] | None:
     labels = data.spec.labels
     if labels is None:
         return None
-    return list(labels.choices if isinstance(labels.choices, tuple)
-                else data.test_pool[number].choices)  # fmt: skip
+    return list(labels.choices if isinstance(labels.choices, tuple) else data.test_pool[number].choices)

@@ -44,17 +44,34 @@ class VllmServer:
     def start(self) -> None:
         from icl_bench.models.registry import resolve
 
-        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server",
-                   "--model", resolve("gemma3-270m").source, "--served-model-name", "gemma",
-                   "--port", self.port, "--host", "127.0.0.1", "--api-key", KEY, "--dtype", "float32",
-                   "--max-model-len", 4096, "--enforce-eager", "--enable-prompt-tokens-details",
-                   "--kv-cache-memory-bytes", 2**29,
-                   # one process less, which would take all cores for itself
-                   "--distributed-executor-backend", "uni"]  # fmt: skip
+        command = [
+            sys.executable,
+            "-m",
+            "vllm.entrypoints.openai.api_server",
+            "--model",
+            resolve("gemma3-270m").source,
+            "--served-model-name",
+            "gemma",
+            "--port",
+            self.port,
+            "--host",
+            "127.0.0.1",
+            "--api-key",
+            KEY,
+            "--dtype",
+            "float32",
+            "--max-model-len",
+            4096,
+            "--enforce-eager",
+            "--enable-prompt-tokens-details",
+            "--kv-cache-memory-bytes",
+            2**29,
+            # one process less, which would take all cores for itself
+            "--distributed-executor-backend",
+            "uni",
+        ]
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(
-                list(map(str, command)), stdout=log, stderr=log, start_new_session=True
-            )
+            self.process = subprocess.Popen(list(map(str, command)), stdout=log, stderr=log, start_new_session=True)
 
     def wait(self, seconds: float = 400) -> None:
         deadline = time.monotonic() + seconds
@@ -87,17 +104,39 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
 
 
 def command(url: str, data_dir: Path, results: Path, *more: object) -> list[str]:
-    words = [sys.executable, "-m", "icl_bench", "run", "--task", "banking77", "--backend", "openai",
-             "--base-url", url, "--model", "gemma", "--tokenizer", "gemma3-270m", "--k", "5",
-             "--draws", "1", "--test-size", ROWS, "--data-dir", data_dir, "--results", results,
-             *more]  # fmt: skip
+    words = [
+        sys.executable,
+        "-m",
+        "icl_bench",
+        "run",
+        "--task",
+        "banking77",
+        "--backend",
+        "openai",
+        "--base-url",
+        url,
+        "--model",
+        "gemma",
+        "--tokenizer",
+        "gemma3-270m",
+        "--k",
+        "5",
+        "--draws",
+        "1",
+        "--test-size",
+        ROWS,
+        "--data-dir",
+        data_dir,
+        "--results",
+        results,
+        *more,
+    ]
     return list(map(str, words))
 
 
 def started(words: list[str]) -> subprocess.Popen[str]:
     environment = {**os.environ, "OPENAI_API_KEY": KEY, "COLUMNS": "100"}
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                            env=environment)  # fmt: skip
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
 def journalled(results: Path) -> int:
@@ -113,9 +152,7 @@ def whole(results: Path) -> Any:
     return frame
 
 
-def test_a_server_that_is_killed_and_restarted_loses_no_prediction(
-    server: VllmServer, data_dir: Path, tmp_path: Path
-):
+def test_a_server_that_is_killed_and_restarted_loses_no_prediction(server: VllmServer, data_dir: Path, tmp_path: Path):
     running = started(command(server.url, data_dir, tmp_path, "--concurrency", 2))
     deadline = time.monotonic() + 300
     while journalled(tmp_path) < 5 and time.monotonic() < deadline and running.poll() is None:
@@ -134,9 +171,7 @@ def test_a_server_that_is_killed_and_restarted_loses_no_prediction(
     assert frame["prediction"].map(len).max() > 0
 
 
-def test_a_server_that_is_overloaded_for_a_while_answers_in_the_end(
-    server: VllmServer, data_dir: Path, tmp_path: Path
-):
+def test_a_server_that_is_overloaded_for_a_while_answers_in_the_end(server: VllmServer, data_dir: Path, tmp_path: Path):
     """A proxy in front of the real server refuses the first requests with 429."""
     refused = 0
 

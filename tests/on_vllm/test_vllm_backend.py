@@ -27,17 +27,24 @@ NEAR_TIE = {"float32": 0.01, "bfloat16": 0.5}
 
 
 def prepared(
-    task: str, k: str, data_dir: Path, rows: int = ROWS, select: str = "random",
-    model: str = "gemma3-270m", **more: Any,
-) -> Sweep:  # fmt: skip
-    spec = RunSpec(task=task, model=model, k=k, draws=1, test_size=rows, select=(select,),
-                   data_dir=data_dir, backend=BackendSpec(backend="transformers", device="cpu"),
-                   **more)  # fmt: skip
+    task: str, k: str, data_dir: Path, rows: int = ROWS, select: str = "random", model: str = "gemma3-270m", **more: Any
+) -> Sweep:
+    spec = RunSpec(
+        task=task,
+        model=model,
+        k=k,
+        draws=1,
+        test_size=rows,
+        select=(select,),
+        data_dir=data_dir,
+        backend=BackendSpec(backend="transformers", device="cpu"),
+        **more,
+    )
     return Sweep.prepare(spec)
 
 
 def on_vllm(dtype: str, named: str = "gemma3-270m", **more: Any) -> Any:
-    from icl_bench.backends.vllm import VllmBackend
+    from icl_bench.backends.vllm.backend import VllmBackend
     from icl_bench.models.registry import load_tokenizer, resolve
 
     model = resolve(named)
@@ -55,7 +62,7 @@ def engine_of(dtype: str, named: str = "gemma3-270m", **more: Any) -> Iterator[A
 
 
 def on_transformers(dtype: str, named: str = "gemma3-270m") -> Any:
-    from icl_bench.backends.transformers import TransformersBackend
+    from icl_bench.backends.transformers.backend import TransformersBackend
     from icl_bench.models.registry import load_tokenizer, resolve
 
     model = resolve(named)
@@ -81,7 +88,7 @@ def answered(backend: Any, sweep: Sweep, prompts: PromptSet) -> list[Answer]:
 
 def margin(backend: Any, prompts: PromptSet, index: int, one: Ids, other: Ids) -> float:
     """Difference of the logits at the token where two labels part."""
-    from icl_bench.backends.packed_decoding import OpenPack
+    from icl_bench.backends.transformers.packed_decoding import OpenPack
 
     common = next(i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
     backend.load_prefix(prompts)
@@ -106,8 +113,7 @@ def compared(sweep: Sweep, one: Any, other: Any, dtype: str) -> Compared:
     """Answer all cells with both; every disagreement is a near tie."""
     shots = [cell.spec.k for cell in sweep.plan.cells]
     cells = [prompts for _, prompts in sweep.plan.groups[0].group.prompts(shots)]
-    found = [(prompts, answered(one, sweep, prompts), answered(other, sweep, prompts))
-             for prompts in cells]  # fmt: skip
+    found = [(prompts, answered(one, sweep, prompts), answered(other, sweep, prompts)) for prompts in cells]
     return near_ties_alone_differ(sweep, found, other, dtype)
 
 
@@ -129,9 +135,7 @@ def near_ties_alone_differ(sweep: Sweep, cells: Sequence[Both], other: Any, dtyp
     return Compared(total, differing, right[0] - right[1])
 
 
-@pytest.mark.parametrize(
-    ("task", "k"), [("banking77", "10,40"), ("clinic150", "10"), ("trec", "40")]
-)
+@pytest.mark.parametrize(("task", "k"), [("banking77", "10,40"), ("clinic150", "10"), ("trec", "40")])
 def test_both_backends_give_the_same_answers_but_for_near_ties(
     task: str, k: str, data_dir: Path, vllm: Any, transformers: Any
 ):
@@ -156,9 +160,7 @@ def test_vllms_own_grammar_engine_gives_the_answers_of_our_processor(data_dir: P
     assert sum(a.answer_tokens for a in theirs) > sum(a.answer_tokens for a in ours)
 
 
-def test_a_sweep_computes_its_prefix_once_and_each_query_a_block_more_at_most(
-    data_dir: Path, vllm: Any
-):
+def test_a_sweep_computes_its_prefix_once_and_each_query_a_block_more_at_most(data_dir: Path, vllm: Any):
     sweep = prepared("banking77", "10,100,300", data_dir, rows=12)
     vllm.llm.reset_prefix_cache()
     before = vllm.counters.prompt_tokens
@@ -215,9 +217,7 @@ def test_rows_with_choices_of_their_own_are_answered_as_each_alone(data_dir: Pat
     ((_, prompts),) = sweep.plan.groups[0].group.prompts([10])
     labels, tokenizer = sweep.task.data.labels, sweep.task.tokenizer
     own: list[Decoding] = [
-        Greedy(
-            compile_labels([f" {label}\n" for label in labels[3 * row : 3 * row + 4]], tokenizer)
-        )
+        Greedy(compile_labels([f" {label}\n" for label in labels[3 * row : 3 * row + 4]], tokenizer))
         for row in range(4)
     ]
     own += [Free(("\n",), 12), Free((" ",), 3)]
@@ -229,9 +229,7 @@ def test_rows_with_choices_of_their_own_are_answered_as_each_alone(data_dir: Pat
     assert said(range(6)) == [row for i in range(6) for row in said([i])]
 
 
-def test_free_text_ends_at_the_stop_and_is_that_of_the_other_backend(
-    data_dir: Path, vllm: Any, transformers: Any
-):
+def test_free_text_ends_at_the_stop_and_is_that_of_the_other_backend(data_dir: Path, vllm: Any, transformers: Any):
     sweep = prepared("banking77", "10", data_dir, rows=12)
     ((_, prompts),) = sweep.plan.groups[0].group.prompts([10])
     free = Free(("\n",), 12)

@@ -15,7 +15,7 @@ import torch
 from support.fakes import small_tokenizer
 
 from icl_bench.backends.label_constraint import LabelAutomaton, compile_labels
-from icl_bench.backends.label_file import FILE, write_automaton
+from icl_bench.backends.vllm.label_file import FILE, write_automaton
 
 SLOTS, ROOM, VOCABULARY = 6, 64, 400
 END = VOCABULARY - 1
@@ -25,16 +25,22 @@ class Requests:
     """Slots with prompts and outputs, as the runner holds them, and the processor beside it."""
 
     def __init__(self) -> None:
-        from icl_bench.backends.vllm_device_processor import DeviceLabelProcessor
+        from icl_bench.backends.vllm.device_processor import DeviceLabelProcessor
 
         prompts = np.zeros(SLOTS, dtype=np.int32)
         self.prompt_len = SimpleNamespace(np=prompts, gpu=torch.from_numpy(prompts))
         self.tokens = torch.zeros(SLOTS, ROOM, dtype=torch.int32)
         self.total = [0] * SLOTS
-        self.processor = DeviceLabelProcessor(None, SimpleNamespace(
-            device=torch.device("cpu"), max_num_reqs=SLOTS, vocab_size=VOCABULARY,
-            all_token_ids=SimpleNamespace(gpu=self.tokens), prompt_len=self.prompt_len,
-        ))  # fmt: skip
+        self.processor = DeviceLabelProcessor(
+            None,
+            SimpleNamespace(
+                device=torch.device("cpu"),
+                max_num_reqs=SLOTS,
+                vocab_size=VOCABULARY,
+                all_token_ids=SimpleNamespace(gpu=self.tokens),
+                prompt_len=self.prompt_len,
+            ),
+        )
 
     def add(self, slot: int, prompt: int, automaton: Path | None) -> bool:
         self.tokens[slot] = 5  # what is left of another request
@@ -55,11 +61,18 @@ class Requests:
         rows = torch.tensor(slots, dtype=torch.int32)
         logits = torch.randn(len(slots), VOCABULARY)
         before = logits.clone()
-        after = self.processor.apply(logits, LogitsContext(
-            expanded_idx_mapping=rows, idx_mapping=rows, idx_mapping_np=rows.numpy(),
-            expanded_local_pos=torch.zeros_like(rows), input_ids=rows,
-            pos=torch.tensor(read) - 1, seq_lens_upper_bound_np=np.array(read),
-        ))  # fmt: skip
+        after = self.processor.apply(
+            logits,
+            LogitsContext(
+                expanded_idx_mapping=rows,
+                idx_mapping=rows,
+                idx_mapping_np=rows.numpy(),
+                expanded_local_pos=torch.zeros_like(rows),
+                input_ids=rows,
+                pos=torch.tensor(read) - 1,
+                seq_lens_upper_bound_np=np.array(read),
+            ),
+        )
         found: list[set[int] | None] = []
         for row, old in zip(after, before, strict=True):
             kept = row > -torch.inf

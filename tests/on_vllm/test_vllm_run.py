@@ -20,9 +20,7 @@ pytestmark = pytest.mark.slow
 STORED = Path(__file__).parents[1] / "golden" / "predictions" / "vllm.csv"
 
 
-def test_a_sweep_on_vllm_prints_its_table_and_gives_the_predictions_of_version_0_1_0(
-    tmp_path: Path, data_dir: Path
-):
+def test_a_sweep_on_vllm_prints_its_table_and_gives_the_predictions_of_version_0_1_0(tmp_path: Path, data_dir: Path):
     """Over three selectors; nothing of the engine's own is printed."""
     command = [sys.executable, "-m", "icl_bench", *VLLM, "--results", str(tmp_path / "results")]
     settings = {**os.environ, "COLUMNS": "300", "ICL_BENCH_DATA": str(data_dir),
@@ -44,7 +42,6 @@ def test_a_sweep_on_vllm_prints_its_table_and_gives_the_predictions_of_version_0
     now = pd.read_csv(io.BytesIO(content), keep_default_na=False, dtype=str)
     pd.testing.assert_frame_equal(now[list(before.columns)], before)
 
-    again = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=900,
-                           env=settings)  # fmt: skip
+    again = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=900, env=settings)
     assert again.returncode == 0
     assert {point["k"] for point in json.loads(again.stdout)["curves"]} == {6, 12}

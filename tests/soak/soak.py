@@ -164,8 +164,7 @@ def planned(folder: Path, selectors: str, patterns: str) -> list[Sweep]:
     save_tiny_model(tiny_config("llama", len(tokenizer)), folder / "tiny")
     task = write_task(folder / "task")
     backend = BackendSpec(backend="transformers", device="cpu", dtype="float32", pack_rows=1)
-    common = {"task": str(task), "model": str(folder / "tiny"), "k": "3,6", "draws": 1,
-              "backend": backend}  # fmt: skip
+    common = {"task": str(task), "model": str(folder / "tiny"), "k": "3,6", "draws": 1, "backend": backend}
     specs = [
         RunSpec(**common, select=selectors, attention=patterns),
         RunSpec(**common, select="bm25", attention="block:1,reuse"),
@@ -193,8 +192,10 @@ def main() -> None:
         soak.run(asked.kills)
     cells = sum(len(sweep.plan.cells) for sweep in sweeps)
     said = ", ".join(f"{way} {soak.stopped[way]}" for way in WAYS)
-    print(f"{cells} cells; runs stopped before they were done: {said}; "
-          f"{soak.compared} sweeps whole and as if never stopped")  # fmt: skip
+    print(
+        f"{cells} cells; runs stopped before they were done: {said}; "
+        f"{soak.compared} sweeps whole and as if never stopped"
+    )
 
 
 if __name__ == "__main__":

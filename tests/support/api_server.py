@@ -38,18 +38,19 @@ def completion(text: Any, prompt_tokens: int = 10, cached: int = 4) -> Reply:
         "prompt_tokens_details": {"cached_tokens": cached},
     }
     choice = {"index": 0, "text": text, "finish_reason": "stop", "logprobs": None}
-    return 200, {"id": "1", "object": "text_completion", "created": 0, "model": "m",
-                 "choices": [choice], "usage": usage}  # fmt: skip
+    return 200, {
+        "id": "1",
+        "object": "text_completion",
+        "created": 0,
+        "model": "m",
+        "choices": [choice],
+        "usage": usage,
+    }
 
 
 def chat(text: Any) -> Reply:
-    choice = {
-        "index": 0,
-        "finish_reason": "stop",
-        "message": {"role": "assistant", "content": text},
-    }
-    return 200, {"id": "1", "object": "chat.completion", "created": 0, "model": "m",
-                 "choices": [choice]}  # fmt: skip
+    choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
+    return 200, {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
 
 
 @dataclass

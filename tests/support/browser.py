@@ -12,8 +12,16 @@ from typing import Any
 
 import pytest
 
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-         "--disable-background-networking", "--disable-component-update", "--disable-sync")  # fmt: skip
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
 TAB, ENTER, DOWN, END, HOME = "\ue004", "\ue007", "\ue015", "\ue010", "\ue011"
 
 
@@ -67,8 +75,9 @@ def set_to(driver: Any, **values: str) -> None:
     driver.execute_script(
         "for (const [name, value] of Object.entries(arguments[0])) {"
         "const s = document.querySelector(`#reader [name=${name}]`); s.value = value;"
-        "s.dispatchEvent(new Event('input', { bubbles: true })) }", values,
-    )  # fmt: skip
+        "s.dispatchEvent(new Event('input', { bubbles: true })) }",
+        values,
+    )
     settled(driver)
 
 
@@ -86,9 +95,7 @@ def focus(driver: Any, condition: str, most: int = 400) -> None:
     for _ in range(most):
         ActionChains(driver).send_keys(TAB).perform()
         if driver.execute_script(f"const e = document.activeElement; return {condition}"):
-            ring = driver.execute_script(
-                "return getComputedStyle(document.activeElement).outlineStyle"
-            )
+            ring = driver.execute_script("return getComputedStyle(document.activeElement).outlineStyle")
             assert ring != "none"
             return
     raise AssertionError(f"Tab does not lead to: {condition}")
@@ -109,9 +116,7 @@ def click(driver: Any, selector: str, seconds: float = 90) -> Any:
         time.sleep(0.05)
         still = still + 1 if before and driver.execute_script(STANDS, mark) == before else 0
         if not before:
-            driver.execute_script(
-                "arguments[0].scrollIntoView({ block: 'center', behavior: 'instant' })", mark
-            )
+            driver.execute_script("arguments[0].scrollIntoView({ block: 'center', behavior: 'instant' })", mark)
     ActionChains(driver).move_to_element(mark).click().perform()
     return mark
 
@@ -132,6 +137,7 @@ def press(driver: Any, *keys: str) -> None:
 def visible(driver: Any, selector: str) -> list[str]:
     found: list[str] = driver.execute_script(
         "return [...document.querySelectorAll(arguments[0])].filter((e) => e.offsetParent)"
-        ".map((e) => e.textContent.trim())", selector,
-    )  # fmt: skip
+        ".map((e) => e.textContent.trim())",
+        selector,
+    )
     return found

@@ -29,9 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 aten = torch.ops.aten
 DEVICE = torch.device("cuda:0")
-TWO_DEVICES = (
-    "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
-)
+TWO_DEVICES = "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
 
 
 class _Allocation:
@@ -70,9 +68,7 @@ class CardTensor(Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @classmethod
-    def __torch_dispatch__(
-        cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         (card, *_) = [x.card for x in _leaves((args, kwargs)) if isinstance(x, CardTensor)]
         return card.run(func, args, kwargs or {})
 
@@ -176,9 +172,8 @@ class Card:
 
         major, minor = self.capability
         properties = SimpleNamespace(
-            name="emulated", major=major, minor=minor, total_memory=self.capacity,
-            multi_processor_count=1,
-        )  # fmt: skip
+            name="emulated", major=major, minor=minor, total_memory=self.capacity, multi_processor_count=1
+        )
         return {
             "is_available": lambda: True,
             "device_count": lambda: 1,
@@ -283,9 +278,7 @@ class _Names(TorchFunctionMode):
         super().__init__()
         self._card = card
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is torch.device or getattr(func, "__name__", "") in ABOUT_DEVICES:
             return func(*args, **kwargs)
@@ -316,9 +309,7 @@ class _Operations(TorchDispatchMode):
         super().__init__()
         self._card = card
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         return self._card.run(func, args, kwargs or {})
 
 
@@ -368,29 +359,52 @@ def _on_host(x: Any) -> Any:
 INDEXED = {"index", "index_put", "index_put_", "_index_put_impl_"}
 """Operations that take the CPU's tensors of indices for a card's values."""
 
-NO_SCALARS = {"cat", "stack", "mm", "bmm", "addmm", "baddbmm", "linear", "matmul", "gather",
-              "index_select", "embedding", "scatter", "scatter_", "scatter_reduce",
-              "index_add", "index_copy", "index_copy_"}  # fmt: skip
+NO_SCALARS = {
+    "cat",
+    "stack",
+    "mm",
+    "bmm",
+    "addmm",
+    "baddbmm",
+    "linear",
+    "matmul",
+    "gather",
+    "index_select",
+    "embedding",
+    "scatter",
+    "scatter_",
+    "scatter_reduce",
+    "index_add",
+    "index_copy",
+    "index_copy_",
+}
 """Operations that do not take the CPU's single numbers either."""
 
 PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "linear", "matmul", "addmv", "mv", "dot"}
 
-WAITS = {"_local_scalar_dense", "item", "equal", "nonzero", "masked_select", "_unique", "_unique2",
-         "unique_dim", "unique_consecutive", "bincount", "is_nonzero"}  # fmt: skip
+WAITS = {
+    "_local_scalar_dense",
+    "item",
+    "equal",
+    "nonzero",
+    "masked_select",
+    "_unique",
+    "_unique2",
+    "unique_dim",
+    "unique_consecutive",
+    "bincount",
+    "is_nonzero",
+}
 """Operations whose result, or its size, the host must know before it goes on."""
 
 
-def _check_devices(
-    name: str, args: Sequence[Any], kwargs: dict[str, Any], strangers: Sequence[Tensor]
-) -> None:
+def _check_devices(name: str, args: Sequence[Any], kwargs: dict[str, Any], strangers: Sequence[Tensor]) -> None:
     """Raise where tensors of two devices meet that a card does not let meet."""
     if not strangers:
         return
     if name in INDEXED:
         if not isinstance(args[0], CardTensor):
-            raise RuntimeError(
-                "indices should be either on cpu or on the same device as the indexed tensor (cpu)"
-            )
+            raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
         values = [x for x in args[2:] if isinstance(x, Tensor)]
         strangers = [x for x in values if not isinstance(x, CardTensor)]
     written = kwargs.get("out", args[0] if name.endswith("_") else None)
@@ -435,18 +449,13 @@ def _is_made_of_others(func: Any) -> bool:
 
 
 def attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    scale: float | None,
-    seen: Tensor | None,
-    bias: Tensor | None = None,
+    query: Tensor, key: Tensor, value: Tensor, scale: float | None, seen: Tensor | None, bias: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Softmax attention in float32 and its log-sum-exp; all as ``(batch, heads, tokens, width)``.
 
     ``seen`` is ``(tokens, keys)`` bool. Rows that see no key are nan in both, so that what relies
     on them is found out.
-    """  # fmt: skip
+    """
     groups = query.shape[1] // key.shape[1]
     key, value = (x.float().repeat_interleave(groups, 1) for x in (key, value))
     scale = query.shape[-1] ** -0.5 if scale is None else scale
@@ -474,18 +483,14 @@ def _check_flash(card: Card, query: Tensor, key: Tensor, value: Tensor, head: in
     _refuse(not half, "FlashAttention only support fp16 and bf16 data type")
     _refuse(key.dtype != query.dtype, "query and key must have the same dtype")
     _refuse(value.dtype != query.dtype, "query and value must have the same dtype")
-    _refuse(
-        any(x.stride(-1) != 1 for x in (query, key, value)),
-        "Input tensor must have contiguous last dimension",
-    )
+    _refuse(any(x.stride(-1) != 1 for x in (query, key, value)), "Input tensor must have contiguous last dimension")
     width = query.shape[-1]
     _refuse(width % 8 != 0, "head_size must be a multiple of 8")
     _refuse(width > 256, "FlashAttention forward only supports head dimension at most 256")
     _refuse(key.shape[-1] != width or value.shape[-1] != width, "head_size must be equal")
     _refuse(query.shape[0] == 0, "batch size must be positive")
     _refuse(
-        query.shape[head] % key.shape[head] != 0,
-        "Number of heads in key/value must divide number of heads in query",
+        query.shape[head] % key.shape[head] != 0, "Number of heads in key/value must divide number of heads in query"
     )
 
 
@@ -510,13 +515,7 @@ def _like(query: Tensor, out: Tensor) -> Tensor:
 
 
 def _flash(
-    card: Card,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    left: int | None,
-    right: int | None,
-    scale: float | None,
+    card: Card, query: Tensor, key: Tensor, value: Tensor, left: int | None, right: int | None, scale: float | None
 ) -> tuple[Tensor, Tensor]:
     tokens, keys = query.shape[2], key.shape[2]
     if not keys:  # as the kernel has it: no weight, and an infinite log-sum-exp of the wrong sign
@@ -527,9 +526,16 @@ def _flash(
 
 
 def _sdpa_flash(
-    card: Card, query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0,
-    is_causal: bool = False, return_debug_mask: bool = False, *, scale: float | None = None,
-) -> tuple[Any, ...]:  # fmt: skip
+    card: Card,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: float | None = None,
+) -> tuple[Any, ...]:
     _check_flash(card, query, key, value, 1)
     out, lse = _flash(card, query, key, value, None, 0 if is_causal else None, scale)
     seed = torch.zeros(2, dtype=torch.uint64)
@@ -539,12 +545,25 @@ def _sdpa_flash(
 
 
 def _flash_forward(
-    card: Card, query: Tensor, key: Tensor, value: Tensor, cum_seq_q: Tensor | None,
-    cum_seq_k: Tensor | None, max_q: int, max_k: int, dropout_p: float, is_causal: bool,
-    return_debug_mask: bool, *, scale: float | None = None, window_size_left: int | None = None,
-    window_size_right: int | None = None, seqused_k: Tensor | None = None,
-    alibi_slopes: Tensor | None = None, **_: Any,
-) -> tuple[Any, ...]:  # fmt: skip
+    card: Card,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cum_seq_q: Tensor | None,
+    cum_seq_k: Tensor | None,
+    max_q: int,
+    max_k: int,
+    dropout_p: float,
+    is_causal: bool,
+    return_debug_mask: bool,
+    *,
+    scale: float | None = None,
+    window_size_left: int | None = None,
+    window_size_right: int | None = None,
+    seqused_k: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
+    **_: Any,
+) -> tuple[Any, ...]:
     """``(batch, tokens, heads, width)``, or ``(all tokens, heads, width)`` with where texts begin."""
     _refuse(seqused_k is not None or alibi_slopes is not None, "not emulated")
     _check_flash(card, query, key, value, -2)
@@ -560,10 +579,7 @@ def _flash_forward(
     if cum_seq_q is None or cum_seq_k is None:
         out, lse = one(query, key, value)
         return _like(query, out), lse, *rest
-    _refuse(
-        cum_seq_q.dtype != torch.int32 or cum_seq_k.dtype != torch.int32,
-        "cu_seqlens_q must have dtype int32",
-    )
+    _refuse(cum_seq_q.dtype != torch.int32 or cum_seq_k.dtype != torch.int32, "cu_seqlens_q must have dtype int32")
     outs, sums = [], []
     own, theirs = cum_seq_q.tolist(), cum_seq_k.tolist()
     for i in range(len(own) - 1):
@@ -577,17 +593,21 @@ def _flash_forward(
 
 
 def _sdpa_efficient(
-    card: Card, query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor | None,
-    compute_log_sumexp: bool, dropout_p: float = 0.0, is_causal: bool = False, *,
+    card: Card,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_bias: Tensor | None,
+    compute_log_sumexp: bool,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
     scale: float | None = None,
-) -> tuple[Any, ...]:  # fmt: skip
+) -> tuple[Any, ...]:
     """The kernel of xFormers; its log-sum-exp is padded to a multiple of 32 tokens."""
     half = query.dtype in (torch.float16, torch.bfloat16)
     _refuse(card.capability < (5, 0), "no kernel image is available for execution on the device")
-    _refuse(
-        query.dtype == torch.bfloat16 and card.capability < (8, 0),
-        "cutlassF: no kernel found to launch!",
-    )
+    _refuse(query.dtype == torch.bfloat16 and card.capability < (8, 0), "cutlassF: no kernel found to launch!")
     _refuse(not half and query.dtype != torch.float32, "cutlassF: no kernel found to launch!")
     batch, heads, tokens, width = query.shape
     _refuse(key.shape[1] != heads or value.shape[1] != heads, "query.size(2) == key.size(2)")
@@ -597,8 +617,7 @@ def _sdpa_efficient(
     if attn_bias is not None:
         _refuse(attn_bias.dtype != query.dtype, "invalid dtype for bias")
         _refuse(
-            tuple(attn_bias.shape) != (batch, heads, tokens, key.shape[2]),
-            "bias must be (batch, heads, tokens, keys)",
+            tuple(attn_bias.shape) != (batch, heads, tokens, key.shape[2]), "bias must be (batch, heads, tokens, keys)"
         )
         _refuse(attn_bias.stride(-1) != 1, "bias must be contiguous in its last dimension")
         aligned = 16 // attn_bias.element_size()
@@ -617,10 +636,18 @@ def _sdpa_efficient(
 
 
 def _sdpa_cudnn(
-    card: Card, query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor | None,
-    compute_log_sumexp: bool, dropout_p: float = 0.0, is_causal: bool = False,
-    return_debug_mask: bool = False, *, scale: float | None = None,
-) -> tuple[Any, ...]:  # fmt: skip
+    card: Card,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_bias: Tensor | None,
+    compute_log_sumexp: bool,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: float | None = None,
+) -> tuple[Any, ...]:
     """cuDNN's kernel; its log-sum-exp has one dimension more."""
     _refuse(card.capability < (8, 0), "cuDNN SDPA needs Ampere or newer")
     half = query.dtype in (torch.float16, torch.bfloat16)
@@ -635,18 +662,23 @@ def _sdpa_cudnn(
 
 def _cpu_alone(name: str) -> Callable[..., Any]:
     def refuse(*_: Any, **__: Any) -> Any:
-        raise NotImplementedError(
-            f"Could not run 'aten::{name}' with arguments from the 'CUDA' backend."
-        )
+        raise NotImplementedError(f"Could not run 'aten::{name}' with arguments from the 'CUDA' backend.")
 
     return refuse
 
 
 def _sdpa(
-    card: Card, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None,
+    card: Card,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
     enable_gqa: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """The public function, which takes what suits it of all kernels."""
     return torch.nn.functional.scaled_dot_product_attention(
         query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
@@ -661,10 +693,6 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "_scaled_dot_product_cudnn_attention": _sdpa_cudnn,
     **{
         name: _cpu_alone(name)
-        for name in (
-            "_scaled_dot_product_flash_attention_for_cpu",
-            "mkldnn_linear_pointwise",
-            "mkldnn_rnn_layer",
-        )
+        for name in ("_scaled_dot_product_flash_attention_for_cpu", "mkldnn_linear_pointwise", "mkldnn_rnn_layer")
     },
 }

@@ -56,9 +56,7 @@ class SmallTokenizer:
     def __init__(self) -> None:
         self.backend_tokenizer = Tokenizer(models.BPE(byte_fallback=True))
         self.backend_tokenizer.normalizer = normalizers.Replace(" ", "\u2581")
-        self.backend_tokenizer.pre_tokenizer = pre_tokenizers.Split(
-            Regex("\n|\u2581?[^\u2581\n]+"), "isolated"
-        )
+        self.backend_tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("\n|\u2581?[^\u2581\n]+"), "isolated")
         self.backend_tokenizer.decoder = decoders.Replace("\u2581", " ")
         single = [f"<0x{byte:02X}>" for byte in range(256)]
         trainer = trainers.BpeTrainer(
@@ -105,11 +103,7 @@ def write_task(folder: Path, *, train_rows: int = 40, test_rows: int = 6, **chan
     write_rows(folder / "test.jsonl", [row(1000 + i) for i in range(test_rows)])
     task = {
         "name": "cards",
-        "data": {
-            "train": "train.jsonl",
-            "test": "test.jsonl",
-            "fields": {"text": "text", "label": "label"},
-        },
+        "data": {"train": "train.jsonl", "test": "test.jsonl", "fields": {"text": "text", "label": "label"}},
         "template": {"input": "query: {text}", "output": "intent: {label}"},
         "labels": {"style": "words"},
         "metrics": ["accuracy", "macro_f1"],
@@ -152,9 +146,7 @@ def tokenized_task(
 
 def plan(folder: Path, k: str = "1,2,4", draws: int | None = 2, **changes: Any) -> Plan:
     """A small sweep; ``changes`` are those of ``tokenized_task`` and of ``planned``."""
-    own = {
-        name: changes.pop(name) for name in ("selects", "orders", "attention") if name in changes
-    }
+    own = {name: changes.pop(name) for name in ("selects", "orders", "attention") if name in changes}
     return planned(tokenized_task(folder, **changes), k, draws=draws, **own)
 
 
@@ -224,9 +216,13 @@ class FakeBackend:
         return ENGINE
 
     def answer(
-        self, prompts: PromptSet, todo: Sequence[int], decodings: Sequence[Decoding],
-        reserve: int, pattern: Pattern = FULL,
-    ) -> Iterator[list[Answer]]:  # fmt: skip
+        self,
+        prompts: PromptSet,
+        todo: Sequence[int],
+        decodings: Sequence[Decoding],
+        reserve: int,
+        pattern: Pattern = FULL,
+    ) -> Iterator[list[Answer]]:
         assert pattern == FULL or pattern.reads_vectors or pattern.compares
         self.reserved.append(reserve)
         self.counters.prefix_tokens += len(prompts.prefix)
@@ -253,9 +249,7 @@ class FakeBackend:
         return Answer(index, cached, 2, label=number % len(decoding.automaton.answers))
 
 
-def runner(
-    plan: Plan, results: Path, engine: FakeBackend | None = None, watcher: Watcher | None = None
-) -> Runner:
+def runner(plan: Plan, results: Path, engine: FakeBackend | None = None, watcher: Watcher | None = None) -> Runner:
     """A run of a plan with a backend; without one, none must be needed."""
 
     def load() -> FakeBackend:

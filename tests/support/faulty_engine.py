@@ -45,9 +45,8 @@ class Faulty:
         return {"backend": self.name, "dtype": "float32"}
 
     def answer(
-        self, prompts: PromptSet, todo: Sequence[int], decodings: Sequence[Any], reserve: int,
-        pattern: Pattern = FULL,
-    ) -> Iterator[list[Answer]]:  # fmt: skip
+        self, prompts: PromptSet, todo: Sequence[int], decodings: Sequence[Any], reserve: int, pattern: Pattern = FULL
+    ) -> Iterator[list[Answer]]:
         for i in todo:
             yield [Answer(i, 0, 1, label=sum(prompts.ids(i)) % 6)]
             if _due("slow", prompts):
@@ -73,14 +72,12 @@ def apart(url: str) -> LocalStorage:
 
 def install(folder: Path) -> dict[str, str]:
     """Make a package of it; the environment of processes that are to see it."""
-    described(folder, "faulty-engine", {
-        BACKENDS.group: f"faulty = {__name__}:FaultyLoader",
-        STORAGES.group: f"apart = {__name__}:apart",
-    })  # fmt: skip
+    described(
+        folder,
+        "faulty-engine",
+        {BACKENDS.group: f"faulty = {__name__}:FaultyLoader", STORAGES.group: f"apart = {__name__}:apart"},
+    )
     (folder / "faults").mkdir()
     tests = str(Path(__file__).parents[1])
     before = filter(None, [os.environ.get("PYTHONPATH")])
-    return {
-        "PYTHONPATH": os.pathsep.join([str(folder), tests, *before]),
-        FAULTS: str(folder / "faults"),
-    }
+    return {"PYTHONPATH": os.pathsep.join([str(folder), tests, *before]), FAULTS: str(folder / "faults")}

@@ -125,9 +125,7 @@ def fuzz(seed: int, numbers: range, say: Callable[[str], None]) -> list[Failure]
             for failure in run_case(seed, number, world):
                 found.append(failure)
                 words = " ".join(repr(word[:200]) for word in failure.command.words)
-                say(
-                    f"case {number} ({failure.kind}, {failure.command.output}): {words}\n{failure.why}\n"
-                )
+                say(f"case {number} ({failure.kind}, {failure.command.output}): {words}\n{failure.why}\n")
     return found
 
 

@@ -23,45 +23,206 @@ from support.in_process import run_command
 from support.models import llama_tokenizer, save_tiny_model, tiny_config
 
 NASTY = (
-    "", " ", ",", ":", "=", "0", "-1", "1", "2", "3", "1.5", "010", "1e999", "nan", "inf", "true", "null", "None",
-    "9" * 20, "9" * 5000, "1" + "0" * 400, "a" * 300, "b" * 5000, "a/" * 3000, "[/red]", "[a]", "[link=x]y[/]", ":tada:",
-    "<script>alert(1)</script>", "</script>", "<!--", "1000000000", "shuffled:" + "9" * 5000,
-    "\x1b[2J", "\udcff", "\u202e", "💥", "ß\n", "a,b", "a\tb", "'\"", "../x", "/dev/null", ".", "~", "-", "--",
-    "{text}", "{{text}}", "%s", "max", "auto", "1,,2", "half:1", "half:x", "hybrid:5", "hybrid:0", "random",
-    "bm25", "balanced", "centroids", "centroids,of=queries", "shuffled:1", "by-label", "relevance", "drawn",
-    "block:1", "block:2,sink=1,local=9", "grouped:2,4", "approx:4,2", "block:1,reuse", "labels:permuted",
-    "labels:noise=2", "labels:noise=0.3", "nearest-removed:50", "inputs-only", "tokens=2000", "seconds=x", "any",
-    "copied", "test", "exact", "greedy", "float32", "cpu", "cuda:99", "openai", "vllm", "transformers",
-)  # fmt: skip
+    "",
+    " ",
+    ",",
+    ":",
+    "=",
+    "0",
+    "-1",
+    "1",
+    "2",
+    "3",
+    "1.5",
+    "010",
+    "1e999",
+    "nan",
+    "inf",
+    "true",
+    "null",
+    "None",
+    "9" * 20,
+    "9" * 5000,
+    "1" + "0" * 400,
+    "a" * 300,
+    "b" * 5000,
+    "a/" * 3000,
+    "[/red]",
+    "[a]",
+    "[link=x]y[/]",
+    ":tada:",
+    "<script>alert(1)</script>",
+    "</script>",
+    "<!--",
+    "1000000000",
+    "shuffled:" + "9" * 5000,
+    "\x1b[2J",
+    "\udcff",
+    "\u202e",
+    "💥",
+    "ß\n",
+    "a,b",
+    "a\tb",
+    "'\"",
+    "../x",
+    "/dev/null",
+    ".",
+    "~",
+    "-",
+    "--",
+    "{text}",
+    "{{text}}",
+    "%s",
+    "max",
+    "auto",
+    "1,,2",
+    "half:1",
+    "half:x",
+    "hybrid:5",
+    "hybrid:0",
+    "random",
+    "bm25",
+    "balanced",
+    "centroids",
+    "centroids,of=queries",
+    "shuffled:1",
+    "by-label",
+    "relevance",
+    "drawn",
+    "block:1",
+    "block:2,sink=1,local=9",
+    "grouped:2,4",
+    "approx:4,2",
+    "block:1,reuse",
+    "labels:permuted",
+    "labels:noise=2",
+    "labels:noise=0.3",
+    "nearest-removed:50",
+    "inputs-only",
+    "tokens=2000",
+    "seconds=x",
+    "any",
+    "copied",
+    "test",
+    "exact",
+    "greedy",
+    "float32",
+    "cpu",
+    "cuda:99",
+    "openai",
+    "vllm",
+    "transformers",
+)
 OPTIONS: dict[str, tuple[str, ...]] = {
     "sweep": (
-        "--k", "--per-label", "--select", "--encoder", "--demonstrations", "--order", "--attention",
-        "--draws", "--labels", "--queries", "--score", "--context", "--seed", "--test-size",
-        "--data-dir", "--dtype", "--device", "--backend", "--pack", "--tensor-parallel",
-        "--max-model-len", "--gpu-memory", "--quantization", "--kv-cache-dtype", "--base-url", "--tokenizer",
-        "--concurrency", "--task", "--model", "--chat", "--system", "--chat-arg",
+        "--k",
+        "--per-label",
+        "--select",
+        "--encoder",
+        "--demonstrations",
+        "--order",
+        "--attention",
+        "--draws",
+        "--labels",
+        "--queries",
+        "--score",
+        "--context",
+        "--seed",
+        "--test-size",
+        "--data-dir",
+        "--dtype",
+        "--device",
+        "--backend",
+        "--pack",
+        "--tensor-parallel",
+        "--max-model-len",
+        "--gpu-memory",
+        "--quantization",
+        "--kv-cache-dtype",
+        "--base-url",
+        "--tokenizer",
+        "--concurrency",
+        "--task",
+        "--model",
+        "--chat",
+        "--system",
+        "--chat-arg",
     ),
     "summary": ("--task", "--model", "--base-model", "--advice"),
-    "show": ("--task", "--k", "--test-id", "--model", "--select", "--order", "--attention",
-             "--demonstrations", "--draw", "--cell", "--data-dir"),
+    "show": (
+        "--task",
+        "--k",
+        "--test-id",
+        "--model",
+        "--select",
+        "--order",
+        "--attention",
+        "--demonstrations",
+        "--draw",
+        "--cell",
+        "--data-dir",
+    ),
     "check": ("--baseline", "--tolerance", "--alpha"),
     "tasks": ("--check", "--model", "--data-dir", "--test-size"),
     "perplexity": ("--lengths", "--attention", "--windows", "--texts", "--dtype", "--device"),
-    "finetune": ("--k", "--method", "--draws", "--head", "--validation", "--epochs", "--batch",
-                 "--learning-rate", "--seed", "--test-size", "--dtype", "--device"),
-}  # fmt: skip
+    "finetune": (
+        "--k",
+        "--method",
+        "--draws",
+        "--head",
+        "--validation",
+        "--epochs",
+        "--batch",
+        "--learning-rate",
+        "--seed",
+        "--test-size",
+        "--dtype",
+        "--device",
+    ),
+}
 READERS: tuple[tuple[str, ...], ...] = (
-    ("summary",), ("summary", "--json"), ("summary", "--cost"), ("summary", "--advice", "any"),
-    *[("leaderboard",), ("export", "--out", "out.csv"), ("export", "--out", "out.parquet"),
-      ("show", "--task", "cards", "--k", "1"), ("check", "--baseline", "base.parquet")] * 3,
-)  # fmt: skip
+    ("summary",),
+    ("summary", "--json"),
+    ("summary", "--cost"),
+    ("summary", "--advice", "any"),
+    *[
+        ("leaderboard",),
+        ("export", "--out", "out.csv"),
+        ("export", "--out", "out.parquet"),
+        ("show", "--task", "cards", "--k", "1"),
+        ("check", "--baseline", "base.parquet"),
+    ]
+    * 3,
+)
 """What looks at results; the dearest, which work out all findings, less often."""
 
 
-COLUMNS = ("task", "model", "select", "order", "attention", "k", "draw", "test_id", "gold",
-           "prediction", "correct", "valid", "probability", "margin", "label_mass", "rouge1",
-           "prompt_tokens", "queries", "label_space", "teaching", "variant", "cell",
-           "demonstration_ids", "note")  # fmt: skip
+COLUMNS = (
+    "task",
+    "model",
+    "select",
+    "order",
+    "attention",
+    "k",
+    "draw",
+    "test_id",
+    "gold",
+    "prediction",
+    "correct",
+    "valid",
+    "probability",
+    "margin",
+    "label_mass",
+    "rouge1",
+    "prompt_tokens",
+    "queries",
+    "label_space",
+    "teaching",
+    "variant",
+    "cell",
+    "demonstration_ids",
+    "note",
+)
 
 
 @dataclass(frozen=True)
@@ -82,8 +243,7 @@ def make_world(folder: Path) -> World:
     model = save_tiny_model(tiny_config("llama", len(tokenizer)), folder / "tiny")
     task, results = write_task(folder / "task"), folder / "results"
     runner(plan(folder / "task", "1,3", draws=2), results, FakeBackend()).run()
-    runner(plan(folder / "task", "1", selects=["bm25"], scoring="exact"), results,
-           FakeBackend()).run()  # fmt: skip
+    runner(plan(folder / "task", "1", selects=["bm25"], scoring="exact"), results, FakeBackend()).run()
     runner(plan(folder / "text", "1", name="texts", **FREE_TEXT), results, FakeBackend()).run()
 
     def fails(_: object) -> None:
@@ -118,12 +278,33 @@ Commands = Iterator[Words | Command]
 
 def _options(rng: random.Random, world: World, here: Path) -> Commands:
     """A command with some options that are absurd."""
-    command = rng.choice(["plan", "plan", "plan", "run", "summary", "show", "check", "tasks",
-                          "perplexity", "finetune", "models", "leaderboard", "export"])  # fmt: skip
+    command = rng.choice(
+        [
+            "plan",
+            "plan",
+            "plan",
+            "run",
+            "summary",
+            "show",
+            "check",
+            "tasks",
+            "perplexity",
+            "finetune",
+            "models",
+            "leaderboard",
+            "export",
+        ]
+    )
     given: dict[str, str] = {}
     if command in ("plan", "run", "finetune"):
-        given = {"--task": str(world.task), "--model": str(world.model), "--k": "1,3",
-                 "--device": "cpu", "--dtype": "float32", "--draws": "1"}  # fmt: skip
+        given = {
+            "--task": str(world.task),
+            "--model": str(world.model),
+            "--k": "1,3",
+            "--device": "cpu",
+            "--dtype": "float32",
+            "--draws": "1",
+        }
         if command == "finetune":
             given |= {"--method": "none"}  # nothing is trained
     elif command == "show":
@@ -133,8 +314,13 @@ def _options(rng: random.Random, world: World, here: Path) -> Commands:
     elif command == "perplexity":
         (here / "texts").mkdir()
         (here / "texts" / "a.txt").write_text("word " * rng.randrange(40))
-        given = {"--model": str(world.model), "--texts": "texts", "--lengths": "8",
-                 "--device": "cpu", "--dtype": "float32"}  # fmt: skip
+        given = {
+            "--model": str(world.model),
+            "--texts": "texts",
+            "--lengths": "8",
+            "--device": "cpu",
+            "--dtype": "float32",
+        }
     elif command == "export":
         given = {"--out": "out.csv"}
     known = OPTIONS.get("sweep" if command in ("plan", "run") else command, ("--results",))
@@ -168,11 +354,27 @@ def _bomb(link: str) -> str:
 
 
 YAML_TRAPS = (
-    _bomb("[{}]"), _bomb("{{<<: [{}]}}"), "a: &a {<<: *a}", "a: &a [*a]", "<<: 3", "? [1]\n: 2",
-    "a: !!python/object/apply:os.system [ls]", "a: !!int x", "a: !!timestamp x", "a: !!binary '%'",
-    "a: 0x" + "f" * 9999, "a: " + "[" * 5000, "a: " + "{b: " * 500, "%YAML 9.9\n---\na: 1",
-    "a: 1\n---\nb: 2", "a: \x00", "name: 010", "name: 1:30", "2001-01-01: 3", "\ufeffname: x",
-)  # fmt: skip
+    _bomb("[{}]"),
+    _bomb("{{<<: [{}]}}"),
+    "a: &a {<<: *a}",
+    "a: &a [*a]",
+    "<<: 3",
+    "? [1]\n: 2",
+    "a: !!python/object/apply:os.system [ls]",
+    "a: !!int x",
+    "a: !!timestamp x",
+    "a: !!binary '%'",
+    "a: 0x" + "f" * 9999,
+    "a: " + "[" * 5000,
+    "a: " + "{b: " * 500,
+    "%YAML 9.9\n---\na: 1",
+    "a: 1\n---\nb: 2",
+    "a: \x00",
+    "name: 010",
+    "name: 1:30",
+    "2001-01-01: 3",
+    "\ufeffname: x",
+)
 
 
 def _task_file(rng: random.Random, world: World, here: Path) -> Commands:
@@ -182,8 +384,21 @@ def _task_file(rng: random.Random, world: World, here: Path) -> Commands:
     path = here / "task" / "cards.yaml"
     for _ in range(rng.randrange(1, 3)):
         inside = rng.choice([task, *(value for value in task.values() if isinstance(value, dict))])
-        names = [*inside, "test", "pool", "hub", "folder", "embedded", "source", "names", "size",
-                 "seed", "ids", "separator", rng.choice(NASTY)]  # fmt: skip
+        names = [
+            *inside,
+            "test",
+            "pool",
+            "hub",
+            "folder",
+            "embedded",
+            "source",
+            "names",
+            "size",
+            "seed",
+            "ids",
+            "separator",
+            rng.choice(NASTY),
+        ]
         inside[rng.choice(names)] = _value(rng)
     content = json.dumps(task).encode()
     if rng.random() < 0.2:
@@ -210,8 +425,21 @@ def _rows(rng: random.Random, world: World, here: Path) -> Commands:
     path = str(here / "task" / "cards.yaml")
     yield ("tasks", "--check", path)
     if rng.random() < 0.3:
-        yield ("plan", "--task", path, "--model", str(world.model), "--k", "1", "--draws", "1",
-               "--device", "cpu", "--dtype", "float32")  # fmt: skip
+        yield (
+            "plan",
+            "--task",
+            path,
+            "--model",
+            str(world.model),
+            "--k",
+            "1",
+            "--draws",
+            "1",
+            "--device",
+            "cpu",
+            "--dtype",
+            "float32",
+        )
 
 
 def _csv(rng: random.Random, nasty: float) -> bytes:
@@ -221,8 +449,18 @@ def _csv(rng: random.Random, nasty: float) -> bytes:
     writer = csv.writer(stream)
     writer.writerow(names)
     for number in range(16):
-        usual = ["wines", f"m{number % 2}", "random", "drawn", "full", 1 + number % 4 // 2, 0,
-                 number // 4, "ab"[number // 4 % 2], rng.choice("ab")]  # fmt: skip
+        usual = [
+            "wines",
+            f"m{number % 2}",
+            "random",
+            "drawn",
+            "full",
+            1 + number % 4 // 2,
+            0,
+            number // 4,
+            "ab"[number // 4 % 2],
+            rng.choice("ab"),
+        ]
         cells = list(map(str, usual)) + [""] * (len(names) - len(usual))
         if rng.random() < nasty:
             cells[rng.randrange(len(cells))] = rng.choice(NASTY)
@@ -366,8 +604,20 @@ def _model(rng: random.Random, world: World, here: Path) -> Commands:
                 path.write_bytes(rng.choice(sorted((here / "model").iterdir())).read_bytes())
             case _:
                 path.write_bytes(_damaged(rng, path.read_bytes(), 1.0))
-    sweep = ("--task", str(world.task), "--model", "model", "--k", "1", "--draws", "1",
-             "--device", "cpu", "--dtype", "float32")  # fmt: skip
+    sweep = (
+        "--task",
+        str(world.task),
+        "--model",
+        "model",
+        "--k",
+        "1",
+        "--draws",
+        "1",
+        "--device",
+        "cpu",
+        "--dtype",
+        "float32",
+    )
     (here / "a.txt").write_text("word " * 40)
     yield rng.choice(
         [
@@ -375,10 +625,21 @@ def _model(rng: random.Random, world: World, here: Path) -> Commands:
             ("run", *sweep),
             ("run", *sweep),
             ("tasks", "--check", str(world.task), "--model", "model"),
-            ("perplexity", "--model", "model", "--texts", "a.txt", "--lengths", "8",
-             "--device", "cpu", "--dtype", "float32"),
+            (
+                "perplexity",
+                "--model",
+                "model",
+                "--texts",
+                "a.txt",
+                "--lengths",
+                "8",
+                "--device",
+                "cpu",
+                "--dtype",
+                "float32",
+            ),
         ]
-    )  # fmt: skip
+    )
 
 
 def _server(rng: random.Random, world: World, here: Path) -> Commands:
@@ -400,9 +661,27 @@ def _server(rng: random.Random, world: World, here: Path) -> Commands:
     models: Reply = (200, {"object": "list", "data": [{"id": "m", "object": "model"}]})
     os.environ["OPENAI_API_KEY"] = "key"
     with serving(lambda _: odd(completion(" card lost")), models=odd(models)) as server:
-        yield ("run", "--task", str(world.task), "--backend", "openai", "--model", "m",
-               "--base-url", server.url, "--tokenizer", str(world.model), "--k", "1,3",
-               "--draws", "1", "--concurrency", "1", "--context", "2000")  # fmt: skip
+        yield (
+            "run",
+            "--task",
+            str(world.task),
+            "--backend",
+            "openai",
+            "--model",
+            "m",
+            "--base-url",
+            server.url,
+            "--tokenizer",
+            str(world.model),
+            "--k",
+            "1,3",
+            "--draws",
+            "1",
+            "--concurrency",
+            "1",
+            "--context",
+            "2000",
+        )
     if rng.random() < 0.1:
         yield ("summary",)
 
@@ -411,9 +690,30 @@ def _output(rng: random.Random, world: World, here: Path) -> Commands:
     """Standard output that takes nothing, or lacks letters, or whose reader is gone."""
     shutil.copytree(world.results, here / "results")
     shutil.copy(world.base, here / "base.parquet")
-    words = rng.choice([*READERS, ("models",), ("tasks",), ("tasks", "--json"), ("--help",),
-                        ("plan", "--task", str(world.task), "--model", str(world.model), "--k", "1",
-                         "--draws", "1", "--device", "cpu", "--dtype", "float32")])  # fmt: skip
+    words = rng.choice(
+        [
+            *READERS,
+            ("models",),
+            ("tasks",),
+            ("tasks", "--json"),
+            ("--help",),
+            (
+                "plan",
+                "--task",
+                str(world.task),
+                "--model",
+                str(world.model),
+                "--k",
+                "1",
+                "--draws",
+                "1",
+                "--device",
+                "cpu",
+                "--dtype",
+                "float32",
+            ),
+        ]
+    )
     yield Command(words, rng.choice(["latin-1", "ascii", "full", "closed"]))
 
 
@@ -433,9 +733,15 @@ def _damaged(rng: random.Random, content: bytes, share: float) -> bytes:
 
 
 KINDS: dict[str, Callable[[random.Random, World, Path], Commands]] = {
-    "options": _options, "task file": _task_file, "rows": _rows, "import": _imports,
-    "results": _results, "model": _model, "server": _server, "output": _output,
-}  # fmt: skip
+    "options": _options,
+    "task file": _task_file,
+    "rows": _rows,
+    "import": _imports,
+    "results": _results,
+    "model": _model,
+    "server": _server,
+    "output": _output,
+}
 
 
 DEAR = ("server", "output")

@@ -32,11 +32,7 @@ def run_command(*words: object, output: str = "utf-8") -> Ended:
             main([str(word) for word in words])
     except SystemExit as ended:
         encoding = "utf-8" if output in ("full", "closed") else output
-        return Ended(
-            int(ended.code or 0),
-            said.getvalue().decode(encoding, "replace"),
-            told.getvalue().decode(),
-        )
+        return Ended(int(ended.code or 0), said.getvalue().decode(encoding, "replace"), told.getvalue().decode())
     raise AssertionError("the command line exits by itself")
 
 

@@ -34,9 +34,7 @@ def _merges(pre_tokenizer: Any, alphabet: Sequence[str], size: int) -> tuple[lis
     """Train byte-pair merges on a few lines of prompts: pieces in order, and merges."""
     learner = Tokenizer(models.BPE())
     learner.pre_tokenizer = pre_tokenizer
-    trainer = trainers.BpeTrainer(
-        vocab_size=size, initial_alphabet=list(alphabet), show_progress=False
-    )
+    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=list(alphabet), show_progress=False)
     learner.train_from_iterator(CORPUS * 3, trainer)
     model = json.loads(learner.to_str())["model"]
     pieces = sorted(model["vocab"], key=model["vocab"].get)
@@ -152,9 +150,7 @@ def plain_model(folder: Path) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager"
-    ).eval()
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
 
 
 def plain_logits(model: Any, ids: Ids, last: int = 0) -> Any:
@@ -169,11 +165,9 @@ def plain_logits(model: Any, ids: Ids, last: int = 0) -> Any:
         return output.logits[0].float()
 
 
-def packed_logits(
-    backend: Any, prompts: PromptSet, pattern: Pattern = FULL, reserve: int = 0
-) -> Any:
+def packed_logits(backend: Any, prompts: PromptSet, pattern: Pattern = FULL, reserve: int = 0) -> Any:
     """Logits of every query's end, all packed over the shared prefix: ``(queries, vocabulary)``."""
-    from icl_bench.backends.packed_decoding import OpenPack
+    from icl_bench.backends.transformers.packed_decoding import OpenPack
 
     backend.load_prefix(prompts, reserve, pattern)
     return backend.model.logits(OpenPack(backend.cache, prompts.suffixes, 0).ends)

@@ -36,9 +36,8 @@ def looked_for_again(*kinds: Registry) -> Iterator[None]:
 
 
 def installed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, known: Registry, entry: str, code: str,
-    built_in: dict[str, str],
-) -> Registry:  # fmt: skip
+    folder: Path, monkeypatch: pytest.MonkeyPatch, known: Registry, entry: str, code: str, built_in: dict[str, str]
+) -> Registry:
     """Install one module under an entry point; a registry of the same group that finds it.
 
     ``entry`` is ``name = module:object``, and ``code`` the module.

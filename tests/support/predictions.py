@@ -9,9 +9,15 @@ import pandas as pd
 from scipy.special import expit
 
 AXES: dict[str, Any] = {
-    "task": "t", "model": "m", "select": "random", "order": "drawn", "attention": "full",
-    "variant": "v", "k": 5, "draw": 0,
-}  # fmt: skip
+    "task": "t",
+    "model": "m",
+    "select": "random",
+    "order": "drawn",
+    "attention": "full",
+    "variant": "v",
+    "k": 5,
+    "draw": 0,
+}
 
 
 def cell(said: str, gold: str = "aabb", **changes: Any) -> pd.DataFrame:

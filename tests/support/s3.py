@@ -78,9 +78,12 @@ class S3Server:
     def environment(self) -> dict[str, str]:
         """What tells clients where it is."""
         return {
-            "AWS_ENDPOINT": self.address, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1",
-            "AWS_ACCESS_KEY_ID": "nobody", "AWS_SECRET_ACCESS_KEY": "nothing",
-        }  # fmt: skip
+            "AWS_ENDPOINT": self.address,
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": "nobody",
+            "AWS_SECRET_ACCESS_KEY": "nothing",
+        }
 
     def make_bucket(self, name: str = BUCKET) -> None:
         """A bucket, empty."""

@@ -31,14 +31,17 @@ class WarmProgram:
     def __init__(self) -> None:
         self._server: subprocess.Popen[str] | None = None
 
-    def run(
-        self, words: Sequence[str], environment: Mapping[str, str]
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, words: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
         """Run a command to its end, in the directory of the caller."""
         with tempfile.TemporaryDirectory() as folder:
             out, err = Path(folder) / "out", Path(folder) / "err"
-            asked = {"words": list(words), "environment": dict(environment),
-                     "folder": str(Path.cwd()), "out": str(out), "err": str(err)}  # fmt: skip
+            asked = {
+                "words": list(words),
+                "environment": dict(environment),
+                "folder": str(Path.cwd()),
+                "out": str(out),
+                "err": str(err),
+            }
             server = self._started()
             assert server.stdin is not None
             assert server.stdout is not None
@@ -53,10 +56,14 @@ class WarmProgram:
         if self._server is None:
             self._server = subprocess.Popen(
                 [sys.executable, "-m", "support.warm_program"],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(
-                    [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])},
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            )  # fmt: skip
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]),
+                },
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
         return self._server
 
     def close(self) -> None:
@@ -94,9 +101,7 @@ def _serve() -> None:
         print(os.waitstatus_to_exitcode(status), flush=True)
 
 
-def _be_the_program(
-    words: list[str], environment: dict[str, str], folder: str, out: str, err: str
-) -> NoReturn:
+def _be_the_program(words: list[str], environment: dict[str, str], folder: str, out: str, err: str) -> NoReturn:
     signal.alarm(LONGEST_SECONDS)
     os.environ.clear()
     os.environ.update(environment)

@@ -12,8 +12,17 @@ import icl_bench
 
 ROOT = Path(icl_bench.__file__).parent
 
-GROUND = ("errors", "wording", "seeds", "frozen", "quiet_libraries", "registry", "text_files",
-          "table_files", "escaping")  # fmt: skip
+GROUND = (
+    "errors",
+    "wording",
+    "seeds",
+    "frozen",
+    "quiet_libraries",
+    "registry",
+    "text_files",
+    "table_files",
+    "escaping",
+)
 LAYERS: Mapping[str, tuple[str, ...]] = {
     "models": GROUND,
     "metrics": (*GROUND, "models"),
@@ -22,18 +31,27 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "results": (*GROUND, "models", "metrics"),
     "demonstrations": (*GROUND, "models", "tasks", "prompts"),
     "backends": (*GROUND, "models", "prompts"),
-    "sweep": (*GROUND, "models", "metrics", "tasks", "prompts", "results", "demonstrations",
-              "backends"),
+    "sweep": (*GROUND, "models", "metrics", "tasks", "prompts", "results", "demonstrations", "backends"),
     "analysis": (*GROUND, "models", "metrics", "results", "demonstrations"),
-    "training": (*GROUND, "models", "tasks", "prompts", "results", "demonstrations", "backends",
-                 "sweep"),
-    "studies": (*GROUND, "models", "tasks", "results", "demonstrations", "backends", "sweep",
-                "training"),
-    "report": (*GROUND, "models", "metrics", "tasks", "prompts", "results", "demonstrations",
-               "analysis"),
-    "cli": (*GROUND, "models", "metrics", "tasks", "prompts", "results", "demonstrations",
-            "backends", "sweep", "analysis", "training", "studies", "report"),
-}  # fmt: skip
+    "training": (*GROUND, "models", "tasks", "prompts", "results", "demonstrations", "backends", "sweep"),
+    "studies": (*GROUND, "models", "tasks", "results", "demonstrations", "backends", "sweep", "training"),
+    "report": (*GROUND, "models", "metrics", "tasks", "prompts", "results", "demonstrations", "analysis"),
+    "cli": (
+        *GROUND,
+        "models",
+        "metrics",
+        "tasks",
+        "prompts",
+        "results",
+        "demonstrations",
+        "backends",
+        "sweep",
+        "analysis",
+        "training",
+        "studies",
+        "report",
+    ),
+}
 """Package -> what it may import besides itself: the table of ``docs/design.md``."""
 WITHIN_GROUND = {
     "text_files": {"errors", "wording"},

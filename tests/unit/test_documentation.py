@@ -82,9 +82,7 @@ def test_commands_have_options_that_exist(page: Path):
         command.make_context(name, list(words), resilient_parsing=False)
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"), [(kind, name) for kind, known in KINDS.items() for name in known]
-)
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, known in KINDS.items() for name in known])
 def test_whatever_is_registered_is_in_the_page_of_options(kind: str, name: str):
     spans = re.findall(r"`([^`\n]+)`", OPTIONS)
     ends = re.compile(rf"{re.escape(name)}(?=$|[:=,\[+])")
@@ -138,10 +136,12 @@ def test_the_readme_is_short_and_shows_a_picture_first():
 def test_the_readmes_picture_shows_the_measured_numbers(ground: str):
     """Those of the tables of docs/selection.md, which benchmarks/readme_picture.py reads."""
     svg = html.unescape(text_of(DOCS / f"readme-{ground}.svg"))
-    shown = re.findall(r"query \(log scale\): ([\d.]+); accuracy(?:, %)?: ([\d.]+); .*?method: "
-                       r"(random|BM25|embeddings|hybrid)", svg)  # fmt: skip
-    names = {"random": "random", "bm25": "BM25", "dense": "embeddings",
-             "hybrid:10,by=dense": "hybrid"}  # fmt: skip
+    shown = re.findall(
+        r"query \(log scale\): ([\d.]+); accuracy(?:, %)?: ([\d.]+); .*?method: "
+        r"(random|BM25|embeddings|hybrid)",
+        svg,
+    )
+    names = {"random": "random", "bm25": "BM25", "dense": "embeddings", "hybrid:10,by=dense": "hybrid"}
     measured = set()
     for task in ("Banking-77", "TREC"):
         section = text_of(DOCS / "selection.md").split(f"\n## {task}\n")[1].split("\n## ")[0]

@@ -16,9 +16,19 @@ from support.models import llama_tokenizer, save_tiny_model, tiny_config
 from icl_bench.models import tokenizers
 
 HEAVY = {
-    "torch", "transformers", "pandas", "pyarrow", "scipy", "datasets", "sklearn", "altair",
-    "sentence_transformers", "huggingface_hub", "tokenizers", "numpy",
-}  # fmt: skip
+    "torch",
+    "transformers",
+    "pandas",
+    "pyarrow",
+    "scipy",
+    "datasets",
+    "sklearn",
+    "altair",
+    "sentence_transformers",
+    "huggingface_hub",
+    "tokenizers",
+    "numpy",
+}
 
 PROGRAM = """
 import sys
@@ -34,9 +44,8 @@ print(" ".join(sys.modules), file=sys.stderr)
 def loaded(*arguments: str | Path) -> set[str]:
     """The heavy libraries that a command loads."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *map(str, arguments)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", PROGRAM, *map(str, arguments)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return HEAVY & set(done.stderr.splitlines()[-1].split())
 
@@ -79,10 +88,25 @@ def test_a_summary_and_a_trace_load_neither_torch_nor_transformers(model: Path, 
     task = fakes.write_task(tmp_path)
     results = tmp_path / "results"
     subprocess.run(
-        [sys.executable, "-m", "icl_bench", "run", "--task", task, "--model", model, "--k", "1",
-         "--draws", "1", "--results", results, "--quiet"],
+        [
+            sys.executable,
+            "-m",
+            "icl_bench",
+            "run",
+            "--task",
+            task,
+            "--model",
+            model,
+            "--k",
+            "1",
+            "--draws",
+            "1",
+            "--results",
+            results,
+            "--quiet",
+        ],
         check=True,
-    )  # fmt: skip
+    )
     assert list((model.parent / "cache").glob("rates.json"))  # for plans, which load no torch
     light = {"numpy", "pandas", "pyarrow", "scipy"}
     assert loaded("summary", "--results", results) <= light

@@ -52,9 +52,7 @@ def test_the_page_rounds_as_the_terminal_does(tmp_path: Path):
     program = files("icl_bench.report").joinpath("assets", "base.js").read_text("utf-8")
     (own,) = re.findall(r"^const whole = .*?(?=^const SHOWN)", program, re.DOTALL | re.M)
     rng = np.random.default_rng(0)
-    shares = [n / of for of in (16, 80, 125, 2000) for n in range(-of, of)] + rng.random(
-        999
-    ).tolist()
+    shares = [n / of for of in (16, 80, 125, 2000) for n in range(-of, of)] + rng.random(999).tolist()
     numbers = (10.0 ** rng.uniform(-14, 9, 999)).tolist()
     code = (
         f"{own}\nconst [shares, numbers] = JSON.parse(require('fs').readFileSync(0));"
@@ -62,9 +60,7 @@ def test_the_page_rounds_as_the_terminal_does(tmp_path: Path):
         "numbers.map(threeDigits)]));"
     )
     given = json.dumps([shares, numbers])
-    done = subprocess.run(
-        [node, "-e", code], input=given, capture_output=True, check=True, text=True
-    )
+    done = subprocess.run([node, "-e", code], input=given, capture_output=True, check=True, text=True)
     assert json.loads(done.stdout) == [list(map(percent, shares)), list(map(three_digits, numbers))]
 
 

@@ -13,28 +13,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from icl_bench.errors import UserError
-from icl_bench.table_files import (
-    csv_rows,
-    gunzip,
-    parquet_bytes,
-    parquet_table,
-    refusing_damaged_parquet,
-)
+from icl_bench.table_files import csv_rows, gunzip, parquet_bytes, parquet_table, refusing_damaged_parquet
 
 cells = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=4)
 odd = st.sampled_from(["", " ", "a,b", 'q"q', "a\nb", "a\r\nb", "\r", "007", "NA", "\ufeff"])
 tables = st.integers(2, 4).flatmap(
-    lambda width: st.lists(
-        st.lists(st.one_of(cells, odd), min_size=width, max_size=width), min_size=1, max_size=5
-    )
+    lambda width: st.lists(st.lists(st.one_of(cells, odd), min_size=width, max_size=width), min_size=1, max_size=5)
 )
 
 
 @given(tables, st.sampled_from(["\n", "\r\n"]), st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL]))
 @example([["a", "b"], ["", ""]], "\n", csv.QUOTE_MINIMAL)
-def test_every_cell_that_a_program_writes_is_read_as_it_is(
-    table: list[list[str]], end: str, quoting: int
-):
+def test_every_cell_that_a_program_writes_is_read_as_it_is(table: list[list[str]], end: str, quoting: int):
     if end == "\n" and any("\r" in cell for row in table for cell in row):
         quoting = csv.QUOTE_ALL  # else csv leaves a "\r" without quotes, which ends a line
     text = io.StringIO(newline="")
@@ -57,10 +47,7 @@ def test_any_text_is_read_or_refused_with_its_line(text: str):
 
 
 def test_lines_without_a_cell_are_skipped_and_each_row_says_where_it_is():
-    assert list(csv_rows('\na,b\n\n"1\n2",3\n', "x.csv")) == [
-        ("x.csv:2", ["a", "b"]),
-        ("x.csv:5", ["1\n2", "3"]),
-    ]
+    assert list(csv_rows('\na,b\n\n"1\n2",3\n', "x.csv")) == [("x.csv:2", ["a", "b"]), ("x.csv:5", ["1\n2", "3"])]
 
 
 def test_a_cell_may_be_of_any_length_and_other_readers_keep_their_limit():
@@ -94,9 +81,7 @@ def test_a_changed_parquet_file_is_read_or_refused_in_a_line(place: int, inserte
 
 
 def test_any_flipped_bit_of_a_sealed_file_is_found_and_other_readers_see_no_seal():
-    table = pa.table({"k": [1, 2, 3], "said": ["a", "b", "c" * 500]}).replace_schema_metadata(
-        {b"about": b"x" * 200}
-    )
+    table = pa.table({"k": [1, 2, 3], "said": ["a", "b", "c" * 500]}).replace_schema_metadata({b"about": b"x" * 200})
     raw = parquet_bytes(table)
     assert pq.read_table(io.BytesIO(raw)).equals(table, check_metadata=True)
     missed = 0

@@ -66,8 +66,7 @@ def _there(points: Sequence[Grid]) -> np.ndarray:
 def on_tests(point: Grid, tests: np.ndarray) -> Grid:
     """The part of a point on these test examples whose draws hang together (``Grid.joined``)."""
     here = np.isin(point.tests, tests)
-    return (point if here.all() else point.take(np.arange(len(point.draws)), here.nonzero()[0])
-            ).joined()  # fmt: skip
+    return (point if here.all() else point.take(np.arange(len(point.draws)), here.nonzero()[0])).joined()
 
 
 def filled(points: Sequence[Grid], column: np.ndarray, tests: np.ndarray) -> list[np.ndarray]:

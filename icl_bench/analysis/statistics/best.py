@@ -12,13 +12,7 @@ from icl_bench.analysis.statistics.contrast import Contrast, contrast, judge
 from icl_bench.analysis.statistics.draw_ratios import DrawSquares, moderated
 from icl_bench.analysis.statistics.gaps import Layout
 from icl_bench.analysis.statistics.grid import Grid
-from icl_bench.analysis.statistics.intervals import (
-    Interval,
-    joined,
-    mean_interval,
-    variance_parts,
-    wilson,
-)
+from icl_bench.analysis.statistics.intervals import Interval, joined, mean_interval, variance_parts, wilson
 from icl_bench.analysis.statistics.meeting import meet
 
 
@@ -42,9 +36,7 @@ class Losses(NamedTuple):
     """Of no loss at all: small where the point is not the best."""
 
 
-def losses(
-    candidates: Sequence[Candidate], scores: np.ndarray, of: Sequence[int], margin: float
-) -> Losses:
+def losses(candidates: Sequence[Candidate], scores: np.ndarray, of: Sequence[int], margin: float) -> Losses:
     """Test how much the candidates in the places ``of`` lose against the best of all candidates.
 
     ``scores`` is a column of the frame whose rows the candidates' grids are.
@@ -105,10 +97,7 @@ def _moderated_spread(points: Sequence[np.ndarray], at: int, upper: float) -> tu
     """``intervals.spread`` of one point, its draws' variance moderated by those of the others."""
     drawn = [place for place, scores in enumerate(points) if len(scores) > 1]
     layouts = [Layout(points[place]) for place in drawn]
-    squares = [
-        DrawSquares(float(of.squares.draws), float(of.squares.residual), of.freedom)
-        for of in layouts
-    ]
+    squares = [DrawSquares(float(of.squares.draws), float(of.squares.residual), of.freedom) for of in layouts]
     after = moderated(squares, [of.by_draw for of in layouts])
     own = drawn.index(at)
     of_draws = after[own]

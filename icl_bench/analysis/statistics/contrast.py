@@ -136,9 +136,7 @@ def _chi_square(freedom: float, sample: int) -> tuple[np.ndarray, np.ndarray]:
     return 2 * gammaincinv(freedom / 2, place**3), place**2
 
 
-def _half_width(
-    deviation: np.ndarray, weight: np.ndarray, freedom: np.ndarray, level: float
-) -> np.ndarray:
+def _half_width(deviation: np.ndarray, weight: np.ndarray, freedom: np.ndarray, level: float) -> np.ndarray:
     """Where the two-sided p would be ``1 - level``, ``(contrasts,)``.
 
     Newton's method from the smallest deviation: p is convex there, so that no step goes too far.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from icl_bench.analysis.statistics.trigamma import inverse_trigamma
+from icl_bench.analysis.statistics.special import inverse_trigamma
 
 LEAST = 0.02
 """A ratio of mean squares below it is taken as this: the true one is never below 1."""

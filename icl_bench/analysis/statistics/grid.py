@@ -120,10 +120,9 @@ def common_rows(points: Sequence[Grid]) -> tuple[np.ndarray, np.ndarray, np.ndar
     """
     draws = reduce(np.intersect1d, [point.draws for point in points])
     tests = reduce(np.intersect1d, [point.tests for point in points])
-    rows = np.stack([
-        point.take(np.searchsorted(point.draws, draws), np.searchsorted(point.tests, tests)).rows
-        for point in points
-    ])  # fmt: skip
+    rows = np.stack(
+        [point.take(np.searchsorted(point.draws, draws), np.searchsorted(point.tests, tests)).rows for point in points]
+    )
     whole = np.asarray((rows >= 0).all(axis=0))
     rows = np.where(whole, rows, -1)
     kept_draws, kept_tests = whole.any(axis=1), whole.any(axis=0)

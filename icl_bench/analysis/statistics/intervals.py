@@ -77,9 +77,7 @@ def spread(scores: np.ndarray, upper: float) -> tuple[float, float]:
     return joined(parts, (layout.freedom, scores.shape[1] - 1), upper)
 
 
-def joined(
-    parts: tuple[float, float], freedoms: tuple[float, float], upper: float
-) -> tuple[float, float]:
+def joined(parts: tuple[float, float], freedoms: tuple[float, float], upper: float) -> tuple[float, float]:
     """Return the variance that two parts have together, and the quantile that goes with it.
 
     The parts by draws and by test examples have t quantiles of their own at ``upper``, joined in

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from icl_bench.analysis.statistics.contrast import Contrast
-from icl_bench.analysis.statistics.trigamma import inverse_trigamma
+from icl_bench.analysis.statistics.special import inverse_trigamma
 
 FEWEST_DRAWS = 3
 """Of two draws there is no telling whether those of other ks are the same information again."""
@@ -44,9 +44,7 @@ class Prior(NamedTuple):
     """What it is worth, in degrees of freedom; 0 where it is worth nothing."""
 
 
-def moderated(
-    contrasts: Sequence[Contrast], samples: Sequence[Sequence[DrawMeans]]
-) -> list[Contrast]:
+def moderated(contrasts: Sequence[Contrast], samples: Sequence[Sequence[DrawMeans]]) -> list[Contrast]:
     """Return the contrasts with the mean squares by draws shrunk to the trend of their curve.
 
     ``samples`` has an entry for each part of a contrast's ``of_draws``. Three draws say little of
@@ -81,10 +79,7 @@ def moderated(
             draws = len(samples[number][part].draws)
             shrunk = (prior.freedom * variance / draws + freedom * by_draw) / total
             parts_of[number][part] = (float(shrunk), residual, total)
-    return [
-        found._replace(of_draws=tuple(parts))
-        for found, parts in zip(contrasts, parts_of, strict=True)
-    ]
+    return [found._replace(of_draws=tuple(parts)) for found, parts in zip(contrasts, parts_of, strict=True)]
 
 
 def _prior(curve: Sequence[DrawMeans]) -> Prior:

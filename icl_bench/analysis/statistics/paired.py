@@ -7,12 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from icl_bench.analysis.draws import (
-    deviations_elsewhere,
-    interval_over,
-    is_drawn,
-    outlying_draws,
-)
+from icl_bench.analysis.draws import deviations_elsewhere, interval_over, is_drawn, outlying_draws
 from icl_bench.analysis.statistics.contrast import Alternative, contrast, judge
 from icl_bench.analysis.statistics.gaps import Layout
 from icl_bench.analysis.statistics.grid import Grid, grids
@@ -36,13 +31,31 @@ TESTS = ("test", "test_rows")
 """Facts that may differ in every comparison: sides are paired on what both have."""
 
 
-RESULT = ["metric", "difference", "ci_low", "ci_high", "p", "p_holm", "mean", "base_mean", "rows",
-          "draws", "base_draws", "left_out", "advice", "all_rows", "interval_over", "withheld",
-          "draws_sd", "draws_sd_of", "outlying_draws", "base_outlying_draws"]  # fmt: skip
+RESULT = [
+    "metric",
+    "difference",
+    "ci_low",
+    "ci_high",
+    "p",
+    "p_holm",
+    "mean",
+    "base_mean",
+    "rows",
+    "draws",
+    "base_draws",
+    "left_out",
+    "advice",
+    "all_rows",
+    "interval_over",
+    "withheld",
+    "draws_sd",
+    "draws_sd_of",
+    "outlying_draws",
+    "base_outlying_draws",
+]
 
 
-TEXTS = {"metric", "advice", "interval_over", "withheld", "draws_sd_of", "outlying_draws",
-         "base_outlying_draws"}  # fmt: skip
+TEXTS = {"metric", "advice", "interval_over", "withheld", "draws_sd_of", "outlying_draws", "base_outlying_draws"}
 """Columns of ``RESULT`` that are text."""
 
 
@@ -135,14 +148,15 @@ def compare(
     table["mean"] = np.array([c.mean for c in contrasts], dtype=float)
     table["base_mean"] = table["mean"] - table["difference"]
     larger = [max(len(found[at].tests), len(found[base_at].tests)) for at, base_at in places]
-    counts = [(len(m.point.tests), len(m.point.draws), len(m.base.draws), m.left_out, all_rows)
-              for m, all_rows in zip(met, larger, strict=True)]  # fmt: skip
+    counts = [
+        (len(m.point.tests), len(m.point.draws), len(m.base.draws), m.left_out, all_rows)
+        for m, all_rows in zip(met, larger, strict=True)
+    ]
     names = ["rows", "draws", "base_draws", "left_out", "all_rows"]
     table[names] = np.array(counts, dtype=int).reshape(-1, len(names))
     single = _single(table)
     table = table.assign(
-        **_said_of_draws(met, values, list(map(any, single.T))),
-        **_elsewhere(keys, found, values, sides, single),
+        **_said_of_draws(met, values, list(map(any, single.T))), **_elsewhere(keys, found, values, sides, single)
     )
     unjudged = _unjudged(met, single, about)
     table["withheld"] = [ONE_DRAW if one else None for one in unjudged]
@@ -154,9 +168,7 @@ def compare(
     return table[[*ways, "k", *RESULT]]
 
 
-def _draw_means(
-    met: Meeting, values: np.ndarray, curve: tuple[Any, ...], k: int
-) -> list[DrawMeans]:
+def _draw_means(met: Meeting, values: np.ndarray, curve: tuple[Any, ...], k: int) -> list[DrawMeans]:
     """Each sample of draws of two points, as :func:`contrast` takes them."""
     first, second = (side.values(values) for side in (met.point, met.base))
     if not first.size:
@@ -166,9 +178,7 @@ def _draw_means(
     else:
         samples = [("point", met.point.draws, first), ("base", met.base.draws, second)]
     return [
-        DrawMeans((*curve, side), k, draws, Layout(scores).by_draw)
-        for side, draws, scores in samples
-        if len(draws) > 1
+        DrawMeans((*curve, side), k, draws, Layout(scores).by_draw) for side, draws, scores in samples if len(draws) > 1
     ]
 
 
@@ -189,9 +199,7 @@ def _unjudged(met: Sequence[Meeting], single: np.ndarray, about: About | None) -
     return [any(one) and not kept for one, kept in zip(single.T, same, strict=True)]
 
 
-def _said_of_draws(
-    met: Sequence[Meeting], values: np.ndarray, unknown: Sequence[bool]
-) -> dict[str, Any]:
+def _said_of_draws(met: Sequence[Meeting], values: np.ndarray, unknown: Sequence[bool]) -> dict[str, Any]:
     """What limits are over, one side's draws ``unknown`` or not, and outlying draws of each."""
     sides = {"outlying_draws": [m.point for m in met], "base_outlying_draws": [m.base for m in met]}
     outlying = {
@@ -204,9 +212,12 @@ def _said_of_draws(
 
 
 def _elsewhere(
-    keys: pd.DataFrame, found: Sequence[Grid], values: np.ndarray,
-    sides: tuple[np.ndarray, np.ndarray], single: np.ndarray,
-) -> dict[str, Any]:  # fmt: skip
+    keys: pd.DataFrame,
+    found: Sequence[Grid],
+    values: np.ndarray,
+    sides: tuple[np.ndarray, np.ndarray],
+    single: np.ndarray,
+) -> dict[str, Any]:
     """How far draws differ where they were repeated, of the sides that have one draw."""
     means = [Layout(grid.joined().values(values)).by_draw for grid in found]
     points = keys.assign(
@@ -233,9 +244,7 @@ def _without_rows(columns: Sequence[str]) -> pd.DataFrame:
     import pandas as pd
 
     numbers = set(RESULT) - TEXTS
-    return pd.DataFrame(
-        {name: np.empty(0, dtype=float if name in numbers else object) for name in columns}
-    )
+    return pd.DataFrame({name: np.empty(0, dtype=float if name in numbers else object) for name in columns})
 
 
 def _pairs(keys: pd.DataFrame, base: Mapping[str, str], setting: Sequence[str]) -> pd.DataFrame:
@@ -258,8 +267,11 @@ def _nearest(pairs: pd.DataFrame, facts: Facts, apart: Collection[str]) -> pd.Da
         if variant == base:
             return len(free) + 1
         mine, others = facts.get(variant, {}), facts.get(base, {})
-        equal = {name: fact == others[name] for name, fact in mine.items()
-                 if fact is not None and others.get(name) is not None}  # fmt: skip
+        equal = {
+            name: fact == others[name]
+            for name, fact in mine.items()
+            if fact is not None and others.get(name) is not None
+        }
         if not all(equal[name] for name in equal.keys() - free):
             return -1
         return sum(equal.get(name, False) for name in free)

@@ -68,9 +68,7 @@ class Curves:
         """Their values at k: ``(curves,)``."""
         first, steep, second, steep_too, _ = self.cells.T
         level, one, two = self.heights.T
-        found: np.ndarray = (
-            level + one * _risen(k, first, steep) + two * _risen(k, second, steep_too)
-        )
+        found: np.ndarray = level + one * _risen(k, first, steep) + two * _risen(k, second, steep_too)
         return found
 
     def seen(self, k: float, variance: float, rng: np.random.Generator) -> np.ndarray:
@@ -81,9 +79,8 @@ class Curves:
 
 
 def likely_curves(
-    ks: np.ndarray, means: np.ndarray, covariance: np.ndarray, rng: np.random.Generator,
-    number: int = 2000,
-) -> Curves | None:  # fmt: skip
+    ks: np.ndarray, means: np.ndarray, covariance: np.ndarray, rng: np.random.Generator, number: int = 2000
+) -> Curves | None:
     """Sample curves by how well they explain the means at ``ks``, ``(points,)`` each.
 
     ``covariance`` is that of the means by chance, ``(points, points)``. Curves that leave 0 to 1 or

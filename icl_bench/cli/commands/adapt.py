@@ -11,7 +11,7 @@ import typer
 from icl_bench.cli import options as o
 
 if TYPE_CHECKING:
-    from icl_bench.training.adaptation_spec import AdaptationSpec
+    from icl_bench.training.adaptation.spec import AdaptationSpec
 
 Attention = Annotated[
     str,
@@ -30,8 +30,7 @@ Texts = Annotated[
     typer.Option(
         "--texts",
         metavar="DIR",
-        help="A folder of .txt and .txt.gz files in UTF-8; the last twentieth of each is held "
-        "back.",
+        help="A folder of .txt and .txt.gz files in UTF-8; the last twentieth of each is held back.",
         show_default=False,
     ),
 ]
@@ -40,10 +39,7 @@ Texts = Annotated[
 Length = Annotated[int, typer.Option("--length", metavar="N", help="Tokens of a sequence.")]
 
 
-Tokens = Annotated[
-    str,
-    typer.Option("--tokens", metavar="N", help="To learn from, like 500k, 1M."),
-]
+Tokens = Annotated[str, typer.Option("--tokens", metavar="N", help="To learn from, like 500k, 1M.")]
 
 
 Method = Annotated[
@@ -93,16 +89,14 @@ DemonstrationsToo = Annotated[
     typer.Option(
         "--demonstrations-too",
         metavar="LIST",
-        help="Tasks whose pools' demonstrations are learnt from too: many in a sequence, their "
-        "answers as targets.",
+        help="Tasks whose pools' demonstrations are learnt from too: many in a sequence, their answers as targets.",
         show_default=False,
     ),
 ]
 
 
 Share = Annotated[
-    float,
-    typer.Option("--share", metavar="SHARE", help="Of the sequences that are such demonstrations."),
+    float, typer.Option("--share", metavar="SHARE", help="Of the sequences that are such demonstrations.")
 ]
 
 
@@ -145,7 +139,7 @@ class AdaptOptions:
 
     def spec(self) -> AdaptationSpec:
         """Read them. Raises ``UserError``."""
-        from icl_bench.training.adaptation_spec import AdaptationSpec, parse_tokens
+        from icl_bench.training.adaptation.spec import AdaptationSpec, parse_tokens
         from icl_bench.wording import comma_list
 
         told = dict(vars(self))
@@ -163,6 +157,6 @@ def adapt(options: AdaptOptions, quiet: o.Quiet = False) -> None:
     and read as it was trained.
     """
     from icl_bench.cli.training import carry_out
-    from icl_bench.training.adaptation import Adaptation
+    from icl_bench.training.adaptation.training import Adaptation
 
     carry_out(Adaptation.prepare, options.spec(), quiet=quiet)

@@ -21,24 +21,17 @@ Baseline = Annotated[
 
 
 Tolerance = Annotated[
-    float,
-    typer.Option("--tolerance", metavar="SHARE", help="A loss up to this is let pass (0.01: 1%)."),
+    float, typer.Option("--tolerance", metavar="SHARE", help="A loss up to this is let pass (0.01: 1%).")
 ]
 
 
 Alpha = Annotated[
-    float,
-    typer.Option(
-        "--alpha", metavar="P", help="The chance of a false alarm, of all tests together."
-    ),
+    float, typer.Option("--alpha", metavar="P", help="The chance of a false alarm, of all tests together.")
 ]
 
 
 AllowMissing = Annotated[
-    bool,
-    typer.Option(
-        "--allow-missing", help="Let pass a run that lacks points or draws of the baseline."
-    ),
+    bool, typer.Option("--allow-missing", help="Let pass a run that lacks points or draws of the baseline.")
 ]
 
 

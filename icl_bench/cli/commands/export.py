@@ -10,10 +10,7 @@ import typer
 from icl_bench.cli import options as o
 
 Out = Annotated[
-    Path,
-    typer.Option(
-        "--out", metavar="FILE", help="FILE.parquet, FILE.csv or FILE.csv.gz.", show_default=False
-    ),
+    Path, typer.Option("--out", metavar="FILE", help="FILE.parquet, FILE.csv or FILE.csv.gz.", show_default=False)
 ]
 
 

@@ -15,10 +15,7 @@ if TYPE_CHECKING:
     from icl_bench.training.spec import FinetuneSpec
 
 Shots = Annotated[
-    str,
-    typer.Option(
-        "--k", metavar="LIST", help="Numbers of examples: 10,100,1000.", show_default=False
-    ),
+    str, typer.Option("--k", metavar="LIST", help="Numbers of examples: 10,100,1000.", show_default=False)
 ]
 
 
@@ -33,9 +30,7 @@ Methods = Annotated[
 ]
 
 
-Draws = Annotated[
-    int, typer.Option("--draws", metavar="N", min=1, help="Random permutations of the pool.")
-]
+Draws = Annotated[int, typer.Option("--draws", metavar="N", min=1, help="Random permutations of the pool.")]
 
 
 HeadOption = Annotated[
@@ -43,8 +38,7 @@ HeadOption = Annotated[
     typer.Option(
         "--head",
         metavar="HOW",
-        help="lm: the head begins with the language-model head's rows of the labels' first "
-        "tokens; random.",
+        help="lm: the head begins with the language-model head's rows of the labels' first tokens; random.",
     ),
 ]
 
@@ -68,11 +62,8 @@ Batch = Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Rows pe
 
 Rate = Annotated[
     float | None,
-    typer.Option(
-        "--learning-rate", metavar="RATE", help="Default: 1e-3 for lora, 5e-5 for full.",
-        show_default=False,
-    ),
-]  # fmt: skip
+    typer.Option("--learning-rate", metavar="RATE", help="Default: 1e-3 for lora, 5e-5 for full.", show_default=False),
+]
 
 
 Keep = Annotated[
@@ -105,12 +96,23 @@ class FinetuneOptions(o.DataOptions, o.TaskOptions):
         from icl_bench.training.spec import FinetuneSpec
 
         return FinetuneSpec(
-            task=self.task, model=self.model, k=self.k, method=self.method,
-            draws=self.draws, seed=self.seed, test_size=self.test_size, data_dir=self.data_dir,
-            head=self.head, validation=self.validation, epochs=self.epochs, batch=self.batch,
-            learning_rate=self.learning_rate, device=self.device, dtype=self.dtype,
+            task=self.task,
+            model=self.model,
+            k=self.k,
+            method=self.method,
+            draws=self.draws,
+            seed=self.seed,
+            test_size=self.test_size,
+            data_dir=self.data_dir,
+            head=self.head,
+            validation=self.validation,
+            epochs=self.epochs,
+            batch=self.batch,
+            learning_rate=self.learning_rate,
+            device=self.device,
+            dtype=self.dtype,
             keep=self.keep_checkpoints,
-        )  # fmt: skip
+        )
 
 
 @o.taking(FinetuneOptions)
@@ -140,9 +142,7 @@ def finetune(
 
         def lay_out(one: FinetuneOptions) -> TrainingPart:
             with display.preparing() as say:
-                return TrainingPart.of(
-                    Job.alone("finetune", one.task, one.model), Finetuning.prepare(one.spec(), say)
-                )
+                return TrainingPart.of(Job.alone("finetune", one.task, one.model), Finetuning.prepare(one.spec(), say))
 
         run_on(cluster, options, lay_out, results, display, quiet=quiet, json=json)
         return

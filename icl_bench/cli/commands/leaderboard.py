@@ -15,18 +15,14 @@ Out = Annotated[
     typer.Option(
         "--out",
         metavar="FILE.csv",
-        help="Where to write it (leaderboard.csv in the results folder, or here where they "
-        "are in object storage).",
+        help="Where to write it (leaderboard.csv in the results folder, or here where they are in object storage).",
         show_default=False,
     ),
 ]
 
 
 def leaderboard(
-    results: o.Results = o.DEFAULT_RESULTS,
-    out: Out = None,
-    quiet: o.Quiet = False,
-    json: o.Json = False,
+    results: o.Results = o.DEFAULT_RESULTS, out: Out = None, quiet: o.Quiet = False, json: o.Json = False
 ) -> None:
     """Write all results as one table, best first.
 

@@ -9,10 +9,7 @@ import typer
 from icl_bench.cli import options as o
 
 Prepare = Annotated[
-    str | None,
-    typer.Option(
-        "--prepare", metavar="NAME", help="Fetch or convert this model now.", show_default=False
-    ),
+    str | None, typer.Option("--prepare", metavar="NAME", help="Fetch or convert this model now.", show_default=False)
 ]
 
 

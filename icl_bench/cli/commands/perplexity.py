@@ -15,28 +15,26 @@ LENGTHS = "1024,2048,4096,8192,16384,32768"
 
 
 Texts = Annotated[
-    Path,
-    typer.Option("--texts", metavar="DIR", help="Folder of .txt or .txt.gz files.",
-                 show_default=False),
-]  # fmt: skip
-
-
-Lengths = Annotated[
-    str, typer.Option("--lengths", metavar="LIST", help="Lengths in tokens; the last is read.")
+    Path, typer.Option("--texts", metavar="DIR", help="Folder of .txt or .txt.gz files.", show_default=False)
 ]
+
+
+Lengths = Annotated[str, typer.Option("--lengths", metavar="LIST", help="Lengths in tokens; the last is read.")]
 
 
 Attention = Annotated[
     str | None,
-    typer.Option("--attention", metavar="LIST", show_default=False,
-                 help="full, grouped:EVERY,WINDOW, approx:WINDOW,CHUNK; several with commas. "
-                 "Unless given, what the model was adapted to, else full."),
-]  # fmt: skip
-
-
-Windows = Annotated[
-    int, typer.Option("--windows", metavar="N", min=1, help="Windows of each text, at most.")
+    typer.Option(
+        "--attention",
+        metavar="LIST",
+        show_default=False,
+        help="full, grouped:EVERY,WINDOW, approx:WINDOW,CHUNK; several with commas. "
+        "Unless given, what the model was adapted to, else full.",
+    ),
 ]
+
+
+Windows = Annotated[int, typer.Option("--windows", metavar="N", min=1, help="Windows of each text, at most.")]
 
 
 def perplexity(
@@ -56,7 +54,7 @@ def perplexity(
     Every text is cut into windows of the longest length; each token's loss is stored with its
     place. What is finished is kept. The report has the curves.
     """
-    from icl_bench.analysis.perplexity import perplexities
+    from icl_bench.analysis.findings.perplexity import perplexities
     from icl_bench.analysis.summary import records
     from icl_bench.cli.output.lists import print_perplexity
     from icl_bench.cli.output.progress import Display
@@ -66,10 +64,14 @@ def perplexity(
     from icl_bench.sweep.perplexity import Perplexity, PerplexitySpec
 
     spec = PerplexitySpec(
-        model=model, texts=texts, lengths=lengths, windows=windows,
+        model=model,
+        texts=texts,
+        lengths=lengths,
+        windows=windows,
         attention=None if attention is None else tuple(split(attention)),
-        dtype=dtype, device=device,
-    )  # fmt: skip
+        dtype=dtype,
+        device=device,
+    )
     display = Display(quiet=quiet or json)
     with display.preparing() as say:
         asked = Perplexity.prepare(spec, say)

@@ -15,17 +15,12 @@ Out = Annotated[Path, typer.Option("--out", metavar="FILE", help="The page to wr
 Figures = Annotated[
     Path | None,
     typer.Option(
-        "--figures",
-        metavar="DIR",
-        help="Write the charts here too, as SVG, PDF and PNG.",
-        show_default=False,
+        "--figures", metavar="DIR", help="Write the charts here too, as SVG, PDF and PNG.", show_default=False
     ),
 ]
 
 
-Only = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Only this one.", show_default=False)
-]
+Only = Annotated[str | None, typer.Option(metavar="NAME", help="Only this one.", show_default=False)]
 
 
 def report(

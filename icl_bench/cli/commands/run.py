@@ -35,9 +35,7 @@ def run(
 
         def lay_out(one: o.SweepOptions) -> PromptPart:
             with display.preparing() as say:
-                return PromptPart.of(
-                    Job.alone("run", one.task, one.model), Sweep.prepare(one.spec(), say)
-                )
+                return PromptPart.of(Job.alone("run", one.task, one.model), Sweep.prepare(one.spec(), say))
 
         run_on(cluster, options, lay_out, results, display, quiet=quiet, json=json)
         return

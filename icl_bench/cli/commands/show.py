@@ -8,33 +8,24 @@ import typer
 
 from icl_bench.cli import options as o
 
-OneK = Annotated[
-    int, typer.Option("--k", metavar="N", help="Number of demonstrations.", show_default=False)
-]
+OneK = Annotated[int, typer.Option("--k", metavar="N", help="Number of demonstrations.", show_default=False)]
 
 
 TestId = Annotated[
     str | None,
-    typer.Option("--test-id", metavar="ID", help="The test example (default: the cell's first).",
-                 show_default=False),
-]  # fmt: skip
+    typer.Option("--test-id", metavar="ID", help="The test example (default: the cell's first).", show_default=False),
+]
 
 
 OneDraw = Annotated[int, typer.Option("--draw", metavar="N", help="Which draw, from 0.")]
 
 
 Cell = Annotated[
-    str | None,
-    typer.Option(
-        "--cell", metavar="HASH", help="The cell's hash, where several match.", show_default=False
-    ),
+    str | None, typer.Option("--cell", metavar="HASH", help="The cell's hash, where several match.", show_default=False)
 ]
 
 
-Which = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Which one, where several match.", show_default=False),
-]
+Which = Annotated[str | None, typer.Option(metavar="NAME", help="Which one, where several match.", show_default=False)]
 
 
 def show(
@@ -74,9 +65,7 @@ def show(
         "cell": cell,
     }
     wanted = {name: value for name, value in asked.items() if value is not None}
-    shown = find_prediction(
-        results, {"task": task, "k": k, "draw": draw, **wanted}, test_id, data_dir
-    )
+    shown = find_prediction(results, {"task": task, "k": k, "draw": draw, **wanted}, test_id, data_dir)
     if json:
         print_json(shown.as_json())
     else:

@@ -8,16 +8,10 @@ import typer
 
 from icl_bench.cli import options as o
 
-File = Annotated[
-    str,
-    typer.Argument(metavar="FILE", help="A YAML file, or a shipped study's name."),
-]
+File = Annotated[str, typer.Argument(metavar="FILE", help="A YAML file, or a shipped study's name.")]
 
 
-PlanOnly = Annotated[
-    bool,
-    typer.Option("--plan", help="Print cells, tokens and estimated time; compute nothing."),
-]
+PlanOnly = Annotated[bool, typer.Option("--plan", help="Print cells, tokens and estimated time; compute nothing.")]
 
 
 Only = Annotated[
@@ -50,7 +44,7 @@ def study(
     laid out before anything is computed. Finished cells are kept: run the same command again to go
     on. icl-bench report says which points are done, failed or missing.
     """
-    from icl_bench.analysis.findings import read_findings
+    from icl_bench.analysis.all_findings import read_findings
     from icl_bench.analysis.summary import records
     from icl_bench.cli.output.progress import Display
     from icl_bench.cli.output.study import StudyDisplay, plan_records, print_plan, print_state

@@ -8,9 +8,7 @@ import typer
 
 from icl_bench.cli import options as o
 
-Only = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Only this one.", show_default=False)
-]
+Only = Annotated[str | None, typer.Option(metavar="NAME", help="Only this one.", show_default=False)]
 
 
 Base = Annotated[
@@ -26,10 +24,7 @@ Base = Annotated[
 
 Cost = Annotated[
     bool,
-    typer.Option(
-        "--cost",
-        help="Also print tokens, seconds and operations, and after how many queries training pays.",
-    ),
+    typer.Option("--cost", help="Also print tokens, seconds and operations, and after how many queries training pays."),
 ]
 
 
@@ -47,18 +42,14 @@ Forecast = Annotated[
     bool,
     typer.Option(
         "--forecast",
-        help="Also print what twice and four times as many demonstrations are likely to bring, "
-        "where the data tell.",
+        help="Also print what twice and four times as many demonstrations are likely to bring, where the data tell.",
     ),
 ]
 
 
 Provenance = Annotated[
     bool,
-    typer.Option(
-        "--provenance",
-        help="Also print of each variant the command, days, versions, hashes and machine.",
-    ),
+    typer.Option("--provenance", help="Also print of each variant the command, days, versions, hashes and machine."),
 ]
 
 
@@ -114,8 +105,7 @@ Price = Annotated[
     typer.Option(
         "--price",
         metavar="PRICES",
-        help="With --frontier or --advice: money a million tokens, "
-        "input=0.5,cached=0.05,output=1.5.",
+        help="With --frontier or --advice: money a million tokens, input=0.5,cached=0.05,output=1.5.",
         show_default=False,
     ),
 ]
@@ -144,9 +134,9 @@ def summary(
     sorting, selection, models and more, each compared pairwise and tested, as far as there are
     runs. --json has every number.
     """
+    from icl_bench.analysis.all_findings import read_findings
     from icl_bench.analysis.cascade import require_cascades
-    from icl_bench.analysis.findings import read_findings
-    from icl_bench.analysis.forecast import check_wanted
+    from icl_bench.analysis.findings.forecast import check_wanted
     from icl_bench.cli.output.findings import made_for, print_advice, print_findings
     from icl_bench.cli.output.tables import print_json
     from icl_bench.cli.output.terminal import console
@@ -156,8 +146,13 @@ def summary(
     from icl_bench.registry import FINDINGS
 
     instead = {"--frontier": frontier, "--advice": advice is not None}
-    of_tables = {"--base-model": base is not None, "--cost": cost, "--cascade": cascade,
-                 "--forecast": forecast, "--provenance": provenance}  # fmt: skip
+    of_tables = {
+        "--base-model": base is not None,
+        "--cost": cost,
+        "--cascade": cascade,
+        "--forecast": forecast,
+        "--provenance": provenance,
+    }
     first, *others = [name for name, given in {**instead, **of_tables}.items() if given] or [""]
     if first in instead and others:
         raise UserError(f"{first}: prints its own table instead; run {others[0]} by itself")
@@ -173,8 +168,7 @@ def summary(
         print_frontier(results, queries, price, {"task": task, "model": model}, json=json)
         return
     if advice is not None:
-        print_advice(results, advice, {"task": task, "model": model}, queries=queries, price=price,
-                     json=json)  # fmt: skip
+        print_advice(results, advice, {"task": task, "model": model}, queries=queries, price=price, json=json)
         return
     asked = {"cost": cost, "cascade": cascade, "forecast": forecast, "provenance": provenance}
     options = [name for name, wanted in asked.items() if wanted]

@@ -23,12 +23,7 @@ Check = Annotated[
 
 WithModel = Annotated[
     str | None,
-    typer.Option(
-        "--model",
-        metavar="NAME",
-        help="With --check: token lengths for this model.",
-        show_default=False,
-    ),
+    typer.Option("--model", metavar="NAME", help="With --check: token lengths for this model.", show_default=False),
 ]
 
 
@@ -45,12 +40,7 @@ FromLmEval = Annotated[
 
 Out = Annotated[
     Path | None,
-    typer.Option(
-        "--out",
-        metavar="FILE",
-        help="With --from-lm-eval: write it to this new file.",
-        show_default=False,
-    ),
+    typer.Option("--out", metavar="FILE", help="With --from-lm-eval: write it to this new file.", show_default=False),
 ]
 
 

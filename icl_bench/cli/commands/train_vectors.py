@@ -10,7 +10,7 @@ import typer
 from icl_bench.cli import options as o
 
 if TYPE_CHECKING:
-    from icl_bench.training.vector_spec import VectorSpec
+    from icl_bench.training.vectors.spec import VectorSpec
 
 Vectors = Annotated[
     int,
@@ -24,10 +24,7 @@ Vectors = Annotated[
 ]
 
 
-Text = Annotated[
-    int,
-    typer.Option("--text", metavar="K", min=0, help="Demonstrations that stay text beside them."),
-]
+Text = Annotated[int, typer.Option("--text", metavar="K", min=0, help="Demonstrations that stay text beside them.")]
 
 
 EncoderOption = Annotated[
@@ -35,8 +32,7 @@ EncoderOption = Annotated[
     typer.Option(
         "--encoder",
         metavar="NAME",
-        help="What makes vectors of texts: a BERT-like folder or hub id (all-MiniLM-L6-v2, which "
-        "is packaged).",
+        help="What makes vectors of texts: a BERT-like folder or hub id (all-MiniLM-L6-v2, which is packaged).",
         show_default=False,
     ),
 ]
@@ -45,9 +41,7 @@ EncoderOption = Annotated[
 PoolingOption = Annotated[
     Literal["mean", "cls"],
     typer.Option(
-        "--pooling",
-        metavar="HOW",
-        help="mean: over a text's tokens; cls: the first token's state, as in the paper.",
+        "--pooling", metavar="HOW", help="mean: over a text's tokens; cls: the first token's state, as in the paper."
     ),
 ]
 
@@ -55,9 +49,7 @@ PoolingOption = Annotated[
 Train = Annotated[
     Literal["added", "all"],
     typer.Option(
-        "--train",
-        metavar="WHAT",
-        help="added: the decoder's own weights stay as they are; all: they are trained too.",
+        "--train", metavar="WHAT", help="added: the decoder's own weights stay as they are; all: they are trained too."
     ),
 ]
 
@@ -87,9 +79,7 @@ Rows = Annotated[
 ]
 
 
-Epochs = Annotated[
-    int, typer.Option("--epochs", metavar="N", min=1, help="Passes over these rows.")
-]
+Epochs = Annotated[int, typer.Option("--epochs", metavar="N", min=1, help="Passes over these rows.")]
 
 
 Batch = Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Rows per step.")]
@@ -112,17 +102,13 @@ DecoderRate = Annotated[
 SpareK = Annotated[
     int,
     typer.Option(
-        "--spare-k",
-        metavar="K",
-        min=0,
-        help="Leave out of training the rows that random selection shows up to this k.",
+        "--spare-k", metavar="K", min=0, help="Leave out of training the rows that random selection shows up to this k."
     ),
 ]
 
 
 SpareDraws = Annotated[
-    int,
-    typer.Option("--spare-draws", metavar="N", min=1, help="In how many draws --spare-k looks."),
+    int, typer.Option("--spare-draws", metavar="N", min=1, help="In how many draws --spare-k looks.")
 ]
 
 
@@ -153,7 +139,7 @@ class TrainVectorsOptions:
 
     def spec(self) -> VectorSpec:
         """Read them. Raises ``UserError``."""
-        from icl_bench.training.vector_spec import VectorSpec
+        from icl_bench.training.vectors.spec import VectorSpec
 
         return VectorSpec(**vars(self))
 
@@ -166,6 +152,6 @@ def train_vectors(options: TrainVectorsOptions, quiet: o.Quiet = False) -> None:
     icl-bench run --model DIR --attention vectors:N.
     """
     from icl_bench.cli.training import carry_out
-    from icl_bench.training.vectors import VectorTraining
+    from icl_bench.training.vectors.training import VectorTraining
 
     carry_out(VectorTraining.prepare, options.spec(), quiet=quiet)

@@ -9,25 +9,14 @@ import typer
 from icl_bench.cli import options as o
 
 Port = Annotated[
-    int,
-    typer.Option(
-        "--port",
-        min=0,
-        max=65535,
-        metavar="PORT",
-        help="A port of 127.0.0.1; 0: a free one.",
-    ),
+    int, typer.Option("--port", min=0, max=65535, metavar="PORT", help="A port of 127.0.0.1; 0: a free one.")
 ]
 
 
-Browser = Annotated[
-    bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")
-]
+Browser = Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")]
 
 
-Only = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Only this one.", show_default=False)
-]
+Only = Annotated[str | None, typer.Option(metavar="NAME", help="Only this one.", show_default=False)]
 
 
 def view(

@@ -32,10 +32,13 @@ STYLES = {"loss": "bold red", "small loss": "yellow"}
 
 
 NAMES = {
-    "teaching": Head("demonstrations", "name"), "select": Head("select", "name", bare=True),
-    "order": Head("order", "name", usual=USUAL_ORDERS), "attention": Head("attention", "name"),
-    "score": Head("score", "name"), "variant": Head("variant", "name"),
-}  # fmt: skip
+    "teaching": Head("demonstrations", "name"),
+    "select": Head("select", "name", bare=True),
+    "order": Head("order", "name", usual=USUAL_ORDERS),
+    "attention": Head("attention", "name"),
+    "score": Head("score", "name"),
+    "variant": Head("variant", "name"),
+}
 
 
 def print_check(check: Check, console: Console) -> None:
@@ -61,20 +64,27 @@ def _print(title: str, group: Any, console: Console) -> None:
     several = bool(group.duplicated(["teaching", "select", "order", "attention", "k"]).any())
     perturbed = ["teaching"] if group["teaching"].notna().any() else []
     named = [*perturbed, "select", "order", *further, *(["variant"] if several else [])]
-    heads = [*(NAMES[name] for name in named), Head("k", "key"), Head("draws", "count"),
-             Head("test rows", "count"), *map(Head, ("baseline %", "now %", "diff.", "95% interval",
-             "p (Holm)")), Head("verdict", "text")]  # fmt: skip
+    heads = [
+        *(NAMES[name] for name in named),
+        Head("k", "key"),
+        Head("draws", "count"),
+        Head("test rows", "count"),
+        *map(Head, ("baseline %", "now %", "diff.", "95% interval", "p (Holm)")),
+        Head("verdict", "text"),
+    ]
     rows: list[list[Cell]] = [
         [
             *(_named(row, name) for name in named),
             *(f"{row[name]:,}" for name in ("k", "draws", "rows")),
-            percent(row["base_mean"]), percent(row["mean"]), percent(row["difference"], "+"),
+            percent(row["base_mean"]),
+            percent(row["mean"]),
+            percent(row["difference"], "+"),
             f"{percent(row['ci_low'], '+')} {DASH} {percent(row['ci_high'], '+')}",
             DASH if math.isnan(row["p_holm"]) else rounded(row["p_holm"], 4),
             Text(row["verdict"], STYLES.get(row["verdict"], "")),
         ]
         for row in group.to_dict("records")
-    ]  # fmt: skip
+    ]
     print_table(console, heads, rows, names=[title])
 
 
@@ -159,10 +169,7 @@ def _verdict(check: Check) -> str:
     if lost:
         return f"FAILED: {lost} of {counted(points, 'point')} with a significant loss {rule}"
     if check.lost:
-        return (
-            f"FAILED: a significant loss {size} in all {points:,} points together "
-            f"(p up to {check.overall.alpha:g})"
-        )
+        return f"FAILED: a significant loss {size} in all {points:,} points together (p up to {check.overall.alpha:g})"
     if not check.passed:
         return f"INCOMPLETE: the run lacks {check.lacking} of the baseline"
     return f"passed: no significant loss {rule} in {counted(points, 'point')}"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
 
-    from icl_bench.analysis.findings import Findings
+    from icl_bench.analysis.all_findings import Findings
     from icl_bench.results.storage import Place
 
 Row = Mapping[str, Any]
@@ -86,8 +86,7 @@ def print_findings(findings: Findings, console: Console, asked: Collection[str] 
         print_notes(console, *compared, *cautions_of(table))
     print_lines(
         console,
-        "label bias, confusions, demonstrations, cost and single predictions: icl-bench report; "
-        "all numbers: --json",
+        "label bias, confusions, demonstrations, cost and single predictions: icl-bench report; all numbers: --json",
     )
 
 
@@ -163,9 +162,14 @@ def styled(column: Column, row: Row) -> Cell:
 
 
 def print_advice(
-    results: Place, asked: str, only: Mapping[str, str | None], *, queries: int | None = None,
-    price: str | None = None, json: bool,
-) -> None:  # fmt: skip
+    results: Place,
+    asked: str,
+    only: Mapping[str, str | None],
+    *,
+    queries: int | None = None,
+    price: str | None = None,
+    json: bool,
+) -> None:
     """What to prompt with for a budget, with the test behind it; as JSON every point's verdict."""
     from icl_bench.analysis.advice import Budget, advise_folder, lines
     from icl_bench.analysis.query_cost import Prices
@@ -185,9 +189,7 @@ def print_advice(
         terminal.print("\n".join(lines(table, budget)), soft_wrap=not terminal.is_terminal)
 
 
-def _measured(
-    heading: str, columns: Sequence[Column], frame: pd.DataFrame
-) -> tuple[str, Sequence[Column]]:
+def _measured(heading: str, columns: Sequence[Column], frame: pd.DataFrame) -> tuple[str, Sequence[Column]]:
     """Heading and columns with what the scores are; as a column where not all are accuracy."""
     if "metric" not in frame:
         return heading.format(score=title(ACCURACY)), columns

@@ -57,9 +57,7 @@ class Head:
         return value if self.bare else f"{_words(self.title)} {value}"
 
 
-BREAKS = re.compile(
-    r"(?<=\s)(?=\S)|(?<=,)(?=[^\d\s])|(?<=[^\d],)(?=\d)|(?<=\w[/+])(?=[^\W\d])|(?<=\w-)(?<!\de-)(?=\w)"
-)
+BREAKS = re.compile(r"(?<=\s)(?=\S)|(?<=,)(?=[^\d\s])|(?<=[^\d],)(?=\d)|(?<=\w[/+])(?=[^\W\d])|(?<=\w-)(?<!\de-)(?=\w)")
 """Where a text may go on in the next line: behind a space, comma, slash, plus or dash, but not
 within a number, as in 1,000, 1/2 and 1e-3."""
 
@@ -104,10 +102,8 @@ class Block(NamedTuple):
     def lines(self) -> int:
         """Of heads, the rule, rows and the empty line below."""
         heads = max(
-            (folded(_words(h.title), w).count("\n") for h, w in zip(self.heads, self.widths,
-                                                                   strict=True)),
-            default=0,
-        )  # fmt: skip
+            (folded(_words(h.title), w).count("\n") for h, w in zip(self.heads, self.widths, strict=True)), default=0
+        )
         return heads + 3 + sum(self._lines(row) for row in self.rows)
 
     @staticmethod
@@ -137,9 +133,14 @@ class Fitted(NamedTuple):
 
 
 def print_table(
-    console: Console, heads: Sequence[Head], rows: Sequence[Sequence[Cell]], *,
-    heading: str = "", names: Sequence[str] = (), splits: int | None = None,
-) -> None:  # fmt: skip
+    console: Console,
+    heads: Sequence[Head],
+    rows: Sequence[Sequence[Cell]],
+    *,
+    heading: str = "",
+    names: Sequence[str] = (),
+    splits: int | None = None,
+) -> None:
     """Print a table of strings that fits the console.
 
     ``heading`` stands above it, and ``names`` begin the title of each of its parts. It is split by
@@ -157,9 +158,7 @@ def print_table(
     print_lines(console, *fit.notes)
 
 
-def fitted(
-    heads: Sequence[Head], rows: Sequence[Sequence[Cell]], width: int, splits: int | None = None
-) -> Fitted:
+def fitted(heads: Sequence[Head], rows: Sequence[Sequence[Cell]], width: int, splits: int | None = None) -> Fitted:
     """The way to print a table within so many columns: the shortest of those that break nothing."""
     whole = _Columns.of(heads, rows)
     *_, last = levels = list(_levels(whole))
@@ -175,9 +174,7 @@ def fitted(
     ]
     if not ways:
         ways = [
-            (way, 0, split)
-            for split in range(most)
-            if (way := _arranged(last, split, width, several=True)) is not None
+            (way, 0, split) for split in range(most) if (way := _arranged(last, split, width, several=True)) is not None
         ]
     return min(ways, key=lambda way: (way[0].lines, *way[1:]))[0]
 
@@ -197,24 +194,30 @@ class _Columns:
         """Without what is usual in all rows."""
         columns = [[_shown(cell) for cell in column] for column in zip(*rows, strict=True)]
         columns = columns or [[] for _ in heads]
-        kept = [at for at, head in enumerate(heads)
-                if not (head.usual and {*map(str, columns[at])} <= {*head.usual}
-                        and len({*map(str, columns[at])}) == 1)]  # fmt: skip
+        kept = [
+            at
+            for at, head in enumerate(heads)
+            if not (head.usual and {*map(str, columns[at])} <= {*head.usual} and len({*map(str, columns[at])}) == 1)
+        ]
         return cls([heads[at] for at in kept], [columns[at] for at in kept])
 
     def without_empty(self) -> _Columns:
         """Without columns that have no value, which a note names."""
-        empty = [at for at, (head, column) in enumerate(zip(self.heads, self.columns, strict=True))
-                 if head.role in ("value", "count", "text")
-                 and {*map(str, column)} <= {"", DASH}]  # fmt: skip
+        empty = [
+            at
+            for at, (head, column) in enumerate(zip(self.heads, self.columns, strict=True))
+            if head.role in ("value", "count", "text") and {*map(str, column)} <= {"", DASH}
+        ]
         if not empty or len(empty) == len(self.heads):
             return self
         named = "; ".join(_words(self.heads[at].title) for at in empty)
         kept = [at for at in range(len(self.heads)) if at not in empty]
         return replace(
-            self, heads=[self.heads[at] for at in kept], columns=[self.columns[at] for at in kept],
+            self,
+            heads=[self.heads[at] for at in kept],
+            columns=[self.columns[at] for at in kept],
             notes=(*self.notes, f"no row has a value of: {named}"),
-        )  # fmt: skip
+        )
 
     def with_legends(self) -> _Columns:
         """With numbers for texts that may stand below."""
@@ -252,18 +255,18 @@ def _arranged(table: _Columns, split: int, width: int, *, several: bool) -> Fitt
     With ``several`` its columns may be shared out among blocks, so that it does.
     """
     texts = [[str(cell) for cell in column] for column in table.columns]
-    names = [at for at, head in enumerate(table.heads)
-             if head.role == "name" and len(set(texts[at])) > 1]  # fmt: skip
+    names = [at for at, head in enumerate(table.heads) if head.role == "name" and len(set(texts[at])) > 1]
     if split > len(names):
         return None
     groups: dict[tuple[str, ...], list[int]] = {}
     for row in range(len(texts[0]) if texts else 0):
         groups.setdefault(tuple(texts[at][row] for at in names[:split]), []).append(row)
     told = [
-        at for at, head in enumerate(table.heads)
+        at
+        for at, head in enumerate(table.heads)
         if (head.role == "name" or (table.hoists and head.role in ("count", "key")))
         and all(len({texts[at][row] for row in rows}) == 1 for rows in groups.values())
-    ]  # fmt: skip
+    ]
     if len(told) == len(table.heads):
         told = told[:-1]
     kept = [at for at in range(len(table.heads)) if at not in told]
@@ -292,16 +295,17 @@ def _block(heads: list[Head], columns: list[list[Cell]], width: int) -> list[Blo
         if sum(least) > room:
             return None
         while sum(widths) > room:
-            at = max((at for at in range(len(heads)) if widths[at] > least[at]),
-                     key=widths.__getitem__)  # fmt: skip
+            at = max((at for at in range(len(heads)) if widths[at] > least[at]), key=widths.__getitem__)
             widths[at] -= 1
     return [_laid(heads, columns, widths)]
 
 
 def _blocks(heads: list[Head], columns: list[list[Cell]], width: int) -> list[Block]:
     """The columns shared out among blocks, each of which begins with what tells rows apart."""
-    least = [min(_least(head, column), width // 2) if head.folds else _least(head, column)
-             for head, column in zip(heads, columns, strict=True)]  # fmt: skip
+    least = [
+        min(_least(head, column), width // 2) if head.folds else _least(head, column)
+        for head, column in zip(heads, columns, strict=True)
+    ]
     first = [at for at, head in enumerate(heads) if head.role in ("name", "key")]
     shared: list[list[int]] = [[]]
     for at in range(len(heads)):
@@ -353,9 +357,12 @@ def _rich(block: Block) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for head, width in zip(block.heads, block.widths, strict=True):
         table.add_column(
-            folded(_words(head.title), width), justify="left" if head.folds else "right",
-            min_width=width, no_wrap=True, overflow="fold",
-        )  # fmt: skip
+            folded(_words(head.title), width),
+            justify="left" if head.folds else "right",
+            min_width=width,
+            no_wrap=True,
+            overflow="fold",
+        )
     for row in block.rows:
         table.add_row(*row)
     return table

@@ -36,9 +36,8 @@ SHOWN: Mapping[str, tuple[str, float]] = {
 
 
 def print_frontier(
-    results: Place, queries: int | None, price: str | None, only: Mapping[str, str | None], *,
-    json: bool,
-) -> None:  # fmt: skip
+    results: Place, queries: int | None, price: str | None, only: Mapping[str, str | None], *, json: bool
+) -> None:
     """Every point with its costs and verdict, the cheapest first. Raises ``UserError``."""
     prices = Prices.parse(price) if price is not None else None
     number = QUERIES if queries is None else queries
@@ -61,12 +60,10 @@ def print_frontier(
         "95% of resamples of draws and test examples; on the frontier, in 95% none does",
     )
     if (table["draws"] < 10).any():
-        print_lines(console(), "with few draws this is too sure, and with one it says nothing of "
-                    "other demonstrations")  # fmt: skip
+        print_lines(console(), "with few draws this is too sure, and with one it says nothing of other demonstrations")
     if table["other_tests"].any():
         count = int(table["other_tests"].sum())
-        print_lines(console(), f"{count} of {len(table)} points were asked other test examples and "
-                    "are not compared")  # fmt: skip
+        print_lines(console(), f"{count} of {len(table)} points were asked other test examples and are not compared")
 
 
 VERDICTS = {"on the frontier": "green", "dominated": "red"}
@@ -74,21 +71,32 @@ VERDICTS = {"on the frontier": "green", "dominated": "red"}
 
 
 def _print(part: pd.DataFrame, title: str, there: Sequence[str], first: str) -> None:
-    heads = [Head("point", "name", bare=True), Head("k", "key"), Head("draws", "count"),
-             Head(f"{measure(part)} %"), Head("95% interval"),
-             *(Head(SHOWN[name][0]) for name in there), Head(f"by {first}", "text")]  # fmt: skip
+    heads = [
+        Head("point", "name", bare=True),
+        Head("k", "key"),
+        Head("draws", "count"),
+        Head(f"{measure(part)} %"),
+        Head("95% interval"),
+        *(Head(SHOWN[name][0]) for name in there),
+        Head(f"by {first}", "text"),
+    ]
     rows = [{str(name): value for name, value in row.items()} for row in part.to_dict("records")]
     alike = Counter((_name(row), row["k"]) for row in rows)
     cells: list[list[Cell]] = []
     for row in rows:
         name, verdict = _name(row), row[f"verdict_{first}"] or DASH
         told = f"{name}, variant {row['variant']}" if alike[name, row["k"]] > 1 else name
-        cells.append([
-            told, f"{row['k']:,}", f"{row['draws']}", percent(row["score"]),
-            f"{percent(row['ci_low'])} – {percent(row['ci_high'])}",
-            *(_amount(row[name] / SHOWN[name][1]) for name in there),
-            Text(verdict, VERDICTS.get(verdict, "dim")),
-        ])  # fmt: skip
+        cells.append(
+            [
+                told,
+                f"{row['k']:,}",
+                f"{row['draws']}",
+                percent(row["score"]),
+                f"{percent(row['ci_low'])} – {percent(row['ci_high'])}",
+                *(_amount(row[name] / SHOWN[name][1]) for name in there),
+                Text(verdict, VERDICTS.get(verdict, "dim")),
+            ]
+        )
     print_table(console(), heads, cells, names=[title])
 
 

@@ -29,10 +29,10 @@ def print_perplexity(frame: Any, console: Console) -> None:
 
 
 PERPLEXITY = (
-    Head("attention", "name"), Head("tokens", "key"),
-    *map(Head, ("perplexity", "95% interval", "over full", "over full 95% interval", "p (Holm)",
-                "TFLOP", "cache")),
-)  # fmt: skip
+    Head("attention", "name"),
+    Head("tokens", "key"),
+    *map(Head, ("perplexity", "95% interval", "over full", "over full 95% interval", "p (Holm)", "TFLOP", "cache")),
+)
 
 
 def _perplexity(row: Mapping[Any, Any]) -> list[str]:
@@ -79,8 +79,7 @@ def _limits(low: float, high: float, digits: int) -> str:
 
 def print_models(records: list[dict[str, Any]], console: Console) -> None:
     """Models with what they read and need."""
-    heads = (Head("model", "name"), Head("reads tokens"), Head("here", "text"),
-             Head("what it is", "text"))  # fmt: skip
+    heads = (Head("model", "name"), Head("reads tokens"), Head("here", "text"), Head("what it is", "text"))
     rows = [
         [record["name"], f"{record['context_tokens']:,}", *_here_or_needed(record, record["needs"])]
         for record in records
@@ -110,8 +109,7 @@ def print_shown(shown: Shown, console: Console) -> None:
     facts = {
         "answer": row["prediction"],
         "gold": f"{listed_golds(row)} ({verdict})",
-        "cell": f"{row['task']} {row['model']} {row['select']} {row['order']} k={row['k']} "
-        f"draw={row['draw']}",
+        "cell": f"{row['task']} {row['model']} {row['select']} {row['order']} k={row['k']} draw={row['draw']}",
         "attention": row["attention"],
         "test id": row["test_id"],
         "tokens": f"{row['prompt_tokens']:,} in the prompt, {row['cached_tokens']:,} cached",

@@ -46,14 +46,12 @@ def plan_records(
         }
         for cell, estimate, work in zip(sweep.plan.cells, seconds, works, strict=True)
     ]
-    return cells + [_left_out(sweep, one, reason)
-                    for one, reason in sweep.plan.asked.left_out.items()]  # fmt: skip
+    return cells + [_left_out(sweep, one, reason) for one, reason in sweep.plan.asked.left_out.items()]
 
 
 def _left_out(sweep: Sweep, one: Combination, reason: str) -> dict[str, Any]:
     """The record of a combination that makes no sense: nothing of it is known."""
-    tokens = ("prefix", "longest_query", "longest_prompt", "answer", "needed", "prompt", "shared",
-              "new")  # fmt: skip
+    tokens = ("prefix", "longest_query", "longest_prompt", "answer", "needed", "prompt", "shared", "new")
     return {
         "task": sweep.task.data.spec.name,
         "model": sweep.model.name,
@@ -69,10 +67,7 @@ def _left_out(sweep: Sweep, one: Combination, reason: str) -> dict[str, Any]:
 
 
 def print_plan(
-    sweep: Sweep,
-    seconds: Sequence[float | None],
-    works: Sequence[ComputeCost | None],
-    console: Console,
+    sweep: Sweep, seconds: Sequence[float | None], works: Sequence[ComputeCost | None], console: Console
 ) -> None:
     """The plan as tables, one row a cell, one table per selector, order and attention."""
     from icl_bench.sweep.notes import asked, notes
@@ -94,8 +89,7 @@ def print_plan(
         f"{counted(sum(cell.problem is None for cell, *_ in rows), 'cell')}, "
         f"{asked(sweep)}{about}; {model.name} reads "
         f"{model.context_tokens:,} tokens; data: {data.origin}",
-        *["TFLOP: a cell by itself, by formula; cache: keys and values kept of its longest prompt"]
-        * any(works),
+        *["TFLOP: a cell by itself, by formula; cache: keys and values kept of its longest prompt"] * any(works),
     )
 
 
@@ -114,8 +108,9 @@ def _curve(cell: CellPlan) -> tuple[str, ...]:
 PLANNED = (
     *(Head(name, "key") for name in ("draw", "k")),
     *map(Head, ("prefix", "longest query", "needs")),
-    Head("fits", "count"), *map(Head, ("shared", "to compute", "TFLOP", "cache", "time")),
-)  # fmt: skip
+    Head("fits", "count"),
+    *map(Head, ("shared", "to compute", "TFLOP", "cache", "time")),
+)
 """The columns of a plan; where every cell fits and there is little room, the title says so."""
 
 

@@ -70,9 +70,7 @@ class Display:
         if self._quiet:
             return  # some of it takes an encoder to find out
         data, plan = sweep.task.data, sweep.plan
-        self.note(
-            f"{data.spec.name}: {asked(sweep)}, pool of {len(sweep.task.pool):,} ({data.origin})"
-        )
+        self.note(f"{data.spec.name}: {asked(sweep)}, pool of {len(sweep.task.pool):,} ({data.origin})")
         for text in notes(sweep):
             self.note(f"  note: {text}")
         for problem in plan.problems:
@@ -116,9 +114,7 @@ class Display:
         self.note(f"{counted(computed, 'cell')} computed{already}{without}. Results: {results}/")
 
 
-def show_results(
-    results: Place, named: Sequence[tuple[str, str]], *, quiet: bool, json: bool
-) -> None:
+def show_results(results: Place, named: Sequence[tuple[str, str]], *, quiet: bool, json: bool) -> None:
     """Print the tables of tasks and models, as ``run`` and ``finetune`` end; JSON of several is a
     list.
     """
@@ -153,15 +149,10 @@ class _Bar(Watcher):
         self._title = Text("looking for what is there already")
         self._scores = _Scores(cells)
         self._bar = Progress(
-            Elapsed(began),
-            BarColumn(bar_width=None),
-            TextColumn("{task.fields[said]}"),
-            console=console,
+            Elapsed(began), BarColumn(bar_width=None), TextColumn("{task.fields[said]}"), console=console
         )
         self._task = self._bar.add_task("", total=self._left, said="")
-        self._live = Live(
-            Group(self._scores.text, self._title, self._bar), console=console, transient=True
-        )
+        self._live = Live(Group(self._scores.text, self._title, self._bar), console=console, transient=True)
 
     def __enter__(self) -> _Bar:
         self._live.__enter__()
@@ -267,23 +258,17 @@ class SharedBars:
     def __init__(self, console: Console, began: float) -> None:
         self._title, self._engines = Text(), Text()
         self._bar = Progress(
-            Elapsed(began),
-            BarColumn(bar_width=None),
-            TextColumn("{task.fields[said]}"),
-            console=console,
+            Elapsed(began), BarColumn(bar_width=None), TextColumn("{task.fields[said]}"), console=console
         )
         self._task = self._bar.add_task("", total=1.0, said="")
-        self._live = Live(
-            Group(self._title, self._engines, self._bar), console=console, transient=True
-        )
+        self._live = Live(Group(self._title, self._engines, self._bar), console=console, transient=True)
         self._live.__enter__()
 
     def show(self, state: Shared) -> None:
         """How far it is now."""
         starting = f", {state.starting} starting" if state.starting else ""
         self._title.plain = (
-            f"{counted(state.engines, 'engine')} at work{starting} · "
-            f"{state.units_done:,} of {state.units:,} groups"
+            f"{counted(state.engines, 'engine')} at work{starting} · {state.units_done:,} of {state.units:,} groups"
         )
         more = len(state.at_work) - self.LINES
         lines = [f"  {visible(one)}" for one in state.at_work[: self.LINES]]

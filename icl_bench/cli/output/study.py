@@ -79,31 +79,41 @@ def plan_records(study: Study) -> list[dict[str, Any]]:
     """The cells of a study as plain records."""
     return [
         {
-            "study": study.file.name, "setting": part.job.setting,
-            **cell.identity.spec.model_dump(), "backend": part.backend,
-            "cell": cell.identity.cell, "new_tokens": cell.tokens,
+            "study": study.file.name,
+            "setting": part.job.setting,
+            **cell.identity.spec.model_dump(),
+            "backend": part.backend,
+            "cell": cell.identity.cell,
+            "new_tokens": cell.tokens,
             "seconds": None if cell.seconds is None else round(cell.seconds, 1),
         }
         for part in study.parts
         for cell in part.cells()
-    ]  # fmt: skip
+    ]
 
 
 def print_plan(study: Study, console: Console) -> None:
     """A row for each part, a line for each model and engine, and the whole."""
-    heads = [*(Head(name, "name") for name in ("model", "backend", "setting", "task")),
-             *map(Head, ("cells", "tokens to compute", "time"))]  # fmt: skip
+    heads = [
+        *(Head(name, "name") for name in ("model", "backend", "setting", "task")),
+        *map(Head, ("cells", "tokens to compute", "time")),
+    ]
     rows: list[list[str]] = []
     engines: dict[tuple[str, str], list[PlannedCell]] = {}
     for part in study.parts:
         cells = part.cells()
         engines.setdefault((part.model, part.backend), []).extend(cells)
-        rows.append([part.model, part.backend, part.job.setting, part.task, f"{len(cells):,}",
-                     _tokens(cells), _time(cells)])  # fmt: skip
+        rows.append(
+            [part.model, part.backend, part.job.setting, part.task, f"{len(cells):,}", _tokens(cells), _time(cells)]
+        )
     print_table(console, heads, rows, heading=study.file.name)
     every = [cell for cells in engines.values() for cell in cells]
-    notes = [f"{part.job}: {text}" for part in study.parts for text in part.problems()
-             if text.startswith(("skipped", "left out"))]  # fmt: skip
+    notes = [
+        f"{part.job}: {text}"
+        for part in study.parts
+        for text in part.problems()
+        if text.startswith(("skipped", "left out"))
+    ]
     print_lines(
         console,
         *(f"{model} on {backend}: {_whole(cells)}" for (model, backend), cells in engines.items()),
@@ -136,8 +146,7 @@ def print_state(points: pd.DataFrame, console: Console) -> None:
     counts = ["cells", "done", "failed", "missing"]
     by = ["setting", "task", "model"]
     rows = [
-        [*map(str, key), *(f"{int(n):,}" for n in part.sum())]
-        for key, part in points.groupby(by, sort=False)[counts]
+        [*map(str, key), *(f"{int(n):,}" for n in part.sum())] for key, part in points.groupby(by, sort=False)[counts]
     ]
     print_table(console, [*(Head(name, "name") for name in by), *map(Head, counts)], rows)
     print_lines(console, "scores: icl-bench summary; charts and single points: icl-bench report")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from icl_bench.analysis.findings.saturation import saturation_said
 from icl_bench.analysis.missing import in_words, not_at_random
-from icl_bench.analysis.saturation import saturation_said
 from icl_bench.analysis.words import USUAL_ORDERS, curve_notes
 from icl_bench.cli.output.fitting import Head, print_table
 from icl_bench.cli.output.tables import print_lines, print_notes
@@ -134,15 +134,20 @@ WAYS = (
 """What tells the curves of a task and model apart."""
 
 
-def _print_curves(
-    names: Sequence[str], group: Any, settings: Mapping[str, int], console: Console
-) -> None:
+def _print_curves(names: Sequence[str], group: Any, settings: Mapping[str, int], console: Console) -> None:
     """The points of the curves of a task and model, in percent."""
     scores = _scores(group)
     first, *others = sorted(scores, key=lambda name: name != group["metric"].iloc[0])
-    heads = [*WAYS, *[Head("setting", "name")] * bool(settings), Head("k", "key"),
-             Head("draws", "count"), Head("test rows", "count"), Head(scores[first]),
-             Head("95% interval"), *(Head(scores[name]) for name in others)]  # fmt: skip
+    heads = [
+        *WAYS,
+        *[Head("setting", "name")] * bool(settings),
+        Head("k", "key"),
+        Head("draws", "count"),
+        Head("test rows", "count"),
+        Head(scores[first]),
+        Head("95% interval"),
+        *(Head(scores[name]) for name in others),
+    ]
     rows = [
         [
             *(str(row[head.title]) for head in WAYS),

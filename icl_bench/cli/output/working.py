@@ -47,9 +47,13 @@ class Spinner:
 
     def __init__(self, terminal: Console, began: float, after_seconds: float = 0.0) -> None:
         self._progress = Progress(
-            SpinnerColumn(), Elapsed(began), TextColumn("{task.fields[said]}", markup=False),
-            console=terminal, transient=True, redirect_stdout=False,
-        )  # fmt: skip
+            SpinnerColumn(),
+            Elapsed(began),
+            TextColumn("{task.fields[said]}", markup=False),
+            console=terminal,
+            transient=True,
+            redirect_stdout=False,
+        )
         self._task = self._progress.add_task("", total=None, said="")
         self._over, self._lock = False, Lock()
         self._timer = Timer(after_seconds, self._start)

@@ -28,8 +28,8 @@ from icl_bench.wording import capital
 if TYPE_CHECKING:
     import pandas as pd
 
+    from icl_bench.analysis.all_findings import Findings
     from icl_bench.analysis.finding import Finding
-    from icl_bench.analysis.findings import Findings
     from icl_bench.report.naming import Naming
 
 
@@ -51,8 +51,7 @@ def adaptation(finding: Finding, findings: Findings, naming: Naming) -> Drawn | 
     panels = []
     for (base, adapted, pattern), part in groups(losses, ["base", "adapted", "pattern"]):
         rows = part.assign(value=part["perplexity"], low=float("nan"), high=float("nan"))
-        tips = [tip("series", "attention"), tip("length", "up to token", ",d"),
-                tip("value", "perplexity", ".2f")]  # fmt: skip
+        tips = [tip("series", "attention"), tip("length", "up to token", ",d"), tip("value", "perplexity", ".2f")]
         title = _title(base, pattern, adapted, losses)
         chart = charts.lengths(rows, look, tips, f"Perplexity over length, {title}")
         name = file_name("adaptation-perplexity", base, pattern, adapted)
@@ -67,17 +66,28 @@ def adaptation(finding: Finding, findings: Findings, naming: Naming) -> Drawn | 
         title = f"{task}, {_title(base, pattern, adapted, points)}, {select}"
         tips = [tip("series", "attention"), tip("k", "k", ",d"), tip("value", of, PERCENT), *LIMITS]
         chart = charts.over_shots(rows, look, of, tips, f"{capital(of)} over k, {title}")
-        panels.append(Panel(file_name("adaptation", *key), title, chart,
-                            chart_rows(rows, "series k value low high alone"),
-                            Subject(task)))  # fmt: skip
+        panels.append(
+            Panel(
+                file_name("adaptation", *key),
+                title,
+                chart,
+                chart_rows(rows, "series k value low high alone"),
+                Subject(task),
+            )
+        )
     for (base,), part in groups(course, ["base"]):
         rows = part.assign(value=part["validation"])
-        tips = [tip("series", "attention"), tip("model", "model"), tip("step", "step", ",d"),
-                tip("value", "loss", ".3f")]  # fmt: skip
+        tips = [
+            tip("series", "attention"),
+            tip("model", "model"),
+            tip("step", "step", ",d"),
+            tip("value", "loss", ".3f"),
+        ]
         title = f"{base}, while training"
         chart = charts.over_steps(rows, look, tips, f"Losses over steps, {title}")
-        panels.append(Panel(file_name("adaptation-course", base), title, chart,
-                            chart_rows(rows, "series model step value")))  # fmt: skip
+        panels.append(
+            Panel(file_name("adaptation-course", base), title, chart, chart_rows(rows, "series model step value"))
+        )
     return Drawn(panels, tables, look)
 
 

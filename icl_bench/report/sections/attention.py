@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     import altair as alt
     import pandas as pd
 
+    from icl_bench.analysis.all_findings import Findings
     from icl_bench.analysis.finding import Finding
-    from icl_bench.analysis.findings import Findings
     from icl_bench.report.naming import Naming
 
 BY = ["task", "model", "curve"]
@@ -46,8 +46,10 @@ KINDS = {
 """What a kind of pattern leaves of what is seen."""
 
 
-REUSED = ("Reused, each demonstration is computed once for all prompts; a sink is then the same "
-          "one in all, which changes retrieved prompts by it.")  # fmt: skip
+REUSED = (
+    "Reused, each demonstration is computed once for all prompts; a sink is then the same "
+    "one in all, which changes retrieved prompts by it."
+)
 
 
 def attention(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
@@ -86,10 +88,16 @@ def _sizes(lined: pd.DataFrame, look: Look) -> Iterator[Panel]:
         yield Panel(
             file_name("context-sizes", *curve, f"k{k}", f"sink{sink}", f"local{local}"),
             " · ".join([*curve, title]),
-            charts.block_sizes(rows, look, of, [*_tips(of), tip("size", "block size", ",d")],
-                               f"{capital(of)} over block size, {' '.join(curve)}, {title}"),
-            chart_rows(rows, "series k size value low high"), subject(rows),
-        )  # fmt: skip
+            charts.block_sizes(
+                rows,
+                look,
+                of,
+                [*_tips(of), tip("size", "block size", ",d")],
+                f"{capital(of)} over block size, {' '.join(curve)}, {title}",
+            ),
+            chart_rows(rows, "series k size value low high"),
+            subject(rows),
+        )
 
 
 def _shots(lined: pd.DataFrame, look: Look) -> Iterator[Panel]:
@@ -103,10 +111,12 @@ def _shots(lined: pd.DataFrame, look: Look) -> Iterator[Panel]:
         of = measure(rows)
         says = f"{capital(of)} over k with {name}, {' '.join(curve)}"
         yield Panel(
-            file_name("context-shots", *curve, name), " · ".join([*curve, name]),
+            file_name("context-shots", *curve, name),
+            " · ".join([*curve, name]),
             charts.over_shots(rows, look, of, _tips(of), says),
-            chart_rows(rows, "series k value low high alone"), subject(rows),
-        )  # fmt: skip
+            chart_rows(rows, "series k value low high alone"),
+            subject(rows),
+        )
 
 
 def _costs(lined: pd.DataFrame, look: Look) -> Iterator[Panel]:
@@ -120,10 +130,12 @@ def _costs(lined: pd.DataFrame, look: Look) -> Iterator[Panel]:
             title, of = f"TFLOP of {title}", measure(rows)
             says = f"{capital(of)} against {title}, {' '.join(curve)}"
             yield Panel(
-                file_name("context-work", *curve), " · ".join([*curve, title]),
+                file_name("context-work", *curve),
+                " · ".join([*curve, title]),
                 charts.cost(rows, look, of, title, "~g", says),
-                chart_rows(rows, "series k cost value low high"), subject(rows),
-            )  # fmt: skip
+                chart_rows(rows, "series k cost value low high"),
+                subject(rows),
+            )
 
 
 def _tips(of: str) -> list[alt.Tooltip]:

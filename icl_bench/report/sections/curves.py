@@ -23,8 +23,8 @@ from icl_bench.report.sections.panels import (
 from icl_bench.report.tables import of_finding
 
 if TYPE_CHECKING:
+    from icl_bench.analysis.all_findings import Findings
     from icl_bench.analysis.finding import Finding
-    from icl_bench.analysis.findings import Findings
     from icl_bench.report.naming import Naming
 
 
@@ -36,11 +36,15 @@ def saturation(finding: Finding, findings: Findings, naming: Naming) -> Drawn | 
     if frame.empty:
         return None
     panels = [
-        Panel(file_name("saturation", task, model), f"{task} · {model}",
-              charts.chances(part, measure(part), f"Where curves of {model} on {task} saturate"),
-              chart_rows(part, "series k chance score"), subject(part))
+        Panel(
+            file_name("saturation", task, model),
+            f"{task} · {model}",
+            charts.chances(part, measure(part), f"Where curves of {model} on {task} saturate"),
+            chart_rows(part, "series k chance score"),
+            subject(part),
+        )
         for (task, model), part in groups(frame, ["task", "model"])
-    ]  # fmt: skip
+    ]
     points = unshuffled(naming.named(findings.context_shares))
     points_table = of_finding(FINDINGS["context_shares"], points)
     return Drawn(panels, [points_table, of_finding(finding, frame)])
@@ -60,23 +64,33 @@ def order(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
     shown = frame.assign(series=frame["model"] + ", " + frame["series"])
     lined = with_limits(shown.sort_values(["series", "k"]), "changed")
     look = common_look(lined, room=True)
-    tips = [tip("series", "curve"), tip("k", "k", ",d"), tip("value", "changed", PERCENT), *LIMITS,
-            tip("reorderings", "reorderings", ",d"), tip("draws", "draws", ",d")]  # fmt: skip
+    tips = [
+        tip("series", "curve"),
+        tip("k", "k", ",d"),
+        tip("value", "changed", PERCENT),
+        *LIMITS,
+        tip("reorderings", "reorderings", ",d"),
+        tip("draws", "draws", ",d"),
+    ]
     panels = [
-        Panel(file_name("order", task), task,
-              charts.over_shots(part, look, "answers changed", tips,
-                                f"Answers that another order changes on {task}, over k"),
-              chart_rows(part, "series k value low high reorderings draws alone floor"),
-              subject(part))
+        Panel(
+            file_name("order", task),
+            task,
+            charts.over_shots(
+                part, look, "answers changed", tips, f"Answers that another order changes on {task}, over k"
+            ),
+            chart_rows(part, "series k value low high reorderings draws alone floor"),
+            subject(part),
+        )
         for (task,), part in groups(lined, ["task"])
-    ]  # fmt: skip
+    ]
     tables = [of_finding(finding, frame)]
     if floor.empty:
         return Drawn(panels, tables, look)
     rows = naming.named(floor)
-    tables.append(of_finding(
-        FINDINGS["noise_floor"], rows if naming.attentions else rows.drop(columns="attention")
-    ))  # fmt: skip
-    more = ("A short bar is the share that changes when the very same prompt is run again; the "
-            "table also has what another backend or precision changes.")  # fmt: skip
+    tables.append(of_finding(FINDINGS["noise_floor"], rows if naming.attentions else rows.drop(columns="attention")))
+    more = (
+        "A short bar is the share that changes when the very same prompt is run again; the "
+        "table also has what another backend or precision changes."
+    )
     return Drawn(panels, tables, look, more=more)

@@ -23,7 +23,7 @@ from icl_bench.wording import capital, listed
 if TYPE_CHECKING:
     import pandas as pd
 
-    from icl_bench.analysis.findings import Findings
+    from icl_bench.analysis.all_findings import Findings
     from icl_bench.report.naming import Naming
 
 Drawer = Callable[[Finding, "Findings", "Naming"], Drawn | None]
@@ -62,10 +62,18 @@ def sections(findings: Findings, naming: Naming) -> tuple[list[Section], list[Mi
             missing.append(Missing(declared.short.format(**words | accuracy), declared.needs))
             continue
         reading = " ".join(part for part in (declared.reading.format(**words), drawn.more) if part)
-        there.append(Section(
-            declared.name, declared.title.format(**words), reading, declared.source,
-            tuple(drawn.panels), tuple(drawn.tables), drawn.look, declared.short.format(**words),
-        ))  # fmt: skip
+        there.append(
+            Section(
+                declared.name,
+                declared.title.format(**words),
+                reading,
+                declared.source,
+                tuple(drawn.panels),
+                tuple(drawn.tables),
+                drawn.look,
+                declared.short.format(**words),
+            )
+        )
     return there, missing
 
 

@@ -27,11 +27,10 @@ if TYPE_CHECKING:
     import altair as alt
     import pandas as pd
 
-    from icl_bench.analysis.findings import Findings
+    from icl_bench.analysis.all_findings import Findings
     from icl_bench.report.naming import Naming
 
-TESTED = ("The line is the 95% interval, paired by test example; p values in the table are "
-          "corrected over k (Holm).")  # fmt: skip
+TESTED = "The line is the 95% interval, paired by test example; p values in the table are corrected over k (Holm)."
 
 
 FORMS = {"share": PERCENT, "points": POINTS, "count": ",d", "number": ",.3~g", "p": ".2g"}
@@ -96,9 +95,7 @@ def _room(finding: Finding, chart: Chart) -> bool:
     return chart.difference or finding.column(chart.value).kind != "share"
 
 
-def _panel(
-    finding: Finding, chart: Chart, part: pd.DataFrame, key: tuple[str, ...], look: Look
-) -> Panel:
+def _panel(finding: Finding, chart: Chart, part: pd.DataFrame, key: tuple[str, ...], look: Look) -> Panel:
     words = told(finding, part, key, chart)
     axis = (chart.axis or finding.column(chart.value).title).format(**words)
     form = FORMS.get(finding.column(chart.value).kind, "~g")
@@ -110,25 +107,24 @@ def _panel(
     else:
         tips = [_tip(finding, name) for name in chart.tips]
         limits = [tip("low", "95% from", form), tip("high", "95% to", form)]
-        tips = [tip("series", "curve"), tip("k", "k", ",d"), tip("value", axis, form), *limits,
-                *tips]  # fmt: skip
+        tips = [tip("series", "curve"), tip("k", "k", ",d"), tip("value", axis, form), *limits, *tips]
         shares = finding.column(chart.value).kind == "share"
         drawn = charts.over_shots(part, look, axis, tips, about, percent=shares)
         names = " ".join(["series k value low high", *chart.tips, "alone"])
     name = finding.section.name if finding.section else finding.name
-    return Panel(
-        file_name(name, *key), " · ".join(key), drawn, chart_rows(part, names), subject(part)
-    )
+    return Panel(file_name(name, *key), " · ".join(key), drawn, chart_rows(part, names), subject(part))
 
 
-def told(
-    finding: Finding, frame: pd.DataFrame, key: tuple[str, ...], chart: Chart
-) -> Mapping[str, str]:
+def told(finding: Finding, frame: pd.DataFrame, key: tuple[str, ...], chart: Chart) -> Mapping[str, str]:
     """The words of a panel's texts."""
     score = measure(frame) if "metric" in frame else title(ACCURACY)
     name = finding.section.short if finding.section else finding.name
-    return {"score": score, "title": name.format(score=score, Score=score),
-            "panel": " and ".join(key), **dict(zip(chart.by, key, strict=True))}  # fmt: skip
+    return {
+        "score": score,
+        "title": name.format(score=score, Score=score),
+        "panel": " and ".join(key),
+        **dict(zip(chart.by, key, strict=True)),
+    }
 
 
 def _tip(finding: Finding, name: str) -> alt.Tooltip:
@@ -139,13 +135,19 @@ def _tip(finding: Finding, name: str) -> alt.Tooltip:
 def _difference_tips(score: str) -> list[Any]:
     """What hovering over a difference shows."""
     return [
-        tip("series", "curve"), tip("k", "k", ",d"), tip("value", "difference", POINTS),
-        tip("low", "95% from", POINTS), tip("high", "95% to", POINTS),
-        tip("mean", score, PERCENT), tip("base_mean", "base", PERCENT),
-        tip("p_holm", "p (Holm)", ".2g"), tip("rows", "test rows", ",d"),
-        tip("draws", "draws", ",d"), tip("base_draws", "draws of the base", ",d"),
+        tip("series", "curve"),
+        tip("k", "k", ",d"),
+        tip("value", "difference", POINTS),
+        tip("low", "95% from", POINTS),
+        tip("high", "95% to", POINTS),
+        tip("mean", score, PERCENT),
+        tip("base_mean", "base", PERCENT),
+        tip("p_holm", "p (Holm)", ".2g"),
+        tip("rows", "test rows", ",d"),
+        tip("draws", "draws", ",d"),
+        tip("base_draws", "draws of the base", ",d"),
         tip("interval_over", "95% interval over"),
-    ]  # fmt: skip
+    ]
 
 
 def differences_over_k(

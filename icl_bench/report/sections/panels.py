@@ -82,13 +82,9 @@ def _with_texts(spec: dict[str, Any], rows: Sequence[Mapping[str, Any]]) -> list
                 shown |= {"field": name, "type": "nominal"}
                 del shown["format"]
     return [
-        {**row, **{
-            name: written[name](row[field])
-            for name, field in names.items()
-            if row.get(field) is not None
-        }}
+        {**row, **{name: written[name](row[field]) for name, field in names.items() if row.get(field) is not None}}
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 @dataclass(frozen=True)

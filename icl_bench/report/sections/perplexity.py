@@ -11,8 +11,8 @@ from icl_bench.report.sections.panels import Drawn, Panel, chart_rows, file_name
 from icl_bench.report.tables import of_finding
 
 if TYPE_CHECKING:
+    from icl_bench.analysis.all_findings import Findings
     from icl_bench.analysis.finding import Finding
-    from icl_bench.analysis.findings import Findings
     from icl_bench.report.naming import Naming
 
 
@@ -27,14 +27,22 @@ def perplexity(finding: Finding, findings: Findings, _: Naming) -> Drawn | None:
     look = Look([*dict.fromkeys(frame["series"])])
     panels = []
     for (model,), part in groups(frame, ["model"]):
-        rows = part.assign(value=part["perplexity"]).rename(
-            columns={"ci_low": "low", "ci_high": "high"}
-        )
-        tips = [tip("series", "attention"), tip("length", "up to token", ",d"),
-                tip("value", "perplexity", ".2f"), tip("low", "95% from", ".2f"),
-                tip("high", "95% to", ".2f")]  # fmt: skip
+        rows = part.assign(value=part["perplexity"]).rename(columns={"ci_low": "low", "ci_high": "high"})
+        tips = [
+            tip("series", "attention"),
+            tip("length", "up to token", ",d"),
+            tip("value", "perplexity", ".2f"),
+            tip("low", "95% from", ".2f"),
+            tip("high", "95% to", ".2f"),
+        ]
         chart = charts.lengths(rows, look, tips, f"Perplexity over length, {model}")
-        panels.append(Panel(file_name("perplexity", model), model, chart,
-                            chart_rows(rows, "series after length value low high"),
-                            subject(rows)))  # fmt: skip
+        panels.append(
+            Panel(
+                file_name("perplexity", model),
+                model,
+                chart,
+                chart_rows(rows, "series after length value low high"),
+                subject(rows),
+            )
+        )
     return Drawn(panels, [of_finding(finding, frame)], look)

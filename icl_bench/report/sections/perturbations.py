@@ -11,23 +11,14 @@ from icl_bench.metrics.scores import measure
 from icl_bench.report import charts
 from icl_bench.report.charts import PERCENT, Look, tip
 from icl_bench.report.sections.over_k import TESTED, differences_over_k
-from icl_bench.report.sections.panels import (
-    LIMITS,
-    Drawn,
-    Panel,
-    chart_rows,
-    file_name,
-    groups,
-    subject,
-    with_limits,
-)
+from icl_bench.report.sections.panels import LIMITS, Drawn, Panel, chart_rows, file_name, groups, subject, with_limits
 from icl_bench.report.tables import of_finding
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from icl_bench.analysis.all_findings import Findings
     from icl_bench.analysis.finding import Finding
-    from icl_bench.analysis.findings import Findings
     from icl_bench.report.naming import Naming
 
 BY = ("task", "model", "curve")
@@ -62,10 +53,7 @@ def _both_sides(findings: Findings, naming: Naming, compared: pd.DataFrame) -> p
     bases = bases.assign(shown=(UNPERTURBED + ", " + text).where(several, UNPERTURBED))
     unperturbed = unperturbed.merge(bases, on=setting)
     perturbed = perturbed.merge(compared[[*setting, "curve"]].drop_duplicates(), on=setting)
-    return pd.concat([
-        unperturbed.assign(series=unperturbed["shown"]),
-        perturbed.assign(series=perturbed["teaching"]),
-    ])  # fmt: skip
+    return pd.concat([unperturbed.assign(series=unperturbed["shown"]), perturbed.assign(series=perturbed["teaching"])])
 
 
 def _curves(frame: pd.DataFrame, look: Look) -> Sequence[Panel]:
@@ -82,9 +70,13 @@ def _curves(frame: pd.DataFrame, look: Look) -> Sequence[Panel]:
             tip("draws", "draws", ",d"),
             tip("test_rows", "test rows", ",d"),
         ]
-        found.append(Panel(
-            file_name("teaching-curves", *key), " · ".join(key),
-            charts.over_shots(lined, look, of, tips, says),
-            chart_rows(lined, "series k value low high draws test_rows alone"), subject(part),
-        ))  # fmt: skip
+        found.append(
+            Panel(
+                file_name("teaching-curves", *key),
+                " · ".join(key),
+                charts.over_shots(lined, look, of, tips, says),
+                chart_rows(lined, "series k value low high draws test_rows alone"),
+                subject(part),
+            )
+        )
     return found

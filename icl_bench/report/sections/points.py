@@ -9,23 +9,15 @@ from icl_bench.models.attention_patterns import FULL
 from icl_bench.registry import FINDINGS
 from icl_bench.report import charts
 from icl_bench.report.naming import CURVE, unshuffled
-from icl_bench.report.sections.panels import (
-    Choice,
-    Drawn,
-    Panel,
-    chart_rows,
-    file_name,
-    groups,
-    subject,
-)
+from icl_bench.report.sections.panels import Choice, Drawn, Panel, chart_rows, file_name, groups, subject
 from icl_bench.report.tables import of_finding
 
 if TYPE_CHECKING:
     import altair as alt
     import pandas as pd
 
+    from icl_bench.analysis.all_findings import Findings
     from icl_bench.analysis.finding import Finding
-    from icl_bench.analysis.findings import Findings
     from icl_bench.report.naming import Naming
 
 POINT_ROWS = 6000
@@ -61,9 +53,8 @@ def _usual(part: pd.DataFrame, choices: Sequence[Choice]) -> str:
 
 
 def _panels(
-    frame: pd.DataFrame, name: str, says: str, names: str,
-    chart: Callable[[pd.DataFrame, str, str], alt.LayerChart],
-) -> tuple[Panel, ...]:  # fmt: skip
+    frame: pd.DataFrame, name: str, says: str, names: str, chart: Callable[[pd.DataFrame, str, str], alt.LayerChart]
+) -> tuple[Panel, ...]:
     """A panel for each task and model; ``chart`` is given its rows, first point and description.
 
     ``says`` is the description with ``{model}`` and ``{task}`` in it.
@@ -72,11 +63,16 @@ def _panels(
     for (task, model), part in groups(frame, ["task", "model"]):
         choices = _choices(part)
         told = says.format(model=model, task=task)
-        panels.append(Panel(
-            file_name(name, task, model), f"{task} · {model}",
-            chart(part, _usual(part, choices), told), chart_rows(part, names),
-            subject(part), choices,
-        ))  # fmt: skip
+        panels.append(
+            Panel(
+                file_name(name, task, model),
+                f"{task} · {model}",
+                chart(part, _usual(part, choices), told),
+                chart_rows(part, names),
+                subject(part),
+                choices,
+            )
+        )
     return tuple(panels)
 
 
@@ -90,9 +86,12 @@ def confusions(finding: Finding, findings: Findings, naming: Naming) -> Drawn | 
     count = frame["count"].map("{:,}".format) + " × "
     frame["pair"] = count + frame["gold"] + " → " + said
     panels = _panels(
-        frame, "confusions", "The most frequent mistakes of {model} on {task}",
-        "point rank pair gold prediction count share", charts.mistakes,
-    )  # fmt: skip
+        frame,
+        "confusions",
+        "The most frequent mistakes of {model} on {task}",
+        "point rank pair gold prediction count share",
+        charts.mistakes,
+    )
     return Drawn(panels, [of_finding(finding, frame)])
 
 
@@ -104,9 +103,12 @@ def bias(_: Finding, findings: Findings, naming: Naming) -> Drawn | None:
     frame["most"] = frame[["gold", "predicted"]].max(axis=1)
     frame["most"] = frame.groupby(["task", "model", "point"])["most"].transform("max") * 1.03
     panels = _panels(
-        frame, "bias", "How often {model} says each label of {task}, and how often it is right",
-        "point label gold predicted most", lambda _, *more: charts.against_gold(*more),
-    )  # fmt: skip
+        frame,
+        "bias",
+        "How often {model} says each label of {task}, and how often it is right",
+        "point label gold predicted most",
+        lambda _, *more: charts.against_gold(*more),
+    )
     bias = unshuffled(naming.named(findings.label_bias))
     return Drawn(panels, [of_finding(FINDINGS["label_bias"], bias)])
 
@@ -117,10 +119,12 @@ def calibration(_: Finding, findings: Findings, naming: Naming) -> Drawn | None:
     if frame.empty:
         return None
     panels = _panels(
-        frame, "calibration",
+        frame,
+        "calibration",
         "Accuracy of {model} on {task} against the probability of its answers",
-        "point probability accuracy predictions", lambda _, *more: charts.reliability(*more),
-    )  # fmt: skip
+        "point probability accuracy predictions",
+        lambda _, *more: charts.reliability(*more),
+    )
     error = unshuffled(naming.named(findings.calibration_error))
     return Drawn(panels, [of_finding(FINDINGS["calibration_error"], error)])
 
@@ -138,12 +142,11 @@ def distance(finding: Finding, findings: Findings, naming: Naming) -> Drawn | No
     frame["bin"] = bins.where(frame["nearest"] > 0, "none")
     frame["at"] = frame["nearest"].where(frame["nearest"] > 0, 0) * 10_000 + frame["farthest"]
     panels = _panels(
-        frame, "distance",
+        frame,
+        "distance",
         "Accuracy of {model} on {task} by the last demonstration of the right label",
         "point bin at accuracy low high predictions",
-        lambda part, point, says: charts.by_bins(
-            part, point, "demonstrations back to the label", says
-        ),
-    )  # fmt: skip
+        lambda part, point, says: charts.by_bins(part, point, "demonstrations back to the label", says),
+    )
     shown = frame.rename(columns={"low": "ci_low", "high": "ci_high"})
     return Drawn(panels, [of_finding(finding, shown)])

@@ -33,8 +33,8 @@ from icl_bench.wording import capital, counted_queries
 if TYPE_CHECKING:
     import pandas as pd
 
+    from icl_bench.analysis.all_findings import Findings
     from icl_bench.analysis.finding import Finding
-    from icl_bench.analysis.findings import Findings
     from icl_bench.report.naming import Naming
 
 COST_AXES = {
@@ -57,11 +57,15 @@ def spaces(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None
     long = long.assign(low=ends.transform("min"), high=ends.transform("max"))
     look = Look(["all labels", "half of the labels"])
     panels = tuple(
-        Panel(file_name("label-spaces", task), task,
-              charts.shares_of_context(part, look, f"Saturation with all labels and half, {task}"),
-              chart_rows(part, "row series value low high"), subject(part))
+        Panel(
+            file_name("label-spaces", task),
+            task,
+            charts.shares_of_context(part, look, f"Saturation with all labels and half, {task}"),
+            chart_rows(part, "row series value low high"),
+            subject(part),
+        )
         for (task,), part in groups(long, ["task"])
-    )  # fmt: skip
+    )
     return Drawn(panels, [of_finding(finding, frame)], look)
 
 
@@ -85,9 +89,8 @@ def cost(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
 
 
 def _against(
-    part: pd.DataFrame, axes: Mapping[str, tuple[str, str]], name: str, key: Sequence[str],
-    look: Look, of: str,
-) -> Iterator[Panel]:  # fmt: skip
+    part: pd.DataFrame, axes: Mapping[str, tuple[str, str]], name: str, key: Sequence[str], look: Look, of: str
+) -> Iterator[Panel]:
     """A panel for each of these costs that is known: a score, called ``of``, against it."""
     for column, (axis, form) in axes.items():
         says = f"{capital(of)} against {axis} on {' with '.join(key)}"
@@ -95,10 +98,12 @@ def _against(
         rows = rows.assign(cost=rows[column])
         if len(rows):
             yield Panel(
-                file_name(name, column, *key), " · ".join([*key, axis]),
+                file_name(name, column, *key),
+                " · ".join([*key, axis]),
                 charts.cost(rows, look, of, axis, form, says),
-                chart_rows(rows, "series k cost value low high"), subject(rows),
-            )  # fmt: skip
+                chart_rows(rows, "series k cost value low high"),
+                subject(rows),
+            )
 
 
 FRONTIER_AXES = {
@@ -137,9 +142,11 @@ def frontier(finding: Finding, findings: Findings, naming: Naming) -> Drawn | No
     if shown.empty:
         return None
     shown = shown.assign(
-        cost=shown[first] / unit, verdict=shown[f"verdict_{first}"].fillna("not compared"),
-        chance=shown[f"chance_{first}"], point=shown["queries"].map(counted_queries),
-    )  # fmt: skip
+        cost=shown[first] / unit,
+        verdict=shown[f"verdict_{first}"].fillna("not compared"),
+        chance=shown[f"chance_{first}"],
+        point=shown["queries"].map(counted_queries),
+    )
     shown = with_limits(shown, "score").sort_values(["series", "k"], kind="stable")
     shown["on"], shown["left"] = False, False
     for _, part in shown.groupby(["task", "model", "point"]):
@@ -156,19 +163,22 @@ def frontier(finding: Finding, findings: Findings, naming: Naming) -> Drawn | No
     for (task, model), part in groups(shown, ["task", "model"]):
         of = measure(part)
         says = f"{capital(of)} against {axis} of {model} on {task}, and what is dominated"
-        panels.append(Panel(
-            file_name("frontier", task, model), f"{task} · {model}",
-            charts.frontier(part, look, of, axis, form, usual, says),
-            chart_rows(part, "point series cascade k cost value low high verdict chance on left"),
-            subject(part), steps, slides=True, in_files=in_files,
-        ))  # fmt: skip
+        panels.append(
+            Panel(
+                file_name("frontier", task, model),
+                f"{task} · {model}",
+                charts.frontier(part, look, of, axis, form, usual, says),
+                chart_rows(part, "point series cascade k cost value low high verdict chance on left"),
+                subject(part),
+                steps,
+                slides=True,
+                in_files=in_files,
+            )
+        )
     return Drawn(panels, [of_finding(finding, frame)], look)
 
 
-CASCADE_AXES = {
-    "gflops": ("operations a query (GFLOP)", "~g"),
-    "computed_tokens": ("tokens computed a query", "~s"),
-}
+CASCADE_AXES = {"gflops": ("operations a query (GFLOP)", "~g"), "computed_tokens": ("tokens computed a query", "~s")}
 
 
 def cascade(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
@@ -179,8 +189,7 @@ def cascade(finding: Finding, findings: Findings, naming: Naming) -> Drawn | Non
     frame = unshuffled(naming.named(frame))
     drawn = frame[frame["rule"] != "chosen"]
     kind = drawn["rule"].map({"fixed": ", cascade", "single": ", each k alone"})
-    shown = drawn.assign(series=drawn["series"] + kind, k=drawn["mean_k"],
-                         gflops=drawn["query_flops"] / 1e9)  # fmt: skip
+    shown = drawn.assign(series=drawn["series"] + kind, k=drawn["mean_k"], gflops=drawn["query_flops"] / 1e9)
     shown = with_limits(shown, "score").sort_values(["series", "k"])
     look = common_look(shown)
     panels: list[Panel] = []
@@ -199,9 +208,13 @@ def even(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
     shown = frame.assign(value=frame["queries"].clip(lower=1), low=np.nan, high=np.nan)
     look = common_look(shown.sort_values(["series", "k"]))
     panels = tuple(
-        Panel(file_name("even", *key), " · ".join(key),
-              charts.break_even(part, look, f"Queries until training pays, {' and '.join(key)}"),
-              chart_rows(part, "series k value"), subject(part))
+        Panel(
+            file_name("even", *key),
+            " · ".join(key),
+            charts.break_even(part, look, f"Queries until training pays, {' and '.join(key)}"),
+            chart_rows(part, "series k value"),
+            subject(part),
+        )
         for key, part in groups(shown, ["task", "model"])
-    )  # fmt: skip
+    )
     return Drawn(panels, [of_finding(finding, frame)], look)

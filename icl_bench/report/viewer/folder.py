@@ -19,14 +19,7 @@ from icl_bench.report.prediction_sample import described
 from icl_bench.report.prompt_ends import Prompts
 from icl_bench.report.viewer.predictions import COLUMNS, Predictions
 from icl_bench.results.cells import FAILED, FINISHED
-from icl_bench.results.reading import (
-    Seen,
-    nothing_in,
-    nothing_of,
-    read_row,
-    result_files,
-    variants_of,
-)
+from icl_bench.results.reading import Seen, nothing_in, nothing_of, read_row, result_files, variants_of
 from icl_bench.results.storage import Place, folder_of, storage_at
 from icl_bench.table_files import data_frame
 from icl_bench.wording import first_line
@@ -261,16 +254,11 @@ def _unheard(_: str) -> None:
 def _joined(files: list[ResultFile]) -> pa.Table:
     import pyarrow as pa
 
-    tables = [
-        file.table.select([name for name in COLUMNS if name in file.table.column_names])
-        for file in files
-    ]
+    tables = [file.table.select([name for name in COLUMNS if name in file.table.column_names]) for file in files]
     return pa.concat_tables(tables, promote_options="permissive")
 
 
-def _work_out(
-    connection: Connection, results: Place, only: Mapping[str, str], data_dir: Path | None
-) -> None:
+def _work_out(connection: Connection, results: Place, only: Mapping[str, str], data_dir: Path | None) -> None:
     """Make the page with all findings, in a process of its own."""
     import signal
 

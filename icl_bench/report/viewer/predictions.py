@@ -183,10 +183,13 @@ class Predictions:
         correct = self.numbers["correct"]
         right, also = correct[here] == 1, correct[there] == 1
         counts = {
-            "total": len(here), "both": int((right & also).sum()),
-            "neither": int((~right & ~also).sum()), "lost": int((right & ~also).sum()),
-            "won": int((~right & also).sum()), "unpaired": alone,
-        }  # fmt: skip
+            "total": len(here),
+            "both": int((right & also).sum()),
+            "neither": int((~right & ~also).sum()),
+            "lost": int((right & ~also).sum()),
+            "won": int((~right & also).sum()),
+            "unpaired": alone,
+        }
         said = self._said()
         wanted = {"lost": right & ~also, "won": ~right & also, "changed": said[here] != said[there]}
         kept = wanted.get(flips, np.ones(len(here), dtype=bool))
@@ -290,18 +293,14 @@ def _numbers(column: pa.ChunkedArray) -> np.ndarray:
     return np.asarray(found)
 
 
-def _series(
-    texts: Mapping[str, Column], facts: Mapping[str, Mapping[str, Any]]
-) -> tuple[Naming, Column]:
+def _series(texts: Mapping[str, Column], facts: Mapping[str, Mapping[str, Any]]) -> tuple[Naming, Column]:
     """What curves are called, as in the page's charts, and each prediction's."""
     import pandas as pd
 
     codes = np.stack([texts[name].codes for name in CURVE])
     keys = np.ravel_multi_index(codes + 1, [len(texts[name].values) + 1 for name in CURVE])
     _, first, which = np.unique(keys, return_index=True, return_inverse=True)
-    table = pd.DataFrame({
-        name: [_or_none(texts[name], place) for place in first] for name in CURVE
-    }).astype(object)  # fmt: skip
+    table = pd.DataFrame({name: [_or_none(texts[name], place) for place in first] for name in CURVE}).astype(object)
     unperturbed = table["teaching"].isna() | (table["teaching"] == "")
     naming = naming_of(facts, table[unperturbed], table[~unperturbed])
     names = list(naming.named(table)["series"])
@@ -310,9 +309,7 @@ def _series(
     return naming, Column(np.array([places[name] for name in names], np.int32)[which], values)
 
 
-def naming_of(
-    facts: Mapping[str, Mapping[str, Any]], curves: pd.DataFrame, perturbed: pd.DataFrame
-) -> Naming:
+def naming_of(facts: Mapping[str, Mapping[str, Any]], curves: pd.DataFrame, perturbed: pd.DataFrame) -> Naming:
     """What the page calls these curves, a row each."""
     return Naming.of_curves(curves, settings_of(facts, curves, perturbed))
 

@@ -73,9 +73,14 @@ def application(folder: Folder) -> Starlette:
         return _json(found)
 
     pages: Mapping[str, Callable[[Request], Response]] = {
-        "/": main, "/report": report, "/library.js": draws, "/state": state, "/options": options,
-        "/predictions": predictions, "/prediction": prediction,
-    }  # fmt: skip
+        "/": main,
+        "/report": report,
+        "/library.js": draws,
+        "/state": state,
+        "/options": options,
+        "/predictions": predictions,
+        "/prediction": prediction,
+    }
     routes = [Route(path, answer, methods=["GET"]) for path, answer in pages.items()]
     guards = [
         Middleware(TrustedHostMiddleware, allowed_hosts=list(NAMES), www_redirect=False),
@@ -128,9 +133,7 @@ def listen(port: int) -> socket.socket:
         found.listen()  # who asks from here on waits until it is answered
     except OSError as error:
         found.close()
-        raise UserError(
-            f"--port {port}: {error.strerror}; give another one, or none for one that is free"
-        ) from None
+        raise UserError(f"--port {port}: {error.strerror}; give another one, or none for one that is free") from None
     return found
 
 
@@ -139,9 +142,8 @@ def serve(folder: Folder, listening: socket.socket) -> None:
     import uvicorn
 
     settings = uvicorn.Config(
-        application(folder), log_level="warning", access_log=False, lifespan="off",
-        timeout_graceful_shutdown=1,
-    )  # fmt: skip
+        application(folder), log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1
+    )
     try:
         uvicorn.Server(settings).run(sockets=[listening])
     except KeyboardInterrupt:

@@ -13,8 +13,8 @@ from rich.console import Console
 from support.predictions import cell, frame
 
 from icl_bench import read_findings
-from icl_bench.analysis.adaptation import COURSE, LOSSES, POINTS, adaptation_losses
-from icl_bench.analysis.findings import find
+from icl_bench.analysis.all_findings import find
+from icl_bench.analysis.findings.adaptation import COURSE, LOSSES, POINTS, adaptation_losses
 from icl_bench.cli.output.findings import print_findings
 from icl_bench.results.perplexity_losses import losses_name, write_losses
 from icl_bench.results.reading import Stored
@@ -25,17 +25,30 @@ WINDOWS = 6
 
 
 def stored(
-    results: Path, model: str, attention: str, mean: float, training: dict[str, Any] | None = None,
-    fingerprint: str | None = None, text: str = "a", windows: int = WINDOWS, seed: int = 0,
-) -> None:  # fmt: skip
+    results: Path,
+    model: str,
+    attention: str,
+    mean: float,
+    training: dict[str, Any] | None = None,
+    fingerprint: str | None = None,
+    text: str = "a",
+    windows: int = WINDOWS,
+    seed: int = 0,
+) -> None:
     """Losses of seven tokens a window about a mean: the windows differ, each model's by as much."""
     rng = np.random.default_rng(seed)
     hard = rng.normal(0, 0.5, (windows, 1))
     found = mean + hard + np.linspace(-0.1, 0.1, 7)
-    meta = {"model": model, "fingerprint": fingerprint or model, "dtype": "float32", "attention": attention,
-            "sha256": text, "length": 8, "training": training,
-            "by_length": {"4": {"prefill_flops": 1.0, "cache_bytes": 2.0},
-                          "8": {"prefill_flops": 3.0, "cache_bytes": 4.0}}}  # fmt: skip
+    meta = {
+        "model": model,
+        "fingerprint": fingerprint or model,
+        "dtype": "float32",
+        "attention": attention,
+        "sha256": text,
+        "length": 8,
+        "training": training,
+        "by_length": {"4": {"prefill_flops": 1.0, "cache_bytes": 2.0}, "8": {"prefill_flops": 3.0, "cache_bytes": 4.0}},
+    }
     storage = storage_at(results)
     storage.prepare()
     name = losses_name(model, f"{attention}-{text}".replace(":", "_"))
@@ -43,8 +56,16 @@ def stored(
 
 
 def adapted(attention: str, tokens: int = 1000, base: str = "m") -> dict[str, Any]:
-    return {"method": "adaptation", "base": base, "base_fingerprint": base, "attention": attention,
-            "tokens": tokens, "seconds": 1.0, "flops": 1.0, "trainable_parameters": 1}  # fmt: skip
+    return {
+        "method": "adaptation",
+        "base": base,
+        "base_fingerprint": base,
+        "attention": attention,
+        "tokens": tokens,
+        "seconds": 1.0,
+        "flops": 1.0,
+        "trainable_parameters": 1,
+    }
 
 
 def four(results: Path) -> pd.DataFrame:
@@ -60,9 +81,11 @@ def test_the_share_won_back_is_beside_full_attention_that_was_trained_too(tmp_pa
     assert found["length"].tolist() == [4] * 4 + [8] * 4
     first = found[found["length"] == 8]
     assert list(zip(first["attention"], first["trained"], first["model"], strict=True)) == [
-        ("full", "before", "m"), ("grouped:4,2", "before", "m"),
-        ("full", "after", "m-full"), ("grouped:4,2", "after", "m-grouped"),
-    ]  # fmt: skip
+        ("full", "before", "m"),
+        ("grouped:4,2", "before", "m"),
+        ("full", "after", "m-full"),
+        ("grouped:4,2", "after", "m-grouped"),
+    ]
     assert first["windows"].tolist() == [WINDOWS] * 4
     np.testing.assert_allclose(first["added"].astype(float), [np.nan, 0.9, np.nan, 0.3], atol=1e-6)
     last = first.iloc[-1]
@@ -88,9 +111,10 @@ def test_without_a_full_one_it_is_beside_the_base_as_it_was(tmp_path: Path):
 def test_limits_are_of_windows_drawn_again(tmp_path: Path):
     """Where windows are brought back unequally, the share is as uncertain."""
     for name, attention, mean, training in (
-        ("m", "full", 3.0, None), ("m", "grouped:4,2", 3.9, None),
+        ("m", "full", 3.0, None),
+        ("m", "grouped:4,2", 3.9, None),
         ("m-grouped", "grouped:4,2", 3.3, adapted("grouped:4,2")),
-    ):  # fmt: skip
+    ):
         seed = 1 if training else 0
         stored(tmp_path, name, attention, mean, training, seed=seed, windows=40)
     last = adaptation_losses(tmp_path).iloc[-1]
@@ -137,8 +161,7 @@ def test_losses_while_training_are_told_from_the_results_alone(tmp_path: Path):
     stored(tmp_path, "m-grouped", "full", 3.1, training)
     found = read_findings(tmp_path).adaptation_course
     assert found.to_dict("records") == [
-        {"base": "m", "pattern": "grouped:4,2", "model": "m-grouped", "tokens": 1000.0, **look}
-        for look in looks
+        {"base": "m", "pattern": "grouped:4,2", "model": "m-grouped", "tokens": 1000.0, **look} for look in looks
     ]
 
 
@@ -165,17 +188,23 @@ def in_cells(*models: tuple[str, str, dict[str, Any] | None], k: int = 5) -> Sto
         for shots, said in ((k, "ab" * i + "aa" * (4 - i)), (2 * k, "ab" * 4)):
             name = f"{model} {attention} {shots}"
             cells[name] = {
-                "variant": "v", "spec": {"model": model, "attention": attention, "task": "t"},
-                "facts": {"fingerprint": model}, "training": training,
+                "variant": "v",
+                "spec": {"model": model, "attention": attention, "task": "t"},
+                "facts": {"fingerprint": model},
+                "training": training,
                 "work": {"query_flops": 10.0 * shots, "cache_bytes": 1.0 * i},
-            }  # fmt: skip
+            }
             axes = {"model": model, "attention": attention, "k": shots, "cell": name}
             rows.append(cell(said, "ab" * 4, **axes))
     return Stored(frame(*rows), cells, {}, ())
 
 
-FOUR = [("m", "full", None), ("m", "grouped:4,2", None), ("a-full", "full", adapted("full")),
-        ("z-grouped", "grouped:4,2", adapted("grouped:4,2"))]  # fmt: skip
+FOUR = [
+    ("m", "full", None),
+    ("m", "grouped:4,2", None),
+    ("a-full", "full", adapted("full")),
+    ("z-grouped", "grouped:4,2", adapted("grouped:4,2")),
+]
 
 
 def test_points_are_those_of_the_curves_before_and_after():
@@ -221,8 +250,12 @@ def test_of_full_ones_as_like_the_first_by_name_is_taken():
         table = find(in_cells(*FOUR, one)).adaptation_points
         assert "a-full" in set(table["model"])
         assert "b-full" not in set(table["model"])
-    near = [*FOUR[:2], ("a-full", "full", adapted("full", tokens=700)), FOUR[3],
-            ("b-full", "full", adapted("full", tokens=1299))]  # fmt: skip
+    near = [
+        *FOUR[:2],
+        ("a-full", "full", adapted("full", tokens=700)),
+        FOUR[3],
+        ("b-full", "full", adapted("full", tokens=1299)),
+    ]
     assert "b-full" in set(find(in_cells(*near)).adaptation_points["model"])
 
 
@@ -267,9 +300,10 @@ def test_losses_can_be_of_one_model_or_of_what_was_adapted_from_it(tmp_path: Pat
 
 def test_limits_are_the_quantiles_of_2000_draws_of_the_windows(tmp_path: Path):
     for name, attention, mean, training in (
-        ("m", "full", 3.0, None), ("m", "grouped:4,2", 3.9, None),
+        ("m", "full", 3.0, None),
+        ("m", "grouped:4,2", 3.9, None),
         ("m-grouped", "grouped:4,2", 3.3, adapted("grouped:4,2")),
-    ):  # fmt: skip
+    ):
         stored(tmp_path, name, attention, mean, training, seed=1 if training else 0, windows=40)
     last = adaptation_losses(tmp_path).iloc[-1]
     hard = [np.random.default_rng(seed).normal(0, 0.5, 40) for seed in (0, 1)]
@@ -307,13 +341,20 @@ def test_courses_are_told_of_cells_and_of_losses_by_base_and_name(tmp_path: Path
     full = adapted("full") | {"losses": looks}
     stored(tmp_path, "b-full", "full", 3.1, full)
     pattern = adapted("grouped:4,2") | {"losses": looks}
-    models = [("m", "full", None), ("a-full", "full", full), ("z", "grouped:4,2", pattern),
-              ("c", "full", adapted("full", base="k") | {"losses": looks})]  # fmt: skip
+    models = [
+        ("m", "full", None),
+        ("a-full", "full", full),
+        ("z", "grouped:4,2", pattern),
+        ("c", "full", adapted("full", base="k") | {"losses": looks}),
+    ]
     read = in_cells(*models)
     for place, model, names in [
-        (tmp_path, None, ["c", "a-full", "b-full", "z"]), (None, None, ["c", "a-full", "z"]),
-        (tmp_path, "m", ["a-full", "b-full", "z"]), (tmp_path, "z", ["z"]), (None, "x", []),
-    ]:  # fmt: skip
+        (tmp_path, None, ["c", "a-full", "b-full", "z"]),
+        (None, None, ["c", "a-full", "z"]),
+        (tmp_path, "m", ["a-full", "b-full", "z"]),
+        (tmp_path, "z", ["z"]),
+        (None, "x", []),
+    ]:
         table = find(read, results=place, model=model).adaptation_course
         assert table["model"].tolist() == names
         assert list(table.columns) == COURSE

@@ -15,18 +15,11 @@ from support.fakes import FREE_TEXT, FakeBackend, plan, runner
 from support.predictions import answers, cell, frame, scored
 
 from icl_bench import read_results
-from icl_bench.analysis.advice import (
-    ADVICE,
-    LOSSES,
-    Budget,
-    advise,
-    advise_folder,
-    lines,
-)
+from icl_bench.analysis.advice import ADVICE, LOSSES, Budget, advise, advise_folder, lines
 from icl_bench.analysis.cell_cost import CellCost
 from icl_bench.analysis.columns import POINT
-from icl_bench.analysis.cost import cost
 from icl_bench.analysis.curves import curves
+from icl_bench.analysis.findings.cost import cost
 from icl_bench.analysis.query_cost import Prices
 from icl_bench.analysis.statistics.contrast import contrast, judge
 from icl_bench.analysis.statistics.paired import holm
@@ -37,13 +30,12 @@ from icl_bench.tasks.label_subset import HalfLabels
 ANY = Budget()
 
 
-def point(
-    right: np.ndarray, tokens: float | None, prompt: float = 5000, cell: str = "c", **names: Any
-) -> pd.DataFrame:
+def point(right: np.ndarray, tokens: float | None, prompt: float = 5000, cell: str = "c", **names: Any) -> pd.DataFrame:
     """A point's predictions, right or wrong ``(draws, test)``, of which each computes tokens."""
     known = {} if tokens is None else {"prompt_tokens": prompt, "cached_tokens": prompt - tokens}
-    return scored(right, **{"prompt_tokens": np.nan, "cached_tokens": np.nan, **known},
-                  answer_tokens=3, cell=cell, **names)  # fmt: skip
+    return scored(
+        right, **{"prompt_tokens": np.nan, "cached_tokens": np.nan, **known}, answer_tokens=3, cell=cell, **names
+    )
 
 
 def shares(share: float, draws: int = 3, test: int = 800) -> np.ndarray:
@@ -139,9 +131,7 @@ def test_a_single_draw_is_no_candidate_beside_points_with_more():
     table = advised(*points, point(shares(0.9, 1), 10, k=1))
     assert verdicts(table)["random", 1] == "one draw"
     assert taken(table) == taken(advised(*points))
-    assert said(table).endswith(
-        "1 point left out: a single draw says nothing of others; try --draws 3"
-    )
+    assert said(table).endswith("1 point left out: a single draw says nothing of others; try --draws 3")
     # a retrieval's single draw is all there is
     retrieved = point(shares(0.9, 1), 10, k=1, select="bm25", order="relevance")
     assert taken(advised(*points, retrieved)) == [("bm25", 1)]
@@ -198,9 +188,7 @@ def test_of_equally_good_points_the_cheapest_is_the_best():
 
 
 def test_prompts_that_compute_as_many_tokens_differ_by_their_whole_length():
-    table = advised(
-        point(shares(0.70), 30.4, 300, k=10), point(shares(0.705), 29.8, 3000, k=100)
-    )  # fmt: skip
+    table = advised(point(shares(0.70), 30.4, 300, k=10), point(shares(0.705), 29.8, 3000, k=100))
     assert verdicts(table) == {("random", 10): "as good", ("random", 100): "best"}
     assert taken(table) == [("random", 10)]
 
@@ -262,22 +250,28 @@ def test_training_upper_bounds_and_shuffled_orders_are_no_candidates():
 
 def test_tasks_and_models_have_advice_of_their_own():
     table = advised(
-        point(shares(0.5), 30, k=1), point(shares(0.9), 60, k=5),
-        point(shares(0.9), 30, k=1, task="u"), point(shares(0.5), 60, k=5, task="u"),
+        point(shares(0.5), 30, k=1),
+        point(shares(0.9), 60, k=5),
+        point(shares(0.9), 30, k=1, task="u"),
+        point(shares(0.5), 60, k=5, task="u"),
         point(shares(0.2), 10, k=1, model="n"),
-    )  # fmt: skip
+    )
     chosen = table[table["advised"]]
-    assert chosen[["task", "model", "k"]].to_numpy().tolist() == [
-        ["t", "m", 5], ["t", "n", 1], ["u", "m", 1],
-    ]  # fmt: skip
+    assert chosen[["task", "model", "k"]].to_numpy().tolist() == [["t", "m", 5], ["t", "n", 1], ["u", "m", 1]]
 
 
 def test_draws_are_matched_where_both_sides_draw_alike_and_else_each_has_its_own():
     rng = np.random.default_rng(0)
     few, many = answers(rng, (2, 3, 100), 0.6)
     many[:] = np.maximum(many, few)  # the same draws, a little better
-    for select, matched in [("hybrid:20", True), ("random", True), ("bm25", False),
-                            ("balanced", False), ("centroids", False), ("own name", False)]:  # fmt: skip
+    for select, matched in [
+        ("hybrid:20", True),
+        ("random", True),
+        ("bm25", False),
+        ("balanced", False),
+        ("centroids", False),
+        ("own name", False),
+    ]:
         table = advised(point(few, 10, k=1), point(many, 20, k=5, select=select))
         (p,) = table["p"].dropna()
         assert p == judge([contrast(few, many, matched)], "less")[2][0], select
@@ -300,9 +294,7 @@ def test_points_on_other_test_examples_are_no_candidates():
     assert verdicts(table) == {("random", 1): "best", ("random", 5): "other test examples"}
     assert taken(table) == [("random", 1)]
     said = lines(table, ANY)
-    assert said[-1].endswith(
-        "1 point left out: lacking over a quarter of the test examples that most points have"
-    )
+    assert said[-1].endswith("1 point left out: lacking over a quarter of the test examples that most points have")
 
 
 def test_few_easy_test_examples_are_not_the_best():
@@ -406,8 +398,11 @@ def test_it_is_said_what_is_missing_and_whether_it_is_missing_at_random():
     rows = torn(frame(*points), 0.1, hard=expit(-2 * of_test))
     text = said(advised(rows))
     assert f"\n  {2500 - len(rows)} of 2,500 scores missing\n" in text
-    assert re.search(r"\n  missing not at random: test rows with many gaps score [\d.]+ points below "
-                     r"the others \(p < 0.0001\)$", text)  # fmt: skip
+    assert re.search(
+        r"\n  missing not at random: test rows with many gaps score [\d.]+ points below "
+        r"the others \(p < 0.0001\)$",
+        text,
+    )
     text = said(advised(torn(frame(*points), 0.1)))
     assert "of 2,500 scores missing" in text
     assert "not at random" not in text
@@ -423,10 +418,7 @@ def test_advice_from_one_draw_says_that_it_is_over_test_examples_only():
     assert table["interval_over"].tolist() == ["test examples only"] * 2
     text = said(table)
     assert "800 test examples, 1 draw beside 1, over test examples only)" in text
-    warning = (
-        "1 draw: this advice is over test examples only; it says nothing of other demonstrations; "
-        "try --draws 3"
-    )
+    warning = "1 draw: this advice is over test examples only; it says nothing of other demonstrations; try --draws 3"
     assert text.count(warning) == 1
     assert said(advised(points[1])).count(warning) == 1  # nothing to compare it with
     several = advised(point(shares(0.2), 30, k=1), point(shares(0.7), 60, k=5))
@@ -436,9 +428,7 @@ def test_advice_from_one_draw_says_that_it_is_over_test_examples_only():
 
 def test_advice_that_stands_on_retrieval_alone_needs_no_other_draws():
     names = {"select": "bm25", "order": "relevance"}
-    table = advised(
-        point(shares(0.2, 1), 30, k=1, **names), point(shares(0.7, 1), 60, k=5, **names)
-    )
+    table = advised(point(shares(0.2, 1), 30, k=1, **names), point(shares(0.7, 1), 60, k=5, **names))
     assert "1 draw: this advice" not in said(table)
     assert "1 draw beside 1, over test examples only)" in said(table)
 
@@ -500,14 +490,9 @@ def test_what_to_take_is_said_with_its_cost_and_the_test_behind_it():
         "  take random, drawn, k=100 (69.0%, computes 30 of 900 tokens): it loses less than 5 "
         "points to the best, whichever point that is (p=0.0"
     )
-    assert (
-        ", one-sided, Holm over 2 cheaper points); beside the best found -1.0 points, 95% "
-        in second
-    )
+    assert ", one-sided, Holm over 2 cheaper points); beside the best found -1.0 points, 95% " in second
     assert second.endswith(" (paired by test example; 800 test examples, 3 draws beside 3)")
-    assert third == (
-        "  the best found is hybrid:20, drawn, k=100 (70.0%, computes 600 of 6,000 tokens)"
-    )
+    assert third == ("  the best found is hybrid:20, drawn, k=100 (70.0%, computes 600 of 6,000 tokens)")
     assert last.startswith(
         "  every cheaper point is worse than the best, and may lose 5 points or more; the best of "
         "them is random, drawn, k=10 (30.0%, computes 30 of 300 tokens) (p="
@@ -517,9 +502,7 @@ def test_what_to_take_is_said_with_its_cost_and_the_test_behind_it():
 
 def test_it_is_said_when_the_best_is_to_be_taken_and_why():
     text = said(advised(point(shares(0.3), 30, k=1), point(shares(0.7), 60, k=5)))
-    assert text.startswith(
-        "t · m, whatever it costs:\n  take random, drawn, k=5 (70.0%, computes 60 of 5,000 tokens)"
-    )
+    assert text.startswith("t · m, whatever it costs:\n  take random, drawn, k=5 (70.0%, computes 60 of 5,000 tokens)")
     assert "every cheaper point is worse than the best" in text
     text = said(advised(point(shares(0.3), 30, k=1)))
     assert "no cheaper point could be tested" in text
@@ -559,21 +542,18 @@ def test_it_is_said_when_nothing_is_within_the_budget_or_a_cost_is_not_known():
     )
     budget = Budget(seconds=1)
     text = said(lot(budget=budget), budget)
-    assert text == (
-        "t · m, up to 1 s a query:\n  4 points left out: their seconds are not known"
-    )  # fmt: skip
+    assert text == ("t · m, up to 1 s a query:\n  4 points left out: their seconds are not known")
 
 
 def test_a_cost_is_told_as_the_budget_counts_it():
     points = (
         point(shares(0.70), 30, k=10, cell="4800"),  # seconds of a cell: 2,400 predictions
-        point(shares(0.69), 900, k=20, cell="2400"), point(shares(0.90), None, k=40, cell="c"),
-    )  # fmt: skip
+        point(shares(0.69), 900, k=20, cell="2400"),
+        point(shares(0.90), None, k=40, cell="c"),
+    )
     budget = Budget(seconds=5)
     text = said(advised(*points, budget=budget), budget)
-    assert text.startswith(
-        "t · m, up to 5 s a query:\n  take random, drawn, k=20 (69.0%, 1 s a query)"
-    )
+    assert text.startswith("t · m, up to 5 s a query:\n  take random, drawn, k=20 (69.0%, 1 s a query)")
     assert "the best found is random, drawn, k=10 (70.0%, 2 s a query)" in text
     assert text.endswith("1 point left out: their seconds are not known")
     budget = Budget(tokens=2000, queries=10)
@@ -586,8 +566,13 @@ def test_a_cost_is_told_as_the_budget_counts_it():
 
 def test_points_that_no_advice_can_be_about_are_counted():
     points = point(shares(0.69), 30, k=10), point(shares(0.70), 60, k=20)
-    rows = frame(*points, point(shares(0.9), 10, k=1).iloc[:300], point(shares(0.9), 10, k=2).iloc[:300],
-                 point(shares(0.9, 1), 10, k=3), point(shares(0.9, 1), 10, k=4))  # fmt: skip
+    rows = frame(
+        *points,
+        point(shares(0.9), 10, k=1).iloc[:300],
+        point(shares(0.9), 10, k=2).iloc[:300],
+        point(shares(0.9, 1), 10, k=3),
+        point(shares(0.9, 1), 10, k=4),
+    )
     text = said(advised(rows))
     assert "2 points left out: lacking over a quarter of the test examples that most points" in text
     assert "2 points left out: a single draw says nothing of others; try --draws 3" in text
@@ -623,8 +608,12 @@ def test_summary_advises_from_what_was_run_and_nothing_that_is_not_plain(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     results = tmp_path / "results"
-    for changes in ({"selects": ["random", "bm25", "hybrid:2"]}, {"teaching": "inputs-only"},
-                    {"half": HalfLabels(1)}, {"queries": "copied"}):  # fmt: skip
+    for changes in (
+        {"selects": ["random", "bm25", "hybrid:2"]},
+        {"teaching": "inputs-only"},
+        {"half": HalfLabels(1)},
+        {"queries": "copied"},
+    ):
         runner(plan(tmp_path / "task", "2,4", **changes), results, FakeBackend()).run()
     text = told(capsys, "--results", str(results), "--advice", "any")
     assert text.startswith("cards · small, whatever it costs:\n  take ")
@@ -649,9 +638,7 @@ def test_free_text_is_advised_on_by_its_first_score(tmp_path: Path):
 
 
 @pytest.mark.parametrize("asked", ["", "2000", "tokens", "tokens=many", "tokens=0", "hours=1"])
-def test_a_budget_that_cannot_be_read_ends_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], asked: str
-):
+def test_a_budget_that_cannot_be_read_ends_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], asked: str):
     said = told(capsys, "--results", str(tmp_path), f"--advice={asked}", code=2)
     assert said.startswith("error: --advice")
     assert said.count("\n") == 1
@@ -665,12 +652,10 @@ def test_what_a_budget_limits_and_how_it_is_told():
         (Budget(seconds=0.5), "seconds", 0.5, "up to 0.5 s a query"),
         (Budget(queries=5), "operations", None, "whatever it costs"),
         (Budget(queries=5, prices=prices), "money", None, "whatever it costs"),
-        (Budget(operations=10, queries=5000), "operations", 1e10,
-         "up to 10 GFLOP a query, 5,000 queries"),
-        (Budget(money=0.002, queries=20, prices=prices), "money", 0.002,
-         "up to 2 for 1,000 queries, 20 queries"),
+        (Budget(operations=10, queries=5000), "operations", 1e10, "up to 10 GFLOP a query, 5,000 queries"),
+        (Budget(money=0.002, queries=20, prices=prices), "money", 0.002, "up to 2 for 1,000 queries, 20 queries"),
         (Budget(seconds=1, queries=1), "seconds", 1, "up to 1 s a query, 1 query"),
-    ):  # fmt: skip
+    ):
         assert (budget.cost, budget.limit, str(budget)) == (cost_, limit, text)
 
 
@@ -683,7 +668,7 @@ def test_a_budget_that_needs_to_know_more_is_refused():
         ({"money": 1, "queries": 5}, "--advice money: needs --price input=..,cached=..,output=.."),
         ({"queries": 0}, "--queries 0"),
         ({"seconds": 1, "money": 2}, "give a budget in seconds or in money per query, not both"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(UserError) as caught:
             Budget(**given)
         assert why in str(caught.value)

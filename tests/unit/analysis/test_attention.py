@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from support.fakes import ENGINE, FakeBackend, plan, planned, runner, tokenized_task
 from support.predictions import answers, cell, frame, scored
 
-from icl_bench.analysis.attention import ATTENTION_PATTERNS, attention_patterns, differences
+from icl_bench.analysis.all_findings import Findings, find
 from icl_bench.analysis.cell_cost import CellCost
-from icl_bench.analysis.cost import break_even, cost
 from icl_bench.analysis.curves import curves
-from icl_bench.analysis.findings import Findings, find
+from icl_bench.analysis.findings.attention import ATTENTION_PATTERNS, attention_patterns, differences
+from icl_bench.analysis.findings.cost import break_even, cost
 from icl_bench.analysis.statistics.paired import compare, holm
 from icl_bench.backends.interface import Answer
 from icl_bench.cli import main
@@ -39,8 +39,14 @@ from icl_bench.sweep.runner import Runner
 SHAPE = Architecture(parameters=50, heads_width=2, windows=(None, 4), key_width=2)
 WORK = ComputeCost(1000.0, 10.0, 1010.0, 64.0).as_json()
 BLOCK, BARE = "block:50,sink=1,local=2", "block:50,sink=0,local=0"
-PATTERNS = ("full", "block:2,sink=1,local=0", "block:4,sink=1,local=0", "block:1,sink=0,local=0",
-            "grouped:2,3", "approx:4,2")  # fmt: skip
+PATTERNS = (
+    "full",
+    "block:2,sink=1,local=0",
+    "block:4,sink=1,local=0",
+    "block:1,sink=0,local=0",
+    "grouped:2,3",
+    "approx:4,2",
+)
 
 
 def read(rows: pd.DataFrame, costs: dict[str, CellCost] | None = None) -> pd.DataFrame:
@@ -56,9 +62,7 @@ def test_a_known_difference_is_found_and_its_absence_is_not_claimed():
     full = answers(rng, (1, 4, 250), 0.6)[0]
     worse = full * (rng.random(full.shape) < 2 / 3)
     again = np.where(rng.random(full.shape) < 0.02, 1 - full, full)
-    rows = frame(
-        scored(full), scored(worse, attention=BARE), scored(again, attention=BLOCK),
-    )  # fmt: skip
+    rows = frame(scored(full), scored(worse, attention=BARE), scored(again, attention=BLOCK))
     table = read(rows).set_index("attention")
     assert list(table.index) == ["full", BARE, BLOCK]
     assert table.loc[BARE, "difference"] == pytest.approx(worse.mean() - full.mean())
@@ -70,10 +74,13 @@ def test_a_known_difference_is_found_and_its_absence_is_not_claimed():
 
 def test_the_test_is_that_of_paired_comparisons_corrected_over_patterns_and_ks():
     rng = np.random.default_rng(1)
-    rows = frame(*(
-        scored(answers(rng, (1, 3, 60), odds)[0], attention=attention, k=k)
-        for attention, odds in (("full", 0.5), (BARE, 0.4), (BLOCK, 0.5)) for k in (5, 50)
-    ))  # fmt: skip
+    rows = frame(
+        *(
+            scored(answers(rng, (1, 3, 60), odds)[0], attention=attention, k=k)
+            for attention, odds in (("full", 0.5), (BARE, 0.4), (BLOCK, 0.5))
+            for k in (5, 50)
+        )
+    )
     table = differences(read(rows))
     paired = compare(rows, {"attention": "full"})
     found = table.set_index(["attention", "k"])
@@ -92,9 +99,7 @@ def test_a_difference_that_four_tests_together_could_bring_is_not_claimed():
     (told,) = differences(read(alone)).itertuples()
     assert 0.0125 < told.p < 0.05
     assert told.advice == "full"
-    rest = (
-        cell(full[:-1] + "b", full, attention=a, k=k) for a in ("full", BARE) for k in (7, 8, 9)
-    )
+    rest = (cell(full[:-1] + "b", full, attention=a, k=k) for a in ("full", BARE) for k in (7, 8, 9))
     among = differences(read(frame(alone, *rest)))
     assert among["advice"].isna().all()
 
@@ -121,24 +126,39 @@ def test_a_pattern_is_better_where_p_is_the_level_itself():
 
 
 def test_there_is_no_share_of_a_prefix_where_queries_have_demonstrations_of_their_own():
-    rows = frame(*(
-        cell("aabb", attention=attention, k=k, cell=f"{attention} {k}")
-        for attention in ("full", BARE) for k in (5, 50)
-    ))  # fmt: skip
+    rows = frame(
+        *(
+            cell("aabb", attention=attention, k=k, cell=f"{attention} {k}")
+            for attention in ("full", BARE)
+            for k in (5, 50)
+        )
+    )
     costs = {
         f"{attention} {k}": CellCost(
-            counted={"prefix_flops": 10.0 * k * of, "query_flops": 3.0 * k, "whole_flops": 1.0,
-                     "cache_bytes": 7.0 * of * of * k},
+            counted={
+                "prefix_flops": 10.0 * k * of,
+                "query_flops": 3.0 * k,
+                "whole_flops": 1.0,
+                "cache_bytes": 7.0 * of * of * k,
+            },
             prefill_seconds=0.0 if k == 5 and of == 1 else of / 8,
         )
-        for attention, of in (("full", 1.0), (BARE, 0.5)) for k in (5, 50)
-    }  # fmt: skip
+        for attention, of in (("full", 1.0), (BARE, 0.5))
+        for k in (5, 50)
+    }
     table = read(rows, costs)
     assert table["shared"].tolist() == [True] * 4
     sizes = ["size", "sink", "local", "every", "window", "chunk"]
     assert set(map(str, table[sizes].dtypes)) == {"Int64"}
-    names = ["k", "attention", "prefix_flops", "prefix_flops_of_full", "query_flops_of_full",
-             "cache_bytes_of_full", "prefill_seconds"]  # fmt: skip
+    names = [
+        "k",
+        "attention",
+        "prefix_flops",
+        "prefix_flops_of_full",
+        "query_flops_of_full",
+        "cache_bytes_of_full",
+        "prefill_seconds",
+    ]
     assert table[names].to_numpy().tolist() == [
         [5, "full", 50, 1, 1, 1, 0],
         [5, BARE, 25, 0.5, 1, 0.25, 1 / 16],
@@ -156,14 +176,17 @@ def test_there_is_no_share_of_a_prefix_where_queries_have_demonstrations_of_thei
 
 def test_variants_are_not_compared_and_points_without_full_attention_have_no_difference():
     rows = frame(
-        cell("aabb", attention=BARE, variant="w"), cell("aabb", attention=BLOCK, variant="w"),
-        cell("aabb"), cell("abbb", attention=BARE), cell("aabb", attention=BARE, k=9),
-        cell("aabb", task="u"), cell("aabb", k=0),
-    )  # fmt: skip
+        cell("aabb", attention=BARE, variant="w"),
+        cell("aabb", attention=BLOCK, variant="w"),
+        cell("aabb"),
+        cell("abbb", attention=BARE),
+        cell("aabb", attention=BARE, k=9),
+        cell("aabb", task="u"),
+        cell("aabb", k=0),
+    )
     table = read(rows)
     points = [(row["variant"], row["k"], row["attention"]) for row in table.to_dict("records")]
-    assert points == [("v", 5, "full"), ("v", 5, BARE), ("v", 9, BARE), ("w", 5, BARE),
-                      ("w", 5, BLOCK)]  # fmt: skip
+    assert points == [("v", 5, "full"), ("v", 5, BARE), ("v", 9, BARE), ("w", 5, BARE), ("w", 5, BLOCK)]
     assert table["difference"].fillna(9).tolist() == [9, -0.25, 9, 9, 9]
     assert table["advice"].isna().all()
     compared = differences(table)
@@ -177,18 +200,21 @@ def test_variants_are_not_compared_and_points_without_full_attention_have_no_dif
 @given(st.data())
 def test_every_point_has_one_row_whatever_was_run(data: st.DataObject):
     """Each point of a curve that was read in several ways, once, and no other point."""
-    chosen = data.draw(st.sets(st.tuples(
-        st.sampled_from(["t", "u"]), st.sampled_from([*PATTERNS, "theirs"]), st.sampled_from([1, 5]),
-        st.sampled_from(["v", "w"]),
-    ), min_size=1))  # fmt: skip
-    rows = frame(*(
-        cell("aabb", task=t, attention=a, k=k, variant=v) for t, a, k, v in sorted(chosen)
-    ))  # fmt: skip
+    chosen = data.draw(
+        st.sets(
+            st.tuples(
+                st.sampled_from(["t", "u"]),
+                st.sampled_from([*PATTERNS, "theirs"]),
+                st.sampled_from([1, 5]),
+                st.sampled_from(["v", "w"]),
+            ),
+            min_size=1,
+        )
+    )
+    rows = frame(*(cell("aabb", task=t, attention=a, k=k, variant=v) for t, a, k, v in sorted(chosen)))
     table = read(rows)
     several = {
-        (t, a, k, v)
-        for t, a, k, v in chosen
-        if len({other for u, other, _, w in chosen if (u, w) == (t, v)}) > 1
+        (t, a, k, v) for t, a, k, v in chosen if len({other for u, other, _, w in chosen if (u, w) == (t, v)}) > 1
     }
     found = list(zip(table["task"], table["attention"], table["k"], table["variant"], strict=True))
     assert len(found) == len(set(found))
@@ -219,9 +245,7 @@ def test_one_way_to_read_is_no_comparison():
 
 
 def test_other_variants_are_no_base():
-    rows = frame(
-        cell("aabb", variant="w"), cell("aaaa", attention=BARE), cell("aabb", attention=BLOCK)
-    )
+    rows = frame(cell("aabb", variant="w"), cell("aaaa", attention=BARE), cell("aabb", attention=BLOCK))
     table = read(rows)
     assert set(table["variant"]) == {"v"}
     assert table["difference"].isna().all()
@@ -260,13 +284,10 @@ def test_the_formula_of_full_attention_is_for_no_other():
 
 
 def test_costs_are_shares_of_full_attentions_at_the_same_k():
-    rows = frame(*(
-        cell("aabb", attention=a, k=k, cell=f"{a} {k}") for a in ("full", BARE) for k in (5, 9)
-    ))  # fmt: skip
+    rows = frame(*(cell("aabb", attention=a, k=k, cell=f"{a} {k}") for a in ("full", BARE) for k in (5, 9)))
     costs = {
         f"{a} {k}": CellCost(
-            counted=ComputeCost(k * part * 100, part * 10, 0, part * 8).as_json(),
-            prefill_seconds=k * part,
+            counted=ComputeCost(k * part * 100, part * 10, 0, part * 8).as_json(), prefill_seconds=k * part
         )
         for a, part in (("full", 1.0), (BARE, 0.25))
         for k in (5, 9)
@@ -298,16 +319,19 @@ def test_break_even_names_the_attention_of_what_it_is_beside():
         {"select": "random", "attention": BLOCK, **flops, "prefix_flops": 60.0},
         {"select": "bm25", "attention": "full", **flops},
         {"select": "bm25", "attention": reused, **flops},
-        {"select": "lora", "attention": "full", "query_flops": 5.0, "training_flops": 1000.0,
-         "training_seconds": 60.0},
-    ]  # fmt: skip
+        {"select": "lora", "attention": "full", "query_flops": 5.0, "training_flops": 1000.0, "training_seconds": 60.0},
+    ]
     found = break_even(pd.DataFrame([{**same, **row} for row in rows])).set_index("beside")
     assert found.index.is_unique
     # 1000 + 5 n < 100 + 7 n from n = 451, < 60 + 7 n from 471; reused ones are computed once
     assert found["queries"].to_dict() == {
-        "random, cached": 451, "random, not cached": 10, f"random, cached, {BLOCK}": 471,
-        f"random, not cached, {BLOCK}": 10, "bm25": 10, f"bm25, {reused}": 451,
-    }  # fmt: skip
+        "random, cached": 451,
+        "random, not cached": 10,
+        f"random, cached, {BLOCK}": 471,
+        f"random, not cached, {BLOCK}": 10,
+        "bm25": 10,
+        f"bm25, {reused}": 451,
+    }
 
 
 # -- a folder -----------------------------------------------------------------------------------
@@ -317,9 +341,8 @@ class Reader(FakeBackend):
     """Answers by the hash of a prompt and, as a real engine, otherwise in another pattern."""
 
     def answer(
-        self, prompts: Any, todo: Sequence[int], decodings: Any, reserve: int,
-        pattern: Pattern = FULL,
-    ) -> Iterator[list[Answer]]:  # fmt: skip
+        self, prompts: Any, todo: Sequence[int], decodings: Any, reserve: int, pattern: Pattern = FULL
+    ) -> Iterator[list[Answer]]:
         self.peak_prefix_bytes: int | None = 1000
         self.counters.prefix_seconds += 0.5
         turn = PATTERNS.index(str(pattern))
@@ -366,9 +389,7 @@ def test_the_report_shows_every_pattern_under_its_own_name(results: Path):
     assert set(sections["context"].look.series) == {"full attention", *PATTERNS[1:]}
     for section, table in tables(report):
         columns = [column.name for column in table.columns]
-        if "series" in columns and "k" in columns and section.name in (
-            "accuracy", "saturation", "bias", "cost",
-        ):  # fmt: skip
+        if "series" in columns and "k" in columns and section.name in ("accuracy", "saturation", "bias", "cost"):
             at = columns.index("series")
             assert names == {row[at] for row in table.rows}, table.caption
 
@@ -418,8 +439,10 @@ def test_block_sizes_are_joined_only_where_their_masks_are_alike(results: Path):
     assert len(sizes) == 2  # one for each k: sink 0 has a single size
     for panel in sizes:
         assert [row["series"] for row in panel.rows] == [
-            "full attention", "block:2,sink=1,local=0", "block:4,sink=1,local=0",
-        ]  # fmt: skip
+            "full attention",
+            "block:2,sink=1,local=0",
+            "block:4,sink=1,local=0",
+        ]
         assert len({row["k"] for row in panel.rows}) == 1
 
 
@@ -457,9 +480,10 @@ def imported(folder: Path, *rows: pd.DataFrame) -> Path:
 def test_imports_have_the_section_without_costs(tmp_path: Path):
     right, wrong = "a" * 30, "b" * 30
     results = imported(
-        tmp_path, *(cell(right, right, k=k, draw=d) for k in (5, 9) for d in range(3)),
+        tmp_path,
+        *(cell(right, right, k=k, draw=d) for k in (5, 9) for d in range(3)),
         *(cell(wrong, right, k=k, attention="theirs", draw=d) for k in (5, 9) for d in range(3)),
-    )  # fmt: skip
+    )
     report = make_report(results)
     (section,) = [s for s in report.sections if s.name == "context"]
     (panel,) = section.panels
@@ -471,9 +495,14 @@ def test_imports_have_the_section_without_costs(tmp_path: Path):
 
 def test_no_difference_of_attention_is_claimed_without_its_test(tmp_path: Path):
     right = "a" * 30
-    results = imported(tmp_path, *(made for draw in range(3) for made in (
-        cell(right, right, draw=draw), cell("b" + right[1:], right, attention=BLOCK, draw=draw)
-    )))  # fmt: skip
+    results = imported(
+        tmp_path,
+        *(
+            made
+            for draw in range(3)
+            for made in (cell(right, right, draw=draw), cell("b" + right[1:], right, attention=BLOCK, draw=draw))
+        ),
+    )
     (said,) = make_report(results).headlines
     (about,) = [text for topic, text in said.sentences if topic == "Attention"]
     assert (
@@ -489,9 +518,7 @@ def told(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     return capsys.readouterr().out
 
 
-def test_summary_prints_the_patterns_and_names_them_everywhere(
-    results: Path, found: Findings, capsys, monkeypatch
-):
+def test_summary_prints_the_patterns_and_names_them_everywhere(results: Path, found: Findings, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     text = told(capsys, "summary", "--results", results, "--cost")
     assert "attention: accuracy less that of full attention" in text

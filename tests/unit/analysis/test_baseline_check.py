@@ -55,16 +55,12 @@ class Able(FakeBackend):
         return Answer(index, cached, 2, label=label if right else (label + 1) % len(labels))
 
 
-def run(
-    folder: Path, share: float, *, dtype: str = "float32", about: Any = None, **changes: Any
-) -> Path:
+def run(folder: Path, share: float, *, dtype: str = "float32", about: Any = None, **changes: Any) -> Path:
     """A sweep of the made-up task into ``folder``; returns the folder."""
     changes = {"test_rows": ROWS, "k": "1,2", **changes}
     made = plan(folder.parent / f"{folder.name}-task", changes.pop("k"), **changes)
     engine = Able(made, share, dtype)
-    outcome = Runner(
-        made, Store(folder), engine.identity(), lambda: engine, about=about or {"icl-bench": "1.0"}
-    ).run()
+    outcome = Runner(made, Store(folder), engine.identity(), lambda: engine, about=about or {"icl-bench": "1.0"}).run()
     assert not outcome.failed
     return folder
 
@@ -86,9 +82,7 @@ def check(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
 
     def run(baseline: Path, results: Path, *words: object) -> Done:
         with pytest.raises(SystemExit) as ended:
-            main(
-                ["check", "--baseline", str(baseline), "--results", str(results), *map(str, words)]
-            )
+            main(["check", "--baseline", str(baseline), "--results", str(results), *map(str, words)])
         return Done(int(ended.value.code or 0), *capfd.readouterr())
 
     return run
@@ -127,9 +121,7 @@ def test_the_same_run_passes(check: Check, folders: Path, baseline: str):
 
 
 @pytest.mark.parametrize("baseline", ["base.parquet", "good"])
-def test_a_worse_run_fails_and_says_which_examples_flipped(
-    check: Check, folders: Path, baseline: str
-):
+def test_a_worse_run_fails_and_says_which_examples_flipped(check: Check, folders: Path, baseline: str):
     done = check(folders / baseline, folders / "worse")
     assert (done.code, done.err) == (1, "")
     assert "FAILED: 2 of 2 points with a significant loss" in done.out
@@ -198,9 +190,7 @@ def incomplete(done: Done, *said: str) -> None:
         assert text in done.err
 
 
-def test_a_run_that_lacks_a_point_of_the_baseline_is_not_passed(
-    check: Check, folders: Path, tmp_path: Path
-):
+def test_a_run_that_lacks_a_point_of_the_baseline_is_not_passed(check: Check, folders: Path, tmp_path: Path):
     run(tmp_path / "now", 0.8, k="2")
     done = check(folders / "base.parquet", tmp_path / "now")
     incomplete(done, "lacks all of cards small random drawn k=1 of the baseline")
@@ -212,9 +202,7 @@ def test_a_run_that_lacks_a_point_of_the_baseline_is_not_passed(
     assert check(folders / "base.parquet", tmp_path / "now", "--quiet").code == 2
 
 
-def test_a_run_that_lacks_draws_of_the_baseline_is_not_passed(
-    check: Check, folders: Path, tmp_path: Path
-):
+def test_a_run_that_lacks_draws_of_the_baseline_is_not_passed(check: Check, folders: Path, tmp_path: Path):
     run(tmp_path / "fewer", 0.8, draws=1)
     done = check(folders / "base.parquet", tmp_path / "fewer")
     incomplete(done, f"lacks {2 * ROWS} predictions of cards small random drawn k=1 (and 1 more")
@@ -239,18 +227,12 @@ def without_scores(path: Path, kept: Callable[[pd.DataFrame], Any], out: Path) -
 
 
 def test_a_check_that_compared_nothing_is_refused(check: Check, folders: Path, tmp_path: Path):
-    base = without_scores(
-        folders / "base.parquet", lambda rows: rows["k"] > 5, tmp_path / "none.parquet"
-    )
+    base = without_scores(folders / "base.parquet", lambda rows: rows["k"] > 5, tmp_path / "none.parquet")
     refused(check(base, folders / "good"), "nothing was compared", "has a score on both sides")
 
 
-def test_one_missing_score_leaves_out_one_prediction_and_no_more(
-    check: Check, folders: Path, tmp_path: Path
-):
-    base = without_scores(
-        folders / "base.parquet", lambda rows: rows.index != 7, tmp_path / "one.parquet"
-    )
+def test_one_missing_score_leaves_out_one_prediction_and_no_more(check: Check, folders: Path, tmp_path: Path):
+    base = without_scores(folders / "base.parquet", lambda rows: rows.index != 7, tmp_path / "one.parquet")
     done = check(base, folders / "good")
     assert done.code == 0
     assert "k=1: 1 prediction without a score on one side" in done.out
@@ -260,9 +242,7 @@ def test_one_missing_score_leaves_out_one_prediction_and_no_more(
 
 
 def test_a_point_that_could_not_be_compared_is_said(check: Check, folders: Path, tmp_path: Path):
-    base = without_scores(
-        folders / "base.parquet", lambda rows: rows["k"] != 1, tmp_path / "part.parquet"
-    )
+    base = without_scores(folders / "base.parquet", lambda rows: rows["k"] != 1, tmp_path / "part.parquet")
     done = check(base, folders / "good")
     assert done.code == 0
     assert "not compared: cards small random drawn k=1: no prediction has a score" in done.out
@@ -288,9 +268,7 @@ def test_all_points_together_are_shown_and_fail_a_run_by_themselves(check: Check
     assert "FAILED: a significant loss larger than 1 points in all 4 points together" in done.out
 
 
-def test_another_model_file_dtype_or_version_is_compared_and_said(
-    check: Check, folders: Path, tmp_path: Path
-):
+def test_another_model_file_dtype_or_version_is_compared_and_said(check: Check, folders: Path, tmp_path: Path):
     run(tmp_path / "new", 0.4, dtype="bfloat16", fingerprint="other", about={"icl-bench": "2.0"})
     done = check(folders / "base.parquet", tmp_path / "new")
     assert done.code == 1
@@ -302,9 +280,7 @@ def test_another_model_file_dtype_or_version_is_compared_and_said(
     assert found.only_results.empty
     told = pd.DataFrame(found.changes)
     assert told["fact"].tolist() == ["fingerprint", "dtype", "icl-bench"]
-    assert told[["before", "now"]].to_numpy().tolist() == [
-        ["none", "other"], ["float32", "bfloat16"], ["1.0", "2.0"]
-    ]  # fmt: skip
+    assert told[["before", "now"]].to_numpy().tolist() == [["none", "other"], ["float32", "bfloat16"], ["1.0", "2.0"]]
 
 
 def test_prompts_that_are_not_the_baselines_are_said(check: Check, folders: Path, tmp_path: Path):
@@ -343,15 +319,15 @@ def test_demonstrations_that_were_changed_are_named(check: Check, folders: Path,
     assert sum(line[:1] == ["demonstrations"] for line in lines) == 1
     names = ("labels:permuted", "unperturbed")
     assert sorted(line[:2] for line in lines if line and line[0] in names) == [
-        ["labels:permuted", "2"], ["unperturbed", "1"], ["unperturbed", "2"],
-    ]  # fmt: skip
+        ["labels:permuted", "2"],
+        ["unperturbed", "1"],
+        ["unperturbed", "2"],
+    ]
     assert "cards small random drawn labels:permuted k=2: " in done.out
     assert "only in the baseline: cards small random drawn labels:permuted k=1\n" in done.out
     assert "only now: cards small random drawn labels:permuted k=4\n" in done.out
     found = json.loads(check(tmp_path / "base", tmp_path / "now", "--json").out)
-    assert sorted((p["teaching"] or "", p["k"]) for p in found["points"]) == [
-        ("", 1), ("", 2), ("labels:permuted", 2),
-    ]  # fmt: skip
+    assert sorted((p["teaching"] or "", p["k"]) for p in found["points"]) == [("", 1), ("", 2), ("labels:permuted", 2)]
     for name in ("flips", "only_in_baseline", "only_in_results"):
         assert {row["teaching"] for row in found[name]} == {"labels:permuted"}
     assert "demonstrations" not in check(folders / "good", folders / "good").out
@@ -407,16 +383,12 @@ def test_what_was_asked_otherwise_is_refused_and_the_fact_named(
     refused(done, "cards small random drawn k=1 (and 1 more point)", fact, "new baseline")
 
 
-def test_other_right_answers_under_the_same_facts_are_refused(
-    check: Check, folders: Path, tmp_path: Path
-):
+def test_other_right_answers_under_the_same_facts_are_refused(check: Check, folders: Path, tmp_path: Path):
     table = pq.read_table(folders / "base.parquet")
     gold = ["else", *table["gold"].to_pylist()[1:]]
     place = table.schema.get_field_index("gold")
     pq.write_table(table.set_column(place, "gold", pa.array(gold)), tmp_path / "b.parquet")
-    refused(
-        check(tmp_path / "b.parquet", folders / "good"), "the right answer of test row", "'else'"
-    )
+    refused(check(tmp_path / "b.parquet", folders / "good"), "the right answer of test row", "'else'")
 
 
 def test_nothing_in_common_is_refused(check: Check, folders: Path, tmp_path: Path):
@@ -462,9 +434,7 @@ def broken(table: pa.Table, how: str) -> pa.Table:
     return table.replace_schema_metadata({EXPORT_META: facts[how]})
 
 
-@pytest.mark.parametrize(
-    "how", ["column", "rows", "null", "type", "twice", "score", "facts", "json", "inner"]
-)
+@pytest.mark.parametrize("how", ["column", "rows", "null", "type", "twice", "score", "facts", "json", "inner"])
 def test_a_broken_baseline_is_refused(check: Check, folders: Path, tmp_path: Path, how: str):
     table = pq.read_table(folders / "base.parquet")
     pq.write_table(broken(table, how), tmp_path / "b.parquet")
@@ -479,16 +449,21 @@ def test_files_that_are_not_there_are_refused(check: Check, folders: Path, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("--tolerance", "-0.1"), ("--tolerance", "1"), ("--tolerance", "nan"),
-                          ("--alpha", "0"), ("--alpha", "nan"), ("--alpha", "5")],
-)  # fmt: skip
+    ("option", "value"),
+    [
+        ("--tolerance", "-0.1"),
+        ("--tolerance", "1"),
+        ("--tolerance", "nan"),
+        ("--alpha", "0"),
+        ("--alpha", "nan"),
+        ("--alpha", "5"),
+    ],
+)
 def test_numbers_out_of_range_are_refused(check: Check, folders: Path, option: str, value: str):
     refused(check(folders / "good", folders / "good", option, value), f"{option} ", "expected")
 
 
-small = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+small = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @small
@@ -512,9 +487,7 @@ json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: (
         st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["facts", "about", "data", "seed", "x"]), inner, max_size=3
-        )
+        | st.dictionaries(st.sampled_from(["facts", "about", "data", "seed", "x"]), inner, max_size=3)
     ),
     max_leaves=8,
 )
@@ -522,9 +495,7 @@ json_values = st.recursive(
 
 @small
 @given(json_values, st.booleans())
-def test_whatever_facts_a_file_claims_it_is_read_or_refused(
-    folders: Path, tmp_path: Path, value: Any, named: bool
-):
+def test_whatever_facts_a_file_claims_it_is_read_or_refused(folders: Path, tmp_path: Path, value: Any, named: bool):
     table = pq.read_table(folders / "base.parquet").slice(0, 2)
     about = {"other": {"facts": {"seed": value, "data": value}, "about": []}} if named else value
     place = table.schema.get_field_index("variant")

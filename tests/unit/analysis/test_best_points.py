@@ -10,9 +10,9 @@ import pytest
 from support.in_process import run_command
 from support.predictions import answers, frame, scored, texts
 
-from icl_bench.analysis.best_points import best_points
+from icl_bench.analysis.all_findings import read_findings
 from icl_bench.analysis.curves import curves
-from icl_bench.analysis.findings import read_findings
+from icl_bench.analysis.findings.best_points import best_points
 from icl_bench.analysis.statistics.best import best_interval
 from icl_bench.report.headlines import headlines
 from icl_bench.report.naming import Naming
@@ -39,9 +39,7 @@ def test_the_highest_mean_has_limits_that_allow_for_the_other_points():
 def test_tasks_and_models_have_a_best_each_and_no_predictions_none():
     rows = points()
     found = best_points(frame(rows, rows.assign(model="n"), rows.assign(task="u")))
-    assert found[["task", "model", "points"]].to_numpy().tolist() == [
-        ["t", "m", 3], ["t", "n", 3], ["u", "m", 3],
-    ]  # fmt: skip
+    assert found[["task", "model", "points"]].to_numpy().tolist() == [["t", "m", 3], ["t", "n", 3], ["u", "m", 3]]
     nothing = best_points(rows.iloc[:0])
     assert nothing.empty
     assert list(nothing.columns) == list(found.columns)

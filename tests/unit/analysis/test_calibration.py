@@ -8,12 +8,10 @@ import pytest
 from scipy.special import expit
 from support.predictions import cell, frame, scored
 
-from icl_bench.analysis.calibration import calibration_error, equal_bins, reliability
+from icl_bench.analysis.findings.calibration import calibration_error, equal_bins, reliability
 
 
-def answered(
-    rng: np.random.Generator, draws: int = 3, test: int = 250, temperature: float = 1.0
-) -> pd.DataFrame:
+def answered(rng: np.random.Generator, draws: int = 3, test: int = 250, temperature: float = 1.0) -> pd.DataFrame:
     """Answers given with some probability, and right with another unless ``temperature`` is 1."""
     odds = rng.normal(1, 1.5, (1, test)) + rng.normal(0, 0.5, (draws, test))
     rows = scored(rng.random((draws, test)) < expit(odds / temperature))
@@ -75,9 +73,7 @@ def test_limits_hold_the_true_error(draws, temperature):
 
 def reliability_error(rows: pd.DataFrame) -> float:
     table = reliability(rows)
-    return float(
-        np.average(abs(table["probability"] - table["accuracy"]), weights=table["predictions"])
-    )
+    return float(np.average(abs(table["probability"] - table["accuracy"]), weights=table["predictions"]))
 
 
 def test_predictions_without_a_probability_are_left_out_and_counted():
@@ -130,6 +126,4 @@ def test_points_without_probabilities_have_no_calibration():
         assert reliability(rows).empty
         assert list(reliability(rows).columns) == list(reliability(known).columns)
         assert calibration_error(rows, rng).empty
-        assert list(calibration_error(rows, rng).columns) == list(
-            calibration_error(known, rng).columns
-        )
+        assert list(calibration_error(rows, rng).columns) == list(calibration_error(known, rng).columns)

@@ -14,18 +14,9 @@ from scipy.special import expit
 from support import fakes
 from support.predictions import frame, scored
 
-from icl_bench.analysis.cascade import (
-    CASCADES,
-    Rungs,
-    alone,
-    cascades,
-    chosen_threshold,
-    crossed,
-    halving,
-    outcome,
-)
+from icl_bench.analysis.cascade import CASCADES, Rungs, alone, cascades, chosen_threshold, crossed, halving, outcome
 from icl_bench.analysis.cell_cost import CellCost
-from icl_bench.analysis.cost import cost
+from icl_bench.analysis.findings.cost import cost
 from icl_bench.analysis.statistics.intervals import mean_interval
 from icl_bench.analysis.statistics.paired import holm
 from icl_bench.cli import main
@@ -36,8 +27,7 @@ RNG = np.random.default_rng
 def rungs(correct: list[list[float]], margin: list[list[float]], flops: list[float]) -> Rungs:
     """One draw: a row for each k, a number for each test example; five tokens computed a k."""
     right, sure = np.array(correct)[:, None], np.array(margin)[:, None]
-    return Rungs(np.array([1, 10, 100])[: len(right)], right, sure, np.full(right.shape, 5.0),
-                 np.array(flops))  # fmt: skip
+    return Rungs(np.array([1, 10, 100])[: len(right)], right, sure, np.full(right.shape, 5.0), np.array(flops))
 
 
 THREE = rungs(
@@ -70,9 +60,7 @@ def test_what_is_missing_at_one_k_is_missing_in_the_cascade():
 
 def test_the_cheapest_threshold_that_loses_nothing_is_chosen():
     assert chosen_threshold(THREE) == 0.0  # two of four at the smallest k, and two at the largest
-    better = THREE._replace(
-        correct=np.array([[[0, 0, 0, 1]], [[0, 0, 0, 1]], [[1, 1, 1, 1]]]) * 1.0
-    )
+    better = THREE._replace(correct=np.array([[[0, 0, 0, 1]], [[0, 0, 0, 1]], [[1, 1, 1, 1]]]) * 1.0)
     assert chosen_threshold(better) > 0.9  # always go on
     sure = THREE._replace(correct=np.array([[[1, 0, 0, 1]], [[1, 1, 0, 1]], [[1, 1, 1, 1]]]) * 1.0)
     threshold = chosen_threshold(sure)
@@ -80,9 +68,7 @@ def test_the_cheapest_threshold_that_loses_nothing_is_chosen():
     assert chosen_threshold(sure._replace(flops=np.full(3, np.nan))) == threshold
 
 
-def made(
-    rng: np.random.Generator, draws: int = 2, test: int = 60, gain: float = 1.0
-) -> pd.DataFrame:
+def made(rng: np.random.Generator, draws: int = 2, test: int = 60, gain: float = 1.0) -> pd.DataFrame:
     """Predictions at three k, surer where they are right."""
     cells = []
     easy = rng.normal(0, 1, test)
@@ -90,8 +76,17 @@ def made(
         odds = easy + gain * place + rng.normal(0, 0.3, (draws, test))
         right = rng.random((draws, test)) < expit(odds)
         margin = np.abs(expit(odds) * 2 - 1) * 0.5
-        cells.append(scored(right, k=k, margin=margin.ravel(), label_mass=0.5, probability=0.5,
-                            prompt_tokens=10 * k + 7, cached_tokens=10 * k))  # fmt: skip
+        cells.append(
+            scored(
+                right,
+                k=k,
+                margin=margin.ravel(),
+                label_mass=0.5,
+                probability=0.5,
+                prompt_tokens=10 * k + 7,
+                cached_tokens=10 * k,
+            )
+        )
     return frame(*cells)
 
 
@@ -103,8 +98,7 @@ def test_every_example_is_judged_by_a_threshold_that_was_chosen_without_it():
     """Changing the answers of one half changes nothing of the threshold that it is judged by."""
     rng = RNG(1)
     parts = [rng.random((3, 2, 40)) for _ in range(2)]
-    whole = Rungs(np.array([1, 2, 3]), (parts[0] < 0.5) * 1.0, parts[1], np.ones((3, 2, 40)),
-                  np.array([1.0, 2.0, 4.0]))  # fmt: skip
+    whole = Rungs(np.array([1, 2, 3]), (parts[0] < 0.5) * 1.0, parts[1], np.ones((3, 2, 40)), np.array([1.0, 2.0, 4.0]))
     first, second, found = crossed(whole, RNG(7))
     order = RNG(7).permutation(40)
     half, other = np.sort(order[:20]), np.sort(order[20:])
@@ -177,8 +171,9 @@ def test_one_k_alone_asks_every_query_once():
     parts = [np.where(gone, np.nan, part) for part in THREE[1:4]]
     found = alone(Rungs(THREE.ks, *parts, THREE.flops), 1)
     nan = np.nan
-    for part, expected in zip(found, ([0, nan, 0, 1], [10, nan, 10, 10], [1, nan, 1, 1],
-                                      [5, nan, 5, 5], [10, nan, 10, 10]), strict=True):  # fmt: skip
+    for part, expected in zip(
+        found, ([0, nan, 0, 1], [10, nan, 10, 10], [1, nan, 1, 1], [5, nan, 5, 5], [10, nan, 10, 10]), strict=True
+    ):
         assert part[0].tolist() == pytest.approx(expected, nan_ok=True)
 
 
@@ -221,8 +216,7 @@ def test_beside_a_cascade_stands_the_largest_k_alone():
     right, margin = (rows[name].to_numpy(float).reshape(3, 2, 60) for name in names)
     flops = np.array([4.0, 16.0, 64.0])
     first, second, of_it = crossed(
-        Rungs(np.array([2, 8, 32]), right, margin / 0.5, np.full((3, 2, 60), 7.0), flops),
-        halving(0),
+        Rungs(np.array([2, 8, 32]), right, margin / 0.5, np.full((3, 2, 60), 7.0), flops), halving(0)
     )
     assert (best["threshold"], best["other_threshold"]) == (first, second)
     assert best["mean_k"] == pytest.approx(of_it.k.mean())
@@ -241,19 +235,25 @@ def test_two_ks_are_enough_for_a_cascade():
 def test_the_margin_needed_is_told_in_words():
     nan, inf = np.nan, np.inf
     table = pd.DataFrame(
-        [["chosen", 0.5, 0.25], ["chosen", 0.5, 0.5], ["chosen", inf, 0.5], ["fixed", 0.7, nan],
-         ["single", nan, nan]],
+        [["chosen", 0.5, 0.25], ["chosen", 0.5, 0.5], ["chosen", inf, 0.5], ["fixed", 0.7, nan], ["single", nan, nan]],
         columns=["rule", "threshold", "other_threshold"],
-    )  # fmt: skip
+    )
     assert CASCADES.printed.rows(table)["said"].tolist() == [
-        "chosen 0.25, 0.5", "chosen 0.5", "chosen 0.5, none", "fixed 0.7",
-    ]  # fmt: skip
+        "chosen 0.25, 0.5",
+        "chosen 0.5",
+        "chosen 0.5, none",
+        "fixed 0.7",
+    ]
 
 
 def test_a_single_k_or_no_probabilities_make_no_cascade():
     rows = made(RNG(0))
-    for less in (rows[rows["k"] == 2], rows.assign(margin=None), rows.drop(columns="margin"),
-                 rows[(rows["k"] == 2) ^ (rows["draw"] == 0)].query("k < 9")):  # fmt: skip
+    for less in (
+        rows[rows["k"] == 2],
+        rows.assign(margin=None),
+        rows.drop(columns="margin"),
+        rows[(rows["k"] == 2) ^ (rows["draw"] == 0)].query("k < 9"),
+    ):
         assert cascades(less, no_costs(less)).empty
 
 

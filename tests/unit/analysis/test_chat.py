@@ -9,21 +9,31 @@ import pandas as pd
 import pytest
 from support.predictions import answers, frame, scored
 
-from icl_bench.analysis.chat import chat_gain, put
+from icl_bench.analysis.findings.chat import chat_gain, put
 from icl_bench.analysis.settings import name_settings
 
 AROUND = ["<u>", "</u><a>", "</a><u>", "</u><a>", "</a>"]
 FACTS: dict[str, dict[str, Any]] = {
     "p": {"template": 1, "seed": 0},
     "q": {"template": 1, "seed": 1},
-    "t": {"template": 1, "seed": 0, "chat": {"style": "turns", "system": None, "arguments": {},
-                                             "template": "x", "around": AROUND}},
-    "s": {"template": 1, "seed": 0, "chat": {"style": "single", "system": "Be brief.",
-                                             "arguments": {"think": False}, "template": "x",
-                                             "around": AROUND}},
-}  # fmt: skip
-PLAIN, TURNS = (answers(np.random.default_rng(seed), (3, 200), chance)
-                for seed, chance in ((0, 0.3), (1, 0.8)))  # fmt: skip
+    "t": {
+        "template": 1,
+        "seed": 0,
+        "chat": {"style": "turns", "system": None, "arguments": {}, "template": "x", "around": AROUND},
+    },
+    "s": {
+        "template": 1,
+        "seed": 0,
+        "chat": {
+            "style": "single",
+            "system": "Be brief.",
+            "arguments": {"think": False},
+            "template": "x",
+            "around": AROUND,
+        },
+    },
+}
+PLAIN, TURNS = (answers(np.random.default_rng(seed), (3, 200), chance) for seed, chance in ((0, 0.3), (1, 0.8)))
 
 
 def side(variant: str, right: np.ndarray) -> Any:
@@ -46,9 +56,7 @@ def test_without_plain_prompts_there_is_nothing_to_compare():
 
 
 def test_a_way_is_named_by_its_style_and_what_else_is_said():
-    assert [put(FACTS[v]) for v in "pts"] == [
-        "plain", "turns", "single, system: 'Be brief.', think=False"
-    ]  # fmt: skip
+    assert [put(FACTS[v]) for v in "pts"] == ["plain", "turns", "single, system: 'Be brief.', think=False"]
 
 
 def test_settings_are_named_by_the_style_and_by_more_only_where_styles_are_alike():

@@ -24,23 +24,28 @@ def stored(predictions: pd.DataFrame | None = None, **cells: dict[str, Any]) -> 
 
 
 def test_shared_demonstrations_are_those_of_the_cells_that_have_them():
-    found = CellFacts.of(stored(
-        a=meta(demonstration_ids=["d1", "d2"]), b=meta(demonstration_ids=None), c=meta(),
-        d=meta(demonstration_ids=[]),
-    ))  # fmt: skip
+    found = CellFacts.of(
+        stored(
+            a=meta(demonstration_ids=["d1", "d2"]),
+            b=meta(demonstration_ids=None),
+            c=meta(),
+            d=meta(demonstration_ids=[]),
+        )
+    )
     assert found.shared == {"a": ["d1", "d2"], "d": []}
 
 
 def test_labels_of_demonstrations_are_gathered_by_variant():
-    found = CellFacts.of(stored(
-        a=meta(demonstration_labels={"x": ["d1", "d2"], "y": ["d3"]}),
-        b=meta(demonstration_labels={"x": ["d4"]}),
-        c=meta("w", demonstration_labels={"z": ["d1"]}),
-        d=meta("u"), e=meta("u", demonstration_labels=None),
-    ))  # fmt: skip
-    assert found.labels == {
-        "v": {"d1": "x", "d2": "x", "d3": "y", "d4": "x"}, "w": {"d1": "z"}, "u": {},
-    }  # fmt: skip
+    found = CellFacts.of(
+        stored(
+            a=meta(demonstration_labels={"x": ["d1", "d2"], "y": ["d3"]}),
+            b=meta(demonstration_labels={"x": ["d4"]}),
+            c=meta("w", demonstration_labels={"z": ["d1"]}),
+            d=meta("u"),
+            e=meta("u", demonstration_labels=None),
+        )
+    )
+    assert found.labels == {"v": {"d1": "x", "d2": "x", "d3": "y", "d4": "x"}, "w": {"d1": "z"}, "u": {}}
 
 
 def test_costs_are_of_each_cell():
@@ -50,8 +55,9 @@ def test_costs_are_of_each_cell():
 
 def test_windows_are_those_of_the_files_and_else_the_registrys():
     first, second = list(REGISTRY)[:2]
-    found = CellFacts.of(stored(a=meta(model="own", context_tokens=99), b=meta(model="none"),
-                                c=meta(model=first, context_tokens=11)))  # fmt: skip
+    found = CellFacts.of(
+        stored(a=meta(model="own", context_tokens=99), b=meta(model="none"), c=meta(model=first, context_tokens=11))
+    )
     assert found.windows["own"] == 99
     assert found.windows[first] == 11
     assert found.windows[second] == REGISTRY[second].context_tokens
@@ -103,8 +109,7 @@ def test_the_random_numbers_of_a_finding_are_its_own_and_the_same_again():
 
 def test_curves_begin_with_the_point_without_demonstrations_by_the_facts_of_variants():
     facts = {"v": {"seed": 0}, "w": {"seed": 0, "encoder": "x"}, "u": {"seed": 1, "encoder": "x"}}
-    rows = frame(cell("aabb", k=0), cell("aabb", select="bm25", variant="w"),
-                 cell("aabb", select="bm25", variant="u"))  # fmt: skip
+    rows = frame(cell("aabb", k=0), cell("aabb", select="bm25", variant="w"), cell("aabb", select="bm25", variant="u"))
     found = Context(Stored(rows, {}, facts, ())).from_zero_shot(rows)
     bare = found[found["k"] == 0]
     assert set(bare["variant"]) == {"w"}
@@ -118,12 +123,17 @@ def test_a_table_by_variant_is_given_each_ones_own_labels_and_the_shared_demonst
         calls.append((part["variant"].tolist(), labels, shared))
         return pd.DataFrame({"variant": part["variant"].unique(), "labels": len(labels)})
 
-    rows = frame(cell("aa", "aa", variant="v"), cell("a", "a", variant="w"),
-                 cell("a", "a", variant="none")).astype({"variant": "category"})  # fmt: skip
-    found = Context(stored(
-        rows, a=meta(demonstration_labels={"x": ["d1", "d2"]}, demonstration_ids=["d1"]),
-        b=meta("w", demonstration_labels={"z": ["d1"]}), c=meta("none"),
-    )).by_variant(rows, table)  # fmt: skip
+    rows = frame(cell("aa", "aa", variant="v"), cell("a", "a", variant="w"), cell("a", "a", variant="none")).astype(
+        {"variant": "category"}
+    )
+    found = Context(
+        stored(
+            rows,
+            a=meta(demonstration_labels={"x": ["d1", "d2"]}, demonstration_ids=["d1"]),
+            b=meta("w", demonstration_labels={"z": ["d1"]}),
+            c=meta("none"),
+        )
+    ).by_variant(rows, table)
     assert found.to_dict("list") == {"variant": ["v", "w"], "labels": [2, 1]}
     assert calls == [
         ([], {}, {}) if not names else (names, labels, {"a": ["d1"]})

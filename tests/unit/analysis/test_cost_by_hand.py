@@ -10,7 +10,7 @@ import pytest
 from support.predictions import cell, frame
 
 from icl_bench.analysis.cell_cost import CellCost
-from icl_bench.analysis.cost import break_even, cost
+from icl_bench.analysis.findings.cost import break_even, cost
 from icl_bench.models.architecture import Architecture
 from icl_bench.registry import FINDINGS
 
@@ -27,10 +27,7 @@ def tokens(rows: pd.DataFrame, prompt: float, cached: float, answer: float) -> p
 
 def test_tokens_are_means_over_queries_and_operations_means_over_cells():
     """One cell of two queries and one of four."""
-    rows = frame(
-        tokens(cell("ab", "ab", cell="one"), 10, 4, 1),
-        tokens(cell("aabb", cell="two", draw=1), 40, 10, 4),
-    )
+    rows = frame(tokens(cell("ab", "ab", cell="one"), 10, 4, 1), tokens(cell("aabb", cell="two", draw=1), 40, 10, 4))
     more = {**COUNTED, "query_flops": 30.0, "cache_bytes": 16.0}
     known = {
         "one": CellCost(counted=COUNTED, prefill_seconds=1.0, peak_cache_bytes=4.0),
@@ -49,10 +46,7 @@ def test_tokens_are_means_over_queries_and_operations_means_over_cells():
 
 def test_seconds_are_those_of_a_query_over_the_cells_whose_time_is_known():
     """2 seconds for two queries and 10 for four; a third cell does not say."""
-    rows = frame(
-        cell("ab", "ab", cell="one"), cell("aabb", cell="two", draw=1),
-        cell("aabb", cell="three", draw=2),
-    )  # fmt: skip
+    rows = frame(cell("ab", "ab", cell="one"), cell("aabb", cell="two", draw=1), cell("aabb", cell="three", draw=2))
     known = {"one": CellCost(seconds=2.0), "two": CellCost(seconds=10.0)}
     (found,) = cost(rows, known)["seconds"]
     assert found == (2 + 10) / (2 + 4)
@@ -65,12 +59,8 @@ def test_points_of_curves_are_apart():
         tokens(cell("ab", "ab", cell="three", select="bm25"), 50, 0, 1),
     )
     table = cost(rows, {"two": CellCost(counted=COUNTED)}).set_index(["select", "k"])
-    assert table["prompt_tokens"].to_dict() == {
-        ("random", 5): 10, ("random", 9): 30, ("bm25", 5): 50,
-    }  # fmt: skip
-    assert table["query_flops"].isna().tolist() == [
-        key != ("random", 9) for key in table.index.tolist()
-    ]
+    assert table["prompt_tokens"].to_dict() == {("random", 5): 10, ("random", 9): 30, ("bm25", 5): 50}
+    assert table["query_flops"].isna().tolist() == [key != ("random", 9) for key in table.index.tolist()]
 
 
 def test_points_are_in_the_order_of_k_whatever_the_order_of_the_files():
@@ -92,10 +82,15 @@ def test_operations_by_shape_are_those_of_the_cells_mean_prompt():
 
 def test_what_a_cells_file_says_is_read():
     meta: dict[str, Any] = {
-        "seconds": 3.5, "prefix_tokens": 20, "shape": SHAPE.as_json(), "work": COUNTED,
-        "training": {"flops": 5.0}, "prefill_seconds": 0.5, "peak_cache_bytes": 9,
+        "seconds": 3.5,
+        "prefix_tokens": 20,
+        "shape": SHAPE.as_json(),
+        "work": COUNTED,
+        "training": {"flops": 5.0},
+        "prefill_seconds": 0.5,
+        "peak_cache_bytes": 9,
         "spec": {"attention": "full"},
-    }  # fmt: skip
+    }
     assert CellCost.of(meta) == CellCost(3.5, 20, SHAPE, {"flops": 5.0}, COUNTED, 0.5, 9)
     assert CellCost.of({}) == CellCost()
     assert CellCost.of({"shape": SHAPE.as_json()}).shape == SHAPE
@@ -117,9 +112,7 @@ def test_a_cell_without_a_counted_cost_has_that_of_full_attention_by_its_shape()
     assert found["query_flops"] == 10 * (100 + 8 * (25 + 4)) + answer
     assert found["whole_flops"] == 30 * (100 + 8 * (15 + 4)) + answer
     assert math.isnan(found["cache_bytes"])
-    assert CellCost(prefix_tokens=20, shape=SHAPE).row(30.0, math.nan)["query_flops"] == (
-        found["query_flops"] - answer
-    )
+    assert CellCost(prefix_tokens=20, shape=SHAPE).row(30.0, math.nan)["query_flops"] == (found["query_flops"] - answer)
 
 
 def test_what_is_not_known_of_a_cell_is_nan():
@@ -141,18 +134,17 @@ def test_what_is_not_known_of_a_cell_is_nan():
 
 def sides(*prompts: dict[str, Any], **training: Any) -> pd.DataFrame:
     """A training of 1,000 operations and queries of 5, and prompts of 100, 7 and 107."""
-    same = {
-        "task": "t",
-        "model": "m",
-        "variant": "v",
-        "k": 5,
-        "attention": "full",
-        "order": "drawn",
+    same = {"task": "t", "model": "m", "variant": "v", "k": 5, "attention": "full", "order": "drawn"}
+    prompt = {"select": "random", "prefix_flops": 100.0, "query_flops": 7.0, "whole_flops": 107.0, "seconds": 0.5}
+    trained = {
+        "select": "lora",
+        "prefix_flops": 0.0,
+        "query_flops": 5.0,
+        "whole_flops": 5.0,
+        "seconds": 0.25,
+        "training_flops": 1000.0,
+        "training_seconds": 60.0,
     }
-    prompt = {"select": "random", "prefix_flops": 100.0, "query_flops": 7.0, "whole_flops": 107.0,
-              "seconds": 0.5}  # fmt: skip
-    trained = {"select": "lora", "prefix_flops": 0.0, "query_flops": 5.0, "whole_flops": 5.0,
-               "seconds": 0.25, "training_flops": 1000.0, "training_seconds": 60.0}  # fmt: skip
     rows = [*({**same, **prompt, **changes} for changes in prompts), same | trained | training]
     return pd.DataFrame(rows)
 
@@ -202,11 +194,7 @@ def test_retrieved_demonstrations_are_read_anew_for_each_query_unless_they_are_r
             {"select": "theirs", "attention": "theirs"},
         )
     ).set_index("beside")
-    assert found["base_flops"].to_dict() == {
-        "bm25": 107,
-        f"bm25, {reuse}": 7,
-        "theirs, theirs": 107,
-    }
+    assert found["base_flops"].to_dict() == {"bm25": 107, f"bm25, {reuse}": 7, "theirs, theirs": 107}
     # 1000 + 5 n against 107 n, 100 + 7 n, 107 n
     assert found["queries"].tolist() == [10, 451, 10]
     assert found["base_seconds"].tolist() == [0.5] * 3
@@ -214,9 +202,15 @@ def test_retrieved_demonstrations_are_read_anew_for_each_query_unless_they_are_r
 
 def test_demonstrations_as_vectors_pay_after_their_training_and_one_reading():
     """Beside the same demonstrations as text; with shared ones projected once (20 operations)."""
-    vectors = {"attention": "vectors:5", "prefix_flops": 20.0, "query_flops": 5.0,
-               "whole_flops": 25.0, "seconds": 0.25, "training_flops": 1000.0,
-               "training_seconds": 60.0}  # fmt: skip
+    vectors = {
+        "attention": "vectors:5",
+        "prefix_flops": 20.0,
+        "query_flops": 5.0,
+        "whole_flops": 25.0,
+        "seconds": 0.25,
+        "training_flops": 1000.0,
+        "training_seconds": 60.0,
+    }
     table = sides({}, vectors, {"select": "bm25", "order": "relevance", **vectors})
     found = break_even(table[table["select"] != "lora"]).set_index(["select", "beside"])
     # 1000 + 20 + 5 n against 100 + 7 n and 107 n; each query's own, 1000 + 25 n
@@ -238,10 +232,14 @@ def test_a_training_without_operations_is_not_compared():
 def test_what_never_pays_and_what_is_not_known_are_told_apart_in_print():
     printed = FINDINGS["break_even"].printed
     assert printed is not None
-    table = pd.DataFrame({
-        "queries": [12345.0, math.nan, math.nan], "base_flops": [1.0, 1.0, math.nan],
-        "queries_by_seconds": [math.nan, 7.0, 0.0], "base_seconds": [1.0, 1.0, 1.0],
-    })  # fmt: skip
+    table = pd.DataFrame(
+        {
+            "queries": [12345.0, math.nan, math.nan],
+            "base_flops": [1.0, 1.0, math.nan],
+            "queries_by_seconds": [math.nan, 7.0, 0.0],
+            "base_seconds": [1.0, 1.0, 1.0],
+        }
+    )
     shown = printed.rows(table)
     assert shown["queries"].tolist()[:2] == ["12,345", "never"]
     assert pd.isna(shown["queries"][2])

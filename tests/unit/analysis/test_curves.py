@@ -23,8 +23,11 @@ def test_every_point_has_its_own_numbers_in_a_frame_of_many():
     rng = np.random.default_rng(0)
     axes = [
         {"task": t, "order": o, "k": k, "draw": d}
-        for t in "tu" for o in ("drawn", "by-label") for k in (1, 5) for d in range(3)
-    ]  # fmt: skip
+        for t in "tu"
+        for o in ("drawn", "by-label")
+        for k in (1, 5)
+        for d in range(3)
+    ]
     rows = frame(*(random_cell(rng, **some) for some in axes)).sample(frac=1, random_state=0)
     table = curves(rows.reset_index(drop=True)).set_index([*SETTING, "k"])
     assert len(table) == 8
@@ -32,9 +35,7 @@ def test_every_point_has_its_own_numbers_in_a_frame_of_many():
         found = table.loc[key]
         scores = point.pivot(index="draw", columns="test_id", values="correct").to_numpy(float)
         assert found[["accuracy", "ci_low", "ci_high"]].tolist() == list(mean_interval(scores))
-        by_draw = [
-            macro_f1(d["gold"].tolist(), d["prediction"].tolist()) for _, d in point.groupby("draw")
-        ]
+        by_draw = [macro_f1(d["gold"].tolist(), d["prediction"].tolist()) for _, d in point.groupby("draw")]
         assert found["macro_f1"] == pytest.approx(np.mean(by_draw))
         assert found[["draws", "test_rows", "left_out"]].tolist() == [3, 12, 0]
 
@@ -81,9 +82,7 @@ def test_one_blank_score_does_not_empty_a_point():
 
 
 def test_draws_without_a_common_test_example_are_not_taken_together():
-    rows = frame(cell("aabb"), cell("abbb", draw=1).iloc[1:3], cell("ab", "aa", draw=2).assign(
-        test_id=["8", "9"]
-    ))  # fmt: skip
+    rows = frame(cell("aabb"), cell("abbb", draw=1).iloc[1:3], cell("ab", "aa", draw=2).assign(test_id=["8", "9"]))
     (found,) = curves(rows).itertuples()
     assert (found.draws, found.test_rows, found.left_out) == (2, 4, 2)
 
@@ -130,17 +129,30 @@ def test_the_bleu_of_a_corpus_is_the_mean_of_draws_by_their_answers():
 
 def test_without_skill_are_the_commonest_label_and_the_number_of_labels():
     rows = frame(
-        cell("aaab", "aaab", k=1), cell("aabc", "aabc", k=2), cell("aaaa", "aaaa", k=3),
-        cell("abab", "aabb", k=5), cell("aabb", "abab", k=5, draw=1, variant="w"),
+        cell("aaab", "aaab", k=1),
+        cell("aabc", "aabc", k=2),
+        cell("aaaa", "aaaa", k=3),
+        cell("abab", "aabb", k=5),
+        cell("aabb", "abab", k=5, draw=1, variant="w"),
         # the draws have not the same test examples
-        cell("aaab", "aaab", k=7).iloc[:3], cell("aaab", "aaab", k=7, draw=1).iloc[1:],
-    )  # fmt: skip
+        cell("aaab", "aaab", k=7).iloc[:3],
+        cell("aaab", "aaab", k=7, draw=1).iloc[1:],
+    )
     found = curves(rows)[["k", "majority", "uniform"]].to_numpy()
     nan = np.nan
-    assert found == pytest.approx(np.array([
-        [1, 3 / 4, 1 / 2], [2, 1 / 2, 1 / 3], [3, nan, nan], [5, 1 / 2, 1 / 2],
-        [7, 3 / 4, 1 / 2], [5, 1 / 2, 1 / 2],
-    ]), nan_ok=True)  # fmt: skip
+    assert found == pytest.approx(
+        np.array(
+            [
+                [1, 3 / 4, 1 / 2],
+                [2, 1 / 2, 1 / 3],
+                [3, nan, nan],
+                [5, 1 / 2, 1 / 2],
+                [7, 3 / 4, 1 / 2],
+                [5, 1 / 2, 1 / 2],
+            ]
+        ),
+        nan_ok=True,
+    )
 
 
 def test_a_rows_own_choices_and_free_text_have_no_accuracy_without_skill():
@@ -170,8 +182,15 @@ def test_a_curve_is_saturated_at_the_first_k_that_reaches_95_percent_of_its_best
     (found,) = saturation(points(rising)).itertuples()
     assert (found.k, found.best_k, found.max_k, found.within_window) == (10, 10, 10, False)
     assert list(saturation(points({})).columns) == [
-        *SETTING, "k", "best_k", "max_k", "within_window", "metric", "spoken", "reason"
-    ]  # fmt: skip
+        *SETTING,
+        "k",
+        "best_k",
+        "max_k",
+        "within_window",
+        "metric",
+        "spoken",
+        "reason",
+    ]
 
 
 RISING = {1: 0.4, 5: 0.5, 10: 0.55, 25: 0.6}
@@ -190,9 +209,7 @@ RISING = {1: 0.4, 5: 0.5, 10: 0.55, 25: 0.6}
         ([0.3, 0.3, 0.3, 0.51], 0.7, None),  # one k is above
     ],
 )
-def test_a_curve_whose_every_interval_holds_chance_has_no_saturation_worth_telling(
-    low, high, reason
-):
+def test_a_curve_whose_every_interval_holds_chance_has_no_saturation_worth_telling(low, high, reason):
     curve = points(RISING, majority=0.5, uniform=0.25, ci_low=low, ci_high=high)
     (found,) = saturation(curve).itertuples()
     assert (found.spoken, found.reason) == (reason is None, reason)

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from support.predictions import cell, frame
 
-from icl_bench.analysis.demonstrations import by_distance, by_presence, copying, distances
+from icl_bench.analysis.findings.demonstrations import by_distance, by_presence, copying, distances
 from icl_bench.analysis.statistics.intervals import mean_interval
 
 LABELS = {"d1": "a", "d2": "b", "d3": "a", "d4": "c"}
@@ -84,10 +84,7 @@ def test_accuracy_is_told_apart_by_distance():
 def test_bins_of_distance_can_be_chosen():
     ids = ["d1", "d2", "d4", "d4", "d4"]
     found = by_distance(shared("abbb"), LABELS, {"c0": ids}, bins=(1, 3, 5))
-    assert found[["nearest", "farthest", "accuracy"]].to_numpy().tolist() == [
-        [3, 4, 1],
-        [5, 5, 0.5],
-    ]
+    assert found[["nearest", "farthest", "accuracy"]].to_numpy().tolist() == [[3, 4, 1], [5, 5, 0.5]]
 
 
 def test_copying_is_accuracy_on_queries_that_are_among_the_demonstrations():
@@ -110,9 +107,7 @@ def test_no_predictions_make_empty_tables_with_all_columns():
         (copying(cell("aabb"), {}), []),
     ]:
         assert table.empty
-        assert list(table.columns)[-4 - len(columns) :] == [
-            *columns, "predictions", "accuracy", "ci_low", "ci_high",
-        ]  # fmt: skip
+        assert list(table.columns)[-4 - len(columns) :] == [*columns, "predictions", "accuracy", "ci_low", "ci_high"]
 
 
 def test_a_demonstration_that_is_no_query_is_copied_by_none():

@@ -7,29 +7,26 @@ import pandas as pd
 import pytest
 from support.predictions import answers, cell, frame, scored
 
-from icl_bench.analysis.attention import attention_patterns, differences
-from icl_bench.analysis.comparisons import (
+from icl_bench.analysis.curves import curves
+from icl_bench.analysis.draws import deviations_elsewhere, interval_over, is_drawn, outlying_draws
+from icl_bench.analysis.findings.attention import attention_patterns, differences
+from icl_bench.analysis.findings.comparisons import (
     compare_models,
     perturbation_effect,
     retrieval_gain,
     sorting_penalty,
     training_gain,
 )
-from icl_bench.analysis.cost import cost
-from icl_bench.analysis.curves import curves
-from icl_bench.analysis.draws import (
-    deviations_elsewhere,
-    interval_over,
-    is_drawn,
-    outlying_draws,
-)
+from icl_bench.analysis.findings.cost import cost
 from icl_bench.analysis.statistics.contrast import contrast, judge
 from icl_bench.analysis.statistics.mean_squares import mean_squares
 from icl_bench.analysis.statistics.paired import compare
 from icl_bench.analysis.words import comparison_notes, curve_notes, with_reasons
 
-SIDES = {True: answers(np.random.default_rng(0), (1, 10, 200), 0.9)[0],
-         False: answers(np.random.default_rng(1), (1, 10, 200), 0.3)[0]}  # fmt: skip
+SIDES = {
+    True: answers(np.random.default_rng(0), (1, 10, 200), 0.9)[0],
+    False: answers(np.random.default_rng(1), (1, 10, 200), 0.3)[0],
+}
 
 
 def side(better: bool, draws: int = 1, first: int = 0, **setting: object) -> pd.DataFrame:
@@ -111,9 +108,7 @@ def test_how_far_draws_differ_is_taken_from_where_they_were_repeated():
     (found,) = retrieval_gain(rows).to_dict("records")
     assert found["draws_sd"] == pytest.approx(means.std())
     assert found["draws_sd_of"] == "other curves of the task and model"
-    assert f"a standard deviation of {100 * means.std():.1f} points" in comparison_notes(
-        retrieval_gain(rows)
-    )[0]  # fmt: skip
+    assert f"a standard deviation of {100 * means.std():.1f} points" in comparison_notes(retrieval_gain(rows))[0]
     alone = retrieval_gain(frame(side(False), side(True, select="balanced")))
     assert np.isnan(alone["draws_sd"]).all()
     assert "is not known, as none were repeated" in comparison_notes(alone)[0]
@@ -122,17 +117,18 @@ def test_how_far_draws_differ_is_taken_from_where_they_were_repeated():
 def test_variances_are_pooled_from_the_nearest_points_that_repeated_draws():
     points = pd.DataFrame(
         [
-            ("t", "m", "random", 0.04, 2), ("t", "m", "random", 0.01, 4),
-            ("t", "m", "balanced", 0.09, 1), ("t", "m", "bm25", np.nan, 0),
-            ("t", "n", "random", np.nan, 0), ("t", "o", "random", 0.16, 1),
+            ("t", "m", "random", 0.04, 2),
+            ("t", "m", "random", 0.01, 4),
+            ("t", "m", "balanced", 0.09, 1),
+            ("t", "m", "bm25", np.nan, 0),
+            ("t", "n", "random", np.nan, 0),
+            ("t", "o", "random", 0.16, 1),
             ("u", "m", "random", np.nan, 0),
         ],
         columns=["task", "model", "select", "draw_variance", "draw_freedom"],
-    ).assign(order="drawn", attention="full", variant="v")  # fmt: skip
+    ).assign(order="drawn", attention="full", variant="v")
     found = deviations_elsewhere(points)
-    own, curves_, models = (
-        "other k of the curve", "other curves of the task and model", "other models of the task"
-    )  # fmt: skip
+    own, curves_, models = ("other k of the curve", "other curves of the task and model", "other models of the task")
     assert found["draws_sd_of"].tolist() == [own, own, own, curves_, models, own, None]
     squares = [0.12 / 6, 0.12 / 6, 0.09, 0.21 / 7, 0.37 / 8, 0.16]
     assert found["draws_sd"].iloc[:-1].tolist() == pytest.approx(np.sqrt(squares).tolist())
@@ -241,7 +237,7 @@ def test_the_terminal_shows_draws_of_both_sides_and_names_nothing_better_by_one(
 
     from rich.console import Console
 
-    from icl_bench.analysis.findings import find
+    from icl_bench.analysis.all_findings import find
     from icl_bench.cli.output.findings import print_findings
     from icl_bench.results.reading import Stored
 

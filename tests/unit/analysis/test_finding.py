@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from support.predictions import cell, frame
 
+from icl_bench.analysis.all_findings import find
 from icl_bench.analysis.columns import COLUMNS, Column
 from icl_bench.analysis.finding import Chart, Finding, Printed
-from icl_bench.analysis.findings import find
 from icl_bench.registry import FINDINGS
 from icl_bench.results.importing import import_predictions
 from icl_bench.results.reading import read_some
@@ -45,7 +45,7 @@ ENTRIES = "[icl_bench.findings]\nletters = others:LETTERS\nnothing = others:NOTH
 SCRIPT = """
 import json, sys
 from pathlib import Path
-from icl_bench.analysis.findings import read_findings
+from icl_bench.analysis.all_findings import read_findings
 from icl_bench.cli import main
 from icl_bench.report.build import make_report
 from icl_bench.report.page import page
@@ -82,9 +82,12 @@ def test_a_finding_of_another_package_is_everywhere_that_ours_are(tmp_path: Path
     (info / "entry_points.txt").write_text(ENTRIES)
     paths = [str(info.parent), *sys.path]
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(results)], capture_output=True, text=True, check=False,
+        [sys.executable, "-c", SCRIPT, str(results)],
+        capture_output=True,
+        text=True,
+        check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     first, _, printed = done.stdout.partition("\n")
     told = json.loads(first)
@@ -123,15 +126,10 @@ def test_tables_stand_in_the_section_that_says_so():
 
 
 def test_a_finding_alone_shows_curve_k_and_its_own_columns():
-    own = (Column("value", "value", "number"), Column("low", "from", upper="high"),
-           Column("high", "to"))  # fmt: skip
+    own = (Column("value", "value", "number"), Column("low", "from", upper="high"), Column("high", "to"))
     finding = Finding("mine", lambda context: context.predictions, own)
-    assert [c.name for c in finding.in_report()] == [
-        "task", "model", "series", "k", "value", "low", "high",
-    ]  # fmt: skip
-    assert [c.name for c in finding.in_terminal()] == [
-        "task", "model", "select", "order", "k", "value", "low",
-    ]  # fmt: skip
+    assert [c.name for c in finding.in_report()] == ["task", "model", "series", "k", "value", "low", "high"]
+    assert [c.name for c in finding.in_terminal()] == ["task", "model", "select", "order", "k", "value", "low"]
     assert Chart("value").by == ("task", "model")
 
 
@@ -158,9 +156,12 @@ def test_a_column_is_shown_as_its_finding_says_or_as_everywhere_or_by_its_name()
 def test_columns_are_those_that_are_asked_for_and_may_mean_something_else_in_the_terminal():
     here = Column("low", "from there", "points")
     finding = Finding(
-        "mine", lambda context: context.predictions, (Column("low", "from"),),
-        shown="k low", printed=Printed("mine", "task k low", columns_here=(here,)),
-    )  # fmt: skip
+        "mine",
+        lambda context: context.predictions,
+        (Column("low", "from"),),
+        shown="k low",
+        printed=Printed("mine", "task k low", columns_here=(here,)),
+    )
     assert [column.title for column in finding.in_report()] == ["k", "from"]
     assert [column.title for column in finding.in_terminal()] == ["task", "k", "from there"]
 
@@ -175,12 +176,10 @@ class AnyName:
         return "none"
 
 
-def test_what_is_private_is_no_table_even_where_one_is_called_so(
-    results: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_is_private_is_no_table_even_where_one_is_called_so(results: Path, monkeypatch: pytest.MonkeyPatch):
     found = find(read_some(results))
     with pytest.raises(AttributeError, match="findings: __deepcopy__ is not a finding"):
         found.__getattr__("__deepcopy__")
-    monkeypatch.setattr("icl_bench.analysis.findings.FINDINGS", AnyName())
+    monkeypatch.setattr("icl_bench.analysis.all_findings.FINDINGS", AnyName())
     with pytest.raises(AttributeError, match="findings: _mine is none"):
         found.__getattr__("_mine")

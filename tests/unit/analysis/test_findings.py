@@ -14,10 +14,10 @@ import pytest
 from support.fakes import FREE_TEXT, FakeBackend, plan, runner
 from support.predictions import cell, frame
 
+from icl_bench.analysis.all_findings import Findings, find, read_findings
 from icl_bench.analysis.cell_cost import CellCost
 from icl_bench.analysis.context import CellFacts, Context
-from icl_bench.analysis.cost import break_even, cost
-from icl_bench.analysis.findings import Findings, find, read_findings
+from icl_bench.analysis.findings.cost import break_even, cost
 from icl_bench.analysis.words import cautions_of
 from icl_bench.cli import main
 from icl_bench.errors import CellError, UserError
@@ -45,10 +45,24 @@ def found(results: Path) -> Findings:
 
 
 EMPTY = {
-    "models", "label_spaces", "copying", "training_gain", "attention_patterns", "adaptation_losses", "adaptation_points",
-    "adaptation_course", "study_points", "replication", "break_even",
-    "perplexity", "taught", "teaching", "truncated_answers", "chat_gain", "learning_ratio",
-}  # fmt: skip
+    "models",
+    "label_spaces",
+    "copying",
+    "training_gain",
+    "attention_patterns",
+    "adaptation_losses",
+    "adaptation_points",
+    "adaptation_course",
+    "study_points",
+    "replication",
+    "break_even",
+    "perplexity",
+    "taught",
+    "teaching",
+    "truncated_answers",
+    "chat_gain",
+    "learning_ratio",
+}
 
 
 def test_every_table_has_rows_where_there_are_runs_for_it(found: Findings):
@@ -131,10 +145,7 @@ def test_models_are_compared_with_the_one_that_is_asked_for(tmp_path: Path):
 def read_some_of(tmp_path: Path):
     from icl_bench.results.importing import import_predictions
 
-    made = frame(*(
-        cell("aabb", model=m, order=o, k=k) for m in "ab" for k in (1, 5)
-        for o in ("drawn", "shuffled:1")
-    ))  # fmt: skip
+    made = frame(*(cell("aabb", model=m, order=o, k=k) for m in "ab" for k in (1, 5) for o in ("drawn", "shuffled:1")))
     made.drop(columns=["variant", "valid"]).to_csv(tmp_path / "some.csv", index=False)
     import_predictions(tmp_path / "some.csv", tmp_path / "imported")
     return read_some(tmp_path / "imported")
@@ -184,13 +195,33 @@ def test_what_was_not_counted_has_no_cost():
 def costed(**changes: object) -> pd.DataFrame:
     """Costs at one point: a prompt, the same retrieved, and a training."""
     rows = [
-        {"select": "random", "order": "drawn", "prefix_flops": 100.0, "query_flops": 7.0,
-         "whole_flops": 107.0, "seconds": 0.5},
-        {"select": "bm25", "order": "relevance", "prefix_flops": 3.0, "query_flops": 99.0,
-         "whole_flops": 102.0, "seconds": 4.0},
-        {"select": "lora", "order": "drawn", "prefix_flops": 0.0, "query_flops": 5.0,
-         "whole_flops": 5.0, "seconds": 0.25, "training_flops": 1000.0, "training_seconds": 60.0},
-    ]  # fmt: skip
+        {
+            "select": "random",
+            "order": "drawn",
+            "prefix_flops": 100.0,
+            "query_flops": 7.0,
+            "whole_flops": 107.0,
+            "seconds": 0.5,
+        },
+        {
+            "select": "bm25",
+            "order": "relevance",
+            "prefix_flops": 3.0,
+            "query_flops": 99.0,
+            "whole_flops": 102.0,
+            "seconds": 4.0,
+        },
+        {
+            "select": "lora",
+            "order": "drawn",
+            "prefix_flops": 0.0,
+            "query_flops": 5.0,
+            "whole_flops": 5.0,
+            "seconds": 0.25,
+            "training_flops": 1000.0,
+            "training_seconds": 60.0,
+        },
+    ]
     same = {"task": "t", "model": "m", "attention": "full", "variant": "v", "k": 5}
     table = pd.DataFrame([{**same, **row} for row in rows])
     for name, value in changes.items():
@@ -201,9 +232,7 @@ def costed(**changes: object) -> pd.DataFrame:
 def test_training_pays_once_its_savings_are_more_than_it_took():
     found = break_even(costed()).set_index("beside")
     # 1000 + 5 n < 100 + 7 n from n = 451; < 107 n from 10; < 102 n from 11
-    assert found["queries"].to_dict() == {
-        "random, cached": 451, "random, not cached": 10, "bm25": 11,
-    }  # fmt: skip
+    assert found["queries"].to_dict() == {"random, cached": 451, "random, not cached": 10, "bm25": 11}
     assert found.loc["random, cached", "queries_by_seconds"] == 241  # 60 s, a quarter saved each
     assert found.loc["bm25", "queries_by_seconds"] == 17
     assert math.isnan(found.loc["random, not cached", "queries_by_seconds"])
@@ -250,9 +279,7 @@ def test_summary_prints_what_follows_from_the_curves(results: Path, capsys):
         assert title not in text
 
 
-def test_rows_of_several_settings_name_theirs_by_the_numbers_of_the_curves(
-    tmp_path: Path, word_encoder: Any, capsys
-):
+def test_rows_of_several_settings_name_theirs_by_the_numbers_of_the_curves(tmp_path: Path, word_encoder: Any, capsys):
     for scoring in ("greedy", "exact"):
         for select in ("random", "bm25", "dense"):
             made = plan(tmp_path / "cards", "4", draws=1, selects=[select], scoring=scoring)
@@ -260,12 +287,13 @@ def test_rows_of_several_settings_name_theirs_by_the_numbers_of_the_curves(
     text = told(capsys, "summary", "--results", str(tmp_path / "results"))
     curves, gains = text.split("selection: accuracy")
     # an encoder alone, which random selection has no use for, makes no other setting
-    assert re.findall(r"setting (\d): (scoring=\w+)", curves) == [
-        ("1", "scoring=greedy"), ("2", "scoring=exact"),
-    ]  # fmt: skip
+    assert re.findall(r"setting (\d): (scoring=\w+)", curves) == [("1", "scoring=greedy"), ("2", "scoring=exact")]
     assert sorted(re.findall(r"^(bm25|dense) +(\d) +4", gains, re.M)) == [
-        ("bm25", "1"), ("bm25", "2"), ("dense", "1"), ("dense", "2"),
-    ]  # fmt: skip
+        ("bm25", "1"),
+        ("bm25", "2"),
+        ("dense", "1"),
+        ("dense", "2"),
+    ]
 
 
 def test_summary_json_is_that_of_the_findings(results: Path, found: Findings, capsys):
@@ -273,17 +301,19 @@ def test_summary_json_is_that_of_the_findings(results: Path, found: Findings, ca
     assert json.loads(text) == json.loads(json.dumps({**found.as_json(), "cautions": []}))
 
 
-def test_that_a_selection_saw_the_queries_is_said_below_each_table_that_has_it(
-    tmp_path: Path, capsys, monkeypatch
-):
+def test_that_a_selection_saw_the_queries_is_said_below_each_table_that_has_it(tmp_path: Path, capsys, monkeypatch):
     from icl_bench.results.importing import import_predictions
 
     monkeypatch.setenv("COLUMNS", "200")
-    made = frame(*(
-        cell("aabb", select=select, order=order, attention=attention)
-        for select in ("random", "centroids,of=queries") for order in ("drawn", "by-label")
-        for attention in ("full", "block:1", "block:2") if order == "drawn" or select == "random"
-    ))  # fmt: skip
+    made = frame(
+        *(
+            cell("aabb", select=select, order=order, attention=attention)
+            for select in ("random", "centroids,of=queries")
+            for order in ("drawn", "by-label")
+            for attention in ("full", "block:1", "block:2")
+            if order == "drawn" or select == "random"
+        )
+    )
     made.drop(columns=["variant", "valid"]).to_csv(tmp_path / "some.csv", index=False)
     import_predictions(tmp_path / "some.csv", tmp_path / "imported")
     words = ("summary", "--results", str(tmp_path / "imported"))
@@ -295,17 +325,21 @@ def test_that_a_selection_saw_the_queries_is_said_below_each_table_that_has_it(
         name = part.split(":")[0].split(" ")[0]
         tables[name] = tables.get(name, "") + part
     assert {name: part.count(saw) for name, part in tables.items()} == {
-        "t": 1, "sorting": 0, "selection": 1, "attention": 1, "cost": 1,
-    }  # fmt: skip
+        "t": 1,
+        "sorting": 0,
+        "selection": 1,
+        "attention": 1,
+        "cost": 1,
+    }
     (caution,) = json.loads(told(capsys, *words, "--json"))["cautions"]
     assert caution.startswith(saw)
 
 
 def test_a_training_beside_a_selection_that_saw_the_queries_says_so():
     selects = ["random", "centroids,of=queries"]
-    beside = break_even(pd.concat([costed(), *(
-        costed().query("select == 'random'").assign(select=select) for select in selects
-    )]))  # fmt: skip
+    beside = break_even(
+        pd.concat([costed(), *(costed().query("select == 'random'").assign(select=select) for select in selects)])
+    )
     assert "centroids,of=queries, cached" in set(beside["beside"])
     assert len(cautions_of(beside)) == 1
     assert cautions_of(break_even(costed())) == []
@@ -329,9 +363,7 @@ def test_each_task_has_a_base_model_of_its_own(tmp_path: Path):
     import_predictions(tmp_path / "some.csv", tmp_path / "imported")
     stored = read_some(tmp_path / "imported")
     table = find(stored).models
-    assert table[["task", "base_model", "model"]].to_numpy().tolist() == [
-        ["t", "a", "b"], ["u", "b", "c"],
-    ]  # fmt: skip
+    assert table[["task", "base_model", "model"]].to_numpy().tolist() == [["t", "a", "b"], ["u", "b", "c"]]
     assert find(stored, "c").models["task"].tolist() == ["u"]
 
 
@@ -370,8 +402,12 @@ def test_what_was_read_is_found_with_all_that_is_asked(tmp_path: Path):
     context = find(stored, "b", results="somewhere", model="m", task="x", wanted=0.25).context
     assert context.stored is stored
     assert (context.base_model, context.results, context.model, context.task, context.wanted) == (
-        "b", "somewhere", "m", "x", 0.25
-    )  # fmt: skip
+        "b",
+        "somewhere",
+        "m",
+        "x",
+        0.25,
+    )
     assert find(stored).context == Context(stored)
 
 
@@ -379,15 +415,11 @@ def test_that_tables_are_worked_out_is_told_by_number_and_name(tmp_path: Path):
     found = find(read_some(imported(tmp_path)))
     said: list[str] = []
     found.work_out(["curves", "noise_floor"], said.append)
-    assert said == [
-        "working out findings: 1 of 2, curves", "working out findings: 2 of 2, noise floor",
-    ]  # fmt: skip
+    assert said == ["working out findings: 1 of 2, curves", "working out findings: 2 of 2, noise floor"]
     assert {"curves", "context", "summary"} <= set(dir(found))
 
 
-def test_the_folder_is_called_results_where_nothing_else_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_folder_is_called_results_where_nothing_else_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     imported(tmp_path).rename(tmp_path / "results")
     monkeypatch.chdir(tmp_path)
     found = read_findings()

@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 from support.fakes import FREE_TEXT, FakeBackend, plan, runner
 
-from icl_bench.analysis.calibration import calibration_error, reliability
-from icl_bench.analysis.comparisons import compare_models, retrieval_gain, sorting_penalty
-from icl_bench.analysis.demonstrations import by_distance, by_presence, copying
-from icl_bench.analysis.label_bias import confusions, label_bias
-from icl_bench.analysis.order import noise_floor, order_sensitivity
-from icl_bench.analysis.saturation import context_shares, saturation_chances
+from icl_bench.analysis.findings.calibration import calibration_error, reliability
+from icl_bench.analysis.findings.comparisons import compare_models, retrieval_gain, sorting_penalty
+from icl_bench.analysis.findings.demonstrations import by_distance, by_presence, copying
+from icl_bench.analysis.findings.label_bias import confusions, label_bias
+from icl_bench.analysis.findings.order import noise_floor, order_sensitivity
+from icl_bench.analysis.findings.saturation import context_shares, saturation_chances
 from icl_bench.results.reading import finished_cells, read_results
 
 
@@ -33,9 +33,12 @@ def results(tmp_path: Path) -> Path:
 def test_every_table_is_of_its_tasks_alone(results: Path):
     frame, rng = read_results(results), np.random.default_rng(0)
     tables = [
-        order_sensitivity(frame), sorting_penalty(frame), retrieval_gain(frame),
-        label_bias(frame), confusions(frame),
-    ]  # fmt: skip
+        order_sensitivity(frame),
+        sorting_penalty(frame),
+        retrieval_gain(frame),
+        label_bias(frame),
+        confusions(frame),
+    ]
     for table in tables:
         assert set(table["task"]) == {"cards"}
     for table in (saturation_chances(frame, rng), context_shares(frame, {"small": 512})):
@@ -57,11 +60,7 @@ def test_demonstrations_are_those_that_the_folder_names(results: Path):
     found = by_presence(frame, labels, shared)
     assert found["present"].any()
     total = frame["correct"].notna().sum()
-    assert (
-        found["predictions"].sum()
-        == by_distance(frame, labels, shared)["predictions"].sum()
-        == total
-    )
+    assert found["predictions"].sum() == by_distance(frame, labels, shared)["predictions"].sum() == total
     assert copying(frame, shared).empty
 
 

@@ -14,15 +14,9 @@ from scipy.stats import multivariate_normal
 from support import fakes, in_process
 from support.predictions import frame, scored
 
-from icl_bench.analysis.forecast import FORECASTS, check_wanted, forecast
+from icl_bench.analysis.findings.forecast import FORECASTS, check_wanted, forecast
 from icl_bench.analysis.statistics import saturating
-from icl_bench.analysis.statistics.saturating import (
-    DEVIATION,
-    MEAN,
-    SCATTER,
-    Curves,
-    likely_curves,
-)
+from icl_bench.analysis.statistics.saturating import DEVIATION, MEAN, SCATTER, Curves, likely_curves
 from icl_bench.errors import UserError
 
 KS = (1, 4, 16, 64, 256)
@@ -117,8 +111,7 @@ def test_an_interval_that_says_nothing_is_not_given(monkeypatch: pytest.MonkeyPa
 def stepping(at: dict[float, int], low: float = 0.5, high: float = 0.6) -> Curves:
     """Curves without scatter: so many that step up at each of these k."""
     places = np.repeat(np.log(list(at)), list(at.values()))
-    cells = np.column_stack([places, np.full(len(places), 100.0), places, np.ones(len(places)),
-                             np.zeros(len(places))])  # fmt: skip
+    cells = np.column_stack([places, np.full(len(places), 100.0), places, np.ones(len(places)), np.zeros(len(places))])
     return Curves(cells, np.tile([low, high - low, 0.0], (len(places), 1)))
 
 
@@ -129,9 +122,8 @@ def test_what_is_told_is_counted_among_the_likely_curves(monkeypatch: pytest.Mon
         given.extend([ks.tolist(), means.tolist(), covariance])
         return stepping({2.5: 5, 6.5: 4, 200.5: 1})
 
-    monkeypatch.setattr("icl_bench.analysis.forecast.likely_curves", likely)
-    rows = frame(*(scored(np.full((2, 9), right), k=k) for k, right in
-                   ((1, False), (4, True), (16, True), (64, True))))  # fmt: skip
+    monkeypatch.setattr("icl_bench.analysis.findings.forecast.likely_curves", likely)
+    rows = frame(*(scored(np.full((2, 9), right), k=k) for k, right in ((1, False), (4, True), (16, True), (64, True))))
     table = told(rows, wanted=0.55)
     assert given[:2] == [[1, 4, 16, 64], [0, 1, 1, 1]]
     assert given[2] == pytest.approx(1e-6 * np.eye(4))  # all test examples are alike
@@ -150,14 +142,14 @@ def test_what_is_told_is_counted_among_the_likely_curves(monkeypatch: pytest.Mon
     assert table["wanted_chance"].tolist() == [0.9, 1]
     assert table["reason"].isna().all()
     some = {2.5: 4, 100.5: 4, 200.5: 2}
-    monkeypatch.setattr("icl_bench.analysis.forecast.likely_curves", lambda *_: stepping(some))
+    monkeypatch.setattr("icl_bench.analysis.findings.forecast.likely_curves", lambda *_: stepping(some))
     (first, second) = told(rows, wanted=0.55).to_dict("records")
     assert (first["wanted_chance"], second["wanted_chance"]) == (0.8, 1)
     assert 100 < first["k_even"] <= 115
     assert np.isnan(first["k_likely"])
     assert 200 < second["k_likely"] <= 230
     wide = stepping({2.5: 5, 300.5: 5}, 0.1, 0.9)
-    monkeypatch.setattr("icl_bench.analysis.forecast.likely_curves", lambda *_: wide)
+    monkeypatch.setattr("icl_bench.analysis.findings.forecast.likely_curves", lambda *_: wide)
     (first, _) = told(rows).to_dict("records")
     said = r"anything from (9\.\d|10\.\d) to (89\.\d|90\.\d)% would be no surprise"
     assert re.fullmatch(said, first["reason"])
@@ -181,19 +173,25 @@ def test_what_a_forecast_is_of_stands_beside_it():
     rows = curve(dict.fromkeys((5, 10, 20, 40), 0.5), draws=2)  # eight times the smallest is enough
     more = frame(rows, rows[rows["k"] > 5].assign(draw=lambda t: t["draw"] + 2))
     one = curve(dict.fromkeys((5, 10, 20, 40), 0.5), draws=1)
-    table = told(frame(
-        more, one.assign(task="u"), one.assign(task="v", select="bm25", order="relevance"),
-        one[one["k"] < 20].assign(task="w"),
-    ))  # fmt: skip
+    table = told(
+        frame(
+            more,
+            one.assign(task="u"),
+            one.assign(task="v", select="bm25", order="relevance"),
+            one[one["k"] < 20].assign(task="w"),
+        )
+    )
     found = table.reset_index().drop_duplicates("task").set_index("task")
     assert found["draws"].tolist() == [2, 1, 1, 1]
     assert found["points"].tolist() == [4, 4, 4, 2]
     assert found["k"].tolist() == [40, 40, 40, 10]
     assert found["metric"].tolist() == ["accuracy"] * 4
     assert found["interval_over"].tolist() == [
-        "draws and test examples", "test examples only", "draws and test examples",
+        "draws and test examples",
         "test examples only",
-    ]  # fmt: skip
+        "draws and test examples",
+        "test examples only",
+    ]
     assert found["reason"].isna().tolist() == [True, True, True, False]
     assert found.loc["t", "score"] == pytest.approx(more[more["k"] == 40]["correct"].mean())
     assert list(forecast(rows.iloc[:0], np.random.default_rng(0)).columns) == list(
@@ -235,9 +233,9 @@ def test_the_posterior_of_a_cell_is_that_of_conjugate_regression(monkeypatch: py
     assert found.at(25.0).shape == (100_000,)
     density, expected = [], []
     for cell in cells:
-        design = np.stack([
-            np.ones(4), *(1 / (1 + np.exp(-cell[i + 1] * (np.log(ks) - cell[i]))) for i in (0, 2))
-        ], axis=1)  # fmt: skip
+        design = np.stack(
+            [np.ones(4), *(1 / (1 + np.exp(-cell[i + 1] * (np.log(ks) - cell[i]))) for i in (0, 2))], axis=1
+        )
         noise = chance + SCATTER[1] ** 2 * np.eye(4)
         prior = np.diag(DEVIATION**2)
         whole = design @ prior @ design.T + noise

@@ -12,17 +12,17 @@ import pandas as pd
 import pytest
 from support.predictions import cell, frame, scored, texts
 
-from icl_bench.analysis.attention import attention_patterns
-from icl_bench.analysis.comparisons import (
+from icl_bench.analysis.all_findings import find
+from icl_bench.analysis.curves import curves
+from icl_bench.analysis.findings.attention import attention_patterns
+from icl_bench.analysis.findings.comparisons import (
     compare_models,
     perturbation_effect,
     retrieval_gain,
     sorting_penalty,
     training_gain,
 )
-from icl_bench.analysis.cost import cost
-from icl_bench.analysis.curves import curves
-from icl_bench.analysis.findings import find
+from icl_bench.analysis.findings.cost import cost
 from icl_bench.analysis.statistics.intervals import mean_interval
 from icl_bench.cli import main
 from icl_bench.metrics import scores
@@ -127,9 +127,13 @@ def test_scores_are_shares_of_one_whatever_type_the_columns_have():
 # -- a folder of labels and texts ---------------------------------------------------------------
 
 SIDES: list[tuple[float, dict[str, str]]] = [
-    (0.0, {}), (GAIN, {"select": "bm25", "order": "relevance"}), (-GAIN, {"order": "by-label"}),
-    (-GAIN, {"attention": BLOCK}), (GAIN, {"select": "knn"}), (GAIN, {"model": "n"}),
-]  # fmt: skip
+    (0.0, {}),
+    (GAIN, {"select": "bm25", "order": "relevance"}),
+    (-GAIN, {"order": "by-label"}),
+    (-GAIN, {"attention": BLOCK}),
+    (GAIN, {"select": "knn"}),
+    (GAIN, {"model": "n"}),
+]
 
 
 def folder(root: Path, *tasks: str) -> Path:
@@ -164,9 +168,7 @@ def test_every_comparison_of_a_mixed_folder_has_both_tasks_with_their_metrics(tm
     told = find(read_some(folder(tmp_path, "cards", "talks"))).as_json()
     alone = find(read_some(tmp_path / "results", {"task": "cards"})).as_json()
     for name in COMPARED:
-        by_task = {
-            task: [r for r in told[name] if r["task"] == task] for task in ("cards", "talks")
-        }
+        by_task = {task: [r for r in told[name] if r["task"] == task] for task in ("cards", "talks")}
         assert {row["metric"] for row in by_task["cards"]} == {"accuracy"}
         assert {row["metric"] for row in by_task["talks"]} == {"rouge1"}
         assert len(by_task["cards"]) == len(by_task["talks"])
@@ -186,9 +188,7 @@ def told(capsys: pytest.CaptureFixture[str], *words: object) -> str:
 
 
 @pytest.fixture
-def summary(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., str]:
+def summary(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     monkeypatch.setenv("COLUMNS", "160")
     return lambda *tasks: told(capsys, "summary", "--results", folder(tmp_path, *tasks))
 
@@ -277,9 +277,7 @@ def test_the_report_of_labels_needs_no_metric(tmp_path: Path):
         for table in section.tables:
             assert "metric" not in {column.name for column in table.columns}
     found = page(report)
-    assert found["accuracy"]["words"][:2] == (
-        "Accuracy over the number of demonstrations", "Accuracy over k",
-    )  # fmt: skip
+    assert found["accuracy"]["words"][:2] == ("Accuracy over the number of demonstrations", "Accuracy over k")
     for name in SECTIONS:
         assert "accuracy" in json.dumps(found[name])
         assert "ROUGE" not in json.dumps(found[name])

@@ -18,9 +18,9 @@ from support import fakes, in_process
 from support.predictions import AXES, frame, scored
 
 from icl_bench.analysis.advice import Budget, advise
+from icl_bench.analysis.all_findings import find, read_findings
 from icl_bench.analysis.cascade import cascades
 from icl_bench.analysis.columns import POINT
-from icl_bench.analysis.findings import find, read_findings
 from icl_bench.analysis.frontier import (
     DOMINATED,
     ON,
@@ -32,23 +32,27 @@ from icl_bench.analysis.frontier import (
     on_frontier,
     resampled,
 )
-from icl_bench.analysis.query_cost import (
-    MEASURES,
-    Prices,
-    QueryCosts,
-    check_queries,
-    query_costs,
-)
+from icl_bench.analysis.query_cost import MEASURES, Prices, QueryCosts, check_queries, query_costs
 from icl_bench.errors import UserError
 from icl_bench.results.reading import read_some
 from icl_bench.tasks.label_subset import HalfLabels
 
 KNOWN: dict[str, Any] = {
-    "predictions": 200, "rows_a_cell": 100, "prompt_tokens": 1010.0, "cached_tokens": 1000.0,
-    "computed_tokens": 10.0, "answer_tokens": 2.0, "seconds": 0.5, "prefill_seconds": 20.0,
-    "prefix_flops": 5000.0, "query_flops": 60.0, "whole_flops": 5060.0, "training_flops": np.nan,
-    "training_tokens": np.nan, "training_seconds": np.nan,
-}  # fmt: skip
+    "predictions": 200,
+    "rows_a_cell": 100,
+    "prompt_tokens": 1010.0,
+    "cached_tokens": 1000.0,
+    "computed_tokens": 10.0,
+    "answer_tokens": 2.0,
+    "seconds": 0.5,
+    "prefill_seconds": 20.0,
+    "prefix_flops": 5000.0,
+    "query_flops": 60.0,
+    "whole_flops": 5060.0,
+    "training_flops": np.nan,
+    "training_tokens": np.nan,
+    "training_seconds": np.nan,
+}
 
 
 def costs(**changes: Any) -> pd.DataFrame:
@@ -56,9 +60,7 @@ def costs(**changes: Any) -> pd.DataFrame:
     return pd.DataFrame([{**axes, **KNOWN, **changes}])
 
 
-def of_a_query(
-    queries: int = 100, prices: Prices | None = None, **changes: Any
-) -> dict[str, float]:
+def of_a_query(queries: int = 100, prices: Prices | None = None, **changes: Any) -> dict[str, float]:
     (row,) = query_costs(costs(**changes), prices).of(queries)
     return dict(zip(MEASURES, row.tolist(), strict=True))
 
@@ -66,8 +68,7 @@ def of_a_query(
 def test_what_is_shared_is_shared_among_the_queries():
     """1,000 tokens and 5,000 operations once; 20 of a cell's 50 seconds were the prefix."""
     assert of_a_query(100) == pytest.approx(
-        {"tokens": 10 + 2 + 10, "operations": 60 + 50, "seconds": 0.3 + 0.2, "money": np.nan},
-        nan_ok=True,
+        {"tokens": 10 + 2 + 10, "operations": 60 + 50, "seconds": 0.3 + 0.2, "money": np.nan}, nan_ok=True
     )
     assert of_a_query(1)["operations"] == 5060
     assert of_a_query(10**9)["tokens"] == pytest.approx(12, abs=1e-5)
@@ -82,9 +83,16 @@ def test_retrieved_demonstrations_are_each_querys_own():
 
 def test_a_training_is_computed_once():
     found = of_a_query(
-        100, select="lora", cached_tokens=0.0, computed_tokens=10.0, prefix_flops=0.0,
-        prefill_seconds=0.0, training_tokens=4000.0, training_flops=9000.0, training_seconds=70.0,
-    )  # fmt: skip
+        100,
+        select="lora",
+        cached_tokens=0.0,
+        computed_tokens=10.0,
+        prefix_flops=0.0,
+        prefill_seconds=0.0,
+        training_tokens=4000.0,
+        training_flops=9000.0,
+        training_seconds=70.0,
+    )
     assert found["tokens"] == 10 + 2 + 40
     assert found["operations"] == 60 + 90
     assert found["seconds"] == pytest.approx(0.5 + 0.7)
@@ -123,8 +131,7 @@ def test_a_point_can_be_added_to_others_and_its_costs_shared_as_theirs():
     assert both.of(100)[0].tolist() == pytest.approx(list(of_a_query(100).values()), nan_ok=True)
 
 
-@pytest.mark.parametrize(("queries", "fine"), [(1, True), (0, False), (-1, False), (10**15, True),
-                                               (10**15 + 1, False)])  # fmt: skip
+@pytest.mark.parametrize(("queries", "fine"), [(1, True), (0, False), (-1, False), (10**15, True), (10**15 + 1, False)])
 def test_there_is_one_query_or_more_and_not_more_than_anybody_can_mean(queries: int, fine: bool):
     if fine:
         check_queries(queries)
@@ -140,18 +147,15 @@ def test_money_is_of_new_cached_and_written_tokens():
     assert retrieved * 1e6 == pytest.approx(3 * 1010 + 10 * 2)
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4) | st.none()), min_size=1, max_size=9)
-)
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4) | st.none()), min_size=1, max_size=9))
 def test_a_point_is_on_the_frontier_unless_another_costs_no_more_and_scores_no_less(points):
     scores = np.array([s for s, _ in points], dtype=float)
     paid = np.array([np.nan if c is None else c for _, c in points], dtype=float)
     for i, on in enumerate(on_frontier(np.stack([scores, -scores]), paid)[0]):
         dominated = any(
-            paid[j] <= paid[i] and scores[j] >= scores[i]
-            and (paid[j] < paid[i] or scores[j] > scores[i])
+            paid[j] <= paid[i] and scores[j] >= scores[i] and (paid[j] < paid[i] or scores[j] > scores[i])
             for j in range(len(points))
-        )  # fmt: skip
+        )
         assert on == (not np.isnan(paid[i]) and not dominated)
 
 
@@ -175,9 +179,7 @@ def test_a_resample_is_the_mean_by_how_often_its_draws_and_examples_are_in_it():
     for row, mean in enumerate(found):
         weights = np.outer(draws[row], tests[row]) * ~np.isnan(scores)
         expected = np.average(np.nan_to_num(scores), weights=weights)
-        assert mean == pytest.approx(
-            [expected, np.average(one[0], weights=tests[row]), 2 * expected]
-        )
+        assert mean == pytest.approx([expected, np.average(one[0], weights=tests[row]), 2 * expected])
     alone = np.array([[1.0, np.nan, np.nan]])
     again = resampled([alone], np.random.default_rng(0), 200)[:, 0]
     assert np.isnan(again).any()  # a resample without the only score
@@ -227,8 +229,7 @@ def test_a_point_that_no_cost_is_given_of_has_no_verdict():
 
 def test_many_queries_make_what_is_computed_once_cheap():
     rows = points(k1=0.3, k2=0.6)
-    paid = pd.concat([costs(k=1, query_flops=5.0, prefix_flops=0.0),
-                      costs(k=2, query_flops=1.0, prefix_flops=1000.0)])  # fmt: skip
+    paid = pd.concat([costs(k=1, query_flops=5.0, prefix_flops=0.0), costs(k=2, query_flops=1.0, prefix_flops=1000.0)])
     table = frontier(rows, paid, [10, 1000], None, np.random.default_rng(1))
     verdicts = table.set_index(["k", "queries"])["verdict_operations"].to_dict()
     assert verdicts == {(1, 10): ON, (2, 10): ON, (1, 1000): DOMINATED, (2, 1000): ON}
@@ -258,11 +259,30 @@ def climbing(**changes: Any) -> tuple[pd.DataFrame, pd.DataFrame]:
     for k in (2, 8, 32):
         sure = rng.random((2, 90))
         right = rng.random((2, 90)) < 0.2 + 0.6 * sure
-        parts.append(scored(right, k=k, cell=f"k{k}", margin=sure.ravel() / 2, label_mass=0.5,
-                            prompt_tokens=10 * k + 7, cached_tokens=10 * k, **changes))  # fmt: skip
+        parts.append(
+            scored(
+                right,
+                k=k,
+                cell=f"k{k}",
+                margin=sure.ravel() / 2,
+                label_mass=0.5,
+                prompt_tokens=10 * k + 7,
+                cached_tokens=10 * k,
+                **changes,
+            )
+        )
     rows = frame(*parts)
-    paid = [costs(k=k, query_flops=float(k), prefix_flops=100.0 * k, prefill_seconds=1.0 * k,
-                  seconds=1.0 + 0.01 * k, **changes) for k in (2, 8, 32)]  # fmt: skip
+    paid = [
+        costs(
+            k=k,
+            query_flops=float(k),
+            prefix_flops=100.0 * k,
+            prefill_seconds=1.0 * k,
+            seconds=1.0 + 0.01 * k,
+            **changes,
+        )
+        for k in (2, 8, 32)
+    ]
     return rows.assign(score=rows["correct"].astype(float), metric="accuracy"), pd.concat(paid)
 
 
@@ -305,8 +325,16 @@ def test_advice_counts_what_the_frontier_counts():
     """A training pays from many queries on; cascades and upper bounds are no advice."""
     prompts = points(k100=0.7)
     rows = frame(prompts, prompts.assign(select="lora"), prompts.assign(select="lora-paper"))
-    lora = costs(k=100, select="lora", prefix_flops=0.0, query_flops=10.0, cached_tokens=0.0,
-                 training_tokens=1.0, training_flops=1e6, training_seconds=1.0)  # fmt: skip
+    lora = costs(
+        k=100,
+        select="lora",
+        prefix_flops=0.0,
+        query_flops=10.0,
+        cached_tokens=0.0,
+        training_tokens=1.0,
+        training_flops=1e6,
+        training_seconds=1.0,
+    )
     paid = pd.concat([costs(k=100), lora])
     assert advised(rows, paid, Budget()) == {"random"}
     assert advised(rows, paid, Budget(queries=10)) == {"random"}
@@ -322,9 +350,10 @@ def test_advice_counts_what_the_frontier_counts():
     assert advised(rows, paid, money) == {"random"}, "a training has no price of tokens"
     assert str(few) == "up to 0.000001 GFLOP a query, 10 queries"
     for text, queries, why in (
-        ("operations=5", None, "needs --queries N"), ("money=5", 10, "needs --price"),
+        ("operations=5", None, "needs --queries N"),
+        ("money=5", 10, "needs --price"),
         ("any", 0, "--queries 0"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(UserError, match=why):
             Budget.parse(text, queries)
     with pytest.raises(UserError, match="--price: needs --queries"):

@@ -6,7 +6,7 @@ import pytest
 from support.predictions import cell, frame
 
 from icl_bench.analysis.columns import POINT
-from icl_bench.analysis.label_bias import confusions, label_bias, label_frequencies
+from icl_bench.analysis.findings.label_bias import confusions, label_bias, label_frequencies
 
 
 def test_labels_have_the_shares_in_which_they_are_right_and_said():
@@ -21,8 +21,11 @@ def test_labels_have_the_shares_in_which_they_are_right_and_said():
 def test_points_have_frequencies_of_their_own():
     found = label_frequencies(frame(cell("aaaa", k=5), cell("bbbb", k=1)))
     assert found[["k", "label", "predicted"]].to_numpy().tolist() == [
-        [1, "a", 0], [1, "b", 1], [5, "a", 1], [5, "b", 0],
-    ]  # fmt: skip
+        [1, "a", 0],
+        [1, "b", 1],
+        [5, "a", 1],
+        [5, "b", 0],
+    ]
     apart = frame(cell("aaaa", "aaaa", task="t"), cell("xxxx", "xxxx", task="u"))
     assert label_frequencies(apart)["label"].tolist() == ["a", "x"]
 
@@ -56,10 +59,7 @@ def test_a_mistake_has_the_columns_of_its_point_and_its_own():
 
 def test_each_point_has_its_own_top_confusions():
     found = confusions(frame(cell("bcaa", k=1), cell("bbab", k=5)), top=1)
-    assert found[["k", "gold", "prediction", "count"]].to_numpy().tolist() == [
-        [1, "b", "a", 2],
-        [5, "a", "b", 2],
-    ]
+    assert found[["k", "gold", "prediction", "count"]].to_numpy().tolist() == [[1, "b", "a", 2], [5, "a", "b", 2]]
 
 
 def test_no_answer_is_a_mistake_like_another():

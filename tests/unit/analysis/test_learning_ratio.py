@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from support.predictions import frame, scored
 
-from icl_bench.analysis.comparisons import perturbation_effect
-from icl_bench.analysis.learning_ratio import UNSURE, learning_ratio
+from icl_bench.analysis.findings.comparisons import perturbation_effect
+from icl_bench.analysis.findings.learning_ratio import UNSURE, learning_ratio
 from icl_bench.analysis.statistics.bootstrap import means as resampled
 from icl_bench.analysis.statistics.bootstrap import resample
 from icl_bench.analysis.statistics.paired import Facts

@@ -29,9 +29,7 @@ def sweep(seed: int, hard: bool, share: float = 0.1, **axes: str) -> pd.DataFram
 
 def test_hard_rows_that_fail_are_found_and_said():
     found = curves(sweep(0, hard=True))
-    assert (
-        found["missing"] + [len(part) for _, part in sweep(0, hard=True).groupby("k")] == 500
-    ).all()
+    assert (found["missing"] + [len(part) for _, part in sweep(0, hard=True).groupby("k")] == 500).all()
     assert found["left_out"].tolist() == [0, 0]
     (row,) = not_at_random(found).to_dict("records")
     assert row["gap_difference"] < -0.2
@@ -52,8 +50,9 @@ def test_what_is_missing_stands_below_the_curves(capsys: pytest.CaptureFixture[s
 
 
 def test_hard_rows_that_fail_are_found_where_every_row_has_some_gap():
-    found = curves(frame(*(sweep(i, hard=True, share=0.3).assign(k=lambda rows, i=i: rows["k"] + 100 * i)
-                           for i in range(3))))  # fmt: skip
+    found = curves(
+        frame(*(sweep(i, hard=True, share=0.3).assign(k=lambda rows, i=i: rows["k"] + 100 * i) for i in range(3)))
+    )
     assert len(not_at_random(found)) == 1
 
 
@@ -152,9 +151,7 @@ def test_a_blank_score_is_missing_like_a_row_that_is_not_there():
     there = pd.MultiIndex.from_frame(rows[["k", "draw", "test_id"]])
     kept = pd.MultiIndex.from_frame(whole[["k", "draw", "test_id"]]).isin(there)
     blank = whole.assign(correct=whole["correct"].astype(object).where(kept, None))
-    pd.testing.assert_frame_equal(
-        curves(blank).drop(columns="invalid"), curves(rows).drop(columns="invalid")
-    )
+    pd.testing.assert_frame_equal(curves(blank).drop(columns="invalid"), curves(rows).drop(columns="invalid"))
 
 
 def test_too_few_rows_with_gaps_tell_nothing():

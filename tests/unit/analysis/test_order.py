@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from support.predictions import cell, frame
 
-from icl_bench.analysis.findings import find
-from icl_bench.analysis.order import noise_floor, order_sensitivity, with_reasons
+from icl_bench.analysis.all_findings import find
+from icl_bench.analysis.findings.order import noise_floor, order_sensitivity, with_reasons
 from icl_bench.analysis.statistics.intervals import mean_interval
 from icl_bench.results.reading import Stored
 
@@ -65,9 +65,11 @@ def test_one_demonstration_has_no_order_to_be_sensitive_to():
 
 def test_shuffled_predictions_without_a_drawn_counterpart_are_left_out_and_counted():
     rows = frame(
-        cell("aabb"), cell("abbb", order="shuffled:1"), cell("bbbb", order="shuffled:1", draw=1),
+        cell("aabb"),
+        cell("abbb", order="shuffled:1"),
+        cell("bbbb", order="shuffled:1", draw=1),
         cell("bbbb", order="shuffled:2").iloc[:2],
-    )  # fmt: skip
+    )
     (found,) = order_sensitivity(rows).itertuples()
     assert found.changed == (1 + 2) / (4 + 2)
     assert (found.reorderings, found.draws, found.rows, found.left_out) == (2, 1, 4, 4)
@@ -107,9 +109,7 @@ def test_variants_are_compared_by_their_first_runs_and_apart_from_runs_within_on
 
 
 def test_a_prompt_run_again_in_another_cell_counts():
-    rows = frame(
-        run("aabb", k=1), run("abbb", k=1, order="shuffled:1"), run("abbb", "tuvw", draw=1)
-    )
+    rows = frame(run("aabb", k=1), run("abbb", k=1, order="shuffled:1"), run("abbb", "tuvw", draw=1))
     (found,) = noise_floor(rows).itertuples()
     assert (found.predictions, found.changed) == (4, 0.25)
 
@@ -128,8 +128,18 @@ def test_equal_texts_of_two_test_rows_are_not_compared_with_each_other():
 
 
 def test_without_prompt_hashes_there_is_no_noise_floor():
-    columns = ["task", "model", "attention", "variant", "other_variant", "k", "predictions",
-               "changed", "ci_low", "ci_high"]  # fmt: skip
+    columns = [
+        "task",
+        "model",
+        "attention",
+        "variant",
+        "other_variant",
+        "k",
+        "predictions",
+        "changed",
+        "ci_low",
+        "ci_high",
+    ]
     unknown = frame(cell("aabb"), cell("abbb", draw=1))
     for rows in (unknown, unknown.assign(prompt_hash=None), unknown.iloc[:0]):
         assert noise_floor(rows).empty
@@ -169,9 +179,7 @@ def test_the_finding_compares_what_takes_the_same_answer_from_equal_logits():
         "w": {"scoring": "greedy", "dtype": "float32"},
         "x": {"scoring": "exact", "dtype": "bfloat16"},
     }
-    rows = frame(
-        *(run(said, variant=v) for v, said in zip("vwx", ("aabb", "abbb", "bbbb"), strict=True))
-    )
+    rows = frame(*(run(said, variant=v) for v, said in zip("vwx", ("aabb", "abbb", "bbbb"), strict=True)))
     rows = rows.assign(cell="c", queries=None, teaching=None, label_space=None)
     (found,) = find(Stored(rows, {}, facts, [])).noise_floor.itertuples()
     assert (found.variant, found.other_variant, found.changed) == ("v", "w", 0.25)

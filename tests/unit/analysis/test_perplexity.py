@@ -13,7 +13,7 @@ from scipy import stats
 from support.predictions import cell
 
 from icl_bench.analysis.context import Context
-from icl_bench.analysis.perplexity import NAMES, PERPLEXITY, perplexities
+from icl_bench.analysis.findings.perplexity import NAMES, PERPLEXITY, perplexities
 from icl_bench.analysis.statistics.paired import holm
 from icl_bench.results.perplexity_losses import losses_name, write_losses
 from icl_bench.results.reading import Stored
@@ -24,10 +24,16 @@ LENGTHS = (3, 5)
 
 def stored(results: Path, attention: str, losses: Any, text: str = "a", **more: Any) -> None:
     """Losses of four tokens a window: two behind the first up to the third, two up to the fifth."""
-    meta = {"model": "m", "fingerprint": "f", "dtype": "float32", "attention": attention,
-            "sha256": text, "length": 5,
-            "by_length": {str(n): {"prefill_flops": 1.0 * n, "cache_bytes": 2.0 * n}
-                          for n in LENGTHS}, **more}  # fmt: skip
+    meta = {
+        "model": "m",
+        "fingerprint": "f",
+        "dtype": "float32",
+        "attention": attention,
+        "sha256": text,
+        "length": 5,
+        "by_length": {str(n): {"prefill_flops": 1.0 * n, "cache_bytes": 2.0 * n} for n in LENGTHS},
+        **more,
+    }
     name = losses_name(str(meta["model"]), "-".join(map(str, meta.values())).replace(":", "_")[:90])
     write_losses(storage_at(results), name, list(np.array(losses, float)), meta)
 
@@ -67,8 +73,7 @@ def test_the_ratio_is_paired_by_window_and_p_is_of_all_ranges_and_patterns(tmp_p
     assert table["attention"].tolist() == ["full"] * 2 + ["approx:2"] * 2 + ["block:2"] * 2
     p = []
     for row in table.to_dict("records")[2:]:
-        other = np.array(OTHER) + (np.array([[0.5], [0.25], [0.0]])
-                                   if row["attention"] == "approx:2" else 0)  # fmt: skip
+        other = np.array(OTHER) + (np.array([[0.5], [0.25], [0.0]]) if row["attention"] == "approx:2" else 0)
         part = slice(0, 2) if row["length"] == 3 else slice(2, 4)
         mine, base = other[:, part].mean(1), np.array(FULL)[:, part].mean(1)
         assert row["ratio"] == pytest.approx(np.exp((mine - base).mean()), rel=1e-6)
@@ -86,9 +91,7 @@ def test_only_windows_that_every_attention_has_read_are_taken(tmp_path: Path):
     stored(tmp_path, "block:2", [[2, 2, 2, 2]], text="c")
     table = perplexities(tmp_path)
     assert table["windows"].tolist() == [4] * 4
-    assert table["perplexity"].tolist() == pytest.approx(
-        np.exp([5 / 4, 10.5 / 4, 8.5 / 4, 15.5 / 4]).tolist()
-    )
+    assert table["perplexity"].tolist() == pytest.approx(np.exp([5 / 4, 10.5 / 4, 8.5 / 4, 15.5 / 4]).tolist())
     assert table["ratio"].tolist()[2:] == pytest.approx(np.exp([3.5 / 4, 5 / 4]).tolist())
 
 
@@ -113,9 +116,7 @@ def test_equal_losses_have_a_ratio_of_one_and_are_no_difference(tmp_path: Path):
     table = perplexities(tmp_path).set_index("attention")
     names = ["ratio", "ratio_low", "ratio_high", "p"]
     assert table.loc["block:2", names].to_numpy().tolist() == [[1, 1, 1, 1]] * 2
-    np.testing.assert_allclose(
-        table.loc["grouped:2,2", names].to_numpy(float), [[np.e, np.e, np.e, 0]] * 2
-    )
+    np.testing.assert_allclose(table.loc["grouped:2,2", names].to_numpy(float), [[np.e, np.e, np.e, 0]] * 2)
 
 
 @pytest.mark.filterwarnings("error")

@@ -9,8 +9,7 @@ from icl_bench.analysis.predictions import asked, have_common_labels, joined, pr
 
 
 def test_copied_queries_and_perturbed_demonstrations_are_not_asked_for():
-    rows = frame(cell("a", "a"), cell("a", "a", k=1, queries="copied"),
-                 cell("a", "a", k=2, teaching="shuffled"))  # fmt: skip
+    rows = frame(cell("a", "a"), cell("a", "a", k=1, queries="copied"), cell("a", "a", k=2, teaching="shuffled"))
     assert asked(rows)["k"].tolist() == [5]
     assert asked(rows.drop(columns="queries"))["k"].tolist() == [5, 1]
     assert asked(rows.drop(columns="teaching"))["k"].tolist() == [5, 2]
@@ -19,8 +18,7 @@ def test_copied_queries_and_perturbed_demonstrations_are_not_asked_for():
 
 
 def test_trained_classifiers_are_not_prompted():
-    rows = frame(cell("a", "a"), cell("a", "a", k=1, select="lora"),
-                 cell("a", "a", k=2, select="lora-paper"))  # fmt: skip
+    rows = frame(cell("a", "a"), cell("a", "a", k=1, select="lora"), cell("a", "a", k=2, select="lora-paper"))
     assert prompted(rows)["k"].tolist() == [5]
     assert prompted(rows.astype({"select": "category"}))["k"].tolist() == [5]
 

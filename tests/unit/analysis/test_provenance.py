@@ -17,8 +17,8 @@ from support.fakes import FakeBackend, plan, runner
 from support.predictions import cell, frame
 
 from icl_bench import __version__
-from icl_bench.analysis.findings import find, read_findings
-from icl_bench.analysis.provenance import FACTS, KEPT, PROVENANCE, UNKNOWN, as_pairs, provenance
+from icl_bench.analysis.all_findings import find, read_findings
+from icl_bench.analysis.findings.provenance import FACTS, KEPT, PROVENANCE, UNKNOWN, as_pairs, provenance
 from icl_bench.analysis.summary import records
 from icl_bench.cli import main
 from icl_bench.report import write_report
@@ -29,8 +29,16 @@ from icl_bench.sweep import making
 
 
 def stored(*metas: dict[str, Any], variants: dict[str, Any] | None = None) -> Stored:
-    cells = {str(i): {"seconds": 1.5, "variant": "v", "facts": {"dtype": "float32", "seed": 0},
-                      "spec": {"task": "t", "model": "m"}, **meta} for i, meta in enumerate(metas)}  # fmt: skip
+    cells = {
+        str(i): {
+            "seconds": 1.5,
+            "variant": "v",
+            "facts": {"dtype": "float32", "seed": 0},
+            "spec": {"task": "t", "model": "m"},
+            **meta,
+        }
+        for i, meta in enumerate(metas)
+    }
     rows = [cell("aabb", cell=name) for name in cells] or [cell("aabb", cell="x")]
     return Stored(frame(*rows), cells, variants or {}, ())
 
@@ -41,10 +49,11 @@ def told(found: Stored) -> dict[str, Any]:
 
 
 def test_values_of_different_cells_stand_beside_each_other():
-    one = {"made": {"command": "icl-bench run a", "finished": "2026-01-02T00:00:00+00:00",
-                    "hardware": "H"}, "about": {"torch": "2.13", "machine": "x86_64"}}  # fmt: skip
-    two = {**one, "made": {**one["made"], "finished": "2026-01-01T00:00:00+00:00"},
-           "training": {"seconds": 10.0}}  # fmt: skip
+    one = {
+        "made": {"command": "icl-bench run a", "finished": "2026-01-02T00:00:00+00:00", "hardware": "H"},
+        "about": {"torch": "2.13", "machine": "x86_64"},
+    }
+    two = {**one, "made": {**one["made"], "finished": "2026-01-01T00:00:00+00:00"}, "training": {"seconds": 10.0}}
     row = told(stored(one, two))
     assert row["command"] == "icl-bench run a"
     assert row["finished"] == "2026-01-01T00:00:00+00:00 to 2026-01-02T00:00:00+00:00"
@@ -71,16 +80,36 @@ def test_data_and_weights_are_named_with_their_whole_hashes():
 
 
 def test_every_fact_of_a_cell_is_told_in_its_place():
-    facts = {"fingerprint": "sha256:f", "data": {"a.jsonl": "1", "b.jsonl": "2"}, "backend": "hf",
-             "seed": 3, "test_rows": 6, "pool_rows": 9, "dtype": "float16"}  # fmt: skip
+    facts = {
+        "fingerprint": "sha256:f",
+        "data": {"a.jsonl": "1", "b.jsonl": "2"},
+        "backend": "hf",
+        "seed": 3,
+        "test_rows": 6,
+        "pool_rows": 9,
+        "dtype": "float16",
+    }
     made = {"command": "icl-bench run", "finished": "2026-01-02", "hardware": "H"}
     about = {"torch": "2", "numpy": "1", "machine": "x86_64"}
     assert told(stored({"facts": facts, "made": made, "about": about})) == {
-        "task": "t", "model": "m", "variant": "v", "cells": 1, "predictions": 4, "seconds": 1.5,
-        "command": "icl-bench run", "finished": "2026-01-02", "versions": "torch 2, numpy 1",
-        "weights": "sha256:f", "data": "a.jsonl sha256:1, b.jsonl sha256:2", "seed": "3",
-        "test_rows": "6", "pool_rows": "9", "dtype": "float16", "engine": "hf", "hardware": "H",
-    }  # fmt: skip
+        "task": "t",
+        "model": "m",
+        "variant": "v",
+        "cells": 1,
+        "predictions": 4,
+        "seconds": 1.5,
+        "command": "icl-bench run",
+        "finished": "2026-01-02",
+        "versions": "torch 2, numpy 1",
+        "weights": "sha256:f",
+        "data": "a.jsonl sha256:1, b.jsonl sha256:2",
+        "seed": "3",
+        "test_rows": "6",
+        "pool_rows": "9",
+        "dtype": "float16",
+        "engine": "hf",
+        "hardware": "H",
+    }
     del made["hardware"]
     assert told(stored({"made": made, "about": about}))["hardware"] == "x86_64"
     row = told(stored({"facts": {"data": "none", "seed": ""}, "made": None, "about": None}))
@@ -89,9 +118,10 @@ def test_every_fact_of_a_cell_is_told_in_its_place():
 
 def test_seconds_are_of_all_cells_that_say_them_and_of_their_trainings():
     metas: list[dict[str, Any]] = [
-        {"seconds": 2.0, "training": {"seconds": 4.0}}, {"seconds": None, "training": None},
+        {"seconds": 2.0, "training": {"seconds": 4.0}},
+        {"seconds": None, "training": None},
         {"seconds": 0.0, "training": {}},
-    ]  # fmt: skip
+    ]
     assert told(stored(*metas))["seconds"] == 6.0
     assert pd.isna(told(stored(metas[1]))["seconds"])
 
@@ -105,16 +135,19 @@ def test_days_are_the_first_and_the_last_of_cells_that_say_them():
 
 def test_each_task_model_and_variant_has_its_own_row_and_what_is_no_import_is_unknown():
     rows = frame(
-        cell("aabb", cell="0"), cell("aabb", cell="1", task="u"), cell("aabb", cell="2", model="n"),
-        cell("aabb", cell="3", variant="w"), cell("aabb", cell="4", k=9),
-        cell("aabb", cell="5", variant="x"), cell("aa", "aa", cell="6", variant="y"),
-    ).astype({"task": "category", "model": "category", "variant": "category"})  # fmt: skip
+        cell("aabb", cell="0"),
+        cell("aabb", cell="1", task="u"),
+        cell("aabb", cell="2", model="n"),
+        cell("aabb", cell="3", variant="w"),
+        cell("aabb", cell="4", k=9),
+        cell("aabb", cell="5", variant="x"),
+        cell("aa", "aa", cell="6", variant="y"),
+    ).astype({"task": "category", "model": "category", "variant": "category"})
     points = [("t", "m", "v"), ("u", "m", "v"), ("t", "n", "v"), ("t", "m", "w"), ("t", "m", "v")]
     cells = {
-        str(i): {"seconds": float(i), "variant": variant, "facts": {"seed": i},
-                 "spec": {"task": task, "model": model}}
+        str(i): {"seconds": float(i), "variant": variant, "facts": {"seed": i}, "spec": {"task": task, "model": model}}
         for i, (task, model, variant) in enumerate(points)
-    }  # fmt: skip
+    }
     found = provenance(find(Stored(rows, cells, {"y": {"imported": "y.csv"}}, ())).context)
     assert list(found.columns) == KEPT
     names = ["task", "model", "variant", "cells", "predictions", "seed", "command"]
@@ -131,12 +164,19 @@ def test_each_task_model_and_variant_has_its_own_row_and_what_is_no_import_is_un
 
 def test_a_row_is_turned_into_a_pair_for_each_fact_that_is_there():
     digest, short = "a" * 40, "b" * 38
-    table = pd.DataFrame([
-        {"task": "t", "cells": 1, "predictions": 1234, "seconds": 1.2345,
-         "data": f"x sha256:{digest}, y sha256:{short}, z sha256:{digest}", "seed": "0"},
-        {"task": "u", "cells": 2, "predictions": 4, "seconds": math.nan,
-         "data": f"http://{'c' * 50}", "seed": ""},
-    ])  # fmt: skip
+    table = pd.DataFrame(
+        [
+            {
+                "task": "t",
+                "cells": 1,
+                "predictions": 1234,
+                "seconds": 1.2345,
+                "data": f"x sha256:{digest}, y sha256:{short}, z sha256:{digest}",
+                "seed": "0",
+            },
+            {"task": "u", "cells": 2, "predictions": 4, "seconds": math.nan, "data": f"http://{'c' * 50}", "seed": ""},
+        ]
+    )
     names = [*FACTS, "task", "cells", "predictions", "seconds"]
     table = table.reindex(columns=names, fill_value="f")
     pairs = as_pairs(table)
@@ -153,10 +193,7 @@ def test_a_row_is_turned_into_a_pair_for_each_fact_that_is_there():
     brief = PROVENANCE.printed.rows(table)
     assert brief.drop(columns="value").equals(pairs.drop(columns="value"))
     told_briefly = brief[brief["fact"] == "data"]["value"].tolist()
-    assert told_briefly == [
-        f"x sha256:{'a' * 12}…, y sha256:{short}, z sha256:{'a' * 12}…",
-        f"http://{'c' * 10}…",
-    ]
+    assert told_briefly == [f"x sha256:{'a' * 12}…, y sha256:{short}, z sha256:{'a' * 12}…", f"http://{'c' * 10}…"]
 
 
 def test_without_predictions_there_is_no_row():
@@ -175,17 +212,19 @@ def test_an_import_names_its_file(tmp_path: Path):
     assert pd.isna(row["seconds"])
 
 
-@pytest.mark.parametrize(("words", "expected"), [
-    (["/usr/bin/icl-bench", "run", "--task", "a b"], "icl-bench run --task 'a b'"),
-    (["/x/icl_bench/__main__.py", "study", "s.yaml"], "icl-bench study s.yaml"),
-    (["/x/ipykernel_launcher.py", "-f", "secret.json"], None),
-    (["/x/pytest/__main__.py", "tests"], None),
-    ([""], None),
-    (["icl-bench", "run", "--base-url", "https://me:secret@host/v1"],
-     "icl-bench run --base-url https://…@host/v1"),
-    (["icl-bench", "run", "--model", "openai:http://tok@h"], "icl-bench run --model openai:http://…@h"),
-    (["icl-bench", "run", "a\nb"], "icl-bench run 'a b'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["/usr/bin/icl-bench", "run", "--task", "a b"], "icl-bench run --task 'a b'"),
+        (["/x/icl_bench/__main__.py", "study", "s.yaml"], "icl-bench study s.yaml"),
+        (["/x/ipykernel_launcher.py", "-f", "secret.json"], None),
+        (["/x/pytest/__main__.py", "tests"], None),
+        ([""], None),
+        (["icl-bench", "run", "--base-url", "https://me:secret@host/v1"], "icl-bench run --base-url https://…@host/v1"),
+        (["icl-bench", "run", "--model", "openai:http://tok@h"], "icl-bench run --model openai:http://…@h"),
+        (["icl-bench", "run", "a\nb"], "icl-bench run 'a b'"),
+    ],
+)
 def test_a_command_is_kept_without_names_and_passwords(words: list[str], expected: str | None):
     assert making.command(words) == expected
 
@@ -243,8 +282,7 @@ def test_figures_hold_what_made_their_predictions(tmp_path: Path):
     written = write_report(tmp_path / "results", tmp_path / "r.html", figures=tmp_path / "figures")
     (expected,) = json.loads(json.dumps(records(read_findings(tmp_path / "results").provenance)))
     svg, png = (
-        next(path for path in written.figures if path.name == f"accuracy-cards-small.{kind}")
-        for kind in ("svg", "png")
+        next(path for path in written.figures if path.name == f"accuracy-cards-small.{kind}") for kind in ("svg", "png")
     )
     (metadata,) = ElementTree.parse(svg).iter("{http://www.w3.org/2000/svg}metadata")
     for text in (metadata.text, text_of(png.read_bytes())):

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from icl_bench.analysis.comparisons import retrieval_gain, sorting_penalty
 from icl_bench.analysis.curves import curves
-from icl_bench.analysis.order import order_sensitivity
-from icl_bench.analysis.saturation import context_shares, saturation_chances
+from icl_bench.analysis.findings.comparisons import retrieval_gain, sorting_penalty
+from icl_bench.analysis.findings.order import order_sensitivity
+from icl_bench.analysis.findings.saturation import context_shares, saturation_chances
 
 
 @pytest.fixture
@@ -56,9 +56,7 @@ def test_sorting_by_label_costs_more_than_half_of_all_answers(published):
 
 def test_changes_with_the_order_are_those_of_figure_4(published):
     found = order_sensitivity(published)
-    assert at(found, task="trec", model="llama2-80k", k=10)["changed"] == pytest.approx(
-        0.174, abs=1e-3
-    )
+    assert at(found, task="trec", model="llama2-80k", k=10)["changed"] == pytest.approx(0.174, abs=1e-3)
     assert (found["ci_low"] < found["changed"]).all()
     assert (found["left_out"] == 0).all()
 

@@ -15,18 +15,7 @@ from scipy.special import ndtr
 from scipy.stats import binomtest
 from support.predictions import frame, scored, texts
 
-from icl_bench.analysis.regression import (
-    PAIR,
-    alone,
-    compare,
-    decide,
-    divided,
-    flips,
-    loss_p,
-    missing,
-    overall,
-    pair,
-)
+from icl_bench.analysis.regression import PAIR, alone, compare, decide, divided, flips, loss_p, missing, overall, pair
 
 TRIALS, TEST = 1000, 250
 SAME = {("v", "v")}
@@ -72,13 +61,7 @@ def failed(differences: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("points", "draws", "unsure", "alike"),
-    [
-        (6, 3, 0.02, False),
-        (6, 3, 0.1, False),
-        (6, 3, 0.4, True),
-        (1, 3, 0.4, True),
-        (6, 1, 0.4, False),
-    ],
+    [(6, 3, 0.02, False), (6, 3, 0.1, False), (6, 3, 0.4, True), (1, 3, 0.4, True), (6, 1, 0.4, False)],
 )
 def test_chance_alone_fails_some_point_in_at_most_5_percent_of_trials(points, draws, unsure, alike):
     assert failed(reruns(points, draws, unsure, alike)).any(axis=1).mean() <= 0.05
@@ -98,9 +81,7 @@ def failed_at_all(differences: np.ndarray) -> np.ndarray:
     for trial in differences:
         p = loss_p(trial.reshape(-1, TEST))
         whole, of_points = divided(0.05, p, len(trial))
-        found.append(
-            (p <= whole and trial.mean() < -0.01) or decide(list(trial), alpha=of_points)[2].any()
-        )
+        found.append((p <= whole and trial.mean() < -0.01) or decide(list(trial), alpha=of_points)[2].any())
     return np.array(found)
 
 
@@ -155,9 +136,7 @@ def test_a_large_loss_that_chance_can_explain_is_let_pass():
 # -- the exact test -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("lost", "gained"), [(0, 0), (5, 0), (0, 5), (9, 2), (40, 25), (1200, 1100)]
-)
+@pytest.mark.parametrize(("lost", "gained"), [(0, 0), (5, 0), (0, 5), (9, 2), (40, 25), (1200, 1100)])
 def test_with_one_draw_p_is_mcnemars(lost: int, gained: int):
     difference = np.zeros((1, 4000))
     difference[0, :lost], difference[0, lost : lost + gained] = -1, 1
@@ -260,11 +239,7 @@ def test_a_point_is_compared_with_its_own_variant_else_with_each_comparable_one(
     now = frame(answered("++--", variant="a"), answered("----", variant="c"))
     both = {("a", "a"), ("b", "a"), ("a", "c"), ("b", "c")}
     table = compare(pair(base, now, both))
-    assert table[["base_variant", "variant"]].to_numpy().tolist() == [
-        ["a", "a"],
-        ["a", "c"],
-        ["b", "c"],
-    ]
+    assert table[["base_variant", "variant"]].to_numpy().tolist() == [["a", "a"], ["a", "c"], ["b", "c"]]
     pairs = pair(base, now, {("a", "a")})
     assert len(compare(pairs)) == 1
     assert alone(base, pairs, "base_variant")["variant"].tolist() == ["b"]
@@ -355,8 +330,10 @@ def test_every_flip_is_listed_with_what_was_said_losses_first():
     found = flips(pairs)
     assert found["change"].tolist() == ["lost", "lost", "gained"]
     assert found[["draw", "test_id", "gold", "before", "now"]].to_numpy().tolist() == [
-        [0, "row 000", "a", "a", "b"], [1, "row 001", "a", "a", "b"], [0, "row 002", "a", "b", "a"],
-    ]  # fmt: skip
+        [0, "row 000", "a", "a", "b"],
+        [1, "row 001", "a", "a", "b"],
+        [0, "row 002", "a", "b", "a"],
+    ]
     (row,) = compare(pairs).to_dict("records")
     assert (row["lost"], row["gained"]) == (2, 1)
 

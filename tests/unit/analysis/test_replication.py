@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from support.predictions import AXES
 
-from icl_bench.analysis.replication import replication
+from icl_bench.analysis.findings.replication import replication
 
 ROWS = 200
 FACTS = {"here": {"seed": 0, "template": "a"}, "theirs": {"imported": "published.csv"}}
@@ -18,21 +18,30 @@ def drawn(variant: str, share: float, draws: int, seed: int, **changes: object) 
     rng = np.random.default_rng(seed)
     hard = np.random.default_rng(99).normal(0, 0.1, ROWS)
     parts = [
-        pd.DataFrame({
-            "test_id": [str(i) for i in range(ROWS)], "gold": "a", "prediction": "a",
-            "correct": rng.random(ROWS) < share + hard, "valid": True,
-        }).assign(**{**AXES, "draw": draw, "variant": variant, **changes})
+        pd.DataFrame(
+            {
+                "test_id": [str(i) for i in range(ROWS)],
+                "gold": "a",
+                "prediction": "a",
+                "correct": rng.random(ROWS) < share + hard,
+                "valid": True,
+            }
+        ).assign(**{**AXES, "draw": draw, "variant": variant, **changes})
         for draw in range(draws)
-    ]  # fmt: skip
+    ]
     return pd.concat(parts, ignore_index=True)
 
 
 def test_the_same_point_agrees_and_another_does_not():
-    frame = pd.concat([
-        drawn("here", 0.7, 5, 0, k=10), drawn("theirs", 0.7, 5, 1, k=10),
-        drawn("here", 0.5, 5, 2, k=50), drawn("theirs", 0.7, 5, 3, k=50),
-        drawn("here", 0.5, 5, 4, k=100),
-    ])  # fmt: skip
+    frame = pd.concat(
+        [
+            drawn("here", 0.7, 5, 0, k=10),
+            drawn("theirs", 0.7, 5, 1, k=10),
+            drawn("here", 0.5, 5, 2, k=50),
+            drawn("theirs", 0.7, 5, 3, k=50),
+            drawn("here", 0.5, 5, 4, k=100),
+        ]
+    )
     found = replication(frame, FACTS).set_index("k")
     assert found["agrees"].to_dict() == {10: True, 50: False}
     assert found.loc[50, "difference"] == pytest.approx(-0.2, abs=0.04)

@@ -11,7 +11,7 @@ from scipy.special import expit
 from support.predictions import answers, cell, frame, scored, texts
 
 from icl_bench.analysis.curves import curves, saturation
-from icl_bench.analysis.saturation import (
+from icl_bench.analysis.findings.saturation import (
     context_shares,
     label_spaces,
     saturation_chances,
@@ -55,16 +55,10 @@ def told(rows: pd.DataFrame) -> list[str]:
 
 
 def test_what_is_said_of_saturation_names_the_likely_ks():
-    assert told(curve({1: 0.3, 5: 0.95, 10: 0.95, 25: 0.95})) == [
-        "saturated at k = 5 (in 99.8% of resamples)"
-    ]
+    assert told(curve({1: 0.3, 5: 0.95, 10: 0.95, 25: 0.95})) == ["saturated at k = 5 (in 99.8% of resamples)"]
     (said,) = told(curve({1: 0.3, 5: 0.82, 10: 0.85, 50: 0.885}))
-    assert re.fullmatch(
-        r"(not )?saturated .*\(90% of resamples: k = 5 to (10|50 or beyond)\)", said
-    )
-    assert told(curve({1: 0.3, 5: 0.82, 10: 0.85})) == [
-        "saturation not told: 3 ks tested, of at least 4"
-    ]
+    assert re.fullmatch(r"(not )?saturated .*\(90% of resamples: k = 5 to (10|50 or beyond)\)", said)
+    assert told(curve({1: 0.3, 5: 0.82, 10: 0.85})) == ["saturation not told: 3 ks tested, of at least 4"]
 
 
 def test_the_likely_ks_have_90_percent_of_the_resamples():
@@ -80,17 +74,13 @@ def test_the_likely_ks_have_90_percent_of_the_resamples():
 
 def test_fewer_test_examples_make_the_point_less_certain():
     few, many = (
-        chances(curve({5: 0.7, 10: 0.8, 25: 0.86, 50: 0.88}, test=test))["chance"].max()
-        for test in (25, 1000)
+        chances(curve({5: 0.7, 10: 0.8, 25: 0.86, 50: 0.88}, test=test))["chance"].max() for test in (25, 1000)
     )
     assert few < many - 0.1
 
 
 def test_the_saturated_k_is_the_summarys():
-    rows = frame(
-        curve({1: 0.3, 5: 0.6, 10: 0.75, 25: 0.8}),
-        curve({1: 0.6, 5: 0.55, 10: 0.58}, model="n", variant="w"),
-    )
+    rows = frame(curve({1: 0.3, 5: 0.6, 10: 0.75, 25: 0.8}), curve({1: 0.6, 5: 0.55, 10: 0.58}, model="n", variant="w"))
     found = chances(rows)
     point = found[found["saturated"]][["model", "k"]].to_numpy().tolist()
     assert point == saturation(curves(rows))[["model", "k"]].to_numpy().tolist()
@@ -206,9 +196,7 @@ def test_each_part_of_the_label_space_has_a_curve_of_its_own():
 
 
 def test_halves_are_averaged_and_stand_beside_the_full_label_space():
-    rows = frame(
-        shaped(FULL), shaped(HALF, task="t-1", variant="w"), shaped(FULL, task="t-2", variant="x")
-    )
+    rows = frame(shaped(FULL), shaped(HALF, task="t-1", variant="w"), shaped(FULL, task="t-2", variant="x"))
     table = context_shares(rows, WINDOWS)
     (found,) = label_spaces(table, {"t-1": "t", "t-2": "t"}).itertuples()
     assert (found.task, found.full, found.half, found.subsets) == ("t", 0.5, (0.25 + 0.5) / 2, 2)
@@ -240,8 +228,7 @@ def rising(**axes: object) -> pd.DataFrame:
     """Free text whose ROUGE-1 rises and stays; ROUGE-L falls."""
     rng = np.random.default_rng(3)
     levels = {1: 0.2, 5: 0.6, 10: 0.61}
-    return frame(*(texts(rng.normal(mean, 0.02, (3, 50)), k=k, **axes)
-                   for k, mean in levels.items()))  # fmt: skip
+    return frame(*(texts(rng.normal(mean, 0.02, (3, 50)), k=k, **axes) for k, mean in levels.items()))
 
 
 def test_free_text_saturates_by_its_own_score():

@@ -25,8 +25,7 @@ def named(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 
 def test_what_differs_is_named_in_the_order_of_the_alphabet():
-    facts = {"a": {"seed": 0, "pool_size": 5, "dtype": "x"}, "b": {"seed": 1, "pool_size": 6,
-                                                                   "dtype": "x"}}  # fmt: skip
+    facts = {"a": {"seed": 0, "pool_size": 5, "dtype": "x"}, "b": {"seed": 1, "pool_size": 6, "dtype": "x"}}
     assert named(facts) == {"a": "pool_size=5, seed=0", "b": "pool_size=6, seed=1"}
 
 
@@ -43,8 +42,9 @@ def test_settings_are_told_apart_within_a_task_and_model_and_kind():
     assert name_settings(facts, two) == {"a": "seed=0", "b": "seed=1"}
     two = pd.concat([table("a", task="other"), table("b", "c")])
     assert name_settings(facts, two) == {"b": "seed=1", "c": "seed=2"}
-    trained = pd.concat([table("a", select="lora"), table("b", select="random"),
-                         table("c", select="bm25")]).astype({"select": "category"})  # fmt: skip
+    trained = pd.concat([table("a", select="lora"), table("b", select="random"), table("c", select="bm25")]).astype(
+        {"select": "category"}
+    )
     assert name_settings(facts, trained) == {"b": "seed=1", "c": "seed=2"}
     both = pd.concat([table("a", "b"), table("c", "d", task="other")])
     assert set(name_settings(facts, both)) == {"a", "b", "c", "d"}
@@ -67,22 +67,27 @@ def test_a_fact_that_is_not_there_is_told_as_what_that_means(name: str, value: s
 def test_that_others_have_no_encoder_is_no_difference():
     assert named({"a": {}, "b": {"encoder": "x"}, "c": {"embeddings": "y"}}) == {}
     assert named({"a": {}, "b": {"encoder": "x"}, "c": {"encoder": "y"}}) == {
-        "a": "encoder=none", "b": "encoder=x", "c": "encoder=y",
-    }  # fmt: skip
+        "a": "encoder=none",
+        "b": "encoder=x",
+        "c": "encoder=y",
+    }
 
 
 def test_rows_that_say_more_to_a_reader_take_the_place_of_their_hash():
-    facts = {"a": {"test": "h1", "test_rows": 5, "pool": "p1", "pool_rows": 7},
-             "b": {"test": "h2", "test_rows": 6, "pool": "p2", "pool_rows": 7}}  # fmt: skip
+    facts = {
+        "a": {"test": "h1", "test_rows": 5, "pool": "p1", "pool_rows": 7},
+        "b": {"test": "h2", "test_rows": 6, "pool": "p2", "pool_rows": 7},
+    }
     assert named(facts) == {"a": "pool=p1, test_rows=5", "b": "pool=p2, test_rows=6"}
     facts["c"] = {"test": "h3", "test_rows": 6, "pool": "p1", "pool_rows": 7}
     assert named(facts)["c"] == "pool=p1, test=h3, test_rows=6"
 
 
 def test_what_follows_from_the_labels_is_not_told_beside_them():
-    facts = {"a": {"label_space": "all", "labels": ["x", "y"], "pool_rows": 9, "pool": "p1"},
-             "b": {"label_space": "first:1", "labels": ["x"], "pool_rows": 5,
-                   "pool": "p2"}}  # fmt: skip
+    facts = {
+        "a": {"label_space": "all", "labels": ["x", "y"], "pool_rows": 9, "pool": "p1"},
+        "b": {"label_space": "first:1", "labels": ["x"], "pool_rows": 5, "pool": "p2"},
+    }
     assert named(facts) == {"a": "label_space=all", "b": "label_space=first:1"}
     facts["c"] = {**facts["b"], "pool_rows": 4, "pool": "p3"}
     assert named(facts) == {
@@ -92,22 +97,23 @@ def test_what_follows_from_the_labels_is_not_told_beside_them():
     }
     spaces = (("a", "all", ["x", "y"]), ("b", "first:1", ["x"]), ("c", "first:2", ["x", "y"]))
     three = {name: {"label_space": space, "labels": labels} for name, space, labels in spaces}
-    assert named(three) == {
-        "a": "label_space=all", "b": "label_space=first:1", "c": "label_space=first:2",
-    }  # fmt: skip
-    crossed = {"a": {"label_space": "x", "labels": 1}, "b": {"label_space": "x", "labels": 2},
-               "c": {"label_space": "y", "labels": 1}}  # fmt: skip
+    assert named(three) == {"a": "label_space=all", "b": "label_space=first:1", "c": "label_space=first:2"}
+    crossed = {
+        "a": {"label_space": "x", "labels": 1},
+        "b": {"label_space": "x", "labels": 2},
+        "c": {"label_space": "y", "labels": 1},
+    }
     assert named(crossed)["b"] == "label_space=x, labels=2"
 
 
 def test_chats_of_several_styles_are_told_apart_by_more_where_one_style_has_several():
     chats = {"a": ("turns", None), "b": ("turns", "Be brief."), "c": ("single", None)}
-    facts = {name: {"chat": {**CHAT, "style": style, "system": system}}
-             for name, (style, system) in chats.items()}  # fmt: skip
+    facts = {name: {"chat": {**CHAT, "style": style, "system": system}} for name, (style, system) in chats.items()}
     assert named(facts) == {
-        "a": "chat=turns, system=none", "b": "chat=turns, system=Be brief.",
+        "a": "chat=turns, system=none",
+        "b": "chat=turns, system=Be brief.",
         "c": "chat=single, system=none",
-    }  # fmt: skip
+    }
     del facts["a"]
     assert named(facts) == {"b": "chat=turns", "c": "chat=single"}
 
@@ -120,20 +126,14 @@ def test_chats_of_one_style_are_told_apart_by_arguments_and_template():
     }
     other = {"chat": {**CHAT, "template": "y"}}
     hashes = [short_hash([template, ["<u>"]])[-8:] for template in "xy"]
-    assert named({"a": one, "b": other}) == {
-        "a": f"chat_template=…{hashes[0]}", "b": f"chat_template=…{hashes[1]}",
-    }  # fmt: skip
+    assert named({"a": one, "b": other}) == {"a": f"chat_template=…{hashes[0]}", "b": f"chat_template=…{hashes[1]}"}
     other = {"chat": {**CHAT, "around": ["<b>"]}}
     hashes = [short_hash(["x", around])[-8:] for around in (["<u>"], ["<b>"])]
-    assert named({"a": one, "b": other}) == {
-        "a": f"chat_template=…{hashes[0]}", "b": f"chat_template=…{hashes[1]}",
-    }  # fmt: skip
+    assert named({"a": one, "b": other}) == {"a": f"chat_template=…{hashes[0]}", "b": f"chat_template=…{hashes[1]}"}
 
 
 def test_long_values_are_cut_to_their_last_eight_signs():
-    assert named({"a": {"x": LONG}, "b": {"x": LONG[1:]}}) == {
-        "a": "x=…01234567", "b": f"x={LONG[1:]}",
-    }  # fmt: skip
+    assert named({"a": {"x": LONG}, "b": {"x": LONG[1:]}}) == {"a": "x=…01234567", "b": f"x={LONG[1:]}"}
 
 
 def test_imports_are_named_by_their_file_and_the_rest_was_run_here():

@@ -10,18 +10,31 @@ import pandas as pd
 from support.predictions import cell
 
 from icl_bench.analysis.context import Context
-from icl_bench.analysis.studies import COLUMNS, POINT, study_points
+from icl_bench.analysis.findings.studies import COLUMNS, POINT, study_points
 from icl_bench.results.reading import Stored
 from icl_bench.results.studies import write_study
 
-FAILED = [{"cell": "c3", "reason": "out of memory"}, {"cell": "c4", "reason": "too long"},
-          {"cell": "c1", "reason": "at first"}]  # fmt: skip
+FAILED = [
+    {"cell": "c3", "reason": "out of memory"},
+    {"cell": "c4", "reason": "too long"},
+    {"cell": "c1", "reason": "at first"},
+]
 
 
 def asked(name: str, **changes: Any) -> dict[str, Any]:
-    return {"cell": name, "variant": "v", "setting": "plain", "task": "t", "model": "m",
-            "select": "random", "order": "drawn", "attention": "full", "k": 5, "draw": 0,
-            **changes}  # fmt: skip
+    return {
+        "cell": name,
+        "variant": "v",
+        "setting": "plain",
+        "task": "t",
+        "model": "m",
+        "select": "random",
+        "order": "drawn",
+        "attention": "full",
+        "k": 5,
+        "draw": 0,
+        **changes,
+    }
 
 
 def context(place: Path | None, **only: str) -> Context:
@@ -33,13 +46,19 @@ def test_the_cells_of_each_point_are_counted(tmp_path: Path):
     write_study(tmp_path, "mine", [asked(f"c{i}", draw=i) for i in range(1, 6)], whole=True)
     (row,) = study_points(context(tmp_path)).to_dict("records")
     point = dict(zip(POINT, ["mine", "plain", "t", "m", "random", "drawn", "full", 5], strict=True))
-    assert row == {**point, "cells": 5, "done": 2, "failed": 2, "missing": 1,
-                   "reason": "out of memory"}  # fmt: skip
+    assert row == {**point, "cells": 5, "done": 2, "failed": 2, "missing": 1, "reason": "out of memory"}
 
 
 def test_points_differ_in_any_part_of_their_name_and_keep_the_order_of_the_study(tmp_path: Path):
-    others = {"setting": "s", "task": "u", "model": "n", "select": "bm25", "order": "relevance",
-              "attention": "block:2", "k": 10}  # fmt: skip
+    others = {
+        "setting": "s",
+        "task": "u",
+        "model": "n",
+        "select": "bm25",
+        "order": "relevance",
+        "attention": "block:2",
+        "k": 10,
+    }
     cells = [asked("c1"), *(asked(name, **{name: value}) for name, value in others.items())]
     write_study(tmp_path, "mine", cells, whole=True)
     write_study(tmp_path, "yours", [asked("c2")], whole=True)
@@ -57,8 +76,12 @@ def test_points_differ_in_any_part_of_their_name_and_keep_the_order_of_the_study
 def test_of_one_task_or_model_there_are_no_other_points(tmp_path: Path):
     cells = [asked("a", task="u"), asked("b", model="n"), asked("c1"), asked("c2", k=10)]
     write_study(tmp_path, "mine", cells, whole=True)
-    for only, ks in [({"task": "t"}, [5, 5, 10]), ({"model": "m"}, [5, 5, 10]),
-                     ({"task": "t", "model": "m"}, [5, 10]), ({"task": "x"}, [])]:  # fmt: skip
+    for only, ks in [
+        ({"task": "t"}, [5, 5, 10]),
+        ({"model": "m"}, [5, 5, 10]),
+        ({"task": "t", "model": "m"}, [5, 10]),
+        ({"task": "x"}, []),
+    ]:
         assert study_points(context(tmp_path, **only))["k"].tolist() == ks
 
 

@@ -14,16 +14,10 @@ import pytest
 from support.fakes import FREE_TEXT, FakeBackend, plan, runner
 
 from icl_bench.analysis.curves import curves, saturation
-from icl_bench.analysis.order import order_sensitivity
-from icl_bench.analysis.saturation import saturation_chances, with_likely
+from icl_bench.analysis.findings.order import order_sensitivity
+from icl_bench.analysis.findings.saturation import saturation_chances, with_likely
 from icl_bench.analysis.statistics.intervals import mean_interval
-from icl_bench.analysis.summary import (
-    SEED,
-    perturbed_curves,
-    settings_of,
-    summarise,
-    summarise_folder,
-)
+from icl_bench.analysis.summary import SEED, perturbed_curves, settings_of, summarise, summarise_folder
 from icl_bench.analysis.zero_shot import from_zero_shot
 from icl_bench.errors import CellError, UserError
 from icl_bench.models.text_encoders import SentenceEncoder
@@ -35,16 +29,29 @@ from icl_bench.seeds import generator
 def cell(k: int, draw: int, said: str, gold: str = "aabb", **changes: Any) -> pd.DataFrame:
     """One cell: a letter for each test row, what was said and what is right."""
     axes: dict[str, Any] = {
-        "task": "t", "model": "m", "select": "random", "order": "drawn", "attention": "full",
-        "variant": "v", "k": k, "draw": draw,
-    }  # fmt: skip
+        "task": "t",
+        "model": "m",
+        "select": "random",
+        "order": "drawn",
+        "attention": "full",
+        "variant": "v",
+        "k": k,
+        "draw": draw,
+    }
     rows = [
         {
-            "test_id": str(i), "gold": g, "prediction": s, "correct": s == g, "valid": s != "?",
-            "rouge1": None, "rouge2": None, "rougeL": None, "bertscore": None,
+            "test_id": str(i),
+            "gold": g,
+            "prediction": s,
+            "correct": s == g,
+            "valid": s != "?",
+            "rouge1": None,
+            "rouge2": None,
+            "rougeL": None,
+            "bertscore": None,
         }
         for i, (s, g) in enumerate(zip(said, gold, strict=True))
-    ]  # fmt: skip
+    ]
     return pd.DataFrame(rows).assign(**{**axes, **changes})
 
 
@@ -96,9 +103,14 @@ def test_free_text_has_the_means_of_its_scores_and_the_interval_of_the_first():
 
 def test_every_setting_has_a_curve_of_its_own():
     settings: list[dict[str, Any]] = [
-        {}, {"task": "u"}, {"model": "n"}, {"select": "bm25"}, {"order": "by-label"},
-        {"attention": "block"}, {"variant": "w"},
-    ]  # fmt: skip
+        {},
+        {"task": "u"},
+        {"model": "n"},
+        {"select": "bm25"},
+        {"order": "by-label"},
+        {"attention": "block"},
+        {"variant": "w"},
+    ]
     table = curves(frame(*(cell(1, 0, "aabb", **setting) for setting in settings)))
     assert len(table) == len(settings)
     assert table["draws"].tolist() == [1] * len(settings)
@@ -177,9 +189,7 @@ def test_order_sensitivity_is_the_share_of_answers_that_another_order_changes():
 
 
 def test_orders_of_different_variants_are_not_compared():
-    table = order_sensitivity(
-        frame(cell(5, 0, "aabb"), cell(5, 0, "bbaa", order="shuffled:1", variant="w"))
-    )
+    table = order_sensitivity(frame(cell(5, 0, "aabb"), cell(5, 0, "bbaa", order="shuffled:1", variant="w")))
     assert table.empty
 
 
@@ -209,11 +219,7 @@ def test_variants_are_told_apart_by_the_facts_in_which_they_differ(tmp_path: Pat
         runner(made, tmp_path / "results", FakeBackend()).run()
     found = summarise_folder(tmp_path / "results")
     assert len(found.curves) == 3
-    assert sorted(found.settings.values()) == [
-        "seed=0, test_rows=4",
-        "seed=0, test_rows=6",
-        "seed=1, test_rows=4",
-    ]
+    assert sorted(found.settings.values()) == ["seed=0, test_rows=4", "seed=0, test_rows=6", "seed=1, test_rows=4"]
 
 
 def test_variants_that_differ_in_a_hash_alone_are_told_apart_by_it(tmp_path: Path):
@@ -298,18 +304,39 @@ def test_json_holds_plain_values_and_null_for_what_is_undefined(tmp_path: Path):
     found = json.loads(json.dumps(table.as_json(), allow_nan=False))
     first = found["curves"][0]
     assert first["rouge1"] is None
-    assert {"task", "model", "select", "order", "attention", "k", "draws", "accuracy", "ci_low",
-            "ci_high", "macro_f1"} <= first.keys()  # fmt: skip
+    assert {
+        "task",
+        "model",
+        "select",
+        "order",
+        "attention",
+        "k",
+        "draws",
+        "accuracy",
+        "ci_low",
+        "ci_high",
+        "macro_f1",
+    } <= first.keys()
     (row,) = found["saturation"]
     likely = {name: row.pop(name) for name in ("chance", "likely_low", "likely_high")}
     assert likely == {"chance": pytest.approx(0.93, abs=0.03), "likely_low": 1, "likely_high": 5}
     assert found["saturation"] == [
         {
-            "task": "t", "model": "m", "select": "random", "order": "drawn", "attention": "full",
-            "variant": "v", "k": 1, "best_k": 1, "max_k": 5, "within_window": True,
-            "metric": "accuracy", "spoken": False, "reason": "2 ks tested, of at least 4",
+            "task": "t",
+            "model": "m",
+            "select": "random",
+            "order": "drawn",
+            "attention": "full",
+            "variant": "v",
+            "k": 1,
+            "best_k": 1,
+            "max_k": 5,
+            "within_window": True,
+            "metric": "accuracy",
+            "spoken": False,
+            "reason": "2 ks tested, of at least 4",
         }
-    ]  # fmt: skip
+    ]
 
 
 def test_curves_and_their_chances_begin_without_demonstrations_by_the_facts_of_variants():
@@ -329,14 +356,15 @@ def test_curves_and_their_chances_begin_without_demonstrations_by_the_facts_of_v
 
 
 def test_curves_of_perturbed_demonstrations_are_named_by_their_perturbation():
-    rows = frame(cell(1, 0, "aabb", teaching=None), cell(1, 0, "abab", teaching="x", variant="w"),
-                 cell(5, 0, "abab", teaching="x", variant="w"),
-                 cell(1, 0, "bbbb", teaching="y", variant="u"))  # fmt: skip
+    rows = frame(
+        cell(1, 0, "aabb", teaching=None),
+        cell(1, 0, "abab", teaching="x", variant="w"),
+        cell(5, 0, "abab", teaching="x", variant="w"),
+        cell(1, 0, "bbbb", teaching="y", variant="u"),
+    )
     found = perturbed_curves(rows)
     assert list(found.columns) == ["teaching", *curves(rows).columns]
-    assert found[["teaching", "variant", "k"]].to_numpy().tolist() == [
-        ["y", "u", 1], ["x", "w", 1], ["x", "w", 5],
-    ]  # fmt: skip
+    assert found[["teaching", "variant", "k"]].to_numpy().tolist() == [["y", "u", 1], ["x", "w", 1], ["x", "w", 5]]
     kinds = {"teaching": "category", "variant": "category"}
     assert perturbed_curves(rows.astype(kinds))["teaching"].tolist() == ["y", "x", "x"]
     assert perturbed_curves(rows.iloc[:4]).empty
@@ -350,8 +378,7 @@ def test_settings_of_perturbed_demonstrations_are_told_apart_within_a_perturbati
     facts: dict[str, dict[str, Any]] = {
         name: {"seed": i % 2, "teaching": teaching} for i, (name, teaching) in enumerate(named)
     }
-    rows = frame(*(cell(1, 0, "aabb", variant=name, teaching=known["teaching"])
-                   for name, known in facts.items()))  # fmt: skip
+    rows = frame(*(cell(1, 0, "aabb", variant=name, teaching=known["teaching"]) for name, known in facts.items()))
     told = settings_of(facts, curves(rows.iloc[:8]), perturbed_curves(rows))
     assert told == {"a": "seed=0", "b": "seed=1", "c": "seed=0", "d": "seed=1"}
 

@@ -13,8 +13,8 @@ import pytest
 from support.fakes import FREE_TEXT, FakeBackend, plan, runner
 from support.predictions import cell, frame
 
-from icl_bench.analysis.findings import find
-from icl_bench.analysis.truncated_answers import TRUNCATED_ANSWERS, truncated_answers
+from icl_bench.analysis.all_findings import find
+from icl_bench.analysis.findings.truncated_answers import TRUNCATED_ANSWERS, truncated_answers
 from icl_bench.backends.interface import Answer, Decoding
 from icl_bench.cli import main
 from icl_bench.prompts.encoding import PromptSet
@@ -90,9 +90,7 @@ def test_cut_answers_are_counted_for_each_point(results: Path):
     assert {(row["answers"], row["truncated"], row["share"]) for row in rows} == {(12, 4, 1 / 3)}
 
 
-def test_the_summary_shows_them_in_the_terminal_and_as_json(
-    results: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_the_summary_shows_them_in_the_terminal_and_as_json(results: Path, capsys: pytest.CaptureFixture[str]):
     shown = said(capsys, "summary", "--results", str(results))
     heading = "answers cut at max_answer_tokens"
     assert heading in shown
@@ -101,9 +99,7 @@ def test_the_summary_shows_them_in_the_terminal_and_as_json(
     assert [row["truncated"] for row in found["truncated_answers"]] == [4, 4]
 
 
-def test_the_summary_says_nothing_where_no_answer_was_cut(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_the_summary_says_nothing_where_no_answer_was_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     sweep(tmp_path / "texts", tmp_path / "results", FakeBackend(), **FREE_TEXT)
     shown = said(capsys, "summary", "--results", str(tmp_path / "results"))
     assert "max_answer_tokens" not in shown
@@ -117,8 +113,7 @@ def test_the_report_says_how_many_were_cut(results: Path):
 
 def test_answers_are_counted_where_it_is_known_whatever_an_import_calls_it():
     known = [True, "true", "True", False, "false", "False", None, "perhaps"]
-    rows = frame(cell("a" * 8, "a" * 8, k=3).assign(truncated=known),
-                 cell("aa", "aa").assign(truncated=[None, "?"]))  # fmt: skip
+    rows = frame(cell("a" * 8, "a" * 8, k=3).assign(truncated=known), cell("aa", "aa").assign(truncated=[None, "?"]))
     for one in (rows, rows.astype({"model": pd.CategoricalDtype(["m", "n"]), "task": "category"})):
         (row,) = truncated_answers(one).to_dict("records")
         assert (row["k"], row["answers"], row["truncated"], row["share"]) == (3, 6, 3, 0.5)

@@ -12,8 +12,8 @@ from rich.console import Console
 from support.fakes import ENGINE, FakeBackend, plan
 from support.predictions import cell, frame
 
+from icl_bench.analysis.all_findings import Findings, find
 from icl_bench.analysis.columns import COLUMNS, Column
-from icl_bench.analysis.findings import Findings, find
 from icl_bench.cli.output.findings import print_findings, shown
 from icl_bench.cli.output.lists import print_perplexity
 from icl_bench.models.architecture import Architecture
@@ -86,11 +86,26 @@ def test_the_terminal_says_a_querys_operations_in_gflop(results: Path, found: Fi
 
 def test_the_page_and_the_terminal_say_break_even_in_tflop():
     finding = FINDINGS["break_even"]
-    rows = pd.DataFrame([
-        {"task": "t", "model": "m", "series": "lora", "select": "lora", "k": 5, "beside": "random",
-         "training_flops": 7e15, "flops": 0.5e12, "base_flops": 2.5e12, "queries": 3501.0,
-         "training_seconds": 60.0, "seconds": 1.0, "base_seconds": 2.0, "queries_by_seconds": 61.0}
-    ])  # fmt: skip
+    rows = pd.DataFrame(
+        [
+            {
+                "task": "t",
+                "model": "m",
+                "series": "lora",
+                "select": "lora",
+                "k": 5,
+                "beside": "random",
+                "training_flops": 7e15,
+                "flops": 0.5e12,
+                "base_flops": 2.5e12,
+                "queries": 3501.0,
+                "training_seconds": 60.0,
+                "seconds": 1.0,
+                "base_seconds": 2.0,
+                "queries_by_seconds": 61.0,
+            }
+        ]
+    )
     table = of_finding(finding, rows)
     of = dict(zip([column.name for column in table.columns], table.rows[0], strict=True))
     assert (of["training_flops"], of["flops"], of["base_flops"]) == (7000, 0.5, 2.5)
@@ -109,11 +124,22 @@ def test_the_page_says_the_cost_of_patterns_in_tflop_and_megabytes():
 
 def test_the_terminal_says_the_cost_of_perplexity_in_tflop_and_gigabytes():
     row: dict[str, Any] = {
-        "model": "m", "dtype": "float32", "attention": "full", "after": 0, "length": 512,
-        "perplexity": 3.25, "ci_low": 3.0, "ci_high": 3.5, "ratio": 1.0, "ratio_low": 1.0,
-        "ratio_high": 1.0, "p_holm": float("nan"), "prefill_flops": 2.5e12, "cache_bytes": 1.5e9,
+        "model": "m",
+        "dtype": "float32",
+        "attention": "full",
+        "after": 0,
+        "length": 512,
+        "perplexity": 3.25,
+        "ci_low": 3.0,
+        "ci_high": 3.5,
+        "ratio": 1.0,
+        "ratio_low": 1.0,
+        "ratio_high": 1.0,
+        "p_holm": float("nan"),
+        "prefill_flops": 2.5e12,
+        "cache_bytes": 1.5e9,
         "windows": 4,
-    }  # fmt: skip
+    }
     text = io.StringIO()
     print_perplexity(pd.DataFrame([row]), Console(file=text, width=200))
     assert "attention full" in text.getvalue()

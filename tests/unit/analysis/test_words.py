@@ -31,8 +31,16 @@ NOTHING: dict[str, Any] = {"p_holm": None, "difference": None, "advice": None}
 
 def compared(*rows: dict[str, Any]) -> pd.DataFrame:
     """Comparisons that tell one from the other, but for what is said."""
-    base = {"task": "t", "model": "m", "select": "random", "order": "drawn", "k": 10,
-            "p_holm": 0.01, "difference": 0.5, "advice": "a"}  # fmt: skip
+    base = {
+        "task": "t",
+        "model": "m",
+        "select": "random",
+        "order": "drawn",
+        "k": 10,
+        "p_holm": 0.01,
+        "difference": 0.5,
+        "advice": "a",
+    }
     return pd.DataFrame([{**base, **row} for row in rows])
 
 
@@ -82,12 +90,8 @@ def test_points_of_one_draw_are_told_with_the_spread_elsewhere():
 
 def test_the_spread_of_draws_is_a_range_with_all_places_it_is_from():
     rows = pd.DataFrame({"draws_sd": [0.05, 0.02, np.nan], "draws_sd_of": ["b", "a", None]})
-    assert spread_of_draws(rows) == (
-        "the score of a draw has a standard deviation of 2.0 to 5.0 points (a and b)"
-    )
-    assert spread_of_draws(rows.iloc[2:]) == (
-        "how far draws differ is not known, as none were repeated"
-    )
+    assert spread_of_draws(rows) == ("the score of a draw has a standard deviation of 2.0 to 5.0 points (a and b)")
+    assert spread_of_draws(rows.iloc[2:]) == ("how far draws differ is not known, as none were repeated")
 
 
 def test_better_says_why_there_is_no_test():
@@ -99,10 +103,13 @@ def test_better_says_why_there_is_no_test():
 
 def test_intervals_that_are_not_over_draws_of_what_is_drawn_are_counted():
     rows = compared(
-        {"interval_over": TESTS_ONLY}, {"interval_over": TESTS_ONLY, "k": 1},
-        {"interval_over": TESTS_ONLY, "k": 0}, {"interval_over": TESTS_ONLY, "select": "bm25"},
-        {"interval_over": ONE_SIDE}, {"interval_over": "draws and test examples"},
-    )  # fmt: skip
+        {"interval_over": TESTS_ONLY},
+        {"interval_over": TESTS_ONLY, "k": 1},
+        {"interval_over": TESTS_ONLY, "k": 0},
+        {"interval_over": TESTS_ONLY, "select": "bm25"},
+        {"interval_over": ONE_SIDE},
+        {"interval_over": "draws and test examples"},
+    )
     expected = [
         f"1 draw: the 95% interval of 2 of 6 points is over {TESTS_ONLY}; {SILENT}",
         f"1 draw: the 95% interval of 1 of 6 points is over {ONE_SIDE}; {SILENT}",
@@ -134,10 +141,15 @@ def test_advice_on_one_draw_says_what_it_is_over(row: dict[str, Any], over: str 
 def test_outlying_draws_are_told_by_point_those_of_the_base_by_its_names():
     rows = compared(
         {"outlying_draws": "3, 7", "k": 1000},
-        {"outlying_draws": "1", "order": "label-sorted", "base_outlying_draws": "2",
-         "base_select": "bm25", "base_order": "reversed"},
+        {
+            "outlying_draws": "1",
+            "order": "label-sorted",
+            "base_outlying_draws": "2",
+            "base_select": "bm25",
+            "base_order": "reversed",
+        },
         {"base_outlying_draws": "4", "base_select": "bm25", "base_order": "relevance"},
-    )  # fmt: skip
+    )
     assert outlying(rows) == [
         "outlying (t, m, random, k=1,000): draw 3, 7",
         "outlying (t, m, random, label-sorted, k=10): draw 1",
@@ -146,9 +158,7 @@ def test_outlying_draws_are_told_by_point_those_of_the_base_by_its_names():
     ]
     alone = compared({"base_outlying_draws": "4", "order": "label-sorted"})
     assert outlying(alone) == ["outlying of the base (t, m, random, label-sorted, k=10): draw 4"]
-    assert outlying(alone.drop(columns="order")) == [
-        "outlying of the base (t, m, random, k=10): draw 4"
-    ]
+    assert outlying(alone.drop(columns="order")) == ["outlying of the base (t, m, random, k=10): draw 4"]
     assert curve_notes(rows) == comparison_notes(rows) == outlying(rows)
     assert outlying(compared({})) == []
 
@@ -164,12 +174,8 @@ def test_the_data_behind_a_finding_is_told():
     rows = pd.DataFrame({"rows": [250, 250], "draws": [10, 10], "left_out": [0, 0], "k": [5, 1000]})
     assert founded_on(rows) == "250 test rows, 10 draws"
     more = rows.assign(rows=[1000, 2000], draws=[3, 10], base_draws=[1, 3], left_out=[1, 0])
-    assert founded_on(more) == (
-        "1,000 to 2,000 test rows, 3 to 10 draws beside 1 to 3, 1 prediction left out"
-    )
-    far = rows.assign(
-        left_out=[1, 2], outlying_draws=["3", "1, 2"], base_outlying_draws=[None, "4"]
-    )
+    assert founded_on(more) == ("1,000 to 2,000 test rows, 3 to 10 draws beside 1 to 3, 1 prediction left out")
+    far = rows.assign(left_out=[1, 2], outlying_draws=["3", "1, 2"], base_outlying_draws=[None, "4"])
     assert founded_on(far) == (
         "250 test rows, 10 draws, 3 predictions left out, outlying draw: 3 (k = 5) and 1, 2 "
         "(k = 1,000), outlying draw of the base: 4 (k = 1,000)"

@@ -10,15 +10,10 @@ import pytest
 from support.predictions import frame, scored
 
 from icl_bench.analysis.advice import Budget, advise, lines
-from icl_bench.analysis.comparisons import (
-    compare_models,
-    perturbation_effect,
-    retrieval_gain,
-    sorting_penalty,
-)
 from icl_bench.analysis.curves import curves, saturation
-from icl_bench.analysis.demonstrations import by_distance, by_presence
-from icl_bench.analysis.saturation import context_shares
+from icl_bench.analysis.findings.comparisons import compare_models, perturbation_effect, retrieval_gain, sorting_penalty
+from icl_bench.analysis.findings.demonstrations import by_distance, by_presence
+from icl_bench.analysis.findings.saturation import context_shares
 from icl_bench.analysis.statistics.intervals import mean_interval
 from icl_bench.analysis.summary import summarise
 from icl_bench.analysis.zero_shot import from_zero_shot, where_attention_matters
@@ -43,12 +38,17 @@ def begun(table: pd.DataFrame) -> set[tuple[str, ...]]:
 
 def test_every_curve_of_a_task_and_model_begins_with_it():
     point = bare()
-    found = curves(frame(
-        point, scored(answers(0.6, 3), k=5), scored(answers(0.6), k=5, **RETRIEVED),
-        scored(answers(0.6, 3), k=5, order="shuffled:1"),
-        scored(answers(0.6, 3), k=5, attention="block:2,sink=1,local=2"),
-        scored(answers(0.6), k=5, model="other"), scored(answers(0.6), k=5, task="other"),
-    ))  # fmt: skip
+    found = curves(
+        frame(
+            point,
+            scored(answers(0.6, 3), k=5),
+            scored(answers(0.6), k=5, **RETRIEVED),
+            scored(answers(0.6, 3), k=5, order="shuffled:1"),
+            scored(answers(0.6, 3), k=5, attention="block:2,sink=1,local=2"),
+            scored(answers(0.6), k=5, model="other"),
+            scored(answers(0.6), k=5, task="other"),
+        )
+    )
     table = from_zero_shot(found)
     of_model = table[(table["model"] == "m") & (table["task"] == "t")]
     assert of_model.groupby(CURVE)["k"].apply(list).tolist() == [[0, 5]] * 4
@@ -71,10 +71,13 @@ def test_where_random_selection_has_no_demonstrations_it_is_no_curve():
 def test_a_selector_with_an_encoder_has_it_from_the_variant_that_agrees_in_all_else():
     here = {"seed": 0, "encoder": None}
     facts = {"v": here, "e": {**here, "embeddings": "words"}, "s": {**here, "seed": 1}}
-    found = curves(frame(
-        bare(), scored(answers(0.6), k=5, select="dense", order="relevance", variant="e"),
-        scored(answers(0.6), k=5, variant="s"),
-    ))  # fmt: skip
+    found = curves(
+        frame(
+            bare(),
+            scored(answers(0.6), k=5, select="dense", order="relevance", variant="e"),
+            scored(answers(0.6), k=5, variant="s"),
+        )
+    )
     assert begun(from_zero_shot(found, facts)) == {("dense", "relevance", "full", "e")}
     assert begun(from_zero_shot(found)) == {("random", "drawn", "full", "v")}
 
@@ -111,13 +114,15 @@ def test_lent_rows_stand_in_their_order_before_the_first_of_the_curve():
 
 
 def test_what_reads_a_querys_passages_as_vectors_has_a_point_of_its_own():
-    found = curves(frame(
-        bare(), scored(answers(0.6), k=5), scored(answers(0.6), k=5, attention="vectors:all"),
-        scored(answers(0.6), k=5, attention="block:2,sink=1,local=2"),
-    ))  # fmt: skip
-    drawn = {
-        ("random", "drawn", attention, "v") for attention in ("full", "block:2,sink=1,local=2")
-    }
+    found = curves(
+        frame(
+            bare(),
+            scored(answers(0.6), k=5),
+            scored(answers(0.6), k=5, attention="vectors:all"),
+            scored(answers(0.6), k=5, attention="block:2,sink=1,local=2"),
+        )
+    )
+    drawn = {("random", "drawn", attention, "v") for attention in ("full", "block:2,sink=1,local=2")}
     assert begun(from_zero_shot(found, {"v": {"passages": "hash"}})) == drawn
     of_vectors = ("random", "drawn", "vectors:all", "v")
     for facts in ({}, {"v": {"passages": None}}, {"w": {"passages": "hash"}}):
@@ -126,15 +131,16 @@ def test_what_reads_a_querys_passages_as_vectors_has_a_point_of_its_own():
 
 def test_points_without_demonstrations_stay_where_a_pattern_reads_passages_at_k_0():
     rows = frame(
-        bare(), bare(attention="vectors:all"), scored(answers(0.6), k=1),
-        bare(task="u"), scored(answers(0.6), k=1, task="u"), bare(model="n"),
-    )  # fmt: skip
+        bare(),
+        bare(attention="vectors:all"),
+        scored(answers(0.6), k=1),
+        bare(task="u"),
+        scored(answers(0.6), k=1, task="u"),
+        bare(model="n"),
+    )
     kept = where_attention_matters(curves(rows), rows)
     found = kept[["task", "model", "attention", "k"]].to_numpy().tolist()
-    assert found == [
-        ["t", "m", "full", 0], ["t", "m", "full", 1], ["t", "m", "vectors:all", 0],
-        ["u", "m", "full", 1],
-    ]  # fmt: skip
+    assert found == [["t", "m", "full", 0], ["t", "m", "full", 1], ["t", "m", "vectors:all", 0], ["u", "m", "full", 1]]
     without = rows[rows["attention"] == "full"]
     assert set(where_attention_matters(without, without)["k"]) == {1}
 
@@ -172,9 +178,7 @@ def test_ways_to_show_demonstrations_are_not_compared_without_any(compare: Any, 
 
 
 def test_models_are_compared_on_it_over_test_examples():
-    table = compare_models(
-        frame(bare(0.2), bare(0.9, model="n", variant="w")), "m", facts={"v": {}, "w": {}}
-    )
+    table = compare_models(frame(bare(0.2), bare(0.9, model="n", variant="w")), "m", facts={"v": {}, "w": {}})
     (row,) = table.to_dict("records")
     assert (row["k"], row["rows"], row["draws"], row["base_draws"]) == (0, 20, 1, 1)
     assert row["ci_low"] < row["difference"] < row["ci_high"]
@@ -189,11 +193,18 @@ def test_labels_of_demonstrations_say_nothing_where_there_are_none(table: Any):
 
 def test_advice_sets_all_draws_of_the_best_beside_it():
     cells = frame(bare(0.2), scored(answers(0.9, 3, seed=1), k=5))
-    costs = pd.DataFrame([
-        {**cells.iloc[0][["task", "model", *CURVE]], "k": k, "computed_tokens": 10.0 + k,
-         "prompt_tokens": 10.0 + k, "seconds": 1.0}
-        for k in (0, 5)
-    ])  # fmt: skip
+    costs = pd.DataFrame(
+        [
+            {
+                **cells.iloc[0][["task", "model", *CURVE]],
+                "k": k,
+                "computed_tokens": 10.0 + k,
+                "prompt_tokens": 10.0 + k,
+                "seconds": 1.0,
+            }
+            for k in (0, 5)
+        ]
+    )
     table = advise(cells, costs, Budget())
     (row,) = table[table["k"] == 0].to_dict("records")
     assert (row["draws"], row["base_draws"]) == (1, 3)

@@ -8,15 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from icl_bench.backends.attention_kernels import Mask, attend, merge, plain
+from icl_bench.backends.transformers.attention_kernels import Mask, attend, merge, plain
 
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
-DEVICES = [
-    "cpu",
-    pytest.param(
-        "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-    ),
-]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"))]
 shapes = pytest.mark.parametrize(("heads", "key_heads"), [(1, 1), (4, 4), (4, 2), (6, 1)])
 
 
@@ -25,9 +20,7 @@ def random_tensors(*sizes: tuple[int, ...], device: str = "cpu") -> list[Tensor]
     return [torch.randn(size, generator=generator).to(device) for size in sizes]
 
 
-def softmax_attention(
-    query: Tensor, key: Tensor, value: Tensor, scale: float, seen: Tensor
-) -> tuple[Tensor, Tensor]:
+def softmax_attention(query: Tensor, key: Tensor, value: Tensor, scale: float, seen: Tensor) -> tuple[Tensor, Tensor]:
     """Written as in a textbook, in float64, one query head at a time; blind rows give 0, -inf."""
     batch, heads, tokens, _ = query.shape
     groups = heads // key.shape[1]
@@ -46,9 +39,7 @@ def softmax_attention(
 @pytest.mark.parametrize("device", DEVICES)
 @shapes
 def test_attention_without_a_mask_is_softmax_attention(heads, key_heads, device):
-    query, key, value = random_tensors(
-        (2, heads, 5, 8), (2, key_heads, 7, 8), (2, key_heads, 7, 8), device=device
-    )
+    query, key, value = random_tensors((2, heads, 5, 8), (2, key_heads, 7, 8), (2, key_heads, 7, 8), device=device)
     part = attend(query, key, value, 0.3)
     seen = torch.ones(1, 5, 7, dtype=torch.bool)
     out, lse = softmax_attention(query.cpu(), key.cpu(), value.cpu(), 0.3, seen)
@@ -59,9 +50,7 @@ def test_attention_without_a_mask_is_softmax_attention(heads, key_heads, device)
 @pytest.mark.parametrize("device", DEVICES)
 @shapes
 def test_causal_attention_sees_no_later_key(heads, key_heads, device):
-    query, key, value = random_tensors(
-        (2, heads, 9, 8), (2, key_heads, 9, 8), (2, key_heads, 9, 8), device=device
-    )
+    query, key, value = random_tensors((2, heads, 9, 8), (2, key_heads, 9, 8), (2, key_heads, 9, 8), device=device)
     part = attend(query, key, value, 0.3, causal=True)
     seen = torch.ones(9, 9, dtype=torch.bool).tril()[None]
     out, lse = softmax_attention(query.cpu(), key.cpu(), value.cpu(), 0.3, seen)
@@ -73,9 +62,7 @@ def test_causal_attention_sees_no_later_key(heads, key_heads, device):
 @pytest.mark.parametrize("masks", [1, 3], ids=["one mask for all", "a mask each"])
 @shapes
 def test_a_mask_hides_keys_and_rows_that_see_none_weigh_nothing(heads, key_heads, masks, device):
-    query, key, value = random_tensors(
-        (3, heads, 5, 8), (3, key_heads, 7, 8), (3, key_heads, 7, 8), device=device
-    )
+    query, key, value = random_tensors((3, heads, 5, 8), (3, key_heads, 7, 8), (3, key_heads, 7, 8), device=device)
     seen = torch.rand(masks, 5, 7, generator=torch.Generator().manual_seed(1)) < 0.4
     seen[:, 2] = False
     mask = Mask(seen.to(device), heads // key_heads, torch.float32)
@@ -94,9 +81,7 @@ def test_a_mask_under_which_all_see_something_has_no_blind_rows():
 @shapes
 @pytest.mark.parametrize("cuts", [(4,), (1, 4, 9), ()])
 def test_parts_over_disjoint_keys_merge_to_attention_over_all(heads, key_heads, cuts, device):
-    query, key, value = random_tensors(
-        (2, heads, 5, 8), (2, key_heads, 11, 8), (2, key_heads, 11, 8), device=device
-    )
+    query, key, value = random_tensors((2, heads, 5, 8), (2, key_heads, 11, 8), (2, key_heads, 11, 8), device=device)
     seen = torch.rand(2, 5, 11, generator=torch.Generator().manual_seed(2)) < 0.3
     seen[:, :, 10] = True  # each sees something, but not in every part
     seen[:, 3, :10] = False

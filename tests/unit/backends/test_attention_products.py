@@ -10,19 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from icl_bench.backends import attention_kernels, attention_products
-from icl_bench.backends.attention_kernels import Mask, Part, plain
-from icl_bench.backends.attention_products import KEYS, ROWS
+from icl_bench.backends.transformers import attention_kernels, attention_products
+from icl_bench.backends.transformers.attention_kernels import Mask, Part, plain
+from icl_bench.backends.transformers.attention_products import KEYS, ROWS
 
 pytestmark = pytest.mark.skipif(
-    not attention_products.mkldnn._is_mkldnn_bf16_supported(),
-    reason="oneDNN has no products of bfloat16 here",
+    not attention_products.mkldnn._is_mkldnn_bf16_supported(), reason="oneDNN has no products of bfloat16 here"
 )
 
 
-def drawn(
-    heads: int, key_heads: int, tokens: int, keys: int, width: int, *, spread: float = 1.0
-) -> list[Tensor]:
+def drawn(heads: int, key_heads: int, tokens: int, keys: int, width: int, *, spread: float = 1.0) -> list[Tensor]:
     """A query, keys and values; scores have about this standard deviation."""
     random = torch.Generator().manual_seed(heads + 7 * tokens + 11 * keys)
     sizes = (heads, tokens), (key_heads, keys), (key_heads, keys)
@@ -95,9 +92,7 @@ def test_a_mask_of_several_products_hides_what_it_hides():
     tokens, keys = ROWS // 4 + 60, KEYS + 90
     query, key, value = drawn(4, 1, tokens, keys, 32)
     seen = torch.rand(tokens, keys, generator=torch.Generator().manual_seed(3)) < 0.3
-    found = attention_products.attend(
-        query, key, value, 32**-0.5, Mask(seen[None], 4, torch.bfloat16).factors
-    )
+    found = attention_products.attend(query, key, value, 32**-0.5, Mask(seen[None], 4, torch.bfloat16).factors)
     assert found is not None
     close(Part(*found), expected(query, key, value, seen))
 
@@ -159,9 +154,7 @@ def test_a_row_that_sees_only_keys_far_below_the_sampled_ones_is_left_to_the_oth
     key[:, :, 50:, 0] = 0.0
     seen = torch.ones(40, 100, dtype=torch.bool)
     seen[3, :50] = False
-    part = attention_kernels.attend(
-        query, key, value, 0.125, mask=Mask(seen[None], 2, torch.bfloat16)
-    )
+    part = attention_kernels.attend(query, key, value, 0.125, mask=Mask(seen[None], 2, torch.bfloat16))
     assert chosen == [False]
     close(part, expected(query, key, value, seen))
 

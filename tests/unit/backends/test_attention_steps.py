@@ -12,46 +12,38 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.models import (
-    packed_logits,
-    plain_model,
-    qwen_tokenizer,
-    save_tiny_model,
-    tiny_config,
-)
+from support.models import packed_logits, plain_model, qwen_tokenizer, save_tiny_model, tiny_config
 from support.outside import installed
 from transformers import AttentionInterface
 
-from icl_bench.backends import attention_steps
-from icl_bench.backends.attention_steps import View
-from icl_bench.backends.demonstration_cache import DemonstrationCache
 from icl_bench.backends.interface import Answer, Free
-from icl_bench.backends.kv_cache import LayerKeys, PackKeys
-from icl_bench.backends.packed_decoding import OpenPack
-from icl_bench.backends.transformers import TransformersBackend
+from icl_bench.backends.transformers import attention_steps
+from icl_bench.backends.transformers.attention_steps import View
+from icl_bench.backends.transformers.backend import TransformersBackend
+from icl_bench.backends.transformers.demonstration_cache import DemonstrationCache
+from icl_bench.backends.transformers.kv_cache import LayerKeys, PackKeys
+from icl_bench.backends.transformers.packed_decoding import OpenPack
 from icl_bench.errors import CellError, UserError
 from icl_bench.models import attention_patterns
 from icl_bench.models.architecture import architecture_of
-from icl_bench.models.attention_patterns import (
-    FULL,
-    Approx,
-    Block,
-    Grouped,
-    Pattern,
-    ReceptiveSpan,
-    parse,
-    split,
-)
+from icl_bench.models.attention_patterns import FULL, Approx, Block, Grouped, Pattern, ReceptiveSpan, parse, split
 from icl_bench.models.config import layer_windows
 from icl_bench.prompts.encoding import Ids, PromptSet, parts
 from icl_bench.registry import ATTENTION_PATTERNS
 from icl_bench.sweep.compute_cost import PromptLayout, cache_bytes, cost_of
 
 KINDS = ["llama", "mistral", "qwen2", "gemma3_text"]
-BLOCKS = ["block:1", "block:3,sink=0,local=0", "block:3,sink=0,local=1", "block:3,sink=1,local=0",
-          "block:3,sink=1,local=1", "block:4,sink=2,local=2", "block:7", "block:100"]  # fmt: skip
-PATTERNS = ["full", *BLOCKS, "grouped:2,20", "grouped:3,1", "approx:32,4", "approx:21,1",
-            "approx:40,16"]  # fmt: skip
+BLOCKS = [
+    "block:1",
+    "block:3,sink=0,local=0",
+    "block:3,sink=0,local=1",
+    "block:3,sink=1,local=0",
+    "block:3,sink=1,local=1",
+    "block:4,sink=2,local=2",
+    "block:7",
+    "block:100",
+]
+PATTERNS = ["full", *BLOCKS, "grouped:2,20", "grouped:3,1", "approx:32,4", "approx:21,1", "approx:40,16"]
 TOLERANCE = 1e-4
 
 Sees = Callable[[int], np.ndarray]
@@ -86,8 +78,7 @@ def model(folders: dict[str, Path], kind: str) -> Any:
 
 @pytest.fixture(scope="module")
 def backend(folders: dict[str, Path], kind: str) -> TransformersBackend:
-    return TransformersBackend.load(folders[kind], qwen_tokenizer(), dtype="float32",
-                                    device="cpu", chunk_tokens=48)  # fmt: skip
+    return TransformersBackend.load(folders[kind], qwen_tokenizer(), dtype="float32", device="cpu", chunk_tokens=48)
 
 
 def ids(count: int, seed: int) -> Ids:
@@ -170,9 +161,7 @@ def chosen(pattern: Block, ends: Sequence[int], tokens: int, similar: Sequence[f
     always = {b for b in range(count) if b < pattern.sink or b >= count - pattern.local}
     others = sorted(set(range(count)) - always, key=lambda b: (score[b], b), reverse=True)
     assert pattern.top is not None
-    wanted = (
-        pattern.top if isinstance(pattern.top, int) else math.ceil(round(pattern.top * count, 6))
-    )
+    wanted = pattern.top if isinstance(pattern.top, int) else math.ceil(round(pattern.top * count, 6))
     return always | set(others[:wanted])
 
 
@@ -234,17 +223,13 @@ def reading(of_layer: Sees, pattern: Pattern, prompts: PromptSet, index: int) ->
 # -- the backend --------------------------------------------------------------------------------
 
 
-def packs_of(
-    backend: TransformersBackend, prompts: PromptSet, pattern: Pattern, tokens: int = 1
-) -> list[list[Answer]]:
+def packs_of(backend: TransformersBackend, prompts: PromptSet, pattern: Pattern, tokens: int = 1) -> list[list[Answer]]:
     """Answers of so many tokens, by pack."""
     free = [Free(("\n",), tokens)] * len(prompts)
     return list(backend.answer(prompts, range(len(prompts)), free, 0, pattern))
 
 
-def answers(
-    backend: TransformersBackend, prompts: PromptSet, pattern: Pattern
-) -> tuple[torch.Tensor, list[Answer]]:
+def answers(backend: TransformersBackend, prompts: PromptSet, pattern: Pattern) -> tuple[torch.Tensor, list[Answer]]:
     """Logits of every query's end as ``answer`` computes them, and its answers."""
     ends: list[torch.Tensor] = []
     own = OpenPack.answers
@@ -270,9 +255,16 @@ def compared(demonstrations: int, suffixes: Sequence[int], seed: int = 8) -> Pro
     return replace(prompts, similar=similar)
 
 
-TOPS = ["block:1,top=0.3", "block:3,sink=1,local=2,top=2", "block:3,sink=0,local=0,top=1",
-        "block:3,sink=0,local=1,top=0.01", "block:4,sink=2,local=0,top=0.5,by=dense",
-        "block:7,top=3", "block:3,top=1.0", "block:100,top=1"]  # fmt: skip
+TOPS = [
+    "block:1,top=0.3",
+    "block:3,sink=1,local=2,top=2",
+    "block:3,sink=0,local=0,top=1",
+    "block:3,sink=0,local=1,top=0.01",
+    "block:4,sink=2,local=0,top=0.5,by=dense",
+    "block:7,top=3",
+    "block:3,top=1.0",
+    "block:100,top=1",
+]
 
 
 @pytest.mark.parametrize("text", TOPS)
@@ -290,22 +282,28 @@ def test_queries_that_read_chosen_blocks_have_the_logits_of_a_dense_pass(
 
 
 @pytest.mark.parametrize("tokens", [1, 4])
-def test_answers_are_written_with_what_the_query_read(
-    backend: TransformersBackend, model: Any, tokens: int
-) -> None:
+def test_answers_are_written_with_what_the_query_read(backend: TransformersBackend, model: Any, tokens: int) -> None:
     pattern, prompts = parse("block:3,sink=1,local=0,top=2"), compared(26, [9, 5, 5, 7])
     said = {a.index: a for pack in packs_of(backend, prompts, pattern, tokens) for a in pack}
-    alone = [next(iter(packs_of(backend, replace(prompts, suffixes=(prompts.suffixes[i],),
-             similar=prompts.similar[i : i + 1]), pattern, tokens)))[0].text
-             for i in range(len(prompts))]  # fmt: skip
+    alone = [
+        next(
+            iter(
+                packs_of(
+                    backend,
+                    replace(prompts, suffixes=(prompts.suffixes[i],), similar=prompts.similar[i : i + 1]),
+                    pattern,
+                    tokens,
+                )
+            )
+        )[0].text
+        for i in range(len(prompts))
+    ]
     assert [said[i].text for i in range(len(prompts))] == alone
     whole = {a.index: a for pack in packs_of(backend, prompts, Block(3, 1, 0), 4) for a in pack}
     assert tokens == 1 or [a.text for a in whole.values()] != [a.text for a in said.values()]
 
 
-def test_what_is_not_chosen_is_not_read(
-    backend: TransformersBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_chosen_is_not_read(backend: TransformersBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     pattern, prompts = parse("block:3,sink=1,local=1,top=2"), compared(26, [9, 5, 5])
     backend.load_prefix(prompts, 0, pattern)
     read: list[int] = []
@@ -385,9 +383,7 @@ def pieced_logits(model: Any, head: Ids, shown: Sequence[Ids], alone: bool, quer
         ahead = keys.shape[1] - query.shape[2]
         distance = ahead + np.arange(query.shape[2])[:, None] - np.arange(keys.shape[1])[None]
         unseen = torch.from_numpy((distance < 0) | (distance >= (windows[layer] or 10**6)))
-        scores = (
-            query[0] @ keys.transpose(1, 2) * (options.get("scaling") or keys.shape[-1] ** -0.5)
-        )
+        scores = query[0] @ keys.transpose(1, 2) * (options.get("scaling") or keys.shape[-1] ** -0.5)
         out = torch.softmax(scores.masked_fill(unseen, -math.inf), -1) @ values
         return out.transpose(0, 1)[None], None
 
@@ -430,9 +426,7 @@ def test_reused_demonstrations_have_the_logits_of_ones_that_were_computed_apart(
     assert answered[0].cached_tokens < answered[3].cached_tokens
 
 
-def test_each_demonstration_is_computed_once_for_the_prompts_of_a_cell(
-    backend: TransformersBackend,
-) -> None:
+def test_each_demonstration_is_computed_once_for_the_prompts_of_a_cell(backend: TransformersBackend) -> None:
     prompts, pattern = retrieved(4, 6), parse("block:1,reuse")
     backend.cache.drop()
     before = backend.counters.prefix_tokens
@@ -449,13 +443,11 @@ def test_demonstrations_over_the_limit_are_computed_again(
 ) -> None:
     prompts, pattern = retrieved(4, 6), parse("block:1,reuse")
     first, _ = answers(backend, prompts, pattern)
-    monkeypatch.setattr("icl_bench.backends.transformers.REUSING", 1)
+    monkeypatch.setattr("icl_bench.backends.transformers.backend.REUSING", 1)
     monkeypatch.setattr(backend.reused, "_limit_bytes", 1)
     before = backend.counters.prefix_tokens
     again, _ = answers(backend, prompts, pattern)
-    assert (
-        backend.counters.prefix_tokens - before > PromptLayout.of(prompts, pattern).encoded_tokens
-    )
+    assert backend.counters.prefix_tokens - before > PromptLayout.of(prompts, pattern).encoded_tokens
     torch.testing.assert_close(first, again)
 
 
@@ -548,9 +540,7 @@ def test_how_far_a_packs_tokens_see_is_asked_of_the_device_once_a_step(
     assert len(asked) == len(set(asked))
 
 
-def test_room_for_an_answer_is_made_while_it_is_written(
-    backend: TransformersBackend,
-) -> None:
+def test_room_for_an_answer_is_made_while_it_is_written(backend: TransformersBackend) -> None:
     prompts = shared(3, [9, 4])
     backend.load_prefix(prompts)
     pack = OpenPack.of(backend.cache, prompts.suffixes, [Free(("\n",), 10_000)] * 2)
@@ -575,23 +565,20 @@ def test_the_cache_holds_the_bytes_of_the_formula(
     pattern, prompts = parse(text), shared(26, [9])
     backend.cache.drop()
     packed_logits(backend, prompts, pattern, reserve=1000)
-    wanted = cache_bytes(
-        architecture_of(str(folders[kind])), pattern, len(prompts.prefix), "float32"
-    )
+    wanted = cache_bytes(architecture_of(str(folders[kind])), pattern, len(prompts.prefix), "float32")
     assert backend.cache.prefix.nbytes() == wanted
 
 
 @pytest.mark.parametrize("text", PATTERNS)
 def test_the_formula_counts_the_keys_that_are_computed(
-    backend: TransformersBackend, folders: dict[str, Path], kind: str, text: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    backend: TransformersBackend, folders: dict[str, Path], kind: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Counted: every pair that a kernel was given and no mask hides.
 
     The formula is of the whole model: of the last layer this backend computes less.
     """
-    from icl_bench.backends import attention_steps as module
-    from icl_bench.backends import prefix_cache
+    from icl_bench.backends.transformers import attention_steps as module
+    from icl_bench.backends.transformers import prefix_cache
 
     def whole(prefix: Any, tokens: int, view: Any, _: bool) -> Any:
         return module.Extend(prefix, tokens, view, True)
@@ -621,16 +608,12 @@ def test_the_formula_counts_the_keys_that_are_computed(
     assert work.prefix_flops == pytest.approx(counted, rel=1e-12)
 
 
-def test_a_window_that_cannot_hold_an_answer_is_an_error_of_the_cell(
-    backend: TransformersBackend,
-) -> None:
+def test_a_window_that_cannot_hold_an_answer_is_an_error_of_the_cell(backend: TransformersBackend) -> None:
     with pytest.raises(CellError, match="WINDOW must hold an answer, here 11 tokens"):
         packs_of(backend, shared(5, [3]), parse("approx:8,4"), 10)
 
 
-def test_another_pattern_does_not_take_over_what_is_cached(
-    backend: TransformersBackend, model: Any
-) -> None:
+def test_another_pattern_does_not_take_over_what_is_cached(backend: TransformersBackend, model: Any) -> None:
     prompts = shared(20, [5])
     for text in ("block:3", "full", "block:3,sink=0,local=0", "grouped:2,20", "full"):
         got = packed_logits(backend, prompts, parse(text))
@@ -692,8 +675,14 @@ def stairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pattern:
     """Demonstration n sees the first and those from the (n - n // 2)th on; every other layer has a
     window.
     """
-    known = installed(tmp_path, monkeypatch, ATTENTION_PATTERNS, "stairs = stairs_pattern:Stairs",
-                      STAIRS, {"full": "icl_bench.models.attention_patterns:Pattern"})  # fmt: skip
+    known = installed(
+        tmp_path,
+        monkeypatch,
+        ATTENTION_PATTERNS,
+        "stairs = stairs_pattern:Stairs",
+        STAIRS,
+        {"full": "icl_bench.models.attention_patterns:Pattern"},
+    )
     monkeypatch.setattr(attention_patterns, "ATTENTION_PATTERNS", known)
     return parse("stairs:17")
 
@@ -745,16 +734,12 @@ def test_blocks_and_means_of_chunks_are_not_taken_for_something_else() -> None:
 
 
 @pytest.mark.parametrize("text", ["full", "grouped:2,20", "approx:32,4"])
-def test_losses_are_those_of_a_dense_pass(
-    backend: TransformersBackend, model: Any, text: str
-) -> None:
+def test_losses_are_those_of_a_dense_pass(backend: TransformersBackend, model: Any, text: str) -> None:
     pattern, prompt = parse(text), ids(150, 5)
     windows = layer_windows(model.config.get_text_config())
     chunk = {i: 4 for i, w in enumerate(windows) if w is None} if text.startswith("approx") else {}
     logits = dense_logits(model, prompt, sees(pattern, (), len(prompt), windows), chunk)
-    wanted = torch.nn.functional.cross_entropy(
-        logits[:-1].double(), torch.tensor(prompt[1:]), reduction="none"
-    )
+    wanted = torch.nn.functional.cross_entropy(logits[:-1].double(), torch.tensor(prompt[1:]), reduction="none")
     got = backend.losses(prompt, pattern)
     np.testing.assert_allclose(got, wanted.numpy(), atol=TOLERANCE)
 

@@ -14,16 +14,15 @@ import numpy as np
 import pytest
 from support.models import qwen_tokenizer, save_tiny_model, tiny_config
 
-from icl_bench.backends.forward_check import check_forward
 from icl_bench.backends.interface import Answer, Decoding, Exact, Free
 from icl_bench.backends.label_constraint import label_trie
-from icl_bench.backends.loaded_model import LoadedModel
-from icl_bench.backends.transformers import TransformersBackend
+from icl_bench.backends.transformers.backend import TransformersBackend
+from icl_bench.backends.transformers.forward_check import check_forward
+from icl_bench.backends.transformers.loaded_model import LoadedModel
 from icl_bench.models.attention_patterns import FULL, Pattern, parse
 from icl_bench.prompts.encoding import Ids, PromptSet
 
-PATTERNS = ["full", "block:3,sink=1,local=1", "block:3,sink=0,local=0", "grouped:2,20",
-            "approx:32,4"]  # fmt: skip
+PATTERNS = ["full", "block:3,sink=1,local=1", "block:3,sink=0,local=0", "grouped:2,20", "approx:32,4"]
 QUERIES = [4, 9, 1, 6, 17, 3, 3, 8]
 
 
@@ -33,9 +32,7 @@ def fresh(
 ) -> Callable[[], TransformersBackend]:
     """Makes a backend in bfloat16 that has computed nothing yet."""
     tokenizer, kind = qwen_tokenizer(), str(request.param)
-    folder = save_tiny_model(
-        tiny_config(kind, len(tokenizer)), tmp_path_factory.mktemp("models") / kind
-    )
+    folder = save_tiny_model(tiny_config(kind, len(tokenizer)), tmp_path_factory.mktemp("models") / kind)
     model = LoadedModel.load(Path(folder), tokenizer, None, "bfloat16", "cpu")
     check_forward(model)
     return lambda: TransformersBackend(copy.copy(model), chunk_tokens=16, pack_rows=3)
@@ -123,9 +120,7 @@ def test_a_resumed_cell_goes_on_as_if_it_had_not_been_interrupted(fresh, text, t
 
 
 @pytest.mark.parametrize("sink", [0, 1])
-def test_a_cell_of_demonstrations_that_are_reused_is_the_same_alone_after_others_and_resumed(
-    fresh, sink
-):
+def test_a_cell_of_demonstrations_that_are_reused_is_the_same_alone_after_others_and_resumed(fresh, sink):
     pattern, prompts = parse(f"block:1,sink={sink},local=0,reuse"), retrieved(6)
     alone = answered(fresh(), prompts, pattern)
     backend = fresh()
@@ -148,7 +143,5 @@ def test_free_answers_say_whether_they_were_cut(fresh):
     assert [answer.truncated for answer in cut] == [True] * len(QUERIES)
     text = str(cut[0].text)
     stopped = answered(fresh(), cell(2), todo=[0], decoding=Free((text[1:3],), 50))
-    assert [(answer.text, answer.truncated) for answer in stopped] == [
-        (text.split(text[1:3])[0], False)
-    ]
+    assert [(answer.text, answer.truncated) for answer in stopped] == [(text.split(text[1:3])[0], False)]
     assert answered(fresh(), cell(2), todo=[0])[0].truncated is None

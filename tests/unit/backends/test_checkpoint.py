@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from support.models import qwen_tokenizer, save_tiny_model, tiny_config
 
-from icl_bench.backends.transformers import TransformersBackend
+from icl_bench.backends.transformers.backend import TransformersBackend
 from icl_bench.errors import UserError
 from icl_bench.training.classification_head import load_classifier
-from icl_bench.training.probe import LastStates
+from icl_bench.training.methods.probe import LastStates
 
 UP = "model.layers.1.mlp.up_proj.weight"
 DOWN = "model.layers.1.mlp.down_proj.weight"
@@ -31,9 +31,7 @@ def tokenizer() -> Any:
 
 
 @pytest.fixture(scope="session", params=["llama", "gemma3_text"])
-def whole(
-    request: pytest.FixtureRequest, tokenizer: Any, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def whole(request: pytest.FixtureRequest, tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model with a head of its own, and one whose head is its embeddings."""
     folder = tmp_path_factory.mktemp("models") / str(request.param)
     return save_tiny_model(tiny_config(str(request.param), len(tokenizer)), folder)
@@ -115,18 +113,14 @@ def test_weights_of_another_shape_are_named_with_both(read, changed):
     assert f"{UP.removeprefix('model.')} is (5, 32) instead of (48, 32)" in said
 
 
-def test_the_weights_of_another_size_are_refused_without_memory_for_the_configs(
-    read, whole, changed
-):
+def test_the_weights_of_another_size_are_refused_without_memory_for_the_configs(read, whole, changed):
     folder = changed(lambda _: None)
     config = json.loads((whole / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "intermediate_size": 10**12}))
     assert f"instead of ({10**12}, 32)" in refusal(read, folder)
 
 
-def test_a_head_that_is_tied_to_the_embeddings_need_not_be_stored_and_may_be(
-    tokenizer, whole, changed
-):
+def test_a_head_that_is_tied_to_the_embeddings_need_not_be_stored_and_may_be(tokenizer, whole, changed):
     tied = json.loads((whole / "config.json").read_text())["tie_word_embeddings"]
     head, embeddings = "lm_head.weight", "model.embed_tokens.weight"
 

@@ -14,17 +14,10 @@ from support import fakes
 from support.outside import installed
 
 from icl_bench.backends import choice, loaders
-from icl_bench.backends.choice import (
-    Asked,
-    check_able,
-    check_backend,
-    check_patterns,
-    choose,
-    make_loader,
-)
+from icl_bench.backends.choice import Asked, check_able, check_backend, check_patterns, choose, make_loader
 from icl_bench.backends.interface import BackendLoader
 from icl_bench.backends.spec import BackendSpec
-from icl_bench.backends.vllm import last_error
+from icl_bench.backends.vllm.backend import last_error
 from icl_bench.cli.output.plan import print_plan
 from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import FULL, parse
@@ -38,9 +31,7 @@ from icl_bench.tasks.task_files import load_task
 def present(monkeypatch: pytest.MonkeyPatch, *, vllm: bool, cuda: bool) -> None:
     find = importlib.util.find_spec
     spec = object() if vllm else None
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: spec if name == "vllm" else find(name)
-    )
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec if name == "vllm" else find(name))
     monkeypatch.setattr("icl_bench.backends.device.may_have_cuda", lambda: cuda)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
 
@@ -74,9 +65,8 @@ EXACT, BLOCKS = Asked(exact=True), Asked([FULL, parse("block:5")])
     ],
 )
 def test_auto_is_the_backend_that_can_do_what_is_asked_and_reads_less_for_it(
-    vllm: bool, cuda: bool, options: dict[str, Any], asked: Asked, expected: str,
-    monkeypatch: pytest.MonkeyPatch,
-):  # fmt: skip
+    vllm: bool, cuda: bool, options: dict[str, Any], asked: Asked, expected: str, monkeypatch: pytest.MonkeyPatch
+):
     present(monkeypatch, vllm=vllm, cuda=cuda)
     name, reason = choose(BackendSpec(**options), asked)
     assert name == expected
@@ -104,9 +94,7 @@ def test_a_vllm_that_is_too_old_is_not_chosen_but_said(monkeypatch: pytest.Monke
         ({"attention": "block:5"}, "transformers"),
     ],
 )
-def test_a_run_tells_auto_what_is_asked(
-    asked: dict[str, Any], expected: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_run_tells_auto_what_is_asked(asked: dict[str, Any], expected: str, monkeypatch: pytest.MonkeyPatch):
     present(monkeypatch, vllm=True, cuda=True)
     spec = RunSpec(**{"task": "banking77", "model": "tiny", "k": "10", **asked})
     task = load_task(spec.task)
@@ -114,9 +102,7 @@ def test_a_run_tells_auto_what_is_asked(
     spec.check(task)  # and what is chosen can do it
 
 
-def test_a_plan_says_which_backend_would_answer_and_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_plan_says_which_backend_would_answer_and_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     made = fakes.plan(tmp_path, k="1", draws=1)
 
     def said(**options: Any) -> str:
@@ -150,9 +136,7 @@ def test_a_name_that_is_no_backend_is_said_with_the_nearest():
         ({"backend": "vllm", "base_url": "http://host/v1"}, "--base-url"),
     ],
 )
-def test_an_option_of_another_backend_is_refused(
-    asked: dict[str, Any], option: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_option_of_another_backend_is_refused(asked: dict[str, Any], option: str, monkeypatch: pytest.MonkeyPatch):
     present(monkeypatch, vllm=True, cuda=False)
     with pytest.raises(UserError, match=f"^{option}: applies to --backend"):
         check_backend(make_loader(BackendSpec(**asked)))
@@ -166,13 +150,7 @@ def test_a_missing_vllm_is_said_with_what_to_install(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(
     ("here", "usable"),
-    [
-        ("0.24.0", False),
-        ("0.30.2+cu129", False),
-        ("0.31.0", True),
-        ("0.32.0+cpu", True),
-        ("1.0", True),
-    ],
+    [("0.24.0", False), ("0.30.2+cu129", False), ("0.31.0", True), ("0.32.0+cpu", True), ("1.0", True)],
 )
 def test_a_vllm_that_does_not_escape_an_answers_line_break_is_refused_in_one_line(
     here: str, usable: bool, monkeypatch: pytest.MonkeyPatch
@@ -197,9 +175,7 @@ def test_the_extra_asks_for_the_vllm_that_is_accepted():
 def test_what_decides_answers_is_in_a_backends_identity(monkeypatch: pytest.MonkeyPatch):
     present(monkeypatch, vllm=True, cuda=False)
     plain = make_loader(BackendSpec(backend="vllm", dtype="float32")).identity()
-    fp8 = make_loader(
-        BackendSpec(backend="vllm", dtype="float32", quantization="fp8", gpu_memory=0.5)
-    ).identity()
+    fp8 = make_loader(BackendSpec(backend="vllm", dtype="float32", quantization="fp8", gpu_memory=0.5)).identity()
     assert plain == {"backend": "vllm", "dtype": "float32"}
     assert fp8 == {**plain, "quantization": "fp8"}
 
@@ -207,10 +183,16 @@ def test_what_decides_answers_is_in_a_backends_identity(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("backend", "asked", "said"),
     [
-        ("vllm", {"patterns": ("block:5",)},
-         "--attention block:5,sink=1,local=2: runs on --backend transformers, not vllm"),
-        ("openai", {"patterns": ("full", "grouped:2,8"), "tokenizer": "m"},
-         "--attention grouped:2,8: runs on --backend transformers, not openai"),
+        (
+            "vllm",
+            {"patterns": ("block:5",)},
+            "--attention block:5,sink=1,local=2: runs on --backend transformers, not vllm",
+        ),
+        (
+            "openai",
+            {"patterns": ("full", "grouped:2,8"), "tokenizer": "m"},
+            "--attention grouped:2,8: runs on --backend transformers, not openai",
+        ),
         ("vllm", {"exact": True}, "--score exact: runs on --backend transformers"),
         ("vllm", {"tokenizer": "m"}, "--tokenizer: applies to --backend openai only"),
         ("openai", {}, "--backend openai needs --tokenizer: a model name, folder or hub id"),
@@ -218,10 +200,8 @@ def test_what_decides_answers_is_in_a_backends_identity(monkeypatch: pytest.Monk
         ("openai", {"tokenizer": "m"}, None),
         ("vllm", {"patterns": ("full",)}, None),
     ],
-)  # fmt: skip
-def test_what_a_backend_cannot_do_is_said_with_the_one_that_can(
-    backend: str, asked: dict[str, Any], said: str | None
-):
+)
+def test_what_a_backend_cannot_do_is_said_with_the_one_that_can(backend: str, asked: dict[str, Any], said: str | None):
     loader = make_loader(BackendSpec(backend=backend))
     request = {"patterns": (), "tokenizer": None, "exact": False, **asked}
     patterns = [parse(text) for text in request["patterns"]]
@@ -286,9 +266,7 @@ ECHO = """
 @pytest.fixture
 def echo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = {"transformers": "icl_bench.backends.loaders:TransformersLoader"}
-    known = installed(
-        tmp_path / "site", monkeypatch, BACKENDS, "echo = echo_backend:EchoLoader", ECHO, here
-    )
+    known = installed(tmp_path / "site", monkeypatch, BACKENDS, "echo = echo_backend:EchoLoader", ECHO, here)
     monkeypatch.setattr(choice, "BACKENDS", known)
 
 

@@ -19,16 +19,14 @@ from transformers.activations import ACT2FN
 from transformers.models.gemma3.modeling_gemma3 import Gemma3MLP, Gemma3RMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from icl_bench.backends import cpu_layers
-from icl_bench.backends.cpu_layers import GatedMlp, Linear, Norm, refit
-from icl_bench.backends.demonstration_cache import RotaryShift
-from icl_bench.backends.transformers import TransformersBackend
+from icl_bench.backends.transformers import cpu_layers
+from icl_bench.backends.transformers.backend import TransformersBackend
+from icl_bench.backends.transformers.cpu_layers import GatedMlp, Linear, Norm, refit
+from icl_bench.backends.transformers.demonstration_cache import RotaryShift
 
 KINDS = ["llama", "mistral", "qwen2", "gemma3_text"]
 BF16 = torch.bfloat16
-bf16_products = pytest.mark.skipif(
-    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="needs bfloat16 in oneDNN"
-)
+bf16_products = pytest.mark.skipif(not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="needs bfloat16 in oneDNN")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -108,9 +106,7 @@ def test_a_gated_layer_is_recognised_and_rounded_less(activation: str):
     found = cpu_layers._product(module)
     assert isinstance(found, GatedMlp)
     x = 3 * drawn(1, 200, 32).to(BF16)
-    gate, up, down = (
-        m.weight.double() for m in (module.gate_proj, module.up_proj, module.down_proj)
-    )
+    gate, up, down = (m.weight.double() for m in (module.gate_proj, module.up_proj, module.down_proj))
     wide = x.double()
     wanted = (ACT2FN[activation](wide @ gate.T) * (wide @ up.T)) @ down.T
     apart = (found(x).double() - wanted).abs().mean()
@@ -137,9 +133,7 @@ def hidden(model: Any) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_in_half_precision_a_decoder_is_nearer_to_single_precision_than_before(
-    folders: dict[str, Path], kind: str
-):
+def test_in_half_precision_a_decoder_is_nearer_to_single_precision_than_before(folders: dict[str, Path], kind: str):
     exact = plain_model(folders[kind]).to(BF16).float()  # the same weights
     half = plain_model(folders[kind]).to(BF16)
     wanted, before = hidden(exact), hidden(half)
@@ -160,10 +154,19 @@ def test_in_single_precision_a_decoder_computes_what_it_did(folders: dict[str, P
     assert any(isinstance(module, Norm) for module in model.modules())
 
 
-OTHER = {"num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 48,
-         "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512,
-         "initializer_range": 0.3, "tie_word_embeddings": False, "bos_token_id": None,
-         "eos_token_id": None, "pad_token_id": None}  # fmt: skip
+OTHER = {
+    "num_hidden_layers": 2,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.3,
+    "tie_word_embeddings": False,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
 
 
 @pytest.mark.parametrize("kind", ["olmo2", "exaone4"])
@@ -171,9 +174,7 @@ def test_a_stream_that_products_read_without_a_norm_stays_as_it_was(kind: str, t
     """Their norms stand behind attention and MLP alone."""
     tokenizer = qwen_tokenizer()
     own = {"sliding_window": None, "layer_types": ["full_attention"] * 2}
-    config = AutoConfig.for_model(
-        kind, vocab_size=len(tokenizer), **OTHER, **(own if kind == "exaone4" else {})
-    )
+    config = AutoConfig.for_model(kind, vocab_size=len(tokenizer), **OTHER, **(own if kind == "exaone4" else {}))
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(config).to(BF16).save_pretrained(tmp_path)
     loaded = TransformersBackend.load(tmp_path, tokenizer, dtype="bfloat16", device="cpu").model
@@ -193,9 +194,7 @@ def test_the_stream_is_wide_where_norms_read_it(folders: dict[str, Path], kind: 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_demonstrations_are_shifted_by_angles_in_single_precision(
-    folders: dict[str, Path], kind: str
-):
+def test_demonstrations_are_shifted_by_angles_in_single_precision(folders: dict[str, Path], kind: str):
     """Within the model angles are rounded to its format; a shift adds up over a whole prompt."""
     core = plain_model(folders[kind]).to(BF16).get_decoder()
     distances = torch.arange(3, 40)
@@ -222,7 +221,7 @@ def test_weights_that_are_laid_out_anew_are_held_once(folders: dict[str, Path]):
 
 MEMORY = """
 import ctypes, sys
-from icl_bench.backends import cpu_layers
+from icl_bench.backends.transformers import cpu_layers
 said = []
 class Library:
     def mallopt(self, *what): said.append(what)
@@ -236,6 +235,7 @@ print(len(said))
 @pytest.mark.parametrize(("setting", "calls"), [({}, 2), ({"MALLOC_ARENA_MAX": "2"}, 0)])
 def test_what_a_user_has_set_for_memory_stays(setting: dict[str, str], calls: int):
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")}
-    done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True,
-                          check=True, env={**inherited, **setting})  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True, env={**inherited, **setting}
+    )
     assert int(done.stdout) == calls

@@ -13,20 +13,13 @@ from typing import Any
 
 import pytest
 import torch
-from support.models import (
-    packed_logits,
-    plain_logits,
-    plain_model,
-    qwen_tokenizer,
-    save_tiny_model,
-    tiny_config,
-)
+from support.models import packed_logits, plain_logits, plain_model, qwen_tokenizer, save_tiny_model, tiny_config
 from torch import Tensor
 
-from icl_bench.backends import attention_kernels, attention_steps
-from icl_bench.backends.attention_kernels import Mask, attend, has_windows, plain, runs
-from icl_bench.backends.loaded_model import LoadedModel
-from icl_bench.backends.transformers import TransformersBackend
+from icl_bench.backends.transformers import attention_kernels, attention_steps
+from icl_bench.backends.transformers.attention_kernels import Mask, attend, has_windows, plain, runs
+from icl_bench.backends.transformers.backend import TransformersBackend
+from icl_bench.backends.transformers.loaded_model import LoadedModel
 from icl_bench.models.attention_patterns import parse
 from icl_bench.prompts.encoding import PromptSet
 
@@ -42,17 +35,28 @@ class Card:
     largest_bias: int = 0
 
     def _scaled_dot_product_flash_attention(
-        self, query: Tensor, key: Tensor, value: Tensor, dropout: float, causal: bool, debug: bool,
-        *, scale: float,
-    ) -> tuple[Tensor, ...]:  # fmt: skip
+        self, query: Tensor, key: Tensor, value: Tensor, dropout: float, causal: bool, debug: bool, *, scale: float
+    ) -> tuple[Tensor, ...]:
         assert query.shape[2] == key.shape[2] or not causal
         return self._flash(query, key, value, scale, causal, None)
 
     def _flash_attention_forward(
-        self, query: Tensor, key: Tensor, value: Tensor, seq_q: None, seq_k: None, tokens: int,
-        keys: int, dropout: float, causal: bool, debug: bool, *, scale: float,
-        window_size_left: int, window_size_right: int,
-    ) -> tuple[Tensor, ...]:  # fmt: skip
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        seq_q: None,
+        seq_k: None,
+        tokens: int,
+        keys: int,
+        dropout: float,
+        causal: bool,
+        debug: bool,
+        *,
+        scale: float,
+        window_size_left: int,
+        window_size_right: int,
+    ) -> tuple[Tensor, ...]:
         assert (query.shape[1], key.shape[1]) == (tokens, keys)
         assert window_size_right == 0
         rows = (x.transpose(1, 2) for x in (query, key, value))
@@ -60,9 +64,8 @@ class Card:
         return out.transpose(1, 2), lse
 
     def _flash(
-        self, query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool,
-        window: int | None,
-    ) -> tuple[Tensor, ...]:  # fmt: skip
+        self, query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool, window: int | None
+    ) -> tuple[Tensor, ...]:
         if not self.ampere:
             raise RuntimeError("FlashAttention only supports Ampere GPUs or newer.")
         assert query.dtype in attention_kernels.HALF
@@ -72,9 +75,17 @@ class Card:
         return _computed(query, key, value, scale, None, causal, window)
 
     def _scaled_dot_product_efficient_attention(
-        self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, lse: bool,
-        dropout: float, causal: bool, *, scale: float,
-    ) -> tuple[Tensor, ...]:  # fmt: skip
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Tensor | None,
+        lse: bool,
+        dropout: float,
+        causal: bool,
+        *,
+        scale: float,
+    ) -> tuple[Tensor, ...]:
         if query.dtype == HALF and not self.ampere:
             raise RuntimeError("cutlassF: no kernel found to launch!")
         assert query.shape[:2] == key.shape[:2]
@@ -96,9 +107,8 @@ class Card:
 
 
 def _computed(
-    query: Tensor, key: Tensor, value: Tensor, scale: float, bias: Tensor | None, causal: bool,
-    window: int | None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    query: Tensor, key: Tensor, value: Tensor, scale: float, bias: Tensor | None, causal: bool, window: int | None
+) -> tuple[Tensor, Tensor]:
     """Plain products; with more keys than tokens the last token stands at the last key."""
     groups = query.shape[1] // key.shape[1]
     key, value = (x.repeat_interleave(groups, 1) for x in (key, value))
@@ -167,18 +177,14 @@ def test_the_first_kernel_that_the_card_has_is_taken(
     torch.testing.assert_close(part.lse, lse)
 
 
-def test_a_kernel_that_computes_something_else_is_not_taken(
-    card: Card, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_kernel_that_computes_something_else_is_not_taken(card: Card, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Card, "_flash", lambda _, query, *__: (query, query[..., 0].float()))
     (query,) = drawn((1, 1, 3, 64), dtype=HALF)
     assert not has_windows(query)
     assert runs("efficient", query.device, HALF, 64)
 
 
-def test_lack_of_memory_is_not_taken_for_a_missing_kernel(
-    card: Card, monkeypatch: pytest.MonkeyPatch
-):
+def test_lack_of_memory_is_not_taken_for_a_missing_kernel(card: Card, monkeypatch: pytest.MonkeyPatch):
     def full(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
@@ -188,9 +194,7 @@ def test_lack_of_memory_is_not_taken_for_a_missing_kernel(
     monkeypatch.undo()
 
 
-@pytest.mark.parametrize(
-    ("tokens", "keys", "window"), [(5, 5, 3), (5, 11, 7), (1, 7, 7), (9, 9, 99)]
-)
+@pytest.mark.parametrize(("tokens", "keys", "window"), [(5, 5, 3), (5, 11, 7), (1, 7, 7), (9, 9, 99)])
 def test_a_window_ends_at_the_last_key(tokens: int, keys: int, window: int, card: Card):
     query, key, value = drawn((1, 4, tokens, 16), (1, 2, keys, 16), (1, 2, keys, 16), dtype=HALF)
     part = attend(query, key, value, 0.3, causal=True, window=window)

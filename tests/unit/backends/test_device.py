@@ -55,9 +55,7 @@ def test_a_device_that_is_not_there_is_refused_in_one_line(asked: str):
     assert "\n" not in str(refused.value)
 
 
-def test_a_rate_is_measured_by_pytorch_once_and_then_remembered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_rate_is_measured_by_pytorch_once_and_then_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("ICL_BENCH_CACHE", str(tmp_path))
     monkeypatch.setattr(device, "torch_rate", lambda *_: 7e9)
     assert device_rate("cpu", "float32") == 7e9
@@ -78,9 +76,7 @@ def test_without_pytorch_an_unknown_rate_is_numpys_and_is_not_remembered(
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"a": "b"}', '{"a": -1}'])
-def test_a_damaged_file_of_rates_is_written_anew(
-    content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_damaged_file_of_rates_is_written_anew(content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("ICL_BENCH_CACHE", str(tmp_path))
     monkeypatch.setattr(device, "torch_rate", lambda *_: 7e9)
     (tmp_path / "rates.json").write_text(content)

@@ -149,19 +149,13 @@ KERNELS = {
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_fused_attention_returns_the_shapes_and_strides_that_pytorch_declares(
-    card: Card, name: str
-) -> None:
+def test_fused_attention_returns_the_shapes_and_strides_that_pytorch_declares(card: Card, name: str) -> None:
     """Against PyTorch's own declarations (``torch/_meta_registrations.py``)."""
     tensors = [half(card, 2, 3, 9, 16) for _ in range(3)]
     found = KERNELS[name](*tensors)
     wanted = KERNELS[name](*(torch.empty_like(x.on_host, device="meta") for x in tensors))
     for mine, theirs in zip(found[:2], wanted[:2], strict=True):
-        assert (mine.shape, mine.stride(), mine.dtype) == (
-            theirs.shape,
-            theirs.stride(),
-            theirs.dtype,
-        )
+        assert (mine.shape, mine.stride(), mine.dtype) == (theirs.shape, theirs.stride(), theirs.dtype)
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -189,9 +183,7 @@ def test_flash_attention_has_windows_and_texts_of_different_lengths(card: Card) 
     assert sums.shape == (2, 7)
     for start, end in ((0, 3), (3, 7)):
         part = q[:, start:end]
-        alone, lse, *_ = aten._flash_attention_forward(
-            part, part, part, None, None, 4, 4, 0.0, False, False, **options
-        )
+        alone, lse, *_ = aten._flash_attention_forward(part, part, part, None, None, 4, 4, 0.0, False, False, **options)
         assert torch.equal(packed[start:end].cpu(), alone[0].cpu())
         assert torch.equal(sums[:, start:end].cpu(), lse[0].cpu())
     assert alone[0, 0].tolist() == q[0, 3].tolist()  # sees itself alone

@@ -15,50 +15,21 @@ from hypothesis import strategies as st
 from support.models import llama_tokenizer, qwen_tokenizer, tokenized
 from tokenizers import Tokenizer, models
 
-from icl_bench.backends.label_constraint import (
-    LabelAutomaton,
-    compile_labels,
-    label_trie,
-    token_bytes,
-)
+from icl_bench.backends.label_constraint import LabelAutomaton, compile_labels, label_trie, token_bytes
 from icl_bench.errors import UserError
 
-FEW = settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+FEW = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 LABEL_SETS = {
     "one label begins another": ["order", "order status", "order status late", "or"],
     "labels share an ending": ["transfer fee", "card fee", "fee", "cash fee", "e"],
     "one letter each": ["a", "b", "c"],
-    "letters that are no ASCII": [
-        "état",
-        "étage",
-        "中文",
-        "中",
-        "naïve",
-        "🙂",
-        "🙃",
-        "é",
-        "e\u0301",
-    ],
-    "signs of regular expressions": [
-        "a.b*c",
-        "a.b",
-        "(x|y)",
-        "[a-z]+",
-        "^$",
-        "\\d{2}",
-        "{",
-        "?",
-        "#",
-    ],
+    "letters that are no ASCII": ["état", "étage", "中文", "中", "naïve", "🙂", "🙃", "é", "e\u0301"],
+    "signs of regular expressions": ["a.b*c", "a.b", "(x|y)", "[a-z]+", "^$", "\\d{2}", "{", "?", "#"],
     "looks special": ["<s>", "</s>", "<bos>", "<0x41>", "<|endoftext|>"],
     "white space": ["a  b", "a b", " a", "a ", "a\tb"],
     "only one": ["card arrival"],
 }
-fragments = st.sampled_from(
-    ["a", "ab", "order", " ", " status", "é", "中", ".", "*", "(", "|", "\\"]
-)
+fragments = st.sampled_from(["a", "ab", "order", " ", " status", "é", "中", ".", "*", "(", "|", "\\"])
 label_sets = st.lists(
     st.lists(fragments, min_size=1, max_size=4).map("".join)
     | st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=5),
@@ -129,9 +100,7 @@ EVERY_LABEL = list(dict.fromkeys(label for labels in LABEL_SETS.values() for lab
 
 @pytest.mark.parametrize("name", LABEL_SETS)
 @pytest.mark.parametrize("kind", ["gpt2", "qwen", "llama"])
-def test_the_constraint_allows_the_labels_with_their_ends_and_nothing_else(
-    small_tokenizers, kind, name
-):
+def test_the_constraint_allows_the_labels_with_their_ends_and_nothing_else(small_tokenizers, kind, name):
     answers = answers_of(LABEL_SETS[name])
     automaton = compile_labels(answers, small_tokenizers[kind])
     assert_language(automaton, answers, small_tokenizers[kind])
@@ -228,9 +197,7 @@ def test_the_likeliest_allowed_token_is_taken_and_a_likelier_forbidden_one_is_no
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
-def test_what_is_allowed_is_what_an_automaton_over_the_whole_vocabulary_allows(
-    small_tokenizers, kind
-):
+def test_what_is_allowed_is_what_an_automaton_over_the_whole_vocabulary_allows(small_tokenizers, kind):
     """Compiled over the few tokens that occur in some answer; here over all of them."""
     from outlines_core import Index, Vocabulary
 
@@ -240,9 +207,7 @@ def test_what_is_allowed_is_what_an_automaton_over_the_whole_vocabulary_allows(
     every = Vocabulary(end, dict(spellings(token_bytes(tokenizer))))
     whole = Index(f"({'|'.join(map(re.escape, answers))})", every)
     moves, reached = whole.get_transitions(), {0: whole.get_initial_state()}
-    for state, (tokens, targets) in enumerate(
-        zip(automaton.tokens, automaton.targets, strict=True)
-    ):
+    for state, (tokens, targets) in enumerate(zip(automaton.tokens, automaton.targets, strict=True)):
         there = {t: to for t, to in moves.get(reached[state], {}).items() if t != end}
         assert sorted(there) == tokens.tolist()
         for token, target in zip(tokens.tolist(), targets.tolist(), strict=True):

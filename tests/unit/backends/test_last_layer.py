@@ -8,19 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.models import (
-    packed_logits,
-    plain_logits,
-    plain_model,
-    qwen_tokenizer,
-    save_tiny_model,
-    tiny_config,
-)
+from support.models import packed_logits, plain_logits, plain_model, qwen_tokenizer, save_tiny_model, tiny_config
 from torch import Tensor, nn
 
-from icl_bench.backends.forward_check import check_forward
-from icl_bench.backends.loaded_model import LoadedModel
-from icl_bench.backends.transformers import TransformersBackend
+from icl_bench.backends.transformers.backend import TransformersBackend
+from icl_bench.backends.transformers.forward_check import check_forward
+from icl_bench.backends.transformers.loaded_model import LoadedModel
 from icl_bench.prompts.encoding import Ids, PromptSet
 
 KINDS = ["llama", "mistral", "qwen2", "gemma3_text"]
@@ -39,9 +32,7 @@ def tokenizer() -> Any:
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def folder(
-    request: pytest.FixtureRequest, tokenizer: Any, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def folder(request: pytest.FixtureRequest, tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     kind = str(request.param)
     made = tmp_path_factory.mktemp("models") / kind
     return save_tiny_model(tiny_config(kind, len(tokenizer)), made)

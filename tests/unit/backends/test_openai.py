@@ -25,7 +25,7 @@ from icl_bench.results.store import Store
 from icl_bench.sweep.runner import Runner
 
 pytest.importorskip("openai")
-from icl_bench.backends.openai import OpenAIBackend, address, api_key
+from icl_bench.backends.servers.openai import OpenAIBackend, address, api_key
 
 KEY = "sk-very-secret"
 PROMPTS = PromptSet((), ((1,),) * 6, "demonstrations\n", tuple(f"query {i}" for i in range(6)))
@@ -38,14 +38,10 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def backend(url: str, **options: Any) -> OpenAIBackend:
-    return OpenAIBackend(
-        "m", base_url=url, identity=IDENTITY, **{"patience_seconds": 20, **options}
-    )
+    return OpenAIBackend("m", base_url=url, identity=IDENTITY, **{"patience_seconds": 20, **options})
 
 
-def answers(
-    asked: OpenAIBackend, todo: list[int], prompts: PromptSet = PROMPTS, **decoding: Any
-) -> list[Answer]:
+def answers(asked: OpenAIBackend, todo: list[int], prompts: PromptSet = PROMPTS, **decoding: Any) -> list[Answer]:
     free = Free(**{"stops": ("\n",), "max_tokens": 5, **decoding})
     found = [a for pack in asked.answer(prompts, todo, [free] * len(prompts), 0) for a in pack]
     return sorted(found, key=lambda a: a.index)
@@ -206,9 +202,7 @@ def test_a_server_that_stays_away_fails_the_cell_and_is_not_waited_for_again():
         ((404, {"error": {"message": "no model m"}}), "refuses the request.*no model m"),
     ],
 )
-def test_an_answer_that_is_no_answer_fails_the_cell_and_never_repeats_the_key(
-    reply: Reply, said: str
-):
+def test_an_answer_that_is_no_answer_fails_the_cell_and_never_repeats_the_key(reply: Reply, said: str):
     with serving(lambda _: reply) as server, pytest.raises(CellError, match=said) as raised:
         answers(backend(server.url), [0])
     assert KEY not in str(raised.value)
@@ -262,9 +256,7 @@ def odd_backend() -> Iterator[OpenAIBackend]:
 
 
 @pytest.mark.parametrize("odd", ODD)
-def test_nonsense_with_status_200_fails_the_cell_and_is_said_on_one_line(
-    odd: str, odd_backend: OpenAIBackend
-):
+def test_nonsense_with_status_200_fails_the_cell_and_is_said_on_one_line(odd: str, odd_backend: OpenAIBackend):
     prompts = PromptSet((), ((1,),), "demonstrations\n", (odd,))
     with pytest.raises(CellError, match=ODD[odd][1]) as raised:
         deque(odd_backend.answer(prompts, [0], [Free(("\n",), 5)], 0))
@@ -276,9 +268,10 @@ def test_nonsense_with_status_200_fails_the_cell_and_is_said_on_one_line(
 def test_a_chat_without_a_message_or_with_another_one_is_no_answer():
     for message in (None, [], {"content": ["a"]}):
         reply = {"choices": [{"message": message}]}
-        with serving(lambda _, r=reply: (200, r)) as server, pytest.raises(
-            CellError, match=r"the server answered with .* instead of text"
-        ):  # fmt: skip
+        with (
+            serving(lambda _, r=reply: (200, r)) as server,
+            pytest.raises(CellError, match=r"the server answered with .* instead of text"),
+        ):
             answers(backend(server.url, endpoint="chat"), [0])
 
 
@@ -337,9 +330,7 @@ def test_an_unreachable_server_is_named():
         (f"https://host/v1?key={KEY}", "must hold no key"),
     ],
 )
-def test_an_address_that_is_none_or_holds_a_key_is_refused_without_repeating_it(
-    url: str | None, said: str
-):
+def test_an_address_that_is_none_or_holds_a_key_is_refused_without_repeating_it(url: str | None, said: str):
     with pytest.raises(UserError, match=said) as raised:
         address(url)
     assert KEY not in str(raised.value)
@@ -351,9 +342,7 @@ def test_a_missing_key_is_said(monkeypatch: pytest.MonkeyPatch):
         api_key()
 
 
-@pytest.mark.parametrize(
-    "bad", [f"{KEY}\nmore", f"{KEY}\r\nX-Evil: 1", "sk-\u00e9t\u00e9", "sk-1 sk-2", "\x7f"]
-)
+@pytest.mark.parametrize("bad", [f"{KEY}\nmore", f"{KEY}\r\nX-Evil: 1", "sk-\u00e9t\u00e9", "sk-1 sk-2", "\x7f"])
 @pytest.mark.parametrize("variable", ["OPENAI_API_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"])
 def test_a_key_that_cannot_be_sent_is_refused_without_repeating_it(
     variable: str, bad: str, monkeypatch: pytest.MonkeyPatch
@@ -395,9 +384,7 @@ def test_a_page_that_repeats_the_key_does_not_bring_it_into_the_reason():
 # -- with the runner ----------------------------------------------------------------------------
 
 
-def test_a_run_that_failed_is_resumed_without_asking_twice_and_no_file_holds_the_key(
-    tmp_path: Path,
-):
+def test_a_run_that_failed_is_resumed_without_asking_twice_and_no_file_holds_the_key(tmp_path: Path):
     plan = fakes.plan(tmp_path / "task", k="2", draws=1, scoring="unconstrained")
     broken = True
     asked: list[str] = []

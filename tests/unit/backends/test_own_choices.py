@@ -12,34 +12,21 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.models import (
-    plain_logits,
-    plain_model,
-    qwen_tokenizer,
-    save_tiny_model,
-    tiny_config,
-    tokenized,
-)
+from support.models import plain_logits, plain_model, qwen_tokenizer, save_tiny_model, tiny_config, tokenized
 
-from icl_bench.backends.forward_check import check_forward
 from icl_bench.backends.interface import Answer, Exact, Greedy
-from icl_bench.backends.label_constraint import (
-    compile_labels,
-    label_trie,
-    spellings_of,
-    token_bytes,
-)
-from icl_bench.backends.loaded_model import LoadedModel
-from icl_bench.backends.packed_decoding import _scored
-from icl_bench.backends.transformers import TransformersBackend
+from icl_bench.backends.label_constraint import compile_labels, label_trie, spellings_of, token_bytes
+from icl_bench.backends.transformers.backend import TransformersBackend
+from icl_bench.backends.transformers.forward_check import check_forward
+from icl_bench.backends.transformers.loaded_model import LoadedModel
+from icl_bench.backends.transformers.packed_decoding import _scored
 from icl_bench.prompts.encoding import Ids, PromptSet
 
 KINDS = ["llama", "gemma3_text"]  # full layers only, and full and sliding ones
 WORDS = ["a", "ab", "card", "order", "status", "état", "b c", "中"]
 choice_lists = st.lists(
-    st.lists(st.sampled_from(WORDS), min_size=1, max_size=3).map(" ".join),
-    min_size=2, max_size=5, unique=True,
-)  # fmt: skip
+    st.lists(st.sampled_from(WORDS), min_size=1, max_size=3).map(" ".join), min_size=2, max_size=5, unique=True
+)
 rows = st.lists(st.tuples(choice_lists, st.integers(1, 12)), min_size=1, max_size=7)
 FEW = settings(max_examples=6, deadline=None)
 
@@ -75,9 +62,7 @@ def written(choices: Sequence[str]) -> list[str]:
     return [f" {choice}\n" for choice in choices]
 
 
-def answered(
-    setup: Setup, prompts: PromptSet, own: Sequence[Any], **limits: int
-) -> tuple[list[Answer], int]:
+def answered(setup: Setup, prompts: PromptSet, own: Sequence[Any], **limits: int) -> tuple[list[Answer], int]:
     """All answers in the order of the prompts, and in how many packs they came."""
     backend = TransformersBackend(setup.loaded, **limits)
     packs = list(backend.answer(prompts, range(len(prompts)), own, 0))
@@ -96,9 +81,7 @@ def summed_logs(setup: Setup, prompt: Ids, answers: Sequence[Ids]) -> np.ndarray
 
 
 @FEW
-@given(
-    rows=rows, prefix=st.sampled_from([0, 20]), divided=st.sampled_from([None, "tokens", "bytes"])
-)
+@given(rows=rows, prefix=st.sampled_from([0, 20]), divided=st.sampled_from([None, "tokens", "bytes"]))
 def test_each_rows_choices_are_scored_in_one_pack_as_by_forward_passes_of_the_plain_model(
     setup: Setup, rows: list[tuple[list[str], int]], prefix: int, divided: str | None
 ):
@@ -108,10 +91,7 @@ def test_each_rows_choices_are_scored_in_one_pack_as_by_forward_passes_of_the_pl
         "tokens": [tuple(map(len, own)) for own in asked],
         "bytes": [tuple(len(text.encode()) for text in own) for own, _ in rows],
     }
-    own = [
-        Exact(label_trie(answers), sizes[divided][i] if divided else None)
-        for i, answers in enumerate(asked)
-    ]
+    own = [Exact(label_trie(answers), sizes[divided][i] if divided else None) for i, answers in enumerate(asked)]
     found, packs = answered(setup, prompts, own)
     assert packs == 1
     for i, answer in enumerate(found):
@@ -162,10 +142,7 @@ def test_greedy_rows_take_the_likeliest_token_that_their_own_choices_allow(
         tokens, so_far = list(prompts.ids(i)), b""
         while sum(text.startswith(so_far) for text in encoded) > 1:
             logits = plain_logits(setup.plain, tuple(tokens))[-1]
-            allowed = [
-                t for t, piece in spelled.items()
-                if any(text.startswith(so_far + piece) for text in encoded)
-            ]  # fmt: skip
+            allowed = [t for t, piece in spelled.items() if any(text.startswith(so_far + piece) for text in encoded)]
             tokens.append(max(allowed, key=lambda t: float(logits[t])))
             so_far += spelled[tokens[-1]]
         assert encoded[answer.label].startswith(so_far)
@@ -178,9 +155,7 @@ def test_an_automaton_is_the_same_with_spellings_that_are_at_hand(choices: list[
     fresh = compile_labels(written(choices), tokenizer)
     kept = compile_labels(written(choices), tokenizer, None, spellings_of(tokenizer))
     assert fresh.answers == kept.answers
-    for one, other in zip(
-        [*fresh.tokens, *fresh.targets], [*kept.tokens, *kept.targets], strict=True
-    ):
+    for one, other in zip([*fresh.tokens, *fresh.targets], [*kept.tokens, *kept.targets], strict=True):
         assert one.tolist() == other.tolist()
     assert fresh.decided.tolist() == kept.decided.tolist()
 

@@ -24,15 +24,15 @@ from support.models import (
     tiny_config,
 )
 
-from icl_bench.backends.attention_steps import Extend, Pack
 from icl_bench.backends.device import choose_device
-from icl_bench.backends.device_memory import finish, out_of_memory
-from icl_bench.backends.forward_check import check_forward
 from icl_bench.backends.interface import Answer, Decoding, Exact, Free, Greedy
 from icl_bench.backends.label_constraint import compile_labels, label_trie, token_bytes
-from icl_bench.backends.loaded_model import LoadedModel
-from icl_bench.backends.packed_decoding import PackLimits
-from icl_bench.backends.transformers import TransformersBackend
+from icl_bench.backends.transformers.attention_steps import Extend, Pack
+from icl_bench.backends.transformers.backend import TransformersBackend
+from icl_bench.backends.transformers.device_memory import finish, out_of_memory
+from icl_bench.backends.transformers.forward_check import check_forward
+from icl_bench.backends.transformers.loaded_model import LoadedModel
+from icl_bench.backends.transformers.packed_decoding import PackLimits
 from icl_bench.errors import CellError, UserError
 from icl_bench.prompts.encoding import Ids, PromptSet
 
@@ -159,11 +159,7 @@ def greedy_label(model: Any, tokenizer: Any, prompt: Ids, answers: Sequence[str]
     encoded = [answer.encode() for answer in answers]
     while len(left := [i for i, a in enumerate(encoded) if a.startswith(written)]) > 1:
         logits = plain_logits(model, tuple(tokens))[-1]
-        allowed = [
-            token
-            for token, text in spelled.items()
-            if any(encoded[i].startswith(written + text) for i in left)
-        ]
+        allowed = [token for token, text in spelled.items() if any(encoded[i].startswith(written + text) for i in left)]
         token = max(allowed, key=lambda t: float(logits[t]))
         tokens.append(token)
         written += spelled[token]
@@ -195,9 +191,7 @@ LENGTHS = [1, 5, 3, 20, 9, 2]  # shorter and longer than the sliding window
 
 
 @pytest.mark.parametrize("chunk", [5, 16, 512])
-def test_packed_queries_over_a_growing_prefix_have_the_plain_forwards_logits(
-    load, references, kind, chunk
-):
+def test_packed_queries_over_a_growing_prefix_have_the_plain_forwards_logits(load, references, kind, chunk):
     backend = load(kind, chunk_tokens=chunk)
     for prefix in (0, 1, 6, 30, 31, 77, 200):
         prompts = prompts_of(prefix, LENGTHS)
@@ -208,7 +202,7 @@ def test_packed_queries_over_a_growing_prefix_have_the_plain_forwards_logits(
 
 
 def test_a_sliding_block_boundary_changes_nothing(load, references, monkeypatch, kind):
-    monkeypatch.setattr("icl_bench.backends.attention_steps.SLIDING_BLOCK", 7)
+    monkeypatch.setattr("icl_bench.backends.transformers.attention_steps.SLIDING_BLOCK", 7)
     prompts = prompts_of(60, LENGTHS)
     found = packed_logits(load(kind, chunk_tokens=25), prompts)
     for i, _ in enumerate(LENGTHS):
@@ -229,14 +223,10 @@ def test_the_tiny_models_tell_far_and_near_tokens_apart(references, kind):
 
 
 @pytest.mark.parametrize("prefix", [0, 33])
-def test_greedy_answers_are_those_of_whole_forward_passes(
-    load, references, tokenizer, greedy, kind, prefix
-):
+def test_greedy_answers_are_those_of_whole_forward_passes(load, references, tokenizer, greedy, kind, prefix):
     prompts = prompts_of(prefix, LENGTHS * 2)
     answers = run(load(kind, chunk_tokens=25), prompts, greedy)
-    expected = [
-        greedy_label(references[kind], tokenizer, prompts.ids(i)) for i, _ in enumerate(answers)
-    ]
+    expected = [greedy_label(references[kind], tokenizer, prompts.ids(i)) for i, _ in enumerate(answers)]
     assert [answer.label for answer in answers] == expected
     assert len(set(expected)) > 1
     assert {answer.cached_tokens for answer in answers} == {prefix}
@@ -263,9 +253,7 @@ def test_exact_answers_need_no_label_of_several_tokens(load, references, kind):
 
 def generated(model: Any, prompt: Ids, tokens: int, **options: Any) -> list[int]:
     with torch.inference_mode():
-        found = model.generate(
-            torch.tensor([prompt]), do_sample=False, max_new_tokens=tokens, **options
-        )
+        found = model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=tokens, **options)
     return found[0, len(prompt) :].tolist()
 
 
@@ -278,9 +266,7 @@ def test_free_answers_are_greedily_generated_text(load, references, tokenizer, k
         assert (answer.answer_tokens, answer.label, answer.probability) == (12, None, None)
 
 
-def test_free_text_is_cut_at_its_stop_even_inside_a_token_or_across_several(
-    load, references, tokenizer, kind
-):
+def test_free_text_is_cut_at_its_stop_even_inside_a_token_or_across_several(load, references, tokenizer, kind):
     backend = load(kind)
     prompts = prompts_of(33, LENGTHS)
     for i, _ in enumerate(LENGTHS):
@@ -312,9 +298,7 @@ def test_free_text_ends_at_the_models_end_token(folders, tokenizer, references, 
     model = AutoModelForCausalLM.from_pretrained(folders[kind])
     model.generation_config.eos_token_id = [end, 0]
     model.save_pretrained(tmp_path / "ending")
-    backend = TransformersBackend.load(
-        tmp_path / "ending", tokenizer, dtype="float32", device="cpu"
-    )
+    backend = TransformersBackend.load(tmp_path / "ending", tokenizer, dtype="float32", device="cpu")
     for i, answer in enumerate(run(backend, prompts, Free(("no such text",), 12))):
         full = found[i]
         stops = {end, 0, tokenizer.eos_token_id}
@@ -325,8 +309,13 @@ def test_free_text_ends_at_the_models_end_token(folders, tokenizer, references, 
 
 # -- answers of their own ------------------------------------------------------------------------
 
-CHOICES = [["card arrival", "card", "card status"], ["order", "état"], ["top up", "a", "b", "ab"],
-           ["an order of cards", "an order"], ["card", "top up"]]  # fmt: skip
+CHOICES = [
+    ["card arrival", "card", "card status"],
+    ["order", "état"],
+    ["top up", "a", "b", "ab"],
+    ["an order of cards", "an order"],
+    ["card", "top up"],
+]
 
 
 def choices_of(row: int) -> list[str]:
@@ -343,9 +332,7 @@ def own_decoding(tokenizer: Any, row: int) -> Decoding:
 
 
 @pytest.mark.parametrize("prefix", [0, 33])
-def test_rows_with_choices_of_their_own_are_answered_as_each_alone(
-    load, references, tokenizer, kind, prefix
-):
+def test_rows_with_choices_of_their_own_are_answered_as_each_alone(load, references, tokenizer, kind, prefix):
     prompts = prompts_of(prefix, [*LENGTHS * 4, 40])
     own = [own_decoding(tokenizer, row) for row in range(len(prompts))]
     found = run(load(kind, chunk_tokens=25), prompts, own)
@@ -364,25 +351,12 @@ def test_rows_that_are_answered_in_one_way_are_packed_whatever_their_choices(loa
     same_tree = Exact(tree.trie)
     other_tree = Exact(label_trie(label_ids(tokenizer)))
     own = [Greedy(compile_labels(choices_of(row), tokenizer)) for row in range(4)]
-    own += [
-        tree,
-        other_tree,
-        same_tree,
-        tree,
-        Free(("e",), 2),
-        Free(("x",), 5),
-        Free(("e",), 3),
-        own[1],
-    ]
+    own += [tree, other_tree, same_tree, tree, Free(("e",), 2), Free(("x",), 5), Free(("e",), 3), own[1]]
     packs = packs_of(load("llama"), prompts, own, range(12))
-    assert [[answer.index for answer in pack] for pack in packs] == [
-        [0, 1, 2, 3, 11], [4, 5, 6, 7], [8, 9, 10]
-    ]  # fmt: skip
+    assert [[answer.index for answer in pack] for pack in packs] == [[0, 1, 2, 3, 11], [4, 5, 6, 7], [8, 9, 10]]
 
 
-def test_a_row_that_is_answered_at_length_needs_no_more_room_in_a_window_than_it_takes(
-    load, tokenizer
-):
+def test_a_row_that_is_answered_at_length_needs_no_more_room_in_a_window_than_it_takes(load, tokenizer):
     """The window must hold the longest answer of those that are asked, not of all that are there."""
     from icl_bench.models.attention_patterns import parse
 
@@ -479,9 +453,7 @@ def test_lack_of_memory_opens_fewer_calls_and_then_makes_them_smaller():
 
 
 @pytest.mark.parametrize("chunk", [4, 7])
-def test_a_query_longer_than_a_chunk_is_answered_alike(
-    load, references, tokenizer, greedy, exact, either, chunk
-):
+def test_a_query_longer_than_a_chunk_is_answered_alike(load, references, tokenizer, greedy, exact, either, chunk):
     """Its beginning is computed as a prefix of its own and dropped again."""
     sizes = [30, 2, chunk, chunk + 1, 2 * chunk, 2 * chunk + 1]
     for prefix in (0, 40):
@@ -535,9 +507,7 @@ def test_another_or_a_shorter_prefix_starts_anew(load, references, greedy, eithe
     assert computed == 50 + 50 + 20 + 50
 
 
-def test_a_dropped_prefix_is_freed_at_once_without_a_search_for_garbage(
-    load, greedy, either, monkeypatch
-):
+def test_a_dropped_prefix_is_freed_at_once_without_a_search_for_garbage(load, greedy, either, monkeypatch):
     """Where large libraries are loaded the search takes longer than a small window's losses."""
 
     def looked(*_: int) -> int:
@@ -597,9 +567,7 @@ def test_an_interrupted_prefix_is_taken_up_where_it_was_whole(load, greedy, eith
 # -- lack of memory -----------------------------------------------------------------------------
 
 
-def limit_memory(
-    monkeypatch: Any, backend: TransformersBackend, tokens: int, steps: type = object
-) -> None:
+def limit_memory(monkeypatch: Any, backend: TransformersBackend, tokens: int, steps: type = object) -> None:
     """Pretend that calls of more than so many tokens do not fit."""
     real = backend.model.forward
 
@@ -623,9 +591,7 @@ def test_packs_are_halved_until_they_fit(load, greedy, exact, either, monkeypatc
         assert backend.counters.prefix_tokens == 40
 
 
-def test_a_prefix_is_computed_in_smaller_chunks_where_memory_is_short(
-    load, references, either, monkeypatch
-):
+def test_a_prefix_is_computed_in_smaller_chunks_where_memory_is_short(load, references, either, monkeypatch):
     backend = load(either, chunk_tokens=300)
     limit_memory(monkeypatch, backend, 80)
     prompts = prompts_of(400, [4, 5])
@@ -643,9 +609,7 @@ def test_queries_are_still_packed_after_the_prefix_needed_smaller_chunks(load, g
     assert len(pack) == 3
 
 
-def test_short_queries_are_still_packed_after_long_ones_did_not_fit_together(
-    load, greedy, monkeypatch
-):
+def test_short_queries_are_still_packed_after_long_ones_did_not_fit_together(load, greedy, monkeypatch):
     backend = load("llama")
     limit_memory(monkeypatch, backend, 80)
     prompts = prompts_of(40, [70, 71, *[3] * 20])
@@ -677,9 +641,7 @@ def test_a_prefix_that_cannot_fit_fails_its_cell_and_no_other(load, greedy, eith
     assert_same(run(backend, fitting, greedy), run(load(either), fitting, greedy))
 
 
-def test_a_long_query_that_cannot_fit_fails_its_cell_and_no_other(
-    load, greedy, either, monkeypatch
-):
+def test_a_long_query_that_cannot_fit_fails_its_cell_and_no_other(load, greedy, either, monkeypatch):
     backend, prompts = load(either, chunk_tokens=16), prompts_of(40, [3, 60])
     real, calls = backend.model.forward, []
 
@@ -699,7 +661,7 @@ def test_a_long_query_that_cannot_fit_fails_its_cell_and_no_other(
 
 
 def test_memory_kept_for_later_cells_does_not_fail_a_cell_that_fits(load, greedy, monkeypatch):
-    from icl_bench.backends import kv_cache as storage
+    from icl_bench.backends.transformers import kv_cache as storage
 
     real = storage.grown
 
@@ -741,7 +703,7 @@ def test_a_clock_is_read_when_the_device_has_done_its_work(load, greedy, monkeyp
         waited.append(device)
         time.sleep(0.05)
 
-    monkeypatch.setattr("icl_bench.backends.transformers.finish", wait)
+    monkeypatch.setattr("icl_bench.backends.transformers.backend.finish", wait)
     run(backend, prompts_of(40, [3, 5]), greedy)
     assert len(waited) == 2  # the prefix, the pack
     assert backend.counters.prefix_seconds >= 0.05
@@ -784,15 +746,16 @@ def poisoned(real: Callable[..., torch.Tensor], value: float) -> Callable[..., t
     return forward
 
 
-HELP = {"float16": "take --dtype bfloat16 or float32", "bfloat16": "take --dtype float32",
-        "float32": "the checkpoint is damaged"}  # fmt: skip
+HELP = {
+    "float16": "take --dtype bfloat16 or float32",
+    "bfloat16": "take --dtype float32",
+    "float32": "the checkpoint is damaged",
+}
 
 
 @pytest.mark.parametrize("dtype", HELP)
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_logits_that_are_not_finite_fail_the_cell_with_what_helps(
-    load, greedy, exact, monkeypatch, dtype, value
-):
+def test_logits_that_are_not_finite_fail_the_cell_with_what_helps(load, greedy, exact, monkeypatch, dtype, value):
     prompts = prompts_of(9, [20, 2])
     for decoding in decodings(greedy, exact):
         backend = load("llama", chunk_tokens=8)
@@ -806,9 +769,7 @@ def test_logits_that_are_not_finite_fail_the_cell_with_what_helps(
 
 
 @pytest.mark.parametrize("place", ["demonstrations", "query"])
-def test_a_token_that_the_model_has_no_weights_for_fails_the_cell_by_its_number(
-    load, tokenizer, greedy, exact, place
-):
+def test_a_token_that_the_model_has_no_weights_for_fails_the_cell_by_its_number(load, tokenizer, greedy, exact, place):
     """As a special token that was added to the tokenizer alone: a card would end the program."""
     prompts, unknown = prompts_of(9, [5, 2]), len(tokenizer)
     if place == "query":
@@ -818,18 +779,14 @@ def test_a_token_that_the_model_has_no_weights_for_fails_the_cell_by_its_number(
         prompts = replace(prompts, prefix=(*prompts.prefix[:4], unknown, *prompts.prefix[4:]))
     for decoding in decodings(greedy, exact):
         for todo in ([0], [0, 1]):
-            with pytest.raises(
-                CellError, match=f"token {unknown:,}, .* weights of {unknown:,} tok"
-            ):
+            with pytest.raises(CellError, match=f"token {unknown:,}, .* weights of {unknown:,} tok"):
                 run(load("llama"), prompts, decoding, todo)
     backend = load("llama")
     with pytest.raises(CellError, match=f"token {unknown:,}"):
         backend.losses((*ids(6, 0), unknown, *ids(6, 1)))
 
 
-def test_a_model_that_leaves_the_range_of_a_format_is_not_loaded_in_it(
-    folders, tokenizer, tmp_path
-):
+def test_a_model_that_leaves_the_range_of_a_format_is_not_loaded_in_it(folders, tokenizer, tmp_path):
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(folders["llama"])
@@ -862,9 +819,7 @@ HEADS = {
 REFUSED = {
     "alibi": ("bloom", {"hidden_size": 32, "n_layer": 2, "n_head": 4}),
     "alibi, another way": ("mpt", {"d_model": 32, "n_layers": 2, "n_heads": 4}),
-    "a state instead of attention": (
-        "mamba", {"hidden_size": 32, "state_size": 4, "num_hidden_layers": 2}
-    ),
+    "a state instead of attention": ("mamba", {"hidden_size": 32, "state_size": 4, "num_hidden_layers": 2}),
     "capped scores": ("gemma2", {**HEADS, "head_dim": 8}),
     "sinks": ("gpt_oss", {**HEADS, "head_dim": 8, "num_local_experts": 2}),
     "chunks": ("llama4_text", {**HEADS, "head_dim": 8, "intermediate_size_mlp": 48}),
@@ -887,14 +842,12 @@ REFUSED = {
             },
         },
     ),
-    "a window that its attention is not told": (
-        "phimoe", {**HEADS, "sliding_window": 64, "num_local_experts": 2}
-    ),
+    "a window that its attention is not told": ("phimoe", {**HEADS, "sliding_window": 64, "num_local_experts": 2}),
     "some layers without attention": (
         "lfm2",
         {**HEADS, "layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -913,17 +866,10 @@ def test_other_common_models_are_computed_as_by_their_own_forward_pass(kind, tok
         "gpt_neox": {**HEADS, "rotary_pct": 0.5},
         "granite": {**HEADS, "logits_scaling": 3.0, "attention_multiplier": 0.1},
         "qwen3": {**HEADS, "head_dim": 16},
-        "qwen2": {
-            **HEADS,
-            "use_sliding_window": True,
-            "sliding_window": WINDOW,
-            "max_window_layers": 1,
-        },
+        "qwen2": {**HEADS, "use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1},
     }.get(kind, HEADS)
     folder = save_tiny_model(small(kind, **fields), tmp_path / kind)
-    backend = TransformersBackend.load(
-        folder, tokenizer, dtype="float32", device="cpu", chunk_tokens=9
-    )
+    backend = TransformersBackend.load(folder, tokenizer, dtype="float32", device="cpu", chunk_tokens=9)
     prompts = prompts_of(50, LENGTHS)
     found, reference = packed_logits(backend, prompts), plain_model(folder)
     for i, _ in enumerate(LENGTHS):
@@ -956,9 +902,7 @@ def test_a_model_that_does_not_fit_the_memory_is_a_users_error(folders, tokenize
         TransformersBackend.load(folders["llama"], tokenizer, device="cpu")
 
 
-def test_a_model_that_leaves_no_memory_to_compute_in_is_a_users_error(
-    folders, tokenizer, monkeypatch
-):
+def test_a_model_that_leaves_no_memory_to_compute_in_is_a_users_error(folders, tokenizer, monkeypatch):
     def full(*_: Any) -> None:
         raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`")
 

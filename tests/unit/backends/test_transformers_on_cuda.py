@@ -14,7 +14,7 @@ from support.models import qwen_tokenizer, save_tiny_model, tiny_config
 
 from icl_bench.backends.interface import Answer, Decoding, Exact, Free, Greedy
 from icl_bench.backends.label_constraint import compile_labels, label_trie
-from icl_bench.backends.transformers import TransformersBackend
+from icl_bench.backends.transformers.backend import TransformersBackend
 from icl_bench.models.attention_patterns import FULL, Pattern, parse
 from icl_bench.prompts.encoding import Ids, PromptSet
 
@@ -60,9 +60,7 @@ class Loaded:
         self._root, self._tokenizer, self._card = root, tokenizer, card
         self._held: dict[tuple[str, str, str], TransformersBackend] = {}
 
-    def __call__(
-        self, kind: str, device: str, dtype: str = "float32", chunk: int = 48
-    ) -> TransformersBackend:
+    def __call__(self, kind: str, device: str, dtype: str = "float32", chunk: int = 48) -> TransformersBackend:
         folder = self._root / kind
         if not folder.exists():
             save_tiny_model(tiny_config(kind, len(self._tokenizer)), folder)
@@ -114,10 +112,7 @@ def retrieved(count: int = 6, demonstrations: int = 4) -> PromptSet:
 
 
 def answered(
-    backend: TransformersBackend,
-    prompts: PromptSet,
-    decodings: Sequence[Decoding],
-    pattern: Pattern = FULL,
+    backend: TransformersBackend, prompts: PromptSet, decodings: Sequence[Decoding], pattern: Pattern = FULL
 ) -> list[Answer]:
     packs = backend.answer(prompts, range(len(prompts)), decodings, 0, pattern)
     return sorted((answer for pack in packs for answer in pack), key=lambda a: a.index)
@@ -161,23 +156,18 @@ def test_long_queries_and_their_own_demonstrations_give_the_cpus_answers(
 ) -> None:
     prompts, pattern, three = retrieved(3), parse(text), decodings[::2]
     found, wanted = (
-        answered(load("gemma3_text", device, chunk=16), prompts, three, pattern)
-        for device in ("cuda", "cpu")
+        answered(load("gemma3_text", device, chunk=16), prompts, three, pattern) for device in ("cuda", "cpu")
     )
     assert_same(found, wanted, TOLERANCE)
 
 
 @pytest.mark.parametrize("text", ["full", "approx:40,8"])
 def test_losses_are_the_cpus(load: Loaded, present: Card, text: str) -> None:
-    found, wanted = (
-        load("gemma3_text", device).losses(ids(110, 5), parse(text)) for device in ("cuda", "cpu")
-    )
+    found, wanted = (load("gemma3_text", device).losses(ids(110, 5), parse(text)) for device in ("cuda", "cpu"))
     np.testing.assert_allclose(found, wanted, atol=TOLERANCE)
 
 
-def test_without_a_device_asked_for_the_card_is_taken(
-    load: Loaded, tokenizer: Any, present: Card
-) -> None:
+def test_without_a_device_asked_for_the_card_is_taken(load: Loaded, tokenizer: Any, present: Card) -> None:
     folder = load("llama", "cpu").model.network.config._name_or_path
     backend = TransformersBackend.load(folder, tokenizer)
     assert backend.model.device.type == "cuda"
@@ -187,9 +177,7 @@ def test_without_a_device_asked_for_the_card_is_taken(
 # -- half precision -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("kind", "dtype"), [*((kind, "bfloat16") for kind in KINDS), ("llama", "float16")]
-)
+@pytest.mark.parametrize(("kind", "dtype"), [*((kind, "bfloat16") for kind in KINDS), ("llama", "float16")])
 def test_half_precision_takes_the_fused_kernel_and_stays_near_the_cpus(
     load: Loaded, decodings: list[Decoding], present: Card, kind: str, dtype: str
 ) -> None:
@@ -210,8 +198,7 @@ def test_half_precision_takes_the_fused_kernel_and_stays_near_the_cpus(
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"),
-    [("llama", "mm"), ("llama", "new_empty"), ("gemma3_text", "new_zeros"), ("gemma3_text", "cat")],
+    ("kind", "name"), [("llama", "mm"), ("llama", "new_empty"), ("gemma3_text", "new_zeros"), ("gemma3_text", "cat")]
 )
 def test_an_operation_that_finds_no_memory_changes_no_label(
     load: Loaded, decodings: list[Decoding], present: Card, kind: str, name: str

@@ -10,7 +10,7 @@ import torch
 from support.models import plain_model, save_tiny_model, tiny_config
 from torch import Tensor
 
-from icl_bench.backends.vector_layers import GATE, CrossAttention, Reading, VectorReaders
+from icl_bench.backends.transformers.vector_layers import GATE, CrossAttention, Reading, VectorReaders
 from icl_bench.errors import UserError
 from icl_bench.models.fingerprints import sha256_of
 from icl_bench.models.vector_encoder import WEIGHTS, VectorSettings
@@ -57,9 +57,7 @@ def test_without_vectors_the_model_is_the_plain_one_to_the_bit(folder: Path):
     assert torch.equal(logits(network), plain)
 
 
-def written_out(
-    network: Any, readers: VectorReaders, place: int, hidden: Tensor, vectors: Tensor
-) -> Tensor:
+def written_out(network: Any, readers: VectorReaders, place: int, hidden: Tensor, vectors: Tensor) -> Tensor:
     """What one layer's part makes of its input, in plain words: the paper's equations with the layer's
     own norms and residuals.
     """
@@ -92,10 +90,7 @@ def test_a_part_is_cross_attention_and_an_mlp_with_the_layers_own_weights(folder
     network, readers = with_readers(folder, gate=0.7)
     vectors, inputs = drawn(3, WIDTH), []
     layers = network.get_decoder().layers
-    hooks = [
-        layer.register_forward_pre_hook(lambda _, args: inputs.append(args[0][0]))
-        for layer in layers
-    ]
+    hooks = [layer.register_forward_pre_hook(lambda _, args: inputs.append(args[0][0])) for layer in layers]
     readers.reading = Reading(readers.project(vectors[None]))
     # hooks run in the order in which they were added: these see what the readers gave
     logits(network)
@@ -105,8 +100,7 @@ def test_a_part_is_cross_attention_and_an_mlp_with_the_layers_own_weights(folder
     first = network.get_input_embeddings()(torch.tensor(IDS))
     torch.testing.assert_close(written_out(network, readers, 0, first, vectors), entered[0])
     readers.reading = None
-    left = layers[0](entered[0][None], position_embeddings=rotary(network, layers[0]),
-                     attention_mask=causal(len(IDS)))  # fmt: skip
+    left = layers[0](entered[0][None], position_embeddings=rotary(network, layers[0]), attention_mask=causal(len(IDS)))
     left = (left[0] if isinstance(left, tuple) else left)[0]
     torch.testing.assert_close(written_out(network, readers, 1, left, vectors), entered[1])
 
@@ -192,10 +186,21 @@ def test_a_model_whose_attention_is_made_otherwise_is_refused():
 
 def settings(readers: VectorReaders, weights: str, **changes: Any) -> VectorSettings:
     of_tokens, of_vectors = readers.counts()
-    return VectorSettings(**{
-        "encoder": "all-MiniLM-L6-v2", "encoder_fingerprint": "none", "pooling": "mean", "width": WIDTH,
-        "vectors": 3, "parameters": of_tokens, "vector_parameters": of_vectors, "weights": weights,
-        "trained": "added", "model": "tiny", **changes})  # fmt: skip
+    return VectorSettings(
+        **{
+            "encoder": "all-MiniLM-L6-v2",
+            "encoder_fingerprint": "none",
+            "pooling": "mean",
+            "width": WIDTH,
+            "vectors": 3,
+            "parameters": of_tokens,
+            "vector_parameters": of_vectors,
+            "weights": weights,
+            "trained": "added",
+            "model": "tiny",
+            **changes,
+        }
+    )
 
 
 @torch.no_grad()

@@ -13,8 +13,8 @@ from support.models import plain_model, qwen_tokenizer, save_tiny_model, tiny_co
 
 from icl_bench.backends.interface import Answer, Exact
 from icl_bench.backends.label_constraint import label_trie
-from icl_bench.backends.transformers import TransformersBackend
-from icl_bench.backends.vector_layers import Reading, VectorReaders
+from icl_bench.backends.transformers.backend import TransformersBackend
+from icl_bench.backends.transformers.vector_layers import Reading, VectorReaders
 from icl_bench.errors import CellError, UserError
 from icl_bench.models.attention_patterns import FULL, Vectors
 from icl_bench.models.text_encoders import PACKAGED
@@ -41,10 +41,17 @@ class Setup(SimpleNamespace):
 def settings(encoder: VectorEncoder, readers: VectorReaders, weights: str) -> VectorSettings:
     of_tokens, of_vectors = readers.counts()
     return VectorSettings(
-        encoder=PACKAGED, encoder_fingerprint=encoder.fingerprint, pooling=encoder.pooling,
-        width=encoder.width, vectors=3, parameters=of_tokens, vector_parameters=of_vectors,
-        weights=weights, trained="added", model="tiny",
-    )  # fmt: skip
+        encoder=PACKAGED,
+        encoder_fingerprint=encoder.fingerprint,
+        pooling=encoder.pooling,
+        width=encoder.width,
+        vectors=3,
+        parameters=of_tokens,
+        vector_parameters=of_vectors,
+        weights=weights,
+        trained="added",
+        model="tiny",
+    )
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -58,9 +65,7 @@ def setup(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     for gate in readers.gates():
         gate.data.fill_(0.6)
     settings(encoder, readers, readers.save(folder)).write(folder)
-    backend = TransformersBackend.load(
-        folder, tokenizer, dtype="float32", device="cpu", chunk_tokens=8, pack_tokens=40
-    )
+    backend = TransformersBackend.load(folder, tokenizer, dtype="float32", device="cpu", chunk_tokens=8, pack_tokens=40)
     return Setup(folder=folder, backend=backend, plain=plain, readers=readers, encoder=encoder)
 
 
@@ -124,11 +129,7 @@ def test_the_same_tokens_are_computed_anew_where_other_vectors_are_read(setup: S
     for texts in (TEXTS, (), TEXTS[:1], TEXTS[1:], ()):
         pattern = PATTERN if texts else FULL
         check(setup, PromptSet(prefix, SUFFIXES, vector_texts=(texts,) if texts else ()), pattern)
-        check(
-            setup,
-            PromptSet((*prefix, 7, 8), SUFFIXES, vector_texts=(texts,) if texts else ()),
-            pattern,
-        )
+        check(setup, PromptSet((*prefix, 7, 8), SUFFIXES, vector_texts=(texts,) if texts else ()), pattern)
 
 
 def test_text_alone_is_read_as_by_the_plain_model(setup: Setup):
@@ -161,7 +162,5 @@ def test_an_encoder_of_another_width_or_of_other_files_is_refused(setup: Setup, 
     with pytest.raises(UserError, match="other files of the encoder all-MiniLM-L6-v2"):
         VectorEncoder.of_checkpoint(source, other)
     wide = told.model_copy(update={"width": 768})
-    with pytest.raises(
-        UserError, match=r"reads vectors of width 768, and the encoder .* makes 384"
-    ):
+    with pytest.raises(UserError, match=r"reads vectors of width 768, and the encoder .* makes 384"):
         VectorEncoder.of_checkpoint(source, wide)

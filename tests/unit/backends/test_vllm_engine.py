@@ -13,12 +13,12 @@ import pytest
 import torch
 from support.fakes import small_tokenizer
 
-from icl_bench.backends import vllm as backend_of_vllm
 from icl_bench.backends.choice import make_loader
 from icl_bench.backends.interface import Answer, Free, Greedy
 from icl_bench.backends.label_constraint import compile_labels
 from icl_bench.backends.spec import BackendSpec
-from icl_bench.backends.vllm import CALL, VllmBackend
+from icl_bench.backends.vllm import backend as backend_of_vllm
+from icl_bench.backends.vllm.backend import CALL, VllmBackend
 from icl_bench.errors import CellError
 from icl_bench.prompts.encoding import PromptSet
 
@@ -82,18 +82,14 @@ def started(**more: Any) -> VllmBackend:
     return VllmBackend("a/model", None, identity=identity, max_model_len=100, **more)
 
 
-def test_processes_are_spawned_and_that_is_settled_before_cuda_is_asked_for(
-    engine: Engine, cuda: list[str | None]
-):
+def test_processes_are_spawned_and_that_is_settled_before_cuda_is_asked_for(engine: Engine, cuda: list[str | None]):
     started()
     assert set(cuda) == {"spawn"}
     assert engine.made["environment"][METHOD] == "spawn"
 
 
 @pytest.mark.usefixtures("cuda")
-def test_who_starts_processes_in_another_way_is_let(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-):
+def test_who_starts_processes_in_another_way_is_let(engine: Engine, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(METHOD, "forkserver")
     started()
     assert engine.made["environment"][METHOD] == "forkserver"
@@ -110,14 +106,14 @@ def test_on_cuda_the_grammar_engine_holds_answers_unless_the_processor_is_asked_
     monkeypatch.setattr(backend_of_vllm.importlib.util, "find_spec", lambda name: name)
     started(constraint="processor")
     (name,) = engine.made["logits_processors"]
-    assert name == "icl_bench.backends.vllm_device_processor:DeviceLabelProcessor"
+    assert name == "icl_bench.backends.vllm.device_processor:DeviceLabelProcessor"
     assert engine.made["environment"]["VLLM_USE_V2_MODEL_RUNNER"] == "1"
 
 
 def test_on_a_cpu_the_processor_of_the_first_model_runner_holds_them(engine: Engine):
     assert started().constraint == "processor"
     (name,) = engine.made["logits_processors"]
-    assert name == "icl_bench.backends.vllm_logits_processor:LabelProcessor"
+    assert name == "icl_bench.backends.vllm.logits_processor:LabelProcessor"
     assert "VLLM_USE_V2_MODEL_RUNNER" not in engine.made["environment"]
 
 
@@ -161,9 +157,7 @@ PROMPTS = PromptSet((1, 2, 3), tuple((10 + i,) for i in range(150)))
 ANSWER = [Free(("\n",), 5)] * len(PROMPTS)
 
 
-def packs(
-    backend: VllmBackend, todo: Sequence[int], keep: Callable[[list[Answer]], object]
-) -> None:
+def packs(backend: VllmBackend, todo: Sequence[int], keep: Callable[[list[Answer]], object]) -> None:
     for pack in backend.answer(PROMPTS, todo, ANSWER, 0):
         keep(pack)
 

@@ -67,19 +67,14 @@ def test_names_that_are_too_long_for_a_folder_are_stored_all_the_same(tmp_path: 
     runner(made, tmp_path / "results", FakeBackend()).run()
     assert set(read_results(tmp_path / "results")["task"]) == {"a" * 300}
     axes = {"select": "random", "order": "drawn", "attention": "full", "k": 1, "draw": 0}
-    names = [
-        Identity(CellSpec(task=f"{LONG}{end}", model="m", **axes), {}).name.partition("/")[0]
-        for end in "ab"
-    ]
+    names = [Identity(CellSpec(task=f"{LONG}{end}", model="m", **axes), {}).name.partition("/")[0] for end in "ab"]
     assert len(set(names)) == 2
     assert max(map(len, names)) <= 255
 
 
 def test_a_reader_who_has_enough_ends_the_output_without_a_traceback(tmp_path: Path):
     code = "import sys; from icl_bench.cli import main; main(['tasks', '--json'])"
-    program = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    program = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert program.stdout is not None
     assert program.stderr is not None
     program.stdout.close()

@@ -28,9 +28,7 @@ TASK: dict[str, Any] = {
 }
 GOOD = b'{"t": "a", "l": "x_y"}\n{"t": "b", "l": "z"}\n'
 
-quiet = settings(
-    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+quiet = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 scalars = st.one_of(
     st.none(),
@@ -44,9 +42,7 @@ scalars = st.one_of(
 )
 values = st.recursive(
     scalars,
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)
-    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)),
     max_leaves=5,
 )
 
@@ -120,9 +116,7 @@ def test_anything_that_looks_like_yaml_is_a_task_or_refused(tmp_path: Path, cont
 
 @quiet
 @given(branches, values)
-def test_a_task_with_any_value_anywhere_is_a_task_or_refused(
-    tmp_path: Path, branch: tuple[Any, ...], value: Any
-):
+def test_a_task_with_any_value_anywhere_is_a_task_or_refused(tmp_path: Path, branch: tuple[Any, ...], value: Any):
     content = json.dumps(replaced(TASK, branch, value)) if not huge(value) else "a: 0x" + "f" * 9999
     read_task(tmp_path / "mine.yaml", content.encode())
 
@@ -165,9 +159,7 @@ def test_yaml_that_its_own_reader_stumbles_over_is_refused(tmp_path: Path, conte
 @quiet
 @given(st.binary(max_size=200), st.sampled_from(["", ".gz"]), st.booleans())
 @pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet"])
-def test_any_bytes_are_rows_or_refused(
-    tmp_path: Path, suffix: str, content: bytes, ending: str, packed: bool
-):
+def test_any_bytes_are_rows_or_refused(tmp_path: Path, suffix: str, content: bytes, ending: str, packed: bool):
     content = gzip.compress(content) if packed else content
     read_rows(tmp_path, content, f"train{suffix}{ending}")
 
@@ -179,9 +171,7 @@ def test_anything_that_looks_like_csv_is_rows_or_refused(tmp_path: Path, lines: 
 
 
 @quiet
-@given(
-    st.lists(st.fixed_dictionaries({"t": values, "l": values}, optional={"id": values}), max_size=4)
-)
+@given(st.lists(st.fixed_dictionaries({"t": values, "l": values}, optional={"id": values}), max_size=4))
 def test_any_json_rows_load_unchanged_or_are_refused(tmp_path: Path, rows: list[dict[str, Any]]):
     if huge(rows):
         rows = [{"t": "a", "l": 1e308}]

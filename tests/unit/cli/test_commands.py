@@ -20,14 +20,26 @@ from support.models import llama_tokenizer, save_tiny_model, tiny_config
 from transformers.utils import logging
 
 from icl_bench import __version__
-from icl_bench.backends.transformers import TransformersBackend
+from icl_bench.backends.transformers.backend import TransformersBackend
 from icl_bench.cli import main
 from icl_bench.cli.output.progress import Display
 from icl_bench.errors import CellError
 from icl_bench.results.reading import failed_cells, read_results
 
-COMMANDS = ("run", "plan", "finetune", "summary", "report", "leaderboard", "check", "show",
-            "export", "import", "tasks", "models")  # fmt: skip
+COMMANDS = (
+    "run",
+    "plan",
+    "finetune",
+    "summary",
+    "report",
+    "leaderboard",
+    "check",
+    "show",
+    "export",
+    "import",
+    "tasks",
+    "models",
+)
 
 
 class Done(NamedTuple):
@@ -74,8 +86,7 @@ def task(tmp_path: Path) -> Path:
 @pytest.fixture
 def sweep(task: Path, tiny: Path) -> tuple[object, ...]:
     """The words of a small run; its cells are two draws of k=1 and k=3."""
-    return ("--task", task, "--model", tiny, "--k", "1,3", "--draws", 2, "--device", "cpu",
-            "--dtype", "float32")  # fmt: skip
+    return ("--task", task, "--model", tiny, "--k", "1,3", "--draws", 2, "--device", "cpu", "--dtype", "float32")
 
 
 # -- the exit code ------------------------------------------------------------------------------
@@ -146,8 +157,21 @@ def test_several_tasks_run_with_several_models_and_a_bad_name_stops_none_of_them
     assert [cell["task"] for cell in cells] == ["cards"] * 4 + ["others"] * 4
     again = icl("run", "--task", f"{sweep[1]},{other}", *sweep[2:], "--json")
     assert [found["curves"][0]["task"] for found in json.loads(again.out)] == ["cards", "others"]
-    trained = icl("finetune", "--task", f"{sweep[1]},{other}", "--model", tiny, "--k", "4",
-                  "--draws", 1, "--method", "probe", "--device", "cpu")  # fmt: skip
+    trained = icl(
+        "finetune",
+        "--task",
+        f"{sweep[1]},{other}",
+        "--model",
+        tiny,
+        "--k",
+        "4",
+        "--draws",
+        1,
+        "--method",
+        "probe",
+        "--device",
+        "cpu",
+    )
     assert trained.code == 0
     assert trained.err.count("1 cell computed") == 2
 
@@ -180,8 +204,11 @@ def test_a_plan_computes_nothing_and_says_what_does_not_fit(icl: Run, sweep: tup
     assert "2 cells, 6 test examples, about" in done.out
     records = json.loads(icl("plan", *words, "--json").out)
     assert [(r["k"], r["draw"], r["fits"]) for r in records] == [
-        (1, 0, True), (41, 0, False), (1, 1, True), (41, 1, False),
-    ]  # fmt: skip
+        (1, 0, True),
+        (41, 0, False),
+        (1, 1, True),
+        (41, 1, False),
+    ]
     assert not Path("results").exists()
 
 
@@ -203,9 +230,7 @@ def test_a_plan_and_a_run_say_what_is_shared_and_what_saw_the_queries(
 
 
 @pytest.mark.parametrize("select", ["bm25", "hybrid:1", "random"])
-def test_test_examples_that_retrieval_would_find_are_counted(
-    icl: Run, task: Path, sweep: tuple[Any, ...], select: str
-):
+def test_test_examples_that_retrieval_would_find_are_counted(icl: Run, task: Path, sweep: tuple[Any, ...], select: str):
     write_rows(task.parent / "train.jsonl", [fakes.row(i) for i in (*range(38), 1003, 1005)])
     words = [*sweep[:5], "2", *sweep[6:], "--draws", 1, "--select", select]
     said = "note: 2 of the 6 test examples with the same text in the pool: retrieval shows it"
@@ -213,9 +238,7 @@ def test_test_examples_that_retrieval_would_find_are_counted(
     assert (said in icl("run", *words).err) == (select != "random")
 
 
-@pytest.mark.parametrize(
-    ("select", "window"), [("dense", 5), ("centroids", 5), ("dense", 6), ("random", 5)]
-)
+@pytest.mark.parametrize(("select", "window"), [("dense", 5), ("centroids", 5), ("dense", 6), ("random", 5)])
 def test_texts_that_an_encoder_does_not_read_to_their_end_are_counted(
     icl: Run, sweep: tuple[Any, ...], select: str, window: int, word_encoder: Any, monkeypatch: Any
 ):
@@ -318,9 +341,7 @@ def test_export_says_how_much_it_wrote(icl: Run, sweep: tuple[Any, ...]):
     assert icl("export", "--out", "all.csv", "--quiet") == Done(0, "", "")
 
 
-def test_the_unconstrained_share_of_invalid_answers_is_in_the_table(
-    icl: Run, sweep: tuple[Any, ...]
-):
+def test_the_unconstrained_share_of_invalid_answers_is_in_the_table(icl: Run, sweep: tuple[Any, ...]):
     icl("run", *sweep)
     done = icl("run", *sweep, "--unconstrained", "--json")
     point = json.loads(done.out)["curves"]
@@ -334,15 +355,16 @@ def test_the_version_is_that_of_the_package(icl: Run):
     assert icl("--version").out.strip() == f"icl-bench {__version__}"
 
 
-@pytest.mark.parametrize(
-    ("words", "meant"), [("icl-bench su", "summary"), ("icl-bench summary --fr", "--frontier")]
-)
+@pytest.mark.parametrize(("words", "meant"), [("icl-bench su", "summary"), ("icl-bench summary --fr", "--frontier")])
 def test_shells_are_told_how_a_line_goes_on(words: str, meant: str):
     asked = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
     done = subprocess.run(
-        [Path(sys.executable).with_name("icl-bench")], capture_output=True, text=True, check=False,
+        [Path(sys.executable).with_name("icl-bench")],
+        capture_output=True,
+        text=True,
+        check=False,
         env={**os.environ, **asked, "_ICL_BENCH_COMPLETE": "complete_bash"},
-    )  # fmt: skip
+    )
     assert (done.stdout.split(), done.stderr, done.returncode) == ([meant], "", 0)
 
 
@@ -406,18 +428,19 @@ BAD: dict[str, tuple[list[object], str]] = {
         "--select centroids: 41 centroids are more than the pool's 40 examples",
     ),
     "more centroids than queries": (
-        ["--k", "7", "--select", "centroids,of=queries"], "7 centroids are more than the 6 queries",
+        ["--k", "7", "--select", "centroids,of=queries"],
+        "7 centroids are more than the 6 queries",
     ),
     "too few of a label": (
-        ["--k", "40", "--select", "balanced"], "--select balanced: 40 demonstrations need more than the 13",
+        ["--k", "40", "--select", "balanced"],
+        "--select balanced: 40 demonstrations need more than the 13",
     ),
     "k twice": (["--per-label", "2", "--select", "balanced"], "give --k, or else --per-label"),
     "encoder for nothing": (["--encoder", "x"], "--encoder x: nothing that is asked for embeds"),
-    "no such encoder": (
-        ["--select", "dense", "--encoder", "./x"], r"encoder \./x: no such folder",
-    ),
+    "no such encoder": (["--select", "dense", "--encoder", "./x"], r"encoder \./x: no such folder"),
     "unknown demonstrations": (
-        ["--demonstrations", "label-only"], "--demonstrations label-only.*did you mean labels-only",
+        ["--demonstrations", "label-only"],
+        "--demonstrations label-only.*did you mean labels-only",
     ),
     "noise": (["--demonstrations", "labels:noise=1.2"], "share of wrong labels from 0 to 1"),
     "nothing left": (["--k", "1", "--demonstrations", "nearest-removed:10"], "of k=1 nothing would be left"),
@@ -425,9 +448,7 @@ BAD: dict[str, tuple[list[object], str]] = {
         ["--k", "3", "--select", "bm25", "--demonstrations", "nearest-removed:10"],
         "takes from demonstrations that all queries share",
     ),
-    "copied and changed": (
-        ["--queries", "copied", "--demonstrations", "inputs-only"], "is for --demonstrations plain",
-    ),
+    "copied and changed": (["--queries", "copied", "--demonstrations", "inputs-only"], "is for --demonstrations plain"),
     "unknown order": (["--order", "drwan"], "'drwan'.*did you mean drawn"),
     "order not for select": (["--order", "relevance"], "relevance.*random"),
     "draws 0": (["--draws", "0"], "--draws.*greater than or equal to 1"),
@@ -443,17 +464,19 @@ BAD: dict[str, tuple[list[object], str]] = {
     "vllm missing": (["--backend", "vllm"], "vLLM is not installed; pip install 'icl-bench.vllm.'"),
     "vllm's option": (["--tensor-parallel", "2"], "--tensor-parallel: applies to --backend vllm only"),
     "gpu memory": (["--gpu-memory", "1.5"], "--gpu-memory.*less than or equal to 1"),
-    "openai's option": (["--concurrency", "2"],
-                        "--concurrency: applies to --backend openai only, this is transformers"),
+    "openai's option": (
+        ["--concurrency", "2"],
+        "--concurrency: applies to --backend openai only, this is transformers",
+    ),
     "chat style": (["--chat", "turn"], "--chat turn: expected turns or single"),
     "system without chat": (["--system", "x"], "--system: is for prompts of a chat; give --chat"),
     "argument without chat": (["--chat-arg", "a=1"], "--chat-arg: is for prompts of a chat"),
-    "argument without value": (["--chat", "turns", "--chat-arg", "a"],
-                               "--chat-arg a: expected NAME=VALUE"),
-    "system file": (["--chat", "turns", "--system", "@/no/file"],
-                    "--system @/no/file: cannot be read"),
-    "turns without answers": (["--chat", "turns", "--demonstrations", "inputs-only"],
-                              "--demonstrations inputs-only: with --chat turns each demonstration"),
+    "argument without value": (["--chat", "turns", "--chat-arg", "a"], "--chat-arg a: expected NAME=VALUE"),
+    "system file": (["--chat", "turns", "--system", "@/no/file"], "--system @/no/file: cannot be read"),
+    "turns without answers": (
+        ["--chat", "turns", "--demonstrations", "inputs-only"],
+        "--demonstrations inputs-only: with --chat turns each demonstration",
+    ),
     "base model": (["--chat", "turns"], "--chat: model tiny has no chat template; give an instruct model"),
     "tokenizer": (["--tokenizer", "tiny"], "--tokenizer: applies to --backend openai only"),
     "pack 0": (["--pack", "0"], "--pack.*greater than or equal to 1"),
@@ -461,7 +484,7 @@ BAD: dict[str, tuple[list[object], str]] = {
     "two scorings": (["--unconstrained", "--score", "exact"], "exclude each other"),
     "unknown option": (["--modle", "x"], "No such option: --modle.*see icl-bench run --help"),
     "stray word": (["cards"], "unexpected extra argument"),
-}  # fmt: skip
+}
 
 
 SERVED: dict[str, tuple[list[object], str]] = {
@@ -479,7 +502,7 @@ SERVED: dict[str, tuple[list[object], str]] = {
         ["--base-url", "http://127.0.0.1:9/v1", "--tokenizer", "x", "--score", "exact"],
         "--score exact: runs on --backend transformers",
     ),
-}  # fmt: skip
+}
 
 
 def refused(done: Done, expected: str) -> None:
@@ -492,9 +515,7 @@ def refused(done: Done, expected: str) -> None:
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_a_bad_option_of_run_ends_in_one_clear_line_and_exit_code_2(
-    icl: Run, sweep: tuple[Any, ...], what: str
-):
+def test_a_bad_option_of_run_ends_in_one_clear_line_and_exit_code_2(icl: Run, sweep: tuple[Any, ...], what: str):
     words, expected = BAD[what]
     refused(icl("run", *sweep, *words), expected)
 
@@ -506,8 +527,7 @@ def test_a_bad_option_for_a_server_ends_in_one_clear_line_and_exit_code_2(
     pytest.importorskip("openai")
     monkeypatch.setenv("OPENAI_API_KEY", "sk")
     words, expected = SERVED[what]
-    refused(icl("run", "--task", task, "--model", "m", "--k", "1", "--backend", "openai", *words),
-            expected)  # fmt: skip
+    refused(icl("run", "--task", task, "--model", "m", "--k", "1", "--backend", "openai", *words), expected)
 
 
 def test_a_server_without_a_key_is_refused_before_anything_is_asked(
@@ -516,14 +536,10 @@ def test_a_server_without_a_key_is_refused_before_anything_is_asked(
     pytest.importorskip("openai")
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     words = ("--backend", "openai", "--base-url", "http://127.0.0.1:9/v1", "--tokenizer", "x")
-    refused(
-        icl("run", "--task", task, "--model", "m", "--k", "1", *words), "OPENAI_API_KEY is not set"
-    )
+    refused(icl("run", "--task", task, "--model", "m", "--k", "1", *words), "OPENAI_API_KEY is not set")
 
 
-def test_a_served_model_is_run_shown_and_summarised(
-    icl: Run, task: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_served_model_is_run_shown_and_summarised(icl: Run, task: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("openai")
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
 
@@ -531,8 +547,23 @@ def test_a_served_model_is_run_shown_and_summarised(
         return completion(" card lost" if "1000" in body["prompt"].split("==")[-1] else " lost it")
 
     with serving(answer) as server:
-        words = ("run", "--task", task, "--model", "org/some-model", "--backend", "openai",
-                 "--base-url", server.url, "--tokenizer", tiny, "--k", "1,3", "--draws", 1)  # fmt: skip
+        words = (
+            "run",
+            "--task",
+            task,
+            "--model",
+            "org/some-model",
+            "--backend",
+            "openai",
+            "--base-url",
+            server.url,
+            "--tokenizer",
+            tiny,
+            "--k",
+            "1,3",
+            "--draws",
+            1,
+        )
         done = icl(*words)
         again = icl(*words)
     assert done.code == 0, done.err
@@ -555,8 +586,23 @@ def test_a_server_that_does_not_answer_fails_every_cell_and_names_them(
 ):
     pytest.importorskip("openai")
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
-    done = icl("run", "--task", task, "--model", "m", "--backend", "openai", "--base-url",
-               "http://127.0.0.1:9/v1", "--tokenizer", tiny, "--k", "1,3", "--draws", 1)  # fmt: skip
+    done = icl(
+        "run",
+        "--task",
+        task,
+        "--model",
+        "m",
+        "--backend",
+        "openai",
+        "--base-url",
+        "http://127.0.0.1:9/v1",
+        "--tokenizer",
+        tiny,
+        "--k",
+        "1,3",
+        "--draws",
+        1,
+    )
     assert done.code == 1
     assert "failed: 2 cells: http://127.0.0.1:9/v1 does not answer" in done.err
     assert "cards m random drawn k=3 draw=0" in done.err
@@ -568,8 +614,10 @@ def test_a_server_that_does_not_answer_fails_every_cell_and_names_them(
     [
         (["run"], "Missing option '--task'; see icl-bench run --help"),
         (["walk"], "No such command 'walk'"),
-        (["run", "--task", "trec", "--model", "gemma3-270m", "--k", "1", "--data-dir", "nowhere"],
-         "data folder nowhere is not there"),
+        (
+            ["run", "--task", "trec", "--model", "gemma3-270m", "--k", "1", "--data-dir", "nowhere"],
+            "data folder nowhere is not there",
+        ),
         (["summary"], "results folder results: not there; run something first"),
         (["summary", "--results", "."], "no results yet"),
         (["export", "--out", "all.txt"], r"--out all.txt: must end in .parquet, .csv or .csv.gz"),
@@ -580,10 +628,8 @@ def test_a_server_that_does_not_answer_fails_every_cell_and_names_them(
         (["tasks", "--check", "trek"], "no task 'trek'; did you mean trec"),
         (["models", "--prepare", "gemma"], "model 'gemma': not a known name"),
     ],
-)  # fmt: skip
-def test_bad_input_to_any_command_ends_in_one_clear_line_and_exit_code_2(
-    icl: Run, words: list[str], expected: str
-):
+)
+def test_bad_input_to_any_command_ends_in_one_clear_line_and_exit_code_2(icl: Run, words: list[str], expected: str):
     refused(icl(*words), expected)
 
 
@@ -599,9 +645,7 @@ def test_a_broken_row_is_named_with_its_file_and_line(icl: Run, sweep: tuple[Any
     refused(icl("run", *sweep), r"train\.jsonl:41: ")
 
 
-def test_a_results_file_that_was_cut_short_is_named_and_its_cell_run_again(
-    icl: Run, sweep: tuple[Any, ...]
-):
+def test_a_results_file_that_was_cut_short_is_named_and_its_cell_run_again(icl: Run, sweep: tuple[Any, ...]):
     icl("run", *sweep)
     path = min(Path("results").rglob("*.parquet"))
     path.write_bytes(path.read_bytes()[:100])
@@ -611,9 +655,7 @@ def test_a_results_file_that_was_cut_short_is_named_and_its_cell_run_again(
     assert "1 cell computed, 3 already there" in done.err
 
 
-def test_an_interruption_says_how_to_go_on(
-    icl: Run, sweep: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
-):
+def test_an_interruption_says_how_to_go_on(icl: Run, sweep: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch):
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -674,9 +716,7 @@ def processor_seconds(script: str) -> tuple[float, list[str]]:
 
 def test_help_starts_at_once_and_imports_no_heavy_library():
     """At once: in the time of an empty Typer program's help, on whatever machine this is."""
-    ours = (
-        "from icl_bench.cli import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n    pass"
-    )
+    ours = "from icl_bench.cli import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n    pass"
     empty = (
         "import typer\napp = typer.Typer()\n@app.command()\ndef one(k: int = 1): ...\n"
         "try:\n    app(['--help'])\nexcept SystemExit:\n    pass"

@@ -60,30 +60,31 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a weight less": (without_a_weight, f"missing: {UP}"),
     "weights of another size": (
-        lambda folder: configured(folder, intermediate_size=64), "(48, 32) instead of (64, 32)"
+        lambda folder: configured(folder, intermediate_size=64),
+        "(48, 32) instead of (64, 32)",
     ),
     "fewer layers in the config": (
-        lambda folder: configured(folder, num_hidden_layers=1), "not in the model: model.layers.1"
+        lambda folder: configured(folder, num_hidden_layers=1),
+        "not in the model: model.layers.1",
     ),
     "weights of another tokenizer": (of_fewer_tokens, "weights have 100 tokens"),
     "no tokenizer": (without_tokenizer, "its tokenizer cannot be loaded"),
     "a tokenizer that is no JSON": (
-        lambda folder: (folder / "tokenizer.json").write_text("{"), "its tokenizer cannot be loaded"
+        lambda folder: (folder / "tokenizer.json").write_text("{"),
+        "its tokenizer cannot be loaded",
     ),
     "no config": (lambda folder: (folder / "config.json").unlink(), "no config.json"),
-    "a config that is no JSON": (
-        lambda folder: (folder / "config.json").write_text("{"), "its config cannot be read"
-    ),
-    "a config that is a list": (
-        lambda folder: (folder / "config.json").write_text("[]"), "its config cannot be read"
-    ),
+    "a config that is no JSON": (lambda folder: (folder / "config.json").write_text("{"), "its config cannot be read"),
+    "a config that is a list": (lambda folder: (folder / "config.json").write_text("[]"), "its config cannot be read"),
     "layers that are no number": (
-        lambda folder: configured(folder, num_hidden_layers="two"), "its config cannot be read"
+        lambda folder: configured(folder, num_hidden_layers="two"),
+        "its config cannot be read",
     ),
     "a window that is no number": (
-        lambda folder: configured(folder, sliding_window="wide"), "its config cannot be read"
+        lambda folder: configured(folder, sliding_window="wide"),
+        "its config cannot be read",
     ),
-}  # fmt: skip
+}
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: object) -> str:
@@ -100,17 +101,31 @@ def said(capsys: pytest.CaptureFixture[str], *words: object) -> str:
 @pytest.mark.parametrize("options", [(), ("--context", 512)])
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_model_is_refused_in_one_line(
-    damage: str, options: tuple[object, ...], whole: Path, tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    damage: str, options: tuple[object, ...], whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder, (change, expected) = tmp_path / "model", DAMAGES[damage]
     shutil.copytree(whole, folder)
     change(folder)
     line = said(
-        capsys, "run", "--task", write_task(tmp_path / "task"), "--model", folder, "--k", 2,
-        "--draws", 1, "--device", "cpu", "--dtype", "float32", "--results", tmp_path / "results",
-        "--quiet", *options,
-    )  # fmt: skip
+        capsys,
+        "run",
+        "--task",
+        write_task(tmp_path / "task"),
+        "--model",
+        folder,
+        "--k",
+        2,
+        "--draws",
+        1,
+        "--device",
+        "cpu",
+        "--dtype",
+        "float32",
+        "--results",
+        tmp_path / "results",
+        "--quiet",
+        *options,
+    )
     assert expected in line
     assert not list((tmp_path / "results").rglob("*.parquet"))
 
@@ -125,8 +140,24 @@ def test_training_on_a_damaged_model_is_refused_in_one_line(
     shutil.copytree(whole, folder)
     change(folder)
     line = said(
-        capsys, "finetune", "--task", write_task(tmp_path / "task"), "--model", folder, "--k", 12,
-        "--draws", 1, "--method", method, "--validation", "examples", "--device", "cpu",
-        "--results", tmp_path / "results", "--quiet",
-    )  # fmt: skip
+        capsys,
+        "finetune",
+        "--task",
+        write_task(tmp_path / "task"),
+        "--model",
+        folder,
+        "--k",
+        12,
+        "--draws",
+        1,
+        "--method",
+        method,
+        "--validation",
+        "examples",
+        "--device",
+        "cpu",
+        "--results",
+        tmp_path / "results",
+        "--quiet",
+    )
     assert str(folder) in line

@@ -32,21 +32,36 @@ SELECTS = ["random", "centroids,of=queries+hybrid:20,by=bertscore", "per-label:2
 ORDERS = ["drawn", "by-label", "shuffled:16"]
 ATTENTIONS = ["full", "block:50,sink=1,local=2", "approx:512,128"]
 TEXTS: dict[str, Sequence[Any]] = {
-    "task": TASKS, "model": MODELS, "select": SELECTS, "order": ORDERS, "attention": ATTENTIONS,
-    "teaching": ["labels:noise=0.3", "nearest-removed:20"], "chat": ["turns", "single"],
-    "base_model": ["gemma3-270m"], "variant": ["1a2b3c4d", "5e6f7a8b"],
+    "task": TASKS,
+    "model": MODELS,
+    "select": SELECTS,
+    "order": ORDERS,
+    "attention": ATTENTIONS,
+    "teaching": ["labels:noise=0.3", "nearest-removed:20"],
+    "chat": ["turns", "single"],
+    "base_model": ["gemma3-270m"],
+    "variant": ["1a2b3c4d", "5e6f7a8b"],
     "beside": ["random, not cached, approx:512,128", "bm25", "random, cached"],
     "differs_in": ["precision (bfloat16, float32) and backend (transformers, vllm)", None],
     "advice": ["llama2-80k", "full", "1 draw", None],
-    "reason": ["no curve that rises and levels off explains it", None,
-               "anything from 41.2 to 88.9% would be no surprise"],
-    "said": ["share 0.5, 0.75", "fixed none"], "metric": ["accuracy"],
-    "queries": ["1,234,567", "never"], "queries_by_seconds": ["12,345", "never"],
-}  # fmt: skip
+    "reason": [
+        "no curve that rises and levels off explains it",
+        None,
+        "anything from 41.2 to 88.9% would be no surprise",
+    ],
+    "said": ["share 0.5, 0.75", "fixed none"],
+    "metric": ["accuracy"],
+    "queries": ["1,234,567", "never"],
+    "queries_by_seconds": ["12,345", "never"],
+}
 NUMBERS: dict[str, Sequence[Any]] = {
-    "count": [10, 1750, 12500], "share": [0.0, 1.0, 0.853], "points": [-0.554, 0.012, 1.0],
-    "number": [0.0123, 131072.0, 98.7], "p": [0.0001, 0.034, 1.0], "flag": [True, False],
-}  # fmt: skip
+    "count": [10, 1750, 12500],
+    "share": [0.0, 1.0, 0.853],
+    "points": [-0.554, 0.012, 1.0],
+    "number": [0.0123, 131072.0, 98.7],
+    "p": [0.0001, 0.034, 1.0],
+    "flag": [True, False],
+}
 PLACES = ("task", "model", "teaching", "select", "order", "attention", "variant", "k")
 
 
@@ -55,10 +70,7 @@ def rows_of(finding: Finding, *, differ: Collection[str]) -> pd.DataFrame:
     columns = {column.name: column for column in finding.in_terminal()}
     uppers = {column.upper for column in columns.values() if column.upper}
     names = [name for name in PLACES if name in {*columns, *differ}]
-    several = [
-        [1, 50, 1250] if name == "k" else TEXTS[name][: None if name in differ else 1]
-        for name in names
-    ]
+    several = [[1, 50, 1250] if name == "k" else TEXTS[name][: None if name in differ else 1] for name in names]
     table = pd.DataFrame(list(itertools.product(*several)), columns=names)
     rng = np.random.default_rng(0)
     for name in [*columns, *uppers]:
@@ -85,16 +97,19 @@ def runs(text: str) -> Iterator[str]:
     """What may stand in one line of a text that is folded: pieces that follow each other."""
     for word in text.split():
         parts = pieces(word)
-        yield from ("".join(parts[i:j]) for i in range(len(parts))
-                    for j in range(i + 1, len(parts) + 1))  # fmt: skip
+        yield from ("".join(parts[i:j]) for i in range(len(parts)) for j in range(i + 1, len(parts) + 1))
 
 
 def allowed(finding: Finding, table: pd.DataFrame) -> set[str]:
     """Every word that may stand in the output."""
     assert finding.printed is not None
     titles = [column.brief for column in (*finding.in_terminal(), *finding.columns)]
-    said = [finding.printed.heading, "setting – 1 2 order attention draw · no row has a value of:",
-            *titles, *(word for title in titles for word in (f"{' '.join(title.split())};",))]  # fmt: skip
+    said = [
+        finding.printed.heading,
+        "setting – 1 2 order attention draw · no row has a value of:",
+        *titles,
+        *(word for title in titles for word in (f"{' '.join(title.split())};",)),
+    ]
     words = {word for text in said for word in text.format(score="accuracy").split()}
     for column in (*finding.in_terminal(), Column("order", ""), Column("attention", "")):
         if column.name not in table:
@@ -105,14 +120,21 @@ def allowed(finding: Finding, table: pd.DataFrame) -> set[str]:
     return words | {f"{n}:" for n in range(1, len(reasons) + 1)}
 
 
-@pytest.mark.parametrize("differ", [
-    ("k",), ("task",), ("task", "model"), ("select", "order"), ("task", "model", "select", "order"),
-    ("select", "attention"), ("task", "model", "select", "order", "attention", "variant"),
-], ids=",".join)  # fmt: skip
+@pytest.mark.parametrize(
+    "differ",
+    [
+        ("k",),
+        ("task",),
+        ("task", "model"),
+        ("select", "order"),
+        ("task", "model", "select", "order"),
+        ("select", "attention"),
+        ("task", "model", "select", "order", "attention", "variant"),
+    ],
+    ids=",".join,
+)
 @pytest.mark.parametrize("name", PRINTED)
-def test_no_finding_is_wider_than_the_terminal_and_no_word_of_it_is_broken(
-    name: str, differ: tuple[str, ...]
-):
+def test_no_finding_is_wider_than_the_terminal_and_no_word_of_it_is_broken(name: str, differ: tuple[str, ...]):
     finding = FINDINGS[name]
     table = rows_of(finding, differ=differ)
     lines = printed(finding, table)
@@ -123,13 +145,10 @@ def test_no_finding_is_wider_than_the_terminal_and_no_word_of_it_is_broken(
 
 # -- the steps, one by one ----------------------------------------------------------------------
 
-NAMES = [Head("task", "name", bare=True), Head("select", "name", bare=True),
-         Head("order", "name", usual=("drawn",))]  # fmt: skip
+NAMES = [Head("task", "name", bare=True), Head("select", "name", bare=True), Head("order", "name", usual=("drawn",))]
 
 
-def text_of(
-    heads: Sequence[Head], rows: Sequence[Sequence[str]], width: int = 80, **more: Any
-) -> list[str]:
+def text_of(heads: Sequence[Head], rows: Sequence[Sequence[str]], width: int = 80, **more: Any) -> list[str]:
     text = io.StringIO()
     print_table(Terminal(file=text, width=width), heads, rows, **more)
     return [line.rstrip() for line in text.getvalue().splitlines()]
@@ -151,9 +170,7 @@ def test_an_order_that_rows_differ_by_is_a_column():
 
 def test_a_name_is_folded_behind_a_separator_and_a_number_never():
     assert folded("meta-llama/Llama-3.1-8B", 12).split("\n") == ["meta-llama/", "Llama-3.1-8B"]
-    assert folded("random, cached, block:50,sink=1", 15).split("\n") == [
-        "random, cached,", "block:50,sink=1",
-    ]  # fmt: skip
+    assert folded("random, cached, block:50,sink=1", 15).split("\n") == ["random, cached,", "block:50,sink=1"]
     for number in ("1,000", "12,500,000", "1/2", "1e-3", "-55.4", "+1.2", "512,128"):
         assert pieces(number) == [number]
 
@@ -161,8 +178,7 @@ def test_a_name_is_folded_behind_a_separator_and_a_number_never():
 def test_a_name_without_a_separator_is_broken_only_where_it_has_no_room_by_itself():
     assert folded("x" * 20, 8).split("\n") == ["x" * 8, "x" * 8, "x" * 4]
     name = "x" * 100
-    lines = text_of([Head("task", "name"), Head("k", "key"), Head("score")],
-                    [[name, "1", "2.0"], ["trec", "1", "3.0"]])  # fmt: skip
+    lines = text_of([Head("task", "name"), Head("k", "key"), Head("score")], [[name, "1", "2.0"], ["trec", "1", "3.0"]])
     assert max(map(len, lines)) <= 80
     assert "".join("".join(lines).split()).count("x") == 100
 
@@ -181,23 +197,17 @@ def test_columns_without_a_value_are_named_where_there_is_no_room_for_them():
     assert "no row has a value of: nothing0; " in " ".join(text_of(heads, rows))
     assert "nothing8" in " ".join(text_of(heads, rows, width=200)[:2])
     none = [[k, "–", *rest] for k, _, *rest in rows]
-    assert "2 points; no row has a value of: a long number; nothing0;" in " ".join(
-        text_of(heads, none, heading="cost")
-    )
+    assert "2 points; no row has a value of: a long number; nothing0;" in " ".join(text_of(heads, none, heading="cost"))
 
 
 def test_of_the_ways_that_fit_the_shortest_is_taken():
-    heads = [Head("task", "name", bare=True), Head("model", "name", bare=True), Head("k", "key"),
-             Head("score")]  # fmt: skip
-    rows = [[task, "a-model-with-a-long-name", str(k), "1.5"]
-            for task in ("banking77", "trec") for k in range(30)]  # fmt: skip
+    heads = [Head("task", "name", bare=True), Head("model", "name", bare=True), Head("k", "key"), Head("score")]
+    rows = [[task, "a-model-with-a-long-name", str(k), "1.5"] for task in ("banking77", "trec") for k in range(30)]
     fit = fitted([*heads], [[*row[:1], f"{row[1]}-{row[0]}", *row[2:]] for row in rows], 40)
     assert [part.told for part in fit.parts] == [
         [task, f"a-model-with-a-long-name-{task}"] for task in ("banking77", "trec")
     ]
-    few = fitted(
-        [*heads], [["banking77", "a-model", "1", "1.5"], ["trec", "b-model", "1", "2"]], 27
-    )
+    few = fitted([*heads], [["banking77", "a-model", "1", "1.5"], ["trec", "b-model", "1", "2"]], 27)
     assert len(few.parts) == 1  # folded: two tables would be longer
 
 

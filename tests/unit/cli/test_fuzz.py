@@ -32,9 +32,7 @@ def test_absurd_options_and_damaged_files_end_in_a_clear_line(monkeypatch: pytes
         ("works", ""),
     ],
 )
-def test_the_fuzzer_sees_every_way_to_end_badly(
-    monkeypatch: pytest.MonkeyPatch, word: str, why: str
-):
+def test_the_fuzzer_sees_every_way_to_end_badly(monkeypatch: pytest.MonkeyPatch, word: str, why: str):
     def command(*words: str, output: str) -> Ended:
         assert output == "utf-8"
         if words[0] == "raises":

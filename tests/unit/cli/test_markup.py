@@ -10,15 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.fakes import (
-    FakeBackend,
-    model,
-    planned,
-    runner,
-    small_tokenizer,
-    write_rows,
-    write_task,
-)
+from support.fakes import FakeBackend, model, planned, runner, small_tokenizer, write_rows, write_task
 from support.in_process import run_command
 from support.models import llama_tokenizer, save_tiny_model, tiny_config
 from support.predictions import cell, frame
@@ -94,8 +86,7 @@ def test_a_tasks_data_and_plan_are_printed_as_they_are(tmp_path: Path):
     assert (done.code, done.err) == (0, "")
     assert str(tmp_path / "[b][i]") in done.out
     assert "[a][b] :tada:" in done.out
-    done = run_command("plan", "--task", path, "--model", folder, "--k", "1", "--device", "cpu",
-                       "--draws", "1")  # fmt: skip
+    done = run_command("plan", "--task", path, "--model", folder, "--k", "1", "--device", "cpu", "--draws", "1")
     assert (done.code, done.err) == (0, "")
     assert "cards · [a][b] :tada:, tokens" in done.out
     assert str(tmp_path / "[b][i]") in done.out

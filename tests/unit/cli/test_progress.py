@@ -15,8 +15,8 @@ from rich.text import Text
 from support.fakes import FakeBackend, plan, runner
 from support.in_process import run_command
 
+from icl_bench.analysis.all_findings import read_findings
 from icl_bench.analysis.columns import COLUMNS
-from icl_bench.analysis.findings import read_findings
 from icl_bench.cli.output import working as module
 from icl_bench.cli.output.baseline_check import STYLES
 from icl_bench.cli.output.findings import styled
@@ -72,9 +72,7 @@ def test_nothing_is_said_before_a_second_is_over(results: Path, screen: Screen):
     assert screen() == ""
 
 
-def test_long_work_is_said_though_nothing_is_told_in_the_meantime(
-    screen: Screen, monkeypatch: pytest.MonkeyPatch
-):
+def test_long_work_is_said_though_nothing_is_told_in_the_meantime(screen: Screen, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.05)
     with working() as say:
         say("something long")
@@ -82,9 +80,11 @@ def test_long_work_is_said_though_nothing_is_told_in_the_meantime(
     assert "something long" in screen()
 
 
-@pytest.mark.parametrize("words", [["summary"], ["summary", "--json"], ["summary", "--frontier"],
-                                   ["leaderboard"], ["export", "--out", "all.csv"]],
-                         ids=" ".join)  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [["summary"], ["summary", "--json"], ["summary", "--frontier"], ["leaderboard"], ["export", "--out", "all.csv"]],
+    ids=" ".join,
+)
 def test_progress_is_no_part_of_the_output(
     results: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: list[str]
 ):
@@ -120,8 +120,7 @@ def test_the_clock_of_a_run_goes_while_it_prepares(screen: Screen):
 
 def test_scores_so_far_are_means_of_finished_cells_and_say_so():
     def cell(draw: int, k: int = 10, attention: str = str(FULL)) -> Any:
-        spec = SimpleNamespace(select="random", order="by-label", attention=attention, k=k,
-                               draw=draw)  # fmt: skip
+        spec = SimpleNamespace(select="random", order="by-label", attention=attention, k=k, draw=draw)
         return SimpleNamespace(spec=spec)
 
     planned = [cell(draw, k) for draw in (0, 1) for k in (10, 1000)] + [cell(0, 5, "block:50")]
@@ -154,10 +153,15 @@ def test_a_run_shows_the_scores_of_its_finished_cells(tmp_path: Path, screen: Sc
 # -- colour -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("difference", "better", "p", "style"), [
-    (0.1, "bm25", 0.01, "green"), (-0.1, "random", 0.01, "red"), (0.1, None, 0.5, "dim"),
-    (0.1, "1 draw", float("nan"), ""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("difference", "better", "p", "style"),
+    [
+        (0.1, "bm25", 0.01, "green"),
+        (-0.1, "random", 0.01, "red"),
+        (0.1, None, 0.5, "dim"),
+        (0.1, "1 draw", float("nan"), ""),
+    ],
+)
 def test_a_comparisons_verdict_has_a_colour_beside_its_words(
     difference: float, better: str | None, p: float, style: str
 ):
@@ -171,8 +175,13 @@ def test_colour_is_for_terminals_alone(no_color: bool, monkeypatch: pytest.Monke
     heads, rows = [Head("verdict", "text")], [[Text("loss", STYLES["loss"])], ["ok"]]
     for terminal in (True, False):
         text = io.StringIO()
-        console = Terminal(file=text, force_terminal=terminal, width=80, no_color=no_color,
-                           color_system="standard" if terminal else None)  # fmt: skip
+        console = Terminal(
+            file=text,
+            force_terminal=terminal,
+            width=80,
+            no_color=no_color,
+            color_system="standard" if terminal else None,
+        )
         print_table(console, heads, rows)
         assert ("\x1b[1;31mloss" in text.getvalue()) == (terminal and not no_color)
         assert ("\x1b" in text.getvalue()) == terminal

@@ -29,8 +29,14 @@ print("threads:", sorted(name for name in names if name != "jemalloc_bg_thd"))
 def test_tables_are_read_without_threads_that_could_abort_a_process_that_ends(tmp_path: Path):
     """A thread of pyarrow's that gives memory back while Python ends aborts the process (134)."""
     runner(plan(tmp_path / "task"), tmp_path / "results", FakeBackend()).run()
-    commands = ["summary", "leaderboard", "export --out a.csv", "export --out a.parquet",
-                "check --baseline a.parquet", "import a.csv --results other"]  # fmt: skip
+    commands = [
+        "summary",
+        "leaderboard",
+        "export --out a.csv",
+        "export --out a.parquet",
+        "check --baseline a.parquet",
+        "import a.csv --results other",
+    ]
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         input="\n".join(commands),

@@ -58,9 +58,7 @@ def test_the_choice_for_k_begins_the_choice_for_every_larger_k(case):
     most = largest(np.array(draw, dtype=int), labels, np.random.default_rng(seed))
     assume(most)
     whole = choose(draw, labels, most, seed)
-    assert [choose(draw, labels, k, seed) for k in range(1, most + 1)] == [
-        whole[:k] for k in range(1, most + 1)
-    ]
+    assert [choose(draw, labels, k, seed) for k in range(1, most + 1)] == [whole[:k] for k in range(1, most + 1)]
 
 
 @given(labelled)
@@ -77,9 +75,7 @@ def test_the_largest_k_is_where_a_label_has_no_more(case):
 
 def test_the_seed_decides_which_labels_have_one_more():
     labels = list("aabbccdd")
-    more = {
-        tuple(sorted(labels[i] for i in choose(list(range(8)), labels, 2, s))) for s in range(40)
-    }
+    more = {tuple(sorted(labels[i] for i in choose(list(range(8)), labels, 2, s))) for s in range(40)}
     assert more == {("a", "b"), ("a", "c"), ("a", "d"), ("b", "c"), ("b", "d"), ("c", "d")}
     assert choose(list(range(8)), labels, 5, 1) == choose(list(range(8)), labels, 5, 1)
 
@@ -135,11 +131,10 @@ def test_so_many_per_label_is_a_k():
     [
         (0, "--per-label 0: must be at least 1"),
         (-2, "must be at least 1"),
-        (3, "--per-label 3: label 'a' has 2 in the pool .and 1 more labels have too few.; "
-            "ask for at most 2"),
+        (3, "--per-label 3: label 'a' has 2 in the pool .and 1 more labels have too few.; ask for at most 2"),
         (9, "label 'a' has 2 in the pool .and 2 more labels"),
     ],
-)  # fmt: skip
+)
 def test_a_label_with_fewer_than_asked_is_named(each, message):
     with pytest.raises(UserError, match=message):
         shots_per_label(each, np.arange(7), list("aabbbcc"))

@@ -142,9 +142,7 @@ def test_a_choice_is_made_once_and_then_found(tmp_path, monkeypatch):
     first = choose(pool, 7, cache_dir=tmp_path)
     assert choose(pool, 7, cache_dir=tmp_path) == first == choose(pool, 7)
     assert len(calls) == 2
-    for other in (
-        {"k": 8}, {"seed": 1}, {"queries": queries}, {"queries": queries[:-1]}, {"pool": pool[:-1]},
-    ):  # fmt: skip
+    for other in ({"k": 8}, {"seed": 1}, {"queries": queries}, {"queries": queries[:-1]}, {"pool": pool[:-1]}):
         options = {"pool": pool, "k": 7, "cache_dir": tmp_path, **other}
         choose(**options)  # type: ignore[arg-type]
     assert len(calls) == 7

@@ -122,10 +122,11 @@ def test_embeddings_belong_to_the_models_files_wherever_they_are(encoder, tmp_pa
     for copy in copies:
         shutil.copytree(encoder.source, copy)
     (copies[1] / "1_Pooling" / "config.json").write_text(
-        (copies[1] / "1_Pooling" / "config.json").read_text().replace(
-            '"pooling_mode_mean_tokens": true', '"pooling_mode_mean_tokens": false'
-        ).replace('"pooling_mode_cls_token": false', '"pooling_mode_cls_token": true')
-    )  # fmt: skip
+        (copies[1] / "1_Pooling" / "config.json")
+        .read_text()
+        .replace('"pooling_mode_mean_tokens": true', '"pooling_mode_mean_tokens": false')
+        .replace('"pooling_mode_cls_token": false', '"pooling_mode_cls_token": true')
+    )
     same, other = (SentenceEncoder.find(str(copy)) for copy in copies)
     first = embed_cached(texts, encoder, tmp_path / "cache")
     assert (embed_cached(texts, same, tmp_path / "cache") == first).all()
@@ -138,11 +139,17 @@ def test_embeddings_belong_to_the_models_files_wherever_they_are(encoder, tmp_pa
 @pytest.mark.parametrize(
     ("file", "damage"),
     [
-        ("array.npy", "gone"), ("array.npy", "cut"), ("array.npy", "changed"),
-        ("array.npy", "empty"), ("sha256.json", "gone"), ("sha256.json", "cut"),
-        ("sha256.json", "list"), ("sha256.json", "other"), ("sha256.json", "empty"),
+        ("array.npy", "gone"),
+        ("array.npy", "cut"),
+        ("array.npy", "changed"),
+        ("array.npy", "empty"),
+        ("sha256.json", "gone"),
+        ("sha256.json", "cut"),
+        ("sha256.json", "list"),
+        ("sha256.json", "other"),
+        ("sha256.json", "empty"),
     ],
-)  # fmt: skip
+)
 def test_a_torn_or_changed_entry_is_computed_again(tmp_path, file, damage):
     calls = []
 
@@ -157,10 +164,15 @@ def test_a_torn_or_changed_entry_is_computed_again(tmp_path, file, damage):
     if damage == "gone":
         path.unlink()
     else:
-        path.write_bytes({
-            "cut": content[: len(content) // 2], "empty": b"", "list": b"[]", "other": b"{}",
-            "changed": content[:-1] + bytes([content[-1] ^ 1]),
-        }[damage])  # fmt: skip
+        path.write_bytes(
+            {
+                "cut": content[: len(content) // 2],
+                "empty": b"",
+                "list": b"[]",
+                "other": b"{}",
+                "changed": content[:-1] + bytes([content[-1] ^ 1]),
+            }[damage]
+        )
     for _ in range(2):
         assert kept(entry, compute).tolist() == [[0, 1, 2], [3, 4, 5]]
     assert len(calls) == 2
@@ -222,7 +234,7 @@ def test_the_default_is_the_packaged_encoder_which_needs_no_hub(encoder):
 
 
 def test_it_is_the_encoder_of_the_neighbours_baseline(encoder):
-    from icl_bench.training import nearest_neighbours as neighbours
+    from icl_bench.training.methods import nearest_neighbours as neighbours
 
     assert neighbours.encoder() == encoder
     assert (neighbours.embed(["a card"]) == encoder.embed(["a card"])).all()
@@ -270,8 +282,7 @@ def test_a_folder_that_is_not_there_is_said_to_be_missing(asked, tmp_path, monke
 
 
 @pytest.mark.parametrize(
-    ("asked", "hub"),
-    [("org/model", "org/model"), ("all-mpnet-base-v2", "sentence-transformers/all-mpnet-base-v2")],
+    ("asked", "hub"), [("org/model", "org/model"), ("all-mpnet-base-v2", "sentence-transformers/all-mpnet-base-v2")]
 )
 def test_a_name_is_asked_of_the_hub_and_a_failure_is_one_line(asked, hub, monkeypatch):
     import huggingface_hub
@@ -362,9 +373,7 @@ def test_an_embedding_of_nothing_has_the_width_of_the_others(encoder, tmp_path):
     assert embed_cached([], encoder, tmp_path).shape == (0, 384)
 
 
-def test_texts_longer_than_the_window_are_counted_once_and_then_found(
-    encoder, tmp_path, monkeypatch
-):
+def test_texts_longer_than_the_window_are_counted_once_and_then_found(encoder, tmp_path, monkeypatch):
     long = " ".join(["card"] * 254)  # 256 tokens with the model's own two
     texts = [*POOL, long, f"{long} lost", f"{long} lost", f"{long} found"]
     assert (encoder.embed([long]) == encoder.embed([f"{long} lost"])).all()

@@ -7,14 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icl_bench.demonstrations.ordering import (
-    ByLabel,
-    Drawn,
-    Order,
-    Relevance,
-    RelevanceReversed,
-    Shuffled,
-)
+from icl_bench.demonstrations.ordering import ByLabel, Drawn, Order, Relevance, RelevanceReversed, Shuffled
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import UserError
 

@@ -28,15 +28,11 @@ from icl_bench.tasks.task_files import load_task
 
 PERMUTED = PermutedLabels()
 LABELS = ("card arrival", "card lost", "pin", "top up")
-TRAIN = tuple(
-    Example(f"row {i}", {"text": f"text {i}"}, LABELS[min(i % 7, 3)]) for i in range(2000)
-)
+TRAIN = tuple(Example(f"row {i}", {"text": f"text {i}"}, LABELS[min(i % 7, 3)]) for i in range(2000))
 """Labels of unequal frequency."""
 ORDER = np.random.default_rng(5).permutation(len(TRAIN))
 """A draw's order of the pool, which is all of it."""
-ways = st.sampled_from(["plain", "labels:permuted", "inputs-only", "labels-only"]).map(
-    Perturbation.parse
-)
+ways = st.sampled_from(["plain", "labels:permuted", "inputs-only", "labels-only"]).map(Perturbation.parse)
 shares = st.floats(0, 1).map(NoisyLabels)
 percents = st.floats(0, 100, exclude_min=True, exclude_max=True).map(NearestRemoved)
 
@@ -69,11 +65,18 @@ def test_a_way_to_teach_reads_back_what_it_writes(teaching):
 @pytest.mark.parametrize(
     "text",
     [
-        "plain", "labels:permuted", "labels:noise=0.3", "labels:noise=0", "labels:noise=1",
-        "inputs-only", "labels-only", "nearest-removed:10", "nearest-removed:2.5",
+        "plain",
+        "labels:permuted",
+        "labels:noise=0.3",
+        "labels:noise=0",
+        "labels:noise=1",
+        "inputs-only",
+        "labels-only",
+        "nearest-removed:10",
+        "nearest-removed:2.5",
         "farthest-removed:10",
     ],
-)  # fmt: skip
+)
 def test_it_is_written_as_the_user_writes_it(text):
     assert str(Perturbation.parse(text)) == text
 
@@ -81,11 +84,13 @@ def test_it_is_written_as_the_user_writes_it(text):
 @pytest.mark.parametrize(
     ("text", "written"),
     [
-        ("labels:noise=-0", "labels:noise=0"), ("labels:noise=0.30", "labels:noise=0.3"),
-        ("labels:noise=3e-1", "labels:noise=0.3"), ("labels:noise=1.0", "labels:noise=1"),
+        ("labels:noise=-0", "labels:noise=0"),
+        ("labels:noise=0.30", "labels:noise=0.3"),
+        ("labels:noise=3e-1", "labels:noise=0.3"),
+        ("labels:noise=1.0", "labels:noise=1"),
         ("nearest-removed:10.0", "nearest-removed:10"),
     ],
-)  # fmt: skip
+)
 def test_one_amount_has_one_name_however_it_is_written(text, written):
     assert str(Perturbation.parse(text)) == written
 

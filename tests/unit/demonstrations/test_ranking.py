@@ -19,12 +19,9 @@ from icl_bench.demonstrations.ranking import Ranking, nearest
 from icl_bench.errors import UserError
 from icl_bench.models import text_encoders
 
-rankings = st.lists(
-    st.tuples(st.sampled_from([-1.0, 0.0, 0.5, 0.5000001, 3.0]), st.booleans()), max_size=40
-).map(
+rankings = st.lists(st.tuples(st.sampled_from([-1.0, 0.0, 0.5, 0.5000001, 3.0]), st.booleans()), max_size=40).map(
     lambda rows: Ranking(
-        np.array([score for score, _ in rows], dtype=float),
-        np.array([related for _, related in rows], dtype=bool),
+        np.array([score for score, _ in rows], dtype=float), np.array([related for _, related in rows], dtype=bool)
     )
 )
 

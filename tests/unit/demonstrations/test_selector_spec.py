@@ -9,20 +9,31 @@ from hypothesis import strategies as st
 
 from icl_bench.demonstrations.balanced import Balanced
 from icl_bench.demonstrations.centroids import Centroids
-from icl_bench.demonstrations.hybrid import own_part
 from icl_bench.demonstrations.per_label import nearest_of_each
 from icl_bench.demonstrations.random import Random
-from icl_bench.demonstrations.ranking import Ranking, nearest
+from icl_bench.demonstrations.ranking import Ranking, nearest, own_part
 from icl_bench.demonstrations.selector_spec import SelectorSpec, cautions, known, split
 from icl_bench.errors import UserError
 
 WRITTEN = [
-    "random", "bm25", "bertscore", "dense", "balanced", "centroids", "centroids,of=queries",
-    "hybrid:20", "hybrid:20,by=dense", "hybrid:1,by=bertscore", "centroids+hybrid:20",
-    "centroids,of=queries+hybrid:20,by=dense", "balanced+hybrid:3,by=dense",
-    "per-label:2", "per-label:2,by=bm25", "hybrid:per-label:2",
+    "random",
+    "bm25",
+    "bertscore",
+    "dense",
+    "balanced",
+    "centroids",
+    "centroids,of=queries",
+    "hybrid:20",
+    "hybrid:20,by=dense",
+    "hybrid:1,by=bertscore",
+    "centroids+hybrid:20",
+    "centroids,of=queries+hybrid:20,by=dense",
+    "balanced+hybrid:3,by=dense",
+    "per-label:2",
+    "per-label:2,by=bm25",
+    "hybrid:per-label:2",
     "centroids,of=queries+hybrid:per-label:3,by=bertscore",
-]  # fmt: skip
+]
 bys = st.sampled_from(["bm25", "bertscore", "dense"])
 bases = st.sampled_from([Random(), Balanced(), Centroids(), Centroids("queries")])
 choices = (
@@ -56,10 +67,9 @@ def test_the_shortest_way_to_write_a_choice_is_the_one_that_it_writes(text):
         ("random+hybrid:per-label:2,by=dense", "hybrid:per-label:2"),
         ("centroids,of=pool", "centroids"),
         ("centroids+hybrid:20,of=queries", "centroids,of=queries+hybrid:20"),
-        (" centroids , of = queries + hybrid:20 , by = dense ",
-         "centroids,of=queries+hybrid:20,by=dense"),
+        (" centroids , of = queries + hybrid:20 , by = dense ", "centroids,of=queries+hybrid:20,by=dense"),
     ],
-)  # fmt: skip
+)
 def test_ways_to_write_one_choice_are_one_choice(text, written):
     assert str(SelectorSpec.parse(text)) == written
 
@@ -106,10 +116,7 @@ def test_split_drops_what_is_empty_and_leaves_mistakes_to_be_read():
         ("centroids,of=query", "of=query: not known; did you mean queries"),
         ("bm25+hybrid:20", "bm25 cannot stand before \\+hybrid:S; known: balanced, centroids"),
         ("centroids+balanced+hybrid:20", "only one selector can stand before"),
-        (
-            "hybrid:20+centroids",
-            "cannot read hybrid:20 \\+ centroids; a \\+ goes with hybrid alone",
-        ),
+        ("hybrid:20+centroids", "cannot read hybrid:20 \\+ centroids; a \\+ goes with hybrid alone"),
         ("random:3", "a number with hybrid and per-label"),
         ("hybrid:20+hybrid:30", "hybrid:20 cannot stand before"),
         ("+", "cannot read '' \\+ ''"),
@@ -129,9 +136,7 @@ def test_a_mistake_is_named_with_what_to_write(text, message):
     assert len(str(refused.value)) < 400
 
 
-@given(
-    st.text(st.sampled_from("hybrid:+,=0123 bym25of\nper-la"), max_size=30) | st.text(max_size=30)
-)
+@given(st.text(st.sampled_from("hybrid:+,=0123 bym25of\nper-la"), max_size=30) | st.text(max_size=30))
 def test_whatever_is_written_is_a_choice_or_a_mistake_of_the_users_on_one_line(text):
     for spec in split(text):
         message = ""
@@ -171,23 +176,13 @@ def test_what_is_shared_nested_retrieved_and_encoded():
     def where(name: str) -> list[str]:
         return [text for text, choice in found.items() if getattr(choice, name)]
 
-    assert where("shared") == [
-        "random", "balanced", "centroids", "centroids,of=queries",
-    ]  # fmt: skip
-    assert where("retrieves") == [
-        "bm25",
-        "bertscore",
-        "dense",
-        "per-label:2",
-        "per-label:2,by=bm25",
-    ]
+    assert where("shared") == ["random", "balanced", "centroids", "centroids,of=queries"]
+    assert where("retrieves") == ["bm25", "bertscore", "dense", "per-label:2", "per-label:2,by=bm25"]
     assert [t for t in WRITTEN if t not in where("nested")] == [
         t for t in WRITTEN if "centroids" in t or t in where("retrieves")
     ]
     nearest_embedded = ["per-label:2", "hybrid:per-label:2"]  # by=dense is the usual one
-    assert where("embeds") == [
-        t for t in WRITTEN if "centroids" in t or "dense" in t or t in nearest_embedded
-    ]
+    assert where("embeds") == [t for t in WRITTEN if "centroids" in t or "dense" in t or t in nearest_embedded]
     assert where("says_k") == ["per-label:2", "per-label:2,by=bm25"]
     assert where("sees_queries") == where("caution") == [t for t in WRITTEN if "queries" in t]
     assert "look at the test queries" in str(found["centroids,of=queries"].caution)
@@ -205,9 +200,7 @@ def test_so_many_of_each_label_are_as_many_as_there_are_labels():
     hybrid = SelectorSpec.parse("hybrid:per-label:2")
     assert (hybrid.own_count(50, 7), hybrid.shared_count(50, 7)) == (14, 36)
     assert SelectorSpec.parse("per-label:3").fewest(7) == 21
-    with pytest.raises(
-        UserError, match=r"no room for 14 .* own \(2 of each of 7 labels\); ask for"
-    ):
+    with pytest.raises(UserError, match=r"no room for 14 .* own \(2 of each of 7 labels\); ask for"):
         hybrid.own_count(13, 7)
     with pytest.raises(UserError, match="per-label:2: this task's answers are free text"):
         SelectorSpec.parse("hybrid:per-label:2").check_allowed(labelled=False)
@@ -234,12 +227,13 @@ pools = st.integers(1, 30).flatmap(
     lambda size: st.tuples(
         st.lists(
             st.tuples(st.sampled_from([0.0, 0.5, 1.0]), st.booleans(), st.integers(0, size)),
-            min_size=size, max_size=size,
+            min_size=size,
+            max_size=size,
         ),
         st.permutations(range(size)),
         st.integers(0, size),
     )
-)  # fmt: skip
+)
 """Of each of the pool its score, whether it is related and which it is like; a draw; a k."""
 
 
@@ -284,9 +278,7 @@ def test_of_each_label_the_most_similar_are_chosen_the_most_similar_label_first(
         assert nearest_of_each(*given).tolist() == expected
     else:
         fewest = min(range(3), key=lambda label: len(found.get(label, [])))
-        with pytest.raises(
-            UserError, match=f"label '?{names[fewest]}'? has {len(found.get(fewest, []))}"
-        ):
+        with pytest.raises(UserError, match=f"label '?{names[fewest]}'? has {len(found.get(fewest, []))}"):
             nearest_of_each(*given)
 
 
@@ -298,13 +290,7 @@ def test_a_shared_demonstration_is_not_shown_again_however_similar_it_is():
 
 
 def test_what_saw_the_queries_is_said_once_and_other_names_need_no_word():
-    of_queries = [
-        "centroids,of=queries",
-        "random",
-        "lora",
-        "somebody's own",
-        "centroids,of=queries",
-    ]
+    of_queries = ["centroids,of=queries", "random", "lora", "somebody's own", "centroids,of=queries"]
     (said,) = cautions(of_queries)
     assert said.startswith("centroids,of=queries: ")
     assert known("lora") is None

@@ -104,9 +104,7 @@ def test_transformers_scores_of_squad_agree():
     for gold in ("the Norman dynasty", "", "14 December, 1972 UTC"):
         for said in ("Norman", "December 14 1972", "", "a the"):
             assert word_f1(gold, said) == pytest.approx(squad.compute_f1(gold, said))
-            assert ExactMatch().score([gold], [said])["exact_match"][0] == squad.compute_exact(
-                gold, said
-            )
+            assert ExactMatch().score([gold], [said])["exact_match"][0] == squad.compute_exact(gold, said)
 
 
 def test_exact_text_differs_by_a_letters_case_or_a_blank():
@@ -157,8 +155,7 @@ def test_a_metric_that_says_nothing_of_itself_scores_nothing_and_takes_any_answe
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["18", "18.0", "18.", "+18", " 18 ", "$18", "18 €", "$ 18.00", "18%", "18.0%.", "1.8e1", "018"],
+    "text", ["18", "18.0", "18.", "+18", " 18 ", "$18", "18 €", "$ 18.00", "18%", "18.0%.", "1.8e1", "018"]
 )
 def test_eighteen_is_written_in_many_ways(text: str):
     assert number(text) == 18
@@ -166,18 +163,51 @@ def test_eighteen_is_written_in_many_ways(text: str):
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("1,234,567.50", "1234567.5"), ("-$1,000", -1000), ("$-5", -5), ("−3", -3), (".5", "0.5"),
-     ("1 000", 1000), ("1’000’000", 1000000), ("0", 0), ("-0", 0), ("١٨", 18)],
-)  # fmt: skip
+    [
+        ("1,234,567.50", "1234567.5"),
+        ("-$1,000", -1000),
+        ("$-5", -5),
+        ("−3", -3),
+        (".5", "0.5"),
+        ("1 000", 1000),
+        ("1’000’000", 1000000),
+        ("0", 0),
+        ("-0", 0),
+        ("١٨", 18),
+    ],
+)
 def test_a_number_is_read_with_separators_currency_and_sign(text: str, value: str | int):
     assert number(text) == Decimal(value)
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", ".", "-", "$", "%", "eighteen", "18 apples", "1,23", "1,2345", "12,34,567", "1.2.3", "--3",
-     "nan", "inf", "e5", "1e99999", "18,", "1 2", "1,000 000", "½", "²", "0x10", "1_000"],
-)  # fmt: skip
+    [
+        "",
+        ".",
+        "-",
+        "$",
+        "%",
+        "eighteen",
+        "18 apples",
+        "1,23",
+        "1,2345",
+        "12,34,567",
+        "1.2.3",
+        "--3",
+        "nan",
+        "inf",
+        "e5",
+        "1e99999",
+        "18,",
+        "1 2",
+        "1,000 000",
+        "½",
+        "²",
+        "0x10",
+        "1_000",
+    ],
+)
 def test_what_is_no_number_is_wrong_and_cannot_be_a_right_answer(text: str):
     assert number(text) is None
     assert Numeric().score(["18", text], [text, text])["numeric"].tolist() == [0, 0]
@@ -185,11 +215,7 @@ def test_what_is_no_number_is_wrong_and_cannot_be_a_right_answer(text: str):
 
 
 def test_numbers_are_compared_exactly():
-    assert Numeric().score(["0.1", "18", "18"], ["0.10", "18.01", "$18"])["numeric"].tolist() == [
-        1,
-        0,
-        1,
-    ]
+    assert Numeric().score(["0.1", "18", "18"], ["0.10", "18.01", "$18"])["numeric"].tolist() == [1, 0, 1]
     assert not Numeric().unfit("1,000")
 
 
@@ -199,11 +225,7 @@ def test_no_text_breaks_the_reading_of_numbers(text: str):
     assert found is None or found == found
 
 
-@given(
-    st.decimals(
-        allow_nan=False, allow_infinity=False, min_value=-(10**12), max_value=10**12, places=2
-    )
-)
+@given(st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**12), max_value=10**12, places=2))
 def test_a_number_with_separators_and_currency_is_itself(value: Decimal):
     assert number(f"{value:,}") == number(f"${value:,}") == number(f"{value}%") == value
 
@@ -211,13 +233,9 @@ def test_a_number_with_separators_and_currency_is_itself(value: Decimal):
 # -- BLEU and chrF --------------------------------------------------------------------------------
 
 SENTENCES = st.lists(
-    st.sampled_from(["the", "cat", "sat", "on", "a", "mat", ".", "dogs", "bark", ",", "loudly"]),
-    min_size=1,
-    max_size=9,
+    st.sampled_from(["the", "cat", "sat", "on", "a", "mat", ".", "dogs", "bark", ",", "loudly"]), min_size=1, max_size=9
 ).map(" ".join)
-ROWS = st.lists(
-    st.tuples(SENTENCES, st.lists(SENTENCES, min_size=1, max_size=3)), min_size=1, max_size=6
-)
+ROWS = st.lists(st.tuples(SENTENCES, st.lists(SENTENCES, min_size=1, max_size=3)), min_size=1, max_size=6)
 
 
 @given(ROWS)
@@ -231,13 +249,9 @@ def test_bleu_and_chrf_are_sacrebleus(rows):
     places = [[of[p] if p < len(of) else None for of in golds] for p in range(3)]
     places = [refs for refs in places if any(refs)]
     wanted = sacrebleu.corpus_bleu(said, places).score / 100
-    assert Bleu().score_many_golds(one, golds, said)["corpus_bleu"].tolist() == pytest.approx(
-        [wanted]
-    )
+    assert Bleu().score_many_golds(one, golds, said)["corpus_bleu"].tolist() == pytest.approx([wanted])
     wanted = sacrebleu.corpus_chrf(said, places).score / 100
-    assert Chrf().score_many_golds(one, golds, said)["corpus_chrf"].tolist() == pytest.approx(
-        [wanted]
-    )
+    assert Chrf().score_many_golds(one, golds, said)["corpus_chrf"].tolist() == pytest.approx([wanted])
 
 
 def test_each_cell_is_a_corpus_of_its_own():

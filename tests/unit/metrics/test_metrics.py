@@ -43,9 +43,7 @@ def of_cells(rows: pd.DataFrame, by: str) -> list[float]:
 
 
 def test_a_label_of_another_cells_test_examples_does_not_count_in_this_one():
-    rows = pd.concat(
-        [frame(["a", "a"], ["a", "b"], task="one"), frame(["b", "b"], ["b", "b"], task="two")]
-    )
+    rows = pd.concat([frame(["a", "a"], ["a", "b"], task="one"), frame(["b", "b"], ["b", "b"], task="two")])
     assert of_cells(rows, "task") == pytest.approx([2 / 3, 1.0])
 
 
@@ -87,9 +85,7 @@ def test_bertscore_refuses_texts_that_do_not_pair_up():
 def test_macro_f1_of_many_cells_equals_macro_f1_of_each():
     rng = np.random.default_rng(0)
     rows = frame(
-        rng.choice(list("abcde"), 600).tolist(),
-        rng.choice(list("abcdefg"), 600).tolist(),
-        k=rng.integers(0, 9, 600),
+        rng.choice(list("abcde"), 600).tolist(), rng.choice(list("abcdefg"), 600).tolist(), k=rng.integers(0, 9, 600)
     )
     each = [macro_f1(cell["gold"], cell["prediction"]) for _, cell in rows.groupby("k")]
     assert of_cells(rows, "k") == pytest.approx(each)

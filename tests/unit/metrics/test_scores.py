@@ -53,11 +53,7 @@ def test_free_text_has_the_score_that_most_predictions_have_the_first_of_equals(
 
 def test_each_task_has_a_metric_of_its_own_and_nothing_at_all_is_accuracy():
     rows = pd.concat(
-        [
-            frame(correct=[True, False, True, True]),
-            frame(task="u", rouge1=[0.3] * 4),
-            frame(task="w"),
-        ],
+        [frame(correct=[True, False, True, True]), frame(task="u", rouge1=[0.3] * 4), frame(task="w")],
         ignore_index=True,
     )
     found = scores.scored(rows)
@@ -108,21 +104,36 @@ def test_scores_have_names_columns_and_titles():
         "chrf": ("chrf", "chrF"),
     }
     assert scores.score_columns() == (
-        "rouge1", "rouge2", "rougeL", "bertscore", "exact_match", "exact_text", "f1",
-        "numeric", "bleu", "chrf",
-    )  # fmt: skip
+        "rouge1",
+        "rouge2",
+        "rougeL",
+        "bertscore",
+        "exact_match",
+        "exact_text",
+        "f1",
+        "numeric",
+        "bleu",
+        "chrf",
+    )
     assert scores.numbers_of_many() == {
-        "macro_f1": "macro-F1", "corpus_bleu": "corpus BLEU", "corpus_chrf": "corpus chrF"
-    }  # fmt: skip
+        "macro_f1": "macro-F1",
+        "corpus_bleu": "corpus BLEU",
+        "corpus_chrf": "corpus chrF",
+    }
     assert scores.corpus_numbers() == {"corpus_bleu": "corpus BLEU", "corpus_chrf": "corpus chrF"}
     assert [scores.title(name) for name in ("rougeL", "meteor")] == ["ROUGE-L", "meteor"]
 
 
 def test_a_task_is_compared_by_the_first_score_of_its_first_metric():
-    assert scores.first_measures({
-        "labels": ["accuracy", "macro_f1"], "many": ["macro_f1", "accuracy"],
-        "texts": ["rouge", "bertscore"], "theirs": ["meteor", "rouge"], "none": [],
-    }) == {"labels": "accuracy", "texts": "rouge1"}  # fmt: skip
+    assert scores.first_measures(
+        {
+            "labels": ["accuracy", "macro_f1"],
+            "many": ["macro_f1", "accuracy"],
+            "texts": ["rouge", "bertscore"],
+            "theirs": ["meteor", "rouge"],
+            "none": [],
+        }
+    ) == {"labels": "accuracy", "texts": "rouge1"}
 
 
 def test_metrics_of_a_task_are_made_by_name():
@@ -146,9 +157,21 @@ def test_what_a_metric_returns_is_taken_where_it_is_a_share_of_1_for_each_answer
 
 def test_right_answers_are_those_of_the_list_else_the_one():
     lists: list[Any] = [
-        ["a", "b"], ("a",), np.array(["a", "b"], object), '["a", "é"]', None, NONE, [], "[]", "a",
-        "[" * 100_000, '["a", 1]', ["a", None], '{"a": "b"}', 7,
-    ]  # fmt: skip
+        ["a", "b"],
+        ("a",),
+        np.array(["a", "b"], object),
+        '["a", "é"]',
+        None,
+        NONE,
+        [],
+        "[]",
+        "a",
+        "[" * 100_000,
+        '["a", 1]',
+        ["a", None],
+        '{"a": "b"}',
+        7,
+    ]
     expected = [["a", "b"], ["a"], ["a", "b"], ["a", "é"], *[["7"]] * 10]
     rows = pd.DataFrame({"gold": [7] * len(lists), "golds": pd.Series(lists, dtype=object)})
     assert [list(scores.golds_of(several, 7)) for several in lists] == expected
@@ -173,7 +196,5 @@ def test_bertscore_is_stored_with_the_name_of_its_encoder(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(bertscore, "bertscore_f1", f1)
     assert metric.facts() == {"bertscore": "some-encoder"}
-    assert {name: v.tolist() for name, v in metric.score(["g"], ["p"]).items()} == {
-        "bertscore": [0.5]
-    }
+    assert {name: v.tolist() for name, v in metric.score(["g"], ["p"]).items()} == {"bertscore": [0.5]}
     assert said == [(["g"], ["p"], "some-encoder")]

@@ -103,9 +103,7 @@ def test_mistakes_say_what_is_wrong(text: str, said: str) -> None:
 
 
 @given(ENDS, st.integers(1, 7), st.integers(0, 3), st.integers(0, 3))
-def test_a_layout_is_the_blocks_of_the_definition(
-    ends: list[int], size: int, sink: int, local: int
-) -> None:
+def test_a_layout_is_the_blocks_of_the_definition(ends: list[int], size: int, sink: int, local: int) -> None:
     layout = Block(size, sink, local).layout(ends)
     block = np.repeat(np.arange(len(ends)) // size, np.diff([0, *ends]))
     for token, mine in enumerate(block):
@@ -122,14 +120,17 @@ def test_a_layout_is_the_blocks_of_the_definition(
 
 
 @given(
-    ENDS, st.integers(1, 7), st.integers(0, 3), st.integers(0, 3),
-    st.integers(1, 9) | st.sampled_from([0.1, 0.3, 0.5, 1.0]), st.data(),
-)  # fmt: skip
+    ENDS,
+    st.integers(1, 7),
+    st.integers(0, 3),
+    st.integers(0, 3),
+    st.integers(1, 9) | st.sampled_from([0.1, 0.3, 0.5, 1.0]),
+    st.data(),
+)
 def test_a_query_reads_the_sink_the_last_blocks_and_the_most_similar_of_the_others(
     ends: list[int], size: int, sink: int, local: int, top: int | float, data: Any
 ) -> None:
-    scores = data.draw(st.lists(st.sampled_from([-np.inf, 0.0, 0.5, 2.0]), min_size=len(ends),
-                                max_size=len(ends)))  # fmt: skip
+    scores = data.draw(st.lists(st.sampled_from([-np.inf, 0.0, 0.5, 2.0]), min_size=len(ends), max_size=len(ends)))
     pattern = Block(size, sink, local, top=top)
     block = np.repeat(np.arange(len(ends)) // size, np.diff([0, *ends]))
     count = int(block[-1]) + 1
@@ -160,8 +161,9 @@ def test_keys_of_a_query_are_those_that_it_reads_within_the_window(
     there = {t for a, b in read for t in range(a, b)} | set(range(ends[-1], last))
     expected = sum(
         key in there and key <= token and (window is None or token - key < window)
-        for token in range(first, last) for key in range(last)
-    )  # fmt: skip
+        for token in range(first, last)
+        for key in range(last)
+    )
     assert keys_seen(ReceptiveSpan(window), layout, first, last) == expected
     before = keys_seen(ReceptiveSpan(window), layout, 0, ends[-1])
     assert before == keys_seen(ReceptiveSpan(window), pattern.layout(ends), 0, ends[-1])
@@ -208,9 +210,7 @@ def test_the_complexities_of_zebras_table_9_are_the_formulas() -> None:
 
     # of the causal half: N²/2, W·N, N²/(2 C²) · C and N²/(2 L) with W·N in the other layers
     assert pairs(FULL) == pytest.approx(tokens**2 / 2, rel=1e-3)
-    assert pairs(Grouped(10**6, 512)) == pytest.approx(
-        (tokens**2 / 2 + 7 * 512 * tokens) / 8, rel=0.02
-    )
+    assert pairs(Grouped(10**6, 512)) == pytest.approx((tokens**2 / 2 + 7 * 512 * tokens) / 8, rel=0.02)
     group = tokens**2 / 2 / every + (every - 1) / every * 512 * tokens
     assert pairs(Grouped(every, 512)) == pytest.approx(group, rel=0.02)
     approx = tokens**2 / 2 / chunk + 512 * tokens
@@ -228,23 +228,33 @@ def spec(**more: Any) -> RunSpec:
     ("asked", "said"),
     [
         ({"attention": ("block:0",)}, "size 0"),
-        ({"attention": ("block:1,reuse",)},
-         "reuse is for demonstrations that are all the query's own"),
-        ({"attention": ("block:5,top=0.3",), "select": ("bm25",)},
-         "top chooses of demonstrations that all queries share, which bm25 does not show"),
+        ({"attention": ("block:1,reuse",)}, "reuse is for demonstrations that are all the query's own"),
+        (
+            {"attention": ("block:5,top=0.3",), "select": ("bm25",)},
+            "top chooses of demonstrations that all queries share, which bm25 does not show",
+        ),
         ({"attention": ("block:5,top=0.3",), "select": ("hybrid:1",)}, "hybrid:1 does not show"),
-        ({"attention": ("block:5,top=0.3",), "demonstrations": "nearest-removed:10"},
-         "nearest-removed:10 does not show"),
+        (
+            {"attention": ("block:5,top=0.3",), "demonstrations": "nearest-removed:10"},
+            "nearest-removed:10 does not show",
+        ),
         ({"attention": ("block:5,top=0.3,by=bm",)}, "by=bm: not a similarity; did you mean bm25"),
         ({"attention": ("block:5,top=0.3",), "queries": "copied"}, "leave top out"),
-        ({"attention": ("block:5,top=3",), "k": "10"},
-         "k=10 has 2 blocks of 5; ask for top=2 at most, or for a share"),
-        ({"attention": ("block:1,reuse",), "select": ("bm25",), "order": ("by-label",)},
-         "order by-label is for neighbours"),
-        ({"attention": ("block:5",), "backend": {"backend": "openai", "base_url": "http://x/v1"},
-          "tokenizer": "gemma3-270m"}, "runs on --backend transformers, not openai"),
+        ({"attention": ("block:5,top=3",), "k": "10"}, "k=10 has 2 blocks of 5; ask for top=2 at most, or for a share"),
+        (
+            {"attention": ("block:1,reuse",), "select": ("bm25",), "order": ("by-label",)},
+            "order by-label is for neighbours",
+        ),
+        (
+            {
+                "attention": ("block:5",),
+                "backend": {"backend": "openai", "base_url": "http://x/v1"},
+                "tokenizer": "gemma3-270m",
+            },
+            "runs on --backend transformers, not openai",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_apply_is_refused_before_anything_is_read(
     asked: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,9 +274,7 @@ def test_cells_of_a_plan_are_named_by_their_attention_and_counted_by_it(tmp_path
     assert len(layout.starts) == plan.cells[-1].prefix_tokens
 
 
-def test_with_reuse_the_sink_is_the_draws_first_and_stands_first_in_every_prompt(
-    tmp_path: Any,
-) -> None:
+def test_with_reuse_the_sink_is_the_draws_first_and_stands_first_in_every_prompt(tmp_path: Any) -> None:
     found = tokenized_task(tmp_path)
     plan = planned(found, "4", ["bm25"], attention=["full", "block:1,reuse"])
     plain, reused = (group.group.demonstrations(4) for group in plan.groups)

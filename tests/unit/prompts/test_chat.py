@@ -15,13 +15,7 @@ import pytest
 from support.models import Row, llama_tokenizer, qwen_tokenizer
 
 from icl_bench.errors import UserError
-from icl_bench.prompts.chat import (
-    ChatForm,
-    ChatSettings,
-    around_turns,
-    chat_form,
-    read_settings,
-)
+from icl_bench.prompts.chat import ChatForm, ChatSettings, around_turns, chat_form, read_settings
 from icl_bench.prompts.chat_template import ChatTemplate
 from icl_bench.prompts.encoding import PromptEncoder
 from icl_bench.prompts.rendering import PlainForm, demonstration_text, query_text
@@ -83,9 +77,8 @@ class Model:
     def theirs(self, messages: Sequence[Mapping[str, str]], **arguments: Any) -> tuple[int, ...]:
         """Ids of the whole conversation, as the library makes them."""
         found = self.tokenizer.apply_chat_template(
-            [dict(m) for m in messages], add_generation_prompt=True, tokenize=True,
-            return_dict=True, **arguments,
-        )  # fmt: skip
+            [dict(m) for m in messages], add_generation_prompt=True, tokenize=True, return_dict=True, **arguments
+        )
         return tuple(found["input_ids"])
 
 
@@ -126,12 +119,14 @@ def test_demonstrations_are_shared_where_the_template_treats_turns_alike(tmp_pat
 
 @pytest.mark.parametrize(
     ("source", "rows", "pieced"),
-    [(CHATML, ROWS, True), (NUMBERED, ROWS, False), (TRIMMED, ROWS, True),
-     (TRIMMED, [Row(" led by a blank", {"text": "x"})], False)],
-)  # fmt: skip
-def test_what_a_template_changes_is_noticed(
-    tmp_path: Path, source: str, rows: Sequence[Row], pieced: bool
-):
+    [
+        (CHATML, ROWS, True),
+        (NUMBERED, ROWS, False),
+        (TRIMMED, ROWS, True),
+        (TRIMMED, [Row(" led by a blank", {"text": "x"})], False),
+    ],
+)
+def test_what_a_template_changes_is_noticed(tmp_path: Path, source: str, rows: Sequence[Row], pieced: bool):
     model = Model(tmp_path, source, qwen_tokenizer)
     assert model.form(ChatSettings(style="turns")).is_pieced(rows, QUERIES) is pieced
 
@@ -144,8 +139,7 @@ def test_a_template_that_drops_earlier_turns_asks_for_one_message(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("source", "lead", "ending"),
-    [(CHATML, "", "<|im_end|>"), (LLAMA, " ", " </s>"), (THINKING, "", "<|im_end|>")],
+    ("source", "lead", "ending"), [(CHATML, "", "<|im_end|>"), (LLAMA, " ", " </s>"), (THINKING, "", "<|im_end|>")]
 )
 def test_an_answer_stands_behind_the_generation_prompt_and_ends_with_its_turn(
     tmp_path: Path, source: str, lead: str, ending: str
@@ -244,12 +238,8 @@ def test_an_answer_that_a_line_break_ends_is_ended_by_no_special_token(tmp_path:
     assert (form.answer("order"), form.stop) == ("order \n", "")
 
 
-@pytest.mark.parametrize(
-    ("source", "rows"), [(NUMBERED, ROWS), (TRIMMED, [Row(" led by a blank", {"text": "x"})])]
-)
-def test_turns_that_a_template_changes_are_no_lesson(
-    tmp_path: Path, source: str, rows: Sequence[Row]
-):
+@pytest.mark.parametrize(("source", "rows"), [(NUMBERED, ROWS), (TRIMMED, [Row(" led by a blank", {"text": "x"})])])
+def test_turns_that_a_template_changes_are_no_lesson(tmp_path: Path, source: str, rows: Sequence[Row]):
     model = Model(tmp_path, source, qwen_tokenizer)
     encoder = PromptEncoder(model.form(ChatSettings(style="turns")), model.tokenizer)
     with pytest.raises(UserError, match=r"^demonstrations to learn from must not depend on each"):
@@ -268,12 +258,14 @@ def test_prompts_that_are_rendered_whole_tell_no_ends_and_pair_up(tmp_path: Path
 
 @pytest.mark.parametrize(
     ("style", "system", "arguments", "said"),
-    [(None, "x", ["a=1"], r"^--system: is for prompts of a chat; give --chat turns or --chat single$"),
-     (None, None, ["a=1"], r"^--chat-arg: is for prompts of a chat; give --chat turns or"),
-     ("turn", None, [], r"^--chat turn: expected turns or single$"),
-     ("turns", None, ["a"], r"^--chat-arg a: expected NAME=VALUE$"),
-     ("turns", None, ["a b=1"], r"^--chat-arg a b=1: expected NAME=VALUE$")],
-)  # fmt: skip
+    [
+        (None, "x", ["a=1"], r"^--system: is for prompts of a chat; give --chat turns or --chat single$"),
+        (None, None, ["a=1"], r"^--chat-arg: is for prompts of a chat; give --chat turns or"),
+        ("turn", None, [], r"^--chat turn: expected turns or single$"),
+        ("turns", None, ["a"], r"^--chat-arg a: expected NAME=VALUE$"),
+        ("turns", None, ["a b=1"], r"^--chat-arg a b=1: expected NAME=VALUE$"),
+    ],
+)
 def test_what_is_asked_of_a_chat_and_is_none_is_refused(
     style: str | None, system: str | None, arguments: Sequence[str], said: str
 ):
@@ -285,9 +277,7 @@ def test_settings_of_a_chat_are_read_as_they_were_given():
     assert read_settings(None, None, []) is None
     assert read_settings("single", "", []) == ChatSettings(style="single", system="")
     found = read_settings("turns", "x@y", ['a={"b": [1]}', "c=1=2", "d="])
-    assert found == ChatSettings(
-        style="turns", system="x@y", arguments=(("a", {"b": [1]}), ("c", "1=2"), ("d", ""))
-    )
+    assert found == ChatSettings(style="turns", system="x@y", arguments=(("a", {"b": [1]}), ("c", "1=2"), ("d", "")))
 
 
 @pytest.mark.parametrize("style", ["turns", "single"])
@@ -336,9 +326,7 @@ def test_rows_of_a_chat_are_looked_at_behind_the_first(tmp_path: Path):
 
 
 def test_the_first_special_token_ends_an_answer(tmp_path: Path):
-    model = Model(
-        tmp_path, CHATML.replace("<|im_end|>\n", "~<|im_end|><|im_start|>"), qwen_tokenizer
-    )
+    model = Model(tmp_path, CHATML.replace("<|im_end|>\n", "~<|im_end|><|im_start|>"), qwen_tokenizer)
     form = model.form(ChatSettings(style="turns"))
     assert (form.ending, form.stop) == ("~<|im_end|>", "~<|im_end|>")
 
@@ -381,25 +369,31 @@ def rendered(folder: Path, source: str, **arguments: Any) -> str:
 
 @pytest.mark.parametrize(
     ("source", "text"),
-    [("{{ messages | tojson }}", '[{"role": "user", "content": "é"}, {"role": "user", "content": "b"}]'),
-     ("{{ messages[0] | tojson(indent=1) }}", '{\n "role": "user",\n "content": "é"\n}'),
-     ("{{ messages[0].content | tojson(ensure_ascii=True) }}", '"\\u00e9"'),
-     ("  {% for m in messages %}\n{{ m.content }}{% break %}{% endfor %}", "é"),
-     ("{% generation %}{{ messages[1].content }}{% endgeneration %}!", "b!"),
-     ("{{ strftime_now('%Y') }}", str(datetime.now().year)),
-     ("{{ tools is none }} {{ documents is none }} {{ add_generation_prompt }}", "True True True"),
-     ("{{ mine }}", "7")],
-)  # fmt: skip
+    [
+        ("{{ messages | tojson }}", '[{"role": "user", "content": "é"}, {"role": "user", "content": "b"}]'),
+        ("{{ messages[0] | tojson(indent=1) }}", '{\n "role": "user",\n "content": "é"\n}'),
+        ("{{ messages[0].content | tojson(ensure_ascii=True) }}", '"\\u00e9"'),
+        ("  {% for m in messages %}\n{{ m.content }}{% break %}{% endfor %}", "é"),
+        ("{% generation %}{{ messages[1].content }}{% endgeneration %}!", "b!"),
+        ("{{ strftime_now('%Y') }}", str(datetime.now().year)),
+        ("{{ tools is none }} {{ documents is none }} {{ add_generation_prompt }}", "True True True"),
+        ("{{ mine }}", "7"),
+    ],
+)
 def test_the_language_of_templates(tmp_path: Path, source: str, text: str):
     assert rendered(tmp_path, source, mine=7) == text
 
 
 def test_special_tokens_and_templates_are_read_as_configs_have_them(tmp_path: Path):
     config: dict[str, Any] = {
-        "bos_token": {"content": "<s>"}, "eos_token": "</s>", "pad_token": None,
-        "chat_template": [{"name": "tools", "template": "no"},
-                          {"name": "default", "template": "{{ bos_token }}{{ eos_token }}{{ pad_token }}"}],
-    }  # fmt: skip
+        "bos_token": {"content": "<s>"},
+        "eos_token": "</s>",
+        "pad_token": None,
+        "chat_template": [
+            {"name": "tools", "template": "no"},
+            {"name": "default", "template": "{{ bos_token }}{{ eos_token }}{{ pad_token }}"},
+        ],
+    }
     file = tmp_path / "tokenizer_config.json"
     file.write_text(json.dumps(config), encoding="utf-8")
     chat = ChatTemplate.of_folder(tmp_path, "mine", {})
@@ -408,14 +402,9 @@ def test_special_tokens_and_templates_are_read_as_configs_have_them(tmp_path: Pa
     # a file beside it goes first, and what is asked for before what the config says
     assert rendered(tmp_path, "{{ bos_token }}", bos_token="<b>") == "<b>"
     (tmp_path / "chat_template.jinja").unlink()
-    for wrong, why in (
-        ("[]", "tokenizer_config.json is no object"),
-        ("{", "Expecting property name"),
-    ):
+    for wrong, why in (("[]", "tokenizer_config.json is no object"), ("{", "Expecting property name")):
         file.write_text(wrong, encoding="utf-8")
-        with pytest.raises(
-            UserError, match=rf"^model mine: its chat template cannot be read \({why}"
-        ):
+        with pytest.raises(UserError, match=rf"^model mine: its chat template cannot be read \({why}"):
             ChatTemplate.of_folder(tmp_path, "mine", {})
     file.write_text(json.dumps({"chat_template": [{"name": "tools", "template": "x"}, 3]}))
     with pytest.raises(UserError, match=r"^--chat: model mine has no chat template"):
@@ -424,10 +413,13 @@ def test_special_tokens_and_templates_are_read_as_configs_have_them(tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("source", "said"),
-    [("{{ raise_exception('not so') }}", r"refuses a conversation of system/user turns \(not so\)"),
-     ("{{ 1 / 0 }}", r"refuses .* \(division by zero\)"),
-     ("{{ messages[0].content.x() }}", "refuses"), ("{{ 'a' + 1 }}", "refuses")],
-)  # fmt: skip
+    [
+        ("{{ raise_exception('not so') }}", r"refuses a conversation of system/user turns \(not so\)"),
+        ("{{ 1 / 0 }}", r"refuses .* \(division by zero\)"),
+        ("{{ messages[0].content.x() }}", "refuses"),
+        ("{{ 'a' + 1 }}", "refuses"),
+    ],
+)
 def test_what_a_template_refuses_is_told_in_its_words(tmp_path: Path, source: str, said: str):
     (tmp_path / "chat_template.jinja").write_text(source)
     chat = ChatTemplate.of_folder(tmp_path, "mine", {})

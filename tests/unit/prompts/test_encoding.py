@@ -29,9 +29,7 @@ from icl_bench.tasks.spec import Template
 from icl_bench.tasks.task_files import known_tasks, load_task
 from icl_bench.tasks.templates import JinjaTemplate
 
-FEW = settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+FEW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 TEMPLATES = {
     **{name: load_task(name).template for name in known_tasks()},
     "bare": Template(input="{text}", output="{label}", separator="\n\n"),
@@ -79,9 +77,7 @@ def bos_of(tokenizer: Any) -> tuple[int, ...]:
     return () if tokenizer.bos_token_id is None else (tokenizer.bos_token_id,)
 
 
-def assert_exact(
-    tokenizer: Any, template: Template, shown: Sequence[Row], queries: Sequence[Row]
-) -> None:
+def assert_exact(tokenizer: Any, template: Template, shown: Sequence[Row], queries: Sequence[Row]) -> None:
     encoder = PromptEncoder(PlainForm(template), tokenizer)
     sets = encoder.shared_prompts(shown, range(1, len(shown) + 1), queries)
     own = encoder.own_prompts([shown[i:] for i, _ in enumerate(queries)], queries)
@@ -102,15 +98,10 @@ def assert_exact(
 
 
 def assert_mixed_exact(
-    tokenizer: Any,
-    encoder: PromptEncoder,
-    shared: Sequence[Row],
-    rest: Sequence[Row],
-    queries: Sequence[Row],
+    tokenizer: Any, encoder: PromptEncoder, shared: Sequence[Row], rest: Sequence[Row], queries: Sequence[Row]
 ) -> None:
     """Each query has as many of the rest as its own, in an order of its own."""
-    own = [[*rest[i % len(rest) :], *rest[: i % len(rest)]] if rest else [] for i in
-           range(len(queries))]  # fmt: skip
+    own = [[*rest[i % len(rest) :], *rest[: i % len(rest)]] if rest else [] for i in range(len(queries))]
     mixed = encoder.mixed_prompts(shared, own, queries)
     for i, query in enumerate(queries):
         text = prompt_text(encoder.form.template, [*shared, *own[i]], query)
@@ -254,9 +245,7 @@ def test_lengths_of_demonstrations_add_up_to_the_prefix(tokenizer, name):
 
 
 @pytest.mark.parametrize(
-    "make",
-    [llama_tokenizer, lambda **s: llama_tokenizer(legacy=True, **s)],
-    ids=["llama", "llama-legacy"],
+    "make", [llama_tokenizer, lambda **s: llama_tokenizer(legacy=True, **s)], ids=["llama", "llama-legacy"]
 )
 @pytest.mark.parametrize("adds_bos", [True, False])
 def test_bos_stands_once_whatever_the_tokenizers_own_setting(make, adds_bos):
@@ -296,9 +285,7 @@ def test_text_that_looks_like_a_special_token_stays_text(tokenizer):
     special = [spelled[number] for number in tokenizer.all_special_ids]
     template = TEMPLATES["clinic150"]
     rows = rows_of(template, [(f"{token} and{token}", f"x {token}") for token in special])
-    prompts = PromptEncoder(PlainForm(template), tokenizer).shared_prompts(rows, [len(rows)], rows)[
-        len(rows)
-    ]
+    prompts = PromptEncoder(PlainForm(template), tokenizer).shared_prompts(rows, [len(rows)], rows)[len(rows)]
     for i, query in enumerate(rows):
         ids = prompts.ids(i)[len(bos_of(tokenizer)) :]
         assert not set(ids) & set(tokenizer.all_special_ids)
@@ -348,9 +335,7 @@ def test_the_shared_prefix_is_the_longest_that_leaves_a_token(prompts, within):
     longest = min(map(len, prompts)) - 1
     texts = prompts if within is None else [*prompts, within]
     common = next(
-        n
-        for n in range(longest, -1, -1)
-        if len({t[:n] for t in texts}) == 1 and all(len(t) >= n for t in texts)
+        n for n in range(longest, -1, -1) if len({t[:n] for t in texts}) == 1 and all(len(t) >= n for t in texts)
     )
     assert len(found.prefix) == common
 
@@ -369,18 +354,14 @@ def test_a_hash_is_that_of_the_whole_prompts_ids_however_it_is_split():
     prompts = [(1, 2, 70_000), (1, 2, 4, 5)]
     found = shared_prefix(prompts)
     expected = [
-        hashlib.sha256(b"".join(token.to_bytes(4, "little") for token in ids)).hexdigest()[:16]
-        for ids in prompts
+        hashlib.sha256(b"".join(token.to_bytes(4, "little") for token in ids)).hexdigest()[:16] for ids in prompts
     ]
     assert found.hashes() == expected == shared_prefix(prompts, within=(1,)).hashes()
 
 
 def test_the_text_is_demonstrations_separators_and_the_query_up_to_its_answer():
     template = TEMPLATES["banking77"]
-    shown, query = (
-        rows_of(template, [("a ", "card arrival"), ("b", "top up")]),
-        Row("", {"text": "c"}),
-    )
+    shown, query = (rows_of(template, [("a ", "card arrival"), ("b", "top up")]), Row("", {"text": "c"}))
     assert prompt_text(template, shown, query) == (
         "query: a \nintent: card arrival\n==\nquery: b\nintent: top up\n==\nquery: c\nintent:"
     )
@@ -444,9 +425,7 @@ def test_texts_that_are_read_as_vectors_stand_behind_a_prompt_of_its_own_tokens(
     assert (own.vectors_of(0), own.vectors_of(1), own.text(1)) == (("x",), ("y",), "abd")
     behind = [b"\0" + hashlib.sha256(text).digest() for text in (b"x", b"y")]
     ids = [b"".join(token.to_bytes(4, "little") for token in own.ids(i)) for i in range(2)]
-    assert own.hashes() == [
-        hashlib.sha256(ids[i] + behind[i]).hexdigest()[:16] for i in range(2)
-    ]  # fmt: skip
+    assert own.hashes() == [hashlib.sha256(ids[i] + behind[i]).hexdigest()[:16] for i in range(2)]
     assert alike.hashes()[1] == hashlib.sha256(ids[1] + b"".join(behind)).hexdigest()[:16]
 
 
@@ -473,13 +452,9 @@ def test_each_query_reads_what_its_pattern_makes_of_its_own_ends_and_similaritie
 @pytest.mark.parametrize("start", ["", "Answer with one word.\n\n"])
 @pytest.mark.parametrize("separator", ["\n", "\n==\n "])
 @pytest.mark.parametrize("make", [gpt2_tokenizer, qwen_tokenizer])
-def test_a_lesson_tells_where_answers_begin_and_end_in_tokens(
-    make: Any, separator: str, start: str
-):
+def test_a_lesson_tells_where_answers_begin_and_end_in_tokens(make: Any, separator: str, start: str):
     tokenizer = make()
-    template = JinjaTemplate(
-        engine="jinja", input="{{x}}", output="y", start=start, separator=separator
-    )
+    template = JinjaTemplate(engine="jinja", input="{{x}}", output="y", start=start, separator=separator)
     rows = [Row(answer, {"input": f"is it {text}\nintent:"}) for text, answer in ORDINARY]
     encoder = PromptEncoder(PlainForm(template), tokenizer)
     ids, ends, answers = encoder.lesson(rows)

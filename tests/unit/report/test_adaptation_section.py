@@ -7,20 +7,37 @@ from typing import Any
 
 import pandas as pd
 
-from icl_bench.analysis.adaptation import COURSE, LOSSES, POINTS
+from icl_bench.analysis.findings.adaptation import COURSE, LOSSES, POINTS
 from icl_bench.registry import FINDINGS
 from icl_bench.report.sections.adaptation import adaptation
 
 
 def points(**changes: Any) -> pd.DataFrame:
     rows = [
-        {"base": "m", "pattern": "grouped:4,512", "adapted": "n", "attention": "grouped:4,512",
-         "trained": trained, "model": "m", "task": "t", "select": "random", "order": "drawn",
-         "k": k, "draws": 3, "test_rows": 10, "metric": "accuracy", "score": 0.5, "ci_low": 0.4,
-         "ci_high": 0.6, "query_flops": 1.0, "cache_bytes": 1.0, **changes}
+        {
+            "base": "m",
+            "pattern": "grouped:4,512",
+            "adapted": "n",
+            "attention": "grouped:4,512",
+            "trained": trained,
+            "model": "m",
+            "task": "t",
+            "select": "random",
+            "order": "drawn",
+            "k": k,
+            "draws": 3,
+            "test_rows": 10,
+            "metric": "accuracy",
+            "score": 0.5,
+            "ci_low": 0.4,
+            "ci_high": 0.6,
+            "query_flops": 1.0,
+            "cache_bytes": 1.0,
+            **changes,
+        }
         for trained in ("before", "after")
         for k in (10, 50, 200)
-    ]  # fmt: skip
+    ]
     return pd.DataFrame(rows, columns=POINTS)
 
 

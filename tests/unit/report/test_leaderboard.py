@@ -54,9 +54,7 @@ def board(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
     return run
 
 
-def sweep(
-    task: Path, results: Path, k: str = "1,2,4", version: str = "1.0", **changes: object
-) -> None:
+def sweep(task: Path, results: Path, k: str = "1,2,4", version: str = "1.0", **changes: object) -> None:
     run = runner(plan(task, k, **changes), results, FakeBackend())
     run.about = {"icl-bench": version}
     run.run()
@@ -87,9 +85,9 @@ def test_upper_bounds_and_easier_tasks_are_left_out(results: Path, tmp_path: Pat
     sweep(tmp_path / "task", tmp_path / "results", half=HalfLabels(1))
     frame = read_results(results).query("task == 'cards' and k == 4")
     bound = frame.assign(select="lora-paper", prediction=frame["gold"], correct=True)
-    bound[
-        ["task", "model", "select", "order", "k", "draw", "test_id", "gold", "prediction"]
-    ].to_csv(tmp_path / "bound.csv", index=False)
+    bound[["task", "model", "select", "order", "k", "draw", "test_id", "gold", "prediction"]].to_csv(
+        tmp_path / "bound.csv", index=False
+    )
     import_predictions(tmp_path / "bound.csv", tmp_path / "results")
     pd.testing.assert_frame_equal(leaderboard(tmp_path / "results"), before)
 
@@ -208,9 +206,7 @@ def test_a_folder_without_results_is_refused_in_one_line(board: Board, tmp_path:
     for name in ("none", "empty", "failed"):
         done = board("--results", tmp_path / name)
         assert (done.code, done.out) == (2, "")
-        assert re.fullmatch(
-            rf"error: results folder \S+{name}: .+; run something first.*\n", done.err
-        )
+        assert re.fullmatch(rf"error: results folder \S+{name}: .+; run something first.*\n", done.err)
         assert not (tmp_path / name / "leaderboard.csv").exists()
 
 
@@ -226,9 +222,7 @@ def test_markup_in_names_is_shown_as_it_is(tmp_path: Path):
     table = leaderboard(tmp_path / "results")
     header, _, line, _, note = as_markdown(table).splitlines()
     assert note.startswith("1 draw: the 95% interval of 1 of 1 point is over test examples only")
-    assert line.startswith(
-        r"| a\|b \`c\` &lt;i&gt;\*d\*\_e\_&lt;/i&gt; | 'm\\nn\\r\[x\](y)\\\\' | s | o | 1 |"
-    )
+    assert line.startswith(r"| a\|b \`c\` &lt;i&gt;\*d\*\_e\_&lt;/i&gt; | 'm\\nn\\r\[x\](y)\\\\' | s | o | 1 |")
     assert len(re.findall(r"(?<!\\)\|", line)) == len(re.findall(r"(?<!\\)\|", header))
     (row,) = csv.DictReader(io.StringIO(as_csv(table)))
     assert row["task"] == "a|b `c` <i>*d*_e_</i>"

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from support.predictions import answers, frame, scored
 
-from icl_bench.analysis.findings import find
+from icl_bench.analysis.all_findings import find
 from icl_bench.report import charts
 from icl_bench.report.matrix import HEIGHT, MARGIN, WIDTH, Matrix, matrix
 from icl_bench.report.naming import Naming
@@ -31,9 +31,7 @@ def sweep(accuracies: tuple[float, ...], draws: int = 5, **changes: object) -> l
 
 
 def test_an_entry_says_the_best_point_enough_demonstrations_and_the_gain_of_selection():
-    entry = made(
-        *sweep((0.2, 0.4, 0.6, 0.62)), *sweep((0.5, 0.7, 0.9, 0.9), draws=1, select="bm25"),
-    ).get("t", "m")  # fmt: skip
+    entry = made(*sweep((0.2, 0.4, 0.6, 0.62)), *sweep((0.5, 0.7, 0.9, 0.9), draws=1, select="bm25")).get("t", "m")
     assert entry is not None
     assert 87 <= float(entry.score.rstrip("%")) <= 97
     low, high = entry.interval.rstrip("%").split("–")
@@ -83,8 +81,10 @@ def test_small_curves_rise_to_the_right_inside_their_picture():
 
 def test_a_selector_has_one_colour_in_every_table():
     names = ("random", "bm25", "hybrid:5")
-    rows = frame(*(point for name in names for point in sweep((0.2, 0.3, 0.4, 0.5), select=name)),
-                 *sweep((0.2, 0.3, 0.4, 0.5), order="by-label"))  # fmt: skip
+    rows = frame(
+        *(point for name in names for point in sweep((0.2, 0.3, 0.4, 0.5), select=name)),
+        *sweep((0.2, 0.3, 0.4, 0.5), order="by-label"),
+    )
     findings = find(Stored(rows, {}, {}, ()))
     naming = Naming.of(findings.summary)
     assert naming.hues == {"random": 0, "bm25": 1, "hybrid:5": 2}
@@ -113,9 +113,7 @@ def test_bands_are_off_beyond_three_curves_that_are_shown():
 
 def far_out() -> pd.DataFrame:
     value = np.array([0.01, -0.02, 0.03, 0.0, 0.02, -0.01, 0.92])
-    return pd.DataFrame({
-        "series": "a", "k": range(1, 8), "value": value, "low": value - 0.02, "high": value + 0.02,
-    })  # fmt: skip
+    return pd.DataFrame({"series": "a", "k": range(1, 8), "value": value, "low": value - 0.02, "high": value + 0.02})
 
 
 def test_one_value_that_is_far_out_does_not_flatten_a_chart():

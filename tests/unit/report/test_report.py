@@ -15,20 +15,10 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
-from support.fakes import (
-    FREE_TEXT,
-    FakeBackend,
-    model,
-    plan,
-    row,
-    runner,
-    small_tokenizer,
-    write_rows,
-    write_task,
-)
+from support.fakes import FREE_TEXT, FakeBackend, model, plan, row, runner, small_tokenizer, write_rows, write_task
 from support.predictions import cell, frame
 
-from icl_bench.analysis.findings import find
+from icl_bench.analysis.all_findings import find
 from icl_bench.cli import main
 from icl_bench.errors import CellError, UserError
 from icl_bench.escaping import in_script
@@ -45,9 +35,7 @@ from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.task_files import load_task
 
-EVIL = (
-    """</script><script>alert(1)</script><img src=x onerror="alert('2')"> & <!-- {{ 7*7 }} \u2028"""
-)
+EVIL = """</script><script>alert(1)</script><img src=x onerror="alert('2')"> & <!-- {{ 7*7 }} \u2028"""
 
 
 class Parsed(HTMLParser):
@@ -147,9 +135,7 @@ def test_the_charts_hold_the_analysis_numbers(results: Path, parsed: Parsed):
         if chart["spec"]["description"].startswith("accuracy of small on cards")
     ]
     cards = curves[curves["task"].astype(str) == "cards"]
-    assert sorted(r["value"] for r in spec["datasets"]["rows"]) == pytest.approx(
-        sorted(cards["accuracy"])
-    )
+    assert sorted(r["value"] for r in spec["datasets"]["rows"]) == pytest.approx(sorted(cards["accuracy"]))
     assert spec["width"] == "container"
     (free,) = [
         chart["spec"]
@@ -170,18 +156,24 @@ def test_every_chart_is_a_valid_specification(results: Path):
 def test_curves_of_one_panel_have_names_of_their_own(results: Path, parsed: Parsed):
     shown = table(parsed, "Score over k")
     assert not shown.duplicated(["task", "model", "series", "k"]).any()
-    assert {"random, scoring=exact", "random, scoring=greedy", "bm25, scoring=greedy"} <= set(
-        shown["series"]
-    )
+    assert {"random, scoring=exact", "random, scoring=greedy", "bm25, scoring=greedy"} <= set(shown["series"])
 
 
 def test_a_difference_is_claimed_only_where_the_test_holds_it(tmp_path: Path):
     right, wrong = "a" * 40, "b" * 40
-    said = headlines_of(tmp_path, *(made for draw in range(3) for made in (
-        cell(right, right, draw=draw), cell(wrong, right, order="by-label", draw=draw),
-        cell(right, right, k=9, draw=draw),
-        cell("b" + "a" * 39, right, k=9, order="by-label", draw=draw),
-    )))  # fmt: skip
+    said = headlines_of(
+        tmp_path,
+        *(
+            made
+            for draw in range(3)
+            for made in (
+                cell(right, right, draw=draw),
+                cell(wrong, right, order="by-label", draw=draw),
+                cell(right, right, k=9, draw=draw),
+                cell("b" + "a" * 39, right, k=9, order="by-label", draw=draw),
+            )
+        ),
+    )
     assert re.search(
         r"worse by 100\.0 points \(.*\) at k = 5; "
         r"not distinguishable at k = 9: -2\.5 points, 95% interval .* "
@@ -202,9 +194,14 @@ def headlines_of(folder: Path, *cells: pd.DataFrame) -> dict[str, str]:
 @pytest.mark.parametrize("draws", [1, 2])
 def test_fewer_than_three_draws_are_no_key_finding_and_say_so(tmp_path: Path, draws: int):
     right, wrong = "a" * 40, "b" * 40
-    said = headlines_of(tmp_path, *(made for draw in range(draws) for made in (
-        cell(right, right, draw=draw), cell(wrong, right, order="by-label", draw=draw),
-    )))  # fmt: skip
+    said = headlines_of(
+        tmp_path,
+        *(
+            made
+            for draw in range(draws)
+            for made in (cell(right, right, draw=draw), cell(wrong, right, order="by-label", draw=draw))
+        ),
+    )
     few = {1: "1 draw, try --draws 3", 2: "2 draws, try --draws 5"}[draws]
     assert said["Sorting"].endswith(f": too little data at k = 5 ({few}).")
     highest = "the highest, by random at k = 5, has too little data"
@@ -213,18 +210,31 @@ def test_fewer_than_three_draws_are_no_key_finding_and_say_so(tmp_path: Path, dr
 
 def test_a_page_is_made_where_some_points_have_outlying_draws(tmp_path: Path):
     right, wrong = "a" * 40, "b" * 40
-    said = headlines_of(tmp_path, *(made for draw in range(6) for k in (5, 9) for made in (
-        cell(wrong if draw == 0 and k == 5 else right, right, draw=draw, k=k),
-        cell(right, right, order="by-label", draw=draw, k=k),
-    )))  # fmt: skip
+    said = headlines_of(
+        tmp_path,
+        *(
+            made
+            for draw in range(6)
+            for k in (5, 9)
+            for made in (
+                cell(wrong if draw == 0 and k == 5 else right, right, draw=draw, k=k),
+                cell(right, right, order="by-label", draw=draw, k=k),
+            )
+        ),
+    )
     assert "outlying draw of the base: 0 (k = 5)" in said["Sorting"]
 
 
 def test_fewer_than_half_of_the_larger_sides_rows_are_no_key_finding(tmp_path: Path):
     right = "a" * 40
-    said = headlines_of(tmp_path, *(made for draw in range(3) for made in (
-        cell(right, right, draw=draw), cell("b" * 19, "a" * 19, order="by-label", draw=draw),
-    )))  # fmt: skip
+    said = headlines_of(
+        tmp_path,
+        *(
+            made
+            for draw in range(3)
+            for made in (cell(right, right, draw=draw), cell("b" * 19, "a" * 19, order="by-label", draw=draw))
+        ),
+    )
     assert said["Sorting"].endswith(": too little data at k = 5 (19 of 40 test rows in common).")
 
 
@@ -237,8 +247,7 @@ def test_a_key_finding_names_its_outlying_draws_and_what_was_left_out(tmp_path: 
     )
     assert "worse by " in said["Sorting"]
     assert said["Sorting"].endswith(
-        "(40 test rows, 9 draws beside 9, 40 predictions left out, outlying draw of the base: "
-        "7 (k = 5))."
+        "(40 test rows, 9 draws beside 9, 40 predictions left out, outlying draw of the base: 7 (k = 5))."
     )
 
 
@@ -266,15 +275,11 @@ def test_sections_without_data_are_left_out_and_named_with_what_gives_them(parse
 def test_few_draws_failed_cells_and_settings_are_said(parsed: Parsed):
     assert "points with demonstrations that are drawn have two or three draws" in parsed.text
     assert "1 cell could not be computed" in parsed.text
-    assert table(parsed, "Cells that could not be computed")["reason"].tolist() == [
-        "out of memory <b>4 GB</b>"
-    ]
+    assert table(parsed, "Cells that could not be computed")["reason"].tolist() == ["out of memory <b>4 GB</b>"]
     assert "scoring=exact" in parsed.text
 
 
-def test_tables_of_one_draw_say_what_their_intervals_are_over_and_name_nothing_better(
-    tmp_path: Path,
-):
+def test_tables_of_one_draw_say_what_their_intervals_are_over_and_name_nothing_better(tmp_path: Path):
     made = frame(cell("a" * 40, "a" * 40), cell("b" * 40, "a" * 40, select="balanced"))
     made.drop(columns="variant").to_parquet(tmp_path / "made.parquet")
     import_predictions(tmp_path / "made.parquet", tmp_path / "results")
@@ -289,9 +294,10 @@ def test_tables_of_one_draw_say_what_their_intervals_are_over_and_name_nothing_b
 def test_that_a_selection_saw_the_queries_is_said_first_and_at_each_of_its_tables(tmp_path: Path):
     saw = "centroids,of=queries: its demonstrations were chosen with a look at the test queries"
     made = frame(
-        cell("aabb", select="centroids,of=queries"), cell("abba", model="other"),
+        cell("aabb", select="centroids,of=queries"),
+        cell("abba", model="other"),
         cell("aaaa", select="hybrid:3", model="other"),
-    )  # fmt: skip
+    )
     made.drop(columns="variant").to_parquet(tmp_path / "made.parquet")
     import_predictions(tmp_path / "made.parquet", tmp_path / "results")
     report = make_report(tmp_path / "results")
@@ -326,13 +332,10 @@ def test_changed_demonstrations_stand_beside_the_plain_curve(tmp_path: Path):
     assert list(section.look.series) == ["unperturbed", "inputs-only", "labels:permuted"]
 
 
-def test_changed_demonstrations_without_a_test_example_of_the_plain_ones_are_left_out(
-    tmp_path: Path,
-):
+def test_changed_demonstrations_without_a_test_example_of_the_plain_ones_are_left_out(tmp_path: Path):
     changed = cell("abbb", teaching="labels:permuted")
     elsewhere = changed.assign(select="balanced", test_id="other " + changed["test_id"])
-    files = {"plain": frame(cell("aabb"), cell("aabb", select="balanced")),
-             "changed": frame(changed, elsewhere)}  # fmt: skip
+    files = {"plain": frame(cell("aabb"), cell("aabb", select="balanced")), "changed": frame(changed, elsewhere)}
     for name, made in files.items():
         made.drop(columns="variant").to_parquet(tmp_path / f"{name}.parquet")
         import_predictions(tmp_path / f"{name}.parquet", tmp_path / "results")
@@ -381,9 +384,7 @@ def test_the_reader_shows_the_end_of_the_prompt_that_was_run(results: Path, pars
         assert shown.prompt.endswith("".join([*pieces, texts[entry["query"]]]))
         listed = [(texts[name], texts[answer]) for name, answer in entry["listed"]]
         assert listed == [(d.id, d.answer) for d in shown.demonstrations]
-        assert (texts[entry["gold"]], texts[entry["prediction"]]) == (
-            shown.row["gold"], shown.row["prediction"],
-        )  # fmt: skip
+        assert (texts[entry["gold"]], texts[entry["prediction"]]) == (shown.row["gold"], shown.row["prediction"])
 
 
 def test_probabilities_are_shown_where_they_are_stored(parsed: Parsed):
@@ -413,10 +414,14 @@ def test_prompts_are_not_shown_where_the_data_is_gone(tmp_path: Path):
 
 
 def test_a_sample_says_so_and_has_every_stratum(tmp_path: Path):
-    made = frame(*(
-        cell("ab" * 50, "a" * 100, task=task, k=k, draw=draw)
-        for task in "tu" for k in (1, 5, 9) for draw in range(20)
-    ))  # fmt: skip
+    made = frame(
+        *(
+            cell("ab" * 50, "a" * 100, task=task, k=k, draw=draw)
+            for task in "tu"
+            for k in (1, 5, 9)
+            for draw in range(20)
+        )
+    )
     stored = Stored(made.assign(cell="c"), {}, {"v": {"imported": "made"}}, [])
     assert stored.predictions["correct"].mean() == 0.5
     few = sample(stored, Naming({}, False), most=24)
@@ -502,9 +507,7 @@ def test_control_characters_in_names_are_written_out_in_figures(tmp_path: Path):
     made = made.assign(task="\x1b[2J <b> &\x01", model="m\x00\ufffe", gold="a\x00")
     made.to_parquet(tmp_path / "odd.parquet")
     import_predictions(tmp_path / "odd.parquet", tmp_path / "results")
-    written = write_report(
-        tmp_path / "results", tmp_path / "a.html", figures=tmp_path / "figures"
-    ).figures
+    written = write_report(tmp_path / "results", tmp_path / "a.html", figures=tmp_path / "figures").figures
     texts = [path.read_text("utf-8") for path in written if path.suffix == ".svg"]
     assert all(ElementTree.fromstring(text) is not None for text in texts)
     assert any(r"\x1b[2J &lt;b&gt; &amp;\x01" in text for text in texts)
@@ -550,9 +553,7 @@ def test_figures_are_svg_pdf_and_png(tmp_path: Path):
     assert {p.name for p in made.figures} >= {"accuracy-cards-small.svg", "cost-seconds-cards.pdf"}
     for queries in ("100", "10,000", "1,000,000"):
         (drawn,) = (
-            p
-            for p in made.figures
-            if p.name == f"frontier-cards-small-{queries.replace(',', '-')}-queries.svg"
+            p for p in made.figures if p.name == f"frontier-cards-small-{queries.replace(',', '-')}-queries.svg"
         )
         assert f"small · {queries} queries" in drawn.read_text()
     for path in made.figures:
@@ -599,9 +600,7 @@ def test_the_command_writes_the_page_of_one_task(results: Path, tmp_path: Path, 
         (lambda t: ["--data-dir", t / "none"], "the data folder"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_2(
-    results: Path, tmp_path: Path, capsys: Any, make: Any, says: str
-):
+def test_bad_input_is_one_line_and_exit_2(results: Path, tmp_path: Path, capsys: Any, make: Any, says: str):
     (tmp_path / "file").write_text("")
     words = ["--results", results, "--out", tmp_path / "r.html", *make(tmp_path)]
     assert run("report", *words) == 2
@@ -621,9 +620,7 @@ def test_missing_libraries_are_named_with_what_installs_them(tmp_path: Path):
         "except UserError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout == (
-        "the report needs altair, which is missing: pip install 'icl-bench[report]'\n"
-    )
+    assert done.stdout == ("the report needs altair, which is missing: pip install 'icl-bench[report]'\n")
 
 
 def test_another_error_is_not_taken_for_a_missing_library(results: Path, tmp_path: Path):

@@ -8,20 +8,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from icl_bench.results.cells import (
-    CellSpec,
-    Identity,
-    cell_hash,
-    digest,
-    prediction_schema,
-    short_hash,
-    slug,
-)
+from icl_bench.results.cells import CellSpec, Identity, cell_hash, digest, prediction_schema, short_hash, slug
 
 AXES: dict[str, Any] = {
-    "task": "cards", "model": "small/one", "select": "hybrid:2,by=bm25", "order": "shuffled:1",
-    "attention": "full", "k": 25, "draw": 3,
-}  # fmt: skip
+    "task": "cards",
+    "model": "small/one",
+    "select": "hybrid:2,by=bm25",
+    "order": "shuffled:1",
+    "attention": "full",
+    "k": 25,
+    "draw": 3,
+}
 SPEC = CellSpec(**AXES)
 FACTS = {"seed": 0, "labels": "é"}
 WRITTEN = (
@@ -49,9 +46,7 @@ def test_a_variant_is_named_by_its_facts_and_a_cell_by_its_axes_too():
 
 def test_a_cells_file_is_called_after_its_axes():
     identity = Identity(SPEC, FACTS)
-    assert identity.name == (
-        f"cards/small-one/hybrid-2-by-bm25-shuffled-1-full-k00025-d03-{identity.cell}"
-    )
+    assert identity.name == (f"cards/small-one/hybrid-2-by-bm25-shuffled-1-full-k00025-d03-{identity.cell}")
 
 
 def test_a_long_name_of_a_folder_is_its_beginning_and_a_hash_of_all_of_it():
@@ -64,12 +59,20 @@ def test_a_long_name_of_a_folder_is_its_beginning_and_a_hash_of_all_of_it():
 
 @pytest.mark.parametrize(
     ("text", "name"),
-    [("a/b", "a-b"), ("..", "-"), ("-x.", "x"), ("A_1.5", "A_1.5"), ("é ü", "-"), ("a  b", "a-b"),
-     ("Zz09", "Zz09"), ("", "-"), ("X-", "X"), ("XaX", "XaX")],
-)  # fmt: skip
-def test_a_text_is_a_part_of_a_name_by_its_letters_digits_dots_and_underscores(
-    text: str, name: str
-):
+    [
+        ("a/b", "a-b"),
+        ("..", "-"),
+        ("-x.", "x"),
+        ("A_1.5", "A_1.5"),
+        ("é ü", "-"),
+        ("a  b", "a-b"),
+        ("Zz09", "Zz09"),
+        ("", "-"),
+        ("X-", "X"),
+        ("XaX", "XaX"),
+    ],
+)
+def test_a_text_is_a_part_of_a_name_by_its_letters_digits_dots_and_underscores(text: str, name: str):
     assert slug(text) == name
 
 

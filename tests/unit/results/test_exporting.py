@@ -29,9 +29,7 @@ def results(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["all.parquet", "new/folder/all.csv", "ALL.CSV.GZ"])
-def test_an_export_has_every_prediction_and_the_columns_that_scripts_rely_on(
-    results: Path, tmp_path: Path, name: str
-):
+def test_an_export_has_every_prediction_and_the_columns_that_scripts_rely_on(results: Path, tmp_path: Path, name: str):
     out = tmp_path / name
     frame = read_results(results)
     assert export_results(results, out) == len(frame) == 4 * 6
@@ -73,9 +71,7 @@ def test_an_export_inside_the_results_folder_does_not_become_a_result(results: P
 
 
 @pytest.mark.parametrize("name", ["all.parquet", "all.csv", "all.csv.gz"])
-def test_an_export_that_fails_half_way_leaves_the_old_file_and_nothing_else(
-    results: Path, tmp_path: Path, name: str
-):
+def test_an_export_that_fails_half_way_leaves_the_old_file_and_nothing_else(results: Path, tmp_path: Path, name: str):
     out = tmp_path / "exports" / name
     export_results(results, out)
     before = out.read_bytes()
@@ -136,9 +132,19 @@ def test_a_damaged_cell_is_named_once_and_is_not_in_the_export(results: Path, tm
 def test_lists_stand_in_csv_as_json_in_their_own_letters(tmp_path: Path):
     ids = [["é", "7"], [], None]
     theirs = pd.DataFrame(
-        {"task": "wines", "model": "tiny", "select": "bm25", "order": "pool", "k": 1, "draw": 0,
-         "test_id": ["a", "b", "c"], "gold": "red", "prediction": "red", "demonstration_ids": ids}
-    )  # fmt: skip
+        {
+            "task": "wines",
+            "model": "tiny",
+            "select": "bm25",
+            "order": "pool",
+            "k": 1,
+            "draw": 0,
+            "test_id": ["a", "b", "c"],
+            "gold": "red",
+            "prediction": "red",
+            "demonstration_ids": ids,
+        }
+    )
     theirs.to_parquet(tmp_path / "theirs.parquet")
     import_predictions(tmp_path / "theirs.parquet", tmp_path / "results")
     for name in ("all.csv", "all.csv.gz"):

@@ -91,9 +91,7 @@ def own(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_every_prediction_enters_the_results_with_what_it_does_not_say_filled(
-    tmp_path: Path, name: str
-):
+def test_every_prediction_enters_the_results_with_what_it_does_not_say_filled(tmp_path: Path, name: str):
     frame = made_up()
     found = imported(tmp_path, frame, name)
     assert list(found.columns) == prediction_schema().names
@@ -104,14 +102,7 @@ def test_every_prediction_enters_the_results_with_what_it_does_not_say_filled(
     assert found["correct"].tolist() == (frame["gold"] == frame["prediction"]).tolist()
     assert found["correct"].dtype == bool
     assert found["k"].dtype == "int32"
-    for column in (
-        "valid",
-        "prompt_tokens",
-        "probability",
-        "margin",
-        "rouge1",
-        "demonstration_ids",
-    ):
+    for column in ("valid", "prompt_tokens", "probability", "margin", "rouge1", "demonstration_ids"):
         assert found[column].isna().all()
     assert found["variant"].nunique() == 1
     assert set(found["cell"].str.len()) == {12}
@@ -121,21 +112,7 @@ def test_every_prediction_enters_the_results_with_what_it_does_not_say_filled(
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_texts_that_look_like_numbers_or_nothing_stay_texts(tmp_path: Path, name: str):
-    odd = [
-        "a\rb",
-        "007",
-        "1e3",
-        "nan",
-        "NA",
-        "None",
-        "null",
-        " a ",
-        "a,b",
-        'q"q',
-        "a\nb",
-        "a\r\nb",
-        "é",
-    ]
+    odd = ["a\rb", "007", "1e3", "nan", "NA", "None", "null", " a ", "a,b", 'q"q', "a\nb", "a\r\nb", "é"]
     frame = made_up().iloc[[0] * len(odd)].assign(test_id=odd, gold=odd, prediction=odd, note=odd)
     found = imported(tmp_path, frame, name)
     for column in ("test_id", "gold", "prediction", "note"):
@@ -151,10 +128,15 @@ def test_an_empty_prediction_in_csv_is_an_answer_that_says_nothing(tmp_path: Pat
 
 @pytest.mark.parametrize(
     "kind",
-    [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string()),
-     pa.dictionary(pa.int32(), pa.large_string())],
+    [
+        pa.string(),
+        pa.large_string(),
+        pa.string_view(),
+        pa.dictionary(pa.int8(), pa.string()),
+        pa.dictionary(pa.int32(), pa.large_string()),
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_text_may_be_of_any_of_arrows_types(tmp_path: Path, kind: pa.DataType):
     table = pa.Table.from_pandas(made_up(note="n"), preserve_index=False)
     for name in ("task", "order", "test_id", "gold", "prediction", "note"):
@@ -187,11 +169,18 @@ def test_whole_numbers_may_be_of_any_type(tmp_path: Path, kind: str):
 @pytest.mark.parametrize("name", FORMATS)
 def test_optional_columns_are_taken_where_they_are_there(tmp_path: Path, name: str):
     given: dict[str, Any] = {
-        "attention": "block", "backend": "theirs", "variant": "v1", "valid": False,
-        "prompt_tokens": 12, "cached_tokens": 10, "answer_tokens": 2,
-        "probability": 0.1 + 0.2, "margin": 1e-300, "label_mass": 1.0,
+        "attention": "block",
+        "backend": "theirs",
+        "variant": "v1",
+        "valid": False,
+        "prompt_tokens": 12,
+        "cached_tokens": 10,
+        "answer_tokens": 2,
+        "probability": 0.1 + 0.2,
+        "margin": 1e-300,
+        "label_mass": 1.0,
         "prompt_hash": "0a",
-    }  # fmt: skip
+    }
     frame = made_up(**given)
     found = imported(tmp_path, frame, name)
     for column, value in given.items():
@@ -200,9 +189,7 @@ def test_optional_columns_are_taken_where_they_are_there(tmp_path: Path, name: s
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_what_is_missing_in_an_optional_column_is_filled_as_if_it_was_not_there(
-    tmp_path: Path, name: str
-):
+def test_what_is_missing_in_an_optional_column_is_filled_as_if_it_was_not_there(tmp_path: Path, name: str):
     frame = made_up(prediction="red", correct=[True, None] * 6, valid=[False, None] * 6)
     given = {"backend": ["theirs", None] * 6, "probability": [0.5, None] * 6}
     found = imported(tmp_path, frame.assign(**given), name)
@@ -213,12 +200,8 @@ def test_what_is_missing_in_an_optional_column_is_filled_as_if_it_was_not_there(
 
 
 @pytest.mark.parametrize("name", FORMATS[:2])
-@pytest.mark.parametrize(
-    "pair", [("true", "false"), ("TRUE", "False"), ("1", "0"), (1, 0), (1.0, 0.0)]
-)
-def test_true_and_false_may_be_spelled_in_several_ways(
-    tmp_path: Path, pair: tuple[Any, Any], name: str
-):
+@pytest.mark.parametrize("pair", [("true", "false"), ("TRUE", "False"), ("1", "0"), (1, 0), (1.0, 0.0)])
+def test_true_and_false_may_be_spelled_in_several_ways(tmp_path: Path, pair: tuple[Any, Any], name: str):
     found = imported(tmp_path, made_up(correct=pair * 6, prediction=["red", "white"] * 6), name)
     assert found["correct"].tolist() == [True, False] * 6
 
@@ -264,9 +247,7 @@ def test_free_text_is_not_compared_with_its_gold_text(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", FORMATS[:2])
-def test_scores_of_any_known_metric_are_taken_and_say_that_an_answer_is_free_text(
-    tmp_path: Path, name: str
-):
+def test_scores_of_any_known_metric_are_taken_and_say_that_an_answer_is_free_text(tmp_path: Path, name: str):
     given = {"f1": [1, 0.5, None] * 4, "exact_match": "0", "loudness": "0"}
     empty = made_up(gold=["", "red", "red"] * 4, **given)
     found = imported(tmp_path, empty, name)
@@ -304,10 +285,7 @@ def test_a_file_may_hold_several_variants(tmp_path: Path):
     found = imported(tmp_path, both)
     assert found["cell"].nunique() == 8
     curves = summarise_folder(tmp_path / "results").curves
-    assert curves.groupby("variant", observed=True)["accuracy"].max().to_dict() == {
-        "a": 0.5,
-        "b": 1,
-    }
+    assert curves.groupby("variant", observed=True)["accuracy"].max().to_dict() == {"a": 0.5, "b": 1}
 
 
 # -- further columns ----------------------------------------------------------------------------
@@ -315,9 +293,13 @@ def test_a_file_may_hold_several_variants(tmp_path: Path):
 
 def test_further_columns_are_kept_and_null_in_rows_that_lack_them(own: Path, tmp_path: Path):
     frame = made_up(
-        seconds=1.5, run=list(range(12)), when=datetime(2026, 1, 2), day=date(2026, 1, 2),
-        words=[["a", "b"]] * 12, about=[{"a": 1}] * 12,
-    )  # fmt: skip
+        seconds=1.5,
+        run=list(range(12)),
+        when=datetime(2026, 1, 2),
+        day=date(2026, 1, 2),
+        words=[["a", "b"]] * 12,
+        about=[{"a": 1}] * 12,
+    )
     further = ("seconds", "run", "when", "day", "words", "about")
     done = import_predictions(write(frame, tmp_path / "mine.parquet"), own)
     assert done.further == further
@@ -429,9 +411,7 @@ def test_an_import_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
     assert not list((tmp_path / "results").rglob("*.parquet"))
 
 
-def test_a_table_that_cannot_be_stored_is_named_on_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_table_that_cannot_be_stored_is_named_on_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def refuse(_: pa.Table) -> bytes:
         raise pa.ArrowNotImplementedError("no such\ntype")
 
@@ -457,12 +437,9 @@ def test_a_refused_file_makes_no_results_folder(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "damage",
-    [lambda b: b[:-20], lambda _: b"", lambda b: b"x" * len(b), lambda b: b[: len(b) // 2]],
+    "damage", [lambda b: b[:-20], lambda _: b"", lambda b: b"x" * len(b), lambda b: b[: len(b) // 2]]
 )
-def test_a_damaged_import_is_named_and_left_out(
-    own: Path, tmp_path: Path, damage: Callable[[bytes], bytes]
-):
+def test_a_damaged_import_is_named_and_left_out(own: Path, tmp_path: Path, damage: Callable[[bytes], bytes]):
     before = read_results(own)
     done = import_predictions(write(made_up(), tmp_path / "a.csv"), own)
     stored(done).write_bytes(damage(stored(done).read_bytes()))
@@ -483,9 +460,7 @@ def test_an_import_that_lost_rows_is_named_and_left_out(tmp_path: Path):
     assert stored(other).exists()
 
 
-def test_an_import_that_lost_a_column_is_named_and_left_out_where_cells_are_not_known(
-    tmp_path: Path,
-):
+def test_an_import_that_lost_a_column_is_named_and_left_out_where_cells_are_not_known(tmp_path: Path):
     done = import_predictions(write(made_up(), tmp_path / "a.csv"), tmp_path / "results")
     table = pq.read_table(stored(done), partitioning=None)
     pq.write_table(table.drop_columns(["cell"]), stored(done))
@@ -518,15 +493,11 @@ def test_whatever_happens_to_an_imports_bytes_reading_ends_well(tmp_path: Path):
 # -- beside cells that were run here ------------------------------------------------------------
 
 
-def test_imports_and_own_cells_share_one_frame_and_one_summary(
-    own: Path, tmp_path: Path, quiet: None
-):
+def test_imports_and_own_cells_share_one_frame_and_one_summary(own: Path, tmp_path: Path, quiet: None):
     before, cells = read_results(own), list(finished_cells(own))
     done = import_predictions(write(made_up(), tmp_path / "a.csv"), own)
     found = read_results(own)
-    pd.testing.assert_frame_equal(
-        found.head(len(before)), before, check_dtype=False, check_categorical=False
-    )
+    pd.testing.assert_frame_equal(found.head(len(before)), before, check_dtype=False, check_categorical=False)
     assert len(found) == len(before) + 12
     assert list(finished_cells(own)) == cells
     assert failed_cells(own) == []
@@ -571,15 +542,11 @@ def test_settings_tell_imports_and_own_runs_of_a_task_and_model_apart(tmp_path: 
     runner(plan(tmp_path / "task", "1", draws=1, seed=5), results, FakeBackend()).run()
     texts = summarise_folder(results).settings
     assert len(set(texts.values())) == len(texts) == 4
-    assert {text.partition(", variant ")[0] for text in texts.values()} == {
-        "imported from a.csv", "seed=0", "seed=5",
-    }  # fmt: skip
+    assert {text.partition(", variant ")[0] for text in texts.values()} == {"imported from a.csv", "seed=0", "seed=5"}
     assert f"imported from a.csv, variant {stored(first).stem[-12:-4]}" in texts.values()
 
 
-def test_cells_of_the_same_settings_that_were_run_elsewhere_join_those_run_here(
-    tmp_path: Path, quiet: None
-):
+def test_cells_of_the_same_settings_that_were_run_elsewhere_join_those_run_here(tmp_path: Path, quiet: None):
     for shots, folder in (("1,3", "here"), ("5", "there")):
         runner(plan(tmp_path / "task", shots), tmp_path / folder, FakeBackend()).run()
     facts = read_stored(tmp_path / "here").variants
@@ -598,9 +565,7 @@ def test_show_says_in_one_line_that_an_imported_cell_has_no_prompt(own: Path, tm
     for wanted in ({"model": "tiny"}, {}, {"select": "bm25", "order": "pool"}, {"cell": cell[:6]}):
         with pytest.raises(UserError) as refused:
             find_prediction(own, {"task": "wines", "k": 5, "draw": 0, **wanted})
-        assert str(refused.value).startswith(
-            f"{stored(done)}: imported predictions carry no prompt"
-        )
+        assert str(refused.value).startswith(f"{stored(done)}: imported predictions carry no prompt")
         assert "\n" not in str(refused.value)
     for wanted in ({"k": 6}, {"model": "other"}, {"cell": "zz"}):
         with pytest.raises(UserError, match="no finished cell with"):
@@ -616,17 +581,13 @@ def same(found: pd.DataFrame, expected: pd.DataFrame) -> None:
     def plainly(frame: pd.DataFrame) -> pd.DataFrame:
         frame = frame.sort_values([*KEY, "variant"]).reset_index(drop=True)
         lists = [None if ids is None else list(ids) for ids in frame["demonstration_ids"]]
-        return frame.assign(demonstration_ids=lists).astype(
-            dict.fromkeys(frame.select_dtypes("category").columns, str)
-        )
+        return frame.assign(demonstration_ids=lists).astype(dict.fromkeys(frame.select_dtypes("category").columns, str))
 
     pd.testing.assert_frame_equal(plainly(found), plainly(expected), check_dtype=False)
 
 
 @pytest.mark.parametrize("name", ["all.parquet", "all.csv", "all.csv.gz"])
-def test_an_export_that_is_imported_elsewhere_gives_equal_results(
-    own: Path, tmp_path: Path, name: str, quiet: None
-):
+def test_an_export_that_is_imported_elsewhere_gives_equal_results(own: Path, tmp_path: Path, name: str, quiet: None):
     runner(plan(tmp_path / "text", "1", name="texts", **FREE_TEXT), own, FakeBackend()).run()
     runner(plan(tmp_path / "task", "1", scoring="exact"), own, FakeBackend()).run()
     odd = made_up(note="n", prediction=["", "a\rb"] * 6)
@@ -640,9 +601,7 @@ def test_an_export_that_is_imported_elsewhere_gives_equal_results(
 
 
 @pytest.mark.parametrize("name", ["all.parquet", "all.csv"])
-def test_an_export_that_is_imported_beside_its_cells_counts_no_cell_twice(
-    own: Path, tmp_path: Path, name: str
-):
+def test_an_export_that_is_imported_beside_its_cells_counts_no_cell_twice(own: Path, tmp_path: Path, name: str):
     before, table = read_results(own), summarise_folder(own).as_json()
     export_results(own, tmp_path / name)
     done = import_predictions(tmp_path / name, own)
@@ -701,9 +660,7 @@ def refusal(path: Path) -> str:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_predictions_without_demonstrations_begin_the_curves_of_their_file(
-    tmp_path: Path, name: str
-):
+def test_predictions_without_demonstrations_begin_the_curves_of_their_file(tmp_path: Path, name: str):
     frame = made_up().query("k == 5 or draw == 0").assign(demonstration_ids='["1"]')
     zero = frame["k"] == 1
     frame.loc[zero, ["k", "select", "order"]] = [0, "random", "drawn"]
@@ -746,31 +703,56 @@ REFUSED_ANYWHERE: dict[str, tuple[pd.DataFrame, str]] = {
     "percentages": (made_up(rouge1=45.2), "column rouge1: '?45.2'? in row 1; expected a share of 1"),
     "no probability": (made_up(probability="high"), "column probability: 'high' in row 1; expected a probability"),
     "endless margin": (made_up(margin=float("inf")), "column margin: '?inf'? in row 1; expected a probability"),
-    "a percentage": (made_up(probability=[0.5, 1, 45.2] * 4), "column probability: '?45.2'? in row 3; expected a probability from 0 to 1"),
-    "below nothing": (made_up(label_mass=[0, -0.25] * 6), "column label_mass: '?-0.25'? in row 2; expected a probability from 0 to 1"),
+    "a percentage": (
+        made_up(probability=[0.5, 1, 45.2] * 4),
+        "column probability: '?45.2'? in row 3; expected a probability from 0 to 1",
+    ),
+    "below nothing": (
+        made_up(label_mass=[0, -0.25] * 6),
+        "column label_mass: '?-0.25'? in row 2; expected a probability from 0 to 1",
+    ),
     "a log-probability": (made_up(probability=-1.5), "column probability: '?-1.5'? in row 1; expected a probability"),
-    "other queries": (made_up(queries=["test", "copied", "foo"] * 4), "column queries: 'foo' in row 3; expected test or copied"),
-    "wrong is right": (made_up(correct=True), "column correct: True in row 1, where gold is 'red' and prediction 'white'; give predictions as"),
-    "right is wrong": (made_up(correct=[False, None] * 6), "column correct: False in row 5, where gold is 'red' and prediction 'red'"),
-    "two golds": (with_cell("gold", 4, "rosé"), "column gold: 'rosé' in row 5, but 'red' in row 2 for the same test row \\('7'\\); a test row has one"),
+    "other queries": (
+        made_up(queries=["test", "copied", "foo"] * 4),
+        "column queries: 'foo' in row 3; expected test or copied",
+    ),
+    "wrong is right": (
+        made_up(correct=True),
+        "column correct: True in row 1, where gold is 'red' and prediction 'white'; give predictions as",
+    ),
+    "right is wrong": (
+        made_up(correct=[False, None] * 6),
+        "column correct: False in row 5, where gold is 'red' and prediction 'red'",
+    ),
+    "two golds": (
+        with_cell("gold", 4, "rosé"),
+        "column gold: 'rosé' in row 5, but 'red' in row 2 for the same test row \\('7'\\); a test row has one",
+    ),
     "maybe correct": (made_up(correct="maybe"), "column correct: 'maybe' in row 1; expected true or false"),
     "half valid": (made_up(valid=0.5), "column valid: '?0.5'? in row 1; expected true or false"),
     "tokens": (made_up(prompt_tokens=-3), "column prompt_tokens: '?-3'? in row 1; expected a whole number"),
     "ids": (made_up(demonstration_ids="1,2"), "column demonstration_ids: '1,2' in row 1; expected a JSON list"),
-    "numbers as ids": (made_up(demonstration_ids="[1, 2]"), r"column demonstration_ids: '\[1, 2\]' in row 1; expected a JSON list"),
-    "named ids": (made_up(demonstration_ids='{"1": "2"}'), "column demonstration_ids: '{\"1\": \"2\"}' in row 1; expected a JSON list"),
-    "a percentage of words": (made_up(f1=[0.5, 45.2] * 6), "column f1: '?45.2'? in row 2; expected a share of 1, no percentage"),
+    "numbers as ids": (
+        made_up(demonstration_ids="[1, 2]"),
+        r"column demonstration_ids: '\[1, 2\]' in row 1; expected a JSON list",
+    ),
+    "named ids": (
+        made_up(demonstration_ids='{"1": "2"}'),
+        'column demonstration_ids: \'{"1": "2"}\' in row 1; expected a JSON list',
+    ),
+    "a percentage of words": (
+        made_up(f1=[0.5, 45.2] * 6),
+        "column f1: '?45.2'? in row 2; expected a share of 1, no percentage",
+    ),
     "one cell for all": (made_up(cell="c"), "column cell: must name each cell by a hash of its own"),
     "cells for rows": (made_up(cell=list("abcdefghijkl")), "column cell: must name each cell"),
     "some cells": (made_up(cell=["c", None] * 6), "column cell: 6 values missing"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", FORMATS[:3])
 @pytest.mark.parametrize("what", REFUSED_ANYWHERE)
-def test_what_cannot_be_counted_honestly_is_refused_by_column_value_and_row(
-    tmp_path: Path, what: str, name: str
-):
+def test_what_cannot_be_counted_honestly_is_refused_by_column_value_and_row(tmp_path: Path, what: str, name: str):
     frame, said = REFUSED_ANYWHERE[what]
     assert re.search(said, refusal(write(frame, tmp_path / name)))
 
@@ -784,10 +766,7 @@ REFUSED_TYPES: dict[str, tuple[Any, str]] = {
     "draw": (date(2026, 1, 1), "column draw: holds values of type date32.*; expected a whole"),
     "valid": ([["a"]] * 12, "column valid: holds values of type list.*; expected true or false"),
     "probability": ([{"a": 1}] * 12, "column probability: holds values of type struct"),
-    "demonstration_ids": (
-        7,
-        "column demonstration_ids: holds values of type int64; expected lists",
-    ),
+    "demonstration_ids": (7, "column demonstration_ids: holds values of type int64; expected lists"),
 }
 
 
@@ -824,7 +803,7 @@ REFUSED_FILES: dict[str, tuple[str, bytes, str]] = {
     "an open quote": ("mine.csv", HEADER + b'\nt,m,s,o,1,0,a,g,"p\n', "not CSV: unexpected end of data"),
     "a column twice": ("mine.csv", HEADER + b",k\n", "column k stands there twice"),
     "only a header": ("mine.csv", HEADER, "has no rows"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", REFUSED_FILES)
@@ -892,9 +871,7 @@ def test_a_refused_file_ends_in_one_line_and_code_2(icl: Any, tmp_path: Path):
     write(made_up(k=-1), tmp_path / "a.csv")
     code, out, err = icl("import", "a.csv")
     assert (code, out) == (2, "")
-    assert err == (
-        "error: a.csv: column k: '-1' in row 1; expected a whole number from 0 to 2,147,483,647\n"
-    )
+    assert err == ("error: a.csv: column k: '-1' in row 1; expected a whole number from 0 to 2,147,483,647\n")
     assert not Path("results").exists()
     assert icl("import")[0] == 2
 
@@ -903,9 +880,7 @@ def test_a_refused_file_ends_in_one_line_and_code_2(icl: Any, tmp_path: Path):
 
 texts = st.text(st.characters(codec="utf-8"), max_size=5)
 names = st.one_of(st.sampled_from(["a", "NA", "007", " ", "é"]), texts.filter(bool))
-further = st.sampled_from(
-    [None, "x", 1, 2.5, True, b"b", date(2026, 1, 1), datetime(1, 1, 1), [1], {"a": [None]}]
-)
+further = st.sampled_from([None, "x", 1, 2.5, True, b"b", date(2026, 1, 1), datetime(1, 1, 1), [1], {"a": [None]}])
 
 
 @st.composite
@@ -928,9 +903,7 @@ def whole_frames(draw: st.DrawFn) -> pd.DataFrame:
 
 @settings(max_examples=40, deadline=None)
 @given(whole_frames(), st.sampled_from(FORMATS[:3]))
-def test_any_complete_sweep_is_taken_as_it_is_and_comes_back_from_an_export(
-    frame: pd.DataFrame, name: str
-):
+def test_any_complete_sweep_is_taken_as_it_is_and_comes_back_from_an_export(frame: pd.DataFrame, name: str):
     with TemporaryDirectory() as created:
         folder = Path(created)
         found = imported(folder, frame, name)
@@ -949,10 +922,17 @@ def test_any_complete_sweep_is_taken_as_it_is_and_comes_back_from_an_export(
 
 
 scalars = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(), texts, st.binary(max_size=3),
-    st.sampled_from(["1", "0", "nan", "true", '["a"]', "[", "k"]), st.decimals(allow_nan=False), st.dates(),
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    texts,
+    st.binary(max_size=3),
+    st.sampled_from(["1", "0", "nan", "true", '["a"]', "[", "k"]),
+    st.decimals(allow_nan=False),
+    st.dates(),
     st.lists(st.one_of(texts, st.integers()), max_size=2),
-)  # fmt: skip
+)
 columns = st.one_of(st.sampled_from(prediction_schema().names), texts)
 
 
@@ -979,9 +959,7 @@ def mangled_frames(draw: st.DrawFn) -> pd.DataFrame:
                 kept = draw(st.lists(rows, max_size=14))
                 frame = frame.iloc[[i for i in kept if i < len(frame)]]
             case "rename":
-                frame = frame.rename(
-                    columns={draw(st.sampled_from(list(frame.columns))): draw(columns)}
-                )
+                frame = frame.rename(columns={draw(st.sampled_from(list(frame.columns))): draw(columns)})
     return frame
 
 
@@ -1017,9 +995,7 @@ def test_a_frame_of_anything_is_taken_or_refused_with_a_message(frame: pd.DataFr
     st.sampled_from(FORMATS[:3]),
     st.one_of(
         st.binary(max_size=40),
-        st.text(st.sampled_from('a,1"\n\r\0é'), max_size=30).map(
-            lambda s: HEADER + b"\n" + s.encode()
-        ),
+        st.text(st.sampled_from('a,1"\n\r\0é'), max_size=30).map(lambda s: HEADER + b"\n" + s.encode()),
     ),
 )
 @example("mine.csv", HEADER + b"\r\rt,m,s,o,1,0,a,g,p\r")
@@ -1036,9 +1012,7 @@ made_up(note="n", rouge1=0.5).to_parquet(PARQUET, index=False)
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, len(PARQUET.getvalue())), st.binary(max_size=6), st.booleans())
-def test_a_changed_parquet_file_is_taken_or_refused_with_a_message(
-    place: int, inserted: bytes, cut: bool
-):
+def test_a_changed_parquet_file_is_taken_or_refused_with_a_message(place: int, inserted: bytes, cut: bool):
     whole = PARQUET.getvalue()
     rest = b"" if cut else whole[place + len(inserted) :]
     with TemporaryDirectory() as created:
@@ -1055,9 +1029,7 @@ def test_an_import_is_stored_in_the_stores_own_place(tmp_path: Path):
     assert find_import(storage, "0" * 64) is None
 
 
-def test_a_row_that_a_draw_lacks_is_missing_there_and_it_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_a_row_that_a_draw_lacks_is_missing_there_and_it_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     frame = made_up().drop(index=7)
     file = write(frame, tmp_path / "gap.parquet")
     assert import_predictions(file, tmp_path / "results").rows == len(frame)

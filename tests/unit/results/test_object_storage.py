@@ -59,9 +59,7 @@ def test_a_sweep_in_object_storage_is_the_sweep_in_a_folder(place: str, tmp_path
     folder = tmp_path / "results"
     fill(tmp_path / "task", folder, Store(folder))
     by = ["cell", "test_id"]
-    pd.testing.assert_frame_equal(
-        *(read_results(one).sort_values(by, ignore_index=True) for one in (place, folder))
-    )
+    pd.testing.assert_frame_equal(*(read_results(one).sort_values(by, ignore_index=True) for one in (place, folder)))
     assert everything(place) == everything(folder)
     for one, out in ((place, "a.csv"), (folder, "b.csv")):
         export_results(one, tmp_path / out)
@@ -70,9 +68,7 @@ def test_a_sweep_in_object_storage_is_the_sweep_in_a_folder(place: str, tmp_path
     storage = ObjectStorage(place)
     names = {name for name, _ in storage.listed()}
     there = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
-    assert names == {
-        name for name in there if not name.startswith(LOCKS) and ".journal" not in name
-    }
+    assert names == {name for name in there if not name.startswith(LOCKS) and ".journal" not in name}
 
 
 def test_what_is_damaged_is_set_aside_and_mended(place: str, tmp_path: Path):
@@ -108,9 +104,7 @@ def test_a_lock_is_held_as_long_as_it_is_renewed(place: str, short_leases: float
     assert list(ObjectStorage(place).listed(LOCKS)) == []
 
 
-def test_a_dead_process_lock_is_taken_over_and_not_given_back_by_it(
-    place: str, short_leases: float
-):
+def test_a_dead_process_lock_is_taken_over_and_not_given_back_by_it(place: str, short_leases: float):
     dead, other = (ObjectJournals(ObjectStorage(place)) for _ in range(2))
     give_back = dead.take("t/m/a-1234")
     assert give_back is not None
@@ -118,8 +112,7 @@ def test_a_dead_process_lock_is_taken_over_and_not_given_back_by_it(
     # its process is stopped: nobody renews it any more
     object_storage_lease = give_back.__closure__
     assert object_storage_lease is not None
-    (held,) = [c.cell_contents for c in object_storage_lease
-               if isinstance(c.cell_contents, object_storage._Lease)]  # fmt: skip
+    (held,) = [c.cell_contents for c in object_storage_lease if isinstance(c.cell_contents, object_storage._Lease)]
     held._over.set()
     lease.join()
     assert other.take("t/m/a-1234") is None  # looked at for the first time
@@ -152,9 +145,7 @@ def test_of_many_that_take_a_cell_one_has_it(place: str):
     one()  # type: ignore[operator]
 
 
-def test_a_lock_whose_answer_was_lost_is_known_as_ones_own(
-    place: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_lock_whose_answer_was_lost_is_known_as_ones_own(place: str, monkeypatch: pytest.MonkeyPatch):
     storage = ObjectStorage(place)
     storage.put("a", b"mine")  # what a request did whose answer was lost
     assert storage.create("a", b"mine") == storage.version("a")
@@ -262,10 +253,12 @@ def test_processes_that_are_killed_while_writing_lose_nothing_and_count_nothing_
     made = plan(tmp_path, "1,3", selects=selects, draws=draws)
     Runner(made, Store(tmp_path / "results"), ENGINE, FakeBackend).run()
     columns = ["cell", "test_id", "prediction", "prompt_tokens"]
-    pd.testing.assert_frame_equal(*(
-        one.sort_values(columns, ignore_index=True)[columns].astype(str)
-        for one in (frame, read_results(tmp_path / "results"))
-    ))  # fmt: skip
+    pd.testing.assert_frame_equal(
+        *(
+            one.sort_values(columns, ignore_index=True)[columns].astype(str)
+            for one in (frame, read_results(tmp_path / "results"))
+        )
+    )
     assert [name for name, _ in ObjectStorage(place).listed() if "journal" in name] == []
 
 
@@ -275,15 +268,19 @@ def test_processes_that_are_killed_while_writing_lose_nothing_and_count_nothing_
 @pytest.mark.parametrize(
     ("address", "said"),
     [
-        ("s3://nobucket/x", "nobucket"), ("ftp://somewhere/x", "not a kind of storage"),
-        ("s3://", "--results s3://"), ("file://host/x", "expected file:///"),
+        ("s3://nobucket/x", "nobucket"),
+        ("ftp://somewhere/x", "not a kind of storage"),
+        ("s3://", "--results s3://"),
+        ("file://host/x", "expected file:///"),
     ],
-)  # fmt: skip
+)
 def test_a_place_that_is_none_is_refused_in_one_line(
     place: str, address: str, said: str, capsys: pytest.CaptureFixture[str]
 ):
-    for words in (["summary"], ["run", "--task", "stdlib_six", "--model", "gemma3-270m", "--k", "1",
-                                "--test-size", "1", "--draws", "1"]):  # fmt: skip
+    for words in (
+        ["summary"],
+        ["run", "--task", "stdlib_six", "--model", "gemma3-270m", "--k", "1", "--test-size", "1", "--draws", "1"],
+    ):
         with pytest.raises(SystemExit) as ended:
             main([*words, "--results", address])
         assert ended.value.code == 2
@@ -292,9 +289,7 @@ def test_a_place_that_is_none_is_refused_in_one_line(
         assert said in line
 
 
-def test_a_bucket_that_may_not_be_written_is_said_before_anything_is_computed(
-    place: str, server: S3Server
-):
+def test_a_bucket_that_may_not_be_written_is_said_before_anything_is_computed(place: str, server: S3Server):
     server.faults.refused = "PUT"
     with pytest.raises(UserError, match=r"cannot be written \(.*give another with --results"):
         Store(place).prepare()
@@ -305,8 +300,12 @@ def test_commands_read_object_storage(
 ):
     sweep(tmp_path, Store(place))
     monkeypatch.chdir(tmp_path)
-    for words in (["summary", "--json"], ["leaderboard"], ["export", "--out", "out.csv"],
-                  ["report", "--out", "page.html"]):  # fmt: skip
+    for words in (
+        ["summary", "--json"],
+        ["leaderboard"],
+        ["export", "--out", "out.csv"],
+        ["report", "--out", "page.html"],
+    ):
         with pytest.raises(SystemExit) as ended:
             main([*words, "--results", place])
         assert not ended.value.code, words

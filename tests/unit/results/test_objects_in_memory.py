@@ -86,19 +86,27 @@ def test_a_command_gives_up_sooner_on_its_first_request(stores: list[Watched]):
     storage = ObjectStorage("memory:///a/")
     assert storage.url == "memory:///a"
     assert [one.asked for one in stores] == [
-        [("from_url", ("memory:///a",),
-          {"retry_config": {"max_retries": 20, "retry_timeout": timedelta(seconds=seconds)}})]
+        [
+            (
+                "from_url",
+                ("memory:///a",),
+                {"retry_config": {"max_retries": 20, "retry_timeout": timedelta(seconds=seconds)}},
+            )
+        ]
         for seconds in (180, 15)
-    ]  # fmt: skip
+    ]
     assert ObjectStorage("memory:///aX//").url == "memory:///aX"
     assert (storage.where(), storage.where("t/a")) == ("memory:///a", "memory:///a/t/a")
 
 
 @pytest.mark.parametrize(
     ("address", "said"),
-    [("memory", "relative URL without a base"), ("", "'': relative URL without a base"),
-     ("zz://x", 'zz://x: Generic URL error: Unable to recognise URL "zz://x"')],
-)  # fmt: skip
+    [
+        ("memory", "relative URL without a base"),
+        ("", "'': relative URL without a base"),
+        ("zz://x", 'zz://x: Generic URL error: Unable to recognise URL "zz://x"'),
+    ],
+)
 def test_an_address_that_no_library_knows_is_named(address: str, said: str):
     with pytest.raises(UserError) as raised:
         ObjectStorage(address)
@@ -174,12 +182,9 @@ def test_a_place_is_there_where_any_object_is(stores: list[Watched]):
 
 
 @pytest.mark.parametrize(
-    ("kind", "number"),
-    [("NotFoundError", 2), ("PermissionDeniedError", 13), ("UnauthenticatedError", 13)],
+    ("kind", "number"), [("NotFoundError", 2), ("PermissionDeniedError", 13), ("UnauthenticatedError", 13)]
 )
-def test_what_will_not_change_is_asked_for_once(
-    stores: list[Watched], clock: Clock, kind: str, number: int
-):
+def test_what_will_not_change_is_asked_for_once(stores: list[Watched], clock: Clock, kind: str, number: int):
     storage = ObjectStorage("memory:///")
     stores[0].errors["get"] = errors("a  b\nc" + "x" * 400 + "\n\nDebug source:\nd", kind=kind)
     with pytest.raises(FileNotFoundError if number == 2 else PermissionError) as raised:
@@ -281,9 +286,7 @@ def test_a_lock_says_whose_it_is(stores: list[Watched]):
     again()
 
 
-def test_a_lock_is_dead_when_it_was_as_it_is_for_longer_than_a_lease(
-    stores: list[Watched], clock: Clock
-):
+def test_a_lock_is_dead_when_it_was_as_it_is_for_longer_than_a_lease(stores: list[Watched], clock: Clock):
     storage = ObjectStorage("memory:///")
     journals = storage.journals()
     storage.put("t/m/x-a.parquet", b"")  # what is no lock says nothing of who is at work
@@ -334,9 +337,7 @@ def test_a_lock_is_renewed_within_a_lease(stores: list[Watched], monkeypatch: py
     assert storage.listed() == []
 
 
-def test_a_lock_that_was_given_back_or_taken_meanwhile_is_not_had(
-    stores: list[Watched], clock: Clock
-):
+def test_a_lock_that_was_given_back_or_taken_meanwhile_is_not_had(stores: list[Watched], clock: Clock):
     storage = ObjectStorage("memory:///")
     storage.put(".locks/a.json", b"1")
     journals = storage.journals()
@@ -344,18 +345,14 @@ def test_a_lock_that_was_given_back_or_taken_meanwhile_is_not_had(
     assert journals.take("t/m/x-a") is None
     assert journals.take("t/m/x-a") is None
     clock.now = 31.0
-    stores[0].errors["put"] = [
-        *errors("there", kind="AlreadyExistsError"), *errors("other", kind="PreconditionError")
-    ]  # fmt: skip
+    stores[0].errors["put"] = [*errors("there", kind="AlreadyExistsError"), *errors("other", kind="PreconditionError")]
     assert journals.take("t/m/x-a") is None
     take = journals.take("t/m/x-a")
     assert take is not None
     take()
 
 
-def test_a_lock_that_another_has_taken_is_not_removed(
-    stores: list[Watched], monkeypatch: pytest.MonkeyPatch
-):
+def test_a_lock_that_another_has_taken_is_not_removed(stores: list[Watched], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(object_storage, "LEASE", 0.03)
     storage = ObjectStorage("memory:///")
     monkeypatch.setattr(object_storage, "PATIENCE", timedelta())

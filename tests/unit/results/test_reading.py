@@ -39,9 +39,7 @@ from icl_bench.results.reading import (
 from icl_bench.results.storage import storage_at
 from icl_bench.results.store import Store
 
-SPEC = CellSpec(
-    task="cards", model="small", select="random", order="drawn", attention="full", k=2, draw=0
-)
+SPEC = CellSpec(task="cards", model="small", select="random", order="drawn", attention="full", k=2, draw=0)
 FACTS = {"backend": "fake", "seed": 0}
 TASK = {"task": {"metrics": ["rouge", "accuracy"]}}
 
@@ -106,9 +104,7 @@ def test_a_cell_of_one_prediction_is_whole(tmp_path: Path):
     name = finish(tmp_path, "a")
     file = read_whole(storage_at(tmp_path), name, 1)
     assert (file.meta["cell"], file.meta["variant"]) == (identity().cell, identity().variant)
-    assert file.cells() == [
-        {**SPEC.model_dump(), "cell": identity().cell, "variant": identity().variant}
-    ]
+    assert file.cells() == [{**SPEC.model_dump(), "cell": identity().cell, "variant": identity().variant}]
 
 
 def test_the_predictions_of_a_file_are_read_all_or_one(tmp_path: Path):
@@ -224,14 +220,9 @@ def test_of_an_import_only_the_cells_that_are_copies_are_left_out(tmp_path: Path
     of_k5 = table.filter(pa.compute.equal(table["k"], 5))
     two = bring(results, own, name="two")
     # as it would be with the first file's cell in it
-    both = pa.concat_tables(
-        [of_k5, pq.read_table(two).select(of_k5.schema.names).cast(of_k5.schema)]
-    )
+    both = pa.concat_tables([of_k5, pq.read_table(two).select(of_k5.schema.names).cast(of_k5.schema)])
     meta = pq.read_schema(two).metadata
-    meta = {
-        **meta,
-        b"icl_bench_import": meta[b"icl_bench_import"].replace(b'"rows": 2', b'"rows": 4'),
-    }
+    meta = {**meta, b"icl_bench_import": meta[b"icl_bench_import"].replace(b'"rows": 2', b'"rows": 4')}
     pq.write_table(both.unify_dictionaries().replace_schema_metadata(meta), two)
     assert said_of(results) == [f"{two}: 1 of its 2 cells are in other files too ({one}); left out"]
     with warnings.catch_warnings():
@@ -268,9 +259,7 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path):
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path):
-    with pytest.raises(
-        UserError, match=f"results folder {tmp_path / 'no'}: not there; run somethi"
-    ):
+    with pytest.raises(UserError, match=f"results folder {tmp_path / 'no'}: not there; run somethi"):
         list(result_files(tmp_path / "no", lambda _: None))
     with pytest.raises(UserError, match=f"results folder {tmp_path}: no results yet; run somethin"):
         read_stored(tmp_path)
@@ -314,9 +303,7 @@ def test_a_variant_of_an_import_is_the_file_that_it_is_from(tmp_path: Path):
     finish(results)
     one = bring(results, cell("ab", "ab"), name="one")
     (variant,) = pq.read_table(one)["variant"].unique().to_pylist()
-    assert read_stored(results).variants == {
-        identity().variant: FACTS, variant: {"imported": "one.csv"},
-    }  # fmt: skip
+    assert read_stored(results).variants == {identity().variant: FACTS, variant: {"imported": "one.csv"}}
 
 
 # -- columns ------------------------------------------------------------------------------------
@@ -410,9 +397,7 @@ def test_choices_of_a_rows_own_that_are_written_out_are_marked_where_there_are_a
     assert "own_choices" not in read_stored(tmp_path).predictions
     finish(tmp_path, k=3, facts={**FACTS, "choices": "texts"})
     found = read_stored(tmp_path).predictions
-    assert found.groupby("k")["own_choices"].unique().map(list).to_dict() == {
-        1: [False], 2: [False], 3: [True],
-    }  # fmt: skip
+    assert found.groupby("k")["own_choices"].unique().map(list).to_dict() == {1: [False], 2: [False], 3: [True]}
 
 
 def test_a_mark_counts_until_its_cell_is_finished_and_marks_are_in_order(tmp_path: Path):
@@ -441,9 +426,7 @@ def test_a_part_of_a_folder_has_the_values_that_are_asked_for_alone(tmp_path: Pa
     fail(tmp_path, task="zoo", k=9)
     fail(tmp_path, task="cards", model="large", k=9)
     some = read_some(tmp_path, {"task": "zoo", "model": "small"})
-    assert some.predictions[["task", "model"]].drop_duplicates().to_numpy().tolist() == [
-        ["zoo", "small"]
-    ]
+    assert some.predictions[["task", "model"]].drop_duplicates().to_numpy().tolist() == [["zoo", "small"]]
     assert some.predictions["task"].cat.categories.tolist() == ["zoo"]
     assert [mark["spec"]["task"] for mark in some.failed] == ["zoo"]
     assert len(read_some(tmp_path).failed) == 2

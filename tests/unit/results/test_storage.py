@@ -25,21 +25,12 @@ from icl_bench.results.exporting import export_results
 from icl_bench.results.importing import import_predictions
 from icl_bench.results.journals import LocalJournals, journals_at
 from icl_bench.results.perplexity_losses import losses_name, read_losses, write_losses
-from icl_bench.results.reading import (
-    failed_cells,
-    find_imported,
-    finished_cells,
-    read_rows,
-    read_stored,
-)
+from icl_bench.results.reading import failed_cells, find_imported, finished_cells, read_rows, read_stored
 from icl_bench.results.storage import LocalStorage, Place, Storage, folder_of, storage_at
 from icl_bench.results.store import Store
 from icl_bench.sweep.runner import Runner
 
-THEIRS = (
-    "task,model,select,order,k,draw,test_id,gold,prediction,note\n"
-    "wines,tiny,bm25,pool,1,0,a,red,red,n\n"
-)
+THEIRS = "task,model,select,order,k,draw,test_id,gold,prediction,note\nwines,tiny,bm25,pool,1,0,a,red,red,n\n"
 
 
 def sweep(task: Path, store: Store) -> Any:
@@ -48,9 +39,14 @@ def sweep(task: Path, store: Store) -> Any:
 
 
 LOSSES = {
-    "model": "m", "fingerprint": "f", "dtype": "float32", "attention": "full", "sha256": "0",
-    "length": 4, "by_length": {},
-}  # fmt: skip
+    "model": "m",
+    "fingerprint": "f",
+    "dtype": "float32",
+    "attention": "full",
+    "sha256": "0",
+    "length": 4,
+    "by_length": {},
+}
 
 
 def everything(place: Place) -> dict[str, Any]:
@@ -153,7 +149,7 @@ def test_a_place_is_a_folder_or_a_storage_itself(tmp_path: Path):
 @pytest.mark.parametrize(
     ("place", "folder"),
     [("file:///a/b%20c", "/a/b c"), ("file://localhost/a", "/a"), ("a:b/c", "a:b/c"), ("C://x", "C:/x")],
-)  # fmt: skip
+)
 def test_what_begins_like_no_address_is_a_folders_name(place: str, folder: str):
     assert folder_of(place) == folder_of(Path(folder)) == Path(folder)
     assert folder_of(MemoryStorage()) is None
@@ -269,16 +265,12 @@ acts: dict[str, Callable[[Storage, str, str, bytes], Any]] = {
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(sorted(acts)), names, names, contents), max_size=12))
-def test_a_folder_does_what_a_dictionary_of_files_does(
-    steps: list[tuple[str, str, str, bytes]],
-):
+def test_a_folder_does_what_a_dictionary_of_files_does(steps: list[tuple[str, str, str, bytes]]):
     with TemporaryDirectory() as folder:
         local, memory = LocalStorage(Path(folder)), MemoryStorage()
         for act, name, to, content in steps:
             target = f"{name.rpartition('/')[0]}/{to.rpartition('/')[2]}".lstrip("/")
-            assert acts[act](local, name, target, content) == acts[act](
-                memory, name, target, content
-            )
+            assert acts[act](local, name, target, content) == acts[act](memory, name, target, content)
         assert sorted(local.names()) == sorted(memory.names())
         assert {name: local.read(name) for name in local.names()} == memory.files
 

@@ -19,45 +19,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.disks import files_no_larger_than
-from support.fakes import (
-    ENGINE,
-    FREE_TEXT,
-    FakeBackend,
-    plan,
-    row,
-    runner,
-    tokenized_task,
-    write_rows,
-)
+from support.fakes import ENGINE, FREE_TEXT, FakeBackend, plan, row, runner, tokenized_task, write_rows
 from support.in_memory import MemoryJournals, MemoryStorage
 
 from icl_bench import read_results
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import UserError
-from icl_bench.results.cells import (
-    AXES,
-    FAILED,
-    FINISHED,
-    JOURNAL,
-    CellSpec,
-    Identity,
-    Prediction,
-    prediction_schema,
-)
+from icl_bench.results.cells import AXES, FAILED, FINISHED, JOURNAL, CellSpec, Identity, Prediction, prediction_schema
 from icl_bench.results.exporting import export_results
-from icl_bench.results.reading import (
-    CELL_META,
-    failed_cells,
-    finished_cells,
-    read_rows,
-    result_files,
-)
+from icl_bench.results.reading import CELL_META, failed_cells, finished_cells, read_rows, result_files
 from icl_bench.results.store import OpenCell, Store
 from icl_bench.sweep.facts import facts
 
-SPEC = CellSpec(
-    task="cards", model="small", select="random", order="drawn", attention="full", k=2, draw=0
-)
+SPEC = CellSpec(task="cards", model="small", select="random", order="drawn", attention="full", k=2, draw=0)
 ROWS = ("a", "b", "c", "d")
 
 
@@ -107,9 +81,7 @@ def test_a_journal_is_read_back_whole(store: Store, identity: Identity):
         assert cell.seconds == 1.75
 
 
-def test_a_line_of_a_journal_has_its_own_letters_and_its_part_of_the_time(
-    store: Store, identity: Identity
-):
+def test_a_line_of_a_journal_has_its_own_letters_and_its_part_of_the_time(store: Store, identity: Identity):
     with opened(store, identity) as cell:
         cell.append(predictions("a", "b", "c"), 2.0)
         cell.append(predictions("d"))
@@ -123,9 +95,7 @@ def test_a_line_of_a_journal_has_its_own_letters_and_its_part_of_the_time(
     )
 
 
-def test_predictions_of_other_prompts_are_dropped_with_their_seconds_and_it_is_said(
-    store: Store, identity: Identity
-):
+def test_predictions_of_other_prompts_are_dropped_with_their_seconds_and_it_is_said(store: Store, identity: Identity):
     with opened(store, identity) as cell:
         cell.append(predictions("a", "b"), 1.0)
         cell.append(predictions("c"), 0.25)
@@ -160,12 +130,8 @@ def test_a_torn_journal_line_is_dropped_on_resume(store: Store, identity: Identi
     assert lines == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize(
-    "tail", [b"\0" * 30, b"\xff\xfe\n", b"[1]\n", b'{"test_id": "b"}\n', b"\n"]
-)
-def test_whatever_a_broken_disk_left_behind_whole_lines_is_dropped(
-    store: Store, identity: Identity, tail: bytes
-):
+@pytest.mark.parametrize("tail", [b"\0" * 30, b"\xff\xfe\n", b"[1]\n", b'{"test_id": "b"}\n', b"\n"])
+def test_whatever_a_broken_disk_left_behind_whole_lines_is_dropped(store: Store, identity: Identity, tail: bytes):
     with opened(store, identity) as cell:
         cell.append(predictions("a"))
     with path_of(store, identity, JOURNAL).open("ab") as stream:
@@ -201,9 +167,7 @@ def test_a_journal_that_says_no_seconds_is_read_back_whole(store: Store, identit
 # -- a finished file ----------------------------------------------------------------------------
 
 
-def test_a_finished_cell_is_one_file_in_the_order_of_the_test_rows(
-    store: Store, identity: Identity
-):
+def test_a_finished_cell_is_one_file_in_the_order_of_the_test_rows(store: Store, identity: Identity):
     with opened(store, identity) as cell:
         cell.append(predictions("d", "b"), 1.0)
         cell.append(predictions("c", "a"), 0.5)
@@ -224,9 +188,13 @@ def test_a_file_says_in_every_row_and_once_what_decided_its_cell(store: Store):
     for identity in (plain, other):
         schema = pq.read_schema(finish(store, identity))
         assert json.loads(schema.metadata[CELL_META]) == {
-            "spec": SPEC.model_dump(), "facts": identity.facts, "protocol": 1, "seconds": 1.5,
-            "demonstration_ids": ["x"], "prefix_tokens": 15,
-        }  # fmt: skip
+            "spec": SPEC.model_dump(),
+            "facts": identity.facts,
+            "protocol": 1,
+            "seconds": 1.5,
+            "demonstration_ids": ["x"],
+            "prefix_tokens": 15,
+        }
         table = read_rows(store.storage, f"{identity.name}{FINISHED}")
         for name in ("backend", "label_space", "queries", "teaching"):
             assert table[name].to_pylist() == [identity.facts.get(name)] * 4
@@ -235,9 +203,7 @@ def test_a_file_says_in_every_row_and_once_what_decided_its_cell(store: Store):
         assert table["variant"].to_pylist() == [identity.variant] * 4
 
 
-def test_columns_of_free_answers_and_of_read_blocks_follow_where_any_row_has_them(
-    store: Store, identity: Identity
-):
+def test_columns_of_free_answers_and_of_read_blocks_follow_where_any_row_has_them(store: Store, identity: Identity):
     rows = predictions(*ROWS)
     rows[1] = replace(rows[1], truncated=False, golds=("x", "é"), read_blocks=(0, 2))
     rows[2] = replace(rows[2], text="so it is x")
@@ -258,9 +224,7 @@ def test_columns_of_free_answers_and_of_read_blocks_follow_where_any_row_has_the
     assert plain.names == prediction_schema().names
 
 
-def test_a_finished_file_appears_whole_or_not_at_all(
-    store: Store, identity: Identity, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_finished_file_appears_whole_or_not_at_all(store: Store, identity: Identity, monkeypatch: pytest.MonkeyPatch):
     seen = []
 
     def look(source: Path, target: Path) -> None:
@@ -296,15 +260,12 @@ def test_a_kill_while_the_file_is_written_loses_no_prediction(store: Store, iden
 
 
 @pytest.mark.parametrize("kept", [0, 3, 200, -1])
-def test_a_file_cut_short_is_named_and_set_aside_and_the_cell_is_run_again(
-    store: Store, identity: Identity, kept: int
-):
+def test_a_file_cut_short_is_named_and_set_aside_and_the_cell_is_run_again(store: Store, identity: Identity, kept: int):
     path = finish(store, identity)
     path.write_bytes(path.read_bytes()[:kept])
     with (
         pytest.warns(
-            UserWarning,
-            match=rf"^{path}: cannot be read.*; set aside as {path.name}\.damaged, the cell is run again$",
+            UserWarning, match=rf"^{path}: cannot be read.*; set aside as {path.name}\.damaged, the cell is run again$"
         ),
         opened(store, identity) as cell,
     ):
@@ -380,9 +341,7 @@ MARK = {"spec": SPEC.model_dump(), "reason": "no memory", "cell": "c", "variant"
 )
 def test_a_mark_that_is_none_is_named_on_one_line_and_left_out(store: Store, content: bytes):
     store.storage.put(f"cards/small/x{FAILED}", content)
-    with pytest.warns(
-        UserWarning, match=r"x\.failed\.json: cannot be read \(.*\); left out"
-    ) as said:
+    with pytest.warns(UserWarning, match=r"x\.failed\.json: cannot be read \(.*\); left out") as said:
         assert failed_cells(store.storage) == []
     assert "\n" not in str(said[0].message)
 
@@ -409,9 +368,7 @@ ODD_META: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("odd", ODD_META)
-def test_a_cell_that_says_odd_things_of_itself_is_left_out_and_run_again(
-    store: Store, identity: Identity, odd: str
-):
+def test_a_cell_that_says_odd_things_of_itself_is_left_out_and_run_again(store: Store, identity: Identity, odd: str):
     path = finish(store, identity)
     table = pq.read_table(path, partitioning=None)
     meta = {**json.loads(table.schema.metadata[CELL_META]), **ODD_META[odd]}
@@ -457,8 +414,7 @@ def test_a_named_pipe_is_no_result_and_is_not_waited_for(store: Store, identity:
 
 def test_a_name_that_the_file_system_does_not_take_is_shortened(store: Store):
     long, other = (
-        Identity(SPEC.model_copy(update={"task": "t" * length}), {"backend": "fake"})
-        for length in (300, 301)
+        Identity(SPEC.model_copy(update={"task": "t" * length}), {"backend": "fake"}) for length in (300, 301)
     )
     assert finish(store, long) != finish(store, other)
     stored = [meta["spec"]["task"] for _, meta in finished_cells(store.storage)]
@@ -469,10 +425,7 @@ def test_a_file_with_too_few_predictions_is_set_aside(store: Store, identity: Id
     path = finish(store, identity)
     table = pq.read_table(path, partitioning=None)
     pq.write_table(table.slice(0, 3), path)
-    with (
-        pytest.warns(UserWarning, match="3 predictions instead of 4"),
-        opened(store, identity),
-    ):
+    with pytest.warns(UserWarning, match="3 predictions instead of 4"), opened(store, identity):
         pass
 
 
@@ -486,9 +439,7 @@ def test_a_file_of_another_program_in_a_cells_place_is_set_aside(store: Store, i
 # -- a failed cell ------------------------------------------------------------------------------
 
 
-def test_a_failed_cell_is_marked_with_its_reason_until_it_is_finished(
-    store: Store, identity: Identity
-):
+def test_a_failed_cell_is_marked_with_its_reason_until_it_is_finished(store: Store, identity: Identity):
     with opened(store, identity) as cell:
         cell.append(predictions("a"))
         cell.fail("out of memory")
@@ -509,9 +460,11 @@ def test_a_mark_is_json_in_its_own_letters(store: Store, identity: Identity):
     assert text.endswith("\n}\n")
     assert '"reason": "pas de mémoire"' in text
     assert json.loads(text) == {
-        "spec": SPEC.model_dump(), "reason": "pas de mémoire", "cell": identity.cell,
+        "spec": SPEC.model_dump(),
+        "reason": "pas de mémoire",
+        "cell": identity.cell,
         "variant": identity.variant,
-    }  # fmt: skip
+    }
 
 
 def test_a_mark_beside_a_finished_file_does_not_count(store: Store, identity: Identity):
@@ -537,15 +490,11 @@ def test_a_mark_that_cannot_be_read_is_named(store: Store, identity: Identity):
 def test_a_results_folder_that_cannot_be_written_is_refused(tmp_path: Path):
     (tmp_path / "file").touch()
     for folder in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/nothing")):
-        with pytest.raises(
-            UserError, match=rf"results folder {folder}: cannot be written.*--results"
-        ):
+        with pytest.raises(UserError, match=rf"results folder {folder}: cannot be written.*--results"):
             Store(folder).prepare()
 
 
-def test_a_disk_that_is_full_while_journalling_loses_nothing_that_was_there(
-    store: Store, identity: Identity
-):
+def test_a_disk_that_is_full_while_journalling_loses_nothing_that_was_there(store: Store, identity: Identity):
     with opened(store, identity) as cell:
         cell.append(predictions("a", "b"))
     written = path_of(store, identity, JOURNAL).stat().st_size
@@ -561,9 +510,7 @@ def test_a_disk_that_is_full_while_journalling_loses_nothing_that_was_there(
     finish(store, identity)
 
 
-def test_a_disk_that_is_full_while_a_file_is_written_leaves_the_journal(
-    store: Store, identity: Identity
-):
+def test_a_disk_that_is_full_while_a_file_is_written_leaves_the_journal(store: Store, identity: Identity):
     with opened(store, identity) as cell:
         cell.append(predictions(*ROWS))
         written = path_of(store, identity, JOURNAL).stat().st_size
@@ -579,9 +526,7 @@ def test_a_disk_that_is_full_while_a_file_is_written_leaves_the_journal(
         assert list(cell.done) == list(ROWS)
 
 
-def test_no_space_left_is_said_in_the_systems_words(
-    store: Store, identity: Identity, monkeypatch: pytest.MonkeyPatch
-):
+def test_no_space_left_is_said_in_the_systems_words(store: Store, identity: Identity, monkeypatch: pytest.MonkeyPatch):
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -606,9 +551,7 @@ LONG = (
         (OSError(errno.ENAMETOOLONG, "File name too long"), LONG),
     ],
 )
-def test_whatever_a_storage_cannot_do_is_said_of_the_results_folder(
-    identity: Identity, error: OSError, said: str
-):
+def test_whatever_a_storage_cannot_do_is_said_of_the_results_folder(identity: Identity, error: OSError, said: str):
     class Broken(MemoryStorage):
         def has(self, name: str) -> bool:
             raise error
@@ -627,9 +570,11 @@ def test_whatever_a_storage_cannot_do_is_said_of_the_results_folder(
     journals = MemoryJournals()
     broken, locked = Store(Broken(), journals), Store(MemoryStorage(), Locked())
     acts: tuple[Callable[[], Any], ...] = (
-        lambda: broken.has(identity), lambda: broken.mark_failed(identity, "no memory"),
-        lambda: claimed(broken), lambda: claimed(locked),
-    )  # fmt: skip
+        lambda: broken.has(identity),
+        lambda: broken.mark_failed(identity, "no memory"),
+        lambda: claimed(broken),
+        lambda: claimed(locked),
+    )
     for act in acts:
         with pytest.raises(UserError) as refused:
             act()
@@ -650,9 +595,7 @@ def identity_of(folder: Path, *, k: int = 2, draw: int = 0, **changes: Any) -> I
 
 CHANGES: dict[str, dict[str, Any]] = {
     "template": {"template": {"input": "q: {text}", "output": "intent: {label}"}},
-    "separator": {
-        "template": {"input": "query: {text}", "output": "intent: {label}", "separator": "\n\n"}
-    },
+    "separator": {"template": {"input": "query: {text}", "output": "intent: {label}", "separator": "\n\n"}},
     "label texts": {"labels": {"style": "as-is"}},
     "label names": {"labels": {"style": "words", "names": {"top_up": "payment"}}},
     "train rows": {"train_rows": 41},
@@ -693,9 +636,7 @@ def test_an_answers_longest_length_makes_another_cell_of_free_text(tmp_path: Pat
     assert one.cell != other.cell
 
 
-@pytest.mark.parametrize(
-    "axis", [{"k": 3}, {"draw": 1}, {"order": "by-label"}, {"select": "bm25"}], ids=str
-)
+@pytest.mark.parametrize("axis", [{"k": 3}, {"draw": 1}, {"order": "by-label"}, {"select": "bm25"}], ids=str)
 def test_axes_make_another_cell_of_the_same_variant(tmp_path: Path, axis: dict[str, Any]):
     one, other = identity_of(tmp_path), identity_of(tmp_path, **axis)
     assert one.cell != other.cell
@@ -704,11 +645,7 @@ def test_axes_make_another_cell_of_the_same_variant(tmp_path: Path, axis: dict[s
 
 def test_what_decides_no_prediction_leaves_the_cell_as_it_is(tmp_path: Path):
     same = identity_of(
-        tmp_path / "elsewhere",
-        context_tokens=999,
-        description="new",
-        license="CC0",
-        metrics=["accuracy"],
+        tmp_path / "elsewhere", context_tokens=999, description="new", license="CC0", metrics=["accuracy"]
     )
     assert identity_of(tmp_path).cell == same.cell
 
@@ -736,9 +673,20 @@ def test_results_are_one_tidy_frame(tmp_path: Path):
     assert len(frame) == 2 * 2 * 6
     assert list(frame.columns[:8]) == [*AXES, "test_id"]
     assert set(frame.columns) >= {
-        "gold", "prediction", "correct", "valid", "prompt_tokens", "cached_tokens",
-        "answer_tokens", "backend", "probability", "margin", "rouge1", "cell", "variant",
-    }  # fmt: skip
+        "gold",
+        "prediction",
+        "correct",
+        "valid",
+        "prompt_tokens",
+        "cached_tokens",
+        "answer_tokens",
+        "backend",
+        "probability",
+        "margin",
+        "rouge1",
+        "cell",
+        "variant",
+    }
     assert {str(frame[name].dtype) for name in ("task", "model", "cell", "variant")} == {"category"}
     assert str(frame["k"].dtype) == str(frame["prompt_tokens"].dtype) == "int32"
     assert frame["correct"].dtype == bool
@@ -758,9 +706,7 @@ def test_correct_is_empty_for_free_text_which_has_scores_of_its_own(tmp_path: Pa
     assert not frame["prediction"].str.startswith(" ").any()
 
 
-def test_a_retrieving_cell_stores_each_rows_demonstrations_and_a_shared_one_its_own_once(
-    tmp_path: Path,
-):
+def test_a_retrieving_cell_stores_each_rows_demonstrations_and_a_shared_one_its_own_once(tmp_path: Path):
     made = plan(tmp_path, "3", draws=1, selects=["random", "bm25"])
     runner(made, tmp_path / "results", FakeBackend()).run()
     for name, meta in finished_cells(tmp_path / "results"):
@@ -773,9 +719,7 @@ def test_a_retrieving_cell_stores_each_rows_demonstrations_and_a_shared_one_its_
             assert meta["demonstration_ids"] is None
 
 
-def test_columns_that_a_file_lacks_are_empty_and_further_ones_are_kept(
-    store: Store, identity: Identity
-):
+def test_columns_that_a_file_lacks_are_empty_and_further_ones_are_kept(store: Store, identity: Identity):
     path = finish(store, identity)
     finish(store, Identity(SPEC.model_copy(update={"k": 3}), identity.facts))
     table = pq.read_table(path, partitioning=None).drop_columns(["margin", "rougeL"])
@@ -834,9 +778,7 @@ def test_files_are_readable_by_others_without_this_program(store: Store, identit
 # -- further scores -----------------------------------------------------------------------------
 
 
-def test_scores_of_another_package_are_columns_of_their_own(
-    store: Store, identity: Identity, tmp_path: Path
-):
+def test_scores_of_another_package_are_columns_of_their_own(store: Store, identity: Identity, tmp_path: Path):
     finish(store, Identity(SPEC.model_copy(update={"k": 3}), identity.facts))
     with opened(store, identity) as cell:
         cell.append(predictions(*ROWS))
@@ -862,9 +804,7 @@ def test_scores_of_another_package_are_columns_of_their_own(
 
 
 @pytest.mark.parametrize("taken", ["k", "gold", "probability", "cell", "teaching"])
-def test_a_score_cannot_take_the_name_of_another_column(
-    store: Store, identity: Identity, taken: str
-):
+def test_a_score_cannot_take_the_name_of_another_column(store: Store, identity: Identity, taken: str):
     with opened(store, identity) as cell:
         cell.append(predictions(*ROWS))
         with pytest.raises(ValueError, match=f"cannot be called {taken}"):

@@ -20,9 +20,14 @@ from icl_bench.results.stored_meta import (
 )
 
 SPEC: dict[str, Any] = {
-    "task": "trec", "model": "m", "select": "random", "order": "random", "attention": "full",
-    "k": 4, "draw": 0,
-}  # fmt: skip
+    "task": "trec",
+    "model": "m",
+    "select": "random",
+    "order": "random",
+    "attention": "full",
+    "k": 4,
+    "draw": 0,
+}
 CELL: dict[str, Any] = {"spec": SPEC, "facts": {}}
 SHAPE: dict[str, Any] = {"parameters": 5, "heads_width": 4, "windows": [None, 8]}
 LABELS: dict[str, Any] = {
@@ -32,9 +37,16 @@ LABELS: dict[str, Any] = {
     "demonstration_labels": {"a": ["1", "3"], "b": ["2"]},
 }
 PREDICTION: dict[str, Any] = {
-    "test_id": "t", "gold": "a", "prediction": "b", "correct": False, "valid": True,
-    "prompt_tokens": 9, "cached_tokens": 3, "answer_tokens": 1, "prompt_hash": "h",
-}  # fmt: skip
+    "test_id": "t",
+    "gold": "a",
+    "prediction": "b",
+    "correct": False,
+    "valid": True,
+    "prompt_tokens": 9,
+    "cached_tokens": 3,
+    "answer_tokens": 1,
+    "prompt_hash": "h",
+}
 
 
 def without(found: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -54,16 +66,29 @@ def said(found: Any, kind: Any = CellMeta) -> str:
 @pytest.mark.parametrize(
     ("found", "kind"),
     [
-        (SPEC, SpecMeta), (CELL, CellMeta), ({**CELL, "more": {"of": "it"}}, CellMeta),
-        ({**CELL, "seconds": 1, "shape": SHAPE}, CellMeta), ({**CELL, "shape": {}}, CellMeta),
+        (SPEC, SpecMeta),
+        (CELL, CellMeta),
+        ({**CELL, "more": {"of": "it"}}, CellMeta),
+        ({**CELL, "seconds": 1, "shape": SHAPE}, CellMeta),
+        ({**CELL, "shape": {}}, CellMeta),
         (LABELS, CellMeta),
         ({"source": "a.csv", "sha256": "0", "rows": 3}, ImportMeta),
-        ({"model": "m", "fingerprint": "f", "dtype": "float32", "attention": "full",
-          "sha256": "0", "length": 4, "by_length": {"full": {"4": 1.5}}}, LossesMeta),
+        (
+            {
+                "model": "m",
+                "fingerprint": "f",
+                "dtype": "float32",
+                "attention": "full",
+                "sha256": "0",
+                "length": 4,
+                "by_length": {"full": {"4": 1.5}},
+            },
+            LossesMeta,
+        ),
         ({"spec": SPEC, "reason": "r", "cell": "c", "variant": "v"}, FailureMeta),
         ({"study": "s", "cells": [{**SPEC, "setting": "plain", "cell": "c"}]}, StudyMeta),
     ],
-)  # fmt: skip
+)
 def test_what_a_file_says_is_given_as_it_stands(found: dict[str, Any], kind: Any):
     assert said(found, kind) == ""
 
@@ -75,16 +100,16 @@ def test_what_a_file_says_is_given_as_it_stands(found: dict[str, Any], kind: Any
         ({**CELL, "spec": {**SPEC, "k": "4"}}, "spec.k: Input should be a valid integer"),
         ({**CELL, "spec": without(SPEC, "draw")}, "spec.draw: Field required"),
         ({**CELL, "seconds": "1"}, "seconds: Input should be a valid number"),
-        ({**CELL, "training": {"tokens": "many"}},
-         "training.tokens: Input should be a valid number"),
+        ({**CELL, "training": {"tokens": "many"}}, "training.tokens: Input should be a valid number"),
         ({**CELL, "shape": without(SHAPE, "windows")}, "shape: KeyError('windows')"),
-        ({**CELL, "shape": without(SHAPE, "parameters")},
-         "shape: TypeError(\"Architecture.__init__() missing 1 required positional argument: "
-         "'parameters'\")"),
+        (
+            {**CELL, "shape": without(SHAPE, "parameters")},
+            "shape: TypeError(\"Architecture.__init__() missing 1 required positional argument: 'parameters'\")",
+        ),
         (b"[" * 100_000, "too deep a nesting"),
         (b"{", "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
     ],
-)  # fmt: skip
+)
 def test_what_is_of_another_kind_is_named_with_its_place(found: Any, words: str):
     assert said(found) == words
 
@@ -97,14 +122,17 @@ def test_a_file_that_holds_no_object_is_refused_without_a_place():
     ("found", "words"),
     [
         (without(LABELS, "demonstration_labels"), "demonstration_labels are missing"),
-        ({**LABELS, "demonstration_labels": {"a": ["1"], "b": ["3"]}},
-         "demonstration_labels do not name all demonstrations"),
-        ({**LABELS, "demonstration_labels": {}},
-         "demonstration_labels do not name all demonstrations"),
-        ({**without(LABELS, "demonstration_labels"), "facts": {"choices": "letters"}},
-         "demonstration_labels are missing"),
+        (
+            {**LABELS, "demonstration_labels": {"a": ["1"], "b": ["3"]}},
+            "demonstration_labels do not name all demonstrations",
+        ),
+        ({**LABELS, "demonstration_labels": {}}, "demonstration_labels do not name all demonstrations"),
+        (
+            {**without(LABELS, "demonstration_labels"), "facts": {"choices": "letters"}},
+            "demonstration_labels are missing",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_label_is_known_of_each_demonstration_that_is_named(found: Any, words: str):
     assert said(found) == f"Value error, {words}"
 
@@ -127,14 +155,10 @@ def test_a_journals_line_is_a_prediction_with_or_without_seconds():
     expected = Prediction(**PREDICTION)
     assert checked_prediction(json.dumps(PREDICTION).encode()) == expected
     timed = {**PREDICTION, "seconds": 1.5, "golds": ["a", "c"]}
-    assert checked_prediction(json.dumps(timed).encode()) == Prediction(
-        **PREDICTION, golds=("a", "c")
-    )
+    assert checked_prediction(json.dumps(timed).encode()) == Prediction(**PREDICTION, golds=("a", "c"))
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"prompt_tokens": "9"}, {"valid": 1}, {"gold": None}, {"correct": "no"}]
-)
+@pytest.mark.parametrize("wrong", [{"prompt_tokens": "9"}, {"valid": 1}, {"gold": None}, {"correct": "no"}])
 def test_a_journals_line_with_a_value_of_another_kind_is_refused(wrong: dict[str, Any]):
     (name,) = wrong
     with pytest.raises(ValueError, match=name):

@@ -20,16 +20,30 @@ from icl_bench.results.trained_methods import UPPER, kind
 from icl_bench.table_files import parquet_bytes, parquet_table
 
 LOSSES: dict[str, Any] = {
-    "model": "m", "fingerprint": "f", "dtype": "float32", "attention": "full", "sha256": "0",
-    "length": 4, "by_length": {"full": {"4": 1.5}},
-}  # fmt: skip
+    "model": "m",
+    "fingerprint": "f",
+    "dtype": "float32",
+    "attention": "full",
+    "sha256": "0",
+    "length": 4,
+    "by_length": {"full": {"4": 1.5}},
+}
 
 
 def cell(name: str, k: int = 4, **more: Any) -> dict[str, Any]:
     return {
-        "task": "trec", "model": "m", "select": "random", "order": "random", "attention": "full",
-        "k": k, "draw": 0, "setting": "plain", "cell": name, "variant": "v", **more,
-    }  # fmt: skip
+        "task": "trec",
+        "model": "m",
+        "select": "random",
+        "order": "random",
+        "attention": "full",
+        "k": k,
+        "draw": 0,
+        "setting": "plain",
+        "cell": name,
+        "variant": "v",
+        **more,
+    }
 
 
 class FullStorage(MemoryStorage):
@@ -72,8 +86,7 @@ def test_cells_of_a_part_are_added_to_those_of_the_same_study():
 
 
 @pytest.mark.parametrize(
-    ("place", "why"),
-    [(FullStorage(), "No space left on device"), (QuietStorage(), "it is what it is")],
+    ("place", "why"), [(FullStorage(), "No space left on device"), (QuietStorage(), "it is what it is")]
 )
 def test_what_cannot_be_stored_is_said_with_the_way_on(place: MemoryStorage, why: str):
     told = f"results folder memory:: {why}; run the same command again once there is space"
@@ -96,8 +109,7 @@ def test_studies_come_by_name_and_what_is_none_is_left_out_with_a_warning():
     with pytest.warns(UserWarning, match="left out$") as warned:
         assert [study["study"] for study in read_studies(storage)] == ["a", "b", "c"]
     assert [str(one.message) for one in warned] == [
-        f"memory:{FOLDER}/bad.json: cannot be read (study: Input should be a valid string); "
-        "left out",
+        f"memory:{FOLDER}/bad.json: cannot be read (study: Input should be a valid string); left out",
         f"memory:{FOLDER}/bbb.json: cannot be read (cells: Input should be a valid list); left out",
     ]
 

@@ -82,9 +82,7 @@ def test_a_unit_that_failed_is_for_another_machine_where_there_is_one():
     st.lists(st.tuples(st.sampled_from("abc"), st.none() | st.floats(0, 1e4)), max_size=12),
     st.lists(st.sampled_from(["take", "done", "failed", "gone"]), max_size=60),
 )
-def test_whatever_happens_each_unit_ends_once(
-    given_units: list[tuple[str, float | None]], events: list[str]
-):
+def test_whatever_happens_each_unit_ends_once(given_units: list[tuple[str, float | None]], events: list[str]):
     units = [unit(n, engine, seconds) for n, (engine, seconds) in enumerate(given_units)]
     queue, ended, at_work = Queue.of(units), Counter[int](), []
     for event in [*events, *["take", "done"] * 2 * len(units)]:

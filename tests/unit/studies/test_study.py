@@ -55,27 +55,35 @@ def prepared(folder: Path, *only: str) -> Study:
 
 
 EXPECTED = {
-    *(("first", select, "drawn" if select == "random" else "relevance", k, 0)
-      for select in ("random", "bm25") for k in (2, 4)),
-    ("first", "random", "shuffled:1", 3, 0), ("first", "random", "shuffled:1", 3, 1),
-    ("first", "probe", "drawn", 12, 0), ("first", "probe", "drawn", 12, 1),
-    ("second", "random", "drawn", 2, 0), ("second", "random", "drawn", 4, 0),
-    ("second", "bm25", "relevance", 2, 0), ("second", "random", "shuffled:1", 3, 0),
-}  # fmt: skip
+    *(
+        ("first", select, "drawn" if select == "random" else "relevance", k, 0)
+        for select in ("random", "bm25")
+        for k in (2, 4)
+    ),
+    ("first", "random", "shuffled:1", 3, 0),
+    ("first", "random", "shuffled:1", 3, 1),
+    ("first", "probe", "drawn", 12, 0),
+    ("first", "probe", "drawn", 12, 1),
+    ("second", "random", "drawn", 2, 0),
+    ("second", "random", "drawn", 4, 0),
+    ("second", "bm25", "relevance", 2, 0),
+    ("second", "random", "shuffled:1", 3, 0),
+}
 
 
 def asked(study: Study) -> set[tuple[Any, ...]]:
-    return {(c.model, c.select, c.order, c.k, c.draw) for part in study.parts
-            for c in (cell.identity.spec for cell in part.cells())}  # fmt: skip
+    return {
+        (c.model, c.select, c.order, c.k, c.draw)
+        for part in study.parts
+        for c in (cell.identity.spec for cell in part.cells())
+    }
 
 
 def test_what_is_laid_out_is_what_rules_leave(folder: Path):
     assert asked(prepared(folder)) == EXPECTED
     few = prepared(folder, "model=first", "k=2,3")
     assert asked(few) == {one for one in EXPECTED if one[0] == "first" and one[3] in (2, 3)}
-    assert asked(prepared(folder, "setting=neighbours")) == {
-        one for one in EXPECTED if one[1] == "probe"
-    }
+    assert asked(prepared(folder, "setting=neighbours")) == {one for one in EXPECTED if one[1] == "probe"}
     assert asked(prepared(folder, "select=bm25")) == {one for one in EXPECTED if one[1] == "bm25"}
     with pytest.raises(UserError, match="nothing to run"):
         prepared(folder, "model=third")
@@ -97,7 +105,9 @@ def test_a_block_leaves_out_what_makes_no_sense_and_says_so_unless_it_is_exclude
     file = load_study(folder / "mixed.yaml")
     (part,) = Study.prepare(file, Wanted(file.exclude)).parts
     assert {(one.spec.select, one.spec.order) for one in part.identities()} == {
-        ("random", "drawn"), ("bm25", "relevance")}  # fmt: skip
+        ("random", "drawn"),
+        ("bm25", "relevance"),
+    }
     left_out = [text for text in part.problems() if text.startswith("left out")]
     assert [text.partition(": order")[0] for text in left_out] == ["left out: bm25, drawn"]
 
@@ -107,9 +117,7 @@ def test_a_part_and_then_the_whole_compute_each_cell_once_and_the_report_knows(
 ):
     loaded: list[object] = []
     load = Engines.load
-    monkeypatch.setattr(
-        Engines, "load", lambda self, part: loaded.append(part.engine) or load(self, part)
-    )
+    monkeypatch.setattr(Engines, "load", lambda self, part: loaded.append(part.engine) or load(self, part))
     results = tmp_path / "results"
     part = prepared(folder, "model=second")
     outcome = part.run(results, Listener())
@@ -128,8 +136,7 @@ def test_a_part_and_then_the_whole_compute_each_cell_once_and_the_report_knows(
     assert set(points["setting"]) == {"plain", "shuffled", "neighbours"}
     found = read_results(results)
     cells = found.drop_duplicates("cell")
-    there = zip(cells["model"], cells["select"], cells["order"], cells["k"], cells["draw"],
-                strict=True)  # fmt: skip
+    there = zip(cells["model"], cells["select"], cells["order"], cells["k"], cells["draw"], strict=True)
     assert set(there) == EXPECTED
     # the same predictions as those of a run of its own
     job = next(one for one in whole.parts if isinstance(one, PromptPart))
@@ -168,8 +175,13 @@ def test_what_failed_is_told_with_its_reason(folder: Path, tmp_path: Path):
     study = prepared(folder, "setting=plain", "model=first", "select=random")
     study.record(tmp_path)
     cells = [cell.identity for part in study.parts for cell in part.cells()]
-    mark = {"spec": cells[0].spec.model_dump(), "reason": "out of memory", "cell": cells[0].cell,
-            "variant": cells[0].variant, "facts": {}}  # fmt: skip
+    mark = {
+        "spec": cells[0].spec.model_dump(),
+        "reason": "out of memory",
+        "cell": cells[0].cell,
+        "variant": cells[0].variant,
+        "facts": {},
+    }
     (tmp_path / f"{cells[0].name}.failed.json").parent.mkdir(parents=True)
     (tmp_path / f"{cells[0].name}.failed.json").write_text(json.dumps(mark))
     points = read_findings(tmp_path).study_points.set_index("k")

@@ -16,15 +16,7 @@ from hypothesis import strategies as st
 
 from icl_bench.cli.options import SweepOptions
 from icl_bench.errors import UserError
-from icl_bench.studies.file import (
-    BLOCK,
-    RUN,
-    TRAINED,
-    StudyFields,
-    StudyFile,
-    known_studies,
-    load_study,
-)
+from icl_bench.studies.file import BLOCK, RUN, TRAINED, StudyFields, StudyFile, known_studies, load_study
 from icl_bench.studies.rules import KEYS, Rule, Wanted
 from icl_bench.studies.study import check, names_of
 from icl_bench.sweep.options import run_spec
@@ -68,11 +60,15 @@ def test_each_block_is_run_with_its_tasks_and_models_model_by_model(tmp_path: Pa
     names = [(job.model, job.setting, job.task) for job in jobs]
     first, second = "random,hybrid:2,by=dense", "probe,knn"
     assert names == [
-        ("gemma3-270m", first, "stdlib"), ("gemma3-270m", first, "stdlib_six"),
+        ("gemma3-270m", first, "stdlib"),
+        ("gemma3-270m", first, "stdlib_six"),
         ("gemma3-270m", "sorted", "stdlib"),
-        ("gemma3-270m", second, "stdlib"), ("gemma3-270m", second, "stdlib_six"),
-        ("other", first, "stdlib"), ("other", first, "stdlib_six"), ("other", "sorted", "stdlib"),
-    ]  # fmt: skip
+        ("gemma3-270m", second, "stdlib"),
+        ("gemma3-270m", second, "stdlib_six"),
+        ("other", first, "stdlib"),
+        ("other", first, "stdlib_six"),
+        ("other", "sorted", "stdlib"),
+    ]
     spec = jobs[0].spec()
     assert isinstance(spec, RunSpec)
     assert list(map(str, spec.select)) == ["random", "hybrid:2,by=dense"]
@@ -134,12 +130,8 @@ settings:
     draws: 0
 """
     said = refused(tmp_path, text)
-    assert [line.split(": ")[0] for line in said] == [
-        f"mine.yaml:{line}" for line in (3, 5, 8, 10, 14)
-    ]
-    for line, part in zip(said, (
-        "stdlibb", "nowhere", "exclude each other", "--k ten", "--draws 0",
-    ), strict=True):  # fmt: skip
+    assert [line.split(": ")[0] for line in said] == [f"mine.yaml:{line}" for line in (3, 5, 8, 10, 14)]
+    for line, part in zip(said, ("stdlibb", "nowhere", "exclude each other", "--k ten", "--draws 0"), strict=True):
         assert part in line
 
 
@@ -151,26 +143,39 @@ settings:
         ("tasks: [t]\nmodels: [m]\nsetings: [{k: 1}]\n", 3, "did you mean settings or options"),
         ("tasks: [t]\nmodels: [m]\nsettings:\n  - k: 1\n    slect: bm25\n", 5, "did you mean select"),
         ("tasks: [t]\nmodels: [m]\nsettings:\n  - select: bm25\n", 4, "needs k"),
-        ("tasks: [t]\nmodels: [m]\nsettings: [{k: 1}]\nengines:\n  x: {dtype: float32}\n", 5,
-         "x is none of the models"),
-        ("tasks: [t]\nmodels: [m]\nsettings: [{k: 1}]\nengines:\n  m: {select: bm25}\n", 5,
-         "select: unknown option"),
-        ("tasks: [t]\nmodels: [m]\nsettings: [{k: 1, finetune: lora, select: bm25}]\n", 3,
-         "select: unknown option"),
-        ("tasks: [t]\nmodels: [m]\nsettings: [{k: 1}]\nexclude:\n  - {draw: 1, size: 3}\n", 5,
-         "size: is nothing to choose by"),
+        (
+            "tasks: [t]\nmodels: [m]\nsettings: [{k: 1}]\nengines:\n  x: {dtype: float32}\n",
+            5,
+            "x is none of the models",
+        ),
+        ("tasks: [t]\nmodels: [m]\nsettings: [{k: 1}]\nengines:\n  m: {select: bm25}\n", 5, "select: unknown option"),
+        ("tasks: [t]\nmodels: [m]\nsettings: [{k: 1, finetune: lora, select: bm25}]\n", 3, "select: unknown option"),
+        (
+            "tasks: [t]\nmodels: [m]\nsettings: [{k: 1}]\nexclude:\n  - {draw: 1, size: 3}\n",
+            5,
+            "size: is nothing to choose by",
+        ),
         ("tasks: [t]\nmodels: [m]\nsettings: [{k: 1}]\nexclude:\n  - {}\n", 5, "names nothing"),
     ],
-)  # fmt: skip
+)
 def test_a_file_of_another_form_is_refused(tmp_path: Path, text: str, line: int, said: str):
     found = refused(tmp_path, text)
     assert any(one.startswith(f"mine.yaml:{line}: ") and said in one for one in found)
 
 
 @pytest.mark.parametrize(
-    "option", ["draws: many", "test_size: [1, 2]", "queries: none", 'unconstrained: "no"',
-               "select: {a: 1}", "select: 5", "context: wide", "chat: 3"],
-)  # fmt: skip
+    "option",
+    [
+        "draws: many",
+        "test_size: [1, 2]",
+        "queries: none",
+        'unconstrained: "no"',
+        "select: {a: 1}",
+        "select: 5",
+        "context: wide",
+        "chat: 3",
+    ],
+)
 def test_a_value_of_another_kind_is_refused_at_its_line(tmp_path: Path, option: str):
     text = f"tasks: [stdlib]\nmodels: [gemma3-270m]\nsettings:\n  - k: 1\n    {option}\n"
     (found,) = [line for line in refused(tmp_path, text) if ":5: " in line]
@@ -212,12 +217,16 @@ NAMES = [*sorted(RUN | TRAINED), *BLOCK]
 """In one order: what CI draws is the same each time, and sets have another order in each process."""
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-5, 2000) | st.floats(allow_nan=False)
+    st.none()
+    | st.booleans()
+    | st.integers(-5, 2000)
+    | st.floats(allow_nan=False)
     | st.sampled_from(["", "1,10", "bm25", "auto", "random", "x", "lora", "*", "./t.yaml", "full"]),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.sampled_from([*NAMES, *KEYS, "x", "*"]), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*NAMES, *KEYS, "x", "*"]), inner, max_size=3)
+    ),
     max_leaves=8,
-)  # fmt: skip
+)
 
 
 @given(st.dictionaries(st.sampled_from(list(StudyFields.model_fields)), VALUES), st.data())
@@ -226,14 +235,13 @@ def test_any_file_is_read_or_refused_in_lines_of_its_own(fields: dict[str, Any],
     """Half of them have a form that is read, so that their options come to be read."""
     if data.draw(st.booleans()):
         blocks = data.draw(
-            st.lists(
-                st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=3),
-                min_size=1,
-                max_size=2,
-            )
+            st.lists(st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=3), min_size=1, max_size=2)
         )
-        fields |= {"tasks": ["stdlib_six"], "models": ["gemma3-270m"],
-                   "settings": [{"k": 1, **block} for block in blocks]}  # fmt: skip
+        fields |= {
+            "tasks": ["stdlib_six"],
+            "models": ["gemma3-270m"],
+            "settings": [{"k": 1, **block} for block in blocks],
+        }
     with TemporaryDirectory() as folder:
         file = Path(folder) / "any.yaml"
         file.write_text(yaml.safe_dump(fields), encoding="utf-8")

@@ -7,15 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fakes import (
-    WORDS,
-    FakeBackend,
-    model,
-    planned,
-    runner,
-    small_tokenizer,
-    write_rows,
-)
+from support.fakes import WORDS, FakeBackend, model, planned, runner, small_tokenizer, write_rows
 
 from icl_bench import read_findings, read_results
 from icl_bench.backends.interface import Exact, Free, Greedy
@@ -60,8 +52,9 @@ def write(folder: Path, **changes: Any) -> Path:
 LETTERS = {"labels": {"choices": "choices", "style": "letters"}, "template": SHOWN}
 
 
-def task(folder: Path, scoring: Any = "greedy", teaching: str = "plain", queries: Any = "test",
-         **changes: Any) -> TokenizedTask:  # fmt: skip
+def task(
+    folder: Path, scoring: Any = "greedy", teaching: str = "plain", queries: Any = "test", **changes: Any
+) -> TokenizedTask:
     tokenizer: Any = small_tokenizer()
     data = load_data(load_task(write(folder, **changes)))
     shown = Perturbation.parse(teaching)
@@ -154,10 +147,7 @@ def test_copied_queries_have_the_choices_of_their_demonstration(tmp_path: Path):
     there = task(tmp_path / "task", queries="copied")
     frame = ran(planned(there, "6", draws=1), tmp_path / "results")
     rows = {one.id: one for one in there.data.train}
-    assert all(
-        p in rows[name].choices
-        for name, p in zip(frame["test_id"], frame["prediction"], strict=True)
-    )
+    assert all(p in rows[name].choices for name, p in zip(frame["test_id"], frame["prediction"], strict=True))
 
 
 def facts_of(results: Path) -> list[dict[str, Any]]:
@@ -189,15 +179,22 @@ def test_other_choices_are_another_variant(tmp_path: Path):
 
 JINJA = {
     "data": {"train": "train.jsonl", "test": "test.jsonl"},
-    "template": {"engine": "jinja", "input": "query: {{text}}\nintent:", "start": "Say which.\n\n",
-                 "output": "{{ choices.index(label) }}"},
-}  # fmt: skip
+    "template": {
+        "engine": "jinja",
+        "input": "query: {{text}}\nintent:",
+        "start": "Say which.\n\n",
+        "output": "{{ choices.index(label) }}",
+    },
+}
 
 
-@pytest.mark.parametrize("changes", [
-    {"labels": {"choices": ["one", "two", "three"], "gold": "index"}},
-    {"labels": {"choices": "{{ choices | reverse | list }}", "gold": "index"}},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"labels": {"choices": ["one", "two", "three"], "gold": "index"}},
+        {"labels": {"choices": "{{ choices | reverse | list }}", "gold": "index"}},
+    ],
+)
 def test_the_same_choices_in_another_order_are_another_cell(tmp_path: Path, changes: Any):
     """An index then names another answer, though rows, labels and template are the same."""
     turned = {"labels": {**changes["labels"], "choices": ["three", "two", "one"]}}
@@ -215,8 +212,7 @@ def test_the_same_choices_in_another_order_are_another_cell(tmp_path: Path, chan
 
 
 def test_labels_of_the_task_file_are_run_and_shown_as_any(tmp_path: Path):
-    there = task(tmp_path / "task", **JINJA,
-                 labels={"choices": ["one", "two", "three"], "gold": "index"})  # fmt: skip
+    there = task(tmp_path / "task", **JINJA, labels={"choices": ["one", "two", "three"], "gold": "index"})
     frame = ran(planned(there, "2", draws=2), tmp_path / "r")
     assert set(frame["gold"]) <= {"one", "two", "three"}
     assert read_findings(tmp_path / "r").curves["macro_f1"].notna().all()
@@ -263,9 +259,7 @@ def test_a_wrong_label_is_another_of_the_rows_own_choices(tmp_path: Path, change
 
 
 @pytest.mark.parametrize("changes", [{}, LETTERS], ids=["written out", "letters of three or four"])
-def test_answers_of_other_rows_are_not_shown_where_they_are_none_of_the_rows_own(
-    tmp_path: Path, changes: Any
-):
+def test_answers_of_other_rows_are_not_shown_where_they_are_none_of_the_rows_own(tmp_path: Path, changes: Any):
     there = task(tmp_path, teaching="labels:permuted", **changes)
     if changes:  # here every right one is among the first three
         assert there.perturbed(0)
@@ -288,10 +282,8 @@ def asked(folder: Path, **more: Any) -> RunSpec:
         ({"order": "by-label"}, "order by-label: this task's answers are free text, or choices"),
         ({"k": None, "per_label": "1", "select": "balanced"}, "--select balanced"),
     ],
-)  # fmt: skip
-def test_what_needs_labels_of_all_rows_is_refused_in_one_line(
-    tmp_path: Path, more: dict[str, Any], said: str
-):
+)
+def test_what_needs_labels_of_all_rows_is_refused_in_one_line(tmp_path: Path, more: dict[str, Any], said: str):
     with pytest.raises(UserError) as error:
         Sweep.prepare(asked(tmp_path, **more))
     assert str(error.value).startswith(said)

@@ -24,18 +24,39 @@ from icl_bench.tasks.task_files import load_task
 
 pytestmark = pytest.mark.usefixtures("word_encoder")
 
-SELECTS = ("random", "balanced", "centroids", "bm25", "dense", "hybrid:2", "balanced+hybrid:3",
-           "per-label:1", "hybrid:per-label:1")  # fmt: skip
+SELECTS = (
+    "random",
+    "balanced",
+    "centroids",
+    "bm25",
+    "dense",
+    "hybrid:2",
+    "balanced+hybrid:3",
+    "per-label:1",
+    "hybrid:per-label:1",
+)
 ORDERS = ("drawn", "shuffled:3", "by-label", "relevance", "relevance-reversed")
-PATTERNS = ("full", "block:2", "block:1,reuse", "block:1,sink=0,local=0,reuse", "block:2,top=2",
-            "block:2,top=0.5", "grouped:2,9", "vectors:3")  # fmt: skip
+PATTERNS = (
+    "full",
+    "block:2",
+    "block:1,reuse",
+    "block:1,sink=0,local=0,reuse",
+    "block:2,top=2",
+    "block:2,top=0.5",
+    "grouped:2,9",
+    "vectors:3",
+)
 NUMBERS = (0, 1, 2, 3, 5, 39, 40)
 """Of the pool's 40, each label has 13: 40 cannot be balanced."""
 
 HOW: tuple[dict[str, Any], ...] = (
-    {}, FREE_TEXT, {"queries": "copied"}, {"teaching": "labels:permuted"},
-    {"teaching": "nearest-removed:60"}, {"teaching": "inputs-only"},
-)  # fmt: skip
+    {},
+    FREE_TEXT,
+    {"queries": "copied"},
+    {"teaching": "labels:permuted"},
+    {"teaching": "nearest-removed:60"},
+    {"teaching": "inputs-only"},
+)
 
 
 def some(values: tuple[Any, ...], most: int) -> st.SearchStrategy[list[Any]]:
@@ -85,13 +106,22 @@ def task_of(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
-    selects=some(SELECTS, 3), orders=st.none() | some(ORDERS, 2), patterns=some(PATTERNS, 2),
-    numbers=some(NUMBERS, 3), how=st.integers(0, len(HOW) - 1), data=st.data(),
-)  # fmt: skip
+    selects=some(SELECTS, 3),
+    orders=st.none() | some(ORDERS, 2),
+    patterns=some(PATTERNS, 2),
+    numbers=some(NUMBERS, 3),
+    how=st.integers(0, len(HOW) - 1),
+    data=st.data(),
+)
 def test_each_combination_is_planned_or_left_out_as_it_is_alone(
-    task_of: Any, selects: list[str], orders: list[str] | None, patterns: list[str],
-    numbers: list[int], how: int, data: st.DataObject,
-):  # fmt: skip
+    task_of: Any,
+    selects: list[str],
+    orders: list[str] | None,
+    patterns: list[str],
+    numbers: list[int],
+    how: int,
+    data: st.DataObject,
+):
     task = task_of(how)
     k = ",".join(map(str, numbers))
     patterns = [str(parse(pattern)) for pattern in patterns]
@@ -104,8 +134,11 @@ def test_each_combination_is_planned_or_left_out_as_it_is_alone(
     def orders_of(select: str) -> list[str]:
         return orders or [str(default_order(SelectorSpec.parse(select)))]
 
-    every = [(select, order, pattern, n) for select in selects
-             for order, pattern, n in product(orders_of(select), patterns, shots(select))]  # fmt: skip
+    every = [
+        (select, order, pattern, n)
+        for select in selects
+        for order, pattern, n in product(orders_of(select), patterns, shots(select))
+    ]
     try:
         made = planned(task, k, selects, orders, patterns, draws=1)
     except UserError as error:
@@ -124,8 +157,7 @@ def test_each_combination_is_planned_or_left_out_as_it_is_alone(
 
 
 def test_a_mixed_sweep_does_all_that_makes_sense_and_names_the_rest(tmp_path: Path):
-    made = plan(tmp_path, "1,10,30", draws=1, selects=["random", "bm25", "hybrid:5"],
-                orders=["drawn", "by-label"])  # fmt: skip
+    made = plan(tmp_path, "1,10,30", draws=1, selects=["random", "bm25", "hybrid:5"], orders=["drawn", "by-label"])
     assert laid_out(made) == {
         *(("random", order, "full", k) for order in ("drawn", "by-label") for k in (1, 10, 30)),
         *(("bm25", "by-label", "full", k) for k in (1, 10, 30)),
@@ -148,18 +180,25 @@ def test_reasons_that_differ_in_k_alone_are_one_line(tmp_path: Path):
 
 def test_a_k_that_cannot_be_chosen_in_a_draw_is_left_out_in_all(tmp_path: Path):
     made = plan(tmp_path, "3,40", draws=2, selects=["random", "balanced"])
-    assert {(c.spec.select, c.spec.k) for c in made.cells} == {
-        ("random", 3), ("random", 40), ("balanced", 3)}  # fmt: skip
+    assert {(c.spec.select, c.spec.k) for c in made.cells} == {("random", 3), ("random", 40), ("balanced", 3)}
     (reason,) = made.asked.reasons
     assert reason.startswith("balanced, k=40: --select balanced: 40 demonstrations need more than")
 
 
 def test_where_nothing_is_left_all_reasons_are_said(tmp_path: Path):
     with pytest.raises(UserError) as error:
-        plan(tmp_path, "2", selects=["random", "bm25"], orders=["relevance"],
-             attention=["block:1,reuse", "block:2"], queries="copied")  # fmt: skip
-    for said in ("random: order relevance: random demonstrations have no relevance",
-                 "bm25: --queries copied: bm25 would only find the query itself"):  # fmt: skip
+        plan(
+            tmp_path,
+            "2",
+            selects=["random", "bm25"],
+            orders=["relevance"],
+            attention=["block:1,reuse", "block:2"],
+            queries="copied",
+        )
+    for said in (
+        "random: order relevance: random demonstrations have no relevance",
+        "bm25: --queries copied: bm25 would only find the query itself",
+    ):
         assert said in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -185,9 +224,13 @@ def test_a_pattern_that_the_backend_does_not_compute_is_left_out_beside_one_that
 ):
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     spec = RunSpec(
-        task="stdlib", model="m", k="1", attention="full,block:5", tokenizer="gemma3-270m",
+        task="stdlib",
+        model="m",
+        k="1",
+        attention="full,block:5",
+        tokenizer="gemma3-270m",
         backend={"backend": "openai", "base_url": "http://127.0.0.1:9/v1"},
-    )  # fmt: skip
+    )
     asked = spec.combinations(task := load_task("stdlib"))
     spec.check(task)
     assert [one.attention for one in asked.possible] == [FULL]

@@ -21,9 +21,7 @@ GLOBAL = Architecture(parameters=1000, heads_width=8, windows=(None,), key_width
 APART, REUSED = parse("block:1,sink=0,local=0"), parse("block:1,sink=0,local=0,reuse")
 
 
-def read(
-    first: int, last: int, ends: Sequence[int] = (), windows: Sequence[int | None] = (None, 4)
-):
+def read(first: int, last: int, ends: Sequence[int] = (), windows: Sequence[int | None] = (None, 4)):
     """Operations of the tokens from first to last, each counted by itself.
 
     Two for each of 1,000 parameters, and four for each key of width 8: a token sees itself and what
@@ -34,8 +32,7 @@ def read(
         block = max((end for end in (0, *ends) if end <= token), default=0)
         low = block if ends and token < ends[-1] else 0
         keys = sum(
-            len([k for k in range(low, token + 1) if window is None or token - k < window])
-            for window in windows
+            len([k for k in range(low, token + 1) if window is None or token - k < window]) for window in windows
         )
         total += 2 * 1000 + 4 * 8 * keys
     return total
@@ -153,5 +150,8 @@ def test_blocks_that_all_prompts_share_are_given_once():
 
 def test_costs_are_stored_under_their_names():
     assert ComputeCost(1.0, 2.0, 3.0, 4.0).as_json() == {
-        "prefix_flops": 1.0, "query_flops": 2.0, "whole_flops": 3.0, "cache_bytes": 4.0,
-    }  # fmt: skip
+        "prefix_flops": 1.0,
+        "query_flops": 2.0,
+        "whole_flops": 3.0,
+        "cache_bytes": 4.0,
+    }

@@ -9,15 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import sacrebleu
-from support.fakes import (
-    FakeBackend,
-    model,
-    planned,
-    runner,
-    small_tokenizer,
-    write_rows,
-    write_task,
-)
+from support.fakes import FakeBackend, model, planned, runner, small_tokenizer, write_rows, write_task
 
 from icl_bench.analysis.advice import Budget, advise_folder
 from icl_bench.analysis.baseline_check import check_results
@@ -46,7 +38,7 @@ ROWS: Mapping[str, tuple[Any, str]] = {
     "three": (["Rome"], " nothing is marked"),
     "four": (["Bonn", "Berlin"], " #Berlin or Bonn#"),
     "five": ([], " #Rome#"),
-}  # fmt: skip
+}
 """Query -> right answers, and what is written."""
 
 
@@ -58,9 +50,13 @@ class Writer(FakeBackend):
         self.texts = {name: text for name, (_, text) in ROWS.items()} | dict(texts or {})
 
     def answer(
-        self, prompts: PromptSet, todo: Sequence[int], decodings: Sequence[Decoding],
-        reserve: int, pattern: Pattern = FULL,
-    ) -> Iterator[list[Answer]]:  # fmt: skip
+        self,
+        prompts: PromptSet,
+        todo: Sequence[int],
+        decodings: Sequence[Decoding],
+        reserve: int,
+        pattern: Pattern = FULL,
+    ) -> Iterator[list[Answer]]:
         for index in todo:
             asked = prompts.text(index).splitlines()[-2].split()[-1]
             yield [Answer(index, 0, 3, text=self.texts[asked], truncated=False)]
@@ -68,13 +64,17 @@ class Writer(FakeBackend):
 
 def task_of(folder: Path, **changes: Any) -> TokenizedTask:
     settings = {
-        "labels": None, "metrics": ["exact_match", "f1"], "max_answer_tokens": 9,
-        "answer": {"extract": "#(.*?)#", "unanswerable": "nobody knows"}, **changes,
-    }  # fmt: skip
+        "labels": None,
+        "metrics": ["exact_match", "f1"],
+        "max_answer_tokens": 9,
+        "answer": {"extract": "#(.*?)#", "unanswerable": "nobody knows"},
+        **changes,
+    }
     path = write_task(folder, **{k: v for k, v in settings.items() if v is not ...})
     marked = {"one": "#Paris#", "three": "#Rome#", "four": "#Bonn#"}
-    rows = [{"id": n, "text": n, "label": of and [marked[n], *(f"#{g}#" for g in of[1:])]}
-            for n, (of, _) in ROWS.items()]  # fmt: skip
+    rows = [
+        {"id": n, "text": n, "label": of and [marked[n], *(f"#{g}#" for g in of[1:])]} for n, (of, _) in ROWS.items()
+    ]
     if settings["answer"] is ...:
         rows = [{"id": n, "text": n, "label": of or ["none"]} for n, (of, _) in ROWS.items()]
     write_rows(folder / "test.jsonl", rows)
@@ -83,9 +83,7 @@ def task_of(folder: Path, **changes: Any) -> TokenizedTask:
     return TokenizedTask(load_data(load_task(path)), model(), tokenizer)
 
 
-def ran(
-    folder: Path, results: Path, k: str = "2", writer: Writer | None = None, **changes: Any
-) -> pd.DataFrame:
+def ran(folder: Path, results: Path, k: str = "2", writer: Writer | None = None, **changes: Any) -> pd.DataFrame:
     plan = planned(task_of(folder, **changes), k, draws=2)
     runner(plan, results, writer or Writer()).run()
     return read_results(results)
@@ -102,14 +100,14 @@ def test_what_was_written_stands_beside_what_was_extracted(folder: Path):
     frame = read_results(folder / "results").query("k == 2 and draw == 0").set_index("test_id")
     assert frame["text"].to_dict() == {name: text for name, (_, text) in ROWS.items()}
     assert frame["prediction"].to_dict() == {
-        "one": "paris.", "two": "", "three": "", "four": "Berlin or Bonn", "five": "Rome"
-    }  # fmt: skip
-    assert frame["valid"].to_dict() == {
-        "one": True, "two": True, "three": False, "four": True, "five": True
-    }  # fmt: skip
-    assert frame["gold"].to_dict() == {
-        "one": "Paris", "two": "", "three": "Rome", "four": "Bonn", "five": ""
-    }  # fmt: skip
+        "one": "paris.",
+        "two": "",
+        "three": "",
+        "four": "Berlin or Bonn",
+        "five": "Rome",
+    }
+    assert frame["valid"].to_dict() == {"one": True, "two": True, "three": False, "four": True, "five": True}
+    assert frame["gold"].to_dict() == {"one": "Paris", "two": "", "three": "Rome", "four": "Bonn", "five": ""}
     assert list(frame.loc["one", "golds"]) == ["Paris", "the city of Paris"]
     assert frame.loc["three", "golds"] is None
     assert frame["exact_match"].to_dict() == {"one": 1, "two": 1, "three": 0, "four": 0, "five": 0}
@@ -145,11 +143,7 @@ def test_what_decides_answers_is_in_the_facts(tmp_path: Path):
 
     task = task_of(tmp_path / "task", stop=["\n\n", "END"])
     found = facts(task, SelectorSpec(), {})
-    assert found["answer"] == {
-        "extract": "#(.*?)#",
-        "take": "first",
-        "unanswerable": "nobody knows",
-    }
+    assert found["answer"] == {"extract": "#(.*?)#", "take": "first", "unanswerable": "nobody knows"}
     assert found["stops"] == ["\n\n", "END", "\n==\n"]
     assert task.decoding == Free(("\n\n", "END", "\n==\n"), 9)
     assert task_of(tmp_path / "other", stop=["\n"]).stops == ("\n",)
@@ -161,18 +155,12 @@ def test_a_demonstration_shows_the_word_for_no_answer_and_the_first_of_several(t
     assert (shown["train one"], shown["train two"]) == ("#Paris#", "nobody knows")
 
 
-def test_tables_speak_of_the_first_metric_and_count_what_is_invalid(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_tables_speak_of_the_first_metric_and_count_what_is_invalid(folder: Path, capsys: pytest.CaptureFixture[str]):
     from rich.console import Console
 
     found = summarise_folder(folder / "results")
     point = found.curves.set_index("k").loc[2]
-    assert (point["metric"], point["score"], point["invalid"]) == (
-        "exact_match",
-        0.4,
-        pytest.approx(0.2),
-    )
+    assert (point["metric"], point["score"], point["invalid"]) == ("exact_match", 0.4, pytest.approx(0.2))
     print_summary(found, Console(width=200))
     said = capsys.readouterr().out
     head = said[: said.index("───")]
@@ -207,9 +195,7 @@ def test_bleu_of_all_answers_together_is_in_the_curves(tmp_path: Path):
     places = [[of[p] if p < len(of) else None for of in golds] for p in range(2)]
     wanted = sacrebleu.corpus_bleu(one["prediction"].tolist(), places).score / 100
     assert point["corpus_bleu"] == pytest.approx(wanted)
-    assert point["corpus_chrf"] == pytest.approx(
-        sacrebleu.corpus_chrf(one["prediction"].tolist(), places).score / 100
-    )
+    assert point["corpus_chrf"] == pytest.approx(sacrebleu.corpus_chrf(one["prediction"].tolist(), places).score / 100)
     assert point["metric"] == "bleu"
     assert pd.isna(point["invalid"])
 
@@ -228,18 +214,24 @@ def test_an_export_is_imported_again_with_its_scores(folder: Path, tmp_path: Pat
 
 def test_a_score_in_percent_is_not_imported(tmp_path: Path):
     axes = "qa,m,random,drawn,1,0"
-    (tmp_path / "own.csv").write_text(
-        f"task,model,select,order,k,draw,test_id,gold,prediction,f1\n{axes},a,x,y,50\n"
-    )
+    (tmp_path / "own.csv").write_text(f"task,model,select,order,k,draw,test_id,gold,prediction,f1\n{axes},a,x,y,50\n")
     with pytest.raises(UserError, match="column f1: '50' in row 1; expected a share of 1"):
         import_predictions(tmp_path / "own.csv", tmp_path / "results")
 
 
 @pytest.mark.parametrize(
     ("several", "golds"),
-    [(["a", "b"], ["a", "b"]), ('["a", "b"]', ["a", "b"]), (None, ["g"]), (float("nan"), ["g"]),
-     ("not JSON", ["g"]), ([1, "a"], ["g"]), ([], ["g"]), ('{"a": 1}', ["g"])],
-)  # fmt: skip
+    [
+        (["a", "b"], ["a", "b"]),
+        ('["a", "b"]', ["a", "b"]),
+        (None, ["g"]),
+        (float("nan"), ["g"]),
+        ("not JSON", ["g"]),
+        ([1, "a"], ["g"]),
+        ([], ["g"]),
+        ('{"a": 1}', ["g"]),
+    ],
+)
 def test_right_answers_are_read_from_whatever_a_column_holds(several: Any, golds: list[str]):
     assert list(golds_of(several, "g")) == golds
 
@@ -251,16 +243,15 @@ def test_the_earliest_stop_ends_a_text():
     assert asked.before_stop("one\n") is None
 
 
-def test_more_stops_than_a_server_takes_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_more_stops_than_a_server_takes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     path = write_task(tmp_path, labels=None, metrics=["f1"], stop=["a", "b", "c", "d"])
     asked = RunSpec(
-        task=str(path), model="m", k="1", tokenizer="gemma3-270m",
+        task=str(path),
+        model="m",
+        k="1",
+        tokenizer="gemma3-270m",
         backend={"backend": "openai", "base_url": "http://127.0.0.1:1/v1"},
-    )  # fmt: skip
-    with pytest.raises(
-        UserError, match="takes at most 4 texts that end an answer; task cards has 5"
-    ):
+    )
+    with pytest.raises(UserError, match="takes at most 4 texts that end an answer; task cards has 5"):
         asked.check(load_task(path))

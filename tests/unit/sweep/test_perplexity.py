@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from support.models import qwen_tokenizer, save_tiny_model, tiny_config
 
-from icl_bench.analysis.perplexity import perplexities
+from icl_bench.analysis.findings.perplexity import perplexities
 from icl_bench.cli import main
 from icl_bench.errors import UserError
 from icl_bench.results import reading
@@ -45,16 +45,25 @@ def texts(tmp_path: Path) -> Path:
 
 
 def spec(model: str, folder: Path, **more: Any) -> PerplexitySpec:
-    return PerplexitySpec(**{"model": model, "texts": folder, "lengths": "16,64", "dtype": "float32",
-                             "device": "cpu", **more})  # fmt: skip
+    return PerplexitySpec(
+        **{"model": model, "texts": folder, "lengths": "16,64", "dtype": "float32", "device": "cpu", **more}
+    )
 
 
 def losses_file(folder: Path, attention: str, text: str, losses: np.ndarray, **more: Any) -> None:
     """One file as a run writes it."""
-    meta = {"model": "m", "fingerprint": "f", "dtype": "float32", "attention": attention,
-            "text": text, "sha256": text, "length": LENGTHS[-1], "windows": len(losses),
-            "by_length": {str(n): {"prefill_flops": 1.0 * n, "cache_bytes": 2.0 * n}
-                          for n in LENGTHS}, **more}  # fmt: skip
+    meta = {
+        "model": "m",
+        "fingerprint": "f",
+        "dtype": "float32",
+        "attention": attention,
+        "text": text,
+        "sha256": text,
+        "length": LENGTHS[-1],
+        "windows": len(losses),
+        "by_length": {str(n): {"prefill_flops": 1.0 * n, "cache_bytes": 2.0 * n} for n in LENGTHS},
+        **more,
+    }
     name = losses_name("m", f"{attention.replace(':', '_')}-{text}")
     write_losses(LocalStorage(folder), name, list(losses), meta)
 
@@ -80,16 +89,11 @@ def test_windows_are_the_texts_tokens_one_behind_the_other(model: str, texts: Pa
     bos = asked.tokenizer.bos_token_id
     lead = () if bos is None else (bos,)
     size = 64 - len(lead)
-    assert asked.texts[0].windows == (
-        (*lead, *ids[:size]),
-        (*lead, *ids[size : 2 * size]),
-    )
+    assert asked.texts[0].windows == ((*lead, *ids[:size]), (*lead, *ids[size : 2 * size]))
     assert any("short.txt" in note and "left out" in note for note in asked.notes)
 
 
-def test_a_run_keeps_what_is_finished_and_the_losses_are_the_backends(
-    model: str, texts: Path, tmp_path: Path
-) -> None:
+def test_a_run_keeps_what_is_finished_and_the_losses_are_the_backends(model: str, texts: Path, tmp_path: Path) -> None:
     asked = Perplexity.prepare(spec(model, texts, attention=("full", "grouped:2,8")))
     first = asked.run(tmp_path)
     again = asked.run(tmp_path)
@@ -170,9 +174,7 @@ def test_one_window_has_no_limits(tmp_path: Path) -> None:
         ({"lengths": "512"}, None),
     ],
 )
-def test_mistakes_end_in_one_line(
-    model: str, texts: Path, options: dict[str, Any], said: str | None
-) -> None:
+def test_mistakes_end_in_one_line(model: str, texts: Path, options: dict[str, Any], said: str | None) -> None:
     if said is None:
         (texts / "long.txt").unlink()
         (texts / "packed.txt.gz").unlink()
@@ -182,9 +184,7 @@ def test_mistakes_end_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_a_folder_without_texts_and_one_that_is_not_utf8_are_said(
-    tmp_path: Path, model: str
-) -> None:
+def test_a_folder_without_texts_and_one_that_is_not_utf8_are_said(tmp_path: Path, model: str) -> None:
     with pytest.raises(UserError, match=r"holds no \.txt"):
         text_files(tmp_path)
     (tmp_path / "bad.txt").write_bytes(b"ab\xff")
@@ -200,13 +200,32 @@ def test_the_command_prints_the_table(
     model: str, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["perplexity", "--model", model, "--texts", str(texts), "--lengths", "16,32",
-              "--attention", "full,approx:32,4", "--results", str(tmp_path), "--dtype", "float32",
-              "--json"])  # fmt: skip
+        main(
+            [
+                "perplexity",
+                "--model",
+                model,
+                "--texts",
+                str(texts),
+                "--lengths",
+                "16,32",
+                "--attention",
+                "full,approx:32,4",
+                "--results",
+                str(tmp_path),
+                "--dtype",
+                "float32",
+                "--json",
+            ]
+        )
     assert not ended.value.code
     rows = json.loads(capsys.readouterr().out)["perplexity"]
     assert [(row["attention"], row["length"]) for row in rows] == [
-        ("full", 16), ("full", 32), ("approx:32,4", 16), ("approx:32,4", 32)]  # fmt: skip
+        ("full", 16),
+        ("full", 32),
+        ("approx:32,4", 16),
+        ("approx:32,4", 32),
+    ]
     assert rows[3]["ratio"] == pytest.approx(1)  # the window is not left yet
 
 

@@ -12,7 +12,7 @@ from support import fakes
 from support.fakes import FREE_TEXT, FakeBackend, plan, runner, small_tokenizer, tokenized_task
 
 from icl_bench import read_results
-from icl_bench.analysis.findings import read_findings
+from icl_bench.analysis.all_findings import read_findings
 from icl_bench.analysis.summary import summarise_folder
 from icl_bench.cli import main
 from icl_bench.errors import UserError
@@ -22,9 +22,7 @@ from icl_bench.report.leaderboard import leaderboard
 from icl_bench.report.prompt_trace import find_prediction
 from icl_bench.results.reading import finished_cells
 
-TEACHINGS = [
-    "labels:permuted", "labels:noise=0.5", "inputs-only", "labels-only", "nearest-removed:50",
-]  # fmt: skip
+TEACHINGS = ["labels:permuted", "labels:noise=0.5", "inputs-only", "labels-only", "nearest-removed:50"]
 CELL = {"task": "cards", "k": 6, "draw": 1}
 
 pytestmark = pytest.mark.usefixtures("word_encoder")
@@ -54,9 +52,7 @@ def prompt(folder: Path, teaching: str, test: int = 0) -> str:
 
 @pytest.mark.parametrize("select", ["random", "balanced", "hybrid:2", "bm25"])
 @pytest.mark.parametrize("teaching", TEACHINGS)
-def test_every_prompt_is_rebuilt_and_its_hash_is_checked(
-    tmp_path: Path, teaching: str, select: str
-):
+def test_every_prompt_is_rebuilt_and_its_hash_is_checked(tmp_path: Path, teaching: str, select: str):
     if teaching.startswith("nearest") and select in ("hybrid:2", "bm25"):
         with pytest.raises(UserError, match="takes from demonstrations that all queries share"):
             swept(tmp_path, teaching, select)
@@ -134,9 +130,7 @@ def test_what_a_prompt_shows_changes_neither_pool_nor_draw(tmp_path: Path):
         assert (other.pool.retrieved("bm25", 0, 5) == plain.pool.retrieved("bm25", 0, 5)).all()
 
 
-def test_every_k_at_random_has_the_share_of_wrong_labels_though_rows_are_not_in_the_pool(
-    tmp_path: Path,
-):
+def test_every_k_at_random_has_the_share_of_wrong_labels_though_rows_are_not_in_the_pool(tmp_path: Path):
     found = tokenized_task(tmp_path, pool={"drop_longest": 0.3}, teaching="labels:noise=0.3")
     assert found.pool.dropped
     for draw in range(5):

@@ -87,9 +87,7 @@ def test_a_smaller_k_begins_a_larger_one_in_every_draw(tmp_path: Path):
 
 
 @pytest.mark.parametrize("select", ["random", "hybrid:1", "balanced+hybrid:1"])
-def test_a_group_computes_its_longest_prefix_once_and_the_queries_for_each_k(
-    tmp_path: Path, select: str
-):
+def test_a_group_computes_its_longest_prefix_once_and_the_queries_for_each_k(tmp_path: Path, select: str):
     for planned in plan(tmp_path, "1,2,5,20", selects=[select]).groups:
         queries = sum(p.own_tokens for _, p in planned.group.prompts([1, 2, 5, 20]))
         assert sum(c.new_tokens for c in planned.cells) == planned.cells[-1].prefix_tokens + queries
@@ -114,9 +112,7 @@ def test_by_default_random_is_drawn_ten_times_and_retrieval_once(tmp_path: Path)
 
 
 def test_a_selector_or_order_that_is_named_twice_is_planned_once(tmp_path: Path):
-    made = plan(
-        tmp_path, "1", draws=1, selects=["random", "random"], orders=["by-label", "by-label"]
-    )
+    made = plan(tmp_path, "1", draws=1, selects=["random", "random"], orders=["by-label", "by-label"])
     assert [cell.spec.order for cell in made.cells] == ["by-label"]
 
 
@@ -124,9 +120,7 @@ def test_a_selector_or_order_that_is_named_twice_is_planned_once(tmp_path: Path)
 def test_every_prompt_shows_k_different_demonstrations(tmp_path: Path, select: str, order: str):
     found = tokenized_task(tmp_path, train_rows=42)
     group = PromptGroup(found, SelectorSpec.parse(select), Order.parse(order), 0)
-    assert all(
-        sorted(row) == list(found.pool.rows) for row in np.atleast_2d(group.demonstrations(42))
-    )
+    assert all(sorted(row) == list(found.pool.rows) for row in np.atleast_2d(group.demonstrations(42)))
 
 
 def test_the_longest_demonstrations_are_left_out_of_the_pool(tmp_path: Path):
@@ -154,9 +148,7 @@ def test_a_k_that_fits_in_some_draws_only_says_in_how_many_it_does_not(tmp_path:
     assert min(needs) < max(needs)
     made = plan(tmp_path, "4", draws=5, context_tokens=max(needs) - 1)
     fails = needs.count(max(needs))
-    assert made.problems == [
-        f"k=4 needs {max(needs)} tokens; small reads {max(needs) - 1} (in {fails} of 5 draws)"
-    ]
+    assert made.problems == [f"k=4 needs {max(needs)} tokens; small reads {max(needs) - 1} (in {fails} of 5 draws)"]
 
 
 def test_a_k_larger_than_the_pool_is_named_with_its_numbers_and_skipped(tmp_path: Path):

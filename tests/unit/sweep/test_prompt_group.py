@@ -10,15 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 from support import fakes
-from support.fakes import (
-    ENGINE,
-    FREE_TEXT,
-    FakeBackend,
-    plan,
-    runner,
-    small_tokenizer,
-    tokenized_task,
-)
+from support.fakes import ENGINE, FREE_TEXT, FakeBackend, plan, runner, small_tokenizer, tokenized_task
 
 from icl_bench import read_results
 from icl_bench.cli.output.lists import print_shown
@@ -47,9 +39,7 @@ DRAWN = Order.parse("drawn")
 pytestmark = pytest.mark.usefixtures("word_encoder")
 
 
-def group(
-    folder: Path, select: str, draw: int = 0, order: Order = DRAWN, **task: Any
-) -> PromptGroup:
+def group(folder: Path, select: str, draw: int = 0, order: Order = DRAWN, **task: Any) -> PromptGroup:
     return PromptGroup(tokenized_task(folder, **task), SelectorSpec.parse(select), order, draw)
 
 
@@ -63,9 +53,7 @@ def swept(folder: Path, select: str, k: str = "6", **changes: Any) -> Path:
 
 
 @pytest.mark.parametrize("select", HYBRID)
-def test_a_hybrid_begins_with_its_base_and_ends_with_the_most_similar_others(
-    tmp_path: Path, select: str
-):
+def test_a_hybrid_begins_with_its_base_and_ends_with_the_most_similar_others(tmp_path: Path, select: str):
     found = group(tmp_path, select)
     base = SelectorSpec(found.choice.base)
     shared = PromptGroup(found.task, base, DRAWN, 0).demonstrations(5)
@@ -112,10 +100,7 @@ def test_balanced_ones_have_every_label_equally_often(tmp_path: Path):
     train = found.task.data.train
     labels = [train[i].answer for i in found.demonstrations(9)]
     assert {labels.count(label) for label in labels} == {3}
-    assert (
-        found.demonstrations(9).tolist()
-        != group(tmp_path, "balanced", 1).demonstrations(9).tolist()
-    )
+    assert found.demonstrations(9).tolist() != group(tmp_path, "balanced", 1).demonstrations(9).tolist()
 
 
 def test_centroids_are_of_the_pool_or_of_the_queries(tmp_path: Path):
@@ -132,9 +117,7 @@ def test_a_hybrid_of_its_own_alone_shares_nothing_but_begins_no_worse(tmp_path: 
 
 
 @pytest.mark.parametrize("select", PER_LABEL)
-def test_prompts_end_with_the_nearest_of_each_label_the_most_similar_label_last(
-    tmp_path: Path, select: str
-):
+def test_prompts_end_with_the_nearest_of_each_label_the_most_similar_label_last(tmp_path: Path, select: str):
     order = "drawn" if "hybrid" in select else "relevance"
     found = group(tmp_path, select, order=Order.parse(order))
     shown, train, each = found.demonstrations(6), found.task.data.train, found.choice.each
@@ -152,9 +135,7 @@ def test_prompts_end_with_the_nearest_of_each_label_the_most_similar_label_last(
 
 def test_a_number_of_each_label_says_k_itself(tmp_path: Path):
     made = plan(tmp_path, "1,4", draws=1, selects=["per-label:2", "random"], orders=None)
-    assert [(c.spec.select, c.spec.k) for c in made.cells] == [
-        ("per-label:2", 6), ("random", 1), ("random", 4),
-    ]  # fmt: skip
+    assert [(c.spec.select, c.spec.k) for c in made.cells] == [("per-label:2", 6), ("random", 1), ("random", 4)]
     assert not made.problems
     beside = plan(tmp_path, "max", draws=1, selects=["hybrid:per-label:1"])
     assert beside.cells[0].spec.k > 3
@@ -170,16 +151,8 @@ def test_a_label_with_too_few_is_named(tmp_path: Path):
 
 @pytest.mark.parametrize("order", ["drawn", "by-label"])
 @pytest.mark.parametrize("by", ["bm25", "dense"])
-def test_prompts_say_how_similar_each_demonstration_is_to_each_query(
-    tmp_path: Path, by: str, order: str
-):
-    made = plan(
-        tmp_path,
-        "4,9",
-        draws=2,
-        attention=[f"block:2,sink=0,local=0,top=1,by={by}"],
-        orders=[order],
-    )
+def test_prompts_say_how_similar_each_demonstration_is_to_each_query(tmp_path: Path, by: str, order: str):
+    made = plan(tmp_path, "4,9", draws=2, attention=[f"block:2,sink=0,local=0,top=1,by={by}"], orders=[order])
     found = made.groups[1].group
     pool = found.task.pool
     for k, prompts in found.prompts([4, 9]):
@@ -262,8 +235,11 @@ def test_a_hybrid_ends_where_the_pool_has_no_more_that_are_different(tmp_path: P
     found = repeating(tmp_path, "hybrid:15")
     different = len({(*row.fields.values(), row.answer) for row in found.task.data.train})
     assert found.largest() == different < 40
-    with pytest.raises(UserError, match=r"hybrid:15: at k=39 the pool has [0-9] demonstrations "
-                       rf"that are not shown already.*ask for at most {different}$"):  # fmt: skip
+    with pytest.raises(
+        UserError,
+        match=r"hybrid:15: at k=39 the pool has [0-9] demonstrations "
+        rf"that are not shown already.*ask for at most {different}$",
+    ):
         found.demonstrations(39)
 
 
@@ -283,12 +259,8 @@ def test_what_is_shared_is_computed_once(tmp_path: Path, select: str):
     assert set(frame["cached_tokens"]) == {len(found.task.encoder.whole("".join(pieces)))}
 
 
-@pytest.mark.parametrize(
-    "select", [*SHARED, *HYBRID, *RETRIEVED, *PER_LABEL, "centroids,of=queries"]
-)
-def test_every_prompt_is_rebuilt_and_its_hash_is_checked(
-    tmp_path: Path, select: str, monkeypatch: pytest.MonkeyPatch
-):
+@pytest.mark.parametrize("select", [*SHARED, *HYBRID, *RETRIEVED, *PER_LABEL, "centroids,of=queries"])
+def test_every_prompt_is_rebuilt_and_its_hash_is_checked(tmp_path: Path, select: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(models, "resolve", lambda *_, **__: fakes.model())
     monkeypatch.setattr(models, "load_tokenizer", lambda _: small_tokenizer())
     results = swept(tmp_path, select)
@@ -319,16 +291,28 @@ def test_random_parts_are_drawn_ten_times_by_default(tmp_path: Path):
         ("balanced", "drawn", "labels-only", None),
         ("bm25", "relevance", "plain", None),
         ("centroids", "drawn", "plain", "centroids: all queries share all demonstrations; between"),
-        ("random", "shuffled:1", "plain", "random, shuffled: all queries share all demonstrations; "
-            "between different k nothing is shared"),
-        ("hybrid:3", "drawn", "plain", "hybrid:3: the first k - 3 demonstrations are shared by all "
-            "queries, the last 3 are the query's own"),
+        (
+            "random",
+            "shuffled:1",
+            "plain",
+            "random, shuffled: all queries share all demonstrations; between different k nothing is shared",
+        ),
+        (
+            "hybrid:3",
+            "drawn",
+            "plain",
+            "hybrid:3: the first k - 3 demonstrations are shared by all queries, the last 3 are the query's own",
+        ),
         ("centroids+hybrid:3", "by-label", "plain", "the query's own; between different k nothing"),
-        ("random", "drawn", "nearest-removed:10", "random: each query has what nearest-removed:10 "
-            "leaves it, and nothing is shared but by chance"),
+        (
+            "random",
+            "drawn",
+            "nearest-removed:10",
+            "random: each query has what nearest-removed:10 leaves it, and nothing is shared but by chance",
+        ),
         ("centroids", "drawn", "nearest-removed:10", "centroids: each query has what nearest-rem"),
     ],
-)  # fmt: skip
+)
 def test_a_plan_is_told_what_is_shared_where_it_is_not_all_of_it_by_all_k(
     tmp_path: Path, select: str, order: str, teaching: str, said: str | None
 ):
@@ -343,9 +327,7 @@ def test_a_plan_is_told_what_is_shared_where_it_is_not_all_of_it_by_all_k(
 # -- what it is called --------------------------------------------------------------------------
 
 
-def test_cells_that_there_were_before_keep_their_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_cells_that_there_were_before_keep_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     encoder = text_encoders.Encoder("enc", "nowhere", 6)
     monkeypatch.setattr(text_encoders, "encoder_default", lambda: encoder)
     found = tokenized_task(tmp_path)
@@ -360,9 +342,7 @@ def test_cells_that_there_were_before_keep_their_names(
         assert (select, named.cell) == (select, cell)
 
 
-def test_a_cell_names_the_encoder_that_chose_its_demonstrations(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_cell_names_the_encoder_that_chose_its_demonstrations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     encoder = text_encoders.Encoder("enc", "nowhere", 6)
     monkeypatch.setattr(text_encoders, "encoder_default", lambda: encoder)
     found = tokenized_task(tmp_path)
@@ -393,11 +373,7 @@ def test_a_choice_is_the_same_however_it_is_written(tmp_path: Path):
         ("hybrid:7", "6", r"--select hybrid:7: k=6 has no room for 7"),
         ("centroids", "41", r"--select centroids: 41 centroids are more than the pool's 40"),
         ("centroids,of=queries", "7", r"7 centroids are more than the 6 queries"),
-        (
-            "balanced",
-            "40",
-            r"40 demonstrations need more than the 13 examples in the pool of label",
-        ),
+        ("balanced", "40", r"40 demonstrations need more than the 13 examples in the pool of label"),
         ("balanced", "99", r"99 demonstrations need more"),
         ("hybrid:3,by=cosine", "6", r"by=cosine: not a similarity"),
         ("hybrid:3", "50", r"nothing fits: k=50 is more than the pool's 40"),
@@ -411,8 +387,7 @@ def test_what_cannot_be_chosen_is_refused_by_name(tmp_path: Path, select: str, k
 
 
 @pytest.mark.parametrize(
-    ("select", "largest"),
-    [("hybrid:7", 40), ("balanced", 39), ("centroids,of=queries", 6), ("centroids", 40)],
+    ("select", "largest"), [("hybrid:7", 40), ("balanced", 39), ("centroids,of=queries", 6), ("centroids", 40)]
 )
 def test_auto_begins_and_ends_where_a_choice_does(tmp_path: Path, select: str, largest: int):
     numbers = [cell.spec.k for cell in plan(tmp_path, "auto", draws=1, selects=[select]).cells]

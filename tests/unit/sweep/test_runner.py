@@ -200,9 +200,7 @@ def test_exact_scores_are_stored(tmp_path: Path):
     made = plan(tmp_path / "task", "1", draws=1, scoring="exact")
     runner(made, tmp_path / "results", FakeBackend()).run()
     frame = read_results(tmp_path / "results")
-    assert set(zip(frame["probability"], frame["margin"], frame["label_mass"], strict=True)) == {
-        (0.5, 0.25, 0.75)
-    }
+    assert set(zip(frame["probability"], frame["margin"], frame["label_mass"], strict=True)) == {(0.5, 0.25, 0.75)}
 
 
 def test_free_text_is_scored_against_its_gold(tmp_path: Path):
@@ -285,9 +283,7 @@ def test_a_results_folder_that_is_a_file_is_refused_before_the_engine_is_loaded(
 # -- several processes --------------------------------------------------------------------------
 
 
-def start(
-    folder: Path, results: Path, log: Path, pause: float, processes: int = 1
-) -> subprocess.Popen[str]:
+def start(folder: Path, results: Path, log: Path, pause: float, processes: int = 1) -> subprocess.Popen[str]:
     """Begin a process of a sweep; it does not finish before so many of them have begun."""
     command = [sys.executable, fakes.__file__, *map(str, (folder, results, log, pause, processes))]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -381,9 +377,7 @@ def test_a_process_waits_for_anothers_cells_and_takes_over_those_it_leaves(
 
 def test_journals_hold_plain_json_that_anyone_can_read(tmp_path: Path):
     with pytest.raises(StoppedError):
-        runner(
-            plan(tmp_path / "task"), tmp_path / "results", FakeBackend(fails=stops_after(1))
-        ).run()
+        runner(plan(tmp_path / "task"), tmp_path / "results", FakeBackend(fails=stops_after(1))).run()
     (journal,) = (tmp_path / "results").rglob("*.journal.jsonl")
     first = json.loads(journal.read_text().splitlines()[0])
     assert {"test_id", "gold", "prediction", "correct", "prompt_tokens", "seconds"} <= first.keys()

@@ -10,16 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from support.fakes import (
-    FREE_TEXT,
-    FakeBackend,
-    model,
-    planned,
-    runner,
-    small_tokenizer,
-    write_rows,
-    write_task,
-)
+from support.fakes import FREE_TEXT, FakeBackend, model, planned, runner, small_tokenizer, write_rows, write_task
 
 from icl_bench.backends.interface import Answer, Decoding
 from icl_bench.metrics.interface import Measure, Metric
@@ -50,9 +41,13 @@ class Writer(FakeBackend):
     """Has a text for each query, which ends in its number; the last query is answered first."""
 
     def answer(
-        self, prompts: PromptSet, todo: Sequence[int], decodings: Sequence[Decoding],
-        reserve: int, pattern: Pattern = FULL,
-    ) -> Iterator[list[Answer]]:  # fmt: skip
+        self,
+        prompts: PromptSet,
+        todo: Sequence[int],
+        decodings: Sequence[Decoding],
+        reserve: int,
+        pattern: Pattern = FULL,
+    ) -> Iterator[list[Answer]]:
         for index in reversed(todo):
             asked = prompts.text(index).splitlines()[-2]
             yield [Answer(index, 0, 3, text=SAID[int(asked.split()[-1])])]
@@ -95,9 +90,7 @@ def test_stored_rouge_is_rouge_scores_f1_of_the_stored_answer_against_the_stored
     for row in results.to_dict("records"):
         assert row["prediction"] == SAID[GOLD.index(row["gold"])]
         wanted = scorer.score(target=row["gold"], prediction=row["prediction"])
-        assert {kind: row[kind] for kind in kinds} == {
-            kind: pytest.approx(wanted[kind].fmeasure) for kind in kinds
-        }
+        assert {kind: row[kind] for kind in kinds} == {kind: pytest.approx(wanted[kind].fmeasure) for kind in kinds}
 
 
 def test_stored_rouge_is_what_is_counted_by_hand(results):
@@ -125,12 +118,14 @@ def test_a_metric_is_given_the_gold_answers_first_and_what_was_said_second(resul
 
 @pytest.mark.parametrize(
     ("values", "reason"),
-    [([50.0, 0, 0, 0, 0], "shares of 1 .* one is 50"), ([np.nan, 0, 0, 0, 0], "no gaps.* one is nan"),
-     ([-2.0, 0, 0, 0, 0], "one is -2"), ([0.5], r"5 answers have scores of shape \(1,\)")],
-)  # fmt: skip
-def test_a_metric_whose_scores_are_no_shares_of_1_fails_the_cell(
-    values: list[float], reason: str, tmp_path: Path
-):
+    [
+        ([50.0, 0, 0, 0, 0], "shares of 1 .* one is 50"),
+        ([np.nan, 0, 0, 0, 0], "no gaps.* one is nan"),
+        ([-2.0, 0, 0, 0, 0], "one is -2"),
+        ([0.5], r"5 answers have scores of shape \(1,\)"),
+    ],
+)
+def test_a_metric_whose_scores_are_no_shares_of_1_fails_the_cell(values: list[float], reason: str, tmp_path: Path):
     """A curve would show 100% for a percentage."""
 
     class Percent(GoldWords):

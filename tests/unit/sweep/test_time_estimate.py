@@ -117,22 +117,26 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sweep(tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
     monkeypatch.setattr("icl_bench.backends.loaders.rate_here", lambda *_: 1e5)
     return Sweep.prepare(
-        RunSpec(task=str(write_task(tmp_path / "task")), model=str(tiny), k="1,5", draws=1,
-                backend={"device": "cpu", "dtype": "float32"})
-    )  # fmt: skip
+        RunSpec(
+            task=str(write_task(tmp_path / "task")),
+            model=str(tiny),
+            k="1,5",
+            draws=1,
+            backend={"device": "cpu", "dtype": "float32"},
+        )
+    )
 
 
-def test_the_seconds_and_operations_of_a_plan_follow_from_the_model_itself(
-    sweep: Sweep, tiny: Path
-):
+def test_the_seconds_and_operations_of_a_plan_follow_from_the_model_itself(sweep: Sweep, tiny: Path):
     from transformers import AutoModelForCausalLM
 
     model: Any = AutoModelForCausalLM.from_pretrained(tiny)
     outside = 2 * model.config.vocab_size * model.config.hidden_size  # embeddings and head
     shape = Architecture(
-        model.num_parameters() - outside, model.model.layers[0].self_attn.q_proj.out_features,
+        model.num_parameters() - outside,
+        model.model.layers[0].self_attn.q_proj.out_features,
         (WINDOW,) * len(model.model.layers),
-    )  # fmt: skip
+    )
     first, second = sweep.plan.cells
     records = plan_records(sweep, sweep.estimates(), sweep.costs())
     assert [record["flops"] for record in records] == pytest.approx(

@@ -26,10 +26,14 @@ from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.task_files import load_task
 
 ROWS = [
-    {"id": f"r{i}", "question": f"what is {i}", "answer": "yes" if i % 2 else "no",
-     "ctxs": [{"title": f"t{i}.{n}", "text": f"passage {n} of {i}"} for n in range(1 + i % 4)]}
+    {
+        "id": f"r{i}",
+        "question": f"what is {i}",
+        "answer": "yes" if i % 2 else "no",
+        "ctxs": [{"title": f"t{i}.{n}", "text": f"passage {n} of {i}"} for n in range(1 + i % 4)],
+    }
     for i in range(30)
-]  # fmt: skip
+]
 PASSAGES = {"column": "ctxs", "text": "{title}: {text}"}
 
 
@@ -39,11 +43,17 @@ def passages_task(folder: Path, rows: Any = ROWS, passages: Any = PASSAGES) -> P
         write_rows(folder / f"{split}.jsonl", rows)
     task = {
         "name": "asked",
-        "data": {"train": "train.jsonl", "test": "test.jsonl", "passages": passages,
-                 "fields": {"question": "question", "answer": "answer"}},
+        "data": {
+            "train": "train.jsonl",
+            "test": "test.jsonl",
+            "passages": passages,
+            "fields": {"question": "question", "answer": "answer"},
+        },
         "template": {"input": "Q: {question}", "output": "A: {answer}"},
-        "labels": {}, "metrics": ["accuracy"], "test": {"size": 5},
-    }  # fmt: skip
+        "labels": {},
+        "metrics": ["accuracy"],
+        "test": {"size": 5},
+    }
     (folder / "asked.yaml").write_text(json.dumps(task))
     return folder / "asked.yaml"
 
@@ -110,8 +120,12 @@ def test_all_of_them(tmp_path: Path):
 
 def test_prompts_with_other_vectors_are_other_prompts():
     one = PromptSet((1, 2), ((3,), (4,)))
-    both = [one, one.with_vectors([("a", "b")] * 2), one.with_vectors([("ab",)] * 2),
-            one.with_vectors([("b", "a")] * 2)]  # fmt: skip
+    both = [
+        one,
+        one.with_vectors([("a", "b")] * 2),
+        one.with_vectors([("ab",)] * 2),
+        one.with_vectors([("b", "a")] * 2),
+    ]
     assert len({p.hashes()[0] for p in both}) == 4
     own = one.with_vectors([("a", "b"), ("c",)])
     assert own.hashes()[0] == both[1].hashes()[0]
@@ -146,18 +160,18 @@ def test_the_largest_k_has_vectors_beyond_the_window(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("pattern", "more", "said"),
-    [("vectors:7", {}, "k=6 has 6 demonstrations; take at most vectors:6"),
-     ("vectors:2", {"teaching": "inputs-only"}, "a vector is of a whole demonstration")],
-)  # fmt: skip
+    [
+        ("vectors:7", {}, "k=6 has 6 demonstrations; take at most vectors:6"),
+        ("vectors:2", {"teaching": "inputs-only"}, "a vector is of a whole demonstration"),
+    ],
+)
 def test_what_cannot_be_read_so_is_refused(tmp_path: Path, pattern: str, more: Any, said: str):
     task = tokenized_task(tmp_path, **more)
     with pytest.raises(UserError, match=said):
         make_plan(task, KValues((6,)), attention=[parse(pattern)], draws=1)
 
 
-@pytest.mark.parametrize(
-    "words", ["vectors:0", "vectors:", "vectors", "vectors:-1", "vectors:2,3", "vectors:x"]
-)
+@pytest.mark.parametrize("words", ["vectors:0", "vectors:", "vectors", "vectors:-1", "vectors:2,3", "vectors:x"])
 def test_what_is_no_pattern_is_refused(words: str):
     with pytest.raises(UserError, match=r"--attention vectors"):
         parse(words)
@@ -216,19 +230,18 @@ def test_passages_are_compared_without_demonstrations_and_lend_no_point(tmp_path
     found = read_findings(tmp_path / "results")
     compared = found.attention_patterns
     assert sorted(zip(compared["attention"], compared["k"], strict=True)) == [
-        ("full", 0), ("full", 3), ("vectors:1", 0), ("vectors:1", 3)]  # fmt: skip
+        ("full", 0),
+        ("full", 3),
+        ("vectors:1", 0),
+        ("vectors:1", 3),
+    ]
     assert compared.loc[compared["attention"] == "vectors:1", "difference"].notna().all()
 
     only = tmp_path / "only"
     runner(make_plan(task, KValues((0, 3)), attention=[FULL], draws=3), only, FakeBackend()).run()
-    runner(
-        make_plan(task, KValues((3,)), attention=[Vectors(1)], draws=3), only, FakeBackend()
-    ).run()
+    runner(make_plan(task, KValues((3,)), attention=[Vectors(1)], draws=3), only, FakeBackend()).run()
     curves = read_findings(only).curves
-    assert curves.groupby("attention")["k"].agg(list).to_dict() == {
-        "full": [0, 3],
-        "vectors:1": [3],
-    }
+    assert curves.groupby("attention")["k"].agg(list).to_dict() == {"full": [0, 3], "vectors:1": [3]}
 
 
 def test_demonstrations_as_vectors_begin_with_the_common_point(tmp_path: Path):
@@ -247,9 +260,7 @@ def test_the_automatic_ks_begin_where_there_are_enough(tmp_path: Path):
     assert group(of_passages(tmp_path / "passages"), "random", Vectors(4)).smallest == 1
 
 
-@pytest.mark.parametrize(
-    "text", ["{", "{0}", "{text.upper}", "{text!r}", "{text:>5}", "no field", "{}"]
-)
+@pytest.mark.parametrize("text", ["{", "{0}", "{text.upper}", "{text!r}", "{text:>5}", "no field", "{}"])
 def test_how_a_passage_is_written_names_plain_fields(tmp_path: Path, text: str):
     with pytest.raises(UserError, match=r"data\.passages"):
         of_passages(tmp_path, passages={"column": "ctxs", "text": text})
@@ -257,15 +268,17 @@ def test_how_a_passage_is_written_names_plain_fields(tmp_path: Path, text: str):
 
 @pytest.mark.parametrize(
     ("ctxs", "said"),
-    [("none", "ctxs must be a list"), ([3], "which is no text and no object"),
-     ([{"title": "t"}], "has no text text"), ([{"title": " ", "text": ""}], None)],
-)  # fmt: skip
+    [
+        ("none", "ctxs must be a list"),
+        ([3], "which is no text and no object"),
+        ([{"title": "t"}], "has no text text"),
+        ([{"title": " ", "text": ""}], None),
+    ],
+)
 def test_passages_that_are_none_are_refused_by_row(tmp_path: Path, ctxs: Any, said: str | None):
     rows = [*ROWS[:3], {**ROWS[3], "ctxs": ctxs}, *ROWS[4:]]
     if said is None:
-        task = of_passages(
-            tmp_path, rows=rows, passages={"column": "ctxs", "text": "{title}{text}x"}
-        )
+        task = of_passages(tmp_path, rows=rows, passages={"column": "ctxs", "text": "{title}{text}x"})
         assert task.data.train[3].passages == (" x",)
         return
     with pytest.raises(UserError, match=rf"train.jsonl:4: .*{said}"):
@@ -289,15 +302,11 @@ def test_a_vector_is_one_key_in_each_layer():
     own = prompts.with_vectors([("a", "b"), ("c",)])
     found = cost_of(PromptLayout.of(own, Vectors(3)), SHAPE, 2, "float32")
     assert found.prefix_flops == 0
-    added = [
-        (14 + 2) * (2 * 700 + 4 * 32 * 2 * 2) + 2 * 600,
-        (16 + 2) * (2 * 700 + 4 * 32 * 2) + 600,
-    ]
+    added = [(14 + 2) * (2 * 700 + 4 * 32 * 2 * 2) + 2 * 600, (16 + 2) * (2 * 700 + 4 * 32 * 2) + 600]
     assert found.query_flops - plain.whole_flops == pytest.approx(np.mean(added))
     assert found.query_flops == found.whole_flops
 
 
 def test_other_models_say_nothing_of_vectors():
-    assert set(Architecture(1, 1, (None,), 1).as_json()) == {
-        "parameters", "heads_width", "windows", "key_width"}  # fmt: skip
+    assert set(Architecture(1, 1, (None,), 1).as_json()) == {"parameters", "heads_width", "windows", "key_width"}
     assert Architecture.of(SHAPE.as_json()) == SHAPE

@@ -113,8 +113,7 @@ def test_cells_with_demonstrations_keep_their_names(tmp_path: Path):
     }
     assert len(names) == 1
     ((spec, _),) = names
-    assert spec == CellSpec(task="cards", model="small", select="random", order="drawn",
-                            attention="full", k=2, draw=1)  # fmt: skip
+    assert spec == CellSpec(task="cards", model="small", select="random", order="drawn", attention="full", k=2, draw=1)
 
 
 @pytest.mark.parametrize("named", [{}, {"select": "bm25"}, {"order": "by-label", "draw": 3}])

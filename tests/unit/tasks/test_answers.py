@@ -70,17 +70,21 @@ def refused(folder: Path, *answers: Any, **changes: Any) -> str:
 
 @pytest.mark.parametrize(
     ("text", "found"),
-    [("5 + 5 = 10\n#### 10", "10"), ("#### 1 \n#### 2 ", "2"), ("the answer is 10", None), ("", None),
-     ("#### ", None), ("#### 3\n#### ", "3")],
-)  # fmt: skip
+    [
+        ("5 + 5 = 10\n#### 10", "10"),
+        ("#### 1 \n#### 2 ", "2"),
+        ("the answer is 10", None),
+        ("", None),
+        ("#### ", None),
+        ("#### 3\n#### ", "3"),
+    ],
+)
 def test_the_first_group_of_the_last_match_is_compared(text: str, found: str | None):
     assert extracted(NUMBER, text) == found
 
 
 def test_the_first_match_counts_where_the_task_does_not_say_otherwise():
-    assert (
-        extracted(AnswerRule(extract=r"(\d+)|([a-z]+)"), "ab 1 2") == "1"
-    )  # "ab" has no first group
+    assert extracted(AnswerRule(extract=r"(\d+)|([a-z]+)"), "ab 1 2") == "1"  # "ab" has no first group
 
 
 def test_another_group_counts_where_the_first_holds_nothing_and_the_task_says_so():
@@ -95,11 +99,16 @@ def test_what_is_for_answers_alone_leaves_right_answers_as_they_are():
     assert extracted(AnswerRule(extract=r"is (\d+)"), "it is 7", is_right=True) == "7"
 
 
-@pytest.mark.parametrize(("ignored", "found"), [
-    ({"case": True}, "$1,000. a.b"), ({"punctuation": True}, "1000 AB"),
-    ({"patterns": [",", r"\.\w", r"^\$"]}, "1000. A"),
-    ({"case": True, "punctuation": True, "patterns": ["A"]}, "1000 b"), ({}, "$1,000. A.B"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("ignored", "found"),
+    [
+        ({"case": True}, "$1,000. a.b"),
+        ({"punctuation": True}, "1000 AB"),
+        ({"patterns": [",", r"\.\w", r"^\$"]}, "1000. A"),
+        ({"case": True, "punctuation": True, "patterns": ["A"]}, "1000 b"),
+        ({}, "$1,000. A.B"),
+    ],
+)
 def test_what_makes_no_difference_is_taken_out_of_both_sides(ignored: Any, found: str):
     rule = AnswerRule(ignore=ignored)
     assert extracted(rule, " $1,000. A.B ") == found
@@ -131,11 +140,16 @@ def test_what_is_extracted_stands_in_the_text(text: str):
 
 @pytest.mark.parametrize(
     ("rule", "reason"),
-    [({"extract": "abc"}, "no group"), ({"extract": "(abc"}, "not a regular expression"),
-     ({"extract": "a{99999999999}(b)"}, "not a regular expression"), ({}, "say extract"),
-     ({"take": "last", "unanswerable": "none"}, "extract is missing"),
-     ({"unanswerable": "the"}, "told from an empty answer"), ({"unanswerable": " x"}, "without blanks")],
-)  # fmt: skip
+    [
+        ({"extract": "abc"}, "no group"),
+        ({"extract": "(abc"}, "not a regular expression"),
+        ({"extract": "a{99999999999}(b)"}, "not a regular expression"),
+        ({}, "say extract"),
+        ({"take": "last", "unanswerable": "none"}, "extract is missing"),
+        ({"unanswerable": "the"}, "told from an empty answer"),
+        ({"unanswerable": " x"}, "without blanks"),
+    ],
+)
 def test_a_rule_that_cannot_be_meant_is_refused(rule: dict[str, str], reason: str):
     with pytest.raises(ValidationError, match=reason):
         AnswerRule(**rule)
@@ -148,8 +162,10 @@ def test_of_several_right_answers_demonstrations_show_the_first(tmp_path: Path):
     found = by_id(loaded(tmp_path, ["Paris", "paris", "Paris"], ["Rome"], "Bonn", 7))
     assert (found["r0"].answer, found["r0"].golds) == ("Paris", ("Paris", "paris"))
     assert [(found[n].answer, found[n].golds) for n in ("r1", "r2", "r3")] == [
-        ("Rome", None), ("Bonn", None), ("7", None)
-    ]  # fmt: skip
+        ("Rome", None),
+        ("Bonn", None),
+        ("7", None),
+    ]
 
 
 def test_right_answers_are_extracted_as_answers_are(tmp_path: Path):
@@ -163,9 +179,7 @@ def test_right_answers_are_extracted_as_answers_are(tmp_path: Path):
     assert said.endswith("rows.jsonl:1: answers: 'four' is no number, for numeric")
 
 
-def test_an_empty_list_is_a_question_without_an_answer_where_the_task_has_a_word_for_it(
-    tmp_path: Path,
-):
+def test_an_empty_list_is_a_question_without_an_answer_where_the_task_has_a_word_for_it(tmp_path: Path):
     word = {"answer": {"unanswerable": "unanswerable"}}
     found = by_id(loaded(tmp_path, [], ["yes", "Yes!"], "", **word))
     assert (found["r0"].answer, found["r0"].golds) == ("unanswerable", ("",))
@@ -179,10 +193,18 @@ def test_an_empty_list_is_a_question_without_an_answer_where_the_task_has_a_word
 
 @pytest.mark.parametrize(
     ("value", "reason"),
-    [({"text": "x"}, "must be text or a list of texts, not a mapping"), (["a", None], "must be a list of texts"),
-     ([["a"]], "must be a list of texts"), (["a", " "], "is empty: it holds ' '"), (None, "is empty"),
-     ("  ", "is empty"), ("", "is empty"), ([""], "is empty"), (["\ud800"], "half a character")],
-)  # fmt: skip
+    [
+        ({"text": "x"}, "must be text or a list of texts, not a mapping"),
+        (["a", None], "must be a list of texts"),
+        ([["a"]], "must be a list of texts"),
+        (["a", " "], "is empty: it holds ' '"),
+        (None, "is empty"),
+        ("  ", "is empty"),
+        ("", "is empty"),
+        ([""], "is empty"),
+        (["\ud800"], "half a character"),
+    ],
+)
 def test_what_is_no_right_answer_is_refused_with_its_row(tmp_path: Path, value: Any, reason: str):
     said = refused(tmp_path, "fine", value)
     assert "rows.jsonl:2: answers" in said
@@ -192,7 +214,7 @@ def test_what_is_no_right_answer_is_refused_with_its_row(tmp_path: Path, value: 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [({"answer": {"extract": "(x)"}}, "answer is for free text"), ({"stop": ["\n"]}, "stop is for free text")],
-)  # fmt: skip
+)
 def test_labels_have_neither_stops_nor_extraction(tmp_path: Path, changes: Any, reason: str):
     said = refused(tmp_path, "a", "b", labels={}, metrics=["accuracy"], **changes)
     assert reason in said
@@ -232,10 +254,13 @@ def test_a_packed_file_in_the_data_folder_is_read(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("data", "reason"),
-    [({"holdout": None}, "holdout is missing"), ({"file": None}, "file is missing"),
-     ({"train": "a", "test": "b"}, "one file with a holdout, or another source"),
-     ({"folder": "x", "file": "../y.jsonl"}, "file is in the folder x")],
-)  # fmt: skip
+    [
+        ({"holdout": None}, "holdout is missing"),
+        ({"file": None}, "file is missing"),
+        ({"train": "a", "test": "b"}, "one file with a holdout, or another source"),
+        ({"folder": "x", "file": "../y.jsonl"}, "file is in the folder x"),
+    ],
+)
 def test_a_file_that_is_one_source_of_several_is_refused(tmp_path: Path, data: Any, reason: str):
     path = task(tmp_path, rows_of("a", "b"))
     spec = json.loads(path.read_text())
@@ -250,42 +275,55 @@ def test_a_holdout_of_everything_is_refused(tmp_path: Path):
 
 
 CELLS = {
-    "answerKey": "B", "a.b": "dotted", "ctxs": [{"text": "one"}, {"text": "two", "n": None}],
-    "choices": [{"label": "A", "text": "x"}, {"label": "B", "text": "y"}], "none": None,
+    "answerKey": "B",
+    "a.b": "dotted",
+    "ctxs": [{"text": "one"}, {"text": "two", "n": None}],
+    "choices": [{"label": "A", "text": "x"}, {"label": "B", "text": "y"}],
+    "none": None,
     "columns": {"label": ["A", "B"], "text": ["x", "y"], "odd": ["z"]},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
     ("path", "value"),
-    [("answerKey", "B"), ("a.b", "dotted"), ("ctxs.0.text", "one"), ("ctxs.1.text", "two"),
-     ("choices.label=answerKey.text", "y"), ("columns.label=answerKey.text", "y"), ("columns.text.0", "x"),
-     ("none.0.text", None), ("ctxs.1.n.deeper", None)],
-)  # fmt: skip
+    [
+        ("answerKey", "B"),
+        ("a.b", "dotted"),
+        ("ctxs.0.text", "one"),
+        ("ctxs.1.text", "two"),
+        ("choices.label=answerKey.text", "y"),
+        ("columns.label=answerKey.text", "y"),
+        ("columns.text.0", "x"),
+        ("none.0.text", None),
+        ("ctxs.1.n.deeper", None),
+    ],
+)
 def test_a_path_leads_to_what_lies_in_a_cell(path: str, value: Any):
     assert Row("f:1", CELLS).cell(path) == value
 
 
 @pytest.mark.parametrize(
     ("path", "reason"),
-    [("ctxs.2.text", "f:1: no 2 in ctxs, which is a list of 2"), ("ctxs.0.title", "no title in ctxs.0, which has text"),
-     ("answerKey.x", "no x in answerKey, which is 'B', with nothing in it"), ("ctxs.-1.text", "no -1 in ctxs"),
-     ("nothing.0", "no column 'nothing.0'"), ("choices.label=none", "has no item whose label is none, None"),
-     ("columns.text=answerKey", "has no item whose text is answerKey, 'B'"),
-     ("columns.label=answerKey.odd", "no odd in columns.label=answerKey, which has label, text"),
-     ("choices.label=gone", "no column 'gone'"), ("ctxs.99999999999999999999", "is a list of 2")],
-)  # fmt: skip
+    [
+        ("ctxs.2.text", "f:1: no 2 in ctxs, which is a list of 2"),
+        ("ctxs.0.title", "no title in ctxs.0, which has text"),
+        ("answerKey.x", "no x in answerKey, which is 'B', with nothing in it"),
+        ("ctxs.-1.text", "no -1 in ctxs"),
+        ("nothing.0", "no column 'nothing.0'"),
+        ("choices.label=none", "has no item whose label is none, None"),
+        ("columns.text=answerKey", "has no item whose text is answerKey, 'B'"),
+        ("columns.label=answerKey.odd", "no odd in columns.label=answerKey, which has label, text"),
+        ("choices.label=gone", "no column 'gone'"),
+        ("ctxs.99999999999999999999", "is a list of 2"),
+    ],
+)
 def test_a_path_that_leads_nowhere_is_refused(path: str, reason: str):
     with pytest.raises(UserError) as error:
         Row("f:1", CELLS).cell(path)
     assert reason in str(error.value)
 
 
-@given(
-    st.lists(
-        st.sampled_from(["ctxs", "choices", "0", "1", "label=answerKey", "=", "text", "\n", ""])
-    )
-)
+@given(st.lists(st.sampled_from(["ctxs", "choices", "0", "1", "label=answerKey", "=", "text", "\n", ""])))
 def test_any_path_gives_a_value_or_is_refused(steps: list[str]):
     with suppress(UserError):
         Row("f:1", CELLS).cell(".".join(steps))

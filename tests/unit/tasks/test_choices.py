@@ -91,9 +91,7 @@ def test_choices_are_a_list_of_texts_or_of_objects_or_two_columns(load: Load, li
         ("index", TEXTS, "1"),
     ],
 )
-def test_the_right_one_is_named_by_text_key_or_index_as_the_task_says(
-    load: Load, gold: str, listed: Any, value: Any
-):
+def test_the_right_one_is_named_by_text_key_or_index_as_the_task_says(load: Load, gold: str, listed: Any, value: Any):
     (row,) = load(task({"gold": gold}), ROW | {"choices": listed, "answer": value}).train
     assert row.answer == "the mall"
 
@@ -112,9 +110,7 @@ def test_the_right_one_is_named_by_text_key_or_index_as_the_task_says(
         ("index", "B", "answer is 'B'"),
     ],
 )
-def test_an_answer_that_is_none_of_the_choices_is_refused_with_its_line(
-    load: Load, gold: str, value: Any, said: str
-):
+def test_an_answer_that_is_none_of_the_choices_is_refused_with_its_line(load: Load, gold: str, value: Any, said: str):
     first = {"text": "the mall", "key": "B", "index": 1}[gold]
     with pytest.raises(UserError) as error:
         load(task({"gold": gold}), ROW | {"answer": first}, ROW | {"answer": value})
@@ -138,14 +134,11 @@ def test_an_answer_that_is_none_of_the_choices_is_refused_with_its_line(
         (["a", " b"], "2: choices: the choice ' b' begins or ends with a space"),
         (["a", "\ud800"], "2: choices holds half a character"),
         ([{"label": "A"}, {"label": "B"}], "2: choices has a choice without text: a mapping"),
-        ([{"label": "A", "text": "a"}, {"label": "A", "text": "b"}],
-         "2: choices has the label 'A' twice"),
+        ([{"label": "A", "text": "a"}, {"label": "A", "text": "b"}], "2: choices has the label 'A' twice"),
         ({"text": ["a", "b"], "label": ["A"]}, "2: choices has other numbers of texts and of labels"),
     ],
-)  # fmt: skip
-def test_what_is_no_list_of_different_texts_is_refused_with_its_line(
-    load: Load, value: Any, said: str
-):
+)
+def test_what_is_no_list_of_different_texts_is_refused_with_its_line(load: Load, value: Any, said: str):
     assert complaint(load, task(), choices=value).startswith(said)
 
 
@@ -201,28 +194,22 @@ def test_there_are_26_letters(load: Load):
     assert load(letters(), row).train[0].answer == "Z"
     with pytest.raises(UserError, match="27 choices; letters are for 26 at most"):
         load(letters(), ROW | {"choices": many, "answer": "25"})
-    assert (
-        load(task({"gold": "key"}), ROW | {"choices": many, "answer": "26"}).train[0].answer == "26"
-    )
+    assert load(task({"gold": "key"}), ROW | {"choices": many, "answer": "26"}).train[0].answer == "26"
 
 
 @settings(deadline=None)
 @given(
-    st.lists(st.text("ab_ é", min_size=1).filter(lambda t: t == t.strip()), min_size=2,
-             max_size=6, unique=True),
+    st.lists(st.text("ab_ é", min_size=1).filter(lambda t: t == t.strip()), min_size=2, max_size=6, unique=True),
     st.data(),
     st.sampled_from(["as-is", "letters"]),
-)  # fmt: skip
+)
 def test_every_way_to_name_the_right_one_gives_the_same(texts: list[str], data: Any, style: Any):
     right = data.draw(st.integers(0, len(texts) - 1))
     said = {"text": texts[right], "key": "ABCDEF"[right], "index": right}
     found = [
-        read_choices(
-            Labels(choices="c", style=style, gold=gold),
-            Row("here", {"c": texts, "a": value}), "c", "a",
-        )
+        read_choices(Labels(choices="c", style=style, gold=gold), Row("here", {"c": texts, "a": value}), "c", "a")
         for gold, value in said.items()
-    ]  # fmt: skip
+    ]
     assert {row.gold for row in found} == {right}
     expected = tuple(texts) if style == "as-is" else tuple("ABCDEF"[: len(texts)])
     assert {row.written for row in found} == {expected}
@@ -243,7 +230,7 @@ def test_every_way_to_name_the_right_one_gives_the_same(texts: list[str], data: 
         ({"style": "letters", "normalize": "bytes"}, {"template": SHOWN}, "as long as one another"),
         ({}, {"metrics": ["accuracy", "macro_f1"]}, "metric macro_f1 is for labels that all rows"),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_go_together_is_refused(labels: Any, changes: Any, said: str):
     with pytest.raises(ValueError) as error:
         task(labels, **changes)
@@ -261,10 +248,11 @@ def test_commonsenseqa_reads_the_real_rows(data_dir: Path):
     data = load_data(load_task("commonsenseqa"), data_dir=data_dir)
     assert len(data.train) + len(data.test_pool) == 1221
     assert (len(data.test), data.labels) == (250, tuple("ABCDE"))
-    (row,) = [r for r in (*data.train, *data.test_pool) if "A. bank\n" in r.fields["choices"]
-              and "revolving door" in r.fields["question"]]  # fmt: skip
+    (row,) = [
+        r
+        for r in (*data.train, *data.test_pool)
+        if "A. bank\n" in r.fields["choices"] and "revolving door" in r.fields["question"]
+    ]
     assert row.answer == "A"
-    assert row.fields["choices"] == (
-        "A. bank\nB. library\nC. department store\nD. mall\nE. new york"
-    )
+    assert row.fields["choices"] == ("A. bank\nB. library\nC. department store\nD. mall\nE. new york")
     assert any("24 rows have a choice twice" in note for note in data.notes)

@@ -149,10 +149,7 @@ def test_a_file_of_another_kind_is_refused_with_the_known_ones(tmp_path: Path):
         (b"", "has no rows"),
         (b"\n \n", "has no rows"),
         (b'{"text": "a", "label": "b"}\n{"text": \n', ":2: not JSON: Expecting value"),
-        (
-            b'{"text": "a", "label": "b", "text": "c"}\n',
-            ":1: not JSON: the key 'text' stands there twice",
-        ),
+        (b'{"text": "a", "label": "b", "text": "c"}\n', ":1: not JSON: the key 'text' stands there twice"),
         (b'{"text": "a", "label": "b"}\n\n["a"]\n', ":3: expected a JSON object, not a list"),
         (b'{"text": "a", "label": "b"}\n{"text": "\xff"}\n', ":2: not UTF-8 (byte 0xff)"),
         (b'{"text": "a"}\n', ":1: no column 'label'; columns: text"),
@@ -293,9 +290,7 @@ def test_free_text_is_taken_exactly_as_it_stands(load):
 # -- the data folder ----------------------------------------------------------------------------
 
 
-def test_the_data_folder_of_the_environment_is_used_unless_one_is_given(
-    load, tmp_path: Path, monkeypatch
-):
+def test_the_data_folder_of_the_environment_is_used_unless_one_is_given(load, tmp_path: Path, monkeypatch):
     load()
     monkeypatch.setenv("ICL_BENCH_DATA", str(tmp_path))
     assert load_data(task()).origin == f"folder {tmp_path / 'mine'}"
@@ -408,9 +403,7 @@ NAMES = ["card_arrival", "lost_card"]
 
 def hub_set(rows: Rows) -> datasets.Dataset:
     numbers = [{**row, "label": NAMES.index(row["label"])} for row in rows]
-    features = datasets.Features(
-        {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=NAMES)}
-    )
+    features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=NAMES)})
     return datasets.Dataset.from_list(numbers, features=features)
 
 
@@ -473,13 +466,8 @@ def no_answer(*_: Any, **__: Any) -> None:
 def test_the_hubs_class_numbers_become_names_and_the_revision_is_asked_for(hub):
     asked = hub(train=hub_set(TRAIN), validation=hub_set(TEST))
     rows = load_data(hub_task(name="plus", test="validation"))
-    assert asked == [
-        ("someone/mine", "plus", "abc", "train"),
-        ("someone/mine", "plus", "abc", "validation"),
-    ]
-    assert rows.train[1] == Example(
-        "mine-train-1", {"text": "  two\nlines\u2028here "}, "lost card"
-    )
+    assert asked == [("someone/mine", "plus", "abc", "train"), ("someone/mine", "plus", "abc", "validation")]
+    assert rows.train[1] == Example("mine-train-1", {"text": "  two\nlines\u2028here "}, "lost card")
     assert rows.origin == "hub someone/mine@abc"
     assert set(rows.files) == {"someone/mine@abc:train", "someone/mine@abc:test"}
     assert all(len(digest) == 64 for digest in rows.files.values())
@@ -545,8 +533,7 @@ def test_where_neither_folder_nor_hub_has_the_task_everything_tried_is_named(hub
 
 
 @pytest.mark.parametrize(
-    ("answer", "reason"),
-    [(no_network, "OSError: Name or service not known"), (no_answer, "no answer in 0.2 s")],
+    ("answer", "reason"), [(no_network, "OSError: Name or service not known"), (no_answer, "no answer in 0.2 s")]
 )
 def test_without_a_network_the_error_comes_at_once(cache, monkeypatch, answer, reason):
     monkeypatch.setattr(hub_module, "HUB_SECONDS", 0.2)
@@ -651,15 +638,41 @@ def test_a_data_set_of_the_paper_has_its_labels_and_its_250_test_rows(
 AS_ON_THE_HUB: dict[str, tuple[dict[str, Any], str, tuple[str, ...] | None]] = {
     "nq_open": ({"question": "who wrote it", "answer": ["Ann", "Ann Bee"]}, "Ann", ("Ann", "Ann Bee")),
     "webquestions": ({"url": "http://x", "question": "who", "answers": ["Ann", "Bee"]}, "Ann", ("Ann", "Bee")),
-    "squad2": ({"id": "5", "title": "T", "context": "Ann did.", "question": "who",
-                "answers": {"text": ["Ann"], "answer_start": [0]}}, "Ann", None),
-    "gsm8k": ({"question": "2 + 3?", "answer": "It is <<2+3=5>>5.\n#### 5"},
-              "It is <<2+3=5>>5.\n#### 5", ("5",)),
-    "commonsenseqa": ({"id": "7", "question": "what", "question_concept": "c", "answerKey": "B",
-                       "choices": {"label": list("ABCDE"), "text": list("vwxyz")}}, "B", None),
-    "commonsenseqa_free": ({"id": "7", "question": "what", "question_concept": "c", "answerKey": "B",
-                            "choices": {"label": list("ABCDE"), "text": list("vwxyz")}}, "w", None),
-}  # fmt: skip
+    "squad2": (
+        {
+            "id": "5",
+            "title": "T",
+            "context": "Ann did.",
+            "question": "who",
+            "answers": {"text": ["Ann"], "answer_start": [0]},
+        },
+        "Ann",
+        None,
+    ),
+    "gsm8k": ({"question": "2 + 3?", "answer": "It is <<2+3=5>>5.\n#### 5"}, "It is <<2+3=5>>5.\n#### 5", ("5",)),
+    "commonsenseqa": (
+        {
+            "id": "7",
+            "question": "what",
+            "question_concept": "c",
+            "answerKey": "B",
+            "choices": {"label": list("ABCDE"), "text": list("vwxyz")},
+        },
+        "B",
+        None,
+    ),
+    "commonsenseqa_free": (
+        {
+            "id": "7",
+            "question": "what",
+            "question_concept": "c",
+            "answerKey": "B",
+            "choices": {"label": list("ABCDE"), "text": list("vwxyz")},
+        },
+        "w",
+        None,
+    ),
+}
 """A row of each set as the hub has it, its answer and what is compared."""
 
 

@@ -30,10 +30,13 @@ def loaded(folder: Path, rows: Any = ROWS, fields: Any = None, **template: Any) 
     """A task of these rows, all of them train and test rows."""
     found = {"engine": "jinja", "input": "Q: {{q.strip()}}?\nA:", "output": "label", **template}
     spec = {
-        "name": "own", "data": {"train": "rows.jsonl", "test": "rows.jsonl"}, "template": found,
-        "metrics": ["accuracy"], "labels": {"choices": ["no", "yes"], "gold": "index"},
+        "name": "own",
+        "data": {"train": "rows.jsonl", "test": "rows.jsonl"},
+        "template": found,
+        "metrics": ["accuracy"],
+        "labels": {"choices": ["no", "yes"], "gold": "index"},
         **(fields or {}),
-    }  # fmt: skip
+    }
     lines = "".join(f"{json.dumps(row)}\n" for row in rows)
     (folder / "rows.jsonl").write_text(lines, encoding="utf-8")
     path = folder / "own.yaml"
@@ -55,9 +58,7 @@ def test_a_prompt_is_its_start_then_demonstrations_then_the_input_alone(tmp_path
     data = loaded(tmp_path, start="Yes or no.\n\n", delimiter="\n", separator="\n\n\n")
     form = PlainForm(data.spec.template)
     text = form.whole(data.train[:2], data.train[2])
-    assert text == (
-        "Yes or no.\n\nQ: is 2 > 1?\nA:\nyes\n\n\nQ: is 1 > 2?\nA:\nno\n\n\nQ: naïve {braces}?\nA:"
-    )
+    assert text == ("Yes or no.\n\nQ: is 2 > 1?\nA:\nyes\n\n\nQ: is 1 > 2?\nA:\nno\n\n\nQ: naïve {braces}?\nA:")
     assert form.answer("yes") == "\nyes\n\n\n"
     assert form.whole((), data.train[2]) == "Yes or no.\n\nQ: naïve {braces}?\nA:"
 
@@ -142,56 +143,81 @@ def test_in_a_chat_the_start_is_the_system_s_turn(tmp_path):
         return [(m["role"], m["content"]) for m in form.messages(data.train[:1], data.train[1])]
 
     assert said(None) == [
-        ("system", "Yes or no."), ("user", "Q: is 2 > 1?\nA:"), ("assistant", "yes"),
+        ("system", "Yes or no."),
+        ("user", "Q: is 2 > 1?\nA:"),
+        ("assistant", "yes"),
         ("user", "Q: is 1 > 2?\nA:"),
-    ]  # fmt: skip
+    ]
     assert said("Be brief.")[0] == ("system", "Be brief.\n\nYes or no.")
     assert said("Be brief.\n")[0] == ("system", "Be brief.\nYes or no.")
 
 
-@pytest.mark.parametrize(("changes", "said"), [
-    ({"input": "{{nothing}}"}, "rows.jsonl:1: template.input fails on this row: 'nothing' is undefined"),
-    ({"input": "{{q.missing}}"}, "rows.jsonl:1: template.input fails on this row: 'str object' has no attribute 'missing'"),
-    ({"input": "{{1 // label}} {{q}}"}, "rows.jsonl:2: template.input fails on this row: integer division or modulo by zero"),
-    ({"input": "{{q.__class__.__mro__}}"}, "rows.jsonl:1: template.input fails on this row: access to attribute '__class__' of 'str' object is unsafe."),
-    ({"input": "{% for i in range(10**9) %}{{q}}{% endfor %}"}, "rows.jsonl:1: template.input fails on this row: Range too big. The sandbox blocks ranges larger than MAX_RANGE (100000)."),
-    ({"input": "label"}, "rows.jsonl:1: template.input must give text, not 1"),
-    ({"input": "{{label}}"}, "rows.jsonl:1: template.input gives the number '1'; inputs that are chosen among (several inputs, one answer) are not known here"),
-    ({"output": "{{label + 1}}"}, "rows.jsonl:1: output is 2, not the index, from 0, of one of the row's choices ('0', '1')"),
-    ({"fields": {"labels": {"choices": "{{q}}"}}}, "rows.jsonl:1: labels.choices must give a list, not 'is 2 > 1'"),
-    ({"fields": {"labels": {"choices": "label"}}}, "rows.jsonl:1: labels.choices must give a list, not 1"),
-    ({"fields": {"labels": {"choices": "{{[]}}"}}}, "rows.jsonl:1: choices has no choice; expected several"),
-    ({"output": "{{''}}", "fields": FREE}, "rows.jsonl:1: output is empty"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"input": "{{nothing}}"}, "rows.jsonl:1: template.input fails on this row: 'nothing' is undefined"),
+        (
+            {"input": "{{q.missing}}"},
+            "rows.jsonl:1: template.input fails on this row: 'str object' has no attribute 'missing'",
+        ),
+        (
+            {"input": "{{1 // label}} {{q}}"},
+            "rows.jsonl:2: template.input fails on this row: integer division or modulo by zero",
+        ),
+        (
+            {"input": "{{q.__class__.__mro__}}"},
+            "rows.jsonl:1: template.input fails on this row: access to attribute '__class__' of 'str' object is unsafe.",
+        ),
+        (
+            {"input": "{% for i in range(10**9) %}{{q}}{% endfor %}"},
+            "rows.jsonl:1: template.input fails on this row: Range too big. The sandbox blocks ranges larger than MAX_RANGE (100000).",
+        ),
+        ({"input": "label"}, "rows.jsonl:1: template.input must give text, not 1"),
+        (
+            {"input": "{{label}}"},
+            "rows.jsonl:1: template.input gives the number '1'; inputs that are chosen among (several inputs, one answer) are not known here",
+        ),
+        (
+            {"output": "{{label + 1}}"},
+            "rows.jsonl:1: output is 2, not the index, from 0, of one of the row's choices ('0', '1')",
+        ),
+        ({"fields": {"labels": {"choices": "{{q}}"}}}, "rows.jsonl:1: labels.choices must give a list, not 'is 2 > 1'"),
+        ({"fields": {"labels": {"choices": "label"}}}, "rows.jsonl:1: labels.choices must give a list, not 1"),
+        ({"fields": {"labels": {"choices": "{{[]}}"}}}, "rows.jsonl:1: choices has no choice; expected several"),
+        ({"output": "{{''}}", "fields": FREE}, "rows.jsonl:1: output is empty"),
+    ],
+)
 def test_a_row_that_a_template_fails_on_is_named(tmp_path, changes, said):
     assert complaint(tmp_path, **changes) == said
 
 
-@pytest.mark.parametrize(("changes", "said"), [
-    ({"input": "Q: {{q"}, "template.input: not a Jinja template: unexpected end of template"),
-    ({"input": "{% if q %}"}, "template.input: not a Jinja template: Unexpected end of template"),
-    ({"input": "Q: and nothing else"}, "template: input must show a column of the row"),
-    ({"separator": " | "}, "template.separator: must begin with a line break"),
-    ({"joiner": "x"}, "template.joiner: unknown field; did you mean"),
-    ({"engine": "mako"}, "template.engine: Input should be 'jinja', not 'mako'"),
-    ({"fields": {"labels": {"choices": "{{q"}}}, "not a Jinja template"),
-    ({"fields": {"labels": {"choices": "list", "style": "letters"}}}, "letters is for a template in braces"),
-    ({"fields": {"labels": {"choices": ["a", "a"]}}}, "choices has 'a' twice"),
-    ({"fields": {"labels": {"choices": ["a", "b"], "gold": "key"}}}, "gold: key is for choices of each row"),
-    ({"fields": {"data": {"train": "rows.jsonl", "test": "rows.jsonl", "fields": {"q": "q"}}}}, "data.fields are for a template in braces"),
-])  # fmt: skip
-def test_what_no_row_could_be_written_with_is_refused_when_the_file_is_read(
-    tmp_path, changes, said
-):
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"input": "Q: {{q"}, "template.input: not a Jinja template: unexpected end of template"),
+        ({"input": "{% if q %}"}, "template.input: not a Jinja template: Unexpected end of template"),
+        ({"input": "Q: and nothing else"}, "template: input must show a column of the row"),
+        ({"separator": " | "}, "template.separator: must begin with a line break"),
+        ({"joiner": "x"}, "template.joiner: unknown field; did you mean"),
+        ({"engine": "mako"}, "template.engine: Input should be 'jinja', not 'mako'"),
+        ({"fields": {"labels": {"choices": "{{q"}}}, "not a Jinja template"),
+        ({"fields": {"labels": {"choices": "list", "style": "letters"}}}, "letters is for a template in braces"),
+        ({"fields": {"labels": {"choices": ["a", "a"]}}}, "choices has 'a' twice"),
+        ({"fields": {"labels": {"choices": ["a", "b"], "gold": "key"}}}, "gold: key is for choices of each row"),
+        (
+            {"fields": {"data": {"train": "rows.jsonl", "test": "rows.jsonl", "fields": {"q": "q"}}}},
+            "data.fields are for a template in braces",
+        ),
+    ],
+)
+def test_what_no_row_could_be_written_with_is_refused_when_the_file_is_read(tmp_path, changes, said):
     assert said in complaint(tmp_path, **changes)
 
 
 def test_a_template_in_braces_still_needs_fields(tmp_path):
     plain = {"engine": ..., "input": "{q}", "output": "{label}"}
     fields = {"template": {k: v for k, v in plain.items() if v is not ...}, "labels": {}}
-    assert "the template uses {label}, which data.fields does not name" in complaint(
-        tmp_path, fields=fields
-    )
+    assert "the template uses {label}, which data.fields does not name" in complaint(tmp_path, fields=fields)
 
 
 def test_a_parquet_file_is_read_with_all_columns(tmp_path):
@@ -211,9 +237,7 @@ def test_numbers_of_classes_on_the_hub_stay_numbers(tmp_path):
 
     names = datasets.ClassLabel(names=["no", "yes"])
     features = datasets.Features({"q": datasets.Value("string"), "label": names})
-    table = datasets.Dataset.from_list(
-        [{"q": row["q"], "label": row["label"]} for row in ROWS], features=features
-    )
+    table = datasets.Dataset.from_list([{"q": row["q"], "label": row["label"]} for row in ROWS], features=features)
     (tmp_path / "hub").mkdir()
     for split in ("train", "test"):
         table.to_parquet(tmp_path / "hub" / f"{split}.parquet")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.fakes import FREE_TEXT, FakeBackend, plan, runner, tokenized_task, write_task
 
-from icl_bench.analysis.findings import find
+from icl_bench.analysis.all_findings import find
 from icl_bench.errors import UserError
 from icl_bench.results.reading import read_results, read_some
 from icl_bench.sweep.run_spec import RunSpec
@@ -89,9 +89,7 @@ def test_halves_are_cells_of_their_own_and_stand_beside_all_labels(tmp_path: Pat
     assert set(found.context_shares["label_space"]) == {"all", "half:1", "half:2"}
     said = sorted(found.summary.settings.values())
     assert said == ["label_space=all", "label_space=half:1", "label_space=half:2"]
-    runner(
-        plan(tmp_path / "task", "2", half=HalfLabels(1), test_size=3), results, FakeBackend()
-    ).run()
+    runner(plan(tmp_path / "task", "2", half=HalfLabels(1), test_size=3), results, FakeBackend()).run()
     said = sorted(find(read_some(results)).summary.settings.values())
     told = [text for text in said if "half:1" in text]
     assert [text.endswith(("test_rows=2", "test_rows=4")) for text in told] == [True, True]

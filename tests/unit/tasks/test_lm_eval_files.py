@@ -91,29 +91,34 @@ def test_choices_become_labels(tmp_path):
     assert fields(tmp_path, CHOICE) == {
         "name": "colours",
         "description": "colours of lm-evaluation-harness",
-        "data": {"hub": {"path": "someone/colours", "revision": "main", "name": "bright",
-                         "train": "train", "test": "test"}},
-        "template": {"engine": "jinja", "start": "Colours.\n\n", "input": "{{thing}} is",
-                     "output": "colour", "delimiter": " ", "separator": "\n\n"},
+        "data": {
+            "hub": {"path": "someone/colours", "revision": "main", "name": "bright", "train": "train", "test": "test"}
+        },
+        "template": {
+            "engine": "jinja",
+            "start": "Colours.\n\n",
+            "input": "{{thing}} is",
+            "output": "colour",
+            "delimiter": " ",
+            "separator": "\n\n",
+        },
         "labels": {"choices": ["red", "green"], "gold": "index or text"},
         "metrics": ["accuracy"],
-        "notes": [
-            "labels are scored as acc; for acc_norm set labels.normalize to characters",
-            "left out: metric mcc",
-        ],
-    }  # fmt: skip
+        "notes": ["labels are scored as acc; for acc_norm set labels.normalize to characters", "left out: metric mcc"],
+    }
 
 
 def test_free_answers_become_free_text(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     made = fields(tmp_path, WRITTEN)
-    assert made["data"] == {
-        "train": str(tmp_path / "sums.jsonl"), "test": str(tmp_path / "asked.jsonl"),
-    }  # fmt: skip
+    assert made["data"] == {"train": str(tmp_path / "sums.jsonl"), "test": str(tmp_path / "asked.jsonl")}
     assert made["answer"] == {
-        "extract": r"(?i)is (\d+)|= (\d+)", "take": "last", "group": "any", "of": "answers",
+        "extract": r"(?i)is (\d+)|= (\d+)",
+        "take": "last",
+        "group": "any",
+        "of": "answers",
         "ignore": {"case": True, "patterns": [","]},
-    }  # fmt: skip
+    }
     assert (made["metrics"], made["stop"]) == (["exact_text"], ["Q:", "\n\n"])
     assert (made["max_answer_tokens"], made["template"]["separator"]) == (12, "\n")
     assert made["notes"] == [
@@ -125,8 +130,16 @@ def test_free_answers_become_free_text(tmp_path, monkeypatch):
 
 
 def test_what_is_not_said_is_as_lm_eval_has_it(tmp_path):
-    made = fields(tmp_path, WRITTEN, generation_kwargs=..., filter_list=..., metric_list=...,
-                  fewshot_delimiter=..., dataset_path="x/y", dataset_kwargs={"revision": "abc"})  # fmt: skip
+    made = fields(
+        tmp_path,
+        WRITTEN,
+        generation_kwargs=...,
+        filter_list=...,
+        metric_list=...,
+        fewshot_delimiter=...,
+        dataset_path="x/y",
+        dataset_kwargs={"revision": "abc"},
+    )
     assert (made["stop"], made["max_answer_tokens"]) == (["\n\n"], 256)
     assert made["metrics"] == ["exact_text"]
     assert "answer" not in made
@@ -148,15 +161,16 @@ def test_macro_f1_is_for_labels_that_all_rows_share(tmp_path):
     assert refusal(tmp_path, CHOICE, metric_list=macro, doc_to_choice="list") == "metric f1"
 
 
-@pytest.mark.parametrize(("splits", "train", "test"), [
-    ({"fewshot_split": "dev"}, "dev", "test"),
-    ({"fewshot_config": {"split": "few"}}, "few", "test"),
-    ({"training_split": None}, "validation", "test"),
-    ({"test_split": None}, "train", "validation"),
-])  # fmt: skip
-def test_demonstrations_are_of_the_split_that_lm_eval_takes_them_from(
-    tmp_path, splits, train, test
-):
+@pytest.mark.parametrize(
+    ("splits", "train", "test"),
+    [
+        ({"fewshot_split": "dev"}, "dev", "test"),
+        ({"fewshot_config": {"split": "few"}}, "few", "test"),
+        ({"training_split": None}, "validation", "test"),
+        ({"test_split": None}, "train", "validation"),
+    ],
+)
+def test_demonstrations_are_of_the_split_that_lm_eval_takes_them_from(tmp_path, splits, train, test):
     hub = fields(tmp_path, CHOICE, **splits)["data"]["hub"]
     assert (hub["train"], hub["test"]) == (train, test)
 
@@ -164,52 +178,67 @@ def test_demonstrations_are_of_the_split_that_lm_eval_takes_them_from(
 def test_one_split_for_both_is_halved_and_said(tmp_path):
     made = fields(tmp_path, CHOICE, training_split=..., validation_split=...)
     assert made["data"]["hub"]["holdout"] == {"share": 0.5, "seed": 43}
-    assert (
-        "demonstrations and test rows are both of the split test, halved by seed 43"
-        in made["notes"]
-    )
+    assert "demonstrations and test rows are both of the split test, halved by seed 43" in made["notes"]
     local = {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": "all.jsonl"}}}
     data = fields(tmp_path, CHOICE, training_split=..., validation_split=..., **local)["data"]
-    assert data == {"file": str(Path("all.jsonl").absolute()),
-                    "holdout": {"share": 0.5, "seed": 43}}  # fmt: skip
+    assert data == {"file": str(Path("all.jsonl").absolute()), "holdout": {"share": 0.5, "seed": 43}}
 
 
-@pytest.mark.parametrize(("pattern", "ours"), [
-    ("[A-D]", "([A-D])"), ("(?s)a.b", "(?s)(a.b)"), ("(?is)a|b", "(?is)(a|b)"), ("x(.)", "x(.)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("pattern", "ours"), [("[A-D]", "([A-D])"), ("(?s)a.b", "(?s)(a.b)"), ("(?is)a|b", "(?is)(a|b)"), ("x(.)", "x(.)")]
+)
 def test_a_pattern_without_a_group_is_compared_whole(tmp_path, pattern, ours):
     steps = [{"name": "one", "filter": [{"function": "regex", "regex_pattern": pattern}]}]
     assert fields(tmp_path, WRITTEN, filter_list=steps)["answer"]["extract"] == ours
 
 
-@pytest.mark.parametrize(("text", "changes", "said"), [
-    (CHOICE, {"output_type": "loglikelihood"}, "output_type loglikelihood"),
-    (CHOICE, {"gen_prefix": "So"}, "gen_prefix (a beginning of the answer that is given)"),
-    (CHOICE, {"mystery": 1}, "mystery (an unknown field)"),
-    (CHOICE, {"doc_to_text": ""}, "doc_to_text (empty: all rows would make the same prompt)"),
-    (CHOICE, {"doc_to_text": 3}, "doc_to_text (3, which is no text)"),
-    (CHOICE, {"doc_to_target": [0]}, "doc_to_target (a list, which is no text)"),
-    (CHOICE, {"description": "{{thing}}"}, "description (with Jinja: it differs from row to row)"),
-    (CHOICE, {"fewshot_delimiter": " "}, "fewshot_delimiter (' ', which does not end a line)"),
-    (CHOICE, {"fewshot_config": {"doc_to_text": "x"}}, "fewshot_config.doc_to_text"),
-    (CHOICE, {"fewshot_config": {"sampler": "mine"}}, "fewshot_config.sampler ('mine')"),
-    (CHOICE, {"repeats": 4}, "repeats (several answers a row)"),
-    (CHOICE, {"doc_to_choice": [True, False]}, "doc_to_choice (a choice that is no text)"),
-    (CHOICE, {"doc_to_choice": ...}, "doc_to_choice (is missing)"),
-    (CHOICE, {"test_split": ..., "validation_split": ...}, "test_split (neither it nor validation_split is given)"),
-    (CHOICE, {"dataset_kwargs": {"data_files": "x.csv"}}, "dataset_kwargs.data_files (an option of data sets)"),
-    (WRITTEN, {"dataset_kwargs": {"data_files": {"train": "a.jsonl", "test": ["b", "c"]}}}, "dataset_kwargs.data_files (test: expected the path of one file)"),
-    (WRITTEN, {"generation_kwargs": {"do_sample": True}}, "generation_kwargs.do_sample (answers drawn at random)"),
-    (WRITTEN, {"generation_kwargs": {"until": []}}, "generation_kwargs.until (empty: nothing ends an answer)"),
-    (WRITTEN, {"generation_kwargs": {"num_beams": 4}}, "generation_kwargs.num_beams"),
-    (WRITTEN, {"generation_kwargs": {"min_p": 0.1}}, "generation_kwargs.min_p"),
-    (WRITTEN, {"doc_to_choice": ["a", "b"]}, "doc_to_choice (with output_type: generate_until)"),
-    (WRITTEN, {"metric_list": [{"metric": "ter"}]}, "metric ter"),
-    (WRITTEN, {"metric_list": [{"metric": "exact_match", "ignore_numbers": True}]}, "metric exact_match with ignore_numbers"),
-    (WRITTEN, {"filter_list": [{"name": "x", "filter": [{"function": "lowercase"}]}]}, "filter lowercase"),
-    (WRITTEN, {"filter_list": [{"name": "x", "filter": [{"function": "regex", "regex_pattern": "("}]}]}, "filter regex (missing ), unterminated subpattern at position 0)"),
-    (WRITTEN, {"filter_list": [{"name": "x", "filter": [{"function": "regex", "group_select": 1}]}]}, "filter regex with group_select 1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "changes", "said"),
+    [
+        (CHOICE, {"output_type": "loglikelihood"}, "output_type loglikelihood"),
+        (CHOICE, {"gen_prefix": "So"}, "gen_prefix (a beginning of the answer that is given)"),
+        (CHOICE, {"mystery": 1}, "mystery (an unknown field)"),
+        (CHOICE, {"doc_to_text": ""}, "doc_to_text (empty: all rows would make the same prompt)"),
+        (CHOICE, {"doc_to_text": 3}, "doc_to_text (3, which is no text)"),
+        (CHOICE, {"doc_to_target": [0]}, "doc_to_target (a list, which is no text)"),
+        (CHOICE, {"description": "{{thing}}"}, "description (with Jinja: it differs from row to row)"),
+        (CHOICE, {"fewshot_delimiter": " "}, "fewshot_delimiter (' ', which does not end a line)"),
+        (CHOICE, {"fewshot_config": {"doc_to_text": "x"}}, "fewshot_config.doc_to_text"),
+        (CHOICE, {"fewshot_config": {"sampler": "mine"}}, "fewshot_config.sampler ('mine')"),
+        (CHOICE, {"repeats": 4}, "repeats (several answers a row)"),
+        (CHOICE, {"doc_to_choice": [True, False]}, "doc_to_choice (a choice that is no text)"),
+        (CHOICE, {"doc_to_choice": ...}, "doc_to_choice (is missing)"),
+        (CHOICE, {"test_split": ..., "validation_split": ...}, "test_split (neither it nor validation_split is given)"),
+        (CHOICE, {"dataset_kwargs": {"data_files": "x.csv"}}, "dataset_kwargs.data_files (an option of data sets)"),
+        (
+            WRITTEN,
+            {"dataset_kwargs": {"data_files": {"train": "a.jsonl", "test": ["b", "c"]}}},
+            "dataset_kwargs.data_files (test: expected the path of one file)",
+        ),
+        (WRITTEN, {"generation_kwargs": {"do_sample": True}}, "generation_kwargs.do_sample (answers drawn at random)"),
+        (WRITTEN, {"generation_kwargs": {"until": []}}, "generation_kwargs.until (empty: nothing ends an answer)"),
+        (WRITTEN, {"generation_kwargs": {"num_beams": 4}}, "generation_kwargs.num_beams"),
+        (WRITTEN, {"generation_kwargs": {"min_p": 0.1}}, "generation_kwargs.min_p"),
+        (WRITTEN, {"doc_to_choice": ["a", "b"]}, "doc_to_choice (with output_type: generate_until)"),
+        (WRITTEN, {"metric_list": [{"metric": "ter"}]}, "metric ter"),
+        (
+            WRITTEN,
+            {"metric_list": [{"metric": "exact_match", "ignore_numbers": True}]},
+            "metric exact_match with ignore_numbers",
+        ),
+        (WRITTEN, {"filter_list": [{"name": "x", "filter": [{"function": "lowercase"}]}]}, "filter lowercase"),
+        (
+            WRITTEN,
+            {"filter_list": [{"name": "x", "filter": [{"function": "regex", "regex_pattern": "("}]}]},
+            "filter regex (missing ), unterminated subpattern at position 0)",
+        ),
+        (
+            WRITTEN,
+            {"filter_list": [{"name": "x", "filter": [{"function": "regex", "group_select": 1}]}]},
+            "filter regex with group_select 1",
+        ),
+    ],
+)
 def test_what_cannot_be_said_is_refused_by_name(tmp_path, text, changes, said):
     assert refusal(tmp_path, text, **changes) == said
 
@@ -217,8 +246,11 @@ def test_what_cannot_be_said_is_refused_by_name(tmp_path, text, changes, said):
 def test_all_that_cannot_be_said_is_named_at_once_and_no_function_is_called(tmp_path):
     (tmp_path / "utils.py").write_text("raise SystemExit('called')")
     path = tmp_path / "theirs.yaml"
-    path.write_text(f"{CHOICE}process_docs: !function utils.rows\nrepeats: 2\n".replace(
-        "doc_to_target: colour", "doc_to_target: !function utils.target"))  # fmt: skip
+    path.write_text(
+        f"{CHOICE}process_docs: !function utils.rows\nrepeats: 2\n".replace(
+            "doc_to_target: colour", "doc_to_target: !function utils.target"
+        )
+    )
     with pytest.raises(UserError) as error:
         converted(path)
     assert str(error.value).endswith(
@@ -288,11 +320,33 @@ def test_a_file_of_ours_is_not_taken_for_one_of_theirs():
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-2, 5) | st.sampled_from(["", "x", "{{q}}", "\n", "test", "acc"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
-        st.sampled_from(["metric", "name", "filter", "function", "until", "split", "data_files", "temperature", "max_gen_toks",
-                         "do_sample", "regex_pattern", "group_select", "num_beams", "revision", "x"]),
-        inner, max_size=3),
-)  # fmt: skip
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "metric",
+                    "name",
+                    "filter",
+                    "function",
+                    "until",
+                    "split",
+                    "data_files",
+                    "temperature",
+                    "max_gen_toks",
+                    "do_sample",
+                    "regex_pattern",
+                    "group_select",
+                    "num_beams",
+                    "revision",
+                    "x",
+                ]
+            ),
+            inner,
+            max_size=3,
+        )
+    ),
+)
 
 
 @settings(max_examples=400)
@@ -300,9 +354,7 @@ VALUES = st.recursive(
     text=st.sampled_from([CHOICE, WRITTEN]),
     name=st.sampled_from(
         sorted(
-            yaml.safe_load(
-                CHOICE + WRITTEN.replace("task:", "alias:").replace("metric_list:", "more:")
-            ).keys()
+            yaml.safe_load(CHOICE + WRITTEN.replace("task:", "alias:").replace("metric_list:", "more:")).keys()
             - {"alias", "more"}
         )
     ),

@@ -12,14 +12,7 @@ import pytest
 from icl_bench.errors import UserError
 from icl_bench.tasks.data_report import check
 from icl_bench.tasks.examples import load_data
-from icl_bench.tasks.stdlib_docstrings import (
-    FEWEST_EXAMPLES,
-    MODULES,
-    SIX_MODULES,
-    build,
-    digest,
-    first_sentence,
-)
+from icl_bench.tasks.stdlib_docstrings import FEWEST_EXAMPLES, MODULES, SIX_MODULES, build, digest, first_sentence
 from icl_bench.tasks.task_files import load_task
 
 
@@ -155,9 +148,7 @@ def test_the_first_sentence_ends_where_a_new_one_begins(docstring: str, sentence
     assert first_sentence(docstring) == sentence
 
 
-def test_what_is_kept_of_the_sources_is_what_they_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_is_kept_of_the_sources_is_what_they_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("ICL_BENCH_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "library"
     folder.mkdir()

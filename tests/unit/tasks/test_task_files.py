@@ -44,22 +44,20 @@ def complaint(tmp_path: Path):
     return complain
 
 
-FREE = ("commonsenseqa_free", "gsm8k", "gsm8k_answers", "nq_open", "nq_open_passage",
-        "nq_open_retrieved", "squad2", "webquestions")  # fmt: skip
+FREE = (
+    "commonsenseqa_free",
+    "gsm8k",
+    "gsm8k_answers",
+    "nq_open",
+    "nq_open_passage",
+    "nq_open_retrieved",
+    "squad2",
+    "webquestions",
+)
 
 
 def test_the_shipped_tasks_are_the_six_of_the_paper_the_embedded_ones_and_those_of_free_answers():
-    others = (
-        "banking77",
-        "clinic150",
-        "commonsenseqa",
-        "nlu",
-        "samsum",
-        "stdlib",
-        "stdlib_six",
-        "trec",
-        "trec_fine",
-    )
+    others = ("banking77", "clinic150", "commonsenseqa", "nlu", "samsum", "stdlib", "stdlib_six", "trec", "trec_fine")
     assert known_tasks() == tuple(sorted((*others, *FREE)))
 
 
@@ -76,12 +74,7 @@ def test_a_shipped_task_is_named_like_its_file_and_says_its_license_and_source(n
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        n
-        for n in known_tasks()
-        if n not in ("commonsenseqa", "samsum", "stdlib", "stdlib_six", *FREE)
-    ],
+    "name", [n for n in known_tasks() if n not in ("commonsenseqa", "samsum", "stdlib", "stdlib_six", *FREE)]
 )
 def test_the_papers_test_rows_are_asked_of_the_tasks_that_have_them(name: str):
     assert load_task(name).test.ids == "paper"
@@ -89,17 +82,18 @@ def test_the_papers_test_rows_are_asked_of_the_tasks_that_have_them(name: str):
 
 @pytest.mark.parametrize(
     ("name", "asked", "shown"),
-    [("gsm8k", "test-0", "18"), ("gsm8k_answers", "test-0", "18"),
-     ("commonsenseqa_free", "1afa02df02c908a558b4036e80242fac", "bank"),
-     ("nq_open_passage", "nq-open-0", "Wilhelm Conrad Röntgen"),
-     ("nq_open_retrieved", "nq-open-0", "Wilhelm Conrad Röntgen"),
-     ("nq_open", "nq-open-dev-0", "14 December 1972 UTC"),
-     ("squad2", "68cf05f67fd29c6f129fe2fb9", "France"),
-     ("webquestions", "wqs000001", "Lawyer")],
-)  # fmt: skip
-def test_a_task_of_free_answers_has_the_right_answer_of_a_known_row(
-    name: str, asked: str, shown: str, data_dir: Path
-):
+    [
+        ("gsm8k", "test-0", "18"),
+        ("gsm8k_answers", "test-0", "18"),
+        ("commonsenseqa_free", "1afa02df02c908a558b4036e80242fac", "bank"),
+        ("nq_open_passage", "nq-open-0", "Wilhelm Conrad Röntgen"),
+        ("nq_open_retrieved", "nq-open-0", "Wilhelm Conrad Röntgen"),
+        ("nq_open", "nq-open-dev-0", "14 December 1972 UTC"),
+        ("squad2", "68cf05f67fd29c6f129fe2fb9", "France"),
+        ("webquestions", "wqs000001", "Lawyer"),
+    ],
+)
+def test_a_task_of_free_answers_has_the_right_answer_of_a_known_row(name: str, asked: str, shown: str, data_dir: Path):
     rows = load_data(load_task(name), data_dir=data_dir)
     (row,) = [e for e in (*rows.train, *rows.test_pool) if e.id == asked]
     assert (row.golds or (row.answer,))[0] == shown
@@ -268,10 +262,8 @@ def test_braces_that_name_no_field_are_shown(tmp_path: Path):
 
 
 BOMBS = {
-    "aliases": "a0: &a0 [x, x]\n"
-    + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 60)),
-    "merges": "a0: &a0 {x: y}\n"
-    + "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 60)),
+    "aliases": "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 60)),
+    "merges": "a0: &a0 {x: y}\n" + "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 60)),
 }
 
 
@@ -282,9 +274,7 @@ def test_a_file_whose_aliases_repeat_each_other_without_measure_is_refused(compl
 
 
 def test_anchors_and_merges_are_taken_otherwise(tmp_path: Path):
-    merged = TASK.replace("labels: {", "labels: {<<: {names: {a: b}}, ").replace(
-        "text: text", "text: &column text"
-    )
+    merged = TASK.replace("labels: {", "labels: {<<: {names: {a: b}}, ").replace("text: text", "text: &column text")
     (tmp_path / "a.yaml").write_text(merged.replace("label: label", "label: *column"))
     spec = load_task(tmp_path / "a.yaml")
     assert spec.labels is not None
@@ -293,7 +283,4 @@ def test_anchors_and_merges_are_taken_otherwise(tmp_path: Path):
 
 def test_an_unknown_field_that_comes_by_a_merge_is_named(complaint):
     merged = TASK.replace("labels: {", "labels: {<<: {colour: red}, ")
-    assert (
-        complaint(merged)
-        == ":9: labels.colour: unknown field; known: choices, gold, names, normalize, style"
-    )
+    assert complaint(merged) == ":9: labels.colour: unknown field; known: choices, gold, names, normalize, style"

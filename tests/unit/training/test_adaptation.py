@@ -21,9 +21,9 @@ from icl_bench.models.trained import LOG, adapted_to, training_of
 from icl_bench.sweep.perplexity import Perplexity, PerplexitySpec
 from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.training import resumable
-from icl_bench.training.adaptation import IGNORED, Adaptation, collated
-from icl_bench.training.adaptation_examples import AdaptationExamples, Lesson, PackedTexts
-from icl_bench.training.adaptation_spec import AdaptationSpec, parse_tokens
+from icl_bench.training.adaptation.examples import AdaptationExamples, Lesson, PackedTexts
+from icl_bench.training.adaptation.spec import AdaptationSpec, parse_tokens
+from icl_bench.training.adaptation.training import IGNORED, Adaptation, collated
 from icl_bench.training.examples import Row
 from icl_bench.training.resumable import CHECKPOINTS
 from icl_bench.training.sparse_attention import Sparsity, take_over
@@ -44,10 +44,21 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def asked(tmp_path: Path, tiny: Path, folder: Path, **changes: Any) -> AdaptationSpec:
-    return AdaptationSpec(**{
-        "model": str(tiny), "attention": "grouped:2,9", "texts": folder, "out": tmp_path / "out",
-        "length": 32, "tokens": 1000, "batch": 2, "learning_rate": 1e-2, "device": "cpu",
-        "dtype": "float32", **changes})  # fmt: skip
+    return AdaptationSpec(
+        **{
+            "model": str(tiny),
+            "attention": "grouped:2,9",
+            "texts": folder,
+            "out": tmp_path / "out",
+            "length": 32,
+            "tokens": 1000,
+            "batch": 2,
+            "learning_rate": 1e-2,
+            "device": "cpu",
+            "dtype": "float32",
+            **changes,
+        }
+    )
 
 
 def trained(spec: AdaptationSpec) -> tuple[dict[str, Any], list[str]]:
@@ -79,10 +90,7 @@ def counting(folder: Path, sizes: Sequence[int]) -> Path:
 
 def test_texts_stand_in_bos_and_eos_and_their_ends_are_held_back(tmp_path: Path):
     found = PackedTexts.read(counting(tmp_path, [100, 60]), Ids(), 4)
-    assert [list(d[[0, 1, -2, -1]]) for d in found.documents] == [
-        [1, 1000, 1094, 2],
-        [1, 2000, 2056, 2],
-    ]
+    assert [list(d[[0, 1, -2, -1]]) for d in found.documents] == [[1, 1000, 1094, 2], [1, 2000, 2056, 2]]
     assert [list(h) for h in found.held] == [[1, *range(1095, 1100), 2], [1, *range(2057, 2060), 2]]
     assert (found.tokens, found.held_tokens) == (97 + 59, 7 + 5)
     held = found.held_sequences()
@@ -104,9 +112,7 @@ def test_each_turn_reads_every_token_once_in_another_order(tmp_path: Path):
     assert {len(found.sequence(number)) for number in range(count)} == {8}
 
 
-def test_demonstrations_are_spread_evenly_and_teach_their_answers(
-    tmp_path: Path, tiny: Path, texts: Path
-):
+def test_demonstrations_are_spread_evenly_and_teach_their_answers(tmp_path: Path, tiny: Path, texts: Path):
     passages_task(tmp_path / "task")
     spec = asked(tmp_path, tiny, texts, tasks=(str(tmp_path / "task" / "asked.yaml"),), share=0.5)
     training = Adaptation.prepare(spec)
@@ -124,9 +130,7 @@ def test_demonstrations_are_spread_evenly_and_teach_their_answers(
         assert len(lesson.learnt) == len(lesson.ends) > 0
         answers = [tokenizer.decode(lesson.ids[a:b]) for a, b in lesson.learnt]
         begins = [0, *lesson.ends]
-        for (first, last), answer, begin, end in zip(
-            lesson.learnt, answers, begins[:-1], begins[1:], strict=True
-        ):
+        for (first, last), answer, begin, end in zip(lesson.learnt, answers, begins[:-1], begins[1:], strict=True):
             assert begin < first < last <= end
             whole = tokenizer.decode(lesson.ids[begin:end])
             row = next(r for r in pool if f"Q: {r.fields['question']}\n" in whole)
@@ -144,14 +148,7 @@ def test_one_task_after_another_is_asked(tmp_path: Path):
     texts = PackedTexts.read(counting(tmp_path, [100, 60]), Ids(), 4)
     examples = AdaptationExamples(texts, (Told(-1), Told(-2)), 0.75)  # type: ignore[arg-type]
     found = [examples.sequence(n).ids for n in range(8)]
-    assert [ids for ids in found if ids[0] < 0] == [
-        (-1, 0),
-        (-2, 0),
-        (-1, 1),
-        (-2, 1),
-        (-1, 2),
-        (-2, 2),
-    ]
+    assert [ids for ids in found if ids[0] < 0] == [(-1, 0), (-2, 0), (-1, 1), (-2, 1), (-1, 2), (-2, 2)]
     assert [ids for ids in found if ids[0] >= 0] == [texts.sequence(0), texts.sequence(1)]
 
 
@@ -168,7 +165,7 @@ def test_labels_are_the_learnt_tokens():
 @pytest.mark.parametrize("pattern", ["full", "grouped:2,9", "approx:9,4"])
 def test_the_loss_is_that_of_perplexity(tmp_path: Path, tiny: Path, texts: Path, pattern: str):
     """What is trained on is what ``icl-bench perplexity`` measures."""
-    from icl_bench.backends.transformers import TransformersBackend
+    from icl_bench.backends.transformers.backend import TransformersBackend
     from icl_bench.models.registry import load_tokenizer, resolve
 
     training = Adaptation.prepare(asked(tmp_path, tiny, texts, attention=pattern, length=200))
@@ -176,9 +173,7 @@ def test_the_loss_is_that_of_perplexity(tmp_path: Path, tiny: Path, texts: Path,
     lesson = training.examples.sequence(0)
     found = float(model.eval()(**collated([lesson]))["loss"])
     there = resolve(str(tiny))
-    backend = TransformersBackend.load(
-        there.source, load_tokenizer(there), device="cpu", dtype="float32"
-    )
+    backend = TransformersBackend.load(there.source, load_tokenizer(there), device="cpu", dtype="float32")
     expected = float(backend.losses(lesson.ids, parse(pattern)).mean())
     assert found == pytest.approx(expected, abs=1e-4)
 
@@ -203,9 +198,7 @@ def test_it_learns_and_writes_an_ordinary_checkpoint(tmp_path: Path, tiny: Path,
     assert told.about["losses"] == losses
     # a step of it by hand: every other layer of the two sees all before a token, the other nine
     config = AutoConfig.from_pretrained(spec.out)
-    passed = sum(
-        w.numel() for name, w in before.items() if "layers" in name or "model.norm" in name
-    )
+    passed = sum(w.numel() for name, w in before.items() if "layers" in name or "model.norm" in name)
     head = config.vocab_size * config.hidden_size
     seen = (32 * 33 // 2 + (45 + 23 * 9)) * config.num_hidden_layers // 2
     width = config.num_attention_heads * config.head_dim
@@ -312,14 +305,10 @@ def test_a_model_of_another_pattern_is_refused(tmp_path: Path, tiny: Path, texts
     spec = asked(tmp_path, tiny, texts, tokens=64)
     trained(spec)
     with pytest.raises(UserError, match="was adapted to grouped:2,9; go on with that"):
-        Adaptation.prepare(
-            asked(tmp_path, spec.out, texts, attention="approx:9,4", out=tmp_path / "more")
-        )
+        Adaptation.prepare(asked(tmp_path, spec.out, texts, attention="approx:9,4", out=tmp_path / "more"))
 
 
-@pytest.mark.parametrize(
-    ("text", "tokens"), [("500k", 500_000), ("1M", 10**6), ("1.5m", 1_500_000), ("2000", 2000)]
-)
+@pytest.mark.parametrize(("text", "tokens"), [("500k", 500_000), ("1M", 10**6), ("1.5m", 1_500_000), ("2000", 2000)])
 def test_numbers_of_tokens_are_read(text: str, tokens: int):
     assert parse_tokens(text) == tokens
 
@@ -341,9 +330,7 @@ def adapted(tmp_path_factory: pytest.TempPathFactory, tiny: Path, texts: Path) -
     return spec.out
 
 
-def test_an_adapted_model_is_read_by_its_pattern_unless_another_is_asked_for(
-    adapted: Path, tiny: Path, texts: Path
-):
+def test_an_adapted_model_is_read_by_its_pattern_unless_another_is_asked_for(adapted: Path, tiny: Path, texts: Path):
     own = parse("grouped:2,3")
     assert RunSpec(task="trec", model=str(adapted)).attention == (own,)
     assert RunSpec(task="trec", model=str(adapted), attention=None).attention == (own,)
@@ -353,21 +340,17 @@ def test_an_adapted_model_is_read_by_its_pattern_unless_another_is_asked_for(
     for attention, expected in ((None, (own,)), (("full",), (FULL,))):
         spec = PerplexitySpec(model=str(adapted), texts=texts, lengths="8", attention=attention)
         assert Perplexity.prepare(spec).patterns == expected
-    (adapted / "config.json").write_text(
-        (adapted / "config.json").read_text().replace('"grouped:2,3"', '"grouped"')
-    )
+    (adapted / "config.json").write_text((adapted / "config.json").read_text().replace('"grouped:2,3"', '"grouped"'))
     with pytest.raises(UserError, match=r"config.json: icl_bench_attention: --attention grouped"):
         RunSpec(task="trec", model=str(adapted))
-    (adapted / "config.json").write_text(
-        (adapted / "config.json").read_text().replace('"grouped"', '"grouped:2,3"')
-    )
+    (adapted / "config.json").write_text((adapted / "config.json").read_text().replace('"grouped"', '"grouped:2,3"'))
 
 
 @torch.no_grad()
 def test_classifiers_of_an_adapted_model_read_by_its_pattern_too(adapted: Path, tiny: Path):
     """Their states are those of the language model under the pattern, whatever the padding."""
     from icl_bench.training.classification_head import load_classifier
-    from icl_bench.training.probe import LastStates
+    from icl_bench.training.methods.probe import LastStates
 
     ids = torch.tensor([[1, 5, 9, 12, 7, 30, 31, 5]])
     network = AutoModelForCausalLM.from_pretrained(adapted, dtype="float32").eval()

@@ -21,8 +21,8 @@ from support.models import llama_tokenizer, save_tiny_model, tiny_config
 from support.predictions import cell
 from transformers import AutoModelForCausalLM
 
-from icl_bench.analysis.findings import find
-from icl_bench.backends import checkpoint
+from icl_bench.analysis.all_findings import find
+from icl_bench.backends.transformers import checkpoint
 from icl_bench.cli import main
 from icl_bench.errors import CellError, UserError
 from icl_bench.report.prompt_trace import find_prediction
@@ -30,21 +30,14 @@ from icl_bench.results.cells import Prediction
 from icl_bench.results.reading import failed_cells, finished_cells, read_results, read_some
 from icl_bench.results.store import Store
 from icl_bench.seeds import generator
-from icl_bench.training import finetuned
 from icl_bench.training import trainer as training
-from icl_bench.training.batches import batches, padded
 from icl_bench.training.classification_head import first_tokens, load_classifier, sharing_rows
-from icl_bench.training.examples import VALIDATION_ROWS, Examples, Row
+from icl_bench.training.examples import VALIDATION_ROWS, Examples, Row, batches, padded
 from icl_bench.training.finetune import Finetuning
-from icl_bench.training.probe import probe
+from icl_bench.training.methods import finetuned
+from icl_bench.training.methods.probe import probe
 from icl_bench.training.spec import FinetuneSpec
-from icl_bench.training.trainer import (
-    LengthBatches,
-    Recipe,
-    Trained,
-    accuracy,
-    predict,
-)
+from icl_bench.training.trainer import LengthBatches, Recipe, Trained, accuracy, predict
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +50,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def prepared(tmp_path: Path, tiny: Path, **changes: Any) -> Finetuning:
     task = write_task(tmp_path / "task")
-    options = {"k": "12", "method": ("full",), "draws": 1, "epochs": 2, "device": "cpu",
-               "dtype": "float32"}  # fmt: skip
+    options = {"k": "12", "method": ("full",), "draws": 1, "epochs": 2, "device": "cpu", "dtype": "float32"}
     return Finetuning.prepare(FinetuneSpec(task=str(task), model=str(tiny), **options | changes))
 
 
@@ -150,9 +142,7 @@ def test_a_head_that_caps_its_logits_is_refused(tmp_path: Path, tiny: Path, monk
         load_classifier(str(tiny), 3, [1, 2, 3], 0, "float32")
 
 
-def test_of_the_language_model_only_its_heads_rows_are_left_when_the_classifier_is_loaded(
-    tiny: Path, monkeypatch
-):
+def test_of_the_language_model_only_its_heads_rows_are_left_when_the_classifier_is_loaded(tiny: Path, monkeypatch):
     load, before, alive = checkpoint.load_network, [], []
 
     def watched(auto: Any, *where: Any, **options: Any) -> Any:
@@ -210,8 +200,9 @@ def test_training_is_on_the_card_that_was_asked_for_and_on_no_other(
     examples = Examples(prepared(tmp_path, tiny).task, 0, 12)
     monkeypatch.setattr(training, "_grouping", lambda *_: stopped)
     with pytest.raises(StoppedError):
-        training.fine_tune(examples, Recipe.of("full", epochs=1), source=str(tiny), device=asked,
-                           dtype="float32", seed=0)  # fmt: skip
+        training.fine_tune(
+            examples, Recipe.of("full", epochs=1), source=str(tiny), device=asked, dtype="float32", seed=0
+        )
     (arguments,) = seen
     assert arguments.device == torch.device(device)
     assert arguments.n_gpu == 1
@@ -240,8 +231,9 @@ def test_lack_of_memory_is_told_in_one_line_wherever_it_shows(
     monkeypatch.setattr(transformers.Trainer, where, full)
     said = r"^out of memory on cpu while training \(full, batch 32\): CUDA \S+ .*[^\n]$"
     with pytest.raises(CellError, match=said):
-        training.fine_tune(examples, Recipe.of("full", epochs=1), source=str(tiny), device="cpu",
-                           dtype="float32", seed=0)  # fmt: skip
+        training.fine_tune(
+            examples, Recipe.of("full", epochs=1), source=str(tiny), device="cpu", dtype="float32", seed=0
+        )
 
 
 @pytest.mark.parametrize(
@@ -275,9 +267,7 @@ def test_lora_trains_in_float32_over_a_base_in_bfloat16(tmp_path: Path, tiny: Pa
     monkeypatch.setattr(training, "_with_lora", watched)
     examples = Examples(prepared(tmp_path, tiny).task, 0, 12)
     recipe = Recipe.of("lora", epochs=3, batch=4)
-    done = training.fine_tune(
-        examples, recipe, source=str(tiny), device="cpu", dtype="bfloat16", seed=0
-    )
+    done = training.fine_tune(examples, recipe, source=str(tiny), device="cpu", dtype="bfloat16", seed=0)
     assert kinds == {True: {torch.float32}, False: {torch.bfloat16}}
     assert len(done.test) == 3
     assert np.ptp(np.stack(done.logits), axis=0).max() > 0  # something was learnt
@@ -329,14 +319,10 @@ def test_training_learns_its_examples(tmp_path: Path, tiny: Path, method: Any):
     examples = Examples(made.task, 0, 12)
     object.__setattr__(examples, "test", examples.train)
     recipe = Recipe.of(method, epochs=40, batch=4, learning_rate=2e-2, lora_dropout=0.0)
-    done = training.fine_tune(
-        examples, recipe, source=str(tiny), device="cpu", dtype="float32", seed=0
-    )
+    done = training.fine_tune(examples, recipe, source=str(tiny), device="cpu", dtype="float32", seed=0)
     assert max(done.test) == 1.0
     assert len(done.test) == len(done.validation) == len(done.logits) == 40
-    assert (
-        done.padded_tokens >= done.training_tokens == 40 * sum(len(r.ids) for r in examples.train)
-    )
+    assert done.padded_tokens >= done.training_tokens == 40 * sum(len(r.ids) for r in examples.train)
 
 
 def test_products_are_computed_in_the_dtype_that_was_asked_for(tmp_path: Path, tiny: Path):
@@ -344,9 +330,7 @@ def test_products_are_computed_in_the_dtype_that_was_asked_for(tmp_path: Path, t
     seen: dict[str, np.ndarray] = {}
     for dtype in ("float32", "bfloat16"):
         recipe = Recipe.of("full", epochs=1, batch=4, head="lm")
-        done = training.fine_tune(
-            examples, recipe, source=str(tiny), device="cpu", dtype=dtype, seed=0
-        )
+        done = training.fine_tune(examples, recipe, source=str(tiny), device="cpu", dtype=dtype, seed=0)
         seen[dtype] = done.logits[0]
     largest = np.abs(seen["float32"]).max()
     assert 1e-5 < np.abs(seen["float32"] - seen["bfloat16"]).max() / largest < 0.2
@@ -357,11 +341,10 @@ def test_lora_trains_little_and_full_training_all(tmp_path: Path, tiny: Path):
     examples = Examples(made.task, 0, 12)
     found = {
         method: training.fine_tune(
-            examples, Recipe.of(method, epochs=1), source=str(tiny), device="cpu",
-            dtype="float32", seed=0,
+            examples, Recipe.of(method, epochs=1), source=str(tiny), device="cpu", dtype="float32", seed=0
         ).trainable
         for method in ("lora", "full")
-    }  # fmt: skip
+    }
     assert 0 < found["lora"] < found["full"] / 5
 
 
@@ -371,9 +354,7 @@ def test_the_checkpoint_is_the_first_of_the_best():
 
 
 def test_accuracy_counts_the_largest_logit():
-    assert (
-        accuracy(np.array([[1.0, 2.0], [3.0, 0.0]]), [Row("a", (1,), 1), Row("b", (1,), 1)]) == 0.5
-    )
+    assert accuracy(np.array([[1.0, 2.0], [3.0, 0.0]]), [Row("a", (1,), 1), Row("b", (1,), 1)]) == 0.5
 
 
 # -- cells --------------------------------------------------------------------------------------
@@ -433,8 +414,9 @@ def test_a_cells_answers_are_all_of_one_training(tmp_path: Path, tiny: Path):
     store = Store(tmp_path / "results")
     with store.claim(identity, 6) as interrupted:
         row = whole.iloc[0]
-        interrupted.append([Prediction(row.test_id, row.gold, "of before", False, True, 1, 0, 0,
-                                       row.prompt_hash)], 500.0)  # fmt: skip
+        interrupted.append(
+            [Prediction(row.test_id, row.gold, "of before", False, True, 1, 0, 0, row.prompt_hash)], 500.0
+        )
     made.run(tmp_path / "results")
     ((_, meta),) = finished_cells(tmp_path / "results")
     assert read_results(tmp_path / "results")["prediction"].tolist() == whole["prediction"].tolist()
@@ -568,7 +550,7 @@ def test_a_probe_separates_what_can_be_separated():
 
 def test_neighbours_choose_their_number_by_leaving_one_out():
     pytest.importorskip("sklearn")
-    from icl_bench.training.nearest_neighbours import neighbours
+    from icl_bench.training.methods.nearest_neighbours import neighbours
 
     # pairs that contradict each other in clusters that agree: one neighbour misleads, five do not
     rng = np.random.default_rng(0)
@@ -587,7 +569,7 @@ def test_neighbours_choose_their_number_by_leaving_one_out():
 def test_states_are_those_of_the_last_token(tmp_path: Path, tiny: Path):
     from transformers import AutoModel
 
-    from icl_bench.training.probe import LastStates
+    from icl_bench.training.methods.probe import LastStates
 
     made = prepared(tmp_path, tiny)
     some = Examples(made.task, 0, 12).train
@@ -599,7 +581,7 @@ def test_states_are_those_of_the_last_token(tmp_path: Path, tiny: Path):
 
 
 def test_equal_ids_of_train_and_test_rows_are_not_mixed_up(tmp_path: Path, tiny: Path):
-    from icl_bench.training.probe import LastStates
+    from icl_bench.training.methods.probe import LastStates
 
     made = prepared(tmp_path, tiny)
     examples = Examples(made.task, 0, 12)
@@ -616,9 +598,7 @@ def test_training_uses_batches_of_similar_lengths(tmp_path: Path, tiny: Path):
     made = prepared(tmp_path, tiny)
     examples = Examples(made.task, 0, 30)
     recipe = Recipe.of("full", epochs=2, batch=8)
-    done = training.fine_tune(
-        examples, recipe, source=str(tiny), device="cpu", dtype="float32", seed=5
-    )
+    done = training.fine_tune(examples, recipe, source=str(tiny), device="cpu", dtype="float32", seed=5)
     lengths = [len(row.ids) for row in examples.train]
     batches_of = LengthBatches(lengths, 8, generator(5, "batches"))
     epochs = [batch for _ in range(2) for batch in batches_of]
@@ -639,30 +619,56 @@ def run(capfd, monkeypatch, *words: object) -> tuple[int, str, str]:
 def test_the_command_prints_methods_beside_each_other(tmp_path, tiny, capfd, monkeypatch):
     task = write_task(tmp_path / "task")
     code, out, _ = run(
-        capfd, monkeypatch, "finetune", "--task", task, "--model", tiny, "--method",
-        "lora,probe", "--k", 12, "--draws", 1, "--epochs", 1, "--device", "cpu", "--results",
-        tmp_path / "results", "--json",
-    )  # fmt: skip
+        capfd,
+        monkeypatch,
+        "finetune",
+        "--task",
+        task,
+        "--model",
+        tiny,
+        "--method",
+        "lora,probe",
+        "--k",
+        12,
+        "--draws",
+        1,
+        "--epochs",
+        1,
+        "--device",
+        "cpu",
+        "--results",
+        tmp_path / "results",
+        "--json",
+    )
     assert code == 0
     selects = [point["select"] for point in json.loads(out)["curves"]]
     assert sorted(selects) == ["lora", "lora-paper", "probe"]
 
 
-def test_prompts_and_training_of_one_model_meet_in_tables_and_report(
-    tmp_path, tiny, capfd, monkeypatch
-):
+def test_prompts_and_training_of_one_model_meet_in_tables_and_report(tmp_path, tiny, capfd, monkeypatch):
     """The commands as a user gives them, one after the other."""
     from icl_bench.report.build import make_report
     from icl_bench.report.page import page
     from icl_bench.report.prediction_sample import FIELDS
 
     results = tmp_path / "results"
-    words = ("--task", write_task(tmp_path / "task"), "--model", tiny, "--k", "6,12", "--device",
-             "cpu", "--dtype", "float32", "--results", results, "--quiet")  # fmt: skip
-    assert run(capfd, monkeypatch, "run", *words, "--select", "random,bm25", "--draws", 1)[0] == 0
-    code, *_ = run(
-        capfd, monkeypatch, "finetune", *words, "--method", "lora,knn", "--draws", 1, "--epochs", 1
+    words = (
+        "--task",
+        write_task(tmp_path / "task"),
+        "--model",
+        tiny,
+        "--k",
+        "6,12",
+        "--device",
+        "cpu",
+        "--dtype",
+        "float32",
+        "--results",
+        results,
+        "--quiet",
     )
+    assert run(capfd, monkeypatch, "run", *words, "--select", "random,bm25", "--draws", 1)[0] == 0
+    code, *_ = run(capfd, monkeypatch, "finetune", *words, "--method", "lora,knn", "--draws", 1, "--epochs", 1)
     assert code == 0
     found = find(read_some(results))
     assert set(found.training_gain["select"]) == {"lora", "lora-paper", "knn"}

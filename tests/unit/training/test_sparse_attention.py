@@ -20,12 +20,7 @@ from icl_bench.training.sparse_attention import Sparsity, take_over
 
 
 def dense(
-    span: ReceptiveSpan,
-    layout: Layout | None,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    scale: float,
+    span: ReceptiveSpan, layout: Layout | None, query: Tensor, key: Tensor, value: Tensor, scale: float
 ) -> Tensor:
     """Token by token, as the patterns are described."""
     groups = query.shape[1] // key.shape[1]
@@ -40,10 +35,7 @@ def dense(
         seen = [
             of
             for of in range(first, at + 1)
-            if layout is None
-            or at >= len(layout.starts)
-            or of < layout.sink_end
-            or of >= layout.starts[at]
+            if layout is None or at >= len(layout.starts) or of < layout.sink_end or of >= layout.starts[at]
         ]
         keys, values = [key[:, :, seen]], [value[:, :, seen]]
         bias = [0.0] * len(seen)
@@ -57,9 +49,7 @@ def dense(
     return torch.cat(outs, 2)
 
 
-def held_to_dense(
-    pattern: Pattern, tokens: int, ends: Sequence[int], window: int | None = None
-) -> None:
+def held_to_dense(pattern: Pattern, tokens: int, ends: Sequence[int], window: int | None = None) -> None:
     torch.manual_seed(tokens)
     shapes = [(2, 4, tokens, 8), (2, 2, tokens, 8), (2, 2, tokens, 8)]
     mine = [torch.randn(shape, requires_grad=True) for shape in shapes]
@@ -78,8 +68,7 @@ def held_to_dense(
 
 @pytest.mark.parametrize("tokens", [1, 5, 128, 129, 300])
 @pytest.mark.parametrize(
-    "pattern",
-    ["full", "grouped:2,7", "grouped:2,200", "approx:10,4", "approx:130,16", "approx:1,1"],
+    "pattern", ["full", "grouped:2,7", "grouped:2,200", "approx:10,4", "approx:130,16", "approx:1,1"]
 )
 def test_windows_and_chunks_are_those_of_a_dense_pass(pattern: str, tokens: int):
     held_to_dense(parse(pattern), tokens, ())
@@ -88,12 +77,9 @@ def test_windows_and_chunks_are_those_of_a_dense_pass(pattern: str, tokens: int)
 @pytest.mark.parametrize("tokens", [60, 300])
 @pytest.mark.parametrize("window", [None, 9])
 @pytest.mark.parametrize(
-    "pattern",
-    ["block:1,sink=1,local=0", "block:2", "block:3,sink=0,local=1", "block:1,sink=2,local=2"],
+    "pattern", ["block:1,sink=1,local=0", "block:2", "block:3,sink=0,local=1", "block:1,sink=2,local=2"]
 )
-def test_blocks_of_demonstrations_are_those_of_a_dense_pass(
-    pattern: str, tokens: int, window: int | None
-):
+def test_blocks_of_demonstrations_are_those_of_a_dense_pass(pattern: str, tokens: int, window: int | None):
     """Behind the demonstrations stands the query, which sees all."""
     ends = list(range(6, tokens - 10, 6))
     held_to_dense(parse(pattern), tokens, ends, window)
@@ -104,12 +90,7 @@ def test_blocks_of_demonstrations_are_those_of_a_dense_pass(
     st.one_of(
         st.builds("grouped:{},{}".format, st.integers(1, 3), st.integers(1, 150)),
         st.builds("approx:{},{}".format, st.integers(1, 150), st.integers(1, 40)),
-        st.builds(
-            "block:{},sink={},local={}".format,
-            st.integers(1, 4),
-            st.integers(0, 3),
-            st.integers(0, 3),
-        ),
+        st.builds("block:{},sink={},local={}".format, st.integers(1, 4), st.integers(0, 3), st.integers(0, 3)),
     ),
     st.lists(st.integers(1, 30), min_size=1, max_size=12),
 )
@@ -144,9 +125,7 @@ def test_a_model_under_full_attention_is_the_model_as_it_is(family: str, checkpo
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(
-    ("pattern", "ends"), [("grouped:2,9", ()), ("block:2,sink=1,local=1", range(6, 40, 6))]
-)
+@pytest.mark.parametrize(("pattern", "ends"), [("grouped:2,9", ()), ("block:2,sink=1,local=1", range(6, 40, 6))])
 def test_flex_attention_sees_the_same_in_sequences_of_any_length(
     pattern: str, ends: Sequence[int], monkeypatch: pytest.MonkeyPatch
 ):

@@ -12,7 +12,7 @@ import pytest
 from support.fakes import ENGINE, FakeBackend, plan, write_task
 from support.models import llama_tokenizer, save_tiny_model, tiny_config, tokenized
 
-from icl_bench.analysis.findings import find
+from icl_bench.analysis.all_findings import find
 from icl_bench.models.architecture import Architecture
 from icl_bench.results.reading import finished_cells, read_some
 from icl_bench.results.store import Store
@@ -33,9 +33,7 @@ class Rows:
 
 
 @pytest.mark.parametrize(("method", "times"), [("full", 6), ("lora", 4)])
-def test_a_training_takes_six_operations_a_parameter_and_token_and_with_adapters_four(
-    method: Method, times: int
-):
+def test_a_training_takes_six_operations_a_parameter_and_token_and_with_adapters_four(method: Method, times: int):
     """C = 6 N D (Kaplan et al. 2020, section 2.1): 2 N forward, 4 N back for each token.
 
     Of the latter, half is for gradients of weights, which adapters do not need. The validation
@@ -48,9 +46,7 @@ def test_a_training_takes_six_operations_a_parameter_and_token_and_with_adapters
 
 
 @pytest.mark.parametrize(("method", "passes"), [("full", 3), ("lora", 2)])
-def test_attention_of_a_training_is_counted_with_half_of_a_rows_tokens_seen(
-    method: Method, passes: int
-):
+def test_attention_of_a_training_is_counted_with_half_of_a_rows_tokens_seen(method: Method, passes: int):
     """Four operations for each key that is seen and unit of width, in each of two layers.
 
     Rows have 20 tokens on average, of which a token sees 10; the window of 4 hides the rest of
@@ -80,10 +76,16 @@ def trained(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Finet
     pytest.importorskip("sklearn")
     made = Finetuning.prepare(
         FinetuneSpec(
-            task=str(write_task(folder / "task")), model=str(tiny), k="12", draws=1, epochs=EPOCHS,
-            method=("full", "probe"), device="cpu", dtype="float32",
+            task=str(write_task(folder / "task")),
+            model=str(tiny),
+            k="12",
+            draws=1,
+            epochs=EPOCHS,
+            method=("full", "probe"),
+            device="cpu",
+            dtype="float32",
         )
-    )  # fmt: skip
+    )
     made.run(folder / "results")
     return made, folder / "results"
 
@@ -112,9 +114,7 @@ def attention(lengths: list[int]) -> float:
     return sum(n * 4 * 32 * 2 * n / 2 for n in lengths)
 
 
-def test_the_stored_cost_of_a_training_is_that_of_its_rows(
-    trained: tuple[Finetuning, Path], tiny: Path
-):
+def test_the_stored_cost_of_a_training_is_that_of_its_rows(trained: tuple[Finetuning, Path], tiny: Path):
     made, results = trained
     stored = {meta["spec"]["select"]: meta for _, meta in finished_cells(results)}
     token, shown, others = counts(made, tiny)
@@ -129,9 +129,7 @@ def test_the_stored_cost_of_a_training_is_that_of_its_rows(
     assert full["flops"] == pytest.approx(EPOCHS * (step + chosen))
 
 
-def test_break_even_is_where_the_stored_operations_of_both_sides_meet(
-    trained: tuple[Finetuning, Path], tmp_path: Path
-):
+def test_break_even_is_where_the_stored_operations_of_both_sides_meet(trained: tuple[Finetuning, Path], tmp_path: Path):
     results = Path(shutil.copytree(trained[1], tmp_path / "results"))
     shape = Architecture(parameters=100_000, heads_width=0, windows=(None,))
     prompts = plan(tmp_path / "task", "12", draws=1)
@@ -143,9 +141,7 @@ def test_break_even_is_where_the_stored_operations_of_both_sides_meet(
     found = find(replace(stored, predictions=frame, variants=variants)).break_even
     of = {(row["select"], row["beside"]): row for row in found.to_dict("records")}
     training = {
-        meta["spec"]["select"]: meta["training"]["flops"]
-        for _, meta in finished_cells(results)
-        if "training" in meta
+        meta["spec"]["select"]: meta["training"]["flops"] for _, meta in finished_cells(results) if "training" in meta
     }
     (cell,) = prompts.cells
     read = 2 * 100_000  # a token of a prompt; answers of the stand-in have two

@@ -15,22 +15,16 @@ from safetensors.torch import load_file
 from support.models import tiny_checkpoint
 from unit.sweep.test_vectors_of_prompts import passages_task
 
-from icl_bench.backends.vector_layers import Reading
+from icl_bench.backends.transformers.vector_layers import Reading
 from icl_bench.errors import UserError
 from icl_bench.models.architecture import architecture_of
 from icl_bench.models.trained import LOG, training_of
-from icl_bench.models.vector_encoder import (
-    ENCODER,
-    SETTINGS,
-    WEIGHTS,
-    VectorEncoder,
-    settings_of,
-)
+from icl_bench.models.vector_encoder import ENCODER, SETTINGS, WEIGHTS, VectorEncoder, settings_of
 from icl_bench.training import resumable
 from icl_bench.training.resumable import CHECKPOINTS, STARTED
-from icl_bench.training.vector_model import collated
-from icl_bench.training.vector_spec import VectorSpec
-from icl_bench.training.vectors import BEST, VectorTraining
+from icl_bench.training.vectors.model import collated
+from icl_bench.training.vectors.spec import VectorSpec
+from icl_bench.training.vectors.training import BEST, VectorTraining
 
 
 @pytest.fixture(scope="module")
@@ -41,10 +35,20 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def asked(tmp_path: Path, tiny: Path, **changes: Any) -> VectorSpec:
     if not (tmp_path / "task").exists():
         passages_task(tmp_path / "task")
-    return VectorSpec(**{
-        "task": str(tmp_path / "task" / "asked.yaml"), "model": str(tiny), "out": tmp_path / "out",
-        "vectors": 2, "epochs": 2, "batch": 4, "learning_rate": 1e-2, "device": "cpu",
-        "dtype": "float32", **changes})  # fmt: skip
+    return VectorSpec(
+        **{
+            "task": str(tmp_path / "task" / "asked.yaml"),
+            "model": str(tiny),
+            "out": tmp_path / "out",
+            "vectors": 2,
+            "epochs": 2,
+            "batch": 4,
+            "learning_rate": 1e-2,
+            "device": "cpu",
+            "dtype": "float32",
+            **changes,
+        }
+    )
 
 
 def trained(spec: VectorSpec) -> tuple[dict[str, Any], list[str]]:
@@ -105,9 +109,7 @@ def test_validation_rows_and_spared_rows_are_not_learnt_from(tmp_path: Path, tin
     assert held
     assert not learnt & held
     assert len(learnt) + len(held) == len(pool) - len(spared)
-    with pytest.raises(
-        UserError, match="0 rows of the pool are left to learn from, and 4 are needed"
-    ):
+    with pytest.raises(UserError, match="0 rows of the pool are left to learn from, and 4 are needed"):
         _ = VectorTraining.prepare(spec.model_copy(update={"spare_k": 30})).examples.rows
 
 
@@ -147,9 +149,7 @@ def test_the_loss_is_that_of_the_answers_tokens(tmp_path: Path, tiny: Path):
 # -- training -----------------------------------------------------------------------------------
 
 
-def test_it_learns_and_writes_an_ordinary_checkpoint_with_readers_beside_it(
-    tmp_path: Path, tiny: Path
-):
+def test_it_learns_and_writes_an_ordinary_checkpoint_with_readers_beside_it(tmp_path: Path, tiny: Path):
     spec = asked(tmp_path, tiny, epochs=4)
     _, said = trained(spec)
     log = json.loads((spec.out / LOG).read_text())
@@ -219,9 +219,13 @@ def test_operations_are_those_of_a_hand_count(tmp_path: Path, tiny: Path):
         assert trained_as is not None
         assert trained_as.decoder == (train == "all")
         found[train] = trained_as.about
-        assert found[train] == {"method": "vectors", "seconds": log["seconds"], "tokens": tokens,
-                                "flops": log["flops"],
-                                "trainable_parameters": log["trainable_parameters"]}  # fmt: skip
+        assert found[train] == {
+            "method": "vectors",
+            "seconds": log["seconds"],
+            "tokens": tokens,
+            "flops": log["flops"],
+            "trainable_parameters": log["trainable_parameters"],
+        }
     assert found["all"]["trainable_parameters"] > found["added"]["trainable_parameters"]
     assert training_of(str(tiny)) is None
 
@@ -258,9 +262,7 @@ def test_the_encoder_is_trained_after_the_epochs_that_are_named(tmp_path: Path, 
     assert told is not None
     own = VectorEncoder.of_checkpoint(str(spec.out), told)
     assert own.source == str(spec.out / ENCODER)
-    apart = np.abs(
-        own.vectors(["a river"], None) - VectorEncoder.of(None, "mean").vectors(["a river"], None)
-    )
+    apart = np.abs(own.vectors(["a river"], None) - VectorEncoder.of(None, "mean").vectors(["a river"], None))
     assert apart.max() > 1e-4
 
     other = shutil.copytree(spec.out, tmp_path / "other")
@@ -298,8 +300,7 @@ def test_without_vectors_the_decoder_alone_learns_from_the_same_rows(tmp_path: P
     assert told.decoder
     assert told.about["trainable_parameters"] == sum(w.numel() for w in after.values())
     beside = VectorTraining.prepare(asked(tmp_path, tiny, vectors=2, train="all", epochs=1))
-    rows = [[(row.prompt, row.answer) for row in one.examples.epoch(0, range(4))]
-            for one in (training, beside)]  # fmt: skip
+    rows = [[(row.prompt, row.answer) for row in one.examples.epoch(0, range(4))] for one in (training, beside)]
     assert rows[0] == rows[1]
 
 
@@ -325,9 +326,7 @@ def test_what_cannot_be_trained_is_refused_and_nothing_is_written(
 ):
     spec, out = asked(tmp_path, tiny, **changes), tmp_path / "out"
     if before is not None:
-        there = {"file": out / "notes.txt", STARTED: out / CHECKPOINTS / STARTED, LOG: out / LOG}[
-            before
-        ]
+        there = {"file": out / "notes.txt", STARTED: out / CHECKPOINTS / STARTED, LOG: out / LOG}[before]
         there.parent.mkdir(parents=True, exist_ok=True)
         started = VectorTraining.prepare(asked(tmp_path, tiny, vectors=3)).folder.asked
         there.write_text(json.dumps({"asked": started} if before == LOG else started))

@@ -84,28 +84,20 @@ def test_an_example_that_only_points_have_that_lack_too_many_is_none_to_compare_
     whole = having(*range(12))
     kept = [{*range(9), 12, 13}, {*range(3, 12), 12, 14}, {*range(3), *range(6, 12), 13, 14}]
     found = asked_alike([whole, *(having(*sorted(own)) for own in kept)])
-    assert (found.tests.tolist(), found.lack.tolist()) == (
-        list(range(12)), [False, True, True, True],
-    )  # fmt: skip
+    assert (found.tests.tolist(), found.lack.tolist()) == (list(range(12)), [False, True, True, True])
 
 
 def test_a_point_with_three_quarters_of_a_groups_examples_does_not_lack_them():
     whole = having(*range(12))
-    kept = [{*range(9), 12, 13, 14}, {*range(3, 12), 12, 13, 15},
-            {*range(3), *range(6, 12), 14, 15}]  # fmt: skip
+    kept = [{*range(9), 12, 13, 14}, {*range(3, 12), 12, 13, 15}, {*range(3), *range(6, 12), 14, 15}]
     found = asked_alike([whole, *(having(*sorted(own)) for own in kept)])
-    assert (found.tests.tolist(), found.lack.tolist()) == (
-        list(range(16)), [False, False, False, True],
-    )  # fmt: skip
+    assert (found.tests.tolist(), found.lack.tolist()) == (list(range(16)), [False, False, False, True])
 
 
 def test_where_a_groups_middle_lacks_too_many_of_its_examples_its_own_count():
     """17 examples are had by half of the six; the first, to which all are near, has 12 of them."""
     gaps = [{0, 1, 2}, {3, 4, 5}, {6, 7, 8}, {9, 10, 11}, {0, 4, 8}]
-    others = [
-        {*range(12)} - gap | {12 + (at + step) % 5 for step in range(3)}
-        for at, gap in enumerate(gaps)
-    ]
+    others = [{*range(12)} - gap | {12 + (at + step) % 5 for step in range(3)} for at, gap in enumerate(gaps)]
     found = asked_alike([having(*range(12)), *(having(*sorted(own)) for own in others)])
     assert (found.tests.tolist(), found.lack.tolist()) == (list(range(12)), [False] * 6)
 
@@ -136,10 +128,9 @@ def test_points_fit_by_least_squares_what_some_of_them_lack():
     column = rng.random(24)
     tests = [np.delete(np.arange(8), gap) for gap in ([0, 3], [3], [7])]
     points = [Grid(np.arange(1), own, (8 * at + own)[None]) for at, own in enumerate(tests)]
-    design = np.array([
-        np.eye(3)[at].tolist() + np.eye(8)[test].tolist()
-        for at, own in enumerate(tests) for test in own
-    ])  # fmt: skip
+    design = np.array(
+        [np.eye(3)[at].tolist() + np.eye(8)[test].tolist() for at, own in enumerate(tests) for test in own]
+    )
     answers = np.concatenate([column[8 * at + own] for at, own in enumerate(tests)])
     best = np.linalg.lstsq(design, answers, rcond=None)[0]
     found = filled(points, column, np.arange(8))

@@ -15,12 +15,7 @@ from icl_bench.analysis.statistics.contrast import contrast, judge
 from icl_bench.analysis.statistics.draw_ratios import DrawSquares, moderated
 from icl_bench.analysis.statistics.gaps import Layout
 from icl_bench.analysis.statistics.grid import Grid
-from icl_bench.analysis.statistics.intervals import (
-    joined,
-    mean_interval,
-    variance_parts,
-    wilson,
-)
+from icl_bench.analysis.statistics.intervals import joined, mean_interval, variance_parts, wilson
 
 
 def equal_points(points: int, trials: int, draws: int = 3, test: int = 250) -> np.ndarray:
@@ -69,8 +64,7 @@ def test_the_lower_limit_is_wilsons_by_moderated_draws_at_the_corrected_level():
     points = [sample[0], sample[1][:1], sample[2], np.vstack([sample[3], sample[1]])]
     drawn = [Layout(points[place]) for place in (0, 2, 3)]
     pooled = moderated(
-        [DrawSquares(of.squares.draws, of.squares.residual, of.freedom) for of in drawn],
-        [of.by_draw for of in drawn],
+        [DrawSquares(of.squares.draws, of.squares.residual, of.freedom) for of in drawn], [of.by_draw for of in drawn]
     )
     own = drawn[1].squares._replace(draws=pooled[1].draws)
     upper = 1 - 0.1 / 2 / 4
@@ -85,14 +79,10 @@ def test_the_lower_limit_is_wilsons_by_moderated_draws_at_the_corrected_level():
 # -- losses -------------------------------------------------------------------------------------
 
 
-def lost(
-    points: list[np.ndarray], margin: float, sources: tuple[str, ...] = (), unjudged: int = -1
-) -> Losses:
+def lost(points: list[np.ndarray], margin: float, sources: tuple[str, ...] = (), unjudged: int = -1) -> Losses:
     """What the first point loses; NaN is no prediction."""
     column, candidates = np.concatenate([scores.ravel() for scores in points]), []
-    for at, (scores, source) in enumerate(
-        zip_longest(points, sources[: len(points)], fillvalue="random")
-    ):
+    for at, (scores, source) in enumerate(zip_longest(points, sources[: len(points)], fillvalue="random")):
         start = sum(one.size for one in points[:at])
         rows = start + np.arange(scores.size).reshape(scores.shape)
         rows = np.where(np.isnan(scores), -1, rows)
@@ -214,10 +204,7 @@ def test_ratios_are_shrunk_to_what_they_have_in_common_by_smyths_formulas(ratios
     made = [means(1, count)[0] for count in draws]
     rng = np.random.default_rng(1)
     made = [mean + 0.7 * rng.normal(size=len(mean)) for mean in made]
-    given = [
-        DrawSquares(0.1 * ratio, 0.1, count - 1)
-        for ratio, count in zip(RATIOS[ratios], draws, strict=True)
-    ]
+    given = [DrawSquares(0.1 * ratio, 0.1, count - 1) for ratio, count in zip(RATIOS[ratios], draws, strict=True)]
 
     def together(parts: list[np.ndarray]) -> float:
         count, size = len(parts), len(parts[0])

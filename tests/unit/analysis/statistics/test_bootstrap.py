@@ -30,9 +30,7 @@ def true_mean(accuracy: float, *spreads: float) -> float:
 
 @pytest.mark.parametrize("draws", [3, 10])
 @pytest.mark.parametrize(("accuracy", "by_draw", "by_test"), SPREADS)
-def test_95_percent_limits_of_a_mean_hold_it_93_to_97_times_in_100(
-    draws, accuracy, by_draw, by_test
-):
+def test_95_percent_limits_of_a_mean_hold_it_93_to_97_times_in_100(draws, accuracy, by_draw, by_test):
     rng = np.random.default_rng([draws, int(100 * accuracy)])
     of_draw = rng.normal(0, by_draw, (TRIALS, draws, 1))
     of_test = rng.normal(0, by_test, (TRIALS, 1, TEST))
@@ -54,10 +52,7 @@ def test_limits_of_a_paired_difference_hold_it_93_to_97_times_in_100(draws):
     shape = TRIALS, draws, TEST
     of_test = rng.normal(0, 2, (TRIALS, 1, TEST))
     by_draw = 0.1 if draws > 1 else 0.0  # a single draw cannot tell
-    first, second = (
-        answers(rng, shape, 0.8, rng.normal(0, by_draw, (TRIALS, draws, 1)), of_test)
-        for _ in range(2)
-    )
+    first, second = (answers(rng, shape, 0.8, rng.normal(0, by_draw, (TRIALS, draws, 1)), of_test) for _ in range(2))
     assert 0.93 <= covered(first - second, 0.0) <= 0.97
 
 

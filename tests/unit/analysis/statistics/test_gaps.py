@@ -102,11 +102,13 @@ def test_with_gaps_all_is_what_the_equations_of_the_whole_model_give(draws: int)
     assert found.mean == pytest.approx(by_test.mean())
     assert found.effects == pytest.approx(spread * of_draw.T @ inverse @ (y - of_test @ by_test))
     assert found.freedom == pytest.approx(np.trace(within) ** 2 / np.trace(within @ within))
-    assert found.squares == pytest.approx((
-        scores.size * variance.mean(),
-        scores.size * by_test.var(ddof=1) / tests,
-        scores.size * residual * (1 / np.bincount(test)).sum() / tests**2,
-    ))  # fmt: skip
+    assert found.squares == pytest.approx(
+        (
+            scores.size * variance.mean(),
+            scores.size * by_test.var(ddof=1) / tests,
+            scores.size * residual * (1 / np.bincount(test)).sum() / tests**2,
+        )
+    )
 
 
 def test_a_draws_mean_is_the_mean_and_how_far_it_is_from_the_others_where_it_has_a_score():
@@ -120,9 +122,9 @@ def test_draws_that_have_too_little_in_common_are_not_corrected():
     assert found.effects.tolist() == [0, 0]
     assert found.freedom == 1
     # the residual is all that differs, and each test example's mean has its part of it
-    assert found.squares == pytest.approx((
-        6 * 0.125 * 2.5 / 9, 6 * np.var([1, 0.25, 1], ddof=1) / 3, 6 * 0.125 * 2.5 / 9
-    ))  # fmt: skip
+    assert found.squares == pytest.approx(
+        (6 * 0.125 * 2.5 / 9, 6 * np.var([1, 0.25, 1], ddof=1) / 3, 6 * 0.125 * 2.5 / 9)
+    )
 
 
 def test_where_draws_do_not_differ_nothing_is_corrected():
@@ -144,8 +146,9 @@ def test_draws_and_examples_without_any_score_are_refused(scores):
         _ = Layout(np.array(scores)).mean
 
 
-@given(arrays(float, st.tuples(st.integers(2, 4), st.integers(2, 6)),
-              elements=st.sampled_from([0.0, 0.5, 1.0, np.nan])))  # fmt: skip
+@given(
+    arrays(float, st.tuples(st.integers(2, 4), st.integers(2, 6)), elements=st.sampled_from([0.0, 0.5, 1.0, np.nan]))
+)
 def test_whatever_is_missing_there_are_limits_around_the_mean(scores):
     scores = torn(scores, np.zeros(scores.shape, dtype=bool))
     if scores.size:
@@ -204,9 +207,7 @@ def test_tests_hold_their_level_with_gaps(matched):
     found = []
     for _ in range(TRIALS):
         of_test = rng.normal(0, 1, TEST)
-        sides = [
-            answers(rng, (1, 5, TEST), 0.7, rng.normal(0, 0.3, (5, 1)), of_test)[0] for _ in "ab"
-        ]
+        sides = [answers(rng, (1, 5, TEST), 0.7, rng.normal(0, 0.3, (5, 1)), of_test)[0] for _ in "ab"]
         gaps = rng.random((2, 5, TEST)) < 0.2 * expit(-of_test) / expit(-of_test).mean()
         if matched:
             gaps = np.broadcast_to(gaps.any(axis=0), gaps.shape)

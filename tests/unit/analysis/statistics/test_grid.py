@@ -20,9 +20,7 @@ def shuffled(rows, seed=0):
 
 def test_a_grid_is_the_pivot_of_its_points_predictions():
     rng = np.random.default_rng(0)
-    rows = shuffled(
-        frame(*(scored(rng.random((3, 7)) < 0.5, k=k, task=t) for k in (1, 5) for t in "ab"))
-    )
+    rows = shuffled(frame(*(scored(rng.random((3, 7)) < 0.5, k=k, task=t) for k in (1, 5) for t in "ab")))
     keys, found = grids(rows, ["task", "k"])
     assert keys.to_numpy().tolist() == [["a", 1], ["a", 5], ["b", 1], ["b", 5]]
     for (task, k), grid in zip(keys.to_numpy(), found, strict=True):
@@ -71,23 +69,23 @@ def test_draws_that_hang_together_are_those_with_the_most_predictions():
 
 def test_common_rows_are_those_that_all_points_have():
     rows = frame(
-        cell("aabb", k=1), cell("aabb", k=1, draw=2), cell("aabb", k=1, draw=3),
-        cell("aabb", k=5, draw=2).iloc[1:], cell("aabb", k=5, draw=3).iloc[:3],
+        cell("aabb", k=1),
+        cell("aabb", k=1, draw=2),
+        cell("aabb", k=1, draw=3),
+        cell("aabb", k=5, draw=2).iloc[1:],
+        cell("aabb", k=5, draw=3).iloc[:3],
         cell("aabb", k=5, draw=7),
-    )  # fmt: skip
+    )
     _, points = grids(rows, ["k"])
     draws, tests, found = common_rows(points)
     assert draws.tolist() == [2, 3]
     assert tests.tolist() == [0, 1, 2, 3]
-    assert found.tolist() == [
-        [[-1, 5, 6, 7], [8, 9, 10, -1]], [[-1, 12, 13, 14], [15, 16, 17, -1]]
-    ]  # fmt: skip
+    assert found.tolist() == [[[-1, 5, 6, 7], [8, 9, 10, -1]], [[-1, 12, 13, 14], [15, 16, 17, -1]]]
 
 
 @pytest.mark.parametrize(("common", "there"), [(2, True), (1, False)])
 def test_points_have_something_in_common_from_two_test_examples_on(common: int, there: bool):
-    rows = frame(cell("aabb", k=1), cell("aabb", k=1, draw=1).iloc[:2],
-                 cell("aabb", k=5).iloc[4 - common :])  # fmt: skip
+    rows = frame(cell("aabb", k=1), cell("aabb", k=1, draw=1).iloc[:2], cell("aabb", k=5).iloc[4 - common :])
     _, points = grids(rows, ["k"])
     found = common_rows(points)
     assert (found is not None) is there
@@ -147,9 +145,7 @@ def test_with_one_draw_cut_short_no_part_is_larger():
         present = np.ones((4, 6), dtype=bool)
         present[rng.integers(4), rng.integers(1, 6) :] = False
         sizes = [
-            len(some) * present[list(some)].all(axis=0).sum()
-            for n in range(1, 5)
-            for some in combinations(range(4), n)
+            len(some) * present[list(some)].all(axis=0).sum() for n in range(1, 5) for some in combinations(range(4), n)
         ]
         draws, tests = complete(present)
         assert len(draws) * len(tests) == max(sizes)

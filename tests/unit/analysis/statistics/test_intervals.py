@@ -52,9 +52,7 @@ def coverage(draws: int, accuracy: float, spread_draw: float, spread_test: float
         (0.98, 0.3, 2),
     ],
 )
-def test_95_percent_limits_hold_the_true_mean_93_to_97_times_in_100(
-    draws, accuracy, spread_draw, spread_test
-):
+def test_95_percent_limits_hold_the_true_mean_93_to_97_times_in_100(draws, accuracy, spread_draw, spread_test):
     assert 0.93 <= coverage(draws, accuracy, spread_draw, spread_test) <= 0.97
 
 
@@ -70,9 +68,7 @@ def test_the_variance_of_the_mean_is_estimated_right_on_average():
     estimates = [
         sum(
             variance_of_mean(
-                rng.normal(0, of_draw, (5, 1))
-                + rng.normal(0, of_test, (1, 20))
-                + rng.normal(0, of_both, shape)
+                rng.normal(0, of_draw, (5, 1)) + rng.normal(0, of_test, (1, 20)) + rng.normal(0, of_both, shape)
             )
         )
         for _ in range(2000)
@@ -104,11 +100,7 @@ def test_answers_that_are_all_right_or_all_wrong_still_have_a_width(value):
 
 
 @given(
-    arrays(
-        float,
-        st.tuples(st.integers(1, 4), st.integers(1, 6)),
-        elements=st.sampled_from([0.0, 0.25, 0.5, 1.0]),
-    ),
+    arrays(float, st.tuples(st.integers(1, 4), st.integers(1, 6)), elements=st.sampled_from([0.0, 0.25, 0.5, 1.0])),
     st.sampled_from([0.5, 0.9, 0.95, 0.99]),
 )
 def test_limits_lie_around_the_mean_and_between_0_and_1(scores, level):

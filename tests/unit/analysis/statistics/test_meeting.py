@@ -47,12 +47,7 @@ def test_what_only_one_point_has_is_left_out_and_counted():
 
 def test_draws_that_are_not_matched_are_all_kept():
     a, b = full([0, 1, 4], [2, 3, 5]), full([1, 2], [3, 5, 7], 100)
-    expected = [
-        [[0, 1, 4], [3, 5], [[1, 2], [4, 5], [7, 8]]],
-        [[1, 2], [3, 5], [[100, 101], [103, 104]]],
-        False,
-        5,
-    ]
+    expected = [[[0, 1, 4], [3, 5], [[1, 2], [4, 5], [7, 8]]], [[1, 2], [3, 5], [[100, 101], [103, 104]]], False, 5]
     assert said(meet(a, b, matched=False)) == expected
     # matched as they should be, but no draw is common
     found = meet(a, full([7, 8], [3, 5, 7], 100), matched=True)
@@ -61,12 +56,7 @@ def test_draws_that_are_not_matched_are_all_kept():
 
 def test_one_common_draw_is_enough_to_match():
     found = meet(full([0, 1], [2, 3]), full([1, 7], [2, 3], 100), matched=True)
-    assert said(found) == [
-        [[1], [2, 3], [[2, 3]]],
-        [[1], [2, 3], [[100, 101]]],
-        True,
-        4,
-    ]
+    assert said(found) == [[[1], [2, 3], [[2, 3]]], [[1], [2, 3], [[100, 101]]], True, 4]
 
 
 def test_matched_points_keep_the_answers_that_both_have():
@@ -116,12 +106,7 @@ def test_matched_draws_that_do_not_hang_together_are_left_out():
 def test_unmatched_points_are_joined_before_they_meet():
     a = grid([0, 1, 2], [3, 5, 6], [[0, 1, -1], [2, 3, -1], [-1, -1, 4]])
     b = full([7, 8], [3, 5, 6], 10)
-    expected = [
-        [[0, 1], [3, 5], [[0, 1], [2, 3]]],
-        [[7, 8], [3, 5], [[10, 11], [13, 14]]],
-        False,
-        1 + 2,
-    ]
+    expected = [[[0, 1], [3, 5], [[0, 1], [2, 3]]], [[7, 8], [3, 5], [[10, 11], [13, 14]]], False, 1 + 2]
     assert said(meet(a, b, matched=False)) == expected
     assert said(meet(b, a, matched=False)) == [expected[1], expected[0], False, 3]
 
@@ -129,12 +114,7 @@ def test_unmatched_points_are_joined_before_they_meet():
 def test_unmatched_draws_without_a_common_example_are_left_out():
     a = grid([0, 1, 2], [3, 5, 6], [[0, 1, -1], [2, 3, 4], [-1, -1, 5]])
     b = full([7, 8], [3, 5], 10)
-    expected = [
-        [[0, 1], [3, 5], [[0, 1], [2, 3]]],
-        [[7, 8], [3, 5], [[10, 11], [12, 13]]],
-        False,
-        2,
-    ]
+    expected = [[[0, 1], [3, 5], [[0, 1], [2, 3]]], [[7, 8], [3, 5], [[10, 11], [12, 13]]], False, 2]
     assert said(meet(a, b, matched=False)) == expected
     assert said(meet(b, a, matched=False)) == [expected[1], expected[0], False, 2]
 

@@ -46,9 +46,7 @@ def test_without_a_difference_false_alarms_stay_rare(simulation, persistent):
     assert simulation.rates(world, 60).moderated <= 0.08  # 5% and two standard errors
 
 
-def curve(
-    of_draws: Sequence[np.ndarray], ks: Sequence[int]
-) -> tuple[list[Contrast], list[list[DrawMeans]]]:
+def curve(of_draws: Sequence[np.ndarray], ks: Sequence[int]) -> tuple[list[Contrast], list[list[DrawMeans]]]:
     """Contrasts with 0 of one side whose draws have these means, ``(ks, draws)``, and its draws."""
     rng = np.random.default_rng(0)
     found, samples = [], []
@@ -107,14 +105,12 @@ def test_a_variance_is_shrunk_to_the_trend_by_what_the_curve_is_worth(far: str, 
         own, (sample,) = len(means[number]) - 1, samples[number]
         shrunk = (worth * trend[number] + own * sample.means.var(ddof=1)) / (worth + own)
         residual = contrasts[number].of_draws[0][1]
-        assert found.of_draws == (
-            pytest.approx((shrunk / (own + 1), residual, worth + own), rel=1e-3),
-        )
+        assert found.of_draws == (pytest.approx((shrunk / (own + 1), residual, worth + own), rel=1e-3),)
 
 
-@pytest.mark.parametrize(("ks", "pooled"), [
-    ((1, 4, 16), True), ((0, 1, 4), True), ((1, 3, 12), False), ((4, 8, 60), False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("ks", "pooled"), [((1, 4, 16), True), ((0, 1, 4), True), ((1, 3, 12), False), ((4, 8, 60), False)]
+)
 def test_ks_that_lie_within_a_factor_of_four_are_one(ks: tuple[int, ...], pooled: bool):
     means = np.linalg.qr(np.random.default_rng(3).normal(size=(12, 3)))[0].T  # independent
     found = freedoms(moderated(*curve(30 * (means - means.mean(axis=1, keepdims=True)), ks)))
@@ -127,8 +123,9 @@ def test_curves_are_moderated_each_by_itself():
     alone = [found for given in curves for found in moderated(*given)]
     named = [
         [sample._replace(curve=number) for sample in part]
-        for number, (_, samples) in enumerate(curves) for part in samples
-    ]  # fmt: skip
+        for number, (_, samples) in enumerate(curves)
+        for part in samples
+    ]
     both = [found for contrasts, _ in curves for found in contrasts]
     assert moderated(both, named) == alone
 
@@ -167,10 +164,13 @@ def test_comparisons_at_each_k_are_moderated_by_their_curve():
     rng = np.random.default_rng(5)
     odds = rng.normal(0, 0.12, (2, len(KS), 3, 1))
     right = rng.random((2, len(KS), 3, 120)) < 0.6 + odds
-    rows = frame(*(
-        scored(right[side, at].astype(float), k=k, order=order)
-        for at, k in enumerate(KS) for side, order in enumerate(("drawn", "by-label"))
-    ))  # fmt: skip
+    rows = frame(
+        *(
+            scored(right[side, at].astype(float), k=k, order=order)
+            for at, k in enumerate(KS)
+            for side, order in enumerate(("drawn", "by-label"))
+        )
+    )
     plain = [contrast(*right[::-1, at].astype(float), True) for at in range(len(KS))]
     table = compare(rows, {"order": "drawn"})
     draws = [

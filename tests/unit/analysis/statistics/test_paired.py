@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.predictions import answers, cell, frame, scored
 
-from icl_bench.analysis.comparisons import (
+from icl_bench.analysis.all_findings import find
+from icl_bench.analysis.draws import DRAWS_AND_TESTS, ONE_SIDE, TESTS_ONLY
+from icl_bench.analysis.findings.comparisons import (
     compare_models,
     perturbation_effect,
     retrieval_gain,
@@ -17,8 +19,6 @@ from icl_bench.analysis.comparisons import (
     source,
     training_gain,
 )
-from icl_bench.analysis.draws import DRAWS_AND_TESTS, ONE_SIDE, TESTS_ONLY
-from icl_bench.analysis.findings import find
 from icl_bench.analysis.statistics.contrast import contrast, judge
 from icl_bench.analysis.statistics.gaps import Layout
 from icl_bench.analysis.statistics.paired import compare, holm
@@ -27,9 +27,7 @@ from icl_bench.results.reading import Stored
 DRAWN = {"order": "drawn"}
 
 
-def two(
-    k: int = 5, *, draws: int = 3, gain: float = 0.2, seed: int = 0, **other: str
-) -> pd.DataFrame:
+def two(k: int = 5, *, draws: int = 3, gain: float = 0.2, seed: int = 0, **other: str) -> pd.DataFrame:
     """A base and another side of 100 test examples that is right more often."""
     rng = np.random.default_rng([seed, k])
     base, better = (answers(rng, (1, draws, 100), a)[0] for a in (0.5, 0.5 + gain))
@@ -41,9 +39,8 @@ def two(
 
 def test_a_difference_is_that_of_the_means_over_common_draws_and_test_examples():
     rows = frame(
-        cell("aabb"), cell("abab", draw=1),
-        cell("bbbb", order="by-label"), cell("abbb", draw=1, order="by-label"),
-    )  # fmt: skip
+        cell("aabb"), cell("abab", draw=1), cell("bbbb", order="by-label"), cell("abbb", draw=1, order="by-label")
+    )
     (found,) = compare(rows, DRAWN).itertuples()
     assert (found.order, found.base_order, found.k) == ("by-label", "drawn", 5)
     assert (found.mean, found.base_mean) == (5 / 8, 6 / 8)
@@ -57,9 +54,11 @@ def test_a_difference_is_that_of_the_means_over_common_draws_and_test_examples()
 
 def test_only_common_draws_and_test_examples_are_compared():
     rows = frame(
-        cell("aabb"), cell("bbaa", draw=1),
-        cell("babb", draw=0, order="by-label").iloc[:3], cell("abbb", draw=2, order="by-label"),
-    )  # fmt: skip
+        cell("aabb"),
+        cell("bbaa", draw=1),
+        cell("babb", draw=0, order="by-label").iloc[:3],
+        cell("abbb", draw=2, order="by-label"),
+    )
     (found,) = compare(rows, DRAWN).itertuples()
     assert (found.rows, found.draws) == (3, 1)
     assert found.difference == pytest.approx(-1 / 3)
@@ -68,9 +67,11 @@ def test_only_common_draws_and_test_examples_are_compared():
 
 def test_matched_sides_are_compared_on_all_that_both_answered():
     rows = frame(
-        cell("aabb"), cell("bbaa", draw=1),
-        cell("babb", order="by-label").iloc[:3], cell("abbb", draw=1, order="by-label"),
-    )  # fmt: skip
+        cell("aabb"),
+        cell("bbaa", draw=1),
+        cell("babb", order="by-label").iloc[:3],
+        cell("abbb", draw=1, order="by-label"),
+    )
     (found,) = compare(rows, DRAWN).itertuples()
     assert (found.rows, found.draws, found.base_draws, found.left_out) == (4, 2, 2, 1)
     differences = np.array([[-1, 0, 0, np.nan], [1, 0, 1, 1]])
@@ -78,9 +79,7 @@ def test_matched_sides_are_compared_on_all_that_both_answered():
 
 
 def test_unmatched_sides_count_each_test_example_alike():
-    rows = frame(
-        cell("aabb"), cell("bbbb", draw=1).iloc[1:], cell("abab", draw=7, order="by-label")
-    )
+    rows = frame(cell("aabb"), cell("bbbb", draw=1).iloc[1:], cell("abab", draw=7, order="by-label"))
     (found,) = compare(rows, DRAWN, matched=False).itertuples()
     assert (found.rows, found.draws, found.base_draws, found.left_out) == (4, 1, 2, 0)
     base = np.array([[1, 1, 1, 1], [np.nan, 0, 1, 1]])
@@ -88,9 +87,7 @@ def test_unmatched_sides_count_each_test_example_alike():
 
 
 def test_without_a_common_draw_test_examples_alone_are_paired():
-    rows = frame(
-        cell("aabb", draw=0), cell("abbb", draw=1), cell("abab", draw=7, order="by-label").iloc[1:]
-    )
+    rows = frame(cell("aabb", draw=0), cell("abbb", draw=1), cell("abab", draw=7, order="by-label").iloc[1:])
     (found,) = compare(rows, DRAWN).itertuples()
     assert (found.rows, found.draws, found.base_draws, found.left_out) == (3, 1, 2, 2)
     assert found.difference == pytest.approx(1 / 3 - 5 / 6)
@@ -159,9 +156,7 @@ def test_a_point_is_compared_with_the_base_of_its_own_variant():
 
 
 def test_where_its_variant_has_no_base_a_point_is_compared_with_that_of_each():
-    rows = frame(
-        cell("aabb"), cell("bbbb", variant="w"), cell("aaaa", variant="x", order="by-label")
-    )
+    rows = frame(cell("aabb"), cell("bbbb", variant="w"), cell("aaaa", variant="x", order="by-label"))
     found = compare(rows, DRAWN)
     assert found[["variant", "base_variant"]].to_numpy().tolist() == [["x", "v"], ["x", "w"]]
     assert found["difference"].tolist() == [-0.5, 0]
@@ -192,9 +187,7 @@ def test_holm_rejects_what_its_steps_reject(p):
 
 
 def test_p_is_corrected_over_the_ks_of_each_curve():
-    rows = frame(
-        *(two(k, order="by-label", gain=k / 100) for k in (1, 5, 10, 25)), two(5, task="u")
-    )
+    rows = frame(*(two(k, order="by-label", gain=k / 100) for k in (1, 5, 10, 25)), two(5, task="u"))
     rows = frame(rows, two(5, order="by-label").assign(task="u"))
     found = compare(rows.drop_duplicates(["task", "order", "k", "draw", "test_id"]), DRAWN)
     for _, curve in found.groupby("task"):
@@ -210,8 +203,7 @@ def test_a_curve_is_judged_as_if_it_were_alone(matched: bool):
             rng = np.random.default_rng([number, k])
             odds = rng.normal(0, by_draw, (2, 3, 1))
             sides = answers(rng, (2, 3, 40), 0.6, odds)
-            curves.append(frame(scored(sides[0], k=k, task=task),
-                                scored(sides[1], k=k, task=task, order="by-label")))  # fmt: skip
+            curves.append(frame(scored(sides[0], k=k, task=task), scored(sides[1], k=k, task=task, order="by-label")))
     together = compare(frame(*curves), DRAWN, matched=matched)
     alone = [compare(frame(*part), DRAWN, matched=matched) for part in (curves[:4], curves[4:])]
     columns = ["task", "k", "p", "p_holm", "ci_low", "ci_high"]
@@ -224,24 +216,23 @@ def test_a_curve_is_judged_as_if_it_were_alone(matched: bool):
 def test_it_is_said_what_limits_are_over_and_how_far_draws_of_a_lone_one_differ():
     rng = np.random.default_rng(0)
     made = answers(rng, (1, 4, 100), 0.6, rng.normal(0, 1, (4, 1)))[0]
-    rows = frame(scored(made[:2]), scored(made[:2], k=9), scored(made[2:3], k=25),
-                 *(scored(made[4 - n :], k=k, select="balanced")
-                   for n, k in ((1, 5), (2, 9), (1, 25))))  # fmt: skip
+    rows = frame(
+        scored(made[:2]),
+        scored(made[:2], k=9),
+        scored(made[2:3], k=25),
+        *(scored(made[4 - n :], k=k, select="balanced") for n, k in ((1, 5), (2, 9), (1, 25))),
+    )
     found = retrieval_gain(rows).set_index("k")
     assert found["interval_over"].to_dict() == {5: ONE_SIDE, 9: DRAWS_AND_TESTS, 25: TESTS_ONLY}
     of_balanced, of_random = (made[side].mean(axis=1).std(ddof=1) for side in ([2, 3], [0, 1]))
-    assert found["draws_sd"].tolist() == pytest.approx(
-        [of_balanced, np.nan, max(of_balanced, of_random)], nan_ok=True
-    )
+    assert found["draws_sd"].tolist() == pytest.approx([of_balanced, np.nan, max(of_balanced, of_random)], nan_ok=True)
     where = "other k of the curve"
     assert found["draws_sd_of"].fillna("").tolist() == [where, "", where]
     assert found["withheld"].fillna("").tolist() == ["one draw", "", "one draw"]
 
 
 def test_there_is_advice_only_where_the_corrected_test_gives_it():
-    rows = frame(
-        *(two(k, order="by-label", gain=g) for k, g in [(1, 0.45), (5, -0.45), (10, 0.01)])
-    )
+    rows = frame(*(two(k, order="by-label", gain=g) for k, g in [(1, 0.45), (5, -0.45), (10, 0.01)]))
     found = compare(rows, DRAWN)
     assert found["advice"].fillna("?").tolist() == ["by-label", "drawn", "?"]
     uncorrected = frame(*(two(k, order="by-label", gain=0.2) for k in range(1, 21)))
@@ -263,10 +254,11 @@ def test_retrievals_gain_is_over_random_demonstrations_as_drawn():
     rng = np.random.default_rng(0)
     random, retrieved = answers(rng, (1, 10, 100), 0.5)[0], answers(rng, (1, 1, 100), 0.9)[0]
     rows = frame(
-        scored(random), scored(random, order="by-label"),
+        scored(random),
+        scored(random, order="by-label"),
         scored(retrieved, select="bm25", order="relevance"),
         scored(retrieved, select="bertscore", order="relevance", variant="encoder"),
-    )  # fmt: skip
+    )
     found = retrieval_gain(rows)
     assert found["select"].tolist() == ["bertscore", "bm25"]
     assert (found["base_order"] == "drawn").all()
@@ -280,10 +272,7 @@ def test_retrievals_gain_is_over_random_demonstrations_as_drawn():
 def test_a_selectors_draws_are_not_matched_with_random_draws_of_the_same_number():
     rows = two(select="bm25", order="relevance")
     (found,) = retrieval_gain(rows).itertuples()
-    sides = [
-        rows.loc[rows["select"] == s, "correct"].to_numpy(dtype=float).reshape(3, 100)
-        for s in ("bm25", "random")
-    ]
+    sides = [rows.loc[rows["select"] == s, "correct"].to_numpy(dtype=float).reshape(3, 100) for s in ("bm25", "random")]
     assert found.p == judge([contrast(*sides, False)])[2][0]
     assert found.p != judge([contrast(*sides, True)])[2][0]
 
@@ -292,8 +281,7 @@ def test_a_hybrids_draws_are_matched_with_those_of_random_whose_demonstrations_i
     rows = frame(two(select="hybrid:2"), two(select="balanced+hybrid:2").iloc[300:])
     found = retrieval_gain(rows).set_index("select")
     sides = [
-        rows.loc[rows["select"] == s, "correct"].to_numpy(dtype=float).reshape(3, 100)
-        for s in ("hybrid:2", "random")
+        rows.loc[rows["select"] == s, "correct"].to_numpy(dtype=float).reshape(3, 100) for s in ("hybrid:2", "random")
     ]
     assert found.loc["hybrid:2", "p"] == judge([contrast(*sides, True)])[2][0]
     assert found.loc["balanced+hybrid:2", "p"] == judge([contrast(*sides, False)])[2][0]
@@ -312,8 +300,9 @@ FACTS = {
 
 def bases(*there: str, select: str = "dense", of: str = "dense") -> list[str]:
     """The variants of random selection that one of another selector is compared with."""
-    rows = frame(*(cell("aabb", variant=name) for name in there),
-                 cell("abbb", select=select, order="relevance", variant=of))  # fmt: skip
+    rows = frame(
+        *(cell("aabb", variant=name) for name in there), cell("abbb", select=select, order="relevance", variant=of)
+    )
     return retrieval_gain(rows, facts=FACTS)["base_variant"].tolist()
 
 
@@ -338,14 +327,19 @@ def test_imports_of_several_files_are_compared_where_one_file_has_no_base():
 
 
 def test_without_facts_every_base_is_compared_with():
-    rows = frame(cell("aabb", variant="greedy"), cell("aabb", variant="exact"),
-                 cell("abbb", select="dense", order="relevance", variant="dense"))  # fmt: skip
+    rows = frame(
+        cell("aabb", variant="greedy"),
+        cell("aabb", variant="exact"),
+        cell("abbb", select="dense", order="relevance", variant="dense"),
+    )
     assert retrieval_gain(rows)["base_variant"].tolist() == ["exact", "greedy"]
 
 
 def test_training_is_compared_with_the_prompts_of_its_own_precision_where_there_are():
-    facts = {name: {"dtype": dtype, "seed": 0, "backend": "transformers"}
-             for name, dtype in (("v16", "bfloat16"), ("v32", "float32"))}  # fmt: skip
+    facts = {
+        name: {"dtype": dtype, "seed": 0, "backend": "transformers"}
+        for name, dtype in (("v16", "bfloat16"), ("v32", "float32"))
+    }
     facts["trained"] = {"dtype": "float32", "seed": 0, "backend": "trainer", "recipe": {"lr": 1}}
     prompts = [cell("aabb", variant="v16"), cell("abab", variant="v32")]
     trained = cell("abbb", select="lora", variant="trained")
@@ -390,11 +384,14 @@ def models(rows: pd.DataFrame, base: str | None = None) -> list[list[object]]:
 
 def test_each_task_has_its_first_model_as_base_or_the_one_that_is_asked_for():
     rows = frame(
-        cell("aabb", model="n", task="t"), cell("abbb", model="m", task="t"),
-        cell("abbb", model="o", task="t"), cell("abbb", model="o", task="t", order="shuffled:1"),
+        cell("aabb", model="n", task="t"),
+        cell("abbb", model="m", task="t"),
+        cell("abbb", model="o", task="t"),
+        cell("abbb", model="o", task="t", order="shuffled:1"),
         cell("aabb", model="m", task="t", order="shuffled:1"),
-        cell("aabb", model="o", task="u"), cell("aabb", model="n", task="u"),
-    )  # fmt: skip
+        cell("aabb", model="o", task="u"),
+        cell("aabb", model="n", task="u"),
+    )
     assert models(rows) == [["t", "m", "n", 5], ["t", "m", "o", 5], ["u", "n", "o", 5]]
     assert models(rows, "n") == [["t", "n", "m", 5], ["t", "n", "o", 5], ["u", "n", "o", 5]]
     assert models(rows, "m") == [["t", "m", "n", 5], ["t", "m", "o", 5]]
@@ -405,21 +402,28 @@ def test_each_task_has_its_first_model_as_base_or_the_one_that_is_asked_for():
 
 def test_draws_are_of_what_the_demonstrations_begin_with():
     assert [source(name) for name in ("random", "hybrid:4", "per-label:1", "bm25", "mine")] == [
-        "random", "random", "per-label:1", "bm25", "mine",
-    ]  # fmt: skip
+        "random",
+        "random",
+        "per-label:1",
+        "bm25",
+        "mine",
+    ]
     assert source("balanced+hybrid:4") == source("balanced") == "balanced"
 
 
 def test_a_smaller_alpha_gives_less_advice():
     rows = two(order="by-label", gain=0.25)
-    taught = frame(two(gain=0.0).iloc[:300].assign(teaching=None),
-                   two(gain=-0.25).iloc[300:].assign(teaching="inputs-only"))  # fmt: skip
+    taught = frame(
+        two(gain=0.0).iloc[:300].assign(teaching=None), two(gain=-0.25).iloc[300:].assign(teaching="inputs-only")
+    )
     trained = frame(two(gain=0.25, select="knn"))
     for table, made in (
-        (sorting_penalty, rows), (perturbation_effect, taught), (training_gain, trained),
+        (sorting_penalty, rows),
+        (perturbation_effect, taught),
+        (training_gain, trained),
         (retrieval_gain, two(gain=0.25, select="bm25", order="relevance")),
         (lambda frame, **given: compare_models(frame, "m", **given), two(gain=0.25, model="n")),
-    ):  # fmt: skip
+    ):
         p = table(made)["p_holm"].item()
         assert 1e-9 < p < 0.05
         assert table(made, alpha=p)["advice"].notna().all()
@@ -431,12 +435,8 @@ def test_a_smaller_alpha_gives_less_advice():
 
 def test_models_may_differ_in_what_is_a_models_and_in_nothing_else():
     of_model = ("backend", "dtype", "scoring", "fingerprint", "max_answer_tokens")
-    facts = {
-        name: {**dict.fromkeys(of_model, name), "seed": seed}
-        for name, seed in (("v", 0), ("w", 0), ("x", 1))
-    }
-    rows = frame(cell("aabb"), cell("abbb", model="n", variant="w"),
-                 cell("abbb", model="o", variant="x"))  # fmt: skip
+    facts = {name: {**dict.fromkeys(of_model, name), "seed": seed} for name, seed in (("v", 0), ("w", 0), ("x", 1))}
+    rows = frame(cell("aabb"), cell("abbb", model="n", variant="w"), cell("abbb", model="o", variant="x"))
     assert compare_models(rows, "m", facts=facts)["model"].tolist() == ["n"]
     rows = rows.assign(cell="c", queries=None, teaching=None, label_space=None)
     assert find(Stored(rows, {}, facts, [])).models["model"].tolist() == ["n"]

@@ -47,10 +47,12 @@ def test_what_is_always_right_has_wilsons_limits_for_the_examples_that_count():
 def test_every_combination_has_its_share_of_hits():
     rows = pd.DataFrame(
         {
-            "k": [1, 1, 1, 5, 5], "draw": [0, 0, 1, 0, 0], "test_id": list("abaaa"),
+            "k": [1, 1, 1, 5, 5],
+            "draw": [0, 0, 1, 0, 0],
+            "test_id": list("abaaa"),
             "hit": [True, False, True, False, True],
         }
-    )  # fmt: skip
+    )
     found = shares(rows, ["k"], "hit", "right")
     assert list(found.columns) == ["k", "predictions", "right", "ci_low", "ci_high"]
     assert found[["k", "predictions", "right"]].to_numpy().tolist() == [[1, 3, 2 / 3], [5, 2, 0.5]]

@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import brentq
 from scipy.special import polygamma
 
-from icl_bench.analysis.statistics.trigamma import inverse_trigamma
+from icl_bench.analysis.statistics.special import inverse_trigamma
 
 VALUES = np.logspace(-9, 10, 400)
 
@@ -23,9 +23,7 @@ def test_beyond_ten_millions_the_first_term_of_a_series_is_taken():
     assert inverse_trigamma(10_000_000.5) == 1 / np.sqrt(10_000_000.5)
 
 
-@pytest.mark.parametrize(
-    "value", [*VALUES, 0.999999e-6, 1e-6, 1.000001e-6, 0.999999e7, 1e7, 1.000001e7]
-)
+@pytest.mark.parametrize("value", [*VALUES, 0.999999e-6, 1e-6, 1.000001e-6, 0.999999e7, 1e7, 1.000001e7])
 def test_the_trigamma_function_of_what_is_found_is_the_value(value: float):
     close = 1e-12 if 1e-6 <= value <= 1e7 else 2e-6  # beyond, the first term of a series
     assert polygamma(1, inverse_trigamma(value)) == pytest.approx(value, rel=close, abs=0)

@@ -34,9 +34,7 @@ def until(condition: Callable[[], bool], seconds: float) -> None:
         ({"task": "cards", "model": "large"}, "nothing of model 'large' (has: small)"),
     ],
 )
-def test_a_task_or_model_that_is_not_there_is_refused(
-    tmp_path: Path, only: dict[str, str], says: str
-):
+def test_a_task_or_model_that_is_not_there_is_refused(tmp_path: Path, only: dict[str, str], says: str):
     sweep(tmp_path / "task", tmp_path / "results", "1")
     with pytest.raises(UserError) as caught, open_viewer(tmp_path / "results", only=only):
         pass

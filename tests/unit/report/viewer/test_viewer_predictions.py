@@ -24,22 +24,33 @@ def index(rows: pd.DataFrame, **questions: dict[str, str]) -> Predictions:
 def sweep() -> pd.DataFrame:
     """Two models, random in two draws and BM25 in one, two ks."""
     return frame(
-        *(cell(said, model=model, select=select, order=order, k=k, draw=draw, cell=f"{number}")
-          for number, (model, select, order, k, draw, said) in enumerate([
-              ("m", "random", "drawn", 1, 0, "aabb"), ("m", "random", "drawn", 1, 1, "abab"),
-              ("m", "random", "drawn", 5, 0, "bbbb"), ("m", "bm25", "relevance", 1, 0, "bbba"),
-              ("n", "random", "drawn", 1, 0, "babb"),
-          ]))
-    )  # fmt: skip
+        *(
+            cell(said, model=model, select=select, order=order, k=k, draw=draw, cell=f"{number}")
+            for number, (model, select, order, k, draw, said) in enumerate(
+                [
+                    ("m", "random", "drawn", 1, 0, "aabb"),
+                    ("m", "random", "drawn", 1, 1, "abab"),
+                    ("m", "random", "drawn", 5, 0, "bbbb"),
+                    ("m", "bm25", "relevance", 1, 0, "bbba"),
+                    ("n", "random", "drawn", 1, 0, "babb"),
+                ]
+            )
+        )
+    )
 
 
 def test_filters_are_those_of_the_options_and_no_other_value_lets_anything_through():
     found = index(sweep())
     assert found.options() == {
-        "task": ["t"], "model": ["m", "n"], "series": ["bm25", "random"], "gold": ["a", "b"],
-        "prediction": ["a", "b"], "teaching": ["unperturbed"], "k": ["1", "5"],
+        "task": ["t"],
+        "model": ["m", "n"],
+        "series": ["bm25", "random"],
+        "gold": ["a", "b"],
+        "prediction": ["a", "b"],
+        "teaching": ["unperturbed"],
+        "k": ["1", "5"],
         "correct": ["wrong", "right"],
-    }  # fmt: skip
+    }
     assert len(found.find({})) == 20
     for name in found.options():
         assert len(found.find({name: "neither"})) == 0
@@ -51,26 +62,28 @@ def test_filters_are_those_of_the_options_and_no_other_value_lets_anything_throu
 
 @settings(max_examples=60, deadline=None)
 @given(
-    rows=st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from(WORDS), st.integers(0, 3)),
-                  min_size=1, max_size=30),
+    rows=st.lists(
+        st.tuples(st.sampled_from(WORDS), st.sampled_from(WORDS), st.integers(0, 3)), min_size=1, max_size=30
+    ),
     word=st.sampled_from((*WORDS, "a", "AB", "Ä", "test", "3", "%")),
     k=st.sampled_from(("0", "1", "2", "")),
-)  # fmt: skip
+)
 def test_a_search_finds_what_a_loop_finds(rows: Any, word: str, k: str):
     table = pd.DataFrame(
-        [{"test_id": f"test {i}", "gold": gold, "prediction": said, "k": k}
-         for i, (gold, said, k) in enumerate(rows)]
-    ).assign(task="t", model="m", select="random", order="drawn", attention="full", variant="v",
-             draw=0, cell="c")  # fmt: skip
+        [{"test_id": f"test {i}", "gold": gold, "prediction": said, "k": k} for i, (gold, said, k) in enumerate(rows)]
+    ).assign(task="t", model="m", select="random", order="drawn", attention="full", variant="v", draw=0, cell="c")
     table["correct"] = table["gold"] == table["prediction"]
     asked = {"test 3": "What does Angst mean?"}
     found = index(table, t=asked).find({"word": word, **({"k": k} if k else {})})
     expected = [
-        i for i, row in enumerate(table.to_dict("records"))
+        i
+        for i, row in enumerate(table.to_dict("records"))
         if (not k or row["k"] == int(k))
-        and any(word.lower() in text.lower() for text in (
-            row["test_id"], row["gold"], row["prediction"], asked.get(row["test_id"], "")))
-    ]  # fmt: skip
+        and any(
+            word.lower() in text.lower()
+            for text in (row["test_id"], row["gold"], row["prediction"], asked.get(row["test_id"], ""))
+        )
+    ]
     assert found.tolist() == expected
 
 
@@ -106,9 +119,9 @@ def test_what_is_not_drawn_stands_beside_every_draw():
     assert {row["draw"] for row in found.rows(back.there)} == {0}
 
 
-@pytest.mark.parametrize(("flips", "ids"), [
-    ("lost", ["0"]), ("won", []), ("changed", ["0"]), ("", ["0", "1", "2", "3"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("flips", "ids"), [("lost", ["0"]), ("won", []), ("changed", ["0"]), ("", ["0", "1", "2", "3"])]
+)
 def test_flips_are_what_is_right_on_one_side_alone(flips: str, ids: list[str]):
     found = index(sweep())
     pairs = found.pairs({**POINT, "word": ""} | {}, {"model": "n"}, flips)

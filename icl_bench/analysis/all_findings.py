@@ -1,0 +1,116 @@
+"""All findings on a results folder: every table of the analysis, each made when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from icl_bench.analysis.context import Context
+from icl_bench.analysis.summary import Summary, records, settings_of
+from icl_bench.errors import UserError
+from icl_bench.registry import FINDINGS
+from icl_bench.results.reading import read_some
+from icl_bench.results.storage import Place
+from icl_bench.wording import nearest
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from icl_bench.results.reading import Stored
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Tidy tables of one results folder, each an attribute: ``found.retrieval_gain``.
+
+    The names are those of :data:`icl_bench.registry.FINDINGS`; what makes a table describes it.
+    Every table but ``teaching``, ``taught``, ``truncated_answers`` and ``provenance`` is of
+    unperturbed demonstrations.
+    """
+
+    context: Context
+
+    def __getattr__(self, name: str) -> pd.DataFrame:
+        """The table of this name. Raises ``AttributeError`` where there is none."""
+        if name.startswith("_") or name not in FINDINGS:
+            raise AttributeError(f"findings: {name} is {FINDINGS.unknown(name)}")
+        return self.context.table(name)
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *FINDINGS]
+
+    @cached_property
+    def summary(self) -> Summary:
+        """Curves, saturation and order sensitivity; settings and failed cells."""
+        context = self.context
+        return Summary(
+            curves=context.table("curves"),
+            saturation=context.table("saturation"),
+            order_sensitivity=context.table("order_sensitivity"),
+            taught=context.table("taught"),
+            settings=settings_of(context.facts, context.table("curves"), context.table("taught")),
+            failed=context.stored.failed,
+        )
+
+    def work_out(self, names: Collection[str], say: Callable[[str], None]) -> None:
+        """Make the tables of these names, telling ``say`` how many are made.
+
+        Each is made where it is asked for anyhow: this is for who wants to know of it.
+        """
+        for number, name in enumerate(names, 1):
+            say(f"working out findings: {number} of {len(names)}, {name.replace('_', ' ')}")
+            self.context.table(name)
+
+    def tables(self) -> Iterator[tuple[str, pd.DataFrame]]:
+        """Every table with its name."""
+        for name in FINDINGS:
+            yield name, self.context.table(name)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain lists of records; what is undefined is null."""
+        first = self.summary.as_json()
+        return first | {name: records(table) for name, table in self.tables() if name not in first}
+
+
+def read_findings(
+    results: Place = "results",
+    *,
+    task: str | None = None,
+    model: str | None = None,
+    base_model: str | None = None,
+    wanted: float | None = None,
+) -> Findings:
+    """Read a results folder, or one task or model in it, for its findings.
+
+    ``base_model`` is the one that other models are compared with, by default each task's first by
+    name, and ``wanted`` the score, as a share, of which forecasts say when it is likely. Raises
+    ``UserError`` where there is no result, or no such task or model.
+    """
+    named = {"task": task, "model": model}
+    only = {name: value for name, value in named.items() if value is not None}
+    stored = read_some(results, only)
+    return find(stored, base_model, results=results, model=model, task=task, wanted=wanted)
+
+
+def find(
+    stored: Stored,
+    base_model: str | None = None,
+    *,
+    results: Place | None = None,
+    model: str | None = None,
+    task: str | None = None,
+    wanted: float | None = None,
+) -> Findings:
+    """The findings of what was read of a results folder.
+
+    ``base_model`` is as for :func:`read_findings`; ``results`` is the folder itself, for files
+    that are no predictions, such as losses of long texts, and ``model`` and ``task`` the only ones.
+    ``wanted`` is as for :func:`read_findings`. Raises ``UserError`` where there is no such base
+    model.
+    """
+    models = sorted(stored.predictions["model"].astype(str).unique())
+    if base_model is not None and base_model not in models:
+        raise UserError(f"--base-model {base_model}: not in the results; {nearest(base_model, models)}")
+    return Findings(Context(stored, base_model, results, model, task, wanted))

@@ -1,0 +1,379 @@
+"""What adapting a model to a pattern brought back: losses of texts and scores, before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from icl_bench.analysis.columns import Column
+from icl_bench.analysis.finding import Finding, Section
+from icl_bench.models.attention_patterns import FULL
+from icl_bench.results.perplexity_losses import read_losses
+from icl_bench.results.storage import Place
+from icl_bench.seeds import generator
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from icl_bench.analysis.context import Context
+
+When = Literal["before", "after"]
+
+WHENS: tuple[When, ...] = ("before", "after")
+
+LOSSES = [
+    "base",
+    "pattern",
+    "adapted",
+    "attention",
+    "trained",
+    "model",
+    "tokens",
+    "after",
+    "length",
+    "windows",
+    "loss",
+    "perplexity",
+    "added",
+    "won_back",
+    "won_back_low",
+    "won_back_high",
+    "against",
+    "prefill_flops",
+    "cache_bytes",
+]
+
+POINTS = [
+    "base",
+    "pattern",
+    "adapted",
+    "attention",
+    "trained",
+    "model",
+    "task",
+    "select",
+    "order",
+    "k",
+    "draws",
+    "test_rows",
+    "metric",
+    "score",
+    "ci_low",
+    "ci_high",
+    "query_flops",
+    "cache_bytes",
+]
+
+COURSE = ["base", "pattern", "model", "tokens", "step", "validation"]
+
+RESAMPLED = 2000
+"""Times that windows are drawn again for limits."""
+
+
+@dataclass(frozen=True)
+class _Model:
+    """A model as it was read."""
+
+    name: str
+    fingerprint: str
+    attention: str
+    adapted: Mapping[str, Any] | None = field(default=None, compare=False)
+    """What its training says, where it was adapted."""
+
+    @property
+    def base(self) -> tuple[str, str]:
+        """The model that was adapted, or itself: name and fingerprint."""
+        if self.adapted is None:
+            return self.name, self.fingerprint
+        return str(self.adapted["base"]), str(self.adapted.get("base_fingerprint", ""))
+
+    @property
+    def tokens(self) -> float:
+        """That it was adapted on."""
+        return 0.0 if self.adapted is None else float(self.adapted["tokens"])
+
+
+def _adapted(training: Any) -> Mapping[str, Any] | None:
+    """A stored training, where it is a whole one of an adaptation."""
+    whole = isinstance(training, dict) and {"base", "attention", "tokens"} <= training.keys()
+    return training if whole and training.get("method") == "adaptation" else None
+
+
+def _sides(models: Sequence[_Model]) -> Iterator[dict[tuple[str, When], _Model]]:
+    """For each model that was adapted to a pattern: it and what it is compared with.
+
+    That is the base in full and under the pattern, and the base trained on in full, of several the
+    one whose training has the most like number of tokens.
+    """
+    plain = {one.attention: one for one in models if one.adapted is None}
+    in_full = [
+        one for one in models if one.adapted and one.adapted["attention"] == str(FULL) and one.attention == str(FULL)
+    ]
+    for one in models:
+        if one.adapted is None or one.attention == str(FULL):
+            continue
+        if one.adapted["attention"] != one.attention:
+            continue
+        found: dict[tuple[str, When], _Model] = {(one.attention, "after"): one}
+        for attention in (str(FULL), one.attention):
+            if attention in plain:
+                found[attention, "before"] = plain[attention]
+        if in_full:
+            like = min(in_full, key=lambda other: (abs(other.tokens - one.tokens), other.name))
+            found[str(FULL), "after"] = like
+        yield found
+
+
+def _of(sides: Mapping[tuple[str, When], _Model]) -> _Model:
+    """The model that was adapted to a pattern, among what it is compared with."""
+    return next(one for (attention, when), one in sides.items() if when == "after" and attention != str(FULL))
+
+
+def adaptation_losses(results: Place, model: str | None = None) -> pd.DataFrame:
+    """Losses of long texts before and after models were adapted to a pattern.
+
+    One row for each adapted model (``adapted``), each way that it is compared with, and each range
+    of lengths: ``attention`` (``full`` or the pattern) and ``trained`` (before, after); ``full``
+    after is the same base trained on in full, for the training itself teaches something too (Song
+    et al. 2023, table 4). All are of the windows that all of them have read.
+
+    Columns: base, pattern, adapted, attention, trained, model, tokens (learnt from), after and
+    length (of the range, in tokens), windows, loss (nats a token), perplexity, ``added`` (the loss
+    beyond that of full attention, before and after), ``won_back`` (of the pattern after training:
+    the share of what it added before that it adds no more) with its limits (95%, windows drawn
+    again), and ``against``, what full attention it is beside after training: ``trained too``, or
+    ``as it was`` where none was trained; prefill_flops and cache_bytes by formula. Empty where
+    nothing was adapted.
+    """
+    import pandas as pd
+
+    groups: dict[tuple[Any, ...], dict[_Model, dict[str, np.ndarray]]] = {}
+    costs: dict[_Model, Mapping[str, Mapping[str, float]]] = {}
+    for one, meta, losses in _in_losses(results):
+        key = (*one.base, meta["dtype"], meta["length"])
+        groups.setdefault(key, {}).setdefault(one, {})[meta["sha256"]] = losses
+        costs[one] = meta["by_length"]
+    rows: list[dict[str, Any]] = []
+    for held in groups.values():
+        for sides in _sides(list(held)):
+            rows += _of_sides(sides, held, costs)
+    rows = [row for row in rows if model in (None, row["model"], row["base"])]
+    return pd.DataFrame(rows, columns=LOSSES)
+
+
+def _of_sides(
+    sides: Mapping[tuple[str, When], _Model],
+    held: Mapping[_Model, Mapping[str, np.ndarray]],
+    costs: Mapping[_Model, Mapping[str, Mapping[str, float]]],
+) -> Iterator[dict[str, Any]]:
+    adapted = _of(sides)
+    pattern = adapted.attention
+    texts = sorted(set.intersection(*(set(held[one]) for one in sides.values())))
+    if not texts:
+        return
+    counts = {text: min(len(held[one][text]) for one in sides.values()) for text in texts}
+    losses = {side: np.concatenate([held[one][text][: counts[text]] for text in texts]) for side, one in sides.items()}
+    lengths = sorted(set.intersection(*({int(n) for n in costs[one]} for one in sides.values())))
+    for after, length in zip([1, *lengths], lengths, strict=False):
+        part = {side: found[:, after - 1 : length - 1].mean(1) for side, found in losses.items()}
+        for when, attention in product(WHENS, (str(FULL), pattern)):
+            side = (attention, when)
+            if side not in part:
+                continue
+            one = sides[side]
+            row = {
+                "base": adapted.base[0],
+                "pattern": pattern,
+                "adapted": adapted.name,
+                "attention": attention,
+                "trained": when,
+                "model": one.name,
+                "tokens": one.tokens,
+                "after": after,
+                "length": length,
+                "windows": len(part[side]),
+                "loss": float(part[side].mean()),
+                "perplexity": float(np.exp(part[side].mean())),
+                **costs[one][str(length)],
+            }
+            if attention == pattern:
+                row |= _won_back(part, pattern, when)
+            yield row
+
+
+def _won_back(part: Mapping[tuple[str, When], np.ndarray], pattern: str, when: When) -> dict[str, Any]:
+    """What a pattern adds to the loss, and after training what share of it is added no more."""
+    full = str(FULL)
+    trained_too = when == "after" and (full, "after") in part
+    base = part.get((full, "after" if trained_too else "before"))
+    if base is None:
+        return {}
+    added = part[pattern, when] - base
+    found: dict[str, Any] = {"added": float(added.mean())}
+    if when == "before" or not {(full, "before"), (pattern, "before")} <= part.keys():
+        return found
+    before = part[pattern, "before"] - part[full, "before"]
+    found["against"] = "trained too" if trained_too else "as it was"
+    found["won_back"] = _share(added.mean(), before.mean())
+    if len(added) > 1:
+        drawn = generator(0, "windows").integers(len(added), size=(RESAMPLED, len(added)))
+        shares = np.array([_share(added[i].mean(), before[i].mean()) for i in drawn])
+        if not np.isnan(shares).any():
+            low, high = np.quantile(shares, [0.025, 0.975])
+            found |= {"won_back_low": float(low), "won_back_high": float(high)}
+    return found
+
+
+def _share(after: float, before: float) -> float:
+    """What is added no more, as a share of what was; NaN where nothing was."""
+    return float(1 - after / before) if before > 0 else float("nan")
+
+
+def adaptation_points(context: Context) -> pd.DataFrame:
+    """Scores before and after models were adapted to a pattern, one row a point of each curve.
+
+    Columns: base, pattern, adapted, attention, trained and model as for :func:`adaptation_losses`;
+    task, select, order, k; draws, test_rows, metric, score with ci_low and ci_high; query_flops and
+    cache_bytes. Empty where nothing was adapted.
+    """
+    import pandas as pd
+
+    models: dict[tuple[str, str], set[_Model]] = {}
+    for one in _in_cells(context):
+        models.setdefault(one.base, set()).add(one)
+    named = [sorted(group, key=lambda one: (one.name, one.attention)) for group in models.values()]
+    sides = [found for group in named for found in _sides(group)]
+    if not sides:
+        return pd.DataFrame(columns=POINTS)
+    at = ["task", "model", "select", "order", "attention", "k", "variant"]
+    costs = context.table("cost")[[*at, "query_flops", "cache_bytes"]]
+    curves = context.table("curves").merge(costs, on=at, how="left")
+    parts = []
+    for compared in sides:
+        adapted = _of(compared)
+        for (attention, when), one in compared.items():
+            mine = (curves["model"] == one.name) & (curves["attention"] == attention)
+            parts.append(
+                curves[mine].assign(base=one.base[0], pattern=adapted.attention, adapted=adapted.name, trained=when)
+            )
+    found = pd.concat(parts, ignore_index=True)[POINTS]
+    whens = {"before": 0, "after": 1}
+    by = ["base", "pattern", "adapted", "task", "select", "order", "k", "trained", "attention"]
+    return found.sort_values(
+        by, key=lambda column: column.map(whens) if column.name == "trained" else column
+    ).reset_index(drop=True)
+
+
+def adaptation_course(context: Context) -> pd.DataFrame:
+    """Losses on held-back texts while models were adapted, one row a look.
+
+    Columns: base, pattern (``full`` for one that was trained on in full), model, tokens (of the
+    whole training), step, and validation (nats a token, under the pattern). Empty where nothing
+    was adapted.
+    """
+    import pandas as pd
+
+    models = set(_in_cells(context))
+    if context.results is not None:
+        models |= {one for one, _, _ in _in_losses(context.results)}
+    rows = [
+        {
+            "base": one.base[0],
+            "pattern": one.attention,
+            "model": one.name,
+            "tokens": one.tokens,
+            "step": look["step"],
+            "validation": look["validation"],
+        }
+        for one in sorted(models, key=lambda one: (one.base, one.name))
+        if one.adapted is not None
+        and one.adapted["attention"] == one.attention
+        and context.model in (None, one.name, one.base[0])
+        for look in one.adapted.get("losses", ())
+    ]
+    return pd.DataFrame(rows, columns=COURSE)
+
+
+def _in_cells(context: Context) -> Iterator[_Model]:
+    """The models whose predictions are stored."""
+    for meta in context.stored.cells.values():
+        spec, fingerprint = meta["spec"], str(meta["facts"].get("fingerprint", ""))
+        adapted = _adapted(meta.get("training"))
+        yield _Model(spec["model"], fingerprint, spec["attention"], adapted)
+
+
+def _in_losses(results: Place) -> Iterator[tuple[_Model, dict[str, Any], np.ndarray]]:
+    """The models whose losses of texts are stored, with the meta and losses of each file."""
+    for meta, losses in read_losses(results):
+        adapted = _adapted(meta.get("training"))
+        yield _Model(meta["model"], meta["fingerprint"], meta["attention"], adapted), meta, losses
+
+
+def _losses(context: Context) -> pd.DataFrame:
+    import pandas as pd
+
+    if context.results is None:
+        return pd.DataFrame(columns=LOSSES)
+    return adaptation_losses(context.results, context.model)
+
+
+ADAPTATION_LOSSES = Finding(
+    "adaptation_losses",
+    _losses,
+    (
+        Column("base", "model", "text"),
+        Column("trained", "training", "text"),
+        Column("after", "tokens behind", "count"),
+        Column("length", "up to", "count"),
+        Column("windows", "windows", "count"),
+        Column("perplexity", "perplexity", "number"),
+        Column("added", "loss added (nats)", "number"),
+        Column("won_back", "won back", "share"),
+        Column("won_back_low", "95% from", "share", upper="won_back_high"),
+        Column("won_back_high", "95% to", "share"),
+        Column("against", "full attention beside it", "text"),
+    ),
+    caption="Losses before and after",
+    shown="base attention trained after length perplexity added won_back won_back_low "
+    "won_back_high against windows prefill_flops cache_bytes",
+    section=Section(
+        "adaptation",
+        "What did adaptation bring back?",
+        "Adaptation",
+        "icl-bench adapt, and run or perplexity with the model before and after",
+        "A pattern costs a model that was not trained for it. Going on to train it under the "
+        "pattern brings some of that back: the share of the added loss that is added no more, "
+        "beside full attention that was trained on as long where there is one.",
+        "Song et al. 2023 (Zebra), table 4",
+        also=("adaptation_points", "adaptation_course"),
+        place=95,
+    ),
+)
+
+
+ADAPTATION_POINTS = Finding(
+    "adaptation_points",
+    adaptation_points,
+    (Column("base", "model", "text"), Column("trained", "training", "text")),
+    caption="{Score} before and after",
+    shown="base attention trained task select order k score ci_low ci_high draws test_rows query_flops cache_bytes",
+)
+
+
+ADAPTATION_COURSE = Finding(
+    "adaptation_course",
+    adaptation_course,
+    (
+        Column("base", "model", "text"),
+        Column("pattern", "attention", "text"),
+        Column("tokens", "tokens learnt from", "count"),
+        Column("step", "step", "count"),
+        Column("validation", "loss on held-back texts (nats)", "number"),
+    ),
+    caption="Losses while training",
+    shown="base pattern model tokens step validation",
+)

@@ -1,0 +1,65 @@
+"""Prompts as conversations beside plain ones of the same demonstrations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from icl_bench.analysis.columns import SIGNED_LIMITS, Column
+from icl_bench.analysis.finding import Chart, Finding, Printed, Section
+from icl_bench.analysis.findings.comparisons import COMPARED, DIFFERENCE
+from icl_bench.analysis.statistics.paired import NO_FACTS, Facts, compare
+from icl_bench.wording import short
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pandas as pd
+
+PLAIN = "plain"
+
+
+def chat_gain(frame: pd.DataFrame, alpha: float = 0.05, facts: Facts = NO_FACTS) -> pd.DataFrame:
+    """Compare every way to put prompts to a chat model with plain text, at each k.
+
+    ``facts`` are those of each variant. Both sides have one model, selection, order and attention
+    and agree in all other facts; they are paired by test example and draw, as both have the same
+    demonstrations. ``difference`` is above 0 where the conversation is better; the columns are
+    those of :func:`icl_bench.analysis.statistics.paired.compare`, after ``chat``, the way
+    (:func:`put`), which ``advice`` names.
+    """
+    variant = frame["variant"].astype(object)
+    ways = {name: put(facts.get(name, {})) for name in variant.unique()}
+    base = {"chat": PLAIN}
+    frame = frame.assign(chat=variant.map(ways).astype(object))
+    return compare(frame, base, alpha=alpha, facts=facts, about="demonstrations")
+
+
+def put(facts: Mapping[str, Any]) -> str:
+    """How a variant's prompts are put: ``plain``, or the style with what else is said."""
+    chat = facts.get("chat")
+    if not isinstance(chat, dict):
+        return PLAIN
+    more = [f"{name}={value}" for name, value in (chat.get("arguments") or {}).items()]
+    if chat.get("system") is not None:
+        more.insert(0, f"system: {short(str(chat['system']))}")
+    return ", ".join([str(chat["style"]), *more])
+
+
+CHAT_GAIN = Finding(
+    "chat_gain",
+    lambda context: chat_gain(context.from_zero_shot(context.prompts), facts=context.facts),
+    (*SIGNED_LIMITS, Column("chat", "chat")),
+    caption="Conversations less plain prompts",
+    shown=f"task model series chat {COMPARED}",
+    printed=Printed("chat: {score} less that of plain prompts, points", f"task model chat select order {DIFFERENCE}"),
+    section=Section(
+        "chat",
+        "As a conversation, or as plain text?",
+        "Chat prompts",
+        "run the same with --chat turns, and without",
+        "{Score} with the prompt put as a conversation by the model's own template, less that of "
+        "plain text with the same demonstrations. Above 0: the conversation is better.",
+        chart=Chart("difference", by=("task", "model", "curve"), line="chat", difference=True),
+        place=65,
+    ),
+)

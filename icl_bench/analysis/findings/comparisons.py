@@ -1,0 +1,265 @@
+"""Paired comparisons: orders, selections, trainings, perturbations and models beside a base."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from icl_bench.analysis.columns import SIGNED_LIMITS, Column
+from icl_bench.analysis.finding import Chart, Finding, Printed, Section
+from icl_bench.analysis.predictions import joined
+from icl_bench.analysis.statistics.paired import NO_FACTS, Facts, compare
+from icl_bench.analysis.zero_shot import with_demonstrations
+from icl_bench.demonstrations.perturbations import PLAIN
+from icl_bench.demonstrations.selector_spec import known
+from icl_bench.metrics.scores import scored
+from icl_bench.results.cells import SETTING
+from icl_bench.results.trained_methods import BASELINES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from icl_bench.analysis.context import Context
+
+
+def retrieval_gain(
+    frame: pd.DataFrame, base: str = "random", order: str = "drawn", alpha: float = 0.05, facts: Facts = NO_FACTS
+) -> pd.DataFrame:
+    """Compare every other selector with ``base`` in ``order`` (Bertsch et al., figure 2).
+
+    Hybrids that begin with the base's demonstrations are paired with it by draw. Other selectors'
+    draws are no draws of the base, and retrieval has a single one, which it hardly needs: there the
+    limits count how far random draws differ, and pair by test example alone. At k=0 nothing is
+    chosen, so there is no row.
+    ``facts`` are those of each variant: a selector with an encoder has none in common with random
+    selection, and is compared with the one that agrees in all else. ``difference`` is the gain; the
+    columns are those of :func:`icl_bench.analysis.statistics.paired.compare`, ``advice`` a
+    selector.
+    """
+    import pandas as pd
+
+    frame = with_demonstrations(frame)
+    select = frame["select"].astype(object)
+    bases = (select == base) & (frame["order"] == order)
+    alike = select.map(source) == source(base)
+    parts = [
+        compare(
+            frame[bases | ((select != base) & (alike == matched))],
+            {"select": base, "order": order},
+            matched=matched,
+            alpha=alpha,
+            facts=facts,
+            about="draws",
+        )
+        for matched in (True, False)
+    ]
+    found = pd.concat([part for part in parts if len(part)] or parts[:1])
+    return found.sort_values([*SETTING, "k"], kind="stable").reset_index(drop=True)
+
+
+def source(select: str) -> str:
+    """What a selector's draws are of: where it is the same, equal draws have much in common."""
+    choice = known(select)
+    return str(choice.base) if choice and choice.base else select
+
+
+def sorting_penalty(frame: pd.DataFrame, alpha: float = 0.05, facts: Facts = NO_FACTS) -> pd.DataFrame:
+    """Compare ``by-label`` with ``drawn``, the same demonstrations (Bertsch et al. 2025, figure 5).
+
+    ``difference`` is below 0 where sorting hurts; the columns are those of
+    :func:`icl_bench.analysis.statistics.paired.compare`, ``advice`` an order. ``facts`` are those
+    of each variant.
+    """
+    kept = frame[frame["order"].isin(["drawn", "by-label"])]
+    kept = with_demonstrations(kept)
+    return compare(kept, {"order": "drawn"}, alpha=alpha, facts=facts, about="demonstrations")
+
+
+def perturbation_effect(frame: pd.DataFrame, alpha: float = 0.05, facts: Facts = NO_FACTS) -> pd.DataFrame:
+    """Compare perturbed demonstrations with the same ones unperturbed, at each k.
+
+    ``frame`` has predictions of test examples of both; ``facts`` are those of each variant. Both
+    sides have one selection, order and attention, and agree in all other facts; what has no such
+    unperturbed side is left out. They are paired by test example and draw, as both have the same
+    demonstrations. ``difference`` is below 0 where the perturbation hurts; the columns are those of
+    :func:`icl_bench.analysis.statistics.paired.compare`, after ``teaching``, the perturbation,
+    which ``advice`` names.
+    """
+    frame = scored(with_demonstrations(frame))
+    if "teaching" not in frame:
+        frame = frame.assign(teaching=None)
+    perturbation = frame["teaching"].astype(object)
+    frame = frame.assign(teaching=perturbation.where(perturbation.notna(), str(PLAIN)))
+    base = {"teaching": str(PLAIN)}
+    return compare(frame, base, alpha=alpha, facts=facts, about="demonstrations")
+
+
+OF_BACKEND = ("backend", "dtype", "scoring")
+"""Facts that differ where another program computes the answers."""
+
+
+def training_gain(frame: pd.DataFrame, alpha: float = 0.05, facts: Facts = NO_FACTS) -> pd.DataFrame:
+    """Compare learning from the k examples with a prompt of them (Bertsch et al. 2025, figure 3).
+
+    Fine-tuning, probe and neighbours against random selection as drawn; draws are matched, as both
+    sides have the same examples. ``difference`` is above 0 where training is better; the columns
+    are those of :func:`icl_bench.analysis.statistics.paired.compare`, ``advice`` a method.
+    ``facts`` are those of each variant; prompts are run by another backend than training.
+    """
+    select, order = frame["select"].astype(object), frame["order"].astype(object)
+    kept = frame[(select.isin(BASELINES) | (select == "random")) & (order == "drawn")]
+    return compare(kept, {"select": "random"}, alpha=alpha, facts=facts, apart=OF_BACKEND, about="draws")
+
+
+OF_MODEL = (*OF_BACKEND, "fingerprint", "max_answer_tokens")
+"""Facts that differ between models."""
+
+
+def compare_models(frame: pd.DataFrame, base: str, alpha: float = 0.05, facts: Facts = NO_FACTS) -> pd.DataFrame:
+    """Compare each other model with ``base`` on equal demonstrations (Bertsch et al., figure 10).
+
+    The columns of :func:`icl_bench.analysis.statistics.paired.compare`, with ``direction``
+    (better, worse or equal, as the figures stand) and ``significant`` (p_holm <= ``alpha``).
+    ``base_variant`` is the
+    base's: models never share a variant. ``facts`` are those of each variant.
+    """
+    table = compare(frame, {"model": base}, alpha=alpha, facts=facts, apart=OF_MODEL, about="draws")
+    sign = np.sign(table["difference"]).map({1.0: "better", -1.0: "worse", 0.0: "equal"})
+    return table.assign(direction=sign, significant=table["p_holm"] <= alpha)
+
+
+def _models(context: Context) -> pd.DataFrame:
+    """Every task's models beside the base, or beside that task's first by name."""
+    # one shuffled order is a draw of an order, not a way to prompt
+    frame, base = context.from_zero_shot(context.unperturbed), context.base_model
+    frame = frame[~frame["order"].astype(str).str.startswith("shuffled")]
+    model, task = (frame[name].astype(object) for name in ("model", "task"))
+    bases = {
+        name: base if base in found else min(found) if base is None else None
+        for name, found in model.groupby(task).unique().items()
+    }
+    parts = [compare_models(frame[task == name], of, facts=context.facts) for name, of in bases.items() if of]
+    return joined(parts, compare_models(frame.iloc[:0], ""))
+
+
+COMPARED = (
+    "k metric mean base_mean difference ci_low ci_high interval_over p p_holm advice rows "
+    "draws base_draws left_out draws_sd draws_sd_of outlying_draws "
+    "base_outlying_draws"
+)
+
+
+DIFFERENCE = "k draws base_draws difference ci_low p_holm advice"
+
+
+SORTING_PENALTY = Finding(
+    "sorting_penalty",
+    lambda context: sorting_penalty(context.unperturbed, facts=context.facts),
+    SIGNED_LIMITS,
+    caption="Sorted less drawn",
+    shown=f"task model series {COMPARED}",
+    printed=Printed("sorting: {score} of by-label less that of drawn, points", f"task model select {DIFFERENCE}"),
+    section=Section(
+        "sorting",
+        "What sorting by label costs",
+        "Sorting penalty",
+        "run --order drawn,by-label",
+        "{Score} with the demonstrations grouped by label, less that of the same ones as drawn. "
+        "Below 0: sorting hurts.",
+        "Bertsch et al. 2025, figure 5",
+        Chart("difference", by=("task",), difference=True, shuffled="shown"),
+        place=40,
+    ),
+)
+
+
+RETRIEVAL_GAIN = Finding(
+    "retrieval_gain",
+    lambda context: retrieval_gain(context.prompts, facts=context.facts),
+    SIGNED_LIMITS,
+    caption="Chosen less random",
+    shown=f"task model series {COMPARED}",
+    printed=Printed("selection: {score} less that of random selection, points", f"task model select {DIFFERENCE}"),
+    section=Section(
+        "retrieval",
+        "What selection gains",
+        "Selection gain",
+        "run --select random,bm25",
+        "{Score} with demonstrations chosen in another way, less that with random ones. Above 0: choosing helps.",
+        "Bertsch et al. 2025, figures 2 and 12",
+        Chart("difference", difference=True, shuffled="shown"),
+        place=50,
+    ),
+)
+
+
+TRAINING_GAIN = Finding(
+    "training_gain",
+    lambda context: training_gain(context.unperturbed, facts=context.facts),
+    (*SIGNED_LIMITS, Column("select", "method")),
+    caption="Trained less prompted",
+    shown=f"task model series {COMPARED}",
+    printed=Printed(
+        "training: {score} less that of a prompt with the same examples, points", f"task model select {DIFFERENCE}"
+    ),
+    section=Section(
+        "training",
+        "Training beside prompting",
+        "Training",
+        "icl-bench finetune, and run --select random with the same k",
+        "{Score} of what learns from the k examples, less that of a prompt with the same ones. "
+        'Above 0: training is better. Names that end in "-paper" are upper bounds: their '
+        "checkpoint was chosen on the test rows.",
+        "Bertsch et al. 2025, figure 3",
+        Chart("difference", difference=True, shuffled="shown"),
+        place=70,
+    ),
+)
+
+
+TEACHING = Finding(
+    "teaching",
+    lambda context: perturbation_effect(context.of_tests, facts=context.facts),
+    SIGNED_LIMITS,
+    caption="Perturbed less unperturbed",
+    shown=f"task model series teaching {COMPARED}",
+    printed=Printed(
+        "perturbed demonstrations: {score} less that of unperturbed ones, points",
+        f"task model teaching select order {DIFFERENCE}",
+    ),
+    section=Section(
+        "teaching",
+        "What do demonstrations teach?",
+        "Perturbed demonstrations",
+        "run again with --demonstrations labels:permuted",
+        "{Score} with perturbed demonstrations (labels permuted or wrong, inputs or labels alone, "
+        "the nearest to the query left out) beside that with the same ones unperturbed, and the "
+        "difference. Far below 0: what was perturbed is what the model uses.",
+        "Min et al. 2022, figures 3 and 4",
+        also=("learning_ratio",),
+        place=60,
+    ),
+)
+
+
+MODELS = Finding(
+    "models",
+    _models,
+    SIGNED_LIMITS,
+    caption="Models at equal k",
+    shown=f"task model series {COMPARED.replace('metric', 'base_model metric')}",
+    printed=Printed(
+        "models: {score} less that of the base model, points", f"task model base_model select order {DIFFERENCE}"
+    ),
+    section=Section(
+        "models",
+        "Models compared",
+        "Models compared",
+        "run the same with another --model; the first by name is the base",
+        "{Score} less that of {base_model} with the same demonstrations, at equal k. Above 0: better.",
+        "Bertsch et al. 2025, figure 10",
+        Chart("difference", by=("task", "curve"), line="model", difference=True),
+        place=100,
+    ),
+)

@@ -1,0 +1,256 @@
+"""Cost: tokens, seconds and operations of a query, and when training is the cheaper way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from icl_bench.analysis.cell_cost import OF_CELL, CellCost
+from icl_bench.analysis.columns import POINT, TERA, Column
+from icl_bench.analysis.finding import Finding, Printed, Section
+from icl_bench.demonstrations.selector_spec import known
+from icl_bench.models.attention_patterns import FULL, pattern_of
+from icl_bench.results.cells import SETTING
+from icl_bench.results.trained_methods import BASELINES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TOKENS = ["prompt_tokens", "cached_tokens", "answer_tokens"]
+
+
+EVEN = [
+    "task",
+    "model",
+    "select",
+    "k",
+    "beside",
+    "training_flops",
+    "flops",
+    "base_flops",
+    "queries",
+    "training_seconds",
+    "seconds",
+    "base_seconds",
+    "queries_by_seconds",
+]
+
+
+def cost(frame: pd.DataFrame, cells: Mapping[str, CellCost]) -> pd.DataFrame:
+    """What a query takes at each point, and a training where there was one.
+
+    Columns: the setting, k, predictions; means per query: prompt_tokens, cached_tokens (those that
+    came from a cache, or were shared with other queries), answer_tokens, computed_tokens (of the
+    prompt, not cached), seconds (over the cells whose time is known); means over cells:
+    rows_a_cell (how many queries a cell has),
+    prefix_flops (operations of what is computed once for all queries: their prompts' shared
+    beginning or, where demonstrations are reused, each of these), query_flops (of a query on top of
+    it), whole_flops (of a query with nothing cached) and cache_bytes (of the keys and values kept
+    of the longest prompt) by formula (:mod:`icl_bench.sweep.compute_cost`; cells stored before it
+    have those of full attention by :meth:`icl_bench.models.architecture.Architecture.flops`,
+    and no bytes);
+    prefill_seconds and peak_cache_bytes as measured; training_seconds, training_tokens and
+    training_flops. What is not
+    known is NaN.
+
+    A nested sweep extends the prompt of the next smaller k, so that seconds are those of the run
+    as it was, not of this k alone.
+    """
+    import pandas as pd
+
+    queries = frame.reindex(columns=[*POINT, *TOKENS, "cell"])
+    queries = queries.astype(dict.fromkeys(TOKENS, float))
+    points = queries.groupby(POINT, observed=True, sort=True)
+    table: pd.DataFrame = points[TOKENS].mean()
+    table.insert(0, "predictions", points.size())
+    table["computed_tokens"] = table["prompt_tokens"] - table["cached_tokens"]
+    by_cell = queries.groupby([*POINT, "cell"], observed=True)
+    means = by_cell[TOKENS].mean().assign(rows=by_cell.size()).reset_index()
+    table["rows_a_cell"] = means.groupby(POINT, observed=True)["rows"].mean()
+    costs = [cells.get(str(cell), CellCost()) for cell in means["cell"]]
+    means["seconds"] = [np.nan if c.seconds is None else c.seconds for c in costs]
+    means["rows"] = means["rows"].where(means["seconds"].notna())
+    sums = means.groupby(POINT, observed=True)[["seconds", "rows"]].sum(min_count=1)
+    table["seconds"] = sums["seconds"] / sums["rows"]
+    tokens = zip(costs, means["prompt_tokens"], means["answer_tokens"], strict=True)
+    rows = [c.row(prompt, answer) for c, prompt, answer in tokens]
+    means = means[POINT].join(pd.DataFrame(rows, columns=OF_CELL, dtype=float))
+    table[OF_CELL] = means.groupby(POINT, observed=True)[OF_CELL].mean()
+    return table.reset_index()
+
+
+def break_even(costs: pd.DataFrame) -> pd.DataFrame:
+    """After how many queries training is cheaper than prompting with as many examples.
+
+    ``costs`` is :func:`cost`'s table. Every training, of a classifier or of what reads
+    demonstrations as vectors, is set beside prompts of the same task, model and k: random ones, or
+    others that queries share, with these demonstrations cached, the same with nothing cached, and
+    retrieved ones, each computed anew or, with reuse, once for all queries; attention other than
+    full is named with them. It is even where ``training + n * query = prefix + n * prompt query``;
+    where demonstrations are read as vectors, reading the shared ones once is part of the training.
+
+    Columns: task, model, select (the method, or how its demonstrations are read), k, ``beside``
+    (what it is compared with), training_flops, flops and base_flops (of a query, with what was
+    trained and with the prompt), queries (the first number after which training is cheaper: 0 at
+    once, NaN never), and the same by the seconds that were measured, which no run has for prompts
+    with nothing cached.
+    """
+    import pandas as pd
+
+    named = costs.astype(dict.fromkeys(SETTING, object))
+    named = named[~named["order"].str.startswith("shuffled")]
+    classifies = named["select"].isin(BASELINES)
+    reads_vectors = ~classifies & named["attention"].map(_reads_vectors)
+    known_training = named["training_flops"].notna()
+    trained = [
+        *(
+            (row, _Way(row["select"], 0.0, row["query_flops"], row["seconds"]))
+            for _, row in named[classifies & known_training].iterrows()
+        ),
+        *(
+            (row, way)
+            for _, row in named[reads_vectors & known_training & (named["k"] > 0)].iterrows()
+            for way in islice(_ways(row), 1)
+        ),
+    ]
+    keys = ["task", "model", "k"]
+    rows = [
+        {**{name: row[name] for name in keys}, **_even(row, own, way)}
+        for row, own in trained
+        for _, prompt in named[~classifies & ~reads_vectors].iterrows()
+        if all(row[name] == prompt[name] for name in keys)
+        for way in _ways(prompt)
+    ]
+    return pd.DataFrame(rows, columns=EVEN)
+
+
+class _Way(NamedTuple):
+    """A way to serve a point: its name, operations once and for a query, seconds of a query."""
+
+    name: str
+    once: float
+    query: float
+    seconds: float
+
+
+def _reads_vectors(attention: str) -> bool:
+    pattern = pattern_of(attention)
+    return pattern is not None and pattern.reads_vectors
+
+
+def _ways(prompt: Any) -> Iterator[_Way]:
+    """Ways to serve a prompt, with its demonstrations cached where that can be first; none where
+    they stand in an order that is not their draw's own.
+    """
+    name, pattern = str(prompt["select"]), pattern_of(prompt["attention"])
+    read = "" if pattern == FULL else f", {prompt['attention']}"
+    once, query, whole = (prompt[f"{part}_flops"] for part in ("prefix", "query", "whole"))
+    choice = known(name)
+    if choice is None or choice.retrieves:
+        reuses = pattern is not None and pattern.reuses
+        once, query = (once, query) if reuses else (0.0, whole)
+        yield _Way(name + read, once, query, prompt["seconds"])
+    elif prompt["order"] == "drawn":
+        yield _Way(f"{name}, cached{read}", once, query, prompt["seconds"])
+        yield _Way(f"{name}, not cached{read}", 0.0, whole, np.nan)
+
+
+def _even(row: Any, own: _Way, base: _Way) -> dict[str, float | str]:
+    return {
+        "select": own.name,
+        "beside": base.name,
+        "training_flops": row["training_flops"],
+        "flops": own.query,
+        "base_flops": base.query,
+        "queries": _queries(row["training_flops"] + own.once - base.once, base.query - own.query),
+        "training_seconds": row["training_seconds"],
+        "seconds": own.seconds,
+        "base_seconds": base.seconds,
+        "queries_by_seconds": _queries(row["training_seconds"], base.seconds - own.seconds),
+    }
+
+
+def _queries(training: float, saved: float) -> float:
+    """The first number of queries whose savings are more than the training took; NaN for never."""
+    if np.isnan(training) or np.isnan(saved) or (saved <= 0 and training > 0):
+        return float("nan")
+    return 0.0 if training <= 0 else float(np.floor(training / saved) + 1)
+
+
+COST = Finding(
+    "cost",
+    lambda context: context.from_zero_shot(cost(context.unperturbed, context.cells.costs)),
+    caption="Cost of a query",
+    shown="task model series k predictions metric score prompt_tokens cached_tokens "
+    "computed_tokens answer_tokens seconds training_seconds training_tokens",
+    printed=Printed(
+        "cost of a query, and of a training",
+        "task model select order k prompt_tokens cached_tokens seconds query_flops whole_flops "
+        "training_seconds training_flops",
+        columns_here=(
+            Column("query_flops", "GFLOP, cached", "number", unit=1e9),
+            Column("whole_flops", "GFLOP, not cached", "number", unit=1e9),
+        ),
+        option="cost",
+    ),
+    section=Section(
+        "cost",
+        "What a score costs",
+        "Cost",
+        "run it here: imports seldom hold token counts",
+        "Up and to the left is better. Tokens computed are those of the prompt that came from no "
+        "cache and were not shared with other queries: demonstrations common to all are computed "
+        "once. Seconds are the backend's, of the run as it was: a nested sweep extends the prompt "
+        "of the next smaller k.",
+        place=180,
+    ),
+)
+
+
+def _printed(table: pd.DataFrame) -> pd.DataFrame:
+    """Numbers of queries as text: ``never`` where it never pays, a dash without costs."""
+    sides = (("queries", "base_flops"), ("queries_by_seconds", "base_seconds"))
+    shown = table.copy()
+    for name, base in sides:
+        text = table[name].map("{:,.0f}".format, na_action="ignore").fillna("never")
+        shown[name] = text.where(table[base].notna())
+    return shown
+
+
+BREAK_EVEN = Finding(
+    "break_even",
+    lambda context: break_even(context.table("cost")),
+    (
+        Column("select", "method"),
+        Column("beside", "beside"),
+        Column("queries", "queries until it pays", "count", short="by operations"),
+        Column("queries_by_seconds", "by seconds", "count", optional=True),
+        Column("flops", "a query (TFLOP)", "number", unit=TERA),
+        Column("base_flops", "a prompted query (TFLOP)", "number", unit=TERA),
+        Column("base_seconds", "seconds a prompted query", "number", optional=True),
+    ),
+    caption="Break-even",
+    shown="task model series k queries queries_by_seconds training_flops flops base_flops "
+    "training_seconds seconds base_seconds",
+    printed=Printed(
+        "queries until training is cheaper than a prompt of as many examples",
+        "task model select k beside queries queries_by_seconds",
+        _printed,
+        option="cost",
+    ),
+    section=Section(
+        "even",
+        "When training pays",
+        "Break-even",
+        "icl-bench finetune, and run with the same k",
+        "After this many queries, training once and answering bare queries takes fewer "
+        "floating-point operations than prompting with the same number of demonstrations, which "
+        "are cached, computed anew for each query, or retrieved. How well either answers is "
+        "another matter. What never pays has no point.",
+        "Bertsch et al. 2025, section 3.3",
+        place=190,
+    ),
+)

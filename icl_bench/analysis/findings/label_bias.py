@@ -1,0 +1,141 @@
+"""Label bias: which labels a model says too often, and which it confuses with each other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from icl_bench.analysis.columns import POINT, Column
+from icl_bench.analysis.finding import Finding, Section
+from icl_bench.analysis.predictions import have_common_labels
+from icl_bench.analysis.statistics.grid import partition
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def label_frequencies(frame: pd.DataFrame) -> pd.DataFrame:
+    """How often each label is right and how often it is said.
+
+    Columns: the setting, k, label, and gold and predicted, shares of all predictions of a point.
+    Whatever is said counts as a label; labels that are neither right nor said are left out.
+    """
+    keys, point, gold, said, labels = _coded(frame)
+    shape = len(keys), len(labels)
+
+    def share(code: np.ndarray) -> np.ndarray:
+        counts = np.bincount(point * shape[1] + code, minlength=shape[0] * shape[1])
+        return counts / np.repeat(np.bincount(point, minlength=shape[0]), shape[1])
+
+    right, predicted = share(gold), share(said)
+    there = np.flatnonzero(right + predicted)
+    table = keys.iloc[there // max(shape[1], 1)].reset_index(drop=True)
+    return table.assign(label=labels[there % max(shape[1], 1)], gold=right[there], predicted=predicted[there])
+
+
+def label_bias(frame: pd.DataFrame) -> pd.DataFrame:
+    """How far what is said is from what is right, labels taken together.
+
+    Columns: the setting, k; total_variation, half the sum over labels of ``|predicted - gold|``:
+    the share of answers that would have to change for the labels to be as frequent as they should
+    be; label, the one said most beyond its share, and excess, by how much. Few predictions differ
+    by chance: bias is only worth comparing between points of as many predictions.
+    """
+    shares = label_frequencies(frame)
+    shares["excess"] = shares["predicted"] - shares["gold"]
+    shares["total_variation"] = shares["excess"].abs() / 2
+    points = shares.groupby(POINT, observed=True)
+    most = shares.loc[points["excess"].idxmax(), [*POINT, "label", "excess"]]
+    total = points["total_variation"].sum().reset_index()
+    table: pd.DataFrame = total.merge(most, on=POINT)
+    return table
+
+
+def confusions(frame: pd.DataFrame, top: int = 10) -> pd.DataFrame:
+    """The ``top`` most frequent mistakes of each point, most frequent first.
+
+    Columns: the setting, k, gold, prediction, count, and share, of the predictions of that gold
+    label. Ties are in the order of the labels.
+    """
+    keys, point, gold, said, labels = _coded(frame)
+    size = max(len(labels), 1)
+    asked = np.bincount(point * size + gold, minlength=len(keys) * size)
+    wrong = gold != said
+    mistake, count = np.unique((point[wrong] * size + gold[wrong]) * size + said[wrong], return_counts=True)
+    at = mistake // size**2
+    order = np.lexsort((-count, at))
+    first = np.searchsorted(at[order], np.arange(len(keys)))
+    order = order[np.arange(len(order)) - first[at[order]] < top]
+    chosen = mistake[order]
+    table: pd.DataFrame = keys.iloc[chosen // size**2].reset_index(drop=True)
+    table["gold"], table["prediction"] = labels[chosen // size % size], labels[chosen % size]
+    table["count"], table["share"] = count[order], count[order] / asked[chosen // size]
+    return table
+
+
+def _coded(frame: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Points; of each prediction its point, gold label and answer as codes; and the labels.
+
+    No answer is the empty text. Choices of each row's own are left out, but for those that are
+    letters: what a model says too often is then a place in the list.
+    """
+    import pandas as pd
+
+    frame = frame.loc[have_common_labels(frame), [*POINT, "gold", "prediction"]]
+    keys, parts = partition(frame, POINT)
+    point = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    rows = np.concatenate([np.arange(0), *parts])
+    both = pd.concat([frame["gold"], frame["prediction"].fillna("")], ignore_index=True)
+    codes, labels = pd.factorize(both, sort=True)
+    return keys, point, codes[rows], codes[len(frame) + rows], np.asarray(labels, dtype=object)
+
+
+LABEL_BIAS = Finding(
+    "label_bias",
+    lambda context: context.from_zero_shot(label_bias(context.unperturbed)),
+    (
+        Column("total_variation", "answers off", "share"),
+        Column("label", "label"),
+        Column("excess", "said beyond its share", "points"),
+    ),
+    caption="Label bias over k",
+)
+
+
+LABEL_FREQUENCIES = Finding(
+    "label_frequencies",
+    lambda context: context.from_zero_shot(label_frequencies(context.unperturbed)),
+    section=Section(
+        "bias",
+        "Labels said too often",
+        "Label bias",
+        "predictions of labels",
+        "Each point is a label. Above the diagonal it is said more often than it is right. In the "
+        "table, “answers off” is the share of answers that would have to change for the labels to "
+        "be as frequent as they should be; a few predictions are off by chance alone.",
+        also=("label_bias",),
+        place=120,
+    ),
+)
+
+
+CONFUSIONS = Finding(
+    "confusions",
+    lambda context: context.from_zero_shot(confusions(context.unperturbed)),
+    (
+        Column("gold", "right"),
+        Column("prediction", "said"),
+        Column("count", "times", "count"),
+        Column("share", "of the right label's", "share"),
+    ),
+    caption="Mistakes",
+    section=Section(
+        "confusions",
+        "Confusion table",
+        "Confusion",
+        "predictions of labels, some of them wrong",
+        "The most frequent mistakes at one point of a curve: the right label → what was said.",
+        place=110,
+    ),
+)

@@ -1,0 +1,154 @@
+"""The sample learning ratio: does a task live on the few demonstrations that are like the query?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from icl_bench.analysis.columns import POINT, Column
+from icl_bench.analysis.draws import interval_over
+from icl_bench.analysis.finding import Finding, Printed
+from icl_bench.analysis.statistics.bootstrap import means, resample
+from icl_bench.analysis.statistics.gaps import Layout
+from icl_bench.analysis.statistics.grid import common_rows, grids
+from icl_bench.metrics.scores import metrics, scored
+from icl_bench.results.cells import SETTING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NEAREST, FARTHEST = "nearest-removed", "farthest-removed"
+
+UNSURE = "leaving out the least similar changes too little to divide by"
+
+RATIO = [
+    "k",
+    "removed",
+    "metric",
+    "score",
+    "nearest_lost",
+    "nearest_low",
+    "nearest_high",
+    "farthest_lost",
+    "farthest_low",
+    "farthest_high",
+    "ratio",
+    "ratio_low",
+    "ratio_high",
+    "draws",
+    "test_rows",
+    "interval_over",
+    "reason",
+]
+
+
+def learning_ratio(
+    predictions: pd.DataFrame, effects: pd.DataFrame, rng: np.random.Generator, resamples: int = 2000
+) -> pd.DataFrame:
+    """Divide what is lost without the most similar demonstrations by what is without the least.
+
+    The sample learning ratio of ManyICLBench (Zou, Khalifa & Wang 2025, ACL, "On Many-Shot
+    In-Context Learning for Long-Context Evaluation"): the relative change of the score without the
+    10% of the demonstrations that are most similar to each query, over that without the 10% least
+    similar. Far above 1 a task is one of retrieval (similar-sample learning), near 1 all
+    demonstrations matter alike (all-sample learning).
+
+    ``predictions`` are those of test examples, perturbed or not; ``effects`` is
+    :func:`icl_bench.analysis.findings.comparisons.perturbation_effect`'s table, which says what is beside
+    what. One row for each point that has all three: the setting of the unperturbed one, k,
+    ``removed`` (percent), metric and its unperturbed ``score``; what is lost without the nearest
+    and farthest, shares of 1, with 95% limits by resampling draws and test examples, both alike;
+    the ``ratio`` with limits; draws, test_rows and interval_over. There is no ratio, and a
+    ``reason``, where what is lost without the farthest is not surely above 0: a quotient by what
+    may be nothing says nothing.
+    """
+    import pandas as pd
+
+    frame = scored(predictions)
+    frame = frame[frame["score"].notna()]
+    of_task = metrics(frame)
+    keys, found = grids(frame, POINT)
+    scores = frame["score"].to_numpy(dtype=float)
+    names = keys.astype(dict.fromkeys(SETTING, object)).itertuples(index=False)
+    places = {tuple(key): place for place, key in enumerate(names)}
+    rows: list[dict[str, Any]] = []
+    for point, removed, near, far in _beside(effects):
+        three = [found[places[key]] for key in (point, near, far)]
+        common = common_rows(three)
+        row = {**dict(zip(POINT, point, strict=True)), "removed": removed, "metric": of_task[point[0]]}
+        if common is None:
+            rows.append({**row, "reason": "no test examples in common"})
+            continue
+        draws, tests, at = common
+        plain, *less = (np.where(part < 0, np.nan, scores[part]) for part in at)
+        row |= {
+            "score": float(Layout(plain).mean),
+            "draws": len(draws),
+            "test_rows": len(tests),
+            "interval_over": interval_over(len(draws) > 1),
+        }
+        rows.append({**row, **_ratio(plain - less[0], plain - less[1], rng, resamples)})
+    return pd.DataFrame(rows, columns=[*SETTING, *RATIO])
+
+
+Key = tuple[Any, ...]
+
+
+def _beside(effects: pd.DataFrame) -> Iterator[tuple[Key, float, Key, Key]]:
+    """Points whose nearest, and whose farthest, demonstrations were left out, as many percent."""
+    named = effects.astype({name: object for name in effects if name not in ("k", "difference")})
+    found: dict[tuple[Key, str], dict[str, Key]] = {}
+    for row in named.to_dict("records"):
+        kind, _, percent = str(row["teaching"]).partition(":")
+        if kind in (NEAREST, FARTHEST):
+            own = tuple(row[name] for name in POINT)
+            plain = tuple(row["base_variant" if name == "variant" else name] for name in POINT)
+            found.setdefault((plain, percent), {})[kind] = own
+    for (plain, percent), kinds in found.items():
+        if len(kinds) == 2:
+            yield plain, float(percent), kinds[NEAREST], kinds[FARTHEST]
+
+
+def _ratio(nearest: np.ndarray, farthest: np.ndarray, rng: np.random.Generator, resamples: int) -> dict[str, Any]:
+    """What is lost ``(draws, test)``, both ways, and the quotient of the means."""
+    counts = resample(rng, resamples, *nearest.shape)
+    found: dict[str, Any] = {}
+    again = []
+    for name, lost in (("nearest", nearest), ("farthest", farthest)):
+        again.append(means(lost, counts))
+        low, high = np.quantile(again[-1], [0.025, 0.975]).tolist()
+        mean = float(Layout(lost).mean)
+        found |= {f"{name}_lost": mean, f"{name}_low": low, f"{name}_high": high}
+    if found["farthest_low"] <= 0:
+        return {**found, "reason": UNSURE}
+    low, high = np.quantile(again[0] / again[1], [0.025, 0.975]).tolist()
+    ratio = found["nearest_lost"] / found["farthest_lost"]
+    return {**found, "ratio": ratio, "ratio_low": low, "ratio_high": high}
+
+
+LEARNING_RATIO = Finding(
+    "learning_ratio",
+    lambda context: learning_ratio(context.of_tests, context.table("teaching"), context.generator("learning ratio")),
+    (
+        Column("removed", "left out (%)", "number", short="left\nout %"),
+        Column("nearest_lost", "lost without the nearest", "points", short="nearest\nlost"),
+        Column("nearest_low", "95% from", "points", short="95%", upper="nearest_high"),
+        Column("nearest_high", "95% to", "points"),
+        Column("farthest_lost", "lost without the farthest", "points", short="farthest\nlost"),
+        Column("farthest_low", "95% from", "points", short="95%", upper="farthest_high"),
+        Column("farthest_high", "95% to", "points"),
+        Column("ratio", "sample learning ratio", "number", short="ratio"),
+        Column("ratio_low", "95% from", "number", short="95%", upper="ratio_high"),
+        Column("ratio_high", "95% to", "number"),
+        Column("reason", "not told", optional=True),
+    ),
+    caption="Sample learning ratio",
+    shown="task model series k removed score nearest_lost nearest_low nearest_high farthest_lost "
+    "farthest_low farthest_high ratio ratio_low ratio_high draws test_rows reason",
+    printed=Printed(
+        "sample learning ratio: what the most similar demonstrations bring, over the least, points",
+        "task model select k removed nearest_lost nearest_low farthest_lost farthest_low ratio ratio_low reason",
+    ),
+)

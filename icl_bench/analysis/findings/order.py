@@ -1,0 +1,185 @@
+"""Order sensitivity: how many predictions change with the demonstrations' order, and by chance."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from icl_bench.analysis.columns import POINT, Column
+from icl_bench.analysis.finding import Finding, Printed, Section
+from icl_bench.analysis.predictions import joined
+from icl_bench.analysis.statistics.grid import Grid, grids, partition
+from icl_bench.analysis.statistics.shares import share_interval, shares
+from icl_bench.wording import DASH
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from icl_bench.analysis.context import Context
+    from icl_bench.analysis.statistics.paired import Facts
+
+IN_ANY_ORDER = [name for name in POINT if name != "order"]
+"""What a point and its reorderings have in common."""
+
+
+CHANGES = [*IN_ANY_ORDER, "reorderings", "draws", "rows", "changed", "ci_low", "ci_high", "left_out"]
+
+
+PROMPT = ["task", "model", "attention", "k", "test_id", "prompt_hash"]
+
+
+RUNS = ["task", "model", "attention", "variant", "other_variant", "k"]
+
+
+def order_sensitivity(frame: pd.DataFrame) -> pd.DataFrame:
+    """How many predictions change from ``drawn`` to ``shuffled`` (Bertsch et al. 2025, figure 4).
+
+    The share is over all pairs of one draw and test row in both orders, with its 95% interval,
+    draws and test examples both random. One demonstration has one order: k=1 is left out.
+
+    Columns: the setting but for order, k, reorderings, draws and rows (those of pairs), changed,
+    ci_low, ci_high, and left_out: the shuffled predictions without a drawn counterpart.
+    """
+    import pandas as pd
+
+    order = frame["order"].astype(str)
+    chosen = (frame["k"] > 1) & ((order == "drawn") | order.str.startswith("shuffled"))
+    kept = frame.loc[chosen, [*POINT, "draw", "test_id", "prediction"]]
+    said, _ = pd.factorize(kept["prediction"])
+    keys, found = grids(kept, POINT)
+    drawn = (keys["order"] == "drawn").to_numpy()
+    points, places = partition(keys, IN_ANY_ORDER)
+    rows = []
+    for point, at in zip(points.itertuples(index=False), places, strict=True):
+        base, shuffled = at[drawn[at]], at[~drawn[at]]
+        if len(base) and len(shuffled):
+            of_shuffled = [found[place] for place in shuffled]
+            rows.append([*point, len(shuffled), *_changes(found[base[0]], of_shuffled, said)])
+    table = pd.DataFrame(rows, columns=CHANGES)
+    return table[table["changed"].notna()].reset_index(drop=True)
+
+
+def _changes(drawn: Grid, shuffled: list[Grid], said: np.ndarray) -> list[Any]:
+    """Draws, rows, share with its limits, and what was left out."""
+    changed, pairs = np.zeros(drawn.rows.shape), np.zeros(drawn.rows.shape)
+    for other in shuffled:
+        _, mine, its = np.intersect1d(drawn.draws, other.draws, return_indices=True)
+        _, here, there = np.intersect1d(drawn.tests, other.tests, return_indices=True)
+        before, after = drawn.rows[np.ix_(mine, here)], other.rows[np.ix_(its, there)]
+        both = (before >= 0) & (after >= 0)
+        pairs[np.ix_(mine, here)] += both
+        changed[np.ix_(mine, here)] += both & (said[before] != said[after])
+    compared = np.ix_(pairs.any(axis=1), pairs.any(axis=0))
+    found = share_interval(changed[compared], pairs[compared])
+    predictions = sum(other.predictions for other in shuffled)
+    return [*pairs[compared].shape, *found, predictions - int(pairs.sum())]
+
+
+def noise_floor(frame: pd.DataFrame) -> pd.DataFrame:
+    """How many predictions change when the very same prompt is run again.
+
+    No order sensitivity below this is a property of the order. A prompt is the same by its stored
+    hash, task, model, attention, k and test row, in whichever cell it was run. Within a variant
+    each further run is compared with the first; the first runs of every two variants (another
+    backend, another dtype) are compared with each other.
+
+    Columns: task, model, attention, variant and other_variant (the same for runs within one), k,
+    predictions (compared), changed, ci_low and ci_high (95%, draws and test examples random).
+    """
+    import pandas as pd
+
+    if "prompt_hash" not in frame:
+        frame = frame.assign(prompt_hash=None)
+    again = frame["prompt_hash"].notna() & frame["prompt_hash"].duplicated(keep=False)
+    if not again.any():
+        nothing = frame.iloc[:0].assign(other_variant=None, differs=False)
+        return shares(nothing, RUNS, "differs", "changed")
+    runs = frame.loc[again, [*PROMPT, "variant", "draw", "prediction"]]
+    runs = runs.assign(variant=runs["variant"].astype(object))
+    further = runs.duplicated([*PROMPT, "variant"])
+    firsts = runs[~further]
+    first = firsts[[*PROMPT, "variant", "prediction"]].assign(other_variant=firsts["variant"])
+    within = runs[further].merge(first, on=[*PROMPT, "variant"])
+    between = firsts.merge(first.drop(columns="variant"), on=PROMPT)
+    between = between[between["variant"] < between["other_variant"]]
+    pairs = pd.concat([within, between], ignore_index=True)
+    pairs["differs"] = pairs["prediction_x"] != pairs["prediction_y"]
+    return shares(pairs, RUNS, "differs", "changed")
+
+
+def _noise(context: Context) -> pd.DataFrame:
+    """The noise floor, of variants that take the same answer from equal logits."""
+    frame = context.prompts
+    scoring = {variant: str(facts.get("scoring")) for variant, facts in context.facts.items()}
+    of_row = frame["variant"].astype(object).map(scoring)
+    parts = [noise_floor(frame[of_row == way]) for way in sorted(set(scoring.values()))]
+    return with_reasons(joined(parts, noise_floor(frame.iloc[:0])), context.facts)
+
+
+REASONS = {"backend": "backend", "dtype": "precision"}
+"""Facts that change answers to the very same prompt, and what they are called."""
+
+
+def with_reasons(noise: pd.DataFrame, facts: Facts) -> pd.DataFrame:
+    """Say of each row of a noise floor what differs between its two variants (``differs_in``).
+
+    ``precision (bfloat16, float32)`` is rounding alone: what it changes is no property of a prompt,
+    and no other backend's. None where the same variant was run again.
+    """
+
+    def reason(variant: str, other: str) -> str | None:
+        if variant == other:
+            return None
+        one, two = facts.get(variant, {}), facts.get(other, {})
+        found = [
+            f"{name} ({one.get(fact, DASH)}, {two.get(fact, DASH)})"
+            for fact, name in REASONS.items()
+            if one.get(fact) != two.get(fact)
+        ]
+        return " and ".join(found) or "other settings"
+
+    pairs = zip(noise["variant"].astype(str), noise["other_variant"].astype(str), strict=True)
+    return noise.assign(differs_in=np.array([reason(*pair) for pair in pairs], dtype=object))
+
+
+CHANGED = Column("changed", "changed", "share")
+
+
+ORDER_SENSITIVITY = Finding(
+    "order_sensitivity",
+    lambda context: order_sensitivity(context.unperturbed),
+    (
+        Column("reorderings", "reorderings", "count"),
+        CHANGED,
+        Column("floor", "changed by chance", "share", optional=True),
+    ),
+    caption="Answers changed by reordering",
+    shown="task model series k reorderings draws rows changed ci_low ci_high floor left_out",
+    printed=Printed(
+        "order: predictions that change when the demonstrations are reordered, %", "task model select k changed ci_low"
+    ),
+    section=Section(
+        "order",
+        "How much the order matters",
+        "Order sensitivity",
+        "run --order drawn,shuffled:1 with k above 1",
+        "The share of answers that change when the same demonstrations stand in another random "
+        "order, with its 95% interval. A changed answer need not be a worse one.",
+        "Bertsch et al. 2025, figure 4",
+        also=("noise_floor",),
+        place=30,
+    ),
+)
+
+
+NOISE_FLOOR = Finding(
+    "noise_floor",
+    _noise,
+    (CHANGED, Column("differs_in", "differs in", optional=True)),
+    caption="Changed by running again",
+    shown="task model attention differs_in variant other_variant k predictions changed ci_low ci_high",
+    printed=Printed(
+        "noise: predictions that change when the same prompt is run again, %", "task model differs_in k changed ci_low"
+    ),
+)

@@ -1,0 +1,165 @@
+"""Perplexity by length, and what attention patterns other than full do to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from icl_bench.analysis.columns import Column
+from icl_bench.analysis.finding import Finding, Section
+from icl_bench.analysis.statistics.paired import holm
+from icl_bench.results.perplexity_losses import read_losses
+from icl_bench.results.storage import Place
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from icl_bench.analysis.context import Context
+
+NAMES = [
+    "model",
+    "attention",
+    "dtype",
+    "after",
+    "length",
+    "windows",
+    "tokens",
+    "perplexity",
+    "ci_low",
+    "ci_high",
+    "whole",
+    "ratio",
+    "ratio_low",
+    "ratio_high",
+    "p",
+    "p_holm",
+    "prefill_flops",
+    "cache_bytes",
+]
+
+
+def perplexities(results: Place, model: str | None = None) -> pd.DataFrame:
+    """Perplexity of the tokens of each range of lengths, for each model (or one) and attention.
+
+    One row per model, attention, dtype and length. A range holds the tokens behind the ``after``-th
+    and up to the ``length``-th of a window (Zebra, figures 2 and 4); ``whole`` is the perplexity of
+    all tokens up to the ``length``-th (its table 4). Only windows that every attention of the model
+    has read are taken. Limits (95%) are Student's over windows, of the mean loss; ``ratio`` is the
+    perplexity over that of ``full`` on the same windows, with its limits and the p of a paired
+    t-test, Holm's over the lengths and attentions of a model. With one window limits and p are NaN.
+    Further: windows, tokens (scored), prefill_flops and cache_bytes (by formula, of a window of
+    this length). Empty where nothing was computed.
+    """
+    import pandas as pd
+
+    by_model: dict[tuple[str, ...], list[tuple[dict[str, Any], np.ndarray]]] = {}
+    for meta, losses in read_losses(results):
+        key = (meta["model"], meta["fingerprint"], meta["dtype"], str(meta["length"]))
+        by_model.setdefault(key, []).append((meta, losses))
+    rows: list[dict[str, Any]] = []
+    for group in by_model.values():
+        rows += _of_model(group)
+    rows = [row for row in rows if model in (None, row["model"])]
+    return pd.DataFrame(rows, columns=NAMES)
+
+
+def no_perplexities() -> pd.DataFrame:
+    """The table of :func:`perplexities` without a row."""
+    import pandas as pd
+
+    return pd.DataFrame(columns=NAMES)
+
+
+def _of_model(group: Sequence[tuple[dict[str, Any], np.ndarray]]) -> list[dict[str, Any]]:
+    attentions = sorted({meta["attention"] for meta, _ in group}, key=lambda a: (a != "full", a))
+    held = {(meta["attention"], meta["sha256"]): losses for meta, losses in group}
+    texts = sorted({sha for _, sha in held})
+    common = [t for t in texts if all((a, t) in held for a in attentions)]
+    if not common:
+        return []
+    counts = {t: min(len(held[a, t]) for a in attentions) for t in common}
+    whole = {a: np.concatenate([held[a, t][: counts[t]] for t in common]) for a in attentions}
+    metas = {meta["attention"]: meta for meta, _ in group}
+    lengths = sorted({int(n) for meta, _ in group for n in meta["by_length"]})
+    rows = []
+    for attention in attentions:
+        meta = metas[attention]
+        for after, length in zip([1, *lengths], lengths, strict=False):
+            # the loss at place p is that of the token behind p others
+            part = slice(after - 1, length - 1)
+            mine = whole[attention][:, part].mean(1)
+            base = whole["full"][:, part].mean(1) if "full" in whole else mine * np.nan
+            row = {
+                "model": meta["model"],
+                "attention": attention,
+                "dtype": meta["dtype"],
+                "after": after,
+                "length": length,
+                "windows": len(mine),
+                "tokens": len(mine) * (length - after),
+                "whole": float(np.exp(whole[attention][:, : length - 1].mean())),
+                **meta["by_length"].get(str(length), {}),
+            }
+            row["perplexity"], row["ci_low"], row["ci_high"], _ = _exponential(mine)
+            if attention != "full":
+                row["ratio"], row["ratio_low"], row["ratio_high"], row["p"] = _exponential(mine - base)
+            rows.append(row)
+    tested = [row for row in rows if "p" in row]
+    for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):
+        row["p_holm"] = p
+    return rows
+
+
+def _exponential(losses: np.ndarray) -> tuple[float, float, float, float]:
+    """``exp`` of the mean, its limits, and the p of a mean of 0, by Student's t over windows."""
+    from icl_bench.analysis.statistics.special import stdtr, stdtrit
+
+    mean, count = float(losses.mean()), len(losses)
+    if count < 2 or np.isnan(mean):
+        return float(np.exp(mean)), np.nan, np.nan, np.nan
+    error = float(losses.std(ddof=1)) / np.sqrt(count)
+    reach = float(stdtrit(count - 1, 0.975)) * error
+    p = 2 * float(stdtr(count - 1, -abs(mean) / error)) if error else float(mean == 0)
+    return float(np.exp(mean)), float(np.exp(mean - reach)), float(np.exp(mean + reach)), p
+
+
+def _of_context(context: Context) -> pd.DataFrame:
+    if context.results is None:
+        return no_perplexities()
+    return perplexities(context.results, context.model)
+
+
+PERPLEXITY = Finding(
+    "perplexity",
+    _of_context,
+    (
+        Column("after", "tokens behind", "count"),
+        Column("length", "up to", "count"),
+        Column("perplexity", "perplexity", "number"),
+        Column("ci_low", "95% from", "number", upper="ci_high"),
+        Column("ci_high", "95% to", "number"),
+        Column("whole", "of all up to there", "number"),
+        Column("ratio", "over full attention's", "number"),
+        Column("ratio_low", "95% from", "number"),
+        Column("ratio_high", "95% to", "number"),
+        Column("windows", "windows", "count"),
+        Column("tokens", "tokens", "count"),
+    ),
+    caption="Perplexity by length",
+    shown="model series after length perplexity ci_low ci_high whole ratio ratio_low ratio_high "
+    "p_holm prefill_flops cache_bytes windows tokens",
+    section=Section(
+        "perplexity",
+        "How well are long texts predicted?",
+        "Perplexity",
+        "icl-bench perplexity --texts DIR",
+        "Perplexity of the tokens between one length and the next, in windows of the longest "
+        "length; the lower the better. Bands are 95% intervals over windows: texts differ "
+        "much. What a pattern does to the same windows is the ratio to full attention in the "
+        "table, tested paired (Student's t; p corrected over lengths and patterns, Holm).",
+        "Song et al. 2023 (Zebra), figures 2 and 4 and table 4",
+        place=90,
+    ),
+)

@@ -1,0 +1,196 @@
+"""Where numbers come from: of each variant what made it, from what, when and on what machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from icl_bench.analysis.columns import Column
+from icl_bench.analysis.finding import Finding, Printed, Section
+from icl_bench.results.reading import IMPORTED
+from icl_bench.wording import three_digits
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from icl_bench.analysis.context import Context
+
+UNKNOWN = "unknown"
+"""What cells of earlier versions do not say."""
+
+
+FACTS: Mapping[str, str] = {
+    "command": "command",
+    "finished": "finished",
+    "versions": "versions",
+    "weights": "model",
+    "data": "data",
+    "seed": "seed",
+    "test_rows": "test rows",
+    "pool_rows": "pool rows",
+    "dtype": "data type",
+    "engine": "engine",
+    "hardware": "hardware",
+}
+"""Column -> what it is called: texts, several values of a variant joined by semicolons."""
+
+
+KEPT = ["task", "model", "variant", "cells", "predictions", "seconds", *FACTS]
+
+
+def provenance(context: Context) -> pd.DataFrame:
+    """What is known of the making of each task, model and variant, one row each.
+
+    Columns: task, model, variant; cells; predictions; seconds, of all its cells and their
+    trainings, on the machine that computed them; command; finished, the first and the last day and
+    time (UTC); versions of packages; weights, the model's fingerprint; data, its files with their
+    SHA-256; seed; test_rows; pool_rows; dtype; engine; hardware. These are texts, each of which is
+    ``unknown`` where cells do not say it (those of earlier versions) or names what an import is
+    from.
+    """
+    import pandas as pd
+
+    frame = context.stored.predictions
+    keys = ["task", "model", "variant"]
+    counts = frame.groupby(keys, observed=True)["cell"].agg(["size", "nunique"]).reset_index()
+    metas: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for cell in context.stored.cells.values():
+        key = (cell["spec"]["task"], cell["spec"]["model"], cell["variant"])
+        metas.setdefault(key, []).append(cell)
+    rows = []
+    for count in counts.sort_values(keys).to_dict("records"):
+        names = {name: str(count[name]) for name in keys}
+        told = metas.get(tuple(names.values()), [])
+        facts = context.stored.variants.get(names["variant"], {})
+        rows.append(
+            {
+                **names,
+                "cells": int(count["nunique"]),
+                "predictions": int(count["size"]),
+                "seconds": _seconds(told),
+                **(_of_cells(told) if told else _of_import(facts)),
+            }
+        )
+    return pd.DataFrame(rows, columns=KEPT)
+
+
+def _seconds(metas: Iterable[Mapping[str, Any]]) -> float:
+    known = [
+        meta["seconds"] + (meta.get("training") or {}).get("seconds", 0.0)
+        for meta in metas
+        if meta.get("seconds") is not None
+    ]
+    return sum(known) if known else math.nan
+
+
+def _of_import(facts: Mapping[str, Any]) -> dict[str, str]:
+    source = f"imported from {facts[IMPORTED]}" if IMPORTED in facts else UNKNOWN
+    return {**dict.fromkeys(FACTS, UNKNOWN), "command": source}
+
+
+def _of_cells(metas: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    told = [dict(_of_cell(meta)) for meta in metas]
+    found = {name: _distinct(one.get(name) for one in told) for name in FACTS}
+    days = sorted(one["finished"] for one in told if one.get("finished"))
+    if days:
+        ends = list(dict.fromkeys([days[0], days[-1]]))
+        unknown = [UNKNOWN] if len(days) < len(told) else []
+        found["finished"] = "; ".join([" to ".join(ends), *unknown])
+    return found
+
+
+def _of_cell(meta: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    facts, made = meta["facts"], meta.get("made") or {}
+    versions = meta.get("about") or {}
+    yield "command", made.get("command")
+    yield "finished", made.get("finished")
+    yield "hardware", made.get("hardware") or versions.get("machine")
+    packages = (f"{name} {version}" for name, version in versions.items() if name != "machine")
+    yield "versions", ", ".join(packages)
+    yield "weights", facts.get("fingerprint")
+    data = facts.get("data")
+    files = data.items() if isinstance(data, Mapping) else ()
+    yield "data", ", ".join(f"{name} sha256:{digest}" for name, digest in files)
+    yield "engine", facts.get("backend")
+    for name in ("seed", "test_rows", "pool_rows", "dtype"):
+        yield name, facts.get(name)
+
+
+def _distinct(values: Iterable[Any]) -> str:
+    """Different values in their order; what is missing is unknown."""
+    texts = [UNKNOWN if value in (None, "") else str(value) for value in values]
+    return "; ".join(dict.fromkeys(texts))
+
+
+def as_pairs(table: pd.DataFrame) -> pd.DataFrame:
+    """A row for each fact: a variant has more of them than a line has room for.
+
+    Columns: those of the table that are no fact, ``fact``, what it is, and ``value``, as text.
+    """
+    import pandas as pd
+
+    counts = {"cells": "cells", "predictions": "predictions", "seconds": "seconds"}
+    names = [name for name in table if name not in counts and name not in FACTS]
+    rows = []
+    for row in table.to_dict("records"):
+        numbers = {name: three_digits(row[name]) for name in counts if not math.isnan(row[name])}
+        for name, title in {**FACTS, **counts}.items():
+            if value := numbers.get(name, row[name] if name in FACTS else ""):
+                rows.append({**{key: row[key] for key in names}, "fact": title, "value": value})
+    return pd.DataFrame(rows, columns=[*names, "fact", "value"])
+
+
+def _in_brief(table: pd.DataFrame) -> pd.DataFrame:
+    """The same for a terminal."""
+    pairs = as_pairs(table)
+    return pairs.assign(value=pairs["value"].map(_briefly))
+
+
+def _briefly(text: str) -> str:
+    """Digests are known by their beginning; --json has them whole."""
+    words = text.split(" ")
+    return " ".join(
+        f"{word[: word.index(':') + 13]}…{'' if word[-1].isalnum() else word[-1]}"
+        if ":" in word and len(word.partition(":")[2]) >= DIGEST
+        else word
+        for word in words
+    )
+
+
+DIGEST = 40
+"""Letters from which on a word is a digest."""
+
+
+PAIR = (Column("fact", "what"), Column("value", "is"))
+
+
+PROVENANCE = Finding(
+    "provenance",
+    provenance,
+    (
+        Column("cells", "cells", "count"),
+        Column("predictions", "predictions", "count"),
+        Column("seconds", "seconds", "number", optional=True),
+        *(Column(name, title) for name, title in FACTS.items()),
+    ),
+    caption="Provenance",
+    shown=f"task model variant cells predictions seconds {' '.join(FACTS)}",
+    printed=Printed(
+        "where the numbers come from",
+        "task model variant fact value",
+        rows=_in_brief,
+        columns_here=PAIR,
+        option="provenance",
+    ),
+    section=Section(
+        "provenance",
+        "Where the numbers come from",
+        "Provenance",
+        "run it here: an import says the file that it is from",
+        "Of each variant the command, days, versions, model, data, engine and machine. Several "
+        "values are of different cells of it; what earlier versions did not store is unknown. "
+        "Seconds are of all its cells, with trainings, on the machine that computed them.",
+        place=290,
+    ),
+)

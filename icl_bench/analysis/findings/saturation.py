@@ -1,0 +1,309 @@
+"""Saturation: how sure its point is, and which share of the context window it takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from icl_bench.analysis.columns import POINT, Column
+from icl_bench.analysis.curves import SATURATED, saturation
+from icl_bench.analysis.finding import Finding, Printed, Section
+from icl_bench.analysis.statistics.alike import all_or_common, filled, on_tests
+from icl_bench.analysis.statistics.bootstrap import means, resample
+from icl_bench.analysis.statistics.gaps import Layout
+from icl_bench.analysis.statistics.grid import Grid, grids, partition
+from icl_bench.metrics.scores import ACCURACY, metrics, scored
+from icl_bench.results.cells import SETTING
+from icl_bench.wording import percent
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CHANCES = [*POINT, "metric", "score", "accuracy", "chance", "saturated", "rows", "left_out"]
+
+
+SHARES = [
+    "k",
+    "best_k",
+    "max_k",
+    "within_window",
+    "metric",
+    "share_of_tested",
+    "prompt_tokens",
+    "window",
+    "share_of_window",
+]
+
+
+ALL_LABELS = "all"
+"""What the column ``label_space`` says where no label is left out."""
+
+
+def saturation_chances(frame: pd.DataFrame, rng: np.random.Generator, resamples: int = 1000) -> pd.DataFrame:
+    """How often each k is the saturation point when draws and test examples are resampled.
+
+    The point itself is :func:`icl_bench.analysis.curves.saturation`'s (Bertsch et al. 2025,
+    appendix A). All ks of a curve are resampled together, on the test examples that any of them
+    has; an example that a k lacks is taken to be as far from the other ks as what it has
+    (:func:`icl_bench.analysis.statistics.alike.filled`). Only where a k has less than three
+    quarters of them are all on those that they have in common: it was asked others.
+
+    Columns: the setting, k, metric and score (``metrics.scores.scored``), accuracy (the
+    score where it is that, else missing), chance (the share of resamples in which this k is the
+    point; 1 over a curve), saturated (whether it is the point of the sample itself), rows (test
+    examples) and left_out (predictions on others, or in draws that have no test example in common
+    with the others). Whether scores are missing at random, the curves say.
+    """
+    import pandas as pd
+
+    frame = scored(frame)
+    frame = frame.loc[frame["score"].notna(), [*POINT, "draw", "test_id", "score", "metric"]]
+    scores = frame["score"].to_numpy(dtype=float).clip(0, 1)
+    of_task = metrics(frame)
+    keys, found = grids(frame, POINT)
+    tables = []
+    of_label = (keys["task"].astype(object).map(of_task) == ACCURACY).to_numpy()
+    # labels first: their random numbers do not depend on what else is in the folder
+    for at in sorted(partition(keys, SETTING)[1], key=lambda at: not of_label[at[0]]):
+        points = [found[place].joined() for place in at]
+        tests = all_or_common(points)
+        points = [on_tests(point, tests) for point in points]
+        score, chance = _chances(points, scores, tests, rng, resamples)
+        used = np.array([point.predictions for point in points])
+        there = np.array([found[place].predictions for place in at])
+        tables.append(keys.iloc[at].assign(score=score, chance=chance, rows=len(tests), left_out=there - used))
+    if not tables:
+        return pd.DataFrame(columns=CHANCES)
+    table = _named(pd.concat(tables).sort_index().reset_index(drop=True), of_task)
+    table["accuracy"] = table["score"].where(table["metric"] == ACCURACY)
+    point = saturation(table)[POINT].assign(saturated=True)
+    table = table.merge(point, on=POINT, how="left")
+    return table.assign(saturated=table["saturated"].notna())[CHANCES]
+
+
+LIKELY = 0.9
+"""The share of resamples that the likely ks have."""
+
+
+def with_likely(points: pd.DataFrame, chances: pd.DataFrame) -> pd.DataFrame:
+    """Say with each saturation point how sure it is.
+
+    ``points`` is :func:`icl_bench.analysis.curves.saturation`'s table and ``chances``
+    :func:`saturation_chances`'. Further columns: ``chance``, the share of resamples with the point
+    at this k; ``likely_low`` and ``likely_high``, the smallest and largest k between which 90% of
+    them have it, at most 5% on either side. Missing where there are no chances.
+    """
+    import pandas as pd
+
+    names = ["chance", "likely_low", "likely_high"]
+    rows = {}
+    known = chances[chances["chance"].notna()]
+    for key, part in known.groupby(SETTING, observed=True):
+        part = part.sort_values("k")
+        k, below = part["k"].to_numpy(), part["chance"].to_numpy().cumsum()
+        edge = (1 - LIKELY) / 2
+        low = k[int((below > edge + 1e-9).argmax())]
+        high = k[int((below >= 1 - edge - 1e-9).argmax())]
+        rows[key] = dict(zip(k, part["chance"], strict=True)), float(low), float(high)
+    missing: tuple[dict[Any, float], float, float] = ({}, np.nan, np.nan)
+    found = []
+    for *setting, k in points[[*SETTING, "k"]].itertuples(index=False):
+        chance, low, high = rows.get(tuple(setting), missing)
+        found.append((chance.get(k, np.nan), low, high))
+    return points.join(pd.DataFrame(found, index=points.index, columns=names, dtype=float))
+
+
+def saturation_said(row: Any) -> str:
+    """Where a curve is saturated and how sure that is, or why there is no telling.
+
+    ``row`` is one of :func:`with_likely`'s; what is said goes behind the curve's name.
+    """
+    if not row.spoken:
+        return f"saturation not told: {row.reason}"
+    low, high = row.likely_low, row.likely_high
+    sure = ""
+    if low == high == row.k:
+        sure = f" (in {percent(row.chance)}% of resamples)"
+    elif not math.isnan(low):
+        beyond = " or beyond" if high == row.max_k else ""
+        sure = f" ({LIKELY:.0%} of resamples: k = {low:,.0f} to {high:,.0f}{beyond})"
+    if row.within_window:
+        return f"saturated at k = {row.k:,}{sure}"
+    return f"not saturated within the tested k, up to {row.max_k:,}{sure}"
+
+
+def _chances(
+    points: list[Grid], scores: np.ndarray, tests: np.ndarray, rng: np.random.Generator, resamples: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean scores, and chances of being the saturation point, ``(k,)``; NaN without examples."""
+    if not len(tests):
+        nothing = np.full(len(points), np.nan)
+        return nothing, nothing
+    draws = reduce(np.union1d, [point.draws for point in points])
+    counts = resample(rng, resamples, len(draws), len(tests))
+    matrices = filled(points, scores, tests)
+    mean = np.array([Layout(matrix).mean for matrix in matrices])
+    again = np.empty((len(points), resamples))
+    for number, matrix in enumerate(matrices):
+        own = counts
+        if len(matrix) < len(draws):  # points of fewer draws are resampled among these
+            own = counts._replace(draws=resample(rng, resamples, len(matrix), 1).draws)
+        again[number] = means(matrix, own)
+    first = (again >= SATURATED * again.max(axis=0)).argmax(axis=0)
+    return mean, np.bincount(first, minlength=len(points)) / resamples
+
+
+def context_shares(frame: pd.DataFrame, windows: Mapping[str, int]) -> pd.DataFrame:
+    """Which share of the context a curve needs until it is saturated (Bertsch et al., table 4).
+
+    ``windows`` gives the tokens of each model's context window. Where the frame has a column
+    ``label_space``, which part of the label space a row belongs to ("all" or missing for the
+    whole), each part has a curve of its own.
+
+    Columns: the setting, label_space if given; k, best_k, max_k, within_window and metric of
+    :func:`icl_bench.analysis.curves.saturation`; share_of_tested, k over max_k: the study's
+    figure, whose largest k filled the window; prompt_tokens (mean at that k), window, and
+    share_of_window, the quotient of these two. What is not known is NaN.
+    """
+    import pandas as pd
+
+    frame = scored(frame)
+    if "label_space" in frame:
+        labels = frame["label_space"].astype(object).fillna(ALL_LABELS)
+        parts = {
+            name: context_shares(part.drop(columns="label_space"), windows) for name, part in frame.groupby(labels)
+        }
+        columns = [*SETTING, "label_space", *SHARES]
+        if not parts:
+            return pd.DataFrame(columns=columns)
+        table: pd.DataFrame = pd.concat(parts, names=["label_space"]).reset_index("label_space")
+        return table[columns]
+    curve = _curve(frame[frame["score"].notna()])
+    table = saturation(curve).merge(curve[[*POINT, "prompt_tokens"]], on=POINT, how="left")
+    window = table["model"].astype(object).map(dict(windows)).astype(float)
+    return table.assign(
+        share_of_tested=table["k"] / table["max_k"].where(table["max_k"] > 0),
+        window=window,
+        share_of_window=table["prompt_tokens"] / window,
+    )[[*SETTING, *SHARES]]
+
+
+def _curve(frame: pd.DataFrame) -> pd.DataFrame:
+    """Mean score and prompt tokens of each point, of all that are there."""
+    keys, found = grids(frame, POINT)
+    known = frame.reindex(columns=["score", "prompt_tokens"]).astype(float)
+    for name, values in known.assign(score=known["score"].clip(0, 1)).items():
+        column = values.to_numpy()
+        there = ~np.isnan(column)
+        parts = [point.joined(there).values(column) for point in found]
+        keys[name] = np.array([Layout(part).mean if part.size else np.nan for part in parts])
+    return _named(keys, metrics(frame))
+
+
+def _named(table: pd.DataFrame, of_task: Mapping[str, str]) -> pd.DataFrame:
+    """The table with each task's ``metric``."""
+    return table.assign(metric=table["task"].astype(object).map(dict(of_task)))
+
+
+def label_spaces(shares: pd.DataFrame, halves: Mapping[str, str], share: str = "share_of_tested") -> pd.DataFrame:
+    """Saturation with all labels, and with half of them, mean of subsets (Bertsch et al., table 4).
+
+    ``shares`` is :func:`context_shares`' table and ``share`` one of its columns. A curve belongs
+    to a half where ``halves`` names its task (task of the half -> task with all labels), or where
+    its ``label_space`` is another than "all".
+
+    Columns: task, model, select, order, attention, full, half, and subsets, the number of halves.
+    Tasks without a half, or whose half has no full counterpart, are left out.
+
+    Raises ValueError if a curve is there in several variants, which must not be averaged.
+    """
+    task = shares["task"].astype(object)
+    labels = shares.get("label_space", ALL_LABELS)
+    half = task.isin(halves) | (labels != ALL_LABELS)
+    curve = [name for name in SETTING if name != "variant"]
+    twice = shares[shares.assign(label_space=labels).duplicated([*curve, "label_space"])]
+    if len(twice):
+        raise ValueError(f"several variants of {', '.join(twice[curve].iloc[0])}")
+    table = shares[curve].astype(object).assign(task=task.replace(dict(halves)), of=shares[share])
+    full = table[~half].rename(columns={"of": "full"})
+    means = table[half].groupby(curve)["of"].agg(half="mean", subsets="size").reset_index()
+    return full.merge(means, on=curve)
+
+
+def unmixed(shares: pd.DataFrame) -> pd.DataFrame:
+    """Without curves that are there in several variants, which must not be averaged."""
+    curve = [name for name in (*SETTING, "label_space") if name != "variant" and name in shares]
+    return shares[~shares.duplicated(curve, keep=False)]
+
+
+CHANCE_COLUMNS = (Column("chance", "chance", "share"), Column("saturated", "saturated", "flag"))
+
+
+SATURATION_CHANCES = Finding(
+    "saturation_chances",
+    lambda context: saturation_chances(context.from_zero_shot(context.unperturbed), context.generator("saturation")),
+    CHANCE_COLUMNS,
+    caption="How probably each k is the point",
+    shown="task model series k metric score chance rows left_out",
+    section=Section(
+        "saturation",
+        "Where more demonstrations stop paying",
+        "Saturation",
+        "run --k with two or more numbers",
+        "A curve is saturated at the smallest k that reaches 95% of its best {score}; at k = 0 if "
+        "the prompt without demonstrations was tested and does. The "
+        "stronger a k's colour, the more of the resamples of draws and test examples had their "
+        "point there; gaps were not tested. At the last k, saturation may lie beyond what was "
+        "tested.",
+        "Bertsch et al. 2025, tables 3 and 4, appendix A",
+        also=("context_shares", "forecast"),
+        place=20,
+    ),
+)
+
+
+CONTEXT_SHARES = Finding(
+    "context_shares",
+    lambda context: context_shares(context.from_zero_shot(context.prompts), context.cells.windows),
+    (
+        Column("best_k", "best k", "count"),
+        Column("max_k", "largest k", "count"),
+        Column("within_window", "saturated", "flag"),
+        Column("share_of_tested", "share of largest k", "share"),
+        Column("window", "context window", "count", optional=True),
+        Column("share_of_window", "share of the window", "share", optional=True),
+    ),
+    caption="Saturation points",
+    shown="task model series k metric best_k max_k within_window share_of_tested prompt_tokens window share_of_window",
+)
+
+
+LABEL_SPACES = Finding(
+    "label_spaces",
+    lambda context: label_spaces(unmixed(context.table("context_shares")), {}),
+    (
+        Column("full", "all labels", "share"),
+        Column("half", "half of them", "share", short="half"),
+        Column("subsets", "halves", "count"),
+    ),
+    caption="Label spaces",
+    shown="task model series full half subsets",
+    printed=Printed(
+        "half of the labels: saturation k over the largest tested k, %",
+        "task model select order full half subsets",
+        place=1,
+    ),
+    section=Section(
+        "label-spaces",
+        "Half of the labels",
+        "Label spaces",
+        "run again with --labels half:1",
+        "Saturation, as a share of the largest tested k, with all labels and with half of them (mean of the halves).",
+        "Bertsch et al. 2025, table 4",
+        place=170,
+    ),
+)

@@ -1,0 +1,1 @@
+"""Engines behind HTTP: one client per provider."""

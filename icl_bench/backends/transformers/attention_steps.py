@@ -1,0 +1,514 @@
+"""Keys and values of the shared prefix and of a pack of queries, and who sees whom.
+
+One model call is a *step*: it either extends the prefix (``Extend``) or computes tokens of several
+queries that each see the prefix and themselves but none of the others (``Pack``). A step is handed
+through the model to the attention function, which asks it for every layer's result.
+
+A layer with a sliding window of W tokens keeps only the last W - 1 keys of the prefix: no later
+token sees further back. One that sees means of chunks beyond its window keeps those means, and its
+last tokens from the beginning of a chunk on. With blocks of demonstrations only the keys of those
+blocks are computed that a block sees.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from icl_bench.backends.transformers.attention_kernels import (
+    Mask,
+    Part,
+    TokenParts,
+    attend,
+    has_windows,
+    merge,
+    on_cuda,
+)
+from icl_bench.backends.transformers.kv_cache import LayerKeys, PackKeys, Prefix, chunk_means, joined
+from icl_bench.models.attention_patterns import Layout, Ranges, ReceptiveSpan
+
+SLIDING_BLOCK = 128
+"""Queries of a sliding layer that are computed together: each block sees W - 1 + 128 keys."""
+
+
+BLOCK_RUN = 256
+"""Tokens of small blocks that are computed together, under a mask."""
+
+
+@dataclass(frozen=True)
+class View:
+    """Who sees whom in each layer."""
+
+    spans: tuple[ReceptiveSpan, ...] | None = None
+    """Of each layer; None where the model's own windows are all there is."""
+    layout: Layout | None = None
+    """The blocks of the demonstrations."""
+    vectors: tuple[str, ...] = ()
+    """Texts that all tokens read as vectors."""
+
+    def __post_init__(self) -> None:
+        if self.layout is not None and any(span.chunk for span in self.spans or ()):
+            raise ValueError("blocks and means of chunks are not computed together")
+
+    def span(self, layer: int, window: int | None) -> ReceptiveSpan:
+        """How far a layer sees that has a window of its own, or none."""
+        return ReceptiveSpan(window) if self.spans is None else self.spans[layer]
+
+
+def _weighed(part: Part, chunk: int) -> Part:
+    """A part over means of chunks, each of which weighs as many as it stands for."""
+    return Part(part.out, part.lse + math.log(chunk))
+
+
+def _windows_from(first: int, last: int, window: int) -> np.ndarray:
+    """The first key in the window of each token of ``[first, last)``: ``(tokens,)``."""
+    return np.arange(first, last) - (window - 1)
+
+
+def _seen(lows: np.ndarray, first: int, keys: range, near: np.ndarray | None = None, sink: int = 0) -> np.ndarray:
+    """Which keys the tokens from ``first`` on see: ``(tokens, keys)`` bool.
+
+    Each token sees from its own place in ``lows`` up to itself, and besides the keys before
+    ``sink``; nothing that stands before its place in ``near``. All places are counted alike.
+    """
+    token = np.arange(first, first + len(lows))[:, None]
+    key = np.arange(keys.start, keys.stop)[None]
+    seen: np.ndarray = (key <= token) & ((key >= lows[:, None]) | (key < sink))
+    return seen if near is None else seen & (key >= near[:, None])
+
+
+class Masks:
+    """The masks of a step, each made once for all layers that need it."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[object, ...], Mask] = {}
+
+    def get(
+        self, name: tuple[object, ...], query: Tensor, key: Tensor, seen: Callable[[], Tensor | np.ndarray]
+    ) -> Mask:
+        """The mask of this name for a layer's ``query`` and ``key``.
+
+        ``seen`` says who sees whom where it was not made yet: ``(tokens, keys)`` or
+        ``(rows, tokens, keys)`` bool.
+        """
+        groups = query.shape[1] // key.shape[1]
+        name = (*name, groups)
+        if name not in self._made:
+            shown = torch.as_tensor(seen(), device=query.device)
+            shown = shown if shown.ndim == 3 else shown[None]
+            self._made[name] = Mask(shown, groups, query.dtype)
+        return self._made[name]
+
+
+@dataclass
+class Extend:
+    """Add ``tokens`` tokens to the prefix."""
+
+    prefix: Prefix
+    tokens: int
+    view: View = View()
+    whole: bool = True
+    """Whether their last hidden states are read; else the last layer has to hand over no more than
+    its keys and values."""
+    _masks: Masks = field(default_factory=Masks)
+
+    def layer(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
+        """One layer's attention: ``(1, heads, tokens, head_dim)`` for query and result."""
+        span, layout = self.view.span(layer, window), self.view.layout
+        if span.chunk is not None:
+            return self._chunked(layer, query, LayerKeys(key, value), scale, span)
+        if span.window is not None:
+            return self._sliding(layer, query, key, value, scale, span.window)
+        if layout is not None:
+            self.prefix.append_full(layer, key, value)
+            return self._blocked(self.prefix.whole(layer), query, scale, layout)
+        parts = [attend(query, key, value, scale, causal=True)]
+        if self.prefix.length:
+            parts.append(attend(query, *self.prefix.full(layer), scale))
+        self.prefix.append_full(layer, key, value)
+        return merge(parts)
+
+    def store(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> None:
+        """Keep a layer's keys and values; those of a window are kept while it is computed."""
+        span = self.view.span(layer, window)
+        if span.chunk is None and span.window is None:
+            self.prefix.append_full(layer, key, value)
+        else:
+            self.layer(layer, query, key, value, scale, window)
+
+    # -- blocks of demonstrations ---------------------------------------------------------------
+
+    def _blocked(self, held: LayerKeys, query: Tensor, scale: float, layout: Layout) -> Tensor:
+        """Each block sees itself, its local blocks and the sink; nothing else is computed."""
+        outs, first = [], self.prefix.length
+        for start, end in self._runs(layout):
+            block = query[:, :, start - first : end - first]
+            lows = layout.first(np.arange(start, end))
+            low, sink = int(lows[0]), layout.sink_end if lows[0] else 0
+            if lows[0] == lows[-1]:
+                parts = [attend(block, *held.part(start, end), scale, causal=True)]
+                if low < start:
+                    parts.append(attend(block, *held.part(low, start), scale))
+            else:
+                seen = partial(_seen, lows, start, range(low, end))
+                mask = self._masks.get(("blocks", start, end), block, held.key, seen)
+                parts = [attend(block, *held.part(low, end), scale, mask=mask)]
+            if sink:
+                parts.append(attend(block, *held.part(0, sink), scale))
+            outs.append(merge(parts))
+        return torch.cat(outs, 2)
+
+    def _runs(self, layout: Layout) -> Iterator[tuple[int, int]]:
+        """Ranges of new tokens that are computed together: a block, or several small ones.
+
+        A range in which some tokens see everything before them and others do not is cut there.
+        """
+        start, end = self.prefix.length, self.prefix.length + self.tokens
+        lows = layout.first(np.arange(start, end))
+        cuts = [start, *(np.flatnonzero(np.diff(lows)) + start + 1).tolist(), end]
+        begin = start
+        for cut, after in zip(cuts[1:], [*cuts[2:], None], strict=True):
+            joins = (
+                after is not None
+                and after - begin <= BLOCK_RUN
+                and (lows[begin - start] == 0) == (lows[cut - start] == 0)
+            )
+            if not joins:
+                yield begin, cut
+                begin = cut
+
+    # -- windows --------------------------------------------------------------------------------
+
+    def _sliding(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int) -> Tensor:
+        tail = self.prefix.tail(layer)
+        before = 0 if tail is None else tail.tokens
+        if tail is not None:
+            key, value = torch.cat([tail.key, key], 2), torch.cat([tail.value, value], 2)
+        outs, at_once = [], self.view.layout is None and has_windows(query)
+        if at_once:
+            outs.append(attend(query, key, value, scale, causal=True, window=window).out)
+        for start in range(0, 0 if at_once else self.tokens, SLIDING_BLOCK):
+            end = min(start + SLIDING_BLOCK, self.tokens)
+            low = max(0, before + start - (window - 1))
+            high = before + end
+            block = query[:, :, start:end]
+            if self.view.layout is None:
+                mask = self._in_window(before + start - low, high - low, window, block, key)
+            else:
+                low, mask = self._blocks_in_window(start, end, low, before, window, block, key)
+            part = attend(block, key[:, :, low:high], value[:, :, low:high], scale, mask=mask)
+            outs.append(part.out)
+        keep = max(0, key.shape[2] - (window - 1))
+        self.prefix.replace_tail(layer, key[:, :, keep:].clone(), value[:, :, keep:].clone())
+        return torch.cat(outs, 2)
+
+    def _in_window(self, ahead: int, keys: int, window: int, query: Tensor, key: Tensor) -> Mask:
+        """The window's mask for queries whose first stands ``ahead`` keys into the keys."""
+        shape = (ahead, query.shape[2], keys, window)
+        lows = _windows_from(ahead, ahead + query.shape[2], window)
+        return self._masks.get(shape, query, key, partial(_seen, lows, ahead, range(keys)))
+
+    def _blocks_in_window(
+        self, start: int, end: int, low: int, before: int, window: int, query: Tensor, key: Tensor
+    ) -> tuple[int, Mask]:
+        """What blocks leave of a window: the first key that is seen, and the mask from there on.
+
+        ``start``, ``end`` count new tokens, ``low`` and the result the held and the new ones.
+        """
+        layout = self.view.layout
+        assert layout is not None
+        first, last = self.prefix.length + start, self.prefix.length + end
+        offset = self.prefix.length - before  # the position of the first key that is there
+        lows = layout.first(np.arange(first, last))
+        if layout.sink_end <= low + offset or not lows[0]:
+            low = max(low, int(lows[0]) - offset)
+        near, keys = _windows_from(first, last, window), range(low + offset, last)
+        seen = partial(_seen, lows, first, keys, near, layout.sink_end)
+        return low, self._masks.get(("window", start, low, window), query, key, seen)
+
+    # -- means of chunks ------------------------------------------------------------------------
+
+    def _chunked(self, layer: int, query: Tensor, new: LayerKeys, scale: float, span: ReceptiveSpan) -> Tensor:
+        """A window that reaches back to the beginning of a chunk, and means before it."""
+        chunk, length = span.chunk or 1, self.prefix.length
+        keys = joined(self.prefix.tail(layer), new)
+        base = length + self.tokens - keys.tokens  # where the first of the keys stands
+        far = span.first(np.arange(length, length + self.tokens + 1))
+        count = (int(far[-1]) - base) // chunk
+        if count:
+            self.prefix.append_means(layer, chunk_means(keys, chunk, count))
+        means, outs = self.prefix.means(layer), []
+        for start in range(0, self.tokens, SLIDING_BLOCK):
+            end = min(start + SLIDING_BLOCK, self.tokens)
+            block, lows = query[:, :, start:end], far[start:end]
+            low, high = int(lows[0]) - base, length + end - base
+            seen = partial(_seen, lows, length + start, range(int(lows[0]), length + end))
+            mask = self._masks.get(("near", span, start, end), block, keys.key, seen)
+            parts = [attend(block, *keys.part(low, high), scale, mask=mask)]
+            sure, some = int(lows[0]) // chunk, int(lows[-1]) // chunk
+            if means is not None and sure:
+                parts.append(_weighed(attend(block, *means.part(0, sure), scale), chunk))
+            if means is not None and some > sure:
+                gone = partial(np.less, np.arange(sure, some), lows[:, None] // chunk)
+                mask = self._masks.get(("means", span, start), block, keys.key, gone)
+                part = attend(block, *means.part(sure, some), scale, mask=mask)
+                parts.append(_weighed(part, chunk))
+            outs.append(merge(parts))
+        keep = int(far[-1]) - base
+        self.prefix.replace_tail(layer, keys.key[:, :, keep:].clone(), keys.value[:, :, keep:].clone())
+        return torch.cat(outs, 2)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Which stretches of a prefix each row of a pack reads."""
+
+    stretches: Ranges
+    """Tokens of the prefix, rising and apart from each other."""
+    read: np.ndarray
+    """``(rows, stretches)`` bool."""
+
+    @classmethod
+    def of(cls, ranges: Sequence[Ranges], demonstrations: int, prefix: int) -> Reading:
+        """Take apart what rows read of so many tokens of demonstrations; what stands behind these
+        in the prefix is read by all.
+        """
+        every = {place for row in ranges for pair in row for place in pair}
+        bounds = np.array(sorted({0, demonstrations, prefix} | every))
+        read = np.zeros((len(ranges), len(bounds) - 1), dtype=bool)
+        for row, pairs in zip(read, ranges, strict=True):
+            for first, last in (*pairs, (demonstrations, prefix)):
+                row[np.searchsorted(bounds, first) : np.searchsorted(bounds, last)] = True
+        # neighbours that the same rows read are one stretch, and what none reads is none
+        new = np.append(True, (read[:, 1:] != read[:, :-1]).any(0))
+        starts = np.flatnonzero(new)
+        ends = np.append(starts[1:], len(new))
+        some = read[:, starts].any(0)
+        firsts, lasts = bounds[starts[some]].tolist(), bounds[ends[some]].tolist()
+        return cls(tuple(zip(firsts, lasts, strict=True)), read[:, starts[some]])
+
+    def keys(self, first: int, last: int) -> np.ndarray:
+        """Which of the prefix's tokens ``[first, last)`` each row reads: ``(rows, tokens)``."""
+        found = np.zeros((len(self.read), last), dtype=bool)
+        for (start, end), rows in zip(self.stretches, self.read.T, strict=True):
+            found[:, start:end] = rows[:, None]
+        return found[:, first:]
+
+
+class Pack:
+    """Compute new tokens of some of a pack's queries, laid out one behind the other.
+
+    Token ``n`` belongs to row ``rows[n]``, is stored in that row's slot ``slots[n]``, stands at
+    position ``prefix.length + offsets[n]`` and sees the slots ``visible[n]`` of its own row. All
+    tensors live on the model's device: ``rows``, ``slots``, ``offsets`` ``(tokens,)`` int64,
+    ``visible`` ``(tokens, slots in use)`` bool, ``slot_offsets`` ``(pack rows, slots in use)``
+    the offset of the token in each slot. With ``causal`` they are the rows' first tokens in their
+    order, and see those before them. With a ``reading`` a row sees of the prefix what it reads.
+    ``ends`` are the tokens whose last hidden states are read, ``(ends,)`` int64; None for all.
+    """
+
+    def __init__(
+        self,
+        prefix: Prefix,
+        keys: PackKeys,
+        rows: Tensor,
+        slots: Tensor,
+        offsets: Tensor,
+        visible: Tensor,
+        slot_offsets: Tensor,
+        view: View = View(),
+        *,
+        causal: bool = False,
+        reading: Reading | None = None,
+        ends: Tensor | None = None,
+    ) -> None:
+        self.prefix, self.keys, self.view, self.causal = prefix, keys, view, causal
+        self.ends = ends
+        self.rows, self.slots, self.offsets = rows, slots, offsets
+        self.visible, self.slot_offsets = visible, slot_offsets
+        self.live, place = torch.unique(rows, return_inverse=True)
+        # tokens of a row are neighbours: their rank inside the row is their distance to its first
+        index = torch.arange(len(rows), device=rows.device)
+        first = torch.full((len(self.live),), len(rows), device=rows.device)
+        first = first.scatter_reduce(0, place, index, "amin")
+        self._place, self._rank = place, index - first[place]
+        self._width = int(self._rank.max()) + 1
+        self._masks = Masks()
+        self._fars: dict[ReceptiveSpan, tuple[Tensor, int]] = {}
+        self._reading = reading
+        self._readers = self._readers_of(reading) if reading else []
+
+    def _readers_of(self, reading: Reading) -> list[tuple[int, int, Tensor | None]]:
+        """Each stretch that a token of this step reads, and which do; None for all of them."""
+        rows = self.rows.cpu().numpy()
+        found: list[tuple[int, int, Tensor | None]] = []
+        for (start, end), read in zip(reading.stretches, reading.read.T[:, rows], strict=True):
+            if read.all():
+                found.append((start, end, None))
+            elif read.any():
+                readers = torch.from_numpy(np.flatnonzero(read)).to(self.rows.device)
+                found.append((start, end, readers))
+        return found
+
+    def layer(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
+        """One layer's attention: ``(1, heads, tokens, head_dim)`` for query and result."""
+        held = self._held(layer, key, value)
+        span = self.view.span(layer, window)
+        if span.chunk is not None:
+            return merge(self._chunked(layer, held, query, scale, span))
+        parts = [self._own(held, query, scale, span.window)]
+        if self.prefix.length and span.window is None:
+            if self._reading is not None:
+                return self._chosen(layer, parts[0], query, scale)
+            parts.append(attend(query, *self.prefix.full(layer), scale))
+        elif (tail := self.prefix.tail(layer)) is not None and tail.tokens:
+            mask = self._tail_mask(tail.tokens, span.window or 0, query, key)
+            parts.append(attend(query, tail.key, tail.value, scale, mask=mask))
+        return merge(parts)
+
+    def _held(self, layer: int, key: Tensor, value: Tensor) -> LayerKeys:
+        """A layer's keys and values of the pack, the new ones among them."""
+        held = self.keys.layer(layer, key, self.visible.shape[1])
+        held.key[self.rows, :, self.slots] = key[0].transpose(0, 1)
+        held.value[self.rows, :, self.slots] = value[0].transpose(0, 1)
+        return held
+
+    @property
+    def whole(self) -> bool:
+        """Whether the last hidden states of all its tokens are read."""
+        return self.ends is None
+
+    def store(
+        self,
+        layer: int,
+        query: Tensor,  # noqa: ARG002 - a step that extends a window needs it
+        key: Tensor,
+        value: Tensor,
+        scale: float,  # noqa: ARG002
+        window: int | None,  # noqa: ARG002
+    ) -> None:
+        """Keep a layer's keys and values."""
+        self._held(layer, key, value)
+
+    def at_ends(self) -> Pack:
+        """The same for the tokens that are read alone, which see what they saw."""
+        rows, slots, offsets, visible = (x[self.ends] for x in (self.rows, self.slots, self.offsets, self.visible))
+        part = Pack(
+            self.prefix, self.keys, rows, slots, offsets, visible, self.slot_offsets, self.view, reading=self._reading
+        )
+        part._fars = {span: (far[self.ends], last) for span, (far, last) in self._fars.items()}
+        return part
+
+    def _chosen(self, layer: int, own: Part, query: Tensor, scale: float) -> Tensor:
+        """What each token reads of the prefix, a stretch at a time; nothing else is read."""
+        held, parts = self.prefix.whole(layer), [own]
+        for start, end, readers in self._readers:
+            if readers is None:
+                parts.append(attend(query, *held.part(start, end), scale))
+        total = TokenParts(query, parts, scale)
+        for start, end, readers in self._readers:
+            if readers is not None:
+                total.add(*held.part(start, end), readers)
+        return total.result()
+
+    def _chunked(self, layer: int, held: LayerKeys, query: Tensor, scale: float, span: ReceptiveSpan) -> list[Part]:
+        """A query's own tokens, all of them in its window, the prefix's last ones, and means."""
+        parts = [self._own(held, query, scale, None)]
+        tail, means, chunk = self.prefix.tail(layer), self.prefix.means(layer), span.chunk or 1
+        if tail is None or not tail.tokens:
+            return parts
+        far, last = self._far(span)
+        base = self.prefix.length - tail.tokens
+        past = max(0, last - base) // chunk  # chunks that leave the window in this pack
+        keys = torch.arange(base, self.prefix.length, device=far.device)
+        name = ("near", span)
+        mask = self._masks.get(name, query, tail.key, lambda: keys >= far[:, None])
+        parts.append(attend(query, tail.key, tail.value, scale, mask=mask))
+        if means is not None:
+            parts.append(_weighed(attend(query, means.key, means.value, scale), chunk))
+        if past:
+            left = chunk_means(tail, chunk, past)
+            ends = base + (torch.arange(past, device=far.device) + 1) * chunk
+            name = ("gone", span)
+            mask = self._masks.get(name, query, tail.key, lambda: ends <= far[:, None])
+            parts.append(_weighed(attend(query, left.key, left.value, scale, mask=mask), chunk))
+        return parts
+
+    def _far(self, span: ReceptiveSpan) -> tuple[Tensor, int]:
+        """The first token that each new one sees by itself, ``(tokens,)``, and the last of these.
+
+        Found on the host, once for all layers of a step: asking the device for it would wait until
+        that has done all layers before.
+        """
+        if span not in self._fars:
+            far = span.first((self.offsets + self.prefix.length).cpu().numpy())
+            assert far.max() <= self.prefix.length, "a query's own tokens leave its window"
+            self._fars[span] = torch.from_numpy(far).to(self.offsets.device), int(far.max())
+        return self._fars[span]
+
+    def _own(self, held: LayerKeys, query: Tensor, scale: float, window: int | None) -> Part:
+        """Each row's tokens and their own row's keys, as a padded batch."""
+        used = self.visible.shape[1]
+        heads, width = query.shape[1], query.shape[3]
+        padded = query.new_zeros(len(self.live), self._width, heads, width)
+        padded[self._place, self._rank] = query[0].transpose(0, 1)
+        key, value = held.key[:, :, :used], held.value[:, :, :used]
+        if len(self.live) < self.keys.rows:
+            key, value = key[self.live], value[self.live]
+        if window is not None and self.causal and self._width <= window:
+            window = None
+        if self.causal and on_cuda(query) and (window is None or has_windows(query)):
+            # what stands behind a row's last token is padding, which no token of a row sees
+            part = attend(padded.transpose(1, 2), key, value, scale, causal=True, window=window)
+        else:
+            mask = self._own_mask(window, query, key)
+            part = attend(padded.transpose(1, 2), key, value, scale, mask=mask)
+        out = part.out.transpose(1, 2)[self._place, self._rank]
+        lse = part.lse.transpose(1, 2)[self._place, self._rank]
+        return Part(out.transpose(0, 1)[None], lse.transpose(0, 1)[None])
+
+    def _own_mask(self, window: int | None, query: Tensor, key: Tensor) -> Mask:
+        """Who sees whom within a row; padding sees nothing."""
+
+        def own() -> Tensor:
+            seen = self.visible
+            if window is not None:
+                distance = self.offsets[:, None] - self.slot_offsets[self.rows]
+                seen = seen & (distance < window)
+            padded = seen.new_zeros(len(self.live), self._width, seen.shape[1])
+            padded[self._place, self._rank] = seen
+            return padded
+
+        return self._masks.get(("own", window), query, key, own)
+
+    def _tail_mask(self, kept: int, window: int, query: Tensor, key: Tensor) -> Mask:
+        """Which of the prefix's last ``kept`` tokens each token's window reaches."""
+
+        def near() -> Tensor:
+            # the key in place j stands kept - j tokens before the first own token
+            back = torch.arange(kept, 0, -1, device=self.offsets.device)
+            seen = self.offsets[:, None] + back < window
+            if self._reading is not None:
+                read = self._reading.keys(self.prefix.length - kept, self.prefix.length)
+                seen &= torch.from_numpy(read).to(seen.device)[self.rows]
+            return seen
+
+        return self._masks.get(("tail", window), query, key, near)
+
+
+Step = Extend | Pack
+
+
+def causal_rows(lengths: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Rows and slots of texts laid one behind the other: two ``(sum of lengths,)`` tensors."""
+    counts = torch.tensor(lengths)
+    rows = torch.repeat_interleave(torch.arange(len(lengths)), counts)
+    starts = torch.cumsum(counts, 0) - counts
+    slots = torch.arange(int(counts.sum())) - starts[rows]
+    return rows.to(device), slots.to(device)

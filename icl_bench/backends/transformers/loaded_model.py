@@ -1,0 +1,288 @@
+"""A decoder of the transformers library in memory: one call of it, and the logits behind it.
+
+Its attention is taken over by ``AttentionInterface``: every layer asks the step that is handed
+through the call which keys are seen (:mod:`icl_bench.backends.transformers.attention_steps`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from icl_bench.backends.device import choose_device, choose_dtype
+from icl_bench.backends.transformers.attention_steps import Pack, Step
+from icl_bench.backends.transformers.checkpoint import load_network
+from icl_bench.backends.transformers.cpu_layers import refit
+from icl_bench.backends.transformers.device_memory import no_room, out_of_memory
+from icl_bench.backends.transformers.last_layer import shorten
+from icl_bench.backends.transformers.vector_layers import Reading, VectorReaders
+from icl_bench.errors import CellError, UserError
+from icl_bench.models.config import layer_windows
+from icl_bench.models.vector_encoder import VectorEncoder, VectorSettings, settings_of
+from icl_bench.prompts.encoding import Ids
+from icl_bench.quiet_libraries import spare_imports
+
+ATTENTION = "icl_bench"
+"""Our attention's name in the transformers library."""
+
+
+def _attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,  # noqa: ARG001 - always None: the step knows
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    step: Step | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """What the model calls in every layer; the step knows which keys are seen."""
+    if step is None:
+        raise UserError("this model does not hand options through to its attention layers")
+    for name in ("softcap", "s_aux"):
+        if options.get(name) is not None:
+            raise UserError(f"this model's attention uses {name!r}, which is not supported")
+    scale = scaling if scaling is not None else query.shape[-1] ** -0.5
+    out = step.layer(module.layer_idx, query, key, value, scale, sliding_window)
+    return out.transpose(1, 2), None
+
+
+def _check_vocabulary(source: str, network: Any, tokenizer: Any) -> None:
+    """Raise ``UserError`` where the tokenizer writes tokens that the model does not have."""
+    rows = len(network.get_input_embeddings().weight)
+    added = tokenizer.added_tokens_decoder
+    largest = max((i for i in tokenizer.get_vocab().values() if i not in added), default=0)
+    if largest >= rows:
+        raise UserError(
+            f"model {source}: its tokenizer counts up to token {largest:,}, and its weights have "
+            f"{rows:,} tokens: they are not of one model; give the tokenizer's files that were "
+            "saved with the weights"
+        )
+
+
+class LoadedModel:
+    """A decoder with its tokenizer, on one device."""
+
+    def __init__(self, network: Any, tokenizer: Any, device: torch.device, dtype: torch.dtype) -> None:
+        """``network`` is the library's model with a head, on the device, in that number format."""
+        self.network, self.tokenizer = network, tokenizer
+        self.device, self.dtype = device, dtype
+        self.core = network.get_decoder()
+        self.readers: VectorReaders | None = None
+        """What reads vectors in front of its layers, where it was trained to."""
+        self._vectors: VectorEncoder | None = None
+        self._encoded: dict[str, Tensor] = {}
+        self.peak_vector_bytes = 0
+        """Most bytes that keys and values of vectors took since this was set to 0."""
+        self._owners: Tensor | None = None
+        """Which row of a pack each vector is for, where rows have vectors of their own."""
+        self._head = network.get_output_embeddings()
+        self._head_rows: tuple[bytes, Tensor, Tensor | float] | None = None
+
+    @classmethod
+    def load(
+        cls, source: str | Path, tokenizer: Any, revision: str | None, dtype: str, device: str | None
+    ) -> LoadedModel:
+        """Read a model from a folder or the hub. Raises ``UserError``."""
+        spare_imports()
+        from transformers import AutoModelForCausalLM
+
+        where = choose_device(device)
+        kind = choose_dtype(dtype, where)
+        network = load_network(
+            AutoModelForCausalLM, str(source), revision=revision or "main", dtype=kind, attn_implementation="sdpa"
+        )
+        _check_vocabulary(str(source), network, tokenizer)
+        try:
+            loaded = cls(network.to(where).eval(), tokenizer, where, kind)
+            if (settings := settings_of(str(source))) is not None:
+                loaded._take_readers(str(source), settings)
+        except RuntimeError as error:
+            if not out_of_memory(error):
+                raise
+            raise no_room(source, error) from None
+        return loaded
+
+    @property
+    def config(self) -> Any:
+        """The configuration of its text part."""
+        return self.network.config.get_text_config()
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """Each layer's own window in tokens; None where it sees all."""
+        return layer_windows(self.config)
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of one token's keys and values in all layers."""
+        config = self.config
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        width = getattr(config, "head_dim", None) or (config.hidden_size // config.num_attention_heads)
+        return int(2 * config.num_hidden_layers * heads * width * self.dtype.itemsize)
+
+    @cached_property
+    def end_tokens(self) -> frozenset[int]:
+        """Tokens after which it is done."""
+        ids = getattr(self.network.generation_config, "eos_token_id", None)
+        ids = ids if isinstance(ids, list) else [ids]
+        return frozenset(int(i) for i in [*ids, self.tokenizer.eos_token_id] if i is not None)
+
+    def tokens(self, ids: Sequence[int]) -> Tensor:
+        """Token ids on the model's device, ``(tokens,)``.
+
+        Raises ``CellError`` where the model has no weights for one of them, as for a special token
+        that was added to the tokenizer alone: a card would end the whole program.
+        """
+        largest, known = max(ids, default=0), self.network.get_input_embeddings().weight.shape[0]
+        if largest >= known:
+            raise CellError(
+                f"the prompt has token {largest:,}, and the model has weights of {known:,} tokens: "
+                "take the tokenizer's files that were saved with the weights"
+            )
+        return torch.tensor(ids, device=self.device)
+
+    @torch.inference_mode()
+    def plain_logits(self, ids: Ids, places: list[int]) -> Tensor:
+        """Logits of some places by the library's own forward pass: ``(places, vocabulary)``.
+
+        Only before :meth:`take_over`.
+        """
+        tokens = self.tokens(ids)
+        logits: Tensor = self.network(tokens[None], use_cache=False).logits[0, places].float()
+        return logits
+
+    def _take_readers(self, source: str, settings: VectorSettings) -> None:
+        self.readers = VectorReaders.load(self.core, source, settings)
+        self._vectors = VectorEncoder.of_checkpoint(source, settings)
+
+    def encode_texts(self, texts: Iterable[str]) -> None:
+        """Make vectors of all texts that a cell's prompts read, at once.
+
+        Raises ``UserError`` where the encoder cannot be loaded, ``CellError`` where the model reads
+        no vectors.
+        """
+        if self._vectors is None:
+            raise CellError("this model was not trained to read vectors (train-vectors)")
+        self._encoded = self._vectors.tensors(texts)
+
+    @torch.inference_mode()
+    def read_vectors(self, texts: Sequence[str]) -> None:
+        """From here on, all tokens read these texts as vectors; without any, text alone.
+
+        They were encoded (:meth:`encode_texts`).
+        """
+        self._owners = None
+        if self.readers is None:
+            return
+        self.readers.reading = None
+        if texts:
+            found = torch.stack([self._encoded[text] for text in texts])
+            held = self.readers.project(found[None].to(self.device, self.dtype))
+            self.readers.reading = Reading(held)
+            self.peak_vector_bytes = max(self.peak_vector_bytes, held.nbytes())
+
+    def read_own_vectors(self, texts: Sequence[Sequence[str]]) -> None:
+        """From here on, tokens of a pack read the vectors of their row: ``texts`` are the rows'."""
+        self.read_vectors([text for row in texts for text in row])
+        owners = [number for number, row in enumerate(texts) for _ in row]
+        self._owners = torch.tensor(owners, device=self.device) if owners else None
+
+    def _look_at_own(self, step: Step) -> None:
+        """Let each token of a step see the vectors of its row alone."""
+        if self._owners is None or self.readers is None or self.readers.reading is None:
+            return
+        assert isinstance(step, Pack), "only packs have rows"
+        seen = step.rows[:, None] == self._owners
+        self.readers.reading = Reading(self.readers.reading.vectors, seen[None])
+
+    def take_over(self) -> None:
+        """From here on, layers ask a step for their attention.
+
+        On a CPU they are computed as is best there (:mod:`icl_bench.backends.transformers.cpu_layers`).
+        """
+        from transformers import AttentionInterface
+
+        if self.device.type == "cpu":
+            refit(self.core, self.dtype)
+
+        AttentionInterface.register(ATTENTION, _attention)
+        self.network.set_attn_implementation(ATTENTION)
+
+    def shorten_last_layer(self) -> Callable[[], None]:
+        """From here on, the last layer is computed for the tokens that are read of it alone.
+
+        Returns what takes that back; a decoder that does not call its blocks ``layers`` (GPT-2)
+        stays as it is.
+        """
+        layers = getattr(self.core, "layers", None)
+        return shorten(layers[-1]) if layers else lambda: None
+
+    @torch.inference_mode()
+    def forward(self, tokens: Tensor, positions: Tensor, step: Step) -> Tensor:
+        """Last hidden states of flat tokens: ``(tokens, hidden)``.
+
+        Of those that the step reads alone, where the last layer is shortened.
+        """
+        self._look_at_own(step)
+        output = self.core(input_ids=tokens[None], position_ids=positions[None], use_cache=False, step=step)
+        hidden: Tensor = output.last_hidden_state[0]
+        return hidden
+
+    @torch.inference_mode()
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits over the whole vocabulary in float32: ``(rows, vocabulary)``.
+
+        Raises ``CellError`` where one is not a finite number.
+        """
+        logits: Tensor = self._head(hidden.to(self._head.weight.dtype)).float()
+        self._check(float(logits.sum()))  # before they are capped, which makes them finite
+        config = self.config
+        if (scale := getattr(config, "logit_scale", None)) is not None:
+            logits = logits * scale
+        if (divisor := getattr(config, "logits_scaling", None)) is not None:
+            logits = logits / divisor
+        if (cap := getattr(config, "final_logit_softcapping", None)) is not None:
+            logits = torch.tanh(logits / cap) * cap
+        return logits
+
+    @torch.inference_mode()
+    def some_logits(self, hidden: Tensor, vocabulary: np.ndarray) -> np.ndarray:
+        """Logits of some tokens only, up to a monotone function: ``(rows, allowed)`` float32.
+
+        In single precision whatever the model's: logits rounded to bfloat16 often tie. Raises
+        ``CellError`` where one is not a finite number.
+        """
+        name = vocabulary.tobytes()
+        if self._head_rows is None or self._head_rows[0] != name:
+            index = torch.from_numpy(vocabulary).to(self.device)
+            bias = getattr(self._head, "bias", None)
+            rows = self._head.weight[index].float()
+            self._head_rows = (name, rows, 0.0 if bias is None else bias[index].float())
+        _, rows, bias = self._head_rows
+        logits: Tensor = hidden.float() @ rows.T + bias
+        self._check(float(logits.sum()))
+        return logits.cpu().numpy()
+
+    def _check(self, total: float) -> None:
+        """Raise ``CellError`` where a sum of logits is not a finite number.
+
+        The largest of such logits is always the first one: every answer would be the first label.
+        """
+        if math.isfinite(total):
+            return
+        dtype = str(self.dtype).removeprefix("torch.")
+        help_ = {
+            "float16": "they leave its range: take --dtype bfloat16 or float32",
+            "bfloat16": "take --dtype float32; if that does not help, the checkpoint is damaged",
+        }
+        said = help_.get(dtype, "the checkpoint is damaged, or was not trained to its end")
+        raise CellError(f"logits in {dtype} are infinite or not numbers; {said}")

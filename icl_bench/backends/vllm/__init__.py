@@ -1,0 +1,1 @@
+"""The engine that hands prompts to vLLM in this process."""

@@ -1,0 +1,81 @@
+"""The label constraint inside vLLM's V1 model runner: a logits processor that walks the automaton.
+
+The engine loads the class by name, in its own process; a request names its automaton's file in
+``extra_args``. Requests without one pass unchanged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from vllm.v1.sample.logits_processor import LogitsProcessor
+from vllm.v1.sample.logits_processor.builtin import process_dict_updates
+
+from icl_bench.backends.vllm.label_file import FILE, States, read_states
+
+
+@dataclass
+class _Automaton:
+    """States, and the tokens that each of them allows, ``(allowed,)`` int64."""
+
+    states: States
+    allowed: list[torch.Tensor]
+
+
+@cache
+def _read(path: str, device: torch.device) -> _Automaton:
+    states = read_states(path)
+    return _Automaton(states, [torch.tensor(list(moves), device=device) for moves in states])
+
+
+class _Row:
+    """One request: its automaton and the state that its output has reached."""
+
+    def __init__(self, automaton: _Automaton, output: list[int]) -> None:
+        self._automaton, self._output = automaton, output
+        self._state = self._read = 0
+
+    def allowed(self) -> torch.Tensor:
+        """Tokens that may follow the output so far."""
+        for token in self._output[self._read :]:
+            to = self._automaton.states[self._state].get(token)
+            self._state = self._state if to is None else to
+        self._read = len(self._output)
+        return self._automaton.allowed[self._state]
+
+
+class LabelProcessor(LogitsProcessor):  # type: ignore[misc]
+    """Leaves each constrained request only the tokens that its automaton allows."""
+
+    def __init__(
+        self,
+        vllm_config: Any,  # noqa: ARG002
+        device: torch.device,
+        is_pin_memory: bool,  # noqa: ARG002
+    ) -> None:
+        self._device = device
+        self._rows: dict[int, _Row] = {}
+
+    def is_argmax_invariant(self) -> bool:
+        """Whether the likeliest token stays the same: it does not."""
+        return False
+
+    def update_state(self, batch_update: Any) -> None:
+        """Follow requests that come, go and move within the batch."""
+        process_dict_updates(self._rows, batch_update, self._added)
+
+    def _added(self, params: Any, _: Any, output: list[int]) -> _Row | None:
+        path = (params.extra_args or {}).get(FILE)
+        return _Row(_read(path, self._device), output) if path else None
+
+    def apply(self, logits: torch.Tensor) -> torch.Tensor:
+        """Mask ``(requests, vocabulary)`` logits in place."""
+        for index, row in self._rows.items():
+            allowed = row.allowed()
+            kept = logits[index, allowed]
+            logits[index] = float("-inf")
+            logits[index, allowed] = kept
+        return logits

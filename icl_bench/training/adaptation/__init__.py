@@ -1,0 +1,1 @@
+"""Continued training of a model on prompts with many demonstrations."""

@@ -1,0 +1,371 @@
+"""Goes on training a model under an attention pattern (Zebra; Song et al. 2023, section 3).
+
+The loss is the language model's on long texts and, where that is asked for, on the answers of a
+task's demonstrations. Only what the pattern lets be seen is computed. What comes out is an ordinary
+checkpoint whose config names the pattern.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from icl_bench.backends.device import device_name, device_rate, dtype_name
+from icl_bench.backends.transformers.checkpoint import load_network
+from icl_bench.errors import UserError
+from icl_bench.models.architecture import Architecture, architecture_of, check_family
+from icl_bench.models.attention_patterns import Pattern
+from icl_bench.models.config import layer_windows
+from icl_bench.models.registry import Model, load_tokenizer, resolve
+from icl_bench.models.trained import ATTENTION, adapted_to
+from icl_bench.quiet_libraries import spare_imports
+from icl_bench.sweep.compute_cost import flops
+from icl_bench.sweep.tokenized_task import TokenizedTask
+from icl_bench.tasks.examples import load_data
+from icl_bench.tasks.task_files import load_task
+from icl_bench.training.adaptation.examples import AdaptationExamples, DemonstrationSequences, Lesson, PackedTexts
+from icl_bench.training.adaptation.spec import LEAST_RATE, AdaptationSpec
+from icl_bench.training.resumable import Course, LongTraining, Say, TrainingFolder, trainer_of, watcher
+from icl_bench.training.sparse_attention import Sparsity, take_over
+
+IGNORED = -100
+"""A label that no loss is computed for."""
+
+HEAD_TOKENS = 512
+"""Tokens whose logits are computed together: those of whole sequences would be most of the
+memory."""
+
+WARM_UP, LOOKS = 100, 10
+"""Steps in which the learning rate rises, at most a tenth of all; looks at the held-back texts."""
+
+
+REACHED = 0.5
+"""Of the rate of a plain product: what a training step reaches, as far as was measured (0.4 to 0.5
+on two kinds of CPU)."""
+
+
+class AdaptedModel(nn.Module):
+    """A decoder that is trained under a pattern."""
+
+    def __init__(self, network: Any, pattern: Pattern, wrapped: Any | None = None) -> None:
+        """``network`` is one that :func:`take_over` has changed; ``wrapped`` is peft's model of it,
+        where low-rank additions are trained.
+        """
+        super().__init__()
+        self.network = network
+        self._wrapped = [wrapped]  # its weights are the network's, and are not to be told twice
+        self.counts = {"tokens": 0}
+        self._pattern, self._windows = pattern, layer_windows(network.config.get_text_config())
+        self._plain = Sparsity.of(pattern, self._windows)
+
+    def merged(self) -> Any:
+        """The network with all that was learnt."""
+        (wrapped,) = self._wrapped
+        return self.network if wrapped is None else wrapped.merge_and_unload()
+
+    def learnt(self) -> dict[str, Tensor]:
+        """All weights that training changes, by name."""
+        return {name: p for name, p in self.named_parameters() if p.requires_grad}
+
+    def forward(self, input_ids: Tensor, labels: Tensor, ends: Sequence[int] = ()) -> dict[str, Tensor]:
+        """The mean loss of the labelled tokens of sequences of equal length, ``(rows, tokens)``.
+
+        ``labels`` are the tokens themselves, :data:`IGNORED` where they are not learnt; ``ends`` is
+        where demonstrations end.
+        """
+        if self.training:
+            self.counts["tokens"] += input_ids.numel()
+        sparsity = self._plain
+        if ends and self._pattern.blocks:
+            sparsity = Sparsity.of(self._pattern, self._windows, ends)
+        hidden = self.network.get_decoder()(input_ids=input_ids, use_cache=False, sparsity=sparsity).last_hidden_state
+        states, targets = hidden[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
+        taken = targets != IGNORED
+        states, targets = states[taken], targets[taken]
+        total = hidden.new_zeros((), dtype=torch.float32)
+        for part, wanted in zip(states.split(HEAD_TOKENS), targets.split(HEAD_TOKENS), strict=True):
+            total = total + torch.utils.checkpoint.checkpoint(self._losses, part, wanted, use_reentrant=False)
+        return {"loss": total / len(targets)}
+
+    def _losses(self, states: Tensor, targets: Tensor) -> Tensor:
+        logits = self.network.get_output_embeddings()(states).float()
+        return nn.functional.cross_entropy(logits, targets, reduction="sum")
+
+
+def collated(lessons: Sequence[Lesson]) -> dict[str, Any]:
+    """A batch of one sequence as :class:`AdaptedModel` takes it."""
+    (lesson,) = lessons
+    ids = torch.tensor([lesson.ids])
+    labels = ids.clone()
+    if lesson.learnt is not None:
+        labels[:] = IGNORED
+        for first, last in lesson.learnt:
+            labels[:, first:last] = ids[:, first:last]
+    return {"input_ids": ids, "labels": labels, "ends": list(lesson.ends)}
+
+
+@dataclass(frozen=True)
+class _Sequences(torch.utils.data.Dataset[Lesson]):
+    """All sequences of a training."""
+
+    examples: AdaptationExamples
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, number: int) -> Lesson:
+        return self.examples.sequence(number)
+
+
+@dataclass
+class Adaptation(LongTraining):
+    """A planned adaptation of one model."""
+
+    spec: AdaptationSpec
+    model: Model
+    tokenizer: Any
+    examples: AdaptationExamples
+    device: str
+    dtype: str
+    log: dict[str, Any] = field(default_factory=lambda: {"seconds": 0.0, "tokens": 0, "losses": []})
+    """How it went: seconds, tokens learnt from, losses on held-back texts by step in nats a
+    token."""
+
+    @classmethod
+    def prepare(cls, spec: AdaptationSpec, say: Say = lambda _: None) -> Adaptation:
+        """Load texts, data and tokenizer; nothing is trained yet. Raises ``UserError``."""
+        spec.check()
+        say(f"preparing {spec.model}")
+        model = resolve(spec.model)
+        check_family(spec.pattern, model)
+        reach = int(model.context_tokens * (spec.rope_scale or 1))
+        if spec.length > reach:
+            scale = math.ceil(spec.length / model.context_tokens)
+            raise UserError(
+                f"--length {spec.length:,}: {model.name} was trained on positions up to "
+                f"{reach:,}; take a smaller one, or add --rope-scale {scale}"
+            )
+        if (before := adapted_to(model.source)) is not None and before != spec.pattern:
+            raise UserError(
+                f"--attention {spec.pattern}: {model.name} was adapted to {before}; go on with "
+                "that, or begin with the model before it"
+            )
+        tokenizer = load_tokenizer(model)
+        say("reading texts")
+        texts = PackedTexts.read(spec.texts, tokenizer, spec.length, spec.seed)
+        tasks = []
+        for name in spec.tasks:
+            say(f"reading {name}")
+            data = load_data(load_task(name), data_dir=spec.data_dir)
+            task = TokenizedTask(data, model, tokenizer, spec.seed)
+            tasks.append(DemonstrationSequences(task, spec.length, spec.seed))
+        device = device_name(spec.device)
+        dtype = dtype_name(spec.dtype, device)
+        if dtype == "float16":
+            raise UserError("--dtype float16: gradients leave its range; take bfloat16 or float32")
+        examples = AdaptationExamples(texts, tuple(tasks), spec.share if tasks else 0.0)
+        return cls(spec, model, tokenizer, examples, device, dtype)
+
+    @cached_property
+    def folder(self) -> TrainingFolder:
+        """What it writes, and what decides the weights that come out."""
+        asked = {
+            **self.spec.decisive(),
+            "dtype": self.dtype,
+            "texts": list(self.examples.texts.hashes),
+            "data": [dict(of.task.data.files) for of in self.examples.tasks],
+            "fingerprint": self.model.fingerprint,
+        }
+        return TrainingFolder(self.spec.out, asked)
+
+    @property
+    def sequences(self) -> int:
+        """Of the whole training."""
+        return self.spec.steps * self.spec.batch
+
+    def notes(self) -> list[str]:
+        """What a user should know before the training."""
+        spec, texts = self.spec, self.examples.texts
+        wanted = self.sequences * spec.length
+        found = [
+            f"{wanted:,} tokens in {spec.steps:,} steps of {spec.batch} sequences of "
+            f"{spec.length:,} under {spec.pattern}",
+            f"{len(texts.names):,} texts have {texts.tokens:,} tokens to learn from, and "
+            f"{texts.held_tokens:,} that are held back",
+        ]
+        of_texts = wanted * (1 - self.examples.share)
+        if of_texts > 1.5 * texts.tokens:
+            found.append(f"each text is read about {of_texts / texts.tokens:,.0f} times")
+        for of in self.examples.tasks:
+            found += of.task.data.notes
+        return found
+
+    @property
+    def steps(self) -> int:
+        """See ``LongTraining``."""
+        return self.spec.steps
+
+    @property
+    def step_size(self) -> str:
+        """See ``LongTraining``."""
+        return f"sequences of {self.spec.length:,}"
+
+    def set_up(self, unfinished: Path, say: Say) -> Any:
+        """See ``LongTraining``."""
+        model = self._model()
+        say(self._needs(model))
+        return self._trainer(model, unfinished, say)
+
+    def write(self, trainer: Any, unfinished: Path) -> None:
+        """See ``LongTraining``: the last weights."""
+        del unfinished
+        model = trainer.model
+        self.log |= {
+            "method": "adaptation",
+            "base": self.model.name,
+            "base_fingerprint": self.model.fingerprint,
+            "attention": str(self.spec.pattern),
+            "trainable_parameters": sum(p.numel() for p in model.learnt().values()),
+            "flops": self._flops(model, self.log["tokens"] / self.sequences, self.sequences),
+        }
+        network = model.merged()
+        setattr(network.config, ATTENTION, str(self.spec.pattern))
+        network.save_pretrained(self.spec.out)
+        self.folder.write_tokenizer(Path(self.model.source))
+
+    def _model(self) -> AdaptedModel:
+        """The model as it is trained."""
+        spare_imports()
+        from transformers import AutoConfig, AutoModelForCausalLM, set_seed
+
+        set_seed(self.spec.seed)
+        source, revision = self.model.source, self.model.revision or "main"
+        config = AutoConfig.from_pretrained(source, revision=revision)
+        _stretch(config, self.spec.rope_scale, self.spec.rope_theta)
+        lora = self.spec.method == "lora"
+        network = load_network(
+            AutoModelForCausalLM,
+            source,
+            revision=revision,
+            config=config,
+            dtype=self.dtype if lora and self.device.startswith("cuda") else "float32",
+        )
+        take_over(network)
+        wrapped = None
+        if lora:
+            from peft import LoraConfig, get_peft_model
+
+            rank = self.spec.lora_rank
+            settings = LoraConfig(task_type="CAUSAL_LM", r=rank, lora_alpha=4 * rank, target_modules="all-linear")
+            wrapped = get_peft_model(network, settings)
+        if self.spec.recompute:
+            network.gradient_checkpointing_enable({"use_reentrant": False})
+            network.enable_input_require_grads()
+        return AdaptedModel(network, self.spec.pattern, wrapped)
+
+    @cached_property
+    def _architecture(self) -> Architecture:
+        return architecture_of(self.model.source)
+
+    def _flops(self, model: AdaptedModel, tokens: float, sequences: int) -> float:
+        """Operations of learning from so many sequences, of so many tokens on average.
+
+        Every token's logits among them. Going back takes twice a forward pass, and once where the
+        weights themselves are frozen; what is computed again to save memory is not counted.
+        """
+        passes = 3 if self.spec.method == "full" else 2
+        head = 2.0 * model.network.get_output_embeddings().weight.numel() * tokens
+        once: float = flops(self._architecture, self.spec.pattern, None, 0, round(tokens)) + head
+        return passes * sequences * once
+
+    def _needs(self, model: AdaptedModel) -> str:
+        """What training takes, in words: parameters, memory, time.
+
+        A layer keeps about 34 bytes a token and unit of its width on the way there in 16 bits
+        (Korthikanti et al. 2023, equation 2, without attention scores), or its input alone where
+        it is computed again.
+        """
+        spec, config = self.spec, model.network.config.get_text_config()
+        learnt = sum(p.numel() for p in model.learnt().values())
+        kept = sum(p.numel() * p.element_size() for p in model.parameters()) + 12 * learnt
+        if self.dtype == "bfloat16":  # autocast's copies
+            kept += 2 * sum(p.numel() for p in model.parameters() if p.dtype == torch.float32)
+        # logits, in 32 bits as they are, normalised and on the way back
+        head = 12 * HEAD_TOKENS * len(model.network.get_output_embeddings().weight)
+        size = 1 if self.dtype == "bfloat16" else 2
+        wide, layers = config.hidden_size * spec.length, config.num_hidden_layers
+        activations = size * wide * (2 * layers + 34 if spec.recompute else 34 * layers)
+        operations = self._flops(model, spec.length, self.sequences)
+        seconds = operations / (REACHED * device_rate(self.device, self.dtype))
+        return (
+            f"training {learnt / 1e6:,.1f} million parameters; about "
+            f"{(kept + activations + head) / 2**30:.1f} GiB and {max(1, seconds / 60):,.0f} min"
+        )
+
+    def _trainer(self, model: AdaptedModel, folder: Path, say: Say) -> Any:
+        from transformers import Trainer
+        from transformers.trainer_callback import PrinterCallback
+
+        spec, steps = self.spec, self.steps
+        each = max(1, steps // LOOKS)
+        arguments = self.arguments(
+            folder,
+            each,
+            per_device_train_batch_size=1,
+            per_device_eval_batch_size=1,
+            gradient_accumulation_steps=spec.batch,
+            learning_rate=spec.rate,
+            adam_beta1=0.9,
+            adam_beta2=0.95,
+            adam_epsilon=1e-5,
+            weight_decay=0.1,
+            lr_scheduler_type="cosine_with_min_lr",
+            lr_scheduler_kwargs={"min_lr": LEAST_RATE * spec.rate},
+            warmup_steps=min(WARM_UP, math.ceil(steps / 10)),
+            seed=spec.seed,
+        )
+        trainer = trainer_of(Trainer, [[number] for number in range(self.sequences)])(
+            model=model,
+            args=arguments,
+            train_dataset=_Sequences(self.examples, self.sequences),
+            eval_dataset=list(self.examples.held()),
+            data_collator=collated,
+            callbacks=[watcher(Course(steps, each, folder, self.log, say), model)],
+        )
+        trainer.remove_callback(PrinterCallback)
+        return trainer
+
+
+def _stretch(config: Any, scale: float | None, theta: float | None) -> None:
+    """Divide positions by ``scale`` (position interpolation; Chen et al. 2023), and set the base of
+    their rotation. Raises ``UserError`` where the config's positions are stretched already.
+    """
+    if scale is None and theta is None:
+        return
+    text = config.get_text_config()
+    for rotation in _rotations(text):
+        if scale:
+            if rotation.get("rope_type", "default") != "default":
+                raise UserError(f"--rope-scale: this model's positions are scaled already ({rotation['rope_type']})")
+            rotation |= {"rope_type": "linear", "factor": scale}
+        if theta:
+            rotation["rope_theta"] = theta
+    if scale:
+        text.max_position_embeddings = int(text.max_position_embeddings * scale)
+
+
+def _rotations(config: Any) -> list[dict[str, Any]]:
+    """How positions are rotated: of all layers, or of each kind of layers. Raises ``UserError``."""
+    found = getattr(config, "rope_parameters", None)
+    if not isinstance(found, dict):
+        raise UserError("--rope-scale, --rope-theta: this model has no rotary positions")
+    inner = [part for part in found.values() if isinstance(part, dict)]
+    return inner or [found]

@@ -1,0 +1,109 @@
+"""Fine-tuning as training methods: LoRA and all weights, each with an upper bound."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from icl_bench.results.trained_methods import UPPER
+from icl_bench.training.classification_head import first_tokens, sharing_rows
+from icl_bench.training.examples import VALIDATION_ROWS, Examples
+from icl_bench.training.interface import Learned, TrainingMethod
+from icl_bench.training.trainer import Recipe, Trained, fine_tune
+
+
+class FullFinetuning(TrainingMethod):
+    """All weights, with a classification head (Bertsch et al. 2025, appendix E).
+
+    Two cells of each training: the checkpoint that validation rows choose, and as an upper bound
+    the one that the test rows would choose, as the study has it.
+    """
+
+    name = "full"
+    method: Literal["lora", "full"] = "full"
+    backend = "trainer"
+
+    @property
+    def recipe(self) -> Recipe:
+        """How it trains."""
+        spec = self.run.spec
+        changes: dict[str, Any] = {"head": spec.head, "epochs": spec.epochs, "batch": spec.batch}
+        if spec.learning_rate is not None:
+            changes["learning_rate"] = spec.learning_rate
+        return Recipe.of(self.method, **changes)
+
+    def notes(self) -> list[str]:
+        """See ``TrainingMethod``."""
+        found, labels = [], self.run.task.data.labels
+        if self.run.spec.head == "lm" and (sharing := sharing_rows(first_tokens(self.run.task))):
+            found.append(
+                f"{sharing} of {len(labels)} labels begin with a token that others begin with "
+                "too: their rows of the head start equal"
+            )
+        if self.run.spec.validation == "pool":
+            found.append(
+                f"the checkpoint is chosen on {VALIDATION_ROWS} rows of the pool that follow the "
+                "k examples; --validation examples takes them from the k"
+            )
+        return found
+
+    def facts(self, select: str) -> Mapping[str, Any]:
+        """See ``TrainingMethod``."""
+        return {
+            "recipe": self.recipe.model_dump(),
+            "validation": self.run.spec.validation,
+            "checkpoint": "test" if select.endswith(UPPER) else "validation",
+        }
+
+    def learn(self, examples: Examples, keep: Path | None) -> list[Learned]:
+        """See ``TrainingMethod``."""
+        assert examples.train  # refused before the model is loaded
+        done = fine_tune(
+            examples,
+            self.recipe,
+            source=self.run.task.model.source,
+            device=self.run.device,
+            dtype=self.run.dtype,
+            seed=self.run.spec.seed + examples.draw,
+            keep=keep,
+        )
+        return [
+            self._checkpoint(done, self.name, done.best, examples),
+            self._checkpoint(done, f"{self.name}{UPPER}", done.best_on_test, examples),
+        ]
+
+    def _checkpoint(self, done: Trained, select: str, epoch: int, examples: Examples) -> Learned:
+        logits, recipe = done.logits[epoch], self.recipe
+        chances = np.exp(logits - logits.max(axis=1, keepdims=True))
+        chances /= chances.sum(axis=1, keepdims=True)
+        tokens = first_tokens(self.run.task) if recipe.head == "lm" else []
+        return Learned(
+            select,
+            chances,
+            done.inference_seconds,
+            {
+                "method": select,
+                "seconds": round(done.training_seconds, 3),
+                "tokens": done.training_tokens,
+                "flops": done.flops(self.run.architecture, examples, recipe),
+                "padded_tokens": done.padded_tokens,
+                "trainable_parameters": done.trainable,
+                "epoch": epoch + 1,
+                "validation_accuracy": [round(share, 6) for share in done.validation],
+                "test_accuracy": [round(share, 6) for share in done.test],
+                "validation_rows": len(examples.held_out),
+                "labels_without_example": list(examples.missing),
+                "labels_sharing_a_head_row": sharing_rows(tokens),
+            },
+        )
+
+
+class Lora(FullFinetuning):
+    """Low-rank adapters of the attention layers, by peft."""
+
+    name = "lora"
+    method = "lora"
+    packages = ("peft",)

@@ -1,0 +1,109 @@
+"""Nearest neighbours among the examples, by sentence embeddings: no language model at all."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from icl_bench.models.text_encoders import PACKAGED, SentenceEncoder
+from icl_bench.tasks.examples import Example
+from icl_bench.training.examples import Examples
+from icl_bench.training.interface import Learned, TrainingMethod
+from icl_bench.training.methods.probe import spread
+
+NAME = PACKAGED
+
+
+NUMBERS = (1, 3, 5, 10)
+"""Numbers of neighbours to choose from."""
+
+
+def encoder() -> SentenceEncoder:
+    """The sentence encoder, loaded once. Raises ``UserError`` where its package is missing."""
+    found = SentenceEncoder.find()
+    found.load()
+    return found
+
+
+def embed(texts: Sequence[str]) -> np.ndarray:
+    """Sentence embeddings of length 1, ``(texts, 384)``."""
+    return encoder().embed(texts)
+
+
+class NearestNeighbours(TrainingMethod):
+    """Votes of the most similar examples."""
+
+    name = "knn"
+    backend = "knn"
+    packages = ("sklearn",)
+    has_architecture = False
+
+    def facts(self, select: str) -> Mapping[str, Any]:
+        """See ``TrainingMethod``."""
+        del select
+        return {"encoder": NAME}
+
+    def learn(self, examples: Examples, keep: Path | None) -> list[Learned]:
+        """See ``TrainingMethod``."""
+        del keep
+        task = self.run.task
+        names = task.data.spec.template.input_fields
+
+        def texts(rows: Iterable[Example]) -> list[str]:
+            return [" ".join(row.fields[name] for name in names) for row in rows]
+
+        labels = np.array([row.label for row in examples.train])
+        learnt = {row.id for row in examples.train}
+        encoder()  # loading it is no part of what is timed
+        start = time.perf_counter()
+        train = embed(texts(row for row in examples.shown if row.id in learnt))
+        middle = time.perf_counter()
+        asked = embed(texts(task.data.test))
+        found, number = neighbours(train, labels, asked, len(task.data.labels))
+        return [
+            Learned(
+                self.name,
+                found,
+                time.perf_counter() - middle,
+                {
+                    "method": self.name,
+                    "seconds": round(middle - start, 3),
+                    "encoder": NAME,
+                    "neighbours": number,
+                    "labels_without_example": list(examples.missing),
+                },
+            )
+        ]
+
+
+def neighbours(train: np.ndarray, labels: np.ndarray, test: np.ndarray, count: int) -> tuple[np.ndarray, int]:
+    """Probabilities of each label, ``(test, count)``, and the number of neighbours that vote.
+
+    Votes are weighted by cosine similarity. The number is the one that answers most of the
+    examples themselves right when each is left out in turn, the smallest of equals.
+    """
+    from sklearn.neighbors import KNeighborsClassifier
+
+    similar = train @ train.T
+    np.fill_diagonal(similar, -np.inf)
+    best, number = -1.0, 1
+    for tried in (n for n in NUMBERS if n < len(train)):
+        nearest = np.argsort(-similar, axis=1, kind="stable")[:, :tried]
+        votes = np.zeros((len(train), count))
+        weights = np.take_along_axis(similar, nearest, axis=1) + 0.001
+        for column in range(tried):
+            votes[np.arange(len(train)), labels[nearest[:, column]]] += weights[:, column]
+        right = float((votes.argmax(axis=1) == labels).mean())
+        if right > best:
+            best, number = right, tried
+    model = KNeighborsClassifier(number, weights=lambda d: 1.001 - d, metric="cosine")
+    with warnings.catch_warnings():
+        # few examples of many labels are what is asked here, not a regression
+        warnings.filterwarnings("ignore", message="The number of unique classes")
+        model.fit(train, labels)
+    return spread(model.predict_proba(test), model.classes_, count), number

@@ -1,0 +1,142 @@
+"""Logistic regression on the frozen model's states at the last token of each query."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from icl_bench.errors import CellError
+from icl_bench.prompts.encoding import Ids
+from icl_bench.quiet_libraries import spare_imports
+from icl_bench.training.classification_head import pad_token
+from icl_bench.training.examples import Examples, Row, padded
+from icl_bench.training.interface import Learned, TrainingMethod
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+BATCH_TOKENS = 4096
+"""Tokens that the model reads at once, padding included."""
+
+
+class LastStates:
+    """The hidden state after the last layer and norm, at a query's last token."""
+
+    def __init__(self, source: str, pad: int, device: str, dtype: str) -> None:
+        import torch
+
+        spare_imports()
+        from transformers import AutoModel
+
+        from icl_bench.backends.transformers.checkpoint import load_network
+        from icl_bench.training.sparse_attention import as_adapted
+
+        model = load_network(AutoModel, source, new_head=True, dtype=getattr(torch, dtype))
+        self.model: PreTrainedModel = as_adapted(model, source).to(device).eval()
+        self._pad = pad
+        self._known: dict[Ids, np.ndarray] = {}
+
+    def of(self, rows: Sequence[Row]) -> np.ndarray:
+        """States ``(rows, width)``; equal queries are computed once, however often asked for.
+
+        Rows are told apart by their tokens: train and test files may use the same ids.
+        """
+        new = [ids for ids in dict.fromkeys(row.ids for row in rows) if ids not in self._known]
+        size = max(1, BATCH_TOKENS // max(map(len, new), default=1))
+        order = sorted(new, key=len, reverse=True)
+        for start in range(0, len(order), size):
+            self._compute(order[start : start + size])
+        return np.stack([self._known[row.ids] for row in rows])
+
+    def _compute(self, queries: Sequence[Ids]) -> None:
+        import torch
+
+        batch = padded(queries, self._pad)
+        inputs = {name: value.to(self.model.device) for name, value in batch.items()}
+        with torch.no_grad():
+            states = self.model(**inputs, use_cache=False).last_hidden_state
+        for number, ids in enumerate(queries):
+            state = states[number, len(ids) - 1].float().cpu().numpy()
+            if not np.isfinite(state).all():
+                raise CellError("the model's states are infinite or not numbers; take --dtype float32")
+            self._known[ids] = state
+
+
+class Probe(TrainingMethod):
+    """Logistic regression on the frozen model's states."""
+
+    name = "probe"
+    backend = "probe"
+    packages = ("sklearn",)
+
+    @cached_property
+    def _states(self) -> LastStates:
+        run = self.run
+        return LastStates(run.task.model.source, pad_token(run.task), run.device, run.dtype)
+
+    @cached_property
+    def _asked(self) -> tuple[np.ndarray, float]:
+        """The test rows' states, and the seconds that they took."""
+        states, rows = self._states, Examples(self.run.task, 0, 0).test
+        start = time.perf_counter()
+        found = states.of(rows)
+        return found, time.perf_counter() - start
+
+    def learn(self, examples: Examples, keep: Path | None) -> list[Learned]:
+        """See ``TrainingMethod``."""
+        from icl_bench.backends.transformers.device_memory import memory_told
+
+        del keep
+        train = examples.train
+        with memory_told(f"on {self.run.device} while reading examples"):
+            asked, inference = self._asked
+            start = time.perf_counter()
+            states = self._states.of(train)
+        labels = np.array([row.label for row in train])
+        found = probe(states, labels, asked, len(self.run.task.data.labels))
+        flops = self.run.architecture.flops
+        return [
+            Learned(
+                self.name,
+                found,
+                inference,
+                {
+                    "method": self.name,
+                    "seconds": round(time.perf_counter() - start, 3),
+                    "tokens": sum(len(row.ids) for row in train),
+                    "flops": sum(flops(len(row.ids), len(row.ids) / 2) for row in train),
+                    "labels_without_example": list(examples.missing),
+                },
+            )
+        ]
+
+
+def probe(train: np.ndarray, labels: np.ndarray, test: np.ndarray, count: int) -> np.ndarray:
+    """Probabilities of each label for the test states, ``(test, count)``.
+
+    States are standardised; the rest is scikit-learn's default (L2, C=1). Labels that no example
+    has get probability 0.
+    """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+    with warnings.catch_warnings():
+        # few examples of many labels are what is asked here, not a regression
+        warnings.filterwarnings("ignore", message="The number of unique classes")
+        model.fit(train, labels)
+    return spread(model.predict_proba(test), model.classes_, count)
+
+
+def spread(found: np.ndarray, classes: np.ndarray, count: int) -> np.ndarray:
+    """Probabilities of some labels as those of all, ``(rows, count)``."""
+    every = np.zeros((len(found), count))
+    every[:, classes] = found
+    return every

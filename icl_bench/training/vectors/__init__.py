@@ -1,0 +1,1 @@
+"""Training of the vectors that stand for demonstrations."""

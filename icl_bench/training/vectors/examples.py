@@ -1,0 +1,123 @@
+"""What a decoder learns to read vectors from: rows of a task's pool with texts beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from icl_bench.errors import UserError
+from icl_bench.prompts.encoding import Ids
+from icl_bench.seeds import generator
+from icl_bench.sweep.tokenized_task import TokenizedTask
+from icl_bench.training.examples import VALIDATION_ROWS
+
+
+@dataclass(frozen=True)
+class VectorRow:
+    """A prompt with its answer, and the texts that enter as vectors."""
+
+    prompt: Ids
+    answer: Ids
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class VectorExamples:
+    """Training and validation rows: each a row of the pool that is asked.
+
+    Where the task has passages, the texts are the row's first ``vectors`` passages; else they are
+    demonstrations, drawn anew for each row and epoch from the other rows, behind ``text`` of them
+    that stay text. Rows that the first ``spare_draws`` draws of random selection show up to
+    ``spare_k`` are neither trained on nor drawn.
+    """
+
+    task: TokenizedTask
+    vectors: int
+    text: int = 0
+    seed: int = 0
+    spare_k: int = 0
+    spare_draws: int = 1
+    most: int | None = None
+    """Rows that are asked, of an epoch and to choose the checkpoint; all that are left where None.
+    Demonstrations beside them are drawn from all that are left."""
+
+    @cached_property
+    def _order(self) -> np.ndarray:
+        """Train indices that may be learnt from, in random order: ``(rows,)``."""
+        pool = self.task.pool
+        shown = [pool.drawn(draw)[: self.spare_k] for draw in range(self.spare_draws)]
+        left = np.setdiff1d(pool.rows, np.concatenate(shown))
+        order: np.ndarray = generator(self.seed, "vectors").permutation(left)
+        needed = 2 + (0 if self.has_passages else self.text + self.vectors)
+        if len(order) < needed:
+            raise UserError(
+                f"{self.task.data.spec.name}: {len(order):,} rows of the pool are left to learn "
+                f"from, and {needed:,} are needed; take a smaller --spare-k or --vectors"
+            )
+        return order
+
+    @property
+    def has_passages(self) -> bool:
+        """Whether the task's rows have passages of their own."""
+        return self.task.data.spec.data.passages is not None
+
+    @property
+    def _asked(self) -> int:
+        return len(self._order) if self.most is None else min(self.most, len(self._order))
+
+    @property
+    def _held(self) -> int:
+        return min(VALIDATION_ROWS, max(1, self._asked // 10))
+
+    @property
+    def rows(self) -> int:
+        """How many are learnt from in an epoch."""
+        return self._asked - self._held
+
+    def epoch(self, number: int, places: Sequence[int]) -> list[VectorRow]:
+        """Some rows of an epoch, by their places in its own random order."""
+        order = generator(self.seed, "vectors", "epoch", number).permutation(self.rows)
+        return self._made([int(self._order[self._held :][order[i]]) for i in places], str(number))
+
+    @cached_property
+    def validation(self) -> list[VectorRow]:
+        """Rows that choose the checkpoint."""
+        return self._made(self._order[: self._held].tolist(), "validation")
+
+    def all_texts(self) -> Iterator[str]:
+        """Every text that may enter as a vector."""
+        task, train = self.task, self.task.data.train
+        for index in self._order[: self._asked] if self.has_passages else self._order:
+            if self.has_passages:
+                yield from train[index].passages[: self.vectors]
+            else:
+                yield task.vector_text(train[index])
+
+    def _made(self, indices: Sequence[int], purpose: str) -> list[VectorRow]:
+        task, train = self.task, self.task.data.train
+        shown, texts = [], []
+        for index in indices:
+            beside = self._beside(index, purpose)
+            shown.append([train[i] for i in beside[: self.text]])
+            texts.append(
+                train[index].passages[: self.vectors]
+                if self.has_passages
+                else tuple(task.vector_text(train[i]) for i in beside[self.text :])
+            )
+        prompts = task.encoder.own_prompts(shown, [train[i] for i in indices])
+        answers = task.encoder.answers([train[i].answer for i in indices])
+        return [
+            VectorRow(prompts.ids(i), answer, text) for i, (answer, text) in enumerate(zip(answers, texts, strict=True))
+        ]
+
+    def _beside(self, index: int, purpose: str) -> np.ndarray:
+        """Train indices of the demonstrations beside a row, itself not among them."""
+        count = self.text + (0 if self.has_passages else self.vectors)
+        rng = generator(self.seed, "vectors", purpose, index)
+        others = self._order[self._held :] if purpose == "validation" else self._order
+        found = rng.choice(others, min(count + 1, len(others)), replace=False)
+        beside: np.ndarray = found[found != index][:count]
+        return beside

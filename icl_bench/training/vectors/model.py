@@ -1,0 +1,109 @@
+"""A decoder with what reads vectors, as it is trained: its loss, batches and learnt weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from icl_bench.backends.transformers.vector_layers import Reading, VectorReaders
+from icl_bench.models.vector_encoder import VectorEncoder
+from icl_bench.training.vectors.examples import VectorRow
+
+IGNORED = -100
+"""A label that no loss is computed for."""
+
+
+class VectorModel(nn.Module):
+    """A decoder, what reads vectors in front of its layers, and the encoder where it is trained."""
+
+    def __init__(
+        self,
+        network: Any,
+        readers: VectorReaders | None,
+        encoder: VectorEncoder,
+        trained: Any | None,
+        known: Mapping[str, Tensor],
+    ) -> None:
+        """``readers`` is None where nothing is read as vectors, ``trained`` a copy of the encoder's
+        network, ``known`` what it gave for each text.
+        """
+        super().__init__()
+        self.network, self.readers, self.trained = network, readers, trained
+        self._encoder, self._known = encoder, known
+        self.counts = {"tokens": 0, "vectors_read": 0}
+        """What was learnt from so far: tokens without padding, and vectors."""
+
+    @property
+    def gates(self) -> list[nn.Parameter]:
+        """The readers' gates."""
+        return [] if self.readers is None else list(self.readers.gates())
+
+    @property
+    def added(self) -> tuple[int, int]:
+        """Weights in added matrices that every token passes, and every vector."""
+        return (0, 0) if self.readers is None else self.readers.counts()
+
+    def _vectors(self, texts: Sequence[Sequence[str]], readers: VectorReaders) -> tuple[Tensor, Tensor]:
+        """Vectors of each row, ``(rows, vectors, width)``, and which are there."""
+        device, width = readers.readers[0].gate.device, readers.width
+        most = max(map(len, texts))
+        seen = torch.tensor([[i < len(row) for i in range(most)] for row in texts], device=device)
+        flat = [text for row in texts for text in row]
+        if self.trained is not None and next(self.trained.parameters()).requires_grad:
+            found = self._encoder.encode(flat, self.trained)
+        else:
+            found = torch.stack([self._known[text] for text in flat])
+        vectors = torch.zeros(len(texts), most, width, device=device)
+        vectors[seen] = found.to(device).float()
+        return vectors, seen
+
+    def learnt(self) -> dict[str, Tensor]:
+        """All weights that training changes, now or later."""
+        found: dict[str, Tensor] = {n: p for n, p in self.named_parameters() if p.requires_grad}
+        if self.trained is not None:
+            found |= {f"trained.{name}": p for name, p in self.trained.named_parameters()}
+        return found
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor, texts: Sequence[Sequence[str]]
+    ) -> dict[str, Tensor]:
+        """The mean loss of the answers' tokens.
+
+        ``(rows, tokens)`` padded on the left, answers last; ``labels`` are theirs, ``(rows,
+        longest answer)``, :data:`IGNORED` before them.
+        """
+        if self.training:
+            self.counts["tokens"] += int(attention_mask.sum())
+            self.counts["vectors_read"] += sum(map(len, texts))
+        if self.readers is not None:
+            self.readers.reading = None
+            if any(texts):
+                vectors, seen = self._vectors(texts, self.readers)
+                self.readers.reading = Reading(self.readers.project(vectors), seen[:, None])
+        positions = (attention_mask.cumsum(-1) - 1).clamp_min(0)
+        logits = self.network(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=positions,
+            use_cache=False,
+            logits_to_keep=labels.shape[1] + 1,
+        ).logits[:, :-1]
+        loss = nn.functional.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
+        return {"loss": loss}
+
+
+def collated(rows: Sequence[VectorRow], pad: int) -> dict[str, Any]:
+    """A batch as :class:`VectorModel` takes it."""
+    whole = [(*row.prompt, *row.answer) for row in rows]
+    width, length = max(map(len, whole)), max(len(row.answer) for row in rows)
+    ids = torch.full((len(rows), width), pad)
+    mask = torch.zeros((len(rows), width), dtype=torch.long)
+    labels = torch.full((len(rows), length), IGNORED)
+    for place, (row, both) in enumerate(zip(rows, whole, strict=True)):
+        ids[place, width - len(both) :] = torch.tensor(both)
+        mask[place, width - len(both) :] = 1
+        labels[place, length - len(row.answer) :] = torch.tensor(row.answer)
+    return {"input_ids": ids, "attention_mask": mask, "labels": labels, "texts": [list(row.texts) for row in rows]}

@@ -1,0 +1,309 @@
+"""Trains a decoder to read vectors (Vec-RA; Chen et al. 2024, sections 2.2, 2.4 and 4.1).
+
+The loss is the language model's on the answer (equation 2). The encoder is frozen, or trained from
+some epoch on: from the beginning, the projectors' random gradients would spoil it (section 4.1).
+What comes out is a folder: the decoder as an ordinary checkpoint, and beside it what reads vectors.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from icl_bench.backends.device import device_name, device_rate, dtype_name
+from icl_bench.backends.transformers.checkpoint import load_network
+from icl_bench.backends.transformers.vector_layers import VectorReaders
+from icl_bench.errors import UserError
+from icl_bench.models.architecture import Architecture, architecture_of
+from icl_bench.models.registry import load_tokenizer, resolve
+from icl_bench.models.text_encoders import PACKAGED
+from icl_bench.models.vector_encoder import ENCODER, VectorEncoder, VectorSettings
+from icl_bench.quiet_libraries import spare_imports
+from icl_bench.sweep.tokenized_task import TokenizedTask
+from icl_bench.tasks.examples import load_data
+from icl_bench.tasks.task_files import load_task
+from icl_bench.training.classification_head import pad_token
+from icl_bench.training.resumable import (
+    Course,
+    LongTraining,
+    Say,
+    TrainingFolder,
+    read_weights,
+    save_weights,
+    trainer_of,
+    watcher,
+)
+from icl_bench.training.vectors.examples import VectorExamples, VectorRow
+from icl_bench.training.vectors.model import VectorModel, collated
+from icl_bench.training.vectors.spec import VectorSpec
+
+BEST = "best.safetensors"
+"""Among the unfinished work: the best weights so far."""
+
+GATE_RATE = 10.0
+"""How much faster than other weights the gates learn: they are one number a layer."""
+
+WARM_UP = 0.05
+
+
+@dataclass(frozen=True)
+class _Epochs(torch.utils.data.Dataset[VectorRow]):
+    """The rows of all epochs one behind another, each epoch in an order of its own."""
+
+    examples: VectorExamples
+    epochs: int
+
+    def __len__(self) -> int:
+        return self.epochs * self.examples.rows
+
+    def __getitems__(self, places: Sequence[int]) -> list[VectorRow]:
+        made = []
+        for place in places:
+            epoch, row = divmod(place, self.examples.rows)
+            made += self.examples.epoch(epoch, [row])
+        return made
+
+
+@dataclass
+class VectorTraining(LongTraining):
+    """A planned training of one task and model."""
+
+    spec: VectorSpec
+    task: TokenizedTask
+    examples: VectorExamples
+    encoder: VectorEncoder
+    device: str
+    dtype: str
+    log: dict[str, Any] = field(default_factory=lambda: {"seconds": 0.0, "tokens": 0, "vectors_read": 0, "losses": []})
+    """How it went: seconds, tokens and vectors learnt from, losses on validation rows by step in
+    nats a token."""
+
+    @classmethod
+    def prepare(cls, spec: VectorSpec, say: Say = lambda _: None) -> VectorTraining:
+        """Load data and tokenizer; nothing is trained yet. Raises ``UserError``."""
+        spec.check()
+        asked = load_task(spec.task)
+        say(f"reading {asked.name}")
+        data = load_data(asked, data_dir=spec.data_dir)
+        say(f"preparing {spec.model}")
+        model = resolve(spec.model)
+        encoder = VectorEncoder.of(spec.encoder, spec.pooling)
+        task = TokenizedTask(data, model, load_tokenizer(model), spec.seed)
+        device = device_name(spec.device)
+        dtype = dtype_name(spec.dtype, device)
+        if dtype == "float16":
+            raise UserError("--dtype float16: gradients leave its range; take bfloat16 or float32")
+        examples = VectorExamples(task, spec.vectors, spec.text, spec.seed, spec.spare_k, spec.spare_draws, spec.rows)
+        return cls(spec, task, examples, encoder, device, dtype)
+
+    @property
+    def steps(self) -> int:
+        """Of the whole training."""
+        return self.spec.epochs * self.epoch_steps
+
+    @property
+    def epoch_steps(self) -> int:
+        """Of one epoch, whose last step may have fewer rows."""
+        return math.ceil(self.examples.rows / self.spec.batch)
+
+    @cached_property
+    def folder(self) -> TrainingFolder:
+        """What it writes, and what decides the weights that come out."""
+        asked = {
+            **self.spec.decisive(),
+            "dtype": self.dtype,
+            "data": dict(self.task.data.files),
+            "fingerprint": self.task.model.fingerprint,
+            "encoder_fingerprint": self.encoder.fingerprint,
+        }
+        return TrainingFolder(self.spec.out, asked)
+
+    def notes(self) -> list[str]:
+        """What a user should know before the training."""
+        spec, examples = self.spec, self.examples
+        read = "passages" if examples.has_passages else "demonstrations"
+        found = [
+            f"{examples.rows:,} rows of the pool in {self.steps:,} steps of {spec.batch}, each "
+            f"with {spec.vectors} {read} as vectors and {spec.text} demonstrations as text"
+        ]
+        if examples.has_passages:
+            train = self.task.data.train
+            fewer = sum(len(train[i].passages) < spec.vectors for i in self.task.pool.rows)
+            if fewer:
+                found.append(f"{fewer:,} of {len(self.task.pool):,} rows have fewer passages")
+        return [*self.task.data.notes, *found]
+
+    # -- training -------------------------------------------------------------------------------
+
+    @property
+    def step_size(self) -> str:
+        """See ``LongTraining``."""
+        return f"batch {self.spec.batch}"
+
+    def set_up(self, unfinished: Path, say: Say) -> Any:
+        """See ``LongTraining``."""
+        model = self._model(say)
+        say(self._needs(model))
+        return self._trainer(model, unfinished, say)
+
+    def write(self, trainer: Any, unfinished: Path) -> None:
+        """See ``LongTraining``: the best weights."""
+        model = trainer.model
+        read_weights(unfinished / BEST, model)
+        self.log["trainable_parameters"] = sum(p.numel() for p in model.learnt().values())
+        self.log["flops"] = self._flops(model)
+        self._write(model, self.spec.out)
+
+    def _model(self, say: Say) -> VectorModel:
+        """The decoder with its readers, in the weights that training begins with."""
+        spare_imports()
+        from transformers import AutoModelForCausalLM, set_seed
+
+        set_seed(self.spec.seed)
+        # what is frozen need not be more precise than its products, on a card whose memory it takes
+        frozen = self.spec.train == "added" and self.device.startswith("cuda")
+        network = load_network(
+            AutoModelForCausalLM,
+            self.task.model.source,
+            revision=self.task.model.revision or "main",
+            dtype=self.dtype if frozen else "float32",
+            attn_implementation="sdpa",
+        )
+        readers, known = None, {}
+        if self.spec.vectors:
+            say("encoding texts")
+            known = self.encoder.tensors(self.examples.all_texts())
+            readers = VectorReaders(network.get_decoder(), self.encoder.width).float()
+        trained = None
+        if self.spec.unfreeze_after is not None:
+            trained = copy.deepcopy(self.encoder.load()[0]).requires_grad_(False)
+        if self.spec.train == "added":
+            network.requires_grad_(False)
+        return VectorModel(network, readers, self.encoder, trained, known)
+
+    def _needs(self, model: VectorModel) -> str:
+        """What training takes, in words: parameters, memory beside activations, time."""
+        learnt = sum(p.numel() for p in model.learnt().values())
+        kept = sum(p.numel() * p.element_size() for p in model.parameters())
+        # gradients and Adam's two moments, in float32
+        held = kept + 12 * learnt
+        row = self.examples.epoch(0, [0])[0]
+        tokens = (len(row.prompt) + len(row.answer)) * self.spec.batch * self.steps
+        passed = self._architecture.parameters + model.added[0]
+        seconds = 3 * 2.0 * passed * tokens / device_rate(self.device, self.dtype)
+        return (
+            f"training {learnt / 1e6:,.1f} million parameters, {held / 2**30:.1f} GiB and "
+            f"activations; about {max(1, seconds / 60):,.0f} min by formula"
+        )
+
+    def _flops(self, model: VectorModel) -> float:
+        """Operations of the training, without those of the encoder and of validation rows.
+
+        Going back takes twice a forward pass for what is trained, and once for the decoder where it
+        is frozen: the readers of its first layers learn through the others.
+        """
+        shape, (of_tokens, of_vectors) = self._architecture, model.added
+        tokens, read = int(self.log["tokens"]), int(self.log["vectors_read"])
+        rows = self.spec.epochs * self.examples.rows
+        passes = 3 if self.spec.train == "all" else 2
+        added = 2.0 * (of_tokens * tokens + of_vectors * read)
+        return passes * shape.flops(tokens, tokens / rows / 2) + 3 * added
+
+    @cached_property
+    def _architecture(self) -> Architecture:
+        return architecture_of(self.task.model.source)
+
+    def _trainer(self, model: VectorModel, folder: Path, say: Say) -> Any:
+        from transformers import Trainer
+        from transformers.trainer_callback import PrinterCallback
+
+        spec, pad, each = self.spec, pad_token(self.task), self.epoch_steps
+        arguments = self.arguments(
+            folder,
+            each,
+            per_device_train_batch_size=spec.batch,
+            per_device_eval_batch_size=spec.batch,
+            learning_rate=spec.learning_rate,
+            weight_decay=0.01,
+            lr_scheduler_type="linear",
+            warmup_steps=math.ceil(WARM_UP * self.steps),
+            seed=spec.seed,
+        )
+        rows = self.examples.rows
+        batches = [
+            list(range(epoch * rows + start, epoch * rows + min(start + spec.batch, rows)))
+            for epoch in range(spec.epochs)
+            for start in range(0, rows, spec.batch)
+        ]
+        course = Course(self.steps, each, folder, self.log, say)
+        unfreeze = partial(self._unfreeze, model)
+        trainer = trainer_of(Trainer, batches)(
+            model=model,
+            args=arguments,
+            train_dataset=_Epochs(self.examples, spec.epochs),
+            eval_dataset=self.examples.validation,
+            data_collator=lambda rows: collated(rows, pad),
+            callbacks=[watcher(course, model, better=lambda: save_weights(model, folder / BEST), each_step=unfreeze)],
+            optimizers=(self._optimizer(model), None),
+        )
+        trainer.remove_callback(PrinterCallback)
+        return trainer
+
+    def _unfreeze(self, model: VectorModel, done: int) -> None:
+        """Train the encoder too, from the epoch on that is asked for."""
+        after = self.spec.unfreeze_after
+        if model.trained is not None and after is not None and done >= after * self.epoch_steps:
+            model.trained.requires_grad_(True)
+
+    def _optimizer(self, model: VectorModel) -> torch.optim.Optimizer:
+        spec, gates = self.spec, {id(gate) for gate in model.gates}
+        own = [p for p in model.network.parameters() if p.requires_grad]
+        apart = gates | {id(weight) for weight in own}
+        added = [p for p in model.parameters() if p.requires_grad and id(p) not in apart]
+        if model.trained is not None:
+            added += list(model.trained.parameters())
+        rate = spec.learning_rate
+        groups: list[dict[str, Any]] = [
+            {"params": added, "lr": rate},
+            {"params": own, "lr": rate if spec.decoder_rate is None else spec.decoder_rate},
+            {"params": model.gates, "lr": GATE_RATE * rate, "weight_decay": 0.0},
+        ]
+        return torch.optim.AdamW([group for group in groups if group["params"]])
+
+    # -- what comes out -------------------------------------------------------------------------
+
+    def _write(self, model: VectorModel, out: Path) -> None:
+        """The decoder's own checkpoint, its tokenizer, and what reads vectors."""
+        model.network.save_pretrained(out)
+        self.folder.write_tokenizer(Path(self.task.model.source))
+        if model.trained is not None:
+            model.trained.save_pretrained(out / ENCODER)
+            self.encoder.load()[1].save_pretrained(out / ENCODER)
+        if model.readers is not None:
+            self._settings(model, model.readers.save(out)).write(out)
+
+    def _settings(self, model: VectorModel, weights: str) -> VectorSettings:
+        spec, (of_tokens, of_vectors) = self.spec, model.added
+        encoder = self.encoder
+        if model.trained is not None:
+            encoder = replace(encoder, source=str(spec.out / ENCODER))
+        return VectorSettings(
+            encoder=spec.encoder or PACKAGED,
+            encoder_fingerprint=encoder.fingerprint,
+            pooling=spec.pooling,
+            width=self.encoder.width,
+            vectors=spec.vectors,
+            text=spec.text,
+            parameters=of_tokens,
+            vector_parameters=of_vectors,
+            weights=weights,
+            trained=spec.train,
+            model=self.task.model.name,
+        )
