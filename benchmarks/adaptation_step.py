@@ -34,7 +34,7 @@ def main() -> None:
     from icl_bench.backends.transformers.checkpoint import load_network
     from icl_bench.backends.transformers.device_memory import finish
     from icl_bench.models.architecture import architecture_of
-    from icl_bench.models.attention_patterns import FULL, parse
+    from icl_bench.models.attention_patterns import FULL, Pattern
     from icl_bench.models.registry import resolve
     from icl_bench.quiet_libraries import hush_libraries
     from icl_bench.sweep.compute_cost import flops
@@ -42,7 +42,7 @@ def main() -> None:
     from icl_bench.training.sparse_attention import take_over
 
     hush_libraries()
-    source, pattern = resolve(asked.model).source, parse(asked.attention)
+    source, pattern = resolve(asked.model).source, Pattern.parse(asked.attention)
     dtype = dtype_name(asked.dtype, asked.device)
     network = load_network(AutoModelForCausalLM, source, dtype="float32").to(asked.device)
     take_over(network)

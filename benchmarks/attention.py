@@ -48,7 +48,7 @@ def measure(
     """Prefill under each pattern and print a table."""
     from icl_bench.backends.transformers.backend import TransformersBackend
     from icl_bench.models.architecture import architecture_of
-    from icl_bench.models.attention_patterns import parse
+    from icl_bench.models.attention_patterns import Pattern
     from icl_bench.sweep.compute_cost import PromptLayout, cache_bytes, cost_of
 
     backend, shape = (TransformersBackend.load(source, tokenizer, dtype=dtype), architecture_of(str(source)))
@@ -58,7 +58,7 @@ def measure(
     for _ in range(repeats):
         for text in patterns:
             backend.cache.drop()
-            pattern = parse(text)
+            pattern = Pattern.parse(text)
             start = time.perf_counter()
             backend.load_prefix(prompts, tokens, pattern)
             elapsed = time.perf_counter() - start
@@ -68,11 +68,11 @@ def measure(
     print(f"{name}, {tokens:,} tokens, {dtype}")
     columns = ("seconds", "of full", "formula", "ratio", "cache MB", "formula")
     print(f"{'':26}" + "".join(f"{name:>10}" for name in columns))
-    works = {t: cost_of(PromptLayout.of(prompts, parse(t)), shape, 0, dtype) for t in patterns}
+    works = {t: cost_of(PromptLayout.of(prompts, Pattern.parse(t)), shape, 0, dtype) for t in patterns}
     for text in patterns:
         share = seconds[text] / seconds[patterns[0]]
         formula = works[text].prefix_flops / works[patterns[0]].prefix_flops
-        kept = cache_bytes(shape, parse(text), tokens, dtype)
+        kept = cache_bytes(shape, Pattern.parse(text), tokens, dtype)
         print(
             f"{text:26}{seconds[text]:10.1f}{share:10.3f}{formula:10.3f}{share / formula:10.2f}"
             f"{held[text] / 1e6:10.1f}{kept / 1e6:10.1f}",

@@ -23,7 +23,7 @@ import numpy as np
 from icl_bench.backends.interface import Free
 from icl_bench.backends.transformers.backend import TransformersBackend
 from icl_bench.models.architecture import architecture_of
-from icl_bench.models.attention_patterns import parse
+from icl_bench.models.attention_patterns import Pattern
 from icl_bench.models.registry import load_tokenizer, resolve
 from icl_bench.prompts.encoding import PromptSet
 from icl_bench.sweep.compute_cost import PromptLayout, cost_of
@@ -53,8 +53,8 @@ def main() -> None:
     given = parser.parse_args()
     model = resolve(given.model)
     backend = TransformersBackend.load(model.source, load_tokenizer(model), dtype=given.dtype)
-    pattern = parse(given.pattern)
-    every = parse(given.pattern.partition(",top")[0])
+    pattern = Pattern.parse(given.pattern)
+    every = Pattern.parse(given.pattern.partition(",top")[0])
     prompts = made_up(given.shots, given.tokens, given.queries, given.query_tokens)
     packs: dict[str, PromptSet] = {"packed": prompts}
     for i in range(given.alone):

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from icl_bench.models.attention_patterns import ReceptiveSpan, parse
+from icl_bench.models.attention_patterns import Pattern, ReceptiveSpan
 
 BOS, BYTES, RANGES = 256, 257, 10
 HELD = ("sherlock_holmes", "dorian_gray")
@@ -47,12 +47,12 @@ class Kind:
 def kinds(layers: int, window: int, chunk: int) -> dict[str, Kind]:
     """All of them, by name."""
     full = (None,) * layers
-    every = parse("full").spans(full)
+    every = Pattern.parse("full").spans(full)
     return {
         "global": Kind(every),
         "local": Kind((ReceptiveSpan(window),) * layers),
-        "approx": Kind(parse(f"approx:{window},{chunk}").spans(full)),
-        "grouped": Kind(parse(f"grouped:3,{window}").spans(full)),
+        "approx": Kind(Pattern.parse(f"approx:{window},{chunk}").spans(full)),
+        "grouped": Kind(Pattern.parse(f"grouped:3,{window}").spans(full)),
         "alibi": Kind(every, "alibi"),
         "absolute": Kind(every, "absolute"),
     }

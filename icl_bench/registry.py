@@ -18,6 +18,12 @@ from icl_bench.errors import UserError
 from icl_bench.wording import first_line, nearest
 
 
+def named_object(place: str) -> Any:
+    """What stands at ``module:object``, imported."""
+    module, _, attribute = place.partition(":")
+    return getattr(import_module(module), attribute)
+
+
 class Registry(Mapping[str, Any]):
     """The things of one kind, by name: a mapping whose values are imported when they are read.
 
@@ -39,8 +45,7 @@ class Registry(Mapping[str, Any]):
         """The thing itself. Raises ``KeyError``, or ``UserError`` where another's does not load."""
         if name not in self._loaded:
             if name in self._built_in:
-                module, _, attribute = self._built_in[name].partition(":")
-                self._loaded[name] = getattr(import_module(module), attribute)
+                self._loaded[name] = named_object(self._built_in[name])
             else:
                 self._loaded[name] = self._load(self._others[name])
         return self._loaded[name]
@@ -61,6 +66,10 @@ class Registry(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._built_in) + len(self._others)
+
+    def added(self) -> list[str]:
+        """The names that other packages add; nothing is imported."""
+        return list(self._others)
 
     def unknown(self, name: str) -> str:
         """What to say of a name that is none: ``not a metric; did you mean rouge?``."""
@@ -152,6 +161,7 @@ TASK_SOURCES = Registry(
         "files": "icl_bench.tasks.sources:own_files",
         "embedded": "icl_bench.tasks.sources:embedded",
         "folder": "icl_bench.tasks.sources:data_folder_or_hub",
+        "memory": "icl_bench.tasks.in_memory:given_rows",
     },
 )
 """Names in a task file's ``data.source`` -> a function that gives the task's rows

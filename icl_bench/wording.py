@@ -74,6 +74,12 @@ def listed(names: Iterable[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
+def listed_or(names: Iterable[str]) -> str:
+    """``one``, ``one or two``, ``one, two or three``."""
+    *first, last = names
+    return f"{', '.join(first)} or {last}" if first else last
+
+
 def capital(text: str) -> str:
     """The text as a sentence begins."""
     return text[:1].upper() + text[1:]

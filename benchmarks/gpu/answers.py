@@ -12,7 +12,7 @@ from torch import Tensor
 from icl_bench.backends.interface import Decoding, Exact, Free, Greedy
 from icl_bench.backends.label_constraint import compile_labels
 from icl_bench.backends.transformers.packed_decoding import OpenPack
-from icl_bench.models.attention_patterns import parse
+from icl_bench.models.attention_patterns import Pattern
 from icl_bench.prompts.encoding import PromptSet
 
 from .findings import Finding, Options, at_least, at_most
@@ -53,7 +53,7 @@ def answers(options: Options) -> Iterator[Finding]:
         sides = [backend_of(copy.deepcopy(network), d, "float32") for d in (options.device, "cpu")]
         differ, worst = 0, 0.0
         for text in PATTERNS:
-            pattern = parse(text)
+            pattern = Pattern.parse(text)
             prompts = own_prompts(queries, min(shots, 12), 12) if pattern.reuses else prompts_of(shots, 12, queries, 9)
             here, there = (answered(side, prompts, decodings, pattern) for side in sides)
             for mine, theirs in zip(here, there, strict=True):

@@ -16,19 +16,20 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from icl_bench.backends.interface import BackendLoader
 from icl_bench.backends.loaders import VllmLoader, vllm_problem
-from icl_bench.backends.spec import BackendSpec, check_dtype, option_of
+from icl_bench.backends.spec import BackendSpec, check_dtype
 from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import FULL, Pattern
+from icl_bench.options import flag
 from icl_bench.registry import BACKENDS
+from icl_bench.wording import listed_or
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is asked of a backend beside its options."""
+class Needs:
+    """What a run needs of a backend, beside its options."""
 
     patterns: Sequence[Pattern] = ()
     exact: bool = False
@@ -39,74 +40,81 @@ class Asked:
     """Whether queries have demonstrations in common."""
 
 
-class Choice(NamedTuple):
-    """A backend's name, and why ``auto`` means it; None where it was asked for by name."""
+@dataclass(frozen=True)
+class ChosenBackend:
+    """The backend of a run, not loaded and not checked."""
 
-    name: str
+    loader: BackendLoader
     reason: str | None = None
+    """Why ``auto`` takes it; None where it was asked for by name."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the registry."""
+        return self.loader.name
 
 
-def choose(spec: BackendSpec, asked: Asked = Asked()) -> Choice:
-    """The backend that is meant: the one asked for, or what ``auto`` means here for this.
+def choose(spec: BackendSpec, needs: Needs = Needs()) -> ChosenBackend:
+    """The backend that was asked for, or the one that ``auto`` takes for this run on this machine.
 
-    Raises ``UserError`` for a name that is none.
+    Raises ``UserError`` for an unknown name.
     """
     if spec.backend != "auto":
         if spec.backend not in BACKENDS:
             raise UserError(f"--backend {spec.backend}: {BACKENDS.unknown(spec.backend)}")
-        return Choice(spec.backend)
-    if any(pattern != FULL for pattern in asked.patterns):
-        return Choice("transformers", "--attention runs there alone")
+        return ChosenBackend(BACKENDS[spec.backend](spec))
+    name, reason = _auto(spec, needs)
+    return ChosenBackend(BACKENDS[name](spec), reason)
+
+
+def _auto(spec: BackendSpec, needs: Needs) -> tuple[str, str]:
+    """What ``auto`` takes, by name, and why."""
+    if any(pattern != FULL for pattern in needs.patterns):
+        return "transformers", "--attention runs there alone"
     if spec.base_url:
-        return Choice("openai", "a server is named")
-    if asked.exact:
-        return Choice("transformers", "--score exact runs there alone")
-    for field in ("device", "pack_rows"):
+        return "openai", "a server is named"
+    if needs.exact:
+        return "transformers", "--score exact runs there alone"
+    for field in ("device", "pack"):
         if getattr(spec, field):
-            return Choice("transformers", f"{option_of(field)} is for it")
+            return "transformers", f"{flag(field)} is for it"
+    if options := [field for field in spec.given if field in VllmLoader.options]:
+        return "vllm", f"{flag(options[0])} is for it"
     # without vLLM the device need not be asked for, which takes a while
-    if importlib.util.find_spec("vllm") is None and not _of_vllm(spec):
-        return Choice("transformers", "vLLM is not installed")
+    if importlib.util.find_spec("vllm") is None:
+        return "transformers", "vLLM is not installed"
     from icl_bench.backends.device import device_name
 
     if device_name(None) == "cpu":
-        return Choice("transformers", "there is no GPU")
-    return _on_cuda(spec, asked)
+        return "transformers", "there is no GPU"
+    return _on_cuda(needs)
 
 
-def _on_cuda(spec: BackendSpec, asked: Asked) -> Choice:
+def _on_cuda(needs: Needs) -> tuple[str, str]:
     """The same where a card is there and both backends could answer."""
-    if options := _of_vllm(spec):
-        return Choice("vllm", f"{option_of(options[0])} is for it")
     if (problem := vllm_problem()) is not None:
-        return Choice("transformers", problem.partition(";")[0])
-    if asked.free:
-        return Choice("vllm", "answers are generated freely, and end at different times")
-    if not asked.shares:
-        return Choice("vllm", "queries share no demonstrations, so that there is nothing to pack")
-    return Choice("transformers", "packed queries read the keys that they share once a step, vLLM once for each query")
+        return "transformers", problem.partition(";")[0]
+    if needs.free:
+        return "vllm", "answers are generated freely, and end at different times"
+    if not needs.shares:
+        return "vllm", "queries share no demonstrations, so that there is nothing to pack"
+    return "transformers", "packed queries read the keys that they share once a step, vLLM once for each query"
 
 
-def _of_vllm(spec: BackendSpec) -> list[str]:
-    """Fields that are said and that only vLLM has."""
-    return [field for field in spec.given if field in VllmLoader.options]
+def check_backend(loader: BackendLoader, *, to_run: bool = True) -> None:
+    """Raise ``UserError`` for what can be told of the options without loading anything.
 
-
-def make_loader(spec: BackendSpec, asked: Asked = Asked()) -> BackendLoader:
-    """The backend that is meant, not loaded and not checked. Raises as :func:`choose` does."""
-    loader: BackendLoader = BACKENDS[choose(spec, asked).name](spec)
-    return loader
-
-
-def check_backend(loader: BackendLoader) -> None:
-    """Raise ``UserError`` for what can be told of the options without loading anything."""
+    What is not ``to_run`` here needs no installed engine, server or key.
+    """
     check_dtype(loader.spec.dtype)
-    loader.check_installed()
+    if to_run:
+        loader.check_installed()
     for field in loader.spec.given:
         if field not in loader.options:
             owners = _listed(n for n, other in BACKENDS.items() if field in other.options)
-            raise UserError(f"{option_of(field)}: applies to --backend {owners} only, this is {loader.name}")
-    loader.check()
+            raise UserError(f"{flag(field)}: applies to --backend {owners} only, this is {loader.name}")
+    if to_run:
+        loader.check()
 
 
 def check_patterns(loader: BackendLoader, patterns: Sequence[Pattern]) -> None:
@@ -138,4 +146,4 @@ def check_able(loader: BackendLoader, tokenizer: str | None, *, exact: bool) -> 
 
 def _listed(names: Iterable[str]) -> str:
     """Backends that can do something, for a message."""
-    return " or ".join(names)
+    return listed_or(names)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from icl_bench.backends.interface import Backend, BackendLoader
 from icl_bench.errors import UserError
@@ -26,7 +26,7 @@ class TransformersLoader(BackendLoader):
     """PyTorch on the CPU or CUDA; packs queries over one prefix cache."""
 
     name = "transformers"
-    options = frozenset({"device", "pack_rows"})
+    options = frozenset({"device", "pack"})
     patterns = True
     exact = True
 
@@ -51,7 +51,7 @@ class TransformersLoader(BackendLoader):
             revision=model.revision,
             dtype=self.spec.dtype,
             device=self.spec.device,
-            pack_rows=self.spec.pack_rows,
+            pack_rows=self.spec.pack,
         )
         self.rate()  # measured once PyTorch is loaded, and kept for plans
         return backend
@@ -105,10 +105,15 @@ class OpenAILoader(BackendLoader):
     """A server with OpenAI's API, asked over the network without constraint."""
 
     name = "openai"
-    options = frozenset({"base_url", "endpoint", "concurrency"})
+    options = frozenset({"base_url", "concurrency"})
     constrained = False
     most_stops = 4
     needs_tokenizer_name = True
+
+    @property
+    def _endpoint(self) -> Literal["completions", "chat"]:
+        """What is asked: a chat's prompts are messages."""
+        return "chat" if self.spec.chat else "completions"
 
     def check(self) -> None:
         """See ``BackendLoader``: its package, the server's address and the key are there."""
@@ -125,7 +130,7 @@ class OpenAILoader(BackendLoader):
         """See ``BackendLoader``. The server's address tells models of one name apart."""
         from icl_bench.backends.servers.openai import address
 
-        return {"backend": self.name, "server": address(self.spec.base_url), "endpoint": self.spec.endpoint}
+        return {"backend": self.name, "server": address(self.spec.base_url), "endpoint": self._endpoint}
 
     def load(self, model: Model, tokenizer: Any, room: int) -> Backend:  # noqa: ARG002
         """See ``BackendLoader``."""
@@ -134,7 +139,7 @@ class OpenAILoader(BackendLoader):
         return OpenAIBackend(
             model.asked,
             base_url=address(self.spec.base_url),
-            endpoint=self.spec.endpoint,
+            endpoint=self._endpoint,
             concurrency=self.spec.concurrency or 8,
             identity=self.identity(),
         )

@@ -1,61 +1,96 @@
-"""What a user asks of a backend, as it was written."""
+"""The options of an engine."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from icl_bench.errors import UserError
-from icl_bench.frozen import Frozen
+from icl_bench.options import MODEL, PROMPTS, SERVERS, Option, Options
+from icl_bench.registry import BACKENDS
 from icl_bench.wording import nearest
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
+Dtype = Annotated[
+    str,
+    Option(
+        "Number format of the products: auto (bfloat16; float32 on a CPU without bfloat16 arithmetic), float32, "
+        "bfloat16, float16.",
+        MODEL,
+        "NAME",
+    ),
+]
 
-class BackendSpec(Frozen):
-    """What a user asks of the backend. Fields of others must be left at their defaults."""
+Device = Annotated[
+    str | None, Option("transformers: cpu, cuda, cuda:1, ... (default: cuda if there is one).", MODEL, "NAME")
+]
 
-    backend: str = "auto"
-    """A name of the registry (``transformers``, ``vllm``, ``openai``), or ``auto``, which
-    :func:`icl_bench.backends.choice.choose` explains."""
-    dtype: str = "auto"
-    device: str | None = None
-    """transformers: ``cpu``, ``cuda``, ..."""
-    pack_rows: int | None = Field(default=None, ge=1)
-    """transformers: queries per call of the model, at most."""
-    tensor_parallel: int | None = Field(default=None, ge=1)
-    """vllm: GPUs that share one model."""
-    max_model_len: int | None = Field(default=None, ge=1)
-    """vllm: tokens to make room for; by default what the largest cell needs."""
-    gpu_memory: float | None = Field(default=None, gt=0, le=1)
-    """vllm: share of the card's memory to use."""
-    quantization: str | None = None
-    """vllm: how the weights are quantized (``awq``, ``fp8``, ...)."""
-    kv_cache_dtype: str | None = None
-    """vllm: how its cache is stored (``fp8``, ...); by default as the model computes."""
-    base_url: str | None = None
-    """openai: where the server is, ``https://host/v1``."""
-    endpoint: Literal["completions", "chat"] = "completions"
-    """openai: what is asked; ``chat`` sends the prompt as one user message."""
-    concurrency: int | None = Field(default=None, ge=1)
-    """openai: requests in flight, at most."""
+
+class BackendSpec(Options):
+    """What a user asks of the engine. Options of other engines must be left at their defaults."""
+
+    backend: Annotated[
+        str,
+        Option(
+            "Engine: transformers, vllm, or openai (any server with OpenAI's API). auto takes transformers, or vllm "
+            "where it reads less on a GPU; plan says which, and why.",
+            MODEL,
+            "NAME",
+            more=BACKENDS.added,
+        ),
+    ] = "auto"
+    """A name of :data:`icl_bench.registry.BACKENDS`, or ``auto`` (:func:`icl_bench.backends.choice.choose`)."""
+    dtype: Dtype = "auto"
+    device: Device = None
+    pack: Annotated[int | None, Option("transformers: at most N queries per call of the model.", MODEL, "N")] = Field(
+        default=None, ge=1
+    )
+    tensor_parallel: Annotated[int | None, Option("vllm: number of GPUs that share one model.", MODEL, "GPUS")] = Field(
+        default=None, ge=1
+    )
+    max_model_len: Annotated[
+        int | None, Option("vllm: context length to reserve (default: what the largest cell needs).", MODEL, "TOKENS")
+    ] = Field(default=None, ge=1)
+    gpu_memory: Annotated[
+        float | None, Option("vllm: share of the card's memory to use (vLLM's default: 0.9).", MODEL, "SHARE")
+    ] = Field(default=None, ge=0.05, le=1)
+    quantization: Annotated[str | None, Option("vllm: awq, gptq, fp8, ...: a name that vLLM knows.", MODEL, "NAME")] = (
+        None
+    )
+    kv_cache_dtype: Annotated[
+        str | None, Option("vllm: number format of keys and values: fp8, ... (default: as computed).", MODEL, "NAME")
+    ] = None
+    base_url: Annotated[
+        str | None,
+        Option(
+            "openai: address of the server, like https://host/v1. The key is read from OPENAI_API_KEY.", SERVERS, "URL"
+        ),
+    ] = None
+    concurrency: Annotated[int | None, Option("openai: at most N requests at a time (8).", SERVERS, "N")] = Field(
+        default=None, ge=1
+    )
+    chat: Annotated[
+        Literal["turns", "single"] | None,
+        Option(
+            "Use the model's chat template. turns: each demonstration is a user turn and an assistant turn; single: "
+            "all demonstrations and the query are one user message. A server is asked for chat completions.",
+            PROMPTS,
+            "STYLE",
+        ),
+    ] = None
+    """Part of the prompts; a server has an endpoint of its own for it."""
 
     @property
     def given(self) -> list[str]:
-        """Fields that say something and that not every backend has."""
-        fields = type(self).model_fields
-        own = [name for name in fields if name not in ("backend", "dtype")]
+        """Options that are set and that not every engine has."""
+        fields = BackendSpec.model_fields
+        own = [name for name in fields if name not in ("backend", "dtype", "chat")]
         return [name for name in own if getattr(self, name) != fields[name].default]
 
 
-def option_of(field: str) -> str:
-    """The command line's option for a field."""
-    spelled = {"pack_rows": "--pack", "endpoint": "--chat"}
-    return spelled.get(field, "--" + field.replace("_", "-"))
-
-
 def check_dtype(name: str) -> None:
-    """Raise ``UserError`` for a dtype that is none."""
+    """Raise ``UserError`` for an unknown dtype."""
     if name not in DTYPES:
         raise UserError(f"--dtype {name}: not a dtype; {nearest(name, DTYPES)}")

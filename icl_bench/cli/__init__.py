@@ -5,36 +5,21 @@ Heavy libraries are imported by the commands that need them, so that ``--help`` 
 
 from __future__ import annotations
 
+import ast
 import errno
+import os
 import re
 import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from importlib import import_module
+from importlib.resources import files
 from typing import Annotated, Any
 
 import typer
 
 from icl_bench import __version__
-from icl_bench.cli.commands import (
-    adapt,
-    check,
-    export,
-    finetune,
-    import_,
-    leaderboard,
-    models,
-    perplexity,
-    plan,
-    report,
-    run,
-    show,
-    study,
-    summary,
-    tasks,
-    train_vectors,
-    view,
-)
 from icl_bench.cli.output.terminal import drop_the_rest, prepare_output, refuse_unwritable
 from icl_bench.errors import UserError
 from icl_bench.escaping import visible
@@ -54,14 +39,26 @@ ENDLESS = re.compile(r"\S{300,}")
 """A word of which a message shows the beginning: an option that somebody pasted a file into."""
 
 
-app = typer.Typer(
-    name="icl-bench",
-    help="Measure what many demonstrations in a language model's prompt are worth.\n\n"
-    "Start with: icl-bench run --task stdlib --model gemma3-270m --k 1,10,100 --draws 1",
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+COMMANDS = {
+    "run": "run",
+    "plan": "plan",
+    "study": "study",
+    "finetune": "finetune",
+    "train-vectors": "train_vectors",
+    "adapt": "adapt",
+    "perplexity": "perplexity",
+    "summary": "summary",
+    "show": "show",
+    "export": "export",
+    "import": "import_",
+    "leaderboard": "leaderboard",
+    "check": "check",
+    "report": "report",
+    "view": "view",
+    "tasks": "tasks",
+    "models": "models",
+}
+"""The commands by name, in the order of the help -> the module of :mod:`icl_bench.cli.commands` and its function."""
 
 
 def _print_version(asked: bool) -> None:
@@ -70,64 +67,49 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+def program(command: str | None = None) -> typer.Typer:
+    """The program with all of its commands, or with one that works and the names of the others.
+
+    A command's options are made of specifications, which take a while to import: only the command that
+    is asked for is imported. The others have the first line of their docstrings, for the list of commands.
+    """
+    app = typer.Typer(
+        name="icl-bench",
+        help="Measure what many demonstrations in a language model's prompt are worth.\n\n"
+        "Start with: icl-bench run --task stdlib --model gemma3-270m --k 1,10,100 --draws 1",
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_program)
+    for name, module in COMMANDS.items():
+        if command in (None, name):
+            from icl_bench.cli.options import GroupedCommand
+
+            function = getattr(import_module(f"icl_bench.cli.commands.{module}"), module)
+            app.command(name, cls=GroupedCommand)(function)
+        else:
+            app.command(name, help=_first_line(module) if command == "" else None)(_not_imported)
+    return app
+
+
+def _first_line(module: str) -> str:
+    """The first line of a command's docstring, read without importing it."""
+    text = (files("icl_bench.cli.commands") / f"{module}.py").read_text(encoding="utf-8")
+    functions = [one for one in ast.parse(text).body if isinstance(one, ast.FunctionDef) and one.name == module]
+    return str(ast.get_docstring(functions[0])).splitlines()[0]
+
+
+def _not_imported() -> None:
+    raise AssertionError("a command that was not asked for")
+
+
 def _program(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     del version
-
-
-app.command("run")(run.run)
-
-
-app.command("plan")(plan.plan)
-
-
-app.command("study")(study.study)
-
-
-app.command("finetune")(finetune.finetune)
-
-
-app.command("train-vectors")(train_vectors.train_vectors)
-
-
-app.command("adapt")(adapt.adapt)
-
-
-app.command("perplexity")(perplexity.perplexity)
-
-
-app.command("summary")(summary.summary)
-
-
-app.command("show")(show.show)
-
-
-app.command("export")(export.export)
-
-
-app.command("import")(import_.import_)
-
-
-app.command("leaderboard")(leaderboard.leaderboard)
-
-
-app.command("check")(check.check)
-
-
-app.command("report")(report.report)
-
-
-app.command("view")(view.view)
-
-
-app.command("tasks")(tasks.tasks)
-
-
-app.command("models")(models.models)
 
 
 _UsageError: Any = typer.BadParameter.__bases__[0]  # Typer's own name for it differs by version
@@ -171,12 +153,20 @@ def _run(words: Sequence[str]) -> int | None:
     """Run a command and see that all it prints is written; returns its exit code."""
     prepare_output()
     try:
+        app = program(_command(words))
         code: int | None = app(words, prog_name="icl-bench", standalone_mode=False)
         sys.stdout.flush()
     except OSError as error:
         refuse_unwritable(error)
         raise
     return code
+
+
+def _command(words: Sequence[str]) -> str | None:
+    """The command that is asked for: empty for the program itself, None where a shell completes a line."""
+    if "_ICL_BENCH_COMPLETE" in os.environ:
+        return None
+    return next((word for word in words[:1] if word in COMMANDS), "")
 
 
 def _say(line: str, code: int) -> int:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
-from icl_bench.cli.several import Named, Options, do_each, finish
+from icl_bench.cli.several import Named, Spec, do_each, finish
 
 if TYPE_CHECKING:
     from icl_bench.cli.output.progress import Display
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 def run_on(
     cluster: ClusterSpec,
-    options: Options,
-    lay_out: Callable[[Options], Part],
+    spec: type[Spec],
+    given: Mapping[str, Any],
+    lay_out: Callable[[Spec], Part],
     results: Place,
     display: Display,
     *,
@@ -33,7 +34,7 @@ def run_on(
 
     with connected(cluster) as machines:
         assert machines is not None, "a cluster is asked for"
-        parts, problem = do_each(options, lay_out, display.problem)
+        parts, problem = do_each(spec, given, lay_out, display.problem)
         for part in parts:
             for text in part.problems():
                 display.note(f"  {text}")

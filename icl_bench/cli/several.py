@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import typer
 
-from icl_bench.cli.options import TaskOptions
 from icl_bench.errors import UserError
+from icl_bench.options import Options
 from icl_bench.results.storage import Place
 from icl_bench.wording import comma_list
 
@@ -25,18 +24,24 @@ class Named(NamedTuple):
     """Whether some cell failed."""
 
 
-Options = TypeVar("Options", bound=TaskOptions)
+SEVERAL = ("task", "model")
+"""Options that take a list here: each task with each model."""
+
+Spec = TypeVar("Spec", bound=Options)
 Done = TypeVar("Done")
 
 
-def each_of(options: Options) -> list[Options]:
-    """The options with one task and one model each; a file or folder with a comma is one name."""
-    return [
-        replace(options, task=task, model=model) for task in _names(options.task) for model in _names(options.model)
-    ]
+def each_of(given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What is given, with one task and one model each; a file or folder with a comma is one name."""
+    tasks, models = (_names(given[name]) for name in SEVERAL)
+    return [{**given, "task": task, "model": model} for task in tasks for model in models]
 
 
-def _names(given: str) -> list[str]:
+def _names(given: Any) -> list[Any]:
+    if isinstance(given, list):
+        return given
+    if not isinstance(given, str):
+        return [given]
     with suppress(OSError, ValueError):  # a name that is too long is for others to refuse
         if Path(given).exists():
             return [given]
@@ -44,22 +49,22 @@ def _names(given: str) -> list[str]:
 
 
 def do_each(
-    options: Options, do: Callable[[Options], Done], say: Callable[[str], None]
+    spec: type[Spec], given: Mapping[str, Any], do: Callable[[Spec], Done], say: Callable[[str], None]
 ) -> tuple[list[Done], UserError | None]:
     """What is done for each task with each model, in their order, and what to raise at the end.
 
-    One that cannot be done stops no other: ``say`` is told at once, and the error names all that
-    are left. A single one raises its own.
+    A task and model that cannot be done stops no other: ``say`` gets the reason at once, and the error
+    names all that are left. A single one raises its own.
     """
-    several = each_of(options)
+    several = each_of(given)
     if len(several) == 1:
-        return [do(several[0])], None
+        return [do(spec(**several[0]))], None
     done, left = [], []
     for one in several:
         try:
-            done.append(do(one))
+            done.append(do(spec(**one)))
         except UserError as error:
-            left.append(f"{one.task} with {one.model}")
+            left.append(f"{one['task']} with {one['model']}")
             say(f"{left[-1]}: {error}")
     problem = f"{len(left)} of {len(several)} not done, see above: {'; '.join(left)}"
     return done, UserError(problem) if left else None

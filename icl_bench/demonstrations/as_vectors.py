@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from icl_bench.demonstrations.selector_spec import SelectorSpec
-from icl_bench.models.attention_patterns import Pattern, parse
+from icl_bench.models.attention_patterns import Pattern
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ def text_and_vectors(shown: np.ndarray, choice: SelectorSpec, pattern: Pattern) 
 
 def stored_as_text(shown: Sequence[T], select: str, attention: str) -> tuple[list[T], list[T]]:
     """The same of one prompt's demonstrations, by a cell's axes."""
-    places, pattern = np.arange(len(shown)), parse(attention)
+    places, pattern = np.arange(len(shown)), Pattern.parse(attention)
     parts = text_and_vectors(places, SelectorSpec.parse(select), pattern)
     text, vectors = ([shown[i] for i in part] for part in parts)
     return text, vectors

@@ -103,13 +103,25 @@ class Pattern:
     """Base of all patterns; by itself ``full``: every token sees every earlier one.
 
     A backend and a plan ask for nothing but what is defined here. A pattern is a frozen data class
-    whose ``str`` :func:`parse` reads back: it names the pattern's cells.
+    whose ``str`` :meth:`parse` reads back: it names the pattern's cells.
     """
 
     name: ClassVar[str] = "full"
     """The word that it begins with, as in the registry."""
     written: ClassVar[str] = "full"
     """How it is written, for messages."""
+
+    @staticmethod
+    def parse(text: str) -> Pattern:
+        """Read one pattern: ``Pattern.parse(str(pattern)) == pattern``. Raises ``UserError``."""
+        name, _, rest = text.strip().partition(":")
+        if name not in ATTENTION_PATTERNS:
+            raise UserError(f"--attention {text}: {ATTENTION_PATTERNS.unknown(name)}")
+        kind: type[Pattern] = ATTENTION_PATTERNS[name]
+        try:
+            return kind.parse_words([word.strip() for word in rest.split(",")] if rest else [])
+        except ValueError:
+            raise UserError(f"--attention {text}: is written {kind.written}, with whole numbers") from None
 
     @classmethod
     def parse_words(cls, words: Sequence[str]) -> Self:
@@ -479,22 +491,10 @@ def split(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in re.split(rf",\s*(?=(?:{names})\b)", text.strip()))
 
 
-def parse(text: str) -> Pattern:
-    """Read one pattern: ``parse(str(pattern)) == pattern``. Raises ``UserError``."""
-    name, _, rest = text.strip().partition(":")
-    if name not in ATTENTION_PATTERNS:
-        raise UserError(f"--attention {text}: {ATTENTION_PATTERNS.unknown(name)}")
-    kind: type[Pattern] = ATTENTION_PATTERNS[name]
-    try:
-        return kind.parse_words([word.strip() for word in rest.split(",")] if rest else [])
-    except ValueError:
-        raise UserError(f"--attention {text}: is written {kind.written}, with whole numbers") from None
-
-
 def pattern_of(attention: str) -> Pattern | None:
     """The pattern that this is the text of; None for the name of some other attention."""
     try:
-        return parse(str(attention))
+        return Pattern.parse(str(attention))
     except UserError:
         return None
 

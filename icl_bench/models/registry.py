@@ -12,6 +12,7 @@ from icl_bench.models import tokenizers
 from icl_bench.models.config import read_config
 from icl_bench.models.fingerprints import folder_fingerprint
 from icl_bench.models.hub import TOKENIZER_FILES, cached_file, fetch
+from icl_bench.models.in_memory import stated_fingerprint
 from icl_bench.models.packaged import PackagedModel
 from icl_bench.models.packaged_gemma import GEMMA3_270M
 from icl_bench.models.packaged_smollm2 import SMOLLM2_135M
@@ -153,7 +154,7 @@ def _from_folder(folder: Path, context_tokens: int | None) -> Model:
     window = _window(str(folder), None, str(folder), context_tokens)
     path = folder.resolve()
     try:
-        fingerprint = folder_fingerprint(folder)
+        fingerprint = stated_fingerprint(folder) or folder_fingerprint(folder)
     except OSError as error:
         raise UserError(f"model {folder}: cannot be read ({first_line(error)})") from None
     return Model(path.name, str(path), str(path), None, window, fingerprint)

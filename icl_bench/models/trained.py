@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from icl_bench.errors import UserError
-from icl_bench.models.attention_patterns import FULL, Pattern, parse
+from icl_bench.models.attention_patterns import FULL, Pattern
 
 LOG = "training.json"
 """How a training went, beside the weights."""
@@ -59,7 +59,7 @@ def adapted_to(source: str) -> Pattern | None:
     if not isinstance(said, str):
         raise UserError(f"{file}: {ATTENTION} is no attention pattern: {said!r}")
     try:
-        return parse(said)
+        return Pattern.parse(said)
     except UserError as error:
         raise UserError(f"{file}: {ATTENTION}: {error}") from None
 

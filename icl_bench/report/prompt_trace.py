@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from icl_bench.demonstrations.as_vectors import stored_as_text
 from icl_bench.demonstrations.perturbations import Perturbation
 from icl_bench.errors import UserError
-from icl_bench.models.attention_patterns import parse
+from icl_bench.models.attention_patterns import Pattern
 from icl_bench.prompts.chat import ChatSettings, chat_form
 from icl_bench.prompts.encoding import PromptEncoder, PromptSet
 from icl_bench.prompts.rendering import Piece, PlainForm, PromptForm, demonstration_text
@@ -95,7 +95,7 @@ def _as_text_and_vectors(
     row: Mapping[str, Any], spec: TaskSpec, shown: Sequence[Example], query: Example
 ) -> tuple[Sequence[Example], tuple[str, ...]]:
     """The demonstrations that stand in the prompt, and what is read as vectors beside it."""
-    pattern = parse(row["attention"])
+    pattern = Pattern.parse(row["attention"])
     if not pattern.reads_vectors:
         return shown, ()
     if spec.data.passages is not None:
@@ -160,7 +160,7 @@ def _one_cell(storage: Storage, wanted: Mapping[str, Any]) -> tuple[str, dict[st
 
         axes["task"] = load_task(str(axes["task"])).name
     if axes.get("k") == 0:  # without demonstrations these have one prompt together
-        of_passages = "attention" in axes and parse(axes["attention"]).reads_vectors
+        of_passages = "attention" in axes and Pattern.parse(axes["attention"]).reads_vectors
         same = ("select", "order", "draw", *(() if of_passages else ("attention",)))
         axes = {n: v for n, v in axes.items() if n not in same}
     found = [

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from icl_bench.errors import UserError
 from icl_bench.results.storage import Place
+from icl_bench.studies.options import MachineOptions
 from icl_bench.studies.parts import Listener, Part
 from icl_bench.sweep.runner import Outcome
 from icl_bench.wording import plain
@@ -36,12 +37,11 @@ class ClusterSpec:
     """None for what the study needs."""
 
     @classmethod
-    def read(cls, on: str | None, engines: str | None, gpus_per_engine: float | None) -> ClusterSpec | None:
-        """Of the options as they are written; None where no cluster is asked for. Raises
-        ``UserError``.
-        """
+    def of(cls, options: MachineOptions) -> ClusterSpec | None:
+        """What the options ask for; None where no cluster is asked for. Raises ``UserError``."""
+        on, engines, gpus = options.on, options.engines, options.gpus_per_engine
         if on is None:
-            for name, value in (("--engines", engines), ("--gpus-per-engine", gpus_per_engine)):
+            for name, value in (("--engines", engines), ("--gpus-per-engine", gpus)):
                 if value is not None:
                     raise UserError(f"{name} {value}: is of a cluster; give --on ray, too")
             return None
@@ -50,10 +50,10 @@ class ClusterSpec:
         if importlib.util.find_spec("ray") is None:
             raise UserError("--on ray: Ray is not installed; pip install 'icl-bench[ray]'")
         number = None
-        if engines not in (None, "auto"):
+        if engines is not None and engines != "auto":
             if not (engines.isascii() and engines.isdigit() and int(engines)):
                 raise UserError(f"--engines {plain(engines)}: expected a number from 1, or auto")
             number = int(engines)
-        if gpus_per_engine is not None and gpus_per_engine > 1 and gpus_per_engine % 1:
-            raise UserError(f"--gpus-per-engine {gpus_per_engine}: expected a whole number, or a share below 1")
-        return cls(on, number, gpus_per_engine)
+        if gpus is not None and gpus > 1 and gpus % 1:
+            raise UserError(f"--gpus-per-engine {gpus}: expected a whole number, or a share below 1")
+        return cls(on, number, gpus)

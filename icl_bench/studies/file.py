@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from pydantic import Field, ValidationError
 from icl_bench.errors import UserError
 from icl_bench.frozen import Frozen
 from icl_bench.studies.rules import Rule
-from icl_bench.sweep.options import run_spec
+from icl_bench.sweep.options import OF_THE_MODEL
 from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.tasks.yaml_files import locate, read_yaml
 from icl_bench.text_files import read_file
@@ -28,37 +27,11 @@ from icl_bench.wording import nearest, one_line, plain, short
 
 T = TypeVar("T")
 
-RUN = frozenset(inspect.signature(run_spec).parameters) - {"task", "model"}
+RUN = frozenset(RunSpec.declared()) - {"task", "model"}
 """Options of a block of prompts: those of ``icl-bench run``."""
 
-TRAINED = frozenset(FinetuneSpec.model_fields) - {"task", "model", "method", "keep"}
+TRAINED = frozenset(FinetuneSpec.declared()) - {"task", "model", "method", "keep_checkpoints"}
 """Options of a block with ``finetune``: those of ``icl-bench finetune``."""
-
-TEXTS, FLAGS = (
-    {name for name, said in inspect.signature(run_spec).parameters.items() if str(said.annotation) in kinds}
-    for kinds in (("str", "str | None"), ("bool",))
-)
-"""Options that are text, and those that are yes or no."""
-
-ENGINE = RUN & {
-    "backend",
-    "dtype",
-    "device",
-    "context",
-    "pack",
-    "tensor_parallel",
-    "max_model_len",
-    "gpu_memory",
-    "quantization",
-    "kv_cache_dtype",
-    "base_url",
-    "tokenizer",
-    "concurrency",
-    "chat",
-    "system",
-    "chat_arg",
-}
-"""Options of a model: what reads it, and how it is talked to."""
 
 BLOCK = ("name", "tasks", "models", "finetune")
 """What a block has beside options."""
@@ -96,23 +69,11 @@ class Job:
     place: tuple[int | str, ...] = field(default=(), compare=False)
     """Where its block stands in the file."""
 
-    @classmethod
-    def alone(cls, command: str, task: str, model: str) -> Job:
-        """What a command asks for that is of no study."""
-        return cls(command, task, model, {})
-
     def spec(self) -> RunSpec | FinetuneSpec:
         """Read its options. Raises ``UserError``."""
-        try:
-            if self.finetune is None:
-                return run_spec(task=self.task, model=self.model, **self.options)
-            return FinetuneSpec(task=self.task, model=self.model, method=self.finetune, **self.options)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            name = str(first["loc"][0]) if first["loc"] else ""
-            name = {"context_tokens": "context", "pack_rows": "pack", "scoring": "score"}.get(name, name)
-            said = first["msg"].removeprefix("Value error, ")
-            raise UserError(f"--{name.replace('_', '-')} {short(first['input'])}: {said}") from None
+        if self.finetune is None:
+            return RunSpec(task=self.task, model=self.model, **self.options)
+        return FinetuneSpec(task=self.task, model=self.model, method=self.finetune, **self.options)
 
     def __str__(self) -> str:
         return f"{self.setting}: {self.task} with {self.model}"
@@ -210,7 +171,7 @@ class StudyFile:
                 **self.fields.engines.get(str(model), {}),
             }
             shared = {name: value for name, value in given.items() if name in allowed}
-            options = {name: _option(name, value) for name, value in {**shared, **own}.items() if value is not None}
+            options = {name: value for name, value in {**shared, **own}.items() if value is not None}
             for task in _listed(_said_or(block, "tasks", self.fields.tasks)):
                 yield Job(
                     str(_said_or(block, "name", _named(block))),
@@ -295,7 +256,7 @@ def _check_options(fields: StudyFields, problems: Problems) -> None:
         _check_value(("options", name), name, value, problems)
     for model, options in fields.engines.items():
         for name, value in options.items():
-            _check_name(("engines", model, name), name, ENGINE, problems)
+            _check_name(("engines", model, name), name, OF_THE_MODEL, problems)
             _check_value(("engines", model, name), name, value, problems)
         models = {str(m) for b in fields.settings for m in _listed(_said_or(b, "models", ()))}
         if model not in {EVERY, *fields.models, *models}:
@@ -316,10 +277,8 @@ def _check_options(fields: StudyFields, problems: Problems) -> None:
 
 
 def _check_value(place: Sequence[int | str], name: str, value: Any, problems: Problems) -> None:
-    """Note what a value would be taken for something else for: "no" in quotes is text, and true."""
-    if name in FLAGS and not isinstance(value, bool | None):
-        problems.add(place, f"{name}: expected true or false, not {short(value)}")
-    if isinstance(value, dict):
+    """Note a value that no option has."""
+    if isinstance(value, dict) and name != "chat_arg":
         problems.add(place, f"{name}: expected a value, not a mapping")
 
 
@@ -336,15 +295,6 @@ def _said_or(block: Mapping[str, Any], name: str, otherwise: Any) -> Any:
 
 def _listed(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
-
-
-def _option(name: str, value: Any) -> Any:
-    """An option's value as the command line would have it: lists with commas, numbers as text."""
-    if name in ("attention", "chat_arg"):
-        return tuple(map(str, _listed(value)))
-    if isinstance(value, list | tuple):
-        return ",".join(map(str, value))
-    return str(value) if name in TEXTS else value
 
 
 def _named(block: Mapping[str, Any]) -> str:

@@ -234,9 +234,10 @@ class PromptPart(Part):
     _settled: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, job: Job, sweep: Sweep) -> PromptPart:
-        """A sweep as a part."""
-        return cls(job, sweep.task.data.spec.name, sweep.model.name, sweep)
+    def of(cls, sweep: Sweep, job: Job | None = None) -> PromptPart:
+        """A sweep as a part; of no study where there is no job."""
+        task, model = sweep.task.data.spec.name, sweep.model.name
+        return cls(job or Job("run", task, model, {}), task, model, sweep)
 
     @cached_property
     def engine(self) -> object:
@@ -342,9 +343,12 @@ class TrainingPart(Part):
     wanted: Callable[[CellSpec], bool] = lambda _: True
 
     @classmethod
-    def of(cls, job: Job, training: Finetuning, wanted: Callable[[CellSpec], bool] = lambda _: True) -> TrainingPart:
-        """Trainings as a part."""
-        return cls(job, training.task.data.spec.name, training.task.model.name, training, wanted)
+    def of(
+        cls, training: Finetuning, job: Job | None = None, wanted: Callable[[CellSpec], bool] = lambda _: True
+    ) -> TrainingPart:
+        """Trainings as a part; of no study where there is no job."""
+        task, model = training.task.data.spec.name, training.task.model.name
+        return cls(job or Job("finetune", task, model, {}), task, model, training, wanted)
 
     @property
     def backend(self) -> str:

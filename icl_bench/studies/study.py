@@ -73,7 +73,7 @@ class Study:
             chosen = tuple(m for m in spec.method if self.wanted({**names, **_one(select=m)}))
             if chosen:
                 training = Finetuning.prepare(spec.model_copy(update={"method": chosen}), say)
-                part = TrainingPart.of(job, training, lambda cell: self.wanted({**names, **_axes(cell)}))
+                part = TrainingPart.of(training, job, lambda cell: self.wanted({**names, **_axes(cell)}))
                 if part.identities():
                     yield part
             return
@@ -84,7 +84,7 @@ class Study:
                 lambda one: self.wanted({**names, **_axes_of(one)}),
             )
             if any(group.runnable for group in sweep.plan.groups):
-                yield PromptPart.of(job, sweep)
+                yield PromptPart.of(sweep, job)
 
     def _narrowed(self, spec: RunSpec, names: Names) -> list[RunSpec]:
         """Without selectors, orders, patterns and numbers of which nothing is wanted: selectors of

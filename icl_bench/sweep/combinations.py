@@ -16,7 +16,8 @@ from icl_bench.demonstrations.perturbations import PLAIN, Perturbation
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import Pattern
-from icl_bench.sweep.tokenized_task import Queries, TokenizedTask
+from icl_bench.sweep.options import Queries
+from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.spec import TaskSpec
 from icl_bench.wording import nearest
 
@@ -118,6 +119,14 @@ class Combinations:
             return False
         self.possible.append(one)
         return True
+
+    def refuse(self, able: Check) -> None:
+        """Leave out those of the possible ones for which this raises."""
+        for one in list(self.possible):
+            try:
+                able(one)
+            except UserError as error:
+                self.leave_out(one, str(error))
 
     def leave_out(self, one: Combination, reason: str) -> None:
         """Put one of those that are possible, as far as was seen, to the others."""

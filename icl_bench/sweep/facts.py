@@ -10,9 +10,10 @@ from typing import Any
 
 from icl_bench.demonstrations.perturbations import PLAIN
 from icl_bench.demonstrations.selector_spec import SelectorSpec
-from icl_bench.models.attention_patterns import FULL, Pattern, parse
-from icl_bench.results.cells import CellSpec, Identity, short_hash
+from icl_bench.models.attention_patterns import FULL, Pattern
+from icl_bench.results.cells import Identity, short_hash
 from icl_bench.sweep.making import made
+from icl_bench.sweep.plan import CellPlan
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.examples import Example
 from icl_bench.tasks.spec import AnswerRule, TaskSpec
@@ -59,15 +60,14 @@ class Identities:
 
     def __init__(self, task: TokenizedTask, backend: Mapping[str, str]) -> None:
         self._task, self._backend = task, backend
-        self._facts: dict[tuple[str, str], dict[str, Any]] = {}
+        self._facts: dict[tuple[SelectorSpec, Pattern], dict[str, Any]] = {}
 
-    def __call__(self, spec: CellSpec) -> Identity:
+    def __call__(self, cell: CellPlan) -> Identity:
         """One of them."""
-        name = spec.select, spec.attention
+        name = cell.choice, cell.pattern
         if name not in self._facts:
-            choice, pattern = SelectorSpec.parse(spec.select), parse(spec.attention)
-            self._facts[name] = facts(self._task, choice, self._backend, pattern)
-        return Identity(spec, self._facts[name])
+            self._facts[name] = facts(self._task, cell.choice, self._backend, cell.pattern)
+        return Identity(cell.spec, self._facts[name])
 
 
 def _label_rule(spec: TaskSpec) -> dict[str, Any]:

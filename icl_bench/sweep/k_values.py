@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from icl_bench.errors import UserError
-from icl_bench.wording import comma_list, plain, whole
+from icl_bench.wording import comma_list, plain
 
 LADDER = (1, 5, 10, 25, 50, 75, 100, 250, 500, 750, 1000, 1250, 1500, 1750, 2000)
 """The numbers of Bertsch et al. 2025, for ``auto``."""
@@ -55,12 +55,6 @@ def parse_per_label(text: str) -> tuple[int, ...]:
     if not words:
         raise UserError("--per-label: empty; give whole numbers, like 1,2,5")
     return tuple(sorted({_number(word, "--per-label", "1,2,5") for word in words}))
-
-
-def check_draws(draws: int | None) -> None:
-    """Raise ``UserError`` for a number of draws that nobody can mean; None is the usual one."""
-    if draws is not None and not 1 <= draws <= MOST_DRAWS:
-        raise UserError(f"--draws {whole(draws)}: expected 1 to {MOST_DRAWS:,}")
 
 
 def _number(word: str, option: str, like: str, least: int = 1) -> int:

@@ -1,93 +1,314 @@
-"""The options of a run by the names that users know, on the command line and in study files."""
+"""The options of ``run``, ``plan`` and ``perplexity``, and those that other commands share with them.
+
+Each is declared once: the command line, study files and :func:`icl_bench.run` all read these
+declarations. What options mean together, and which of them exclude each other, is told by
+:class:`icl_bench.sweep.run_spec.RunSpec`. Nothing heavy is imported here, so that help is immediate:
+classes of values are named, and imported once a value is read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from icl_bench.backends.spec import BackendSpec
-from icl_bench.errors import UserError
-from icl_bench.prompts.chat import read_settings
-from icl_bench.sweep.run_spec import RunSpec
-from icl_bench.sweep.tokenized_task import Queries
+from pydantic import BeforeValidator, Field
+
+from icl_bench.backends.spec import BackendSpec, Device, Dtype
+from icl_bench.models.in_memory import read_model
+from icl_bench.options import (
+    MODEL,
+    NAME,
+    PROMPTS,
+    SERVERS,
+    TASK,
+    Option,
+    Options,
+    as_text,
+    path_as_text,
+    read,
+    read_each,
+    read_with,
+)
+from icl_bench.registry import ATTENTION_PATTERNS, ORDERS, PERTURBATIONS, SELECTORS
+from icl_bench.sweep.k_values import MOST_DRAWS, parse_per_label
+
+if TYPE_CHECKING:
+    from icl_bench.demonstrations.ordering import Order
+    from icl_bench.demonstrations.perturbations import Perturbation
+    from icl_bench.demonstrations.selector_spec import SelectorSpec
+    from icl_bench.models.attention_patterns import Pattern
+    from icl_bench.sweep.k_values import KValues
+    from icl_bench.tasks.label_subset import HalfLabels
+    from icl_bench.tasks.spec import TaskSpec
+else:  # their readers check what a value is
+    Order = Perturbation = SelectorSpec = Pattern = KValues = HalfLabels = TaskSpec = Any
+
+Queries = Literal["test", "copied"]
 
 
-def run_spec(
-    *,
-    task: str,
-    model: str,
-    k: str | None = None,
-    per_label: str | None = None,
-    select: str = "random",
-    encoder: str | None = None,
-    demonstrations: str = "plain",
-    order: str | None = None,
-    attention: str | Sequence[str] | None = None,
-    draws: int | None = None,
-    seed: int = 0,
-    test_size: int | None = None,
-    labels: str = "all",
-    queries: Queries = "test",
-    unconstrained: bool = False,
-    score: Literal["greedy", "exact"] = "greedy",
-    data_dir: Path | None = None,
-    context: int | None = None,
-    chat: str | None = None,
-    system: str | None = None,
-    chat_arg: Sequence[str] | None = None,
-    backend: str = "auto",
-    dtype: str = "auto",
-    device: str | None = None,
-    pack: int | None = None,
-    tensor_parallel: int | None = None,
-    max_model_len: int | None = None,
-    gpu_memory: float | None = None,
-    quantization: str | None = None,
-    kv_cache_dtype: str | None = None,
-    base_url: str | None = None,
-    tokenizer: str | None = None,
-    concurrency: int | None = None,
-) -> RunSpec:
-    """Read what a user asks of a run: each option as ``icl-bench run --help`` says.
+def _task(given: Any) -> Any:
+    """A task's name or path as text; a task that has been read is kept. Raises ``UserError``."""
+    given = path_as_text(given)
+    if isinstance(given, str):
+        return given
+    from icl_bench.tasks.spec import TaskSpec
 
-    Raises ``UserError`` for what cannot be read.
+    if not isinstance(given, TaskSpec):
+        from icl_bench.errors import UserError
+        from icl_bench.wording import short
+
+        expected = "a task's name, the path of a task file, or an icl_bench.Task"
+        raise UserError(f"--task {short(given)}: expected {expected}")
+    return given
+
+
+TaskOption = Annotated[
+    str | TaskSpec,
+    BeforeValidator(_task),
+    Option("A task's name (icl-bench tasks lists them) or the path of a task file (.yaml).", TASK, "NAME"),
+]
+
+ModelOption = Annotated[
+    str,
+    BeforeValidator(read_model),
+    Option(
+        "A model's name (icl-bench models lists them), a folder, or a hub id like org/name.",
+        MODEL,
+        "NAME",
+        expected="a model's name, a folder, a hub id, or a loaded model with its tokenizer",
+    ),
+]
+
+Seed = Annotated[int, Option("Random seed of draws and training.", PROMPTS, "N", expected="a whole number of 64 bits")]
+
+TestSize = Annotated[int | None, Option("Use only the first N test rows (task file: 250).", TASK, "N")]
+
+DataDir = Annotated[
+    Path | None,
+    Option(
+        "Folder with one sub-folder per data set (train.jsonl, test.jsonl). Without it, data come from the Hugging "
+        "Face hub.",
+        TASK,
+        "DIR",
+        variable="ICL_BENCH_DATA",
+    ),
+]
+
+Texts = Annotated[
+    Path,
+    Option("A folder of .txt and .txt.gz files in UTF-8. Training holds back the last twentieth of each.", TASK, "DIR"),
+]
+
+Draws = Annotated[int | None, Option("Number of random permutations of the pool (10; retrieval: 1).", PROMPTS, "N")]
+
+
+def seed_field(default: int = 0) -> Any:
+    """The default and the range of a seed."""
+    return Field(default=default, ge=-(2**63), lt=2**63)
+
+
+def draws_field(default: int | None = None) -> Any:
+    """The default and the range of a number of draws."""
+    return Field(default=default, ge=1, le=MOST_DRAWS)
+
+
+def _pairs(given: Any) -> Any:
+    """A mapping as the command line writes it: ``NAME=VALUE``, values as JSON."""
+    if isinstance(given, Mapping):
+        return tuple(f"{name}={json.dumps(value)}" for name, value in given.items())
+    return (given,) if isinstance(given, str) else given
+
+
+class RunOptions(BackendSpec):
+    """What a user asks of ``run`` and ``plan``, for one task and one model.
+
+    Raises ``UserError`` for a value that cannot be read.
     """
-    if unconstrained and score == "exact":
-        raise UserError("--unconstrained and --score exact exclude each other")
-    asks_a_server = backend == "openai" or bool(backend == "auto" and base_url)
-    return RunSpec(
-        task=task,
-        model=model,
-        k=k,
-        per_label=per_label,
-        select=select.strip(", ") or "random",
-        encoder=encoder,
-        demonstrations=demonstrations,
-        order=order,
-        attention=attention,
-        draws=draws,
-        seed=seed,
-        scoring="unconstrained" if unconstrained else score,
-        test_size=test_size,
-        labels=labels,
-        queries=queries,
-        data_dir=data_dir,
-        context_tokens=context,
-        tokenizer=tokenizer,
-        chat=read_settings(chat, system, chat_arg or ()),
-        backend=BackendSpec(
-            backend=backend,
-            dtype=dtype,
-            device=device,
-            pack_rows=pack,
-            tensor_parallel=tensor_parallel,
-            max_model_len=max_model_len,
-            gpu_memory=gpu_memory,
-            quantization=quantization,
-            kv_cache_dtype=kv_cache_dtype,
-            base_url=base_url,
-            endpoint="chat" if chat and asks_a_server else "completions",
-            concurrency=concurrency,
+
+    task: TaskOption
+    """A shipped task's name, the path of a task file, or a task with its rows."""
+    model: ModelOption
+    """A registry name, a folder, a hub id, or a loaded model with its tokenizer; with a server, the name that
+    it knows."""
+    k: Annotated[
+        KValues | None,
+        read("icl_bench.sweep.k_values:KValues"),
+        Option(
+            "Numbers of demonstrations: 0,1,10,100. 0 is the prompt without any (zero-shot); max is the largest that "
+            "fits the context window; auto is 1, 5, 10, 25, 50, 75, 100, 250, ... 2000 and max.",
+            PROMPTS,
+            "LIST",
+            expected="numbers like 1,10,100, max or auto",
         ),
+    ] = None
+    per_label: Annotated[
+        tuple[int, ...] | None,
+        read_with(parse_per_label),
+        Option(
+            "Instead of --k, with --select balanced: numbers of demonstrations of each label, like 1,2,5.",
+            PROMPTS,
+            "LIST",
+            expected="numbers like 1,2,5",
+        ),
+    ] = None
+    select: Annotated[
+        tuple[SelectorSpec, ...],
+        read_each(
+            "icl_bench.demonstrations.selector_spec:SelectorSpec", "icl_bench.demonstrations.selector_spec:split"
+        ),
+        Option(
+            "How demonstrations are selected. Shared by all test rows, and cached: random, balanced (by label), "
+            "centroids (of k-means over the pool; ,of=queries: over the test rows). The most similar to each test row: "
+            "bm25, bertscore, dense. Both: hybrid:S[,by=bm25|bertscore|dense] ends with S of the test row's own, as "
+            "does centroids+hybrid:S. per-label:N[,by=dense|...]: the N most similar of every label, whatever --k "
+            "says; hybrid:per-label:N ends with them. Several with commas.",
+            PROMPTS,
+            "LIST",
+            more=SELECTORS.added,
+            expected="text like random,bm25, or a list",
+        ),
+    ] = Field(default="random", validate_default=True)
+    encoder: Annotated[
+        str | None,
+        NAME,
+        Option(
+            "Sentence encoder of dense and centroids: a name, a folder or a hub id (all-MiniLM-L6-v2, which is "
+            "packaged).",
+            PROMPTS,
+            "NAME",
+        ),
+    ] = None
+    perturbation: Annotated[
+        Perturbation,
+        read("icl_bench.demonstrations.perturbations:Perturbation"),
+        Option(
+            "What prompts show of the demonstrations: plain; labels:permuted (over the whole train split); "
+            "labels:noise=0.3 (30% of the labels are wrong: exactly with random, about with other selectors); "
+            "inputs-only; labels-only; nearest-removed:P (without the P percent most similar to the test row, so fewer "
+            "than k).",
+            PROMPTS,
+            "HOW",
+            more=PERTURBATIONS.added,
+            expected="text like labels:permuted",
+        ),
+    ] = Field(default="plain", validate_default=True)
+    order: Annotated[
+        tuple[Order, ...] | None,
+        read_each("icl_bench.demonstrations.ordering:Order"),
+        Option(
+            "Order of the demonstrations: drawn (default), shuffled:SEED, by-label. For retrieval: relevance (default; "
+            "most similar last), relevance-reversed. Several with commas.",
+            PROMPTS,
+            "LIST",
+            more=ORDERS.added,
+            expected="text like drawn,by-label, or a list",
+        ),
+    ] = None
+    attention: Annotated[
+        tuple[Pattern, ...],
+        read_each("icl_bench.models.attention_patterns:Pattern", "icl_bench.models.attention_patterns:split"),
+        Option(
+            "How the model reads the demonstrations: full; block:SIZE[,sink=1,local=2] (blocks of SIZE demonstrations "
+            "that see themselves, the first and the last blocks; with ,reuse retrieved ones are computed once); "
+            "grouped:EVERY,WINDOW; approx:WINDOW,CHUNK; vectors:N. Default: what the model was adapted to, else full.",
+            PROMPTS,
+            "LIST",
+            more=ATTENTION_PATTERNS.added,
+            expected="text like full,block:25, or a list",
+            default="",
+        ),
+    ] = Field(default="full", validate_default=True)
+    draws: Draws = draws_field()
+    seed: Seed = seed_field()
+    score: Annotated[
+        Literal["greedy", "exact"],
+        Option(
+            "greedy: the likeliest allowed token at each step. exact: the probability of every label, stored with its "
+            "margin (many times slower).",
+            PROMPTS,
+            "HOW",
+        ),
+    ] = "greedy"
+    unconstrained: Annotated[
+        bool,
+        Option("Let the model write anything; an answer that is not a label counts as wrong and as invalid.", PROMPTS),
+    ] = False
+    test_size: TestSize = Field(default=None, ge=1)
+    labels: Annotated[
+        HalfLabels | None,
+        read("icl_bench.tasks.label_subset:HalfLabels"),
+        Option(
+            "all, or half:SEED: leave out a random half of the labels, with their rows.",
+            TASK,
+            "PART",
+            default="all",
+            expected="all or half:SEED",
+        ),
+    ] = None
+    queries: Annotated[
+        Queries,
+        Option("test rows, or copied: demonstrations of the prompt itself, whose answers it shows.", TASK, "WHICH"),
+    ] = "test"
+    data_dir: DataDir = None
+    context: Annotated[int | None, Option("Context window in tokens, instead of the model's own.", MODEL, "TOKENS")] = (
+        Field(default=None, ge=1)
     )
+    tokenizer: Annotated[
+        str | None,
+        NAME,
+        Option(
+            "openai: the model (name, folder, hub id) whose tokenizer counts the tokens of prompts.", SERVERS, "NAME"
+        ),
+    ] = None
+    system: Annotated[
+        str | None, Option("With --chat: text of the system turn; @FILE reads it from a file.", PROMPTS, "TEXT")
+    ] = None
+    chat_arg: Annotated[
+        tuple[str, ...],
+        BeforeValidator(_pairs),
+        Option(
+            "With --chat: a variable of the template, like enable_thinking=false. May be repeated.",
+            PROMPTS,
+            "NAME=VALUE",
+            repeated=True,
+        ),
+    ] = ()
+
+
+OF_THE_MODEL = RunOptions.of_group(MODEL, SERVERS) - {"model"} | {"chat", "system", "chat_arg"}
+"""Options of the model: what reads it, and how it is talked to."""
+
+
+def _patterns(given: Any) -> Any:
+    if isinstance(given, str):
+        from icl_bench.models.attention_patterns import split
+
+        return split(given)
+    return tuple(map(str, given)) if isinstance(given, list | tuple) else given
+
+
+class PerplexitySpec(Options):
+    """What a user asks of ``perplexity``."""
+
+    about: ClassVar[str] = "perplexity"
+
+    model: ModelOption
+    texts: Texts
+    lengths: Annotated[
+        str, BeforeValidator(as_text), Option("Lengths in tokens; windows have the last.", PROMPTS, "LIST")
+    ] = "1024,2048,4096,8192,16384,32768"
+    attention: Annotated[
+        tuple[str, ...] | None,
+        BeforeValidator(_patterns),
+        Option(
+            "full, grouped:EVERY,WINDOW, approx:WINDOW,CHUNK; several with commas. Default: what the model was adapted "
+            "to, else full.",
+            PROMPTS,
+            "LIST",
+        ),
+    ] = None
+    windows: Annotated[int, Option("Windows of each text, at most.", PROMPTS, "N")] = Field(default=1, ge=1)
+    dtype: Dtype = "auto"
+    device: Device = None

@@ -19,9 +19,8 @@ from icl_bench.backends.choice import check_backend
 from icl_bench.backends.loaders import TransformersLoader
 from icl_bench.backends.spec import BackendSpec
 from icl_bench.errors import CellError, UserError
-from icl_bench.frozen import Frozen
 from icl_bench.models.architecture import Architecture, architecture_of, check_family
-from icl_bench.models.attention_patterns import Pattern, parse
+from icl_bench.models.attention_patterns import Pattern
 from icl_bench.models.registry import Model, load_tokenizer, resolve
 from icl_bench.models.trained import own_pattern, training_of
 from icl_bench.results.cells import short_hash
@@ -29,24 +28,9 @@ from icl_bench.results.perplexity_losses import losses_name, write_losses
 from icl_bench.results.storage import Place, Storage, storage_at
 from icl_bench.sweep.compute_cost import cache_bytes, flops
 from icl_bench.sweep.facts import versions
+from icl_bench.sweep.options import PerplexitySpec
 from icl_bench.tasks.texts import read_text, text_files, text_ids, text_name
 from icl_bench.wording import comma_list
-
-
-class PerplexitySpec(Frozen):
-    """What a user asks for."""
-
-    model: str
-    texts: Path
-    """A folder of ``.txt`` and ``.txt.gz`` files in UTF-8."""
-    lengths: str
-    """Ascending numbers of tokens; windows have the last."""
-    attention: tuple[str, ...] | None = None
-    """Patterns; None for what the model was adapted to, else full."""
-    windows: int = 1
-    """Of each text, at most."""
-    dtype: str = "auto"
-    device: str | None = None
 
 
 @dataclass(frozen=True)
@@ -85,7 +69,7 @@ class Perplexity:
     def prepare(cls, spec: PerplexitySpec, say: Callable[[str], None] = lambda _: None) -> Perplexity:
         """Read and cut the texts; nothing is computed yet. Raises ``UserError``."""
         lengths = parse_lengths(spec.lengths)
-        patterns = tuple(dict.fromkeys(map(parse, spec.attention or ())))
+        patterns = tuple(dict.fromkeys(map(Pattern.parse, spec.attention or ())))
         patterns = patterns or (own_pattern(spec.model),)
         if blocks := [pattern for pattern in patterns if pattern.blocks]:
             raise UserError(

@@ -12,7 +12,7 @@ from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.results.cells import CellSpec
 from icl_bench.sweep.combinations import Check, Circumstances, Combination, Combinations
 from icl_bench.sweep.compute_cost import PromptLayout
-from icl_bench.sweep.k_values import KValues, check_draws
+from icl_bench.sweep.k_values import KValues
 from icl_bench.sweep.prompt_group import PromptGroup
 from icl_bench.sweep.tokenized_task import TokenizedTask
 
@@ -45,6 +45,8 @@ class CellPlan:
     """Tokens to compute once the group's smaller cells are cached."""
     queries: int
     """Predictions that the cell has."""
+    choice: SelectorSpec
+    """What selects its demonstrations; ``spec`` has its name."""
     prompt_layout: PromptLayout
     """How its prompts are read: decides operations and the bytes of its cache."""
     problem: str | None = None
@@ -135,7 +137,6 @@ def make_plan(
     Combinations that make no sense are left out, with their reasons; ``able`` refuses what model
     and backend cannot do. Raises ``UserError`` where not one cell can run.
     """
-    check_draws(draws)
     asked = Combinations.of(
         select, orders, attention, k_values.numbers, Circumstances.of(task), unsaid=k_values.largest, able=able
     )
@@ -296,6 +297,7 @@ def _cells(group: PromptGroup, numbers: Sequence[int]) -> list[CellPlan]:
                 prompts.prompt_tokens,
                 new,
                 len(prompts.suffixes),
+                group.choice,
                 prompt_layout,
                 problem,
             )
@@ -303,5 +305,5 @@ def _cells(group: PromptGroup, numbers: Sequence[int]) -> list[CellPlan]:
     for k in over:
         problem = f"k={k} is more than the pool's {pool:,} demonstrations"
         prompt_layout = PromptLayout(group.pattern, 0, ())
-        cells.append(CellPlan(spec(k), 0, 0, answer, window, 0, 0, 0, prompt_layout, problem))
+        cells.append(CellPlan(spec(k), 0, 0, answer, window, 0, 0, 0, group.choice, prompt_layout, problem))
     return cells

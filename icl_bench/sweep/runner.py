@@ -102,7 +102,7 @@ class Runner:
 
     def identity(self, cell: CellPlan) -> Identity:
         """The cell with all that decides it."""
-        return self._identities(cell.spec)
+        return self._identities(cell)
 
     @cached_property
     def _identities(self) -> Identities:

@@ -7,6 +7,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from icl_bench.backends.choice import ChosenBackend, check_patterns
 from icl_bench.backends.interface import Backend, BackendLoader
 from icl_bench.demonstrations.balanced import shots_per_label
 from icl_bench.errors import ChoiceError, UserError
@@ -23,9 +24,8 @@ from icl_bench.sweep.k_values import KValues
 from icl_bench.sweep.plan import CellPlan, Plan, PlannedGroup, make_plan, room_for
 from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.sweep.runner import Outcome, Runner, Watcher
-from icl_bench.sweep.tokenized_task import Scoring, TokenizedTask
+from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.examples import load_data
-from icl_bench.tasks.spec import TaskSpec
 from icl_bench.tasks.task_files import load_task
 
 EMBEDDING = ("sentence-transformers", "scikit-learn")
@@ -40,46 +40,51 @@ class Sweep:
     model: Model
     task: TokenizedTask
     plan: Plan
+    backend: ChosenBackend
 
     @classmethod
-    def prepare(cls, spec: RunSpec, say: Callable[[str], None] = lambda _: None) -> Sweep:
+    def prepare(cls, spec: RunSpec, say: Callable[[str], None] = lambda _: None, *, to_run: bool = True) -> Sweep:
         """Load data and tokenizer and lay out the plan; nothing is computed yet.
 
-        ``say`` is told, in a few words, what is being done. Raises ``UserError``.
+        ``say`` gets a few words on what is being done. A plan that is not ``to_run`` here needs no installed
+        engine. Raises ``UserError``.
         """
-        asked = load_task(spec.task)
-        spec.check(asked)
-        say(f"reading {asked.name}")
-        data = load_data(asked, data_dir=spec.data_dir, test_size=spec.test_size)
+        spec_of_task = load_task(spec.task)
+        checked = spec.check(spec_of_task, to_run=to_run)
+        say(f"reading {spec_of_task.name}")
+        data = load_data(spec_of_task, data_dir=spec.data_dir, test_size=spec.test_size)
         if spec.labels:
             data = spec.labels.of(data)
         say(f"preparing {spec.model}")
         model = _model(spec)
-        able = _able(spec.able(asked), model)
-        spec.combinations(asked, able).require_some()
+        checked.combinations.refuse(lambda one: check_family(one.attention, model))
+        checked.combinations.require_some()
+        loader = checked.backend.loader
         task = TokenizedTask(
             data,
             model,
             load_tokenizer(model),
             spec.seed,
-            _scoring(spec, asked),
+            spec.scoring if loader.constrained else "unconstrained",
             spec.queries,
             str(spec.labels) if spec.labels else None,
-            spec.demonstrations,
+            spec.perturbation,
             spec.encoder,
-            spec.chat,
+            spec.chat_settings,
         )
         say("choosing demonstrations and counting tokens")
         k_values, refused = _k_values(spec, task)
-        plan = make_plan(
-            task, k_values, spec.select, spec.order, spec.draws, spec.attention, _able(able, model, refused)
-        )
-        return cls(spec.narrowed(plan.asked), model, task, plan)
+        able = _able(loader, model, refused)
+        plan = make_plan(task, k_values, spec.select, spec.order, spec.draws, spec.attention, able)
+        narrowed = spec.narrowed(plan.asked)
+        # what is left out decides nothing else: the backend is that of what is left
+        backend = checked.backend if narrowed == spec else narrowed.backend_for(spec_of_task)
+        return cls(narrowed, model, task, plan, backend)
 
     @cached_property
     def loader(self) -> BackendLoader:
-        """The backend, not loaded yet."""
-        loader = self.spec.loader(self.task.data.spec)
+        """The backend with the model's own dtype where none is asked for, not loaded yet."""
+        loader = self.backend.loader
         if loader.spec.dtype != "auto":
             return loader
         return replace(loader, spec=loader.spec.model_copy(update={"dtype": self.model.dtype}))
@@ -113,7 +118,7 @@ class Sweep:
 
     def identities(self) -> list[Identity]:
         """The cells that fit, with all that decides them."""
-        return [self._identities(cell.spec) for group in self.plan.groups for cell in group.runnable]
+        return [self._identities(cell) for group in self.plan.groups for cell in group.runnable]
 
     @cached_property
     def _identities(self) -> Identities:
@@ -155,6 +160,12 @@ class Sweep:
             return [None] * len(self.plan.cells)
         return seconds(self._architecture, rate, self.plan.cells, self._costs)
 
+    def finished(self, results: Place) -> list[bool]:
+        """Whether each cell of the plan has a file in a results folder; it may be damaged."""
+        store = Store(results)
+        there = store.storage.exists()
+        return [there and not cell.problem and store.has(self._identities(cell)) for cell in self.plan.cells]
+
     def run(self, results: Place, watcher: Watcher | None = None, load: Callable[[], Backend] | None = None) -> Outcome:
         """Compute what is not in the results folder yet; ``load`` gives a backend that others use
         too. Raises ``UserError``.
@@ -172,13 +183,15 @@ class Sweep:
         return runner.run()
 
 
-def _able(able: Check, model: Model, refused: Mapping[int, str] | None = None) -> Check:
-    """Refuses patterns that the model cannot be read by, and k of which the reason is known."""
+def _able(loader: BackendLoader, model: Model, refused: Mapping[int, str]) -> Check:
+    """Refuses what the backend does not compute, patterns that the model cannot be read by, and k of which the
+    reason is known.
+    """
 
     def check(one: Combination) -> None:
-        able(one)
+        check_patterns(loader, [one.attention])
         check_family(one.attention, model)
-        if refused and one.k is not None and one.k in refused:
+        if one.k is not None and one.k in refused:
             raise UserError(refused[one.k])
 
     return check
@@ -200,10 +213,5 @@ def _k_values(spec: RunSpec, task: TokenizedTask) -> tuple[KValues, Mapping[int,
 
 def _model(spec: RunSpec) -> Model:
     if spec.tokenizer is not None:
-        return served(spec.model, spec.tokenizer, spec.context_tokens)
-    return resolve(spec.model, spec.context_tokens)
-
-
-def _scoring(spec: RunSpec, task: TaskSpec) -> Scoring:
-    """Answers that cannot be held to the labels are free text."""
-    return spec.scoring if spec.loader(task).constrained else "unconstrained"
+        return served(spec.model, spec.tokenizer, spec.context)
+    return resolve(spec.model, spec.context)

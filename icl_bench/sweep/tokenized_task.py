@@ -26,6 +26,7 @@ from icl_bench.prompts.encoding import Ids, PromptEncoder
 from icl_bench.prompts.rendering import Piece, PlainForm, PromptForm, demonstration_text
 from icl_bench.registry import SELECTORS
 from icl_bench.results.cells import Prediction
+from icl_bench.sweep.options import Queries
 from icl_bench.tasks.examples import Example, TaskData
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from icl_bench.models.tokenizers import Tokenizer
 
 Scoring = Literal["greedy", "exact", "unconstrained"]
-Queries = Literal["test", "copied"]
 
 
 @dataclass

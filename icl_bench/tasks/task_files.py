@@ -26,8 +26,8 @@ def known_tasks() -> tuple[str, ...]:
     return tuple(sorted(_shelf()))
 
 
-def load_task(name_or_path: str | Path) -> TaskSpec:
-    """Read a shipped task by its name, or a task file by its path.
+def load_task(name_or_path: str | Path | TaskSpec) -> TaskSpec:
+    """Read a shipped task by its name, or a task file by its path; a task that has been read is returned.
 
     A name with a path separator, or ending in ``.yaml`` or ``.yml``, is a path. The file's relative
     data paths become relative to the working folder, like the path itself.
@@ -35,6 +35,8 @@ def load_task(name_or_path: str | Path) -> TaskSpec:
     Raises UserError for an unknown name, a file that cannot be read, and anything wrong in it, with
     the line of the field.
     """
+    if isinstance(name_or_path, TaskSpec):
+        return name_or_path
     name = os.fspath(name_or_path)
     is_path = isinstance(name_or_path, Path) or name.lower().endswith((".yaml", ".yml"))
     if not is_path and not any(separator in name for separator in ("/", os.sep)):

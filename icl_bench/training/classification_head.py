@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from icl_bench.errors import CellError
 from icl_bench.models.config import read_config
@@ -14,8 +14,6 @@ from icl_bench.sweep.tokenized_task import TokenizedTask
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
-
-Head = Literal["lm", "random"]
 
 
 def first_tokens(task: TokenizedTask) -> list[int]:

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from icl_bench.errors import CellError
 from icl_bench.prompts.encoding import Ids
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.examples import Example
+from icl_bench.training.spec import Validation
 from icl_bench.wording import short
 
 if TYPE_CHECKING:
     import torch
-
-Validation = Literal["pool", "examples"]
 
 
 VALIDATION_ROWS = 100

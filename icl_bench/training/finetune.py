@@ -161,10 +161,10 @@ class Finetuning:
 
     def _kept(self, identity: Identity) -> Path | None:
         """The folder for a cell's weights, where they are to be kept."""
-        if self.spec.keep is None:
+        if self.spec.keep_checkpoints is None:
             return None
         cell = identity.spec
-        return self.spec.keep / f"{cell.select}-k{cell.k:05d}-d{cell.draw:02d}-{identity.cell}"
+        return self.spec.keep_checkpoints / f"{cell.select}-k{cell.k:05d}-d{cell.draw:02d}-{identity.cell}"
 
     def _accuracy(self, found: Learned, examples: Examples) -> float:
         answers = found.probabilities.argmax(axis=1)

@@ -1,52 +1,89 @@
-"""Everything that a user asks of fine-tuning runs, read once."""
+"""The options of ``finetune``."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import InstanceOf
+from pydantic import Field
 
-from icl_bench.backends.spec import check_dtype
+from icl_bench.backends.spec import Device, Dtype, check_dtype
 from icl_bench.errors import UserError
-from icl_bench.frozen import Frozen
+from icl_bench.options import NAMES, TRAINING, Option, Options, read
 from icl_bench.registry import TRAINING_METHODS
-from icl_bench.sweep.k_values import KValues, check_draws
-from icl_bench.sweep.run_spec import read_text
-from icl_bench.training.classification_head import Head
-from icl_bench.training.examples import Validation
-from icl_bench.wording import comma_list
+from icl_bench.sweep.options import DataDir, ModelOption, Seed, TaskOption, TestSize, draws_field, seed_field
+
+if TYPE_CHECKING:
+    from icl_bench.sweep.k_values import KValues
+else:  # its reader checks what a value is
+    KValues = Any
+
+Head = Literal["lm", "random"]
+
+Validation = Literal["pool", "examples"]
 
 
-class FinetuneSpec(Frozen):
-    """Everything that a user asks of fine-tuning runs."""
+class FinetuneSpec(Options):
+    """What a user asks of ``finetune``, for one task and one model."""
 
-    task: str
-    model: str
-    k: Annotated[InstanceOf[KValues], read_text(KValues.parse)]
-    method: Annotated[tuple[str, ...], read_text(lambda text: tuple(comma_list(text)))] = ("lora",)
+    about: ClassVar[str] = "finetune"
+
+    task: TaskOption
+    model: ModelOption
+    k: Annotated[
+        KValues,
+        read("icl_bench.sweep.k_values:KValues"),
+        Option("Numbers of examples: 10,100,1000.", TRAINING, "LIST", expected="numbers like 10,100,1000"),
+    ]
+    method: Annotated[
+        tuple[str, ...],
+        NAMES,
+        Option(
+            "lora, full (fine-tuning), probe (logistic regression on the frozen model's states), knn (nearest "
+            "neighbours by sentence embeddings). Several with commas.",
+            TRAINING,
+            "LIST",
+            more=TRAINING_METHODS.added,
+        ),
+    ] = ("lora",)
     """Names of :data:`icl_bench.registry.TRAINING_METHODS`."""
-    draws: int = 3
-    seed: int = 0
-    test_size: int | None = None
-    data_dir: Path | None = None
-    head: Head = "lm"
-    validation: Validation = "pool"
-    epochs: int = 30
-    batch: int = 32
-    learning_rate: float | None = None
-    device: str | None = None
-    dtype: str = "auto"
-    keep: Path | None = None
-    """Folder for the weights of the epochs that validation chooses."""
+    draws: Annotated[int, Option("Number of random permutations of the pool.", TRAINING, "N")] = draws_field(3)
+    seed: Seed = seed_field()
+    test_size: TestSize = Field(default=None, ge=1)
+    data_dir: DataDir = None
+    head: Annotated[
+        Head,
+        Option(
+            "lm: the head begins with the language-model head's rows of the labels' first tokens; random.",
+            TRAINING,
+            "HOW",
+        ),
+    ] = "lm"
+    validation: Annotated[
+        Validation,
+        Option(
+            "What chooses the checkpoint: rows of the pool that follow the k examples, or a fifth of the examples "
+            "themselves.",
+            TRAINING,
+            "FROM",
+        ),
+    ] = "pool"
+    epochs: Annotated[int, Option("Passes over the k examples.", TRAINING, "N")] = Field(default=30, ge=1)
+    batch: Annotated[int, Option("Rows per step.", TRAINING, "N")] = Field(default=32, ge=1)
+    learning_rate: Annotated[float | None, Option("Default: 1e-3 for lora, 5e-5 for full.", TRAINING, "RATE")] = None
+    keep_checkpoints: Annotated[
+        Path | None,
+        Option("Keep the weights of each chosen epoch there; else no weights are written.", TRAINING, "DIR"),
+    ] = None
+    device: Device = None
+    dtype: Dtype = "auto"
 
     def check(self) -> None:
         """Raise ``UserError`` for what can be told without data and model."""
         if not self.method:
             known = ", ".join(TRAINING_METHODS)
             raise UserError(f"--method: empty; give {known}, several with commas")
-        check_draws(self.draws)
         check_dtype(self.dtype)
         if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:
             raise UserError(f"--learning-rate {self.learning_rate}: expected more than 0, like 1e-3")

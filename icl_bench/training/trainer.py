@@ -17,8 +17,9 @@ from icl_bench.errors import CellError
 from icl_bench.frozen import Frozen
 from icl_bench.models.architecture import Architecture
 from icl_bench.seeds import generator
-from icl_bench.training.classification_head import Head, first_tokens, load_classifier, pad_token
+from icl_bench.training.classification_head import first_tokens, load_classifier, pad_token
 from icl_bench.training.examples import Examples, Row, batches, padded
+from icl_bench.training.spec import Head
 from icl_bench.wording import one_line
 
 if TYPE_CHECKING:

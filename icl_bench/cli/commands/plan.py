@@ -2,38 +2,58 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from icl_bench.cli import options as o
-from icl_bench.cli.several import do_each
+from icl_bench.cli.several import SEVERAL, do_each
+from icl_bench.studies.options import MachineOptions
+from icl_bench.sweep.options import RunOptions
+
+Results = Annotated[
+    str | None,
+    typer.Option(
+        "--results",
+        metavar="DIR",
+        help="Results folder: the plan shows which cells are finished, and what is left to compute.",
+        show_default=False,
+        rich_help_panel="Output",
+    ),
+]
 
 
-@o.taking(o.SweepOptions)
-def plan(options: o.SweepOptions, json: o.Json = False) -> None:
+@o.command(RunOptions, MachineOptions, several=SEVERAL)
+def plan(
+    given: o.Given, machines: o.Given, results: Results = None, quiet: o.Quiet = False, json: o.Json = False
+) -> None:
     """Show what a run would compute, and what fits.
 
-    Takes run's options and lists cells with their tokens and estimated time. Nothing is computed
-    and nothing is written.
+    Takes run's options and lists cells with their tokens and estimated time. Nothing is computed and nothing is
+    written.
     """
     from icl_bench.cli.output.plan import plan_records, print_plan
     from icl_bench.cli.output.progress import Display
     from icl_bench.cli.output.tables import print_json
     from icl_bench.cli.output.terminal import console
+    from icl_bench.studies.cluster import ClusterSpec
+    from icl_bench.sweep.run_spec import RunSpec
     from icl_bench.sweep.sweep import Sweep
 
+    ClusterSpec.of(MachineOptions(**machines))  # refuses what run would refuse
     display = Display(quiet=json)
     records: list[dict[str, Any]] = []
 
-    def plan_one(one: o.SweepOptions) -> None:
+    def plan_one(one: RunSpec) -> None:
         with display.preparing() as say:
-            sweep = Sweep.prepare(one.spec(), say)
-            seconds, works = sweep.estimates(), sweep.costs()
+            sweep = Sweep.prepare(one, say, to_run=False)
+            sweep.estimates()  # takes a while
         if json:
-            records.extend(plan_records(sweep, seconds, works))
-        else:
-            print_plan(sweep, seconds, works, console())
+            records.extend(plan_records(sweep, results))
+        elif not quiet:
+            print_plan(sweep, console(), results)
 
-    _, problem = do_each(options, plan_one, display.problem)
+    _, problem = do_each(RunSpec, given, plan_one, display.problem)
     if json and (records or problem is None):
         print_json(records)
     if problem is not None:

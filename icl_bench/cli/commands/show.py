@@ -53,14 +53,14 @@ def show(
     from icl_bench.cli.output.terminal import console
     from icl_bench.demonstrations.perturbations import Perturbation
     from icl_bench.demonstrations.selector_spec import known
-    from icl_bench.models.attention_patterns import parse
+    from icl_bench.models.attention_patterns import Pattern
     from icl_bench.report.prompt_trace import find_prediction
 
     asked = {
         "model": model,
         "select": select and str(known(select) or select),
         "order": order,
-        "attention": attention and str(parse(attention)),
+        "attention": attention and str(Pattern.parse(attention)),
         "teaching": demonstrations and str(Perturbation.parse(demonstrations)),
         "cell": cell,
     }

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from icl_bench.cli import options as o
+from icl_bench.studies.options import MachineOptions
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="A YAML file, or a shipped study's name.")]
 
@@ -26,15 +27,14 @@ Only = Annotated[
 ]
 
 
+@o.command(MachineOptions)
 def study(
+    cluster: o.Given,
     file: File,
     plan: PlanOnly = False,
     only: Only = None,
     results: o.Results = o.DEFAULT_RESULTS,
     data_dir: o.DataDir = None,
-    on: o.On = None,
-    engines: o.Engines = None,
-    gpus_per_engine: o.GpusPerEngine = None,
     quiet: o.Quiet = False,
     json: o.Json = False,
 ) -> None:
@@ -50,17 +50,18 @@ def study(
     from icl_bench.cli.output.study import StudyDisplay, plan_records, print_plan, print_state
     from icl_bench.cli.output.tables import print_json
     from icl_bench.cli.output.terminal import console
+    from icl_bench.studies.cluster import ClusterSpec
     from icl_bench.studies.file import load_study
     from icl_bench.studies.on_ray import connected
     from icl_bench.studies.rules import Rule, Wanted
     from icl_bench.studies.study import Study
 
     display = Display(quiet=quiet or json)
-    cluster = o.cluster_of(on, engines, gpus_per_engine)
+    asked = ClusterSpec.of(MachineOptions(**cluster))
     read = load_study(file, data_dir)
     wanted = Wanted(read.exclude, Rule.parse(only) if only else None)
     failed = False
-    with connected(None if plan else cluster) as machines:
+    with connected(None if plan else asked) as machines:
         with display.preparing() as say:
             laid_out = Study.prepare(read, wanted, say)
         for job, reason in laid_out.left.items():

@@ -10,6 +10,13 @@ import typer
 from icl_bench.cli import options as o
 from icl_bench.errors import UserError
 
+TestSize = Annotated[
+    int | None,
+    typer.Option(
+        "--test-size", metavar="N", min=1, help="With --check: use only the first N test rows.", show_default=False
+    ),
+]
+
 Check = Annotated[
     str | None,
     typer.Option(
@@ -50,7 +57,7 @@ def tasks(
     from_lm_eval: FromLmEval = None,
     out: Out = None,
     data_dir: o.DataDir = None,
-    test_size: o.TestSize = None,
+    test_size: TestSize = None,
     json: o.Json = False,
 ) -> None:
     """List the tasks, check one's data, or take one over.

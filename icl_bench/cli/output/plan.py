@@ -12,18 +12,19 @@ from icl_bench.wording import counted
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from icl_bench.results.storage import Place
     from icl_bench.sweep.combinations import Combination
     from icl_bench.sweep.compute_cost import ComputeCost
     from icl_bench.sweep.plan import CellPlan
     from icl_bench.sweep.sweep import Sweep
 
 
-def plan_records(
-    sweep: Sweep, seconds: Sequence[float | None], works: Sequence[ComputeCost | None]
-) -> list[dict[str, Any]]:
+def plan_records(sweep: Sweep, results: Place | None = None) -> list[dict[str, Any]]:
     """The plan's cells as plain records, and behind them a record for each combination of selector,
-    order, attention and k that is left out: without a draw, and ``problem`` says why.
+    order, attention and k that is left out: without a draw, and ``problem`` says why. With ``results``,
+    ``finished`` says whether a cell has a file there.
     """
+    finished = _finished(sweep, results)
     cells = [
         {
             **cell.spec.model_dump(),
@@ -43,8 +44,9 @@ def plan_records(
             "prefix_flops": work and work.prefix_flops,
             "cache_bytes": work and work.cache_bytes,
             "seconds": None if estimate is None else round(estimate, 1),
+            "finished": done,
         }
-        for cell, estimate, work in zip(sweep.plan.cells, seconds, works, strict=True)
+        for cell, estimate, work, done in zip(sweep.plan.cells, sweep.estimates(), sweep.costs(), finished, strict=True)
     ]
     return cells + [_left_out(sweep, one, reason) for one, reason in sweep.plan.asked.left_out.items()]
 
@@ -62,24 +64,34 @@ def _left_out(sweep: Sweep, one: Combination, reason: str) -> dict[str, Any]:
         "problem": reason,
         **{f"{name}_tokens": 0 for name in tokens},
         "context_tokens": sweep.model.context_tokens,
-        **dict.fromkeys(("flops", "prefix_flops", "cache_bytes", "seconds")),
+        **dict.fromkeys(("flops", "prefix_flops", "cache_bytes", "seconds", "finished")),
     }
 
 
-def print_plan(
-    sweep: Sweep, seconds: Sequence[float | None], works: Sequence[ComputeCost | None], console: Console
-) -> None:
-    """The plan as tables, one row a cell, one table per selector, order and attention."""
+def _finished(sweep: Sweep, results: Place | None) -> Sequence[bool | None]:
+    """Whether cells have a file in the results; None where no folder is given."""
+    return [None] * len(sweep.plan.cells) if results is None else sweep.finished(results)
+
+
+def print_plan(sweep: Sweep, console: Console, results: Place | None = None) -> None:
+    """The plan as tables, one row per cell, one table per selector, order and attention; with ``results``,
+    what is left to compute.
+    """
     from icl_bench.sweep.notes import asked, notes
 
     data, model = sweep.task.data, sweep.model
     console.print(f"{data.spec.name} · {model.name}, tokens", style="bold")
-    rows = list(zip(sweep.plan.cells, seconds, works, strict=True))
+    seconds, works, finished = sweep.estimates(), sweep.costs(), _finished(sweep, results)
+    rows = list(zip(sweep.plan.cells, seconds, works, finished, strict=True))
     for curve in dict.fromkeys(map(_curve, sweep.plan.cells)):
         cells = [_row(*row) for row in rows if _curve(row[0]) == curve]
-        print_table(console, PLANNED, cells, names=[", ".join(curve)])
+        heads = PLANNED if results is not None else PLANNED[:-1]
+        print_table(console, heads, [cell[: len(heads)] for cell in cells], names=[", ".join(curve)])
     total = sum(estimate or 0.0 for estimate in seconds)
     about = f", about {duration(total)} on this machine" if None not in seconds else ""
+    left = [row for row in rows if row[0].problem is None and not row[3]]
+    remaining = sum(estimate or 0.0 for _, estimate, *_ in left)
+    time_left = f", about {duration(remaining)} on this machine" if left and None not in seconds else ""
     print_lines(
         console,
         *(f"note: {text}" for text in notes(sweep)),
@@ -89,14 +101,16 @@ def print_plan(
         f"{counted(sum(cell.problem is None for cell, *_ in rows), 'cell')}, "
         f"{asked(sweep)}{about}; {model.name} reads "
         f"{model.context_tokens:,} tokens; data: {data.origin}",
+        *[f"finished in {results}: {counted(sum(map(bool, finished)), 'cell')}; left: {len(left):,}{time_left}"]
+        * (results is not None),
         *["TFLOP: a cell by itself, by formula; cache: keys and values kept of its longest prompt"] * any(works),
     )
 
 
 def _backend(sweep: Sweep) -> str:
     """What would answer, and why where that was left to the program."""
-    name, reason = sweep.spec.choice(sweep.task.data.spec)
-    return f"backend: {name}" + (f" ({reason})" if reason else "")
+    chosen = sweep.backend
+    return f"backend: {chosen.name}" + (f" ({chosen.reason})" if chosen.reason else "")
 
 
 def _curve(cell: CellPlan) -> tuple[str, ...]:
@@ -109,12 +123,12 @@ PLANNED = (
     *(Head(name, "key") for name in ("draw", "k")),
     *map(Head, ("prefix", "longest query", "needs")),
     Head("fits", "count"),
-    *map(Head, ("shared", "to compute", "TFLOP", "cache", "time")),
+    *map(Head, ("shared", "to compute", "TFLOP", "cache", "time", "finished")),
 )
 """The columns of a plan; where every cell fits and there is little room, the title says so."""
 
 
-def _row(cell: CellPlan, estimate: float | None, work: ComputeCost | None) -> list[str]:
+def _row(cell: CellPlan, estimate: float | None, work: ComputeCost | None, finished: bool | None) -> list[str]:
     """What the columns of ``PLANNED`` say of a cell."""
     spec, fits = cell.spec, cell.problem is None
     lengths = (cell.prefix_tokens, cell.longest_prompt - cell.prefix_tokens, cell.needed_tokens)
@@ -129,6 +143,7 @@ def _row(cell: CellPlan, estimate: float | None, work: ComputeCost | None) -> li
         f"{(work.prefix_flops + cell.queries * work.query_flops) / 1e12:,.1f}" if work else "",
         in_bytes(work.cache_bytes) if work else "",
         duration(estimate) if fits and estimate is not None else "",
+        "yes" if finished else "",
     ]
 
 

@@ -1,16 +1,19 @@
-"""Everything that a user asks of adapting a model to an attention pattern, read once."""
+"""The options of ``adapt``."""
 
 from __future__ import annotations
 
 import math
 import re
-from pathlib import Path
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
-from icl_bench.backends.spec import check_dtype
+from pydantic import Field
+
+from icl_bench.backends.spec import Device, Dtype, check_dtype
 from icl_bench.errors import UserError
-from icl_bench.frozen import Frozen
-from icl_bench.models.attention_patterns import Pattern, parse
+from icl_bench.models.attention_patterns import Pattern
+from icl_bench.options import NAMES, TRAINING, Option, Options, read_with
+from icl_bench.sweep.options import DataDir, ModelOption, Seed, Texts, seed_field
+from icl_bench.training.options import OutFolder
 
 LEARNING_RATE = {"full": 1e-4, "lora": 1e-3}
 """At most: of all weights the paper's (004, section 3.1), of LoRA that of fine-tuning here."""
@@ -29,41 +32,75 @@ def parse_tokens(text: str) -> int:
     return tokens
 
 
-class AdaptationSpec(Frozen):
-    """Everything that a user asks of ``adapt``."""
+class AdaptationSpec(Options):
+    """What a user asks of ``adapt``."""
 
-    model: str
-    attention: str
-    texts: Path
-    """A folder of ``.txt`` and ``.txt.gz`` files in UTF-8."""
-    out: Path
-    length: int = 2048
-    """Tokens of a sequence."""
-    tokens: int = 1_000_000
-    """To learn from, sequences rounded up to whole steps."""
-    method: Literal["full", "lora"] = "full"
-    batch: int = 8
-    """Sequences of a step."""
-    learning_rate: float | None = None
-    rope_scale: float | None = None
-    """Positions are divided by it (position interpolation)."""
-    rope_theta: float | None = None
-    tasks: tuple[str, ...] = ()
-    """Whose pools' demonstrations are learnt from too."""
-    share: float = 0.25
-    """Of the sequences that are demonstrations, where there are tasks."""
-    recompute: bool = False
-    """Layers are computed again on the way back, instead of kept (gradient checkpointing)."""
-    lora_rank: int = 8
-    seed: int = 0
-    data_dir: Path | None = None
-    device: str | None = None
-    dtype: str = "auto"
+    about: ClassVar[str] = "adapt"
+
+    model: ModelOption
+    attention: Annotated[
+        str,
+        Option(
+            "Pattern to adapt to: grouped:EVERY,WINDOW, approx:WINDOW,CHUNK, block:SIZE (of demonstrations alone), or "
+            "full, to compare with.",
+            TRAINING,
+            "PATTERN",
+        ),
+    ]
+    texts: Texts
+    out: OutFolder
+    length: Annotated[int, Option("Tokens of a sequence.", TRAINING, "N")] = 2048
+    tokens: Annotated[
+        int,
+        read_with(parse_tokens),
+        Option(
+            "Tokens to learn from, like 500k or 1M.", TRAINING, "N", expected="a number like 500k or 1M", default="1M"
+        ),
+    ] = 1_000_000
+    """Sequences are rounded up to whole steps."""
+    method: Annotated[
+        Literal["full", "lora"], Option("full: all weights; lora: added ones, merged.", TRAINING, "NAME")
+    ] = "full"
+    batch: Annotated[int, Option("Sequences of a step.", TRAINING, "N")] = Field(default=8, ge=1)
+    learning_rate: Annotated[
+        float | None, Option("The highest (1e-4; of lora 1e-3); it falls to a tenth.", TRAINING, "RATE")
+    ] = None
+    rope_scale: Annotated[
+        float | None,
+        Option("Divide positions by X, for sequences longer than the model was trained on.", TRAINING, "X"),
+    ] = None
+    """Position interpolation."""
+    rope_theta: Annotated[
+        float | None, Option("Base of the rotary positions (default: the model's own).", TRAINING, "X")
+    ] = None
+    demonstrations_too: Annotated[
+        tuple[str, ...],
+        NAMES,
+        Option(
+            "Tasks whose pools' demonstrations are learnt from too: many in a sequence, their answers as targets.",
+            TRAINING,
+            "LIST",
+        ),
+    ] = ()
+    share: Annotated[float, Option("Share of the sequences that are such demonstrations.", TRAINING, "SHARE")] = 0.25
+    recompute: Annotated[
+        bool,
+        Option(
+            "Compute layers again in the backward pass instead of keeping them (gradient checkpointing): less memory, "
+            "a third more time.",
+            TRAINING,
+        ),
+    ] = False
+    lora_rank: Annotated[int, Option("Rank of lora.", TRAINING, "N")] = Field(default=8, ge=1)
+    seed: Seed = seed_field()
+    data_dir: DataDir = None
+    device: Device = None
+    dtype: Dtype = "auto"
 
     @property
     def pattern(self) -> Pattern:
         """The pattern. Raises ``UserError``."""
-        return parse(self.attention)
+        return Pattern.parse(self.attention)
 
     @property
     def rate(self) -> float:
@@ -91,7 +128,7 @@ class AdaptationSpec(Frozen):
                 f"--attention {pattern}: demonstrations that are put into prompts as they were "
                 "computed are not learnt from; take block without reuse"
             )
-        if pattern.blocks and (not self.tasks or self.share < 1):
+        if pattern.blocks and (not self.demonstrations_too or self.share < 1):
             raise UserError(
                 f"--attention {pattern}: counts demonstrations, and a text has none; add "
                 "--demonstrations-too TASK --share 1"

@@ -162,7 +162,7 @@ class Adaptation(LongTraining):
         say("reading texts")
         texts = PackedTexts.read(spec.texts, tokenizer, spec.length, spec.seed)
         tasks = []
-        for name in spec.tasks:
+        for name in spec.demonstrations_too:
             say(f"reading {name}")
             data = load_data(load_task(name), data_dir=spec.data_dir)
             task = TokenizedTask(data, model, tokenizer, spec.seed)

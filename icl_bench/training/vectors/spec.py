@@ -1,44 +1,82 @@
-"""Everything that a user asks of training a decoder to read vectors, read once."""
+"""The options of ``train-vectors``."""
 
 from __future__ import annotations
 
 import math
-from pathlib import Path
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
-from icl_bench.backends.spec import check_dtype
+from pydantic import Field
+
+from icl_bench.backends.spec import Device, Dtype, check_dtype
 from icl_bench.errors import UserError
-from icl_bench.frozen import Frozen
-from icl_bench.models.vector_encoder import Pooling
+from icl_bench.options import TRAINING, Option, Options
+from icl_bench.sweep.options import DataDir, ModelOption, Seed, TaskOption, seed_field
+from icl_bench.training.options import OutFolder
 
 
-class VectorSpec(Frozen):
-    """Everything that a user asks of ``train-vectors``."""
+class VectorSpec(Options):
+    """What a user asks of ``train-vectors``."""
 
-    task: str
-    model: str
-    out: Path
-    vectors: int
-    text: int = 0
-    encoder: str | None = None
-    pooling: Pooling = "mean"
-    train: Literal["added", "all"] = "added"
-    unfreeze_after: int | None = None
-    """Epochs after which the encoder is trained too; None for never."""
-    rows: int | None = None
-    """Rows of the pool that are learnt from, those that choose the checkpoint among them; None for
-    all."""
-    epochs: int = 3
-    batch: int = 16
-    learning_rate: float = 3e-4
-    decoder_rate: float | None = None
-    """Learning rate of the decoder's own weights, where they are trained; None: the same."""
-    seed: int = 0
-    spare_k: int = 0
-    spare_draws: int = 1
-    data_dir: Path | None = None
-    device: str | None = None
-    dtype: str = "auto"
+    about: ClassVar[str] = "train-vectors"
+
+    task: TaskOption
+    model: ModelOption
+    out: OutFolder
+    vectors: Annotated[
+        int,
+        Option(
+            "Number of texts that enter as vectors, one each: a row's first N passages where the task has passages, "
+            "else N demonstrations.",
+            TRAINING,
+            "N",
+        ),
+    ]
+    text: Annotated[int, Option("Number of demonstrations that stay text beside them.", TRAINING, "K")] = Field(
+        default=0, ge=0
+    )
+    encoder: Annotated[
+        str | None,
+        Option(
+            "What makes vectors of texts: a BERT-like folder or hub id (all-MiniLM-L6-v2, which is packaged).",
+            TRAINING,
+            "NAME",
+        ),
+    ] = None
+    pooling: Annotated[
+        Literal["mean", "cls"],
+        Option("mean: over a text's tokens; cls: the first token's state, as in the paper.", TRAINING, "HOW"),
+    ] = "mean"
+    train: Annotated[
+        Literal["added", "all"],
+        Option("added: the decoder's own weights stay as they are; all: they are trained too.", TRAINING, "WHAT"),
+    ] = "added"
+    unfreeze_after: Annotated[
+        int | None, Option("Train the encoder too, after N epochs (default: never).", TRAINING, "N")
+    ] = Field(default=None, ge=0)
+    rows: Annotated[
+        int | None,
+        Option(
+            "Learn from N rows of the pool, a tenth of which (at most 100) choose the checkpoint (default: all).",
+            TRAINING,
+            "N",
+        ),
+    ] = Field(default=None, ge=2)
+    """Those that choose the checkpoint are among them."""
+    epochs: Annotated[int, Option("Passes over these rows.", TRAINING, "N")] = Field(default=3, ge=1)
+    batch: Annotated[int, Option("Rows per step.", TRAINING, "N")] = Field(default=16, ge=1)
+    learning_rate: Annotated[float, Option("Learning rate of added weights.", TRAINING, "RATE")] = 3e-4
+    decoder_rate: Annotated[
+        float | None,
+        Option("Learning rate of the decoder's own weights, with --train all (default: the same).", TRAINING, "RATE"),
+    ] = None
+    spare_k: Annotated[
+        int, Option("Leave out of training the rows that random selection shows up to this k.", TRAINING, "K")
+    ] = Field(default=0, ge=0)
+    spare_draws: Annotated[int, Option("In how many draws --spare-k looks.", TRAINING, "N")] = Field(default=3, ge=1)
+    seed: Seed = seed_field()
+    data_dir: DataDir = None
+    device: Device = None
+    dtype: Dtype = "auto"
 
     def check(self) -> None:
         """Raise ``UserError`` for what can be told without data and model."""

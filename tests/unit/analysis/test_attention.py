@@ -25,7 +25,7 @@ from icl_bench.analysis.statistics.paired import compare, holm
 from icl_bench.backends.interface import Answer
 from icl_bench.cli import main
 from icl_bench.models.architecture import Architecture
-from icl_bench.models.attention_patterns import FULL, Pattern, parse
+from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.registry import FINDINGS
 from icl_bench.report.build import make_report, tables
 from icl_bench.report.naming import Naming
@@ -229,7 +229,7 @@ def test_every_point_has_one_row_whatever_was_run(data: st.DataObject):
 def test_a_pattern_is_taken_apart_into_what_it_was_made_of(text: str):
     rows = frame(cell("aabb"), cell("aabb", attention=text), cell("aabb", attention="theirs"))
     table = read(rows).set_index("attention")
-    pattern = parse(text)
+    pattern = Pattern.parse(text)
     row = table.loc[text]
     assert row["kind"] == pattern.name
     for name in ("size", "sink", "local", "every", "window", "chunk", "reuse"):

@@ -26,7 +26,7 @@ from icl_bench.backends.transformers.packed_decoding import OpenPack
 from icl_bench.errors import CellError, UserError
 from icl_bench.models import attention_patterns
 from icl_bench.models.architecture import architecture_of
-from icl_bench.models.attention_patterns import FULL, Approx, Block, Grouped, Pattern, ReceptiveSpan, parse, split
+from icl_bench.models.attention_patterns import FULL, Approx, Block, Grouped, Pattern, ReceptiveSpan, split
 from icl_bench.models.config import layer_windows
 from icl_bench.prompts.encoding import Ids, PromptSet, parts
 from icl_bench.registry import ATTENTION_PATTERNS
@@ -271,7 +271,7 @@ TOPS = [
 def test_queries_that_read_chosen_blocks_have_the_logits_of_a_dense_pass(
     backend: TransformersBackend, model: Any, text: str
 ) -> None:
-    pattern = parse(text)
+    pattern = Pattern.parse(text)
     packed_logits(backend, shared(11, [6, 2]), FULL)
     prompts = compared(26, [9, 1, 17, 60, 4])  # one is longer than what is packed
     got, found = answers(backend, prompts, pattern)
@@ -283,7 +283,7 @@ def test_queries_that_read_chosen_blocks_have_the_logits_of_a_dense_pass(
 
 @pytest.mark.parametrize("tokens", [1, 4])
 def test_answers_are_written_with_what_the_query_read(backend: TransformersBackend, model: Any, tokens: int) -> None:
-    pattern, prompts = parse("block:3,sink=1,local=0,top=2"), compared(26, [9, 5, 5, 7])
+    pattern, prompts = Pattern.parse("block:3,sink=1,local=0,top=2"), compared(26, [9, 5, 5, 7])
     said = {a.index: a for pack in packs_of(backend, prompts, pattern, tokens) for a in pack}
     alone = [
         next(
@@ -304,7 +304,7 @@ def test_answers_are_written_with_what_the_query_read(backend: TransformersBacke
 
 
 def test_what_is_not_chosen_is_not_read(backend: TransformersBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    pattern, prompts = parse("block:3,sink=1,local=1,top=2"), compared(26, [9, 5, 5])
+    pattern, prompts = Pattern.parse("block:3,sink=1,local=1,top=2"), compared(26, [9, 5, 5])
     backend.load_prefix(prompts, 0, pattern)
     read: list[int] = []
     own = attention_steps.attend
@@ -326,7 +326,7 @@ def test_what_is_not_chosen_is_not_read(backend: TransformersBackend, monkeypatc
 def test_packed_queries_over_a_growing_prefix_have_the_logits_of_a_dense_pass(
     backend: TransformersBackend, model: Any, text: str
 ) -> None:
-    pattern = parse(text)
+    pattern = Pattern.parse(text)
     packed_logits(backend, shared(3, [4]), pattern)
     packed_logits(backend, shared(11, [6, 2]), pattern)  # extends what is cached
     prompts = shared(26, [9, 1, 17])
@@ -340,7 +340,7 @@ def test_packed_queries_over_a_growing_prefix_have_the_logits_of_a_dense_pass(
 def test_retrieved_demonstrations_have_the_logits_of_a_dense_pass(
     backend: TransformersBackend, model: Any, text: str
 ) -> None:
-    pattern, prompts = parse(text), retrieved(3, 6)
+    pattern, prompts = Pattern.parse(text), retrieved(3, 6)
     got, _ = answers(backend, prompts, pattern)
     for i in range(len(prompts)):
         wanted = expected(model, prompts, i, pattern)
@@ -416,7 +416,7 @@ def test_reused_demonstrations_have_the_logits_of_ones_that_were_computed_apart(
     backend: TransformersBackend, model: Any, sink: int
 ) -> None:
     prompts = retrieved(4, 6)
-    got, answered = answers(backend, prompts, parse(f"block:1,sink={sink},local=0,reuse"))
+    got, answered = answers(backend, prompts, Pattern.parse(f"block:1,sink={sink},local=0,reuse"))
     for i in range(len(prompts)):
         prompt, ends = prompts.ids(i), (prompts.lead, *prompts.ends_of(i))
         shown = [prompt[a:b] for a, b in pairwise(ends)]
@@ -427,7 +427,7 @@ def test_reused_demonstrations_have_the_logits_of_ones_that_were_computed_apart(
 
 
 def test_each_demonstration_is_computed_once_for_the_prompts_of_a_cell(backend: TransformersBackend) -> None:
-    prompts, pattern = retrieved(4, 6), parse("block:1,reuse")
+    prompts, pattern = retrieved(4, 6), Pattern.parse("block:1,reuse")
     backend.cache.drop()
     before = backend.counters.prefix_tokens
     packs_of(backend, prompts, pattern)
@@ -441,7 +441,7 @@ def test_each_demonstration_is_computed_once_for_the_prompts_of_a_cell(backend: 
 def test_demonstrations_over_the_limit_are_computed_again(
     backend: TransformersBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prompts, pattern = retrieved(4, 6), parse("block:1,reuse")
+    prompts, pattern = retrieved(4, 6), Pattern.parse("block:1,reuse")
     first, _ = answers(backend, prompts, pattern)
     monkeypatch.setattr("icl_bench.backends.transformers.backend.REUSING", 1)
     monkeypatch.setattr(backend.reused, "_limit_bytes", 1)
@@ -454,7 +454,7 @@ def test_demonstrations_over_the_limit_are_computed_again(
 def test_prompts_are_together_as_far_as_their_demonstrations_have_room(
     backend: TransformersBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prompts, pattern = retrieved(6, 4), parse("block:1,reuse")
+    prompts, pattern = retrieved(6, 4), Pattern.parse("block:1,reuse")
     assert list(backend.reused.batches(prompts, 4, pattern)) == [range(4), range(4, 6)]
     texts = [set(parts(prompts, i, pattern.sink)) for i in range(6)]
     two = max(sum(map(len, a | b)) for a, b in pairwise(texts))
@@ -472,7 +472,7 @@ def test_prompts_are_together_as_far_as_their_demonstrations_have_room(
 def test_never_more_demonstrations_are_kept_than_the_limit_and_what_one_batch_shows(
     backend: TransformersBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prompts, pattern = retrieved(6, 4), parse("block:1,reuse")
+    prompts, pattern = retrieved(6, 4), Pattern.parse("block:1,reuse")
     first, _ = answers(backend, prompts, pattern)
     texts = [set(parts(prompts, i, pattern.sink)) for i in range(6)]
     longest = max(len(ids) for shown in texts for ids in shown)
@@ -506,7 +506,7 @@ def test_what_a_batch_needs_is_not_dropped_to_make_room() -> None:
 def test_demonstrations_are_forgotten_when_a_cell_is_over_or_has_failed(
     backend: TransformersBackend, monkeypatch: pytest.MonkeyPatch, failing: bool
 ) -> None:
-    prompts, pattern = retrieved(6, 4), parse("block:1,reuse")
+    prompts, pattern = retrieved(6, 4), Pattern.parse("block:1,reuse")
 
     def full(*_: object) -> None:
         assert backend.reused.kept
@@ -527,7 +527,7 @@ def test_demonstrations_are_forgotten_when_a_cell_is_over_or_has_failed(
 def test_how_far_a_packs_tokens_see_is_asked_of_the_device_once_a_step(
     backend: TransformersBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pattern, prompts = parse("approx:12,4"), shared(26, [3])
+    pattern, prompts = Pattern.parse("approx:12,4"), shared(26, [3])
     backend.load_prefix(prompts, 0, pattern)
     asked, first = [], ReceptiveSpan.first
 
@@ -562,7 +562,7 @@ def test_room_for_an_answer_is_made_while_it_is_written(backend: TransformersBac
 def test_the_cache_holds_the_bytes_of_the_formula(
     backend: TransformersBackend, folders: dict[str, Path], kind: str, text: str
 ) -> None:
-    pattern, prompts = parse(text), shared(26, [9])
+    pattern, prompts = Pattern.parse(text), shared(26, [9])
     backend.cache.drop()
     packed_logits(backend, prompts, pattern, reserve=1000)
     wanted = cache_bytes(architecture_of(str(folders[kind])), pattern, len(prompts.prefix), "float32")
@@ -584,7 +584,7 @@ def test_the_formula_counts_the_keys_that_are_computed(
         return module.Extend(prefix, tokens, view, True)
 
     monkeypatch.setattr(prefix_cache, "Extend", whole)
-    pattern, prompts, pairs = parse(text), shared(26, [9]), 0
+    pattern, prompts, pairs = Pattern.parse(text), shared(26, [9]), 0
     own = module.attend
 
     def counting(query: Any, key: Any, value: Any, scale: float, **how: Any) -> Any:
@@ -610,14 +610,14 @@ def test_the_formula_counts_the_keys_that_are_computed(
 
 def test_a_window_that_cannot_hold_an_answer_is_an_error_of_the_cell(backend: TransformersBackend) -> None:
     with pytest.raises(CellError, match="WINDOW must hold an answer, here 11 tokens"):
-        packs_of(backend, shared(5, [3]), parse("approx:8,4"), 10)
+        packs_of(backend, shared(5, [3]), Pattern.parse("approx:8,4"), 10)
 
 
 def test_another_pattern_does_not_take_over_what_is_cached(backend: TransformersBackend, model: Any) -> None:
     prompts = shared(20, [5])
     for text in ("block:3", "full", "block:3,sink=0,local=0", "grouped:2,20", "full"):
-        got = packed_logits(backend, prompts, parse(text))
-        wanted = expected(model, prompts, 0, parse(text))
+        got = packed_logits(backend, prompts, Pattern.parse(text))
+        wanted = expected(model, prompts, 0, Pattern.parse(text))
         torch.testing.assert_close(got[0], wanted, atol=TOLERANCE, rtol=0)
 
 
@@ -684,7 +684,7 @@ def stairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pattern:
         {"full": "icl_bench.models.attention_patterns:Pattern"},
     )
     monkeypatch.setattr(attention_patterns, "ATTENTION_PATTERNS", known)
-    return parse("stairs:17")
+    return Pattern.parse("stairs:17")
 
 
 def stairs_seen(model: Any, ends: Sequence[int], tokens: int) -> Sees:
@@ -718,10 +718,10 @@ def test_a_pattern_of_another_package_has_the_logits_of_a_dense_pass_under_its_m
 
 
 def test_a_pattern_of_another_package_is_read_and_its_mistakes_are_said(stairs: Pattern) -> None:
-    assert parse(str(stairs)) == stairs
+    assert Pattern.parse(str(stairs)) == stairs
     assert split("full, stairs:3,full") == ("full", "stairs:3", "full")
     with pytest.raises(UserError, match=r"--attention stairs:x: is written stairs:WIDTH"):
-        parse("stairs:x")
+        Pattern.parse("stairs:x")
 
 
 def test_blocks_and_means_of_chunks_are_not_taken_for_something_else() -> None:
@@ -735,7 +735,7 @@ def test_blocks_and_means_of_chunks_are_not_taken_for_something_else() -> None:
 
 @pytest.mark.parametrize("text", ["full", "grouped:2,20", "approx:32,4"])
 def test_losses_are_those_of_a_dense_pass(backend: TransformersBackend, model: Any, text: str) -> None:
-    pattern, prompt = parse(text), ids(150, 5)
+    pattern, prompt = Pattern.parse(text), ids(150, 5)
     windows = layer_windows(model.config.get_text_config())
     chunk = {i: 4 for i, w in enumerate(windows) if w is None} if text.startswith("approx") else {}
     logits = dense_logits(model, prompt, sees(pattern, (), len(prompt), windows), chunk)
@@ -749,7 +749,7 @@ def test_losses_are_those_of_a_dense_pass(backend: TransformersBackend, model: A
 def test_own_demonstrations_behind_shared_ones_have_the_logits_of_a_dense_pass(
     backend: TransformersBackend, model: Any, text: str, demonstrations: int
 ) -> None:
-    pattern, prompts = parse(text), mixed(3, demonstrations, 4)
+    pattern, prompts = Pattern.parse(text), mixed(3, demonstrations, 4)
     got, found = answers(backend, prompts, pattern)
     for i in range(len(prompts)):
         wanted = expected(model, prompts, i, pattern)

@@ -19,7 +19,7 @@ from icl_bench.backends.label_constraint import label_trie
 from icl_bench.backends.transformers.backend import TransformersBackend
 from icl_bench.backends.transformers.forward_check import check_forward
 from icl_bench.backends.transformers.loaded_model import LoadedModel
-from icl_bench.models.attention_patterns import FULL, Pattern, parse
+from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.prompts.encoding import Ids, PromptSet
 
 PATTERNS = ["full", "block:3,sink=1,local=1", "block:3,sink=0,local=0", "grouped:2,20", "approx:32,4"]
@@ -87,7 +87,7 @@ def probabilities(answers: Sequence[Answer]) -> list[Any]:
 
 @pytest.mark.parametrize("text", PATTERNS)
 def test_a_cell_is_the_same_alone_and_after_others(fresh, text):
-    pattern, large = parse(text), cell(21)
+    pattern, large = Pattern.parse(text), cell(21)
     alone = answered(fresh(), large, pattern)
     backend = fresh()
     for before in (cell(2), cell(5), cell(9, draw=1), cell(4), cell(11), cell(20)):
@@ -114,14 +114,14 @@ def test_queries_over_the_same_cell_see_the_same_bits_again(fresh):
 @pytest.mark.parametrize("text", ["full", "block:3,sink=1,local=1"])
 @pytest.mark.parametrize("todo", [[6], [0, 3], [1, 2, 4, 5, 7]])
 def test_a_resumed_cell_goes_on_as_if_it_had_not_been_interrupted(fresh, text, todo):
-    pattern, prompts = parse(text), cell(9)
+    pattern, prompts = Pattern.parse(text), cell(9)
     whole = answered(fresh(), prompts, pattern)
     assert answered(fresh(), prompts, pattern, todo) == [whole[i] for i in todo]
 
 
 @pytest.mark.parametrize("sink", [0, 1])
 def test_a_cell_of_demonstrations_that_are_reused_is_the_same_alone_after_others_and_resumed(fresh, sink):
-    pattern, prompts = parse(f"block:1,sink={sink},local=0,reuse"), retrieved(6)
+    pattern, prompts = Pattern.parse(f"block:1,sink={sink},local=0,reuse"), retrieved(6)
     alone = answered(fresh(), prompts, pattern)
     backend = fresh()
     answered(backend, retrieved(3), pattern)

@@ -20,7 +20,7 @@ from icl_bench.backends.spec import BackendSpec
 from icl_bench.backends.vllm.backend import last_error
 from icl_bench.cli.output.plan import print_plan
 from icl_bench.errors import UserError
-from icl_bench.models.attention_patterns import FULL, parse
+from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.registry import BACKENDS
 from icl_bench.results.reading import read_results
 from icl_bench.sweep.plan import room_for
@@ -37,7 +37,7 @@ def present(monkeypatch: pytest.MonkeyPatch, *, vllm: bool, cuda: bool) -> None:
 
 
 LABELS, FREE, APART = Asked(), Asked(free=True), Asked(shares=False)
-EXACT, BLOCKS = Asked(exact=True), Asked([FULL, parse("block:5")])
+EXACT, BLOCKS = Asked(exact=True), Asked([FULL, Pattern.parse("block:5")])
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_what_decides_answers_is_in_a_backends_identity(monkeypatch: pytest.Monk
 def test_what_a_backend_cannot_do_is_said_with_the_one_that_can(backend: str, asked: dict[str, Any], said: str | None):
     loader = make_loader(BackendSpec(backend=backend))
     request = {"patterns": (), "tokenizer": None, "exact": False, **asked}
-    patterns = [parse(text) for text in request["patterns"]]
+    patterns = [Pattern.parse(text) for text in request["patterns"]]
     if said is None:
         check_patterns(loader, patterns)
         check_able(loader, request["tokenizer"], exact=request["exact"])
@@ -293,7 +293,7 @@ def test_options_and_checks_of_a_backend_of_another_package_are_its_own():
     with pytest.raises(UserError, match="--base-url: applies to --backend echo only"):
         check_backend(make_loader(BackendSpec(backend="transformers", base_url="here")))
     with pytest.raises(UserError, match="not echo"):
-        check_patterns(make_loader(BackendSpec(backend="echo")), [parse("block:5")])
+        check_patterns(make_loader(BackendSpec(backend="echo")), [Pattern.parse("block:5")])
 
 
 # -- vLLM ---------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from icl_bench.backends.transformers import attention_kernels, attention_steps
 from icl_bench.backends.transformers.attention_kernels import Mask, attend, has_windows, plain, runs
 from icl_bench.backends.transformers.backend import TransformersBackend
 from icl_bench.backends.transformers.loaded_model import LoadedModel
-from icl_bench.models.attention_patterns import parse
+from icl_bench.models.attention_patterns import Pattern
 from icl_bench.prompts.encoding import PromptSet
 
 HALF, FLOAT = torch.bfloat16, torch.float32
@@ -267,7 +267,7 @@ def test_patterns_computed_by_the_cards_kernels_are_those_of_the_cpu(
 ):
     model, _ = models("llama")
     asked = PromptSet(*(prompts().prefix, prompts().suffixes), ends=(tuple(range(4, 41, 4)),))
-    got = packed_logits(TransformersBackend(model, chunk_tokens=16), asked, parse(pattern))
+    got = packed_logits(TransformersBackend(model, chunk_tokens=16), asked, Pattern.parse(pattern))
     monkeypatch.undo()
-    wanted = packed_logits(TransformersBackend(model, chunk_tokens=16), asked, parse(pattern))
+    wanted = packed_logits(TransformersBackend(model, chunk_tokens=16), asked, Pattern.parse(pattern))
     torch.testing.assert_close(got, wanted, atol=1e-4, rtol=1e-4)

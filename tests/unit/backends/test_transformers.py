@@ -358,11 +358,11 @@ def test_rows_that_are_answered_in_one_way_are_packed_whatever_their_choices(loa
 
 def test_a_row_that_is_answered_at_length_needs_no_more_room_in_a_window_than_it_takes(load, tokenizer):
     """The window must hold the longest answer of those that are asked, not of all that are there."""
-    from icl_bench.models.attention_patterns import parse
+    from icl_bench.models.attention_patterns import Pattern
 
     prompts, backend = prompts_of(20, [3, 3]), load("llama")
     own = [Free(("\n",), 2), Free(("\n",), 50)]
-    pattern = parse("approx:16,4")
+    pattern = Pattern.parse("approx:16,4")
     assert len(list(backend.answer(prompts, [0], own, 0, pattern))) == 1
     with pytest.raises(CellError, match="here 51 tokens"):
         list(backend.answer(prompts, [0, 1], own, 0, pattern))

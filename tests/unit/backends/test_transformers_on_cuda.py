@@ -15,7 +15,7 @@ from support.models import qwen_tokenizer, save_tiny_model, tiny_config
 from icl_bench.backends.interface import Answer, Decoding, Exact, Free, Greedy
 from icl_bench.backends.label_constraint import compile_labels, label_trie
 from icl_bench.backends.transformers.backend import TransformersBackend
-from icl_bench.models.attention_patterns import FULL, Pattern, parse
+from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.prompts.encoding import Ids, PromptSet
 
 KINDS = ["llama", "mistral", "qwen2", "gemma3_text"]
@@ -134,7 +134,7 @@ def assert_same(found: Sequence[Answer], wanted: Sequence[Answer], within: float
 def test_every_pattern_has_the_cpus_answers_in_every_family(
     load: Loaded, decodings: list[Decoding], present: Card, text: str, kind: str
 ) -> None:
-    prompts, pattern = shared(), parse(text)
+    prompts, pattern = shared(), Pattern.parse(text)
     found = answered(load(kind, "cuda"), prompts, decodings, pattern)
     assert_same(found, answered(load(kind, "cpu"), prompts, decodings, pattern), TOLERANCE)
     assert present.launches > 100
@@ -145,7 +145,7 @@ def test_every_pattern_has_the_cpus_answers_in_every_family(
 def test_demonstrations_that_are_computed_once_give_the_cpus_answers(
     load: Loaded, decodings: list[Decoding], present: Card, text: str, kind: str
 ) -> None:
-    prompts, pattern = retrieved(), parse(text)
+    prompts, pattern = retrieved(), Pattern.parse(text)
     found = answered(load(kind, "cuda"), prompts, decodings, pattern)
     assert_same(found, answered(load(kind, "cpu"), prompts, decodings, pattern), TOLERANCE)
 
@@ -154,7 +154,7 @@ def test_demonstrations_that_are_computed_once_give_the_cpus_answers(
 def test_long_queries_and_their_own_demonstrations_give_the_cpus_answers(
     load: Loaded, decodings: list[Decoding], present: Card, text: str
 ) -> None:
-    prompts, pattern, three = retrieved(3), parse(text), decodings[::2]
+    prompts, pattern, three = retrieved(3), Pattern.parse(text), decodings[::2]
     found, wanted = (
         answered(load("gemma3_text", device, chunk=16), prompts, three, pattern) for device in ("cuda", "cpu")
     )
@@ -163,7 +163,7 @@ def test_long_queries_and_their_own_demonstrations_give_the_cpus_answers(
 
 @pytest.mark.parametrize("text", ["full", "approx:40,8"])
 def test_losses_are_the_cpus(load: Loaded, present: Card, text: str) -> None:
-    found, wanted = (load("gemma3_text", device).losses(ids(110, 5), parse(text)) for device in ("cuda", "cpu"))
+    found, wanted = (load("gemma3_text", device).losses(ids(110, 5), Pattern.parse(text)) for device in ("cuda", "cpu"))
     np.testing.assert_allclose(found, wanted, atol=TOLERANCE)
 
 
@@ -257,7 +257,7 @@ def test_a_card_that_is_too_small_for_a_chunk_halves_it_and_gives_its_memory_bac
 def test_waits_of_a_step_do_not_grow_with_the_layers(
     load: Loaded, tokenizer: Any, present: Card, tmp_path: Path, text: str
 ) -> None:
-    prompts, pattern, waits = shared(), parse(text), {}
+    prompts, pattern, waits = shared(), Pattern.parse(text), {}
     free = [Free(("no such text",), 3)] * len(prompts)
     for layers in (1, 4):
         config = tiny_config("llama", len(tokenizer))

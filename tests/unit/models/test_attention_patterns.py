@@ -14,17 +14,7 @@ from support.fakes import planned, tokenized_task
 
 from icl_bench.errors import UserError
 from icl_bench.models.architecture import Architecture
-from icl_bench.models.attention_patterns import (
-    FULL,
-    Approx,
-    Block,
-    Grouped,
-    Pattern,
-    ReceptiveSpan,
-    keys_seen,
-    parse,
-    split,
-)
+from icl_bench.models.attention_patterns import FULL, Approx, Block, Grouped, Pattern, ReceptiveSpan, keys_seen, split
 from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.tasks.task_files import load_task
 
@@ -50,22 +40,22 @@ ENDS = st.lists(st.integers(1, 9), min_size=1, max_size=30).map(lambda x: np.cum
 
 @given(PATTERNS)
 def test_a_pattern_is_read_as_it_is_written(pattern: Pattern) -> None:
-    assert parse(str(pattern)) == pattern
+    assert Pattern.parse(str(pattern)) == pattern
 
 
 @given(st.lists(PATTERNS, min_size=1, max_size=5))
 def test_a_list_of_patterns_is_split_at_the_patterns(patterns: list[Pattern]) -> None:
     for comma in (",", ", "):
-        assert [parse(text) for text in split(comma.join(map(str, patterns)))] == patterns
+        assert [Pattern.parse(text) for text in split(comma.join(map(str, patterns)))] == patterns
 
 
 @given(st.text(max_size=20))
 def test_any_text_is_a_pattern_or_a_users_error(text: str) -> None:
     try:
-        found = parse(text)
+        found = Pattern.parse(text)
     except UserError:
         return
-    assert parse(str(found)) == found
+    assert Pattern.parse(str(found)) == found
 
 
 @pytest.mark.parametrize(
@@ -96,7 +86,7 @@ def test_any_text_is_a_pattern_or_a_users_error(text: str) -> None:
 )
 def test_mistakes_say_what_is_wrong(text: str, said: str) -> None:
     with pytest.raises(UserError) as caught:
-        parse(text)
+        Pattern.parse(text)
     assert said in str(caught.value)
     assert f"--attention {text.partition(':')[0]}" in str(caught.value)
     assert "\n" not in str(caught.value)

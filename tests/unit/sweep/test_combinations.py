@@ -15,7 +15,7 @@ from support.fakes import FREE_TEXT, plan, planned, tokenized_task
 
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import UserError
-from icl_bench.models.attention_patterns import FULL, parse
+from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.sweep.combinations import default_order
 from icl_bench.sweep.plan import Plan
 from icl_bench.sweep.run_spec import RunSpec
@@ -124,7 +124,7 @@ def test_each_combination_is_planned_or_left_out_as_it_is_alone(
 ):
     task = task_of(how)
     k = ",".join(map(str, numbers))
-    patterns = [str(parse(pattern)) for pattern in patterns]
+    patterns = [str(Pattern.parse(pattern)) for pattern in patterns]
 
     def shots(select: str) -> list[int]:
         """Where the labels say how many there are, ``--k`` does not."""

@@ -9,7 +9,7 @@ import pytest
 from support.fakes import ENGINE, FakeBackend, plan, tokenized_task
 
 from icl_bench.models.architecture import Architecture
-from icl_bench.models.attention_patterns import FULL, parse
+from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.prompts.encoding import PromptSet
 from icl_bench.results.reading import finished_cells
 from icl_bench.results.store import Store
@@ -18,7 +18,7 @@ from icl_bench.sweep.runner import Runner
 
 SHAPE = Architecture(parameters=1000, heads_width=8, windows=(None, 4), key_width=5)
 GLOBAL = Architecture(parameters=1000, heads_width=8, windows=(None,), key_width=5)
-APART, REUSED = parse("block:1,sink=0,local=0"), parse("block:1,sink=0,local=0,reuse")
+APART, REUSED = Pattern.parse("block:1,sink=0,local=0"), Pattern.parse("block:1,sink=0,local=0,reuse")
 
 
 def read(first: int, last: int, ends: Sequence[int] = (), windows: Sequence[int | None] = (None, 4)):
@@ -138,7 +138,7 @@ def test_what_decides_the_cost_is_taken_from_the_prompts():
     assert PromptLayout.of(prompts(ends), APART) == PromptLayout(APART, 1, (5, 6), ends)
     # (1, 2), (3, 4) and (5, 6): the first is in both prompts
     assert PromptLayout.of(prompts(ends), REUSED) == PromptLayout(REUSED, 1, (5, 6), ends, 6)
-    sunk = parse("block:1,reuse")  # the first demonstration stands in all prompts
+    sunk = Pattern.parse("block:1,reuse")  # the first demonstration stands in all prompts
     assert PromptLayout.of(prompts(ends), sunk).encoded_tokens == 4
 
 

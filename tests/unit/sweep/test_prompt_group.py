@@ -19,7 +19,7 @@ from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import UserError
 from icl_bench.models import registry as models
 from icl_bench.models import text_encoders
-from icl_bench.models.attention_patterns import parse
+from icl_bench.models.attention_patterns import Pattern
 from icl_bench.report.prompt_trace import find_prediction
 from icl_bench.results.cells import Identity
 from icl_bench.results.reading import finished_cells
@@ -191,7 +191,7 @@ def test_the_blocks_that_a_query_read_are_stored_and_shown(
 def test_what_a_query_reads_by_is_part_of_what_decides_a_cell(tmp_path: Path):
     task, backend = tokenized_task(tmp_path), {"backend": "fake"}
     plain, bm25, dense = (
-        facts(task, SelectorSpec(), backend, parse(text))
+        facts(task, SelectorSpec(), backend, Pattern.parse(text))
         for text in ("block:2", "block:2,top=1", "block:2,top=1,by=dense")
     )
     assert plain == bm25

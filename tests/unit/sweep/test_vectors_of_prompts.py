@@ -15,7 +15,7 @@ from icl_bench.demonstrations.ordering import Order
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import UserError
 from icl_bench.models.architecture import Architecture
-from icl_bench.models.attention_patterns import FULL, Vectors, parse
+from icl_bench.models.attention_patterns import FULL, Pattern, Vectors
 from icl_bench.prompts.encoding import PromptSet
 from icl_bench.report.prompt_trace import find_prediction
 from icl_bench.sweep.compute_cost import PromptLayout, cost_of
@@ -168,18 +168,18 @@ def test_the_largest_k_has_vectors_beyond_the_window(tmp_path: Path):
 def test_what_cannot_be_read_so_is_refused(tmp_path: Path, pattern: str, more: Any, said: str):
     task = tokenized_task(tmp_path, **more)
     with pytest.raises(UserError, match=said):
-        make_plan(task, KValues((6,)), attention=[parse(pattern)], draws=1)
+        make_plan(task, KValues((6,)), attention=[Pattern.parse(pattern)], draws=1)
 
 
 @pytest.mark.parametrize("words", ["vectors:0", "vectors:", "vectors", "vectors:-1", "vectors:2,3", "vectors:x"])
 def test_what_is_no_pattern_is_refused(words: str):
     with pytest.raises(UserError, match=r"--attention vectors"):
-        parse(words)
+        Pattern.parse(words)
 
 
 @pytest.mark.parametrize("words", ["vectors:7", "vectors:all"])
 def test_a_pattern_is_written_as_it_is_read(words: str):
-    assert str(parse(words)) == words
+    assert str(Pattern.parse(words)) == words
 
 
 # -- passages -----------------------------------------------------------------------------------

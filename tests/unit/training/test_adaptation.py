@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from unit.sweep.test_vectors_of_prompts import passages_task
 
 from icl_bench.errors import UserError
-from icl_bench.models.attention_patterns import FULL, parse
+from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.models.trained import LOG, adapted_to, training_of
 from icl_bench.sweep.perplexity import Perplexity, PerplexitySpec
 from icl_bench.sweep.run_spec import RunSpec
@@ -174,7 +174,7 @@ def test_the_loss_is_that_of_perplexity(tmp_path: Path, tiny: Path, texts: Path,
     found = float(model.eval()(**collated([lesson]))["loss"])
     there = resolve(str(tiny))
     backend = TransformersBackend.load(there.source, load_tokenizer(there), device="cpu", dtype="float32")
-    expected = float(backend.losses(lesson.ids, parse(pattern)).mean())
+    expected = float(backend.losses(lesson.ids, Pattern.parse(pattern)).mean())
     assert found == pytest.approx(expected, abs=1e-4)
 
 
@@ -188,7 +188,7 @@ def test_it_learns_and_writes_an_ordinary_checkpoint(tmp_path: Path, tiny: Path,
     assert losses[0]["step"] == 0
     assert losses[-1]["step"] == spec.steps - spec.steps % max(1, spec.steps // 10)
     assert losses[-1]["validation"] < losses[0]["validation"] - 0.5
-    assert adapted_to(str(spec.out)) == parse("grouped:2,9")
+    assert adapted_to(str(spec.out)) == Pattern.parse("grouped:2,9")
     assert adapted_to(str(tiny)) is None
     told = training_of(str(spec.out))
     assert told is not None
@@ -331,7 +331,7 @@ def adapted(tmp_path_factory: pytest.TempPathFactory, tiny: Path, texts: Path) -
 
 
 def test_an_adapted_model_is_read_by_its_pattern_unless_another_is_asked_for(adapted: Path, tiny: Path, texts: Path):
-    own = parse("grouped:2,3")
+    own = Pattern.parse("grouped:2,3")
     assert RunSpec(task="trec", model=str(adapted)).attention == (own,)
     assert RunSpec(task="trec", model=str(adapted), attention=None).attention == (own,)
     assert RunSpec(task="trec", model=str(adapted), attention="full").attention == (FULL,)
@@ -356,7 +356,7 @@ def test_classifiers_of_an_adapted_model_read_by_its_pattern_too(adapted: Path, 
     network = AutoModelForCausalLM.from_pretrained(adapted, dtype="float32").eval()
     full = network.get_decoder()(ids).last_hidden_state[0, -1]
     take_over(network)
-    sparsity = Sparsity.of(parse("grouped:2,3"), [None] * network.config.num_hidden_layers)
+    sparsity = Sparsity.of(Pattern.parse("grouped:2,3"), [None] * network.config.num_hidden_layers)
     expected = network.get_decoder()(ids, sparsity=sparsity).last_hidden_state[0, -1]
     assert not torch.allclose(expected, full, atol=1e-3)
 

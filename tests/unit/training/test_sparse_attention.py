@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.models import tiny_config
 from torch import Tensor
 
-from icl_bench.models.attention_patterns import FULL, Layout, Pattern, ReceptiveSpan, parse
+from icl_bench.models.attention_patterns import FULL, Layout, Pattern, ReceptiveSpan
 from icl_bench.models.config import layer_windows
 from icl_bench.training import sparse_attention
 from icl_bench.training.sparse_attention import Sparsity, take_over
@@ -71,7 +71,7 @@ def held_to_dense(pattern: Pattern, tokens: int, ends: Sequence[int], window: in
     "pattern", ["full", "grouped:2,7", "grouped:2,200", "approx:10,4", "approx:130,16", "approx:1,1"]
 )
 def test_windows_and_chunks_are_those_of_a_dense_pass(pattern: str, tokens: int):
-    held_to_dense(parse(pattern), tokens, ())
+    held_to_dense(Pattern.parse(pattern), tokens, ())
 
 
 @pytest.mark.parametrize("tokens", [60, 300])
@@ -82,7 +82,7 @@ def test_windows_and_chunks_are_those_of_a_dense_pass(pattern: str, tokens: int)
 def test_blocks_of_demonstrations_are_those_of_a_dense_pass(pattern: str, tokens: int, window: int | None):
     """Behind the demonstrations stands the query, which sees all."""
     ends = list(range(6, tokens - 10, 6))
-    held_to_dense(parse(pattern), tokens, ends, window)
+    held_to_dense(Pattern.parse(pattern), tokens, ends, window)
 
 
 @given(
@@ -97,7 +97,7 @@ def test_blocks_of_demonstrations_are_those_of_a_dense_pass(pattern: str, tokens
 @settings(max_examples=40, deadline=None)
 def test_any_pattern_is_that_of_a_dense_pass(tokens: int, pattern: str, lengths: list[int]):
     ends = [end for end in torch.tensor(lengths).cumsum(0).tolist() if end <= tokens]
-    read = parse(pattern)
+    read = Pattern.parse(pattern)
     held_to_dense(read, tokens, ends if read.blocks else ())
 
 
@@ -133,7 +133,7 @@ def test_flex_attention_sees_the_same_in_sequences_of_any_length(
     from torch.nn.attention.flex_attention import flex_attention
 
     monkeypatch.setattr(sparse_attention, "_COMPILED", [flex_attention])
-    sparsity = Sparsity.of(parse(pattern), [None, None], ends)
+    sparsity = Sparsity.of(Pattern.parse(pattern), [None, None], ends)
     for tokens in (60, 44, 60):
         query, key, value = (torch.randn(1, heads, tokens, 16) for heads in (4, 2, 2))
         found = sparsity._flex(sparsity.spans[1], query, key, value, 0.3)

@@ -1,0 +1,278 @@
+"""How an option is declared: once, as a field of a specification.
+
+The command line makes its options of these declarations, study files take their names, and Python
+takes them as keyword arguments. A value may be what the command line writes, or what Python has for
+it: a number, a list, the parsed object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin
+
+from pydantic import BeforeValidator, ConfigDict, ValidationError, ValidationInfo, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from icl_bench.errors import UserError
+from icl_bench.frozen import Frozen
+from icl_bench.registry import named_object
+from icl_bench.wording import comma_list, listed_or, nearest, plain, short
+
+TASK, PROMPTS, MODEL, SERVERS = "Task", "Prompts", "Model", "Servers"
+TRAINING, MACHINES, OUTPUT = "Training", "Many machines", "Output"
+GROUPS = (TASK, PROMPTS, TRAINING, MODEL, SERVERS, MACHINES, OUTPUT)
+"""The groups of the help, in its order."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """What an option is beside its name, type and default, which are those of its field."""
+
+    help: str
+    """One or two sentences."""
+    group: str
+    """One of ``GROUPS``."""
+    metavar: str = "VALUE"
+    """What stands for its value in the help."""
+    expected: str = ""
+    """What a value looks like, for messages; by default what its type says."""
+    more: Callable[[], Iterable[str]] | None = None
+    """Names that installed packages add, which the help lists."""
+    default: str | None = None
+    """The default in words; by default what the field says. Empty: the help shows none."""
+    repeated: bool = False
+    """Whether the command line takes it several times, instead of a list with commas."""
+    variable: str | None = None
+    """The environment variable that stands in for it on the command line."""
+    short: str | None = None
+    """Its one-letter name on the command line."""
+
+
+@dataclass(frozen=True)
+class Declared:
+    """An option with its name and its field."""
+
+    name: str
+    field: FieldInfo
+    option: Option
+
+    @property
+    def flag(self) -> str:
+        """Its name on the command line."""
+        return flag(self.name)
+
+    @property
+    def kind(self) -> Any:
+        """The type of its value on the command line: text for all that is parsed."""
+        kinds = [kind for kind in _members(self.field.annotation) if kind is not NoneType]
+        plain_kind = kinds[0] if len(kinds) == 1 else str
+        if plain_kind in (bool, int, float, Path) or get_origin(plain_kind) is Literal:
+            return plain_kind
+        return str
+
+    @property
+    def default(self) -> str:
+        """Its default as the help shows it; empty where there is none to show."""
+        if self.option.default is not None:
+            return self.option.default
+        value = self.field.default
+        if value in (PydanticUndefined, None, "", False, ()):
+            return ""
+        return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The values that it takes, where they are few and known."""
+        return tuple(map(str, get_args(self.kind))) if get_origin(self.kind) is Literal else ()
+
+    @property
+    def expected(self) -> str:
+        """What a value looks like."""
+        if self.option.expected:
+            return self.option.expected
+        if self.choices:
+            return listed_or(self.choices)
+        words = {bool: "true or false", int: "a whole number", float: "a number", Path: "a path"}
+        return words.get(self.kind, "text")
+
+
+class Options(Frozen):
+    """Base of specifications whose fields are options. A wrong value raises ``UserError``, one line that
+    names the option, the value and what is expected.
+    """
+
+    model_config = ConfigDict(coerce_numbers_to_str=True, defer_build=True)
+    about: ClassVar[str] = "command"
+    """What the options are of, for messages."""
+
+    @classmethod
+    def declared(cls) -> dict[str, Declared]:
+        """Its options by name."""
+        found = {}
+        for name, field in cls.model_fields.items():
+            options = [one for one in field.metadata if isinstance(one, Option)]
+            if options:
+                found[name] = Declared(name, field, options[-1])
+        return found
+
+    @classmethod
+    def of_group(cls, *groups: str) -> frozenset[str]:
+        """The names of the options of some groups."""
+        return frozenset(name for name, one in cls.declared().items() if one.option.group in groups)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _in_one_line(cls, given: Any, handler: Any) -> Any:
+        if isinstance(given, Mapping):
+            cls._check_kinds(given)
+        try:
+            return handler(given)
+        except ValidationError as error:
+            raise UserError(cls._said(error)) from None
+        except _WrongKindError as error:
+            declared = cls.declared()[error.name]
+            raise UserError(f"{declared.flag} {_shown(error.value)}: expected {declared.expected}") from None
+
+    @classmethod
+    def _check_kinds(cls, given: Mapping[str, Any]) -> None:
+        """Refuse what pydantic would take for something else: true for 1, ``"no"`` for false."""
+        for name, declared in cls.declared().items():
+            value = given.get(name)
+            if value is None or isinstance(value, bool) == (declared.kind is bool):
+                continue
+            raise UserError(f"{declared.flag} {_shown(value)}: expected {declared.expected}")
+
+    @classmethod
+    def _said(cls, error: ValidationError) -> str:
+        first = error.errors(include_url=False)[0]
+        name = str(first["loc"][0]) if first["loc"] else ""
+        if first["type"] == "extra_forbidden":
+            return f"{plain(name)}: not an option of {cls.about}; {nearest(name, cls.declared())}"
+        if first["type"] == "missing":
+            return f"{flag(name)}: is missing"
+        declared = cls.declared()[name]
+        context = first.get("ctx", {})
+        bounds = {"greater_than_equal": "ge", "less_than_equal": "le", "greater_than": "gt", "less_than": "lt"}
+        words = {"ge": "{} or more", "le": "at most {}", "gt": "more than {}", "lt": "less than {}"}
+        expected = declared.expected
+        if (bound := bounds.get(first["type"])) is not None:
+            expected = words[bound].format(f"{context[bound]:,}")
+        return f"{declared.flag} {_shown(first['input'])}: expected {expected}"
+
+
+def _shown(value: object) -> str:
+    """A value in a message: text as the command line has it."""
+    if isinstance(value, str):
+        return plain(value) if len(value) <= 60 else short(value)
+    return str(value).lower() if isinstance(value, bool) else short(value)
+
+
+def flag(name: str) -> str:
+    """An option's name on the command line."""
+    return "--" + name.replace("_", "-")
+
+
+def _members(annotation: Any) -> tuple[Any, ...]:
+    """The types of a union; the type itself where it is none."""
+    if get_origin(annotation) in (Union, UnionType):
+        return tuple(one for member in get_args(annotation) for one in _members(member))
+    return (annotation,)
+
+
+# -- readers of values ----------------------------------------------------------------------------
+
+
+def as_text(given: Any) -> Any:
+    """Numbers and lists of them as the command line writes them; anything else as it is."""
+    if isinstance(given, list | tuple | range):
+        return ",".join(map(str, given))
+    if isinstance(given, int) and not isinstance(given, bool):
+        return str(given)
+    return given
+
+
+def path_as_text(given: Any) -> Any:
+    """A path as text; anything else as it is."""
+    return str(given) if isinstance(given, Path) else given
+
+
+class Reading:
+    """Reads values of a class that has ``parse``, named as ``module:Class``: it is imported when a value is read,
+    so that help needs none of it.
+
+    A value that is one already is kept. Of ``several``, one text holds many with commas (``split`` says
+    where it is cut), or an iterable does; each is kept once, in the order of its first mention.
+    """
+
+    def __init__(self, kind: str, *, several: bool = False, split: str = "icl_bench.wording:comma_list") -> None:
+        self._kind, self._several, self._split = kind, several, split
+
+    def __call__(self, given: Any, info: ValidationInfo) -> Any:
+        """The value of a field. Raises ``UserError`` where it cannot be read."""
+        if given is None:
+            return None
+        name = str(info.field_name)
+        return self._each(name, given) if self._several else self._one(name, as_text(given))
+
+    def _one(self, name: str, given: Any) -> Any:
+        kind = named_object(self._kind)
+        if isinstance(given, str):
+            return kind.parse(given)
+        if not isinstance(given, kind):
+            raise _WrongKindError(name, given)
+        return given
+
+    def _each(self, name: str, given: Any) -> tuple[Any, ...]:
+        split = named_object(self._split)
+        if isinstance(given, str):
+            parts: Iterable[Any] = split(given)
+        elif isinstance(given, list | tuple | set | frozenset):
+            parts = [part for one in given for part in (split(one) if isinstance(one, str) else [one])]
+        else:
+            parts = [given]
+        return tuple(dict.fromkeys(self._one(name, part) for part in parts))
+
+
+class _WrongKindError(Exception):
+    """A value that is neither text nor what its reader makes of text."""
+
+    def __init__(self, name: str, value: object) -> None:
+        super().__init__()
+        self.name, self.value = name, value
+
+
+def read(kind: str) -> BeforeValidator:
+    """Reads one value of a class (:class:`Reading`)."""
+    return BeforeValidator(Reading(kind))
+
+
+def read_each(kind: str, split: str = "icl_bench.wording:comma_list") -> BeforeValidator:
+    """Reads several values of a class (:class:`Reading`)."""
+    return BeforeValidator(Reading(kind, several=True, split=split))
+
+
+def read_with(parse: Callable[[str], Any]) -> BeforeValidator:
+    """Reads one value by a function of its text; what is no text, number or list is kept as it is."""
+
+    def reader(given: Any) -> Any:
+        text = as_text(given)
+        return parse(text) if isinstance(text, str) else given
+
+    return BeforeValidator(reader)
+
+
+def _names(given: Any) -> Any:
+    if isinstance(given, str):
+        return tuple(comma_list(given))
+    return tuple(given) if isinstance(given, list | tuple) else given
+
+
+NAMES = BeforeValidator(_names)
+"""Reads a list of names: one text with commas, or several texts."""
+
+NAME = BeforeValidator(path_as_text)
+"""Reads a name that may also be a path."""

@@ -1,0 +1,35 @@
+"""The options of computing with several processes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from icl_bench.options import MACHINES, Option, Options
+
+
+class MachineOptions(Options):
+    """On which machines a run, a training or a study is computed."""
+
+    on: Annotated[
+        str | None,
+        Option(
+            "ray: the machines of this machine's Ray cluster, or processes of this machine alone; or ray://HOST:10001.",
+            MACHINES,
+            "CLUSTER",
+        ),
+    ] = None
+    engines: Annotated[
+        str | None,
+        Option(
+            "With --on: number of processes that keep a model (default: as many as there are GPUs for, or one per "
+            "machine).",
+            MACHINES,
+            "N|auto",
+        ),
+    ] = None
+    gpus_per_engine: Annotated[
+        float | None,
+        Option("With --on: GPUs of each (default: 1, or as many as --tensor-parallel says).", MACHINES, "N"),
+    ] = Field(default=None, ge=0)
