@@ -52,7 +52,7 @@ def _differ(row: Any) -> bool:
 def sweep(path: Path, arguments: argparse.Namespace, scoring: Any) -> Sweep:
     return Sweep.prepare(
         RunSpec(
-            task=str(path), model="gemma3-270m", k=str(arguments.k), draws=1, scoring=scoring, test_size=arguments.rows
+            task=str(path), model="gemma3-270m", k=str(arguments.k), draws=1, score=scoring, test_size=arguments.rows
         )
     )
 

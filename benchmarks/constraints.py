@@ -27,13 +27,11 @@ def cells(text: str) -> list[tuple[str, int]]:
 
 
 def sweep(task: str, k: int, data: Path, rows: int, backend: str) -> Any:
-    from icl_bench.backends.spec import BackendSpec
     from icl_bench.sweep.run_spec import RunSpec
     from icl_bench.sweep.sweep import Sweep
 
-    asked = BackendSpec(backend=backend)
     return Sweep.prepare(
-        RunSpec(task=task, model="gemma3-270m", k=str(k), draws=1, seed=0, test_size=rows, data_dir=data, backend=asked)
+        RunSpec(task=task, model="gemma3-270m", k=k, draws=1, test_size=rows, data_dir=data, backend=backend)
     )
 
 

@@ -105,7 +105,6 @@ def main() -> None:
     from scipy.stats import bootstrap
 
     import icl_bench
-    from icl_bench.backends.spec import BackendSpec
     from icl_bench.quiet_libraries import hush_libraries
     from icl_bench.sweep.run_spec import RunSpec
     from icl_bench.sweep.sweep import Sweep
@@ -114,12 +113,12 @@ def main() -> None:
 
     hush_libraries()
     write_tasks(asked.keep, asked.data)
-    backend = BackendSpec(backend="transformers", dtype=asked.dtype)
+    engine = {"backend": "transformers", "dtype": asked.dtype}
     results = asked.keep / "results"
 
     def answered(task: str, model: str, attention: str) -> pd.DataFrame:
         file = str(asked.keep / f"{task}.yaml")
-        spec = RunSpec(task=file, model=model, k="0", draws=1, attention=attention, backend=backend)
+        spec = RunSpec(task=file, model=model, k="0", draws=1, attention=attention, **engine)
         Sweep.prepare(spec).run(results)
         frame = icl_bench.read_results(results)
         mine = (frame["task"] == task) & (frame["attention"] == attention)

@@ -25,7 +25,6 @@ SHOTS = (1, 10, 50, 100, 250, 400, 1000)
 
 def ours(data: Path, dtype: str, rows: int, results: Path | None) -> dict[str, Any]:
     """Sweep Banking-77 with this program; seconds, accuracy, counts, peak memory."""
-    from icl_bench.backends.spec import BackendSpec
     from icl_bench.sweep.run_spec import RunSpec
 
     spec = RunSpec(
@@ -35,7 +34,7 @@ def ours(data: Path, dtype: str, rows: int, results: Path | None) -> dict[str, A
         draws=1,
         test_size=rows,
         data_dir=data,
-        backend=BackendSpec(dtype=dtype),
+        dtype=dtype,
     )
     done = timed(spec, results)
     return {

@@ -70,7 +70,6 @@ def timed(spec: RunSpec, results: Path | None = None) -> Timed:
 
 def spec_of(arguments: argparse.Namespace, **backend: Any) -> RunSpec:
     """One draw of what a benchmark was asked for, on a backend."""
-    from icl_bench.backends.spec import BackendSpec
     from icl_bench.sweep.run_spec import RunSpec
 
     return RunSpec(
@@ -80,7 +79,7 @@ def spec_of(arguments: argparse.Namespace, **backend: Any) -> RunSpec:
         draws=1,
         test_size=arguments.rows,
         data_dir=arguments.data,
-        backend=BackendSpec(**backend),
+        **backend,
     )
 
 

@@ -84,7 +84,6 @@ def step(task: Path, model: str, count: int) -> dict[str, float]:
 def query(task: Path, model: str, count: int) -> dict[str, float]:
     """Seconds of a question that is answered, and bytes of its keys and values."""
     import icl_bench
-    from icl_bench.backends.spec import BackendSpec
     from icl_bench.sweep.run_spec import RunSpec
     from icl_bench.sweep.sweep import Sweep
     from icl_bench.training.vectors.spec import VectorSpec
@@ -107,7 +106,6 @@ def query(task: Path, model: str, count: int) -> dict[str, float]:
         if not training.folder.is_done():
             training.run()
         model = str(reader)
-    backend = BackendSpec(backend="transformers", dtype="float32", device="cpu")
     with tempfile.TemporaryDirectory() as results:
         run = RunSpec(
             task=str(task),
@@ -115,7 +113,9 @@ def query(task: Path, model: str, count: int) -> dict[str, float]:
             k="0",
             draws=1,
             test_size=QUERIES,
-            backend=backend,
+            backend="transformers",
+            dtype="float32",
+            device="cpu",
             attention=f"vectors:{count}" if count else "full",
         )
         Sweep.prepare(run).run(Path(results))

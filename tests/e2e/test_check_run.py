@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from support.program import Run
 
-from icl_bench.backends.spec import BackendSpec
 from icl_bench.sweep.plan import make_plan
 from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.sweep.sweep import Sweep
@@ -41,15 +40,7 @@ def test_the_program_answers_no_worse_than_its_baseline(program: Run, data_dir: 
 
 
 def test_demonstrations_with_the_wrong_labels_fail_it(program: Run, data_dir: Path, tmp_path: Path):
-    spec = RunSpec(
-        task="trec",
-        model="gemma3-270m",
-        k="50",
-        draws=2,
-        test_size=100,
-        data_dir=data_dir,
-        backend=BackendSpec(dtype="float32"),
-    )
+    spec = RunSpec(task="trec", model="gemma3-270m", k="50", draws=2, test_size=100, data_dir=data_dir, dtype="float32")
     sweep = Sweep.prepare(spec)
     experiment = sweep.task
     assert len(experiment.pool)  # decided, like every fact, before the labels are mixed up

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from icl_bench.backends.interface import Answer, Free
-from icl_bench.backends.spec import BackendSpec
 from icl_bench.prompts.encoding import Ids, PromptSet
 from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.sweep.sweep import Sweep
@@ -37,7 +36,8 @@ def prepared(
         test_size=rows,
         select=(select,),
         data_dir=data_dir,
-        backend=BackendSpec(backend="transformers", device="cpu"),
+        backend="transformers",
+        device="cpu",
         **more,
     )
     return Sweep.prepare(spec)

@@ -27,7 +27,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from support.fakes import write_task
 from support.models import llama_tokenizer, save_tiny_model, tiny_config
 
-from icl_bench.backends.spec import BackendSpec
 from icl_bench.errors import UserError
 from icl_bench.quiet_libraries import hush_libraries
 from icl_bench.results.reading import read_results
@@ -163,8 +162,8 @@ def planned(folder: Path, selectors: str, patterns: str) -> list[Sweep]:
     tokenizer.save_pretrained(folder / "tiny")
     save_tiny_model(tiny_config("llama", len(tokenizer)), folder / "tiny")
     task = write_task(folder / "task")
-    backend = BackendSpec(backend="transformers", device="cpu", dtype="float32", pack_rows=1)
-    common = {"task": str(task), "model": str(folder / "tiny"), "k": "3,6", "draws": 1, "backend": backend}
+    engine = {"backend": "transformers", "device": "cpu", "dtype": "float32", "pack": 1}
+    common = {"task": str(task), "model": str(folder / "tiny"), "k": "3,6", "draws": 1, **engine}
     specs = [
         RunSpec(**common, select=selectors, attention=patterns),
         RunSpec(**common, select="bm25", attention="block:1,reuse"),

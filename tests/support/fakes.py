@@ -24,7 +24,6 @@ from icl_bench.backends.interface import Answer, Counters, Decoding, Exact, Free
 from icl_bench.demonstrations.ordering import Order
 from icl_bench.demonstrations.perturbations import Perturbation
 from icl_bench.demonstrations.selector_spec import SelectorSpec
-from icl_bench.models import attention_patterns
 from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.models.registry import Model
 from icl_bench.models.text_encoders import SentenceEncoder
@@ -165,7 +164,7 @@ def planned(
         list(map(SelectorSpec.parse, selects)),
         orders and list(map(Order.parse, orders)),
         draws,
-        list(map(attention_patterns.parse, attention)),
+        list(map(Pattern.parse, attention)),
     )
 
 

@@ -16,7 +16,7 @@ import yaml
 
 import icl_bench
 from icl_bench import registry
-from icl_bench.cli import app
+from icl_bench.cli import program
 from icl_bench.tasks.task_files import known_tasks
 
 ROOT = Path(__file__).parents[2]
@@ -73,7 +73,7 @@ def commands(page: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_commands_have_options_that_exist(page: Path):
-    group = typer.main.get_command(app)
+    group = typer.main.get_command(program())
     for line in commands(page):
         _, name, *words = shlex.split(re.split(r" & *done|; ", line)[0].rstrip(" &"), comments=True)
         if name.startswith("-") or "--help" in words:
@@ -91,7 +91,7 @@ def test_whatever_is_registered_is_in_the_page_of_options(kind: str, name: str):
 
 def test_every_option_of_every_command_is_in_the_page_of_options():
     said = set(re.findall(r"--[a-z][a-z-]*", OPTIONS))
-    group = typer.main.get_command(app)
+    group = typer.main.get_command(program())
     for name, command in group.commands.items():
         assert f"`{name}`" in OPTIONS
         for parameter in command.params:

@@ -14,7 +14,7 @@ from support import fakes
 from support.outside import installed
 
 from icl_bench.backends import choice, loaders
-from icl_bench.backends.choice import Asked, check_able, check_backend, check_patterns, choose, make_loader
+from icl_bench.backends.choice import Needs, check_able, check_backend, check_patterns, choose
 from icl_bench.backends.interface import BackendLoader
 from icl_bench.backends.spec import BackendSpec
 from icl_bench.backends.vllm.backend import last_error
@@ -36,8 +36,8 @@ def present(monkeypatch: pytest.MonkeyPatch, *, vllm: bool, cuda: bool) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
 
 
-LABELS, FREE, APART = Asked(), Asked(free=True), Asked(shares=False)
-EXACT, BLOCKS = Asked(exact=True), Asked([FULL, Pattern.parse("block:5")])
+LABELS, FREE, APART = Needs(), Needs(free=True), Needs(shares=False)
+EXACT, BLOCKS = Needs(exact=True), Needs([FULL, Pattern.parse("block:5")])
 
 
 @pytest.mark.parametrize(
@@ -50,44 +50,44 @@ EXACT, BLOCKS = Asked(exact=True), Asked([FULL, Pattern.parse("block:5")])
         (True, True, {"quantization": "awq"}, LABELS, "vllm"),
         (True, True, {"kv_cache_dtype": "fp8"}, LABELS, "vllm"),
         (True, True, {}, EXACT, "transformers"),
-        (True, True, {}, Asked(exact=True, shares=False), "transformers"),
+        (True, True, {}, Needs(exact=True, shares=False), "transformers"),
         (True, True, {}, BLOCKS, "transformers"),
         (True, True, {"device": "cuda:1"}, FREE, "transformers"),
-        (True, True, {"pack_rows": 3}, FREE, "transformers"),
+        (True, True, {"pack": 3}, FREE, "transformers"),
         (True, True, {"base_url": "http://host/v1"}, FREE, "openai"),
         (True, True, {"backend": "transformers"}, FREE, "transformers"),
         (True, True, {"backend": "vllm"}, BLOCKS, "vllm"),
         (True, False, {"backend": "vllm"}, LABELS, "vllm"),
         (True, False, {}, FREE, "transformers"),
-        (True, False, {"tensor_parallel": 2}, FREE, "transformers"),
+        (True, False, {"tensor_parallel": 2}, FREE, "vllm"),
         (False, True, {}, FREE, "transformers"),
         (False, True, {"tensor_parallel": 2}, LABELS, "vllm"),
     ],
 )
 def test_auto_is_the_backend_that_can_do_what_is_asked_and_reads_less_for_it(
-    vllm: bool, cuda: bool, options: dict[str, Any], asked: Asked, expected: str, monkeypatch: pytest.MonkeyPatch
+    vllm: bool, cuda: bool, options: dict[str, Any], asked: Needs, expected: str, monkeypatch: pytest.MonkeyPatch
 ):
     present(monkeypatch, vllm=vllm, cuda=cuda)
-    name, reason = choose(BackendSpec(**options), asked)
-    assert name == expected
-    assert (reason is None) == ("backend" in options)
+    chosen = choose(BackendSpec(**options), asked)
+    assert chosen.name == expected
+    assert (chosen.reason is None) == ("backend" in options)
 
 
 def test_a_vllm_that_is_too_old_is_not_chosen_but_said(monkeypatch: pytest.MonkeyPatch):
     present(monkeypatch, vllm=True, cuda=True)
     monkeypatch.setattr(loaders, "version", lambda _: "0.30.0")
-    name, reason = choose(BackendSpec(), FREE)
-    assert name == "transformers"
-    assert str(reason).startswith("vLLM 0.30.0 is too old")
+    chosen = choose(BackendSpec(), FREE)
+    assert chosen.name == "transformers"
+    assert str(chosen.reason).startswith("vLLM 0.30.0 is too old")
 
 
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [
         ({}, "transformers"),
-        ({"scoring": "exact"}, "transformers"),
-        ({"scoring": "exact", "select": "bm25"}, "transformers"),
-        ({"scoring": "unconstrained"}, "vllm"),
+        ({"score": "exact"}, "transformers"),
+        ({"score": "exact", "select": "bm25"}, "transformers"),
+        ({"unconstrained": True}, "vllm"),
         ({"select": "bm25"}, "vllm"),
         ({"select": "bm25,hybrid:2"}, "transformers"),
         ({"task": "samsum"}, "vllm"),
@@ -97,18 +97,19 @@ def test_a_vllm_that_is_too_old_is_not_chosen_but_said(monkeypatch: pytest.Monke
 def test_a_run_tells_auto_what_is_asked(asked: dict[str, Any], expected: str, monkeypatch: pytest.MonkeyPatch):
     present(monkeypatch, vllm=True, cuda=True)
     spec = RunSpec(**{"task": "banking77", "model": "tiny", "k": "10", **asked})
-    task = load_task(spec.task)
-    assert spec.choice(task).name == spec.loader(task).name == expected
-    spec.check(task)  # and what is chosen can do it
+    checked = spec.check(load_task(spec.task))  # and what is chosen can do it
+    assert checked.backend.name == expected
 
 
 def test_a_plan_says_which_backend_would_answer_and_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     made = fakes.plan(tmp_path, k="1", draws=1)
 
     def said(**options: Any) -> str:
-        spec = RunSpec(task="cards", model="tiny", k="1", backend=BackendSpec(**options))
+        spec = RunSpec(task="cards", model="tiny", k="1", **options)
         console = Console(file=StringIO(), width=200)
-        print_plan(Sweep(spec, made.task.model, made.task, made), [None], [None], console)
+        sweep = Sweep(spec, made.task.model, made.task, made, spec.backend_for(made.task.data.spec))
+        sweep.estimates = sweep.costs = lambda: [None]  # type: ignore[method-assign]
+        print_plan(sweep, console)
         lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
         (found,) = [line.strip() for line in lines if "backend:" in line]
         return str(found)
@@ -123,7 +124,7 @@ def test_a_plan_says_which_backend_would_answer_and_why(tmp_path: Path, monkeypa
 
 def test_a_name_that_is_no_backend_is_said_with_the_nearest():
     with pytest.raises(UserError, match=r"^--backend vlm: not a backend; did you mean vllm\?$"):
-        make_loader(BackendSpec(backend="vlm"))
+        choose(BackendSpec(backend="vlm"))
 
 
 @pytest.mark.parametrize(
@@ -132,20 +133,20 @@ def test_a_name_that_is_no_backend_is_said_with_the_nearest():
         ({"backend": "transformers", "max_model_len": 10}, "--max-model-len"),
         ({"backend": "transformers", "quantization": "awq"}, "--quantization"),
         ({"backend": "transformers", "concurrency": 2}, "--concurrency"),
-        ({"backend": "vllm", "pack_rows": 2}, "--pack"),
+        ({"backend": "vllm", "pack": 2}, "--pack"),
         ({"backend": "vllm", "base_url": "http://host/v1"}, "--base-url"),
     ],
 )
 def test_an_option_of_another_backend_is_refused(asked: dict[str, Any], option: str, monkeypatch: pytest.MonkeyPatch):
     present(monkeypatch, vllm=True, cuda=False)
     with pytest.raises(UserError, match=f"^{option}: applies to --backend"):
-        check_backend(make_loader(BackendSpec(**asked)))
+        check_backend(choose(BackendSpec(**asked)).loader)
 
 
 def test_a_missing_vllm_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch):
     present(monkeypatch, vllm=False, cuda=True)
     with pytest.raises(UserError, match=r"not installed; pip install 'icl-bench\[vllm\]'"):
-        check_backend(make_loader(BackendSpec(backend="vllm")))
+        check_backend(choose(BackendSpec(backend="vllm")).loader)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +158,7 @@ def test_a_vllm_that_does_not_escape_an_answers_line_break_is_refused_in_one_lin
 ):
     present(monkeypatch, vllm=True, cuda=True)
     monkeypatch.setattr(loaders, "version", lambda _: here)
-    loader = make_loader(BackendSpec(backend="vllm"))
+    loader = choose(BackendSpec(backend="vllm")).loader
     if usable:
         check_backend(loader)
         return
@@ -174,8 +175,8 @@ def test_the_extra_asks_for_the_vllm_that_is_accepted():
 
 def test_what_decides_answers_is_in_a_backends_identity(monkeypatch: pytest.MonkeyPatch):
     present(monkeypatch, vllm=True, cuda=False)
-    plain = make_loader(BackendSpec(backend="vllm", dtype="float32")).identity()
-    fp8 = make_loader(BackendSpec(backend="vllm", dtype="float32", quantization="fp8", gpu_memory=0.5)).identity()
+    plain = choose(BackendSpec(backend="vllm", dtype="float32")).loader.identity()
+    fp8 = choose(BackendSpec(backend="vllm", dtype="float32", quantization="fp8", gpu_memory=0.5)).loader.identity()
     assert plain == {"backend": "vllm", "dtype": "float32"}
     assert fp8 == {**plain, "quantization": "fp8"}
 
@@ -202,7 +203,7 @@ def test_what_decides_answers_is_in_a_backends_identity(monkeypatch: pytest.Monk
     ],
 )
 def test_what_a_backend_cannot_do_is_said_with_the_one_that_can(backend: str, asked: dict[str, Any], said: str | None):
-    loader = make_loader(BackendSpec(backend=backend))
+    loader = choose(BackendSpec(backend=backend)).loader
     request = {"patterns": (), "tokenizer": None, "exact": False, **asked}
     patterns = [Pattern.parse(text) for text in request["patterns"]]
     if said is None:
@@ -273,10 +274,10 @@ def echo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("echo")
 def test_a_backend_of_another_package_answers_a_sweep(tmp_path: Path):
     asked = BackendSpec(backend="echo", base_url="here")
-    check_backend(make_loader(asked))
+    check_backend(choose(asked).loader)
     plan = fakes.plan(tmp_path, k="1,2", draws=1)
-    spec = RunSpec(task="cards", model="tiny", k="1,2", backend=asked, tokenizer="tiny")
-    sweep = Sweep(spec, plan.task.model, plan.task, plan)
+    spec = RunSpec(task="cards", model="tiny", k="1,2", backend="echo", base_url="here", tokenizer="tiny")
+    sweep = Sweep(spec, plan.task.model, plan.task, plan, spec.backend_for(plan.task.data.spec))
     outcome = sweep.run(tmp_path / "results")
     assert len(outcome.computed) == 2
     frame = read_results(tmp_path / "results")
@@ -287,13 +288,13 @@ def test_a_backend_of_another_package_answers_a_sweep(tmp_path: Path):
 @pytest.mark.usefixtures("echo")
 def test_options_and_checks_of_a_backend_of_another_package_are_its_own():
     with pytest.raises(UserError, match="nowhere: nothing is there"):
-        check_backend(make_loader(BackendSpec(backend="echo", base_url="nowhere")))
+        check_backend(choose(BackendSpec(backend="echo", base_url="nowhere")).loader)
     with pytest.raises(UserError, match="--pack: applies to --backend transformers only"):
-        check_backend(make_loader(BackendSpec(backend="echo", pack_rows=2)))
+        check_backend(choose(BackendSpec(backend="echo", pack=2)).loader)
     with pytest.raises(UserError, match="--base-url: applies to --backend echo only"):
-        check_backend(make_loader(BackendSpec(backend="transformers", base_url="here")))
+        check_backend(choose(BackendSpec(backend="transformers", base_url="here")).loader)
     with pytest.raises(UserError, match="not echo"):
-        check_patterns(make_loader(BackendSpec(backend="echo")), [Pattern.parse("block:5")])
+        check_patterns(choose(BackendSpec(backend="echo")).loader, [Pattern.parse("block:5")])
 
 
 # -- vLLM ---------------------------------------------------------------------------------------

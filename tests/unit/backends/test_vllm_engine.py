@@ -13,7 +13,7 @@ import pytest
 import torch
 from support.fakes import small_tokenizer
 
-from icl_bench.backends.choice import make_loader
+from icl_bench.backends.choice import choose
 from icl_bench.backends.interface import Answer, Free, Greedy
 from icl_bench.backends.label_constraint import compile_labels
 from icl_bench.backends.spec import BackendSpec
@@ -147,8 +147,8 @@ def test_how_the_cache_is_stored_is_handed_on_and_part_of_the_identity(engine: E
     assert engine.made["kv_cache_dtype"] == "fp8"
     plain = BackendSpec(backend="vllm", dtype="float32")
     fp8 = plain.model_copy(update={"kv_cache_dtype": "fp8"})
-    assert make_loader(plain).identity() == {"backend": "vllm", "dtype": "float32"}
-    assert make_loader(fp8).identity() == {**make_loader(plain).identity(), "kv_cache_dtype": "fp8"}
+    assert choose(plain).loader.identity() == {"backend": "vllm", "dtype": "float32"}
+    assert choose(fp8).loader.identity() == {**choose(plain).loader.identity(), "kv_cache_dtype": "fp8"}
 
 
 # -- calls --------------------------------------------------------------------------------------

@@ -229,10 +229,10 @@ def test_a_pattern_that_the_backend_does_not_compute_is_left_out_beside_one_that
         k="1",
         attention="full,block:5",
         tokenizer="gemma3-270m",
-        backend={"backend": "openai", "base_url": "http://127.0.0.1:9/v1"},
+        backend="openai",
+        base_url="http://127.0.0.1:9/v1",
     )
-    asked = spec.combinations(task := load_task("stdlib"))
-    spec.check(task)
+    asked = spec.check(load_task("stdlib")).combinations
     assert [one.attention for one in asked.possible] == [FULL]
     (reason,) = asked.reasons
     assert "runs on --backend transformers, not openai" in reason

@@ -247,11 +247,7 @@ def test_more_stops_than_a_server_takes_are_refused(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     path = write_task(tmp_path, labels=None, metrics=["f1"], stop=["a", "b", "c", "d"])
     asked = RunSpec(
-        task=str(path),
-        model="m",
-        k="1",
-        tokenizer="gemma3-270m",
-        backend={"backend": "openai", "base_url": "http://127.0.0.1:1/v1"},
+        task=str(path), model="m", k="1", tokenizer="gemma3-270m", backend="openai", base_url="http://127.0.0.1:1/v1"
     )
     with pytest.raises(UserError, match="takes at most 4 texts that end an answer; task cards has 5"):
         asked.check(load_task(path))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from icl_bench.prompts.rendering import prompt_text
 from icl_bench.sweep.k_values import KValues
 from icl_bench.sweep.plan import DEFAULT_DRAWS, CellPlan, Plan, make_plan
 from icl_bench.sweep.prompt_group import PromptGroup
+from icl_bench.sweep.run_spec import RunSpec
 
 KINDS = [
     ("random", "drawn"),
@@ -216,9 +218,10 @@ def test_an_order_that_a_selector_cannot_have_is_refused(tmp_path: Path):
         plan(tmp_path, orders=["by-label"], **FREE_TEXT)
 
 
-def test_no_draws_are_refused(tmp_path: Path):
-    with pytest.raises(UserError, match="--draws 0"):
-        plan(tmp_path, draws=0)
+@pytest.mark.parametrize("draws", [0, -1, 10_001, True, "three", 1.5])
+def test_a_number_of_draws_that_nobody_can_mean_is_refused_with_what_is_expected(draws: Any):
+    with pytest.raises(UserError, match=r"^--draws .*: expected (1 or more|at most 10,000|a whole number)$"):
+        RunSpec(task="trec", model="gemma3-270m", k=1, draws=draws)
 
 
 def test_a_plan_needs_no_engine_and_writes_nothing(tmp_path: Path):

@@ -444,13 +444,13 @@ def test_a_loss_that_is_no_number_fails_its_cell(tmp_path: Path, tiny: Path):
 
 def test_a_full_disk_fails_the_cell_that_keeps_its_checkpoint(tmp_path: Path, tiny: Path):
     (tmp_path / "taken").touch()
-    made = prepared(tmp_path, tiny, keep=tmp_path / "taken")
+    made = prepared(tmp_path, tiny, keep_checkpoints=tmp_path / "taken")
     (why,) = made.run(tmp_path / "results").failed.values()
     assert "checkpoint" in why
 
 
 def test_checkpoints_are_kept_where_asked_and_nowhere_else(tmp_path: Path, tiny: Path):
-    prepared(tmp_path, tiny, keep=tmp_path / "kept").run(tmp_path / "results")
+    prepared(tmp_path, tiny, keep_checkpoints=tmp_path / "kept").run(tmp_path / "results")
     (folder,) = (tmp_path / "kept").iterdir()
     assert (folder / "model.safetensors").exists()
     assert not list((tmp_path / "results").rglob("*.safetensors"))

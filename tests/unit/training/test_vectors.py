@@ -324,7 +324,8 @@ def test_without_vectors_the_decoder_alone_learns_from_the_same_rows(tmp_path: P
 def test_what_cannot_be_trained_is_refused_and_nothing_is_written(
     tmp_path: Path, tiny: Path, before: str | None, changes: dict[str, Any], said: str
 ):
-    spec, out = asked(tmp_path, tiny, **changes), tmp_path / "out"
+    out = tmp_path / "out"
+    asked(tmp_path, tiny)  # writes the task
     if before is not None:
         there = {"file": out / "notes.txt", STARTED: out / CHECKPOINTS / STARTED, LOG: out / LOG}[before]
         there.parent.mkdir(parents=True, exist_ok=True)
@@ -332,7 +333,7 @@ def test_what_cannot_be_trained_is_refused_and_nothing_is_written(
         there.write_text(json.dumps({"asked": started} if before == LOG else started))
     files = sorted(tmp_path.rglob("*"))
     with pytest.raises(UserError) as refused:
-        VectorTraining.prepare(spec).folder.is_done()
+        VectorTraining.prepare(asked(tmp_path, tiny, **changes)).folder.is_done()
     assert said in str(refused.value)
     assert sorted(tmp_path.rglob("*")) == files
 
