@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import typer.main
 from support import fakes
 from support.api_server import Reply, completion, serving
 from support.fakes import FREE_TEXT, write_rows, write_task
@@ -21,25 +22,12 @@ from transformers.utils import logging
 
 from icl_bench import __version__
 from icl_bench.backends.transformers.backend import TransformersBackend
-from icl_bench.cli import main
+from icl_bench.cli import app, main
 from icl_bench.cli.output.progress import Display
 from icl_bench.errors import CellError
 from icl_bench.results.reading import failed_cells, read_results
 
-COMMANDS = (
-    "run",
-    "plan",
-    "finetune",
-    "summary",
-    "report",
-    "leaderboard",
-    "check",
-    "show",
-    "export",
-    "import",
-    "tasks",
-    "models",
-)
+COMMANDS = typer.main.get_command(app).commands
 
 
 class Done(NamedTuple):
