@@ -54,7 +54,7 @@ GROUPS: Mapping[str, Group] = {
     "prompts": Group(["prompts/encoding", "prompts/rendering"], ["unit/prompts"], "not gemma and not for_any_text"),
     "cost": Group(
         ["sweep/compute_cost", "sweep/time_estimate", "analysis/findings/cost", "analysis/cell_cost"],
-        ["unit/sweep/test_compute_cost.py", "unit/sweep/test_time_estimate.py", "unit/analysis/test_cost_by_hand.py"],
+        ["unit/sweep/test_compute_cost.py", "unit/sweep/test_time_estimate.py", "unit/analysis/findings/test_cost.py"],
     ),
     "results": Group(
         ["results/cells", "results/reading"], ["unit/results/test_cells.py", "unit/results/test_reading.py"]
@@ -79,21 +79,25 @@ GROUPS: Mapping[str, Group] = {
         ],
         [
             "unit/analysis/test_curves.py",
-            "unit/analysis/test_saturation.py",
+            "unit/analysis/findings/test_saturation.py",
             "unit/analysis/statistics/test_shares.py",
             "unit/analysis/statistics/test_bootstrap.py",
         ],
     ),
     "answers": Group(
         ["analysis/findings/order", "analysis/findings/calibration", "analysis/findings/label_bias"],
-        ["unit/analysis/test_order.py", "unit/analysis/test_calibration.py", "unit/analysis/test_label_bias.py"],
+        [
+            "unit/analysis/findings/test_order.py",
+            "unit/analysis/findings/test_calibration.py",
+            "unit/analysis/findings/test_label_bias.py",
+        ],
     ),
     "draws": Group(
         ["analysis/draws", "analysis/missing", "analysis/findings/best_points", "analysis/zero_shot"],
         [
             "unit/analysis/test_draws.py",
             "unit/analysis/test_missing.py",
-            "unit/analysis/test_best_points.py",
+            "unit/analysis/findings/test_best_points.py",
             "unit/analysis/test_zero_shot.py",
         ],
     ),
@@ -149,7 +153,7 @@ GROUPS: Mapping[str, Group] = {
             "unit/analysis/statistics/test_paired.py",
             "unit/analysis/test_draws.py",
             "unit/analysis/test_free_text.py",
-            "unit/analysis/test_learning_ratio.py",
+            "unit/analysis/findings/test_learning_ratio.py",
             "unit/analysis/test_published.py",
             "unit/analysis/test_zero_shot.py",
         ],
@@ -159,12 +163,12 @@ GROUPS: Mapping[str, Group] = {
         ["unit/analysis/test_frontier.py", "unit/analysis/test_cascade.py"],
     ),
     "forecast": Group(
-        ["analysis/findings/forecast", "analysis/statistics/saturating"], ["unit/analysis/test_forecast.py"]
+        ["analysis/findings/forecast", "analysis/statistics/saturating"], ["unit/analysis/findings/test_forecast.py"]
     ),
     "chat": Group(["prompts/chat", "prompts/chat_template"], ["unit/prompts/test_chat.py"]),
     "objects": Group(
         ["results/object_storage"],
-        ["unit/results/test_objects_in_memory.py"],  # after a fork requests to a server hang
+        ["unit/results/test_object_storage_in_memory.py"],  # after a fork requests to a server hang
     ),
     "facts": Group(
         [
@@ -180,12 +184,12 @@ GROUPS: Mapping[str, Group] = {
         ["analysis/statistics/alike", "analysis/statistics/meeting", "analysis/statistics/special"],
         [
             "unit/analysis/statistics/test_alike.py",
-            "unit/analysis/statistics/test_trigamma.py",
+            "unit/analysis/statistics/test_special.py",
             "unit/analysis/statistics/test_meeting.py",
             "unit/analysis/statistics/test_paired.py",
             "unit/analysis/statistics/test_best.py",
             "unit/analysis/statistics/test_shares.py",
-            "unit/analysis/test_saturation.py",
+            "unit/analysis/findings/test_saturation.py",
         ],
         "not half_as_much_again and not false_alarms and not 93_times and not their_level "
         "and not timidly and not 93_to_97 and not too_wide and not on_average",
@@ -201,12 +205,12 @@ GROUPS: Mapping[str, Group] = {
             "analysis/findings/truncated_answers",
         ],
         [
-            "unit/analysis/test_attention.py",
-            "unit/analysis/test_demonstrations.py",
-            "unit/analysis/test_chat.py",
-            "unit/analysis/test_learning_ratio.py",
-            "unit/analysis/test_replication.py",
-            "unit/analysis/test_truncated_answers.py",
+            "unit/analysis/findings/test_attention.py",
+            "unit/analysis/findings/test_demonstrations.py",
+            "unit/analysis/findings/test_chat.py",
+            "unit/analysis/findings/test_learning_ratio.py",
+            "unit/analysis/findings/test_replication.py",
+            "unit/analysis/findings/test_truncated_answers.py",
             "unit/analysis/test_context.py",
         ],
         "not sections_charts and not single_point_is_first and not block_sizes_are_joined "
@@ -216,7 +220,11 @@ GROUPS: Mapping[str, Group] = {
     ),
     "adaptation": Group(
         ["analysis/findings/adaptation", "analysis/findings/perplexity", "analysis/findings/provenance"],
-        ["unit/analysis/test_adaptation.py", "unit/analysis/test_provenance.py", "unit/analysis/test_perplexity.py"],
+        [
+            "unit/analysis/findings/test_adaptation.py",
+            "unit/analysis/findings/test_provenance.py",
+            "unit/analysis/findings/test_perplexity.py",
+        ],
         "not run_stores and not terminal_has and not figures_hold and not page_has",
     ),
     "findings": Group(
@@ -231,10 +239,10 @@ GROUPS: Mapping[str, Group] = {
         ],
         [
             "unit/analysis/test_finding.py",
-            "unit/analysis/test_findings.py",
+            "unit/analysis/test_all_findings.py",
             "unit/analysis/test_summary.py",
             "unit/analysis/test_settings.py",
-            "unit/analysis/test_studies.py",
+            "unit/analysis/findings/test_studies.py",
             "unit/analysis/test_words.py",
             "unit/analysis/test_predictions.py",
         ],

@@ -210,15 +210,7 @@ class Budget:
         return f"up to {_amount(self.limit, self.cost)}{shared}"
 
 
-def advise(
-    frame: pd.DataFrame,
-    costs: pd.DataFrame,
-    budget: Budget,
-    *,
-    value: str | None = None,
-    margin: float = MARGIN,
-    alpha: float = ALPHA,
-) -> pd.DataFrame:
+def advise(frame: pd.DataFrame, costs: pd.DataFrame, budget: Budget) -> pd.DataFrame:
     """Say which points that are cheaper than the best one within a budget lose less than a margin.
 
     ``frame`` has predictions, ``costs`` is :func:`icl_bench.analysis.findings.cost.cost`'s table of them.
@@ -240,9 +232,9 @@ def advise(
     - ``one draw``: of demonstrations that are drawn, beside points with more; no candidate, as a
       single draw says nothing of others;
     - ``over budget``, ``cost unknown``, ``best``, ``not cheaper`` (than the best): not tested;
-    - ``as good``: p_margin is at most ``alpha``: less than ``margin`` is lost to the best, even
+    - ``as good``: p_margin is at most ``ALPHA``: less than ``MARGIN`` is lost to the best, even
       where it is certain that something is lost;
-    - ``worse``: not as good, and p_worse is at most ``alpha``: it is not the best;
+    - ``worse``: not as good, and p_worse is at most ``ALPHA``: it is not the best;
     - ``not distinguishable``: neither.
 
     Then ``advised``, whether it is the cheapest of the best and the as good (one of each task and
@@ -255,7 +247,7 @@ def advise(
     the best in truth, corrected over the cheaper points (Holm). Draws are common where
     both points draw their demonstrations in one way. With a single draw everywhere both are 1.
     The best found has a p_margin too, corrected over the points that may be meant by it
-    (Bonferroni): where it is above ``alpha``, another point may be better by ``margin`` or more.
+    (Bonferroni): where it is above ``ALPHA``, another point may be better by ``MARGIN`` or more.
     ``interval_over`` says what the comparison with the best found takes samples of, or where there
     is none the point's mean (:func:`icl_bench.analysis.draws.interval_over`).
 
@@ -263,14 +255,14 @@ def advise(
     those it lacks, with gap_difference and gap_p over all candidates of the task and model: whether
     scores are missing at random (:func:`icl_bench.analysis.missing.missing_scores`).
 
-    In simulations (docs/statistics.md), a point that loses ``margin`` or more was advised in 0 to
+    In simulations (docs/statistics.md), a point that loses ``MARGIN`` or more was advised in 0 to
     5% of samples. With 250 test examples, where draws differ by 1.5 points, a cheap point that
     loses a tenth of a margin of 5 points was found with ten draws, and hardly ever with three: so
     little data cannot exclude a loss of 5 points.
 
     Raises ValueError if a test example was predicted twice in one draw of a point.
     """
-    kept = _candidates(scored(frame, value), trained=budget.queries is not None)
+    kept = _candidates(scored(frame), trained=budget.queries is not None)
     costs = budget.of(costs)
     asked = _asked_alike(kept)
     table = _points(kept, asked, costs)
@@ -292,9 +284,9 @@ def advise(
     table.loc[tested, TEST] = beside[TEST]
     table.loc[tested, "interval_over"] = beside["interval_over"]
     table["p_holm"] = table.groupby(["task", "model"])["p"].transform(holm)
-    found = _losses(asked, table.loc[within.index], tested, margin)
+    found = _losses(asked, table.loc[within.index], tested)
     table[LOSSES] = found.reindex(table.index)
-    small, worse = (table.loc[tested, name] <= alpha for name in LOSSES)
+    small, worse = (table.loc[tested, name] <= ALPHA for name in LOSSES)
     table.loc[tested, "verdict"] = np.select([small, worse], ["as good", "worse"], UNSURE)
     good = table.loc[within.index].assign(rank=ranks)
     good = good[good["verdict"].isin(GOOD)].sort_values("rank", kind="stable")
@@ -403,7 +395,7 @@ def _single(asked: _Asked, table: pd.DataFrame) -> np.ndarray:
     return np.asarray(drawn & (draws == 1) & (most.transform("max") > 1).to_numpy())
 
 
-def _losses(asked: _Asked, within: pd.DataFrame, tested: list[Any], margin: float) -> pd.DataFrame:
+def _losses(asked: _Asked, within: pd.DataFrame, tested: list[Any]) -> pd.DataFrame:
     """The columns of ``LOSSES`` of the tested points; ``within`` has the candidates.
 
     Those found to be the best have no p_worse.
@@ -418,7 +410,7 @@ def _losses(asked: _Asked, within: pd.DataFrame, tested: list[Any], margin: floa
             _candidate(asked.grids[place], select, k)
             for place, select, k in zip(part.index, part["select"], part["k"], strict=True)
         ]
-        large, none = losses(candidates, asked.scores, [best, *of], margin)
+        large, none = losses(candidates, asked.scores, [best, *of], MARGIN)
         table.loc[part.index[of], LOSSES] = np.column_stack([holm(large[1:]), holm(none[1:])])
         others = len(candidates) - 1
         table.loc[part.index[best], "p_margin"] = min(large[0] * others, 1.0)
@@ -459,13 +451,13 @@ def _tests(kept: pd.DataFrame, selects: pd.Series[Any], shots: pd.Series[Any], b
 # -- in words -----------------------------------------------------------------------------------
 
 
-def lines(table: pd.DataFrame, budget: Budget, margin: float = MARGIN) -> list[str]:
+def lines(table: pd.DataFrame, budget: Budget) -> list[str]:
     """What :func:`advise` found, in lines of text: for each task and model what to take and why."""
     found = []
     for (task, model), part in table.groupby(["task", "model"], sort=True):
         found.append(f"{task} · {model}, {budget}:")
         named = part.assign(named=_names(part))
-        found += [f"  {line}" for line in _said(named, budget, margin)]
+        found += [f"  {line}" for line in _said(named, budget)]
     return found
 
 
@@ -479,7 +471,7 @@ def _names(part: pd.DataFrame) -> pd.Series[str]:
     return named
 
 
-def _said(part: pd.DataFrame, budget: Budget, margin: float) -> Iterator[str]:
+def _said(part: pd.DataFrame, budget: Budget) -> Iterator[str]:
     unknown = int((part["verdict"] == "cost unknown").sum())
     rows = part.to_dict("records")
     if not part["advised"].any():
@@ -490,7 +482,7 @@ def _said(part: pd.DataFrame, budget: Budget, margin: float) -> Iterator[str]:
     else:
         best = next(row for row in rows if row["verdict"] == "best")
         advised = next(row for row in rows if row["advised"])
-        yield from _advice(part, best, advised, budget, margin)
+        yield from _advice(part, best, advised, budget)
         yield from advice_over([advised, best])
     yield from _gaps(part)
     for verdict, why in (
@@ -505,11 +497,9 @@ def _said(part: pd.DataFrame, budget: Budget, margin: float) -> Iterator[str]:
         yield f"{counted(unknown, 'point')} left out: their {what} are not known"
 
 
-def _advice(
-    part: pd.DataFrame, best: dict[Any, Any], advised: dict[Any, Any], budget: Budget, margin: float
-) -> Iterator[str]:
+def _advice(part: pd.DataFrame, best: dict[Any, Any], advised: dict[Any, Any], budget: Budget) -> Iterator[str]:
     tests = int(part["p_worse"].notna().sum())
-    loss = f"{100 * margin:g} points"
+    loss = f"{100 * MARGIN:g} points"
     if advised["verdict"] == "best":
         yield f"take {_point(best, budget)}: the best found"
         if best["p_margin"] > ALPHA:

@@ -169,9 +169,9 @@ def chosen_threshold(rungs: Rungs) -> float:
     return best
 
 
-def halving(seed: int) -> np.random.Generator:
+def halving() -> np.random.Generator:
     """The random numbers that part the test examples in halves; the same in all tables."""
-    return generator(seed, "cascades")
+    return generator(0, "cascades")
 
 
 def crossed(rungs: Rungs, rng: np.random.Generator) -> tuple[float, float, Outcome]:
@@ -191,12 +191,12 @@ def crossed(rungs: Rungs, rng: np.random.Generator) -> tuple[float, float, Outco
     return thresholds[0], thresholds[1], Outcome(*parts)
 
 
-def cascades(predictions: pd.DataFrame, costs: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
+def cascades(predictions: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
     """What cascades of each curve's k would have brought: one row a threshold, and one a k.
 
     ``costs`` is :func:`icl_bench.analysis.findings.cost.cost`'s table. Predictions without a probability
     (``--score exact``) or a test example or draw that another k lacks are left out; ``left_out``
-    counts them. k = 0 is no rung. The halves of the test examples are those of ``seed``, alike for
+    counts them. k = 0 is no rung. The halves of the test examples are drawn, alike for
     all curves of as many.
 
     Columns: the setting; ``rule``: ``fixed``, a threshold of the margin by itself, or ``chosen``,
@@ -218,7 +218,7 @@ def cascades(predictions: pd.DataFrame, costs: pd.DataFrame, seed: int = 0) -> p
         rows = [
             {**ladder.setting, **row, "left_out": ladder.left_out}
             for ladder in ladders(predictions, keys, found, query_costs(paid, None))
-            for row in _rows(ladder.rungs, seed)
+            for row in _rows(ladder.rungs)
         ]
     table = pd.DataFrame(rows, columns=[*SETTING, *CASCADE])
     for _, part in table[table["rule"] == "chosen"].groupby(["task", "model"], observed=True):
@@ -259,8 +259,8 @@ def ladders(predictions: pd.DataFrame, keys: pd.DataFrame, found: Sequence[Grid]
         yield Ladder(setting, places, rungs, draws, tests, rows, left)
 
 
-def _rows(rungs: Rungs, seed: int) -> list[dict[str, Any]]:
-    first, second, best = crossed(rungs, halving(seed))
+def _rows(rungs: Rungs) -> list[dict[str, Any]]:
+    first, second, best = crossed(rungs, halving())
     one = contrast(best.correct, rungs.correct[-1], matched=True)
     (low,), (high,), (p,) = judge([one])
     compared = {"difference": one.difference, "difference_low": low, "difference_high": high, "p": p}

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
     from icl_bench.analysis.context import Context
 
+RESAMPLES = 1000
+
 SURE = 0.95
 """The share of resamples from which on, or below one less which, a verdict is given."""
 
@@ -120,16 +122,13 @@ def frontier(
     queries: Sequence[int],
     prices: Prices | None,
     rng: np.random.Generator,
-    resamples: int = 1000,
-    seed: int = 0,
 ) -> pd.DataFrame:
     """Every point of each task and model with its score, its costs and whether it is dominated.
 
     ``costs`` is :func:`icl_bench.analysis.findings.cost.cost`'s table. One row for each point and number of
     ``queries``. Shuffled orders and checkpoints that test rows chose are no points. Cascades are:
-    those of each curve with probabilities (:func:`icl_bench.analysis.cascade.cascades`, whose
-    halves are of ``seed``); ``cascade`` is the margin that they ask for, or ``chosen``, and None
-    of all others, and k their largest.
+    those of each curve with probabilities (:func:`icl_bench.analysis.cascade.cascades`); ``cascade``
+    is the margin that they ask for, or ``chosen``, and None of all others, and k their largest.
 
     Costs are taken as known; of each, ``chance_`` is the share of resamples of draws and test
     examples (paired bootstrap) in which no point dominates this one, and ``verdict_`` says ``on
@@ -145,7 +144,7 @@ def frontier(
     scores = keys.merge(curves(kept), on=POINT, how="left").assign(cascade=None)
     paid = query_costs(keys.merge(_as_text(costs), on=POINT, how="left"), prices)
     column = kept["score"].to_numpy(dtype=float)
-    added = list(_cascades(ladders(kept, keys, found, paid), column, paid, seed))
+    added = list(_cascades(ladders(kept, keys, found, paid), column, paid))
     found = [point.joined() for point in found]
     for point in added:
         metric = scores.loc[point.last, "metric"]
@@ -164,7 +163,7 @@ def frontier(
         alike = asked_alike(points)
         within = rows[~alike.lack]
         some = [on_tests(point, alike.tests) for point in compress(points, ~alike.lack)]
-        again = resampled(filled(some, column, alike.tests), rng, resamples)
+        again = resampled(filled(some, column, alike.tests), rng, RESAMPLES)
         for part in parts:
             part.loc[rows[alike.lack], "other_tests"] = True
             for measure in MEASURES:
@@ -189,11 +188,11 @@ class _Cascade(NamedTuple):
     """Which point asks all queries at the largest k."""
 
 
-def _cascades(found: Iterable[Ladder], column: np.ndarray, paid: QueryCosts, seed: int) -> Iterator[_Cascade]:
+def _cascades(found: Iterable[Ladder], column: np.ndarray, paid: QueryCosts) -> Iterator[_Cascade]:
     """The cascades of each curve with probabilities, as points."""
     for ladder in found:
         rungs = ladder.rungs
-        ways = [("chosen", crossed(rungs, halving(seed))[2])]
+        ways = [("chosen", crossed(rungs, halving())[2])]
         ways += [(f"{threshold:g}", outcome(rungs, threshold)) for threshold in FIXED]
         for name, way in ways:
             grid = ladder.grid(way.asked).joined()

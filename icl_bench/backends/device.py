@@ -132,16 +132,16 @@ def device_rate(device: str, dtype: str) -> float:
     return rate
 
 
-def numpy_rate(seconds: float = 0.1) -> float:
+def numpy_rate() -> float:
     """Operations a second of numpy's matrix product in float32."""
     import numpy as np
 
     size = 1024
     a = np.ones((size, size), np.float32)
-    return _rate(lambda: a @ a, size, seconds)
+    return _rate(lambda: a @ a, size, 0.1)
 
 
-def torch_rate(device: str, dtype: str, seconds: float = 0.2) -> float:
+def torch_rate(device: str, dtype: str) -> float:
     """Operations a second of PyTorch's matrix product."""
     import torch
 
@@ -154,7 +154,7 @@ def torch_rate(device: str, dtype: str, seconds: float = 0.2) -> float:
         if device.startswith("cuda"):
             torch.cuda.synchronize()
 
-    return _rate(multiply, size, seconds)
+    return _rate(multiply, size, 0.2)
 
 
 def _rate(multiply: Callable[[], object], size: int, seconds: float) -> float:

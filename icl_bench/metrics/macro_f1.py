@@ -12,7 +12,12 @@ if TYPE_CHECKING:
 
 
 class MacroF1(Metric):
-    """The mean F1 over the labels that the test examples have."""
+    """The mean F1 over the labels that the test examples have.
+
+    A label that is predicted but is nobody's gold label has no F1 of its own: predicting it costs
+    recall of the right one. Equals scikit-learn's ``f1_score(labels=<labels of gold>,
+    average="macro", zero_division=0)``.
+    """
 
     answers = "labels"
     needs_common_labels = True
@@ -21,22 +26,6 @@ class MacroF1(Metric):
     def score_many(self, cell: np.ndarray, gold: Sequence[str], said: Sequence[str]) -> Mapping[str, np.ndarray]:
         """See ``Metric``."""
         return {"macro_f1": _macro_f1(cell, gold, said)}
-
-
-def macro_f1(gold: Sequence[str], prediction: Sequence[str | None]) -> float:
-    """Return the mean F1 over the labels that the test examples have.
-
-    A label that is predicted but is nobody's gold label has no F1 of its own: predicting it costs
-    recall of the right one. Equals scikit-learn's ``f1_score(labels=<labels of gold>,
-    average="macro", zero_division=0)``.
-
-    Raises ValueError if there are no predictions, or not as many as gold labels.
-    """
-    import numpy as np
-
-    if len(gold) == 0 or len(gold) != len(prediction):
-        raise ValueError(f"cannot score {len(prediction)} predictions of {len(gold)} test examples")
-    return float(_macro_f1(np.zeros(len(gold), dtype=np.int64), gold, prediction)[0])
 
 
 def _macro_f1(cell: Any, gold: Any, prediction: Any) -> np.ndarray:

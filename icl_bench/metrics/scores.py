@@ -74,19 +74,16 @@ COLUMNS = {m.name: m.column for m in measures().values()}
 """Name of a score -> the column of predictions that holds it, the preferred first."""
 
 
-def scored(frame: pd.DataFrame, value: str | None = None, first: Mapping[str, str] | None = None) -> pd.DataFrame:
+def scored(frame: pd.DataFrame, first: Mapping[str, str] | None = None) -> pd.DataFrame:
     """Return predictions with ``score``, a share of 1, and ``metric``, of which it is the score.
 
     A task has one metric: the one that ``first`` names for it, where some prediction has it;
     else accuracy, where some answer is right or wrong; else, for free text, the score that most of
     its predictions have, the first of :func:`measures` among equals. A prediction without it has no
     score. Predictions that have both columns are returned as they are, so that parts of a folder
-    keep the metrics of the whole. With ``value``, the score is that column.
+    keep the metrics of the whole.
     """
     known = measures()
-    if value is not None:
-        names = {m.column: m.name for m in known.values()}
-        return frame.assign(score=frame[value], metric=names.get(value, value))
     if {"score", "metric"} <= set(frame.columns):
         return frame
     there = {m.name: frame[m.column].notna() for m in known.values() if m.column in frame}

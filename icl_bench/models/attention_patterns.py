@@ -19,6 +19,7 @@ import numpy as np
 
 from icl_bench.errors import UserError
 from icl_bench.registry import ATTENTION_PATTERNS
+from icl_bench.wording import plain
 
 
 @dataclass(frozen=True)
@@ -116,12 +117,12 @@ class Pattern:
         """Read one pattern: ``Pattern.parse(str(pattern)) == pattern``. Raises ``UserError``."""
         name, _, rest = text.strip().partition(":")
         if name not in ATTENTION_PATTERNS:
-            raise UserError(f"--attention {text}: {ATTENTION_PATTERNS.unknown(name)}")
+            raise UserError(f"--attention {plain(text)}: {ATTENTION_PATTERNS.unknown(name)}")
         kind: type[Pattern] = ATTENTION_PATTERNS[name]
         try:
             return kind.parse_words([word.strip() for word in rest.split(",")] if rest else [])
         except ValueError:
-            raise UserError(f"--attention {text}: is written {kind.written}, with whole numbers") from None
+            raise UserError(f"--attention {plain(text)}: is written {kind.written}, with whole numbers") from None
 
     @classmethod
     def parse_words(cls, words: Sequence[str]) -> Self:

@@ -168,9 +168,9 @@ def bpe(vocabulary: Mapping[str, int], merges: Sequence[Sequence[str]], **more: 
     }
 
 
-def _bfloat16(weights: np.ndarray, rows: int = 2**20) -> Iterator[bytes]:
+def _bfloat16(weights: np.ndarray) -> Iterator[bytes]:
     """Finite float32 rounded to the nearest bfloat16, ties to even, as bytes, a part at a time."""
     bits = np.ascontiguousarray(weights).reshape(-1).view(np.uint32)
-    for start in range(0, len(bits), rows):
-        part = bits[start : start + rows]
+    for start in range(0, len(bits), 2**20):
+        part = bits[start : start + 2**20]
         yield ((part + (((part >> 16) & 1) + 0x7FFF)) >> 16).astype("<u2").tobytes()

@@ -588,9 +588,6 @@ def cost(frame: pd.DataFrame, look: Look, measure: str, title: str, form: str, d
     )
 
 
-VERDICTS = ("on the frontier", "undecided", "dominated")
-
-
 def _names(base: alt.Chart, side: str) -> alt.Chart:
     """What stands on the frontier, where its name is on this side of it."""
     shown: alt.Chart = base.transform_filter(f"datum.on && {side}").transform_calculate(

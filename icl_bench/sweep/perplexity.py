@@ -30,7 +30,7 @@ from icl_bench.sweep.compute_cost import cache_bytes, flops
 from icl_bench.sweep.facts import versions
 from icl_bench.sweep.options import PerplexitySpec
 from icl_bench.tasks.texts import read_text, text_files, text_ids, text_name
-from icl_bench.wording import comma_list
+from icl_bench.wording import comma_list, plain
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ def parse_lengths(text: str) -> tuple[int, ...]:
     words = comma_list(text)
     for word in words:
         if not re.fullmatch(r"[0-9]{1,9}", word) or int(word) < 2:
-            raise UserError(f"--lengths {word}: give numbers of tokens from 2 up, like 1024,2048")
+            raise UserError(f"--lengths {plain(word)}: give numbers of tokens from 2 up, like 1024,2048")
     if not words:
         raise UserError("--lengths: empty; give numbers of tokens like 1024,2048")
     return tuple(sorted({int(word) for word in words}))

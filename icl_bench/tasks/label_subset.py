@@ -22,7 +22,7 @@ class HalfLabels:
         """Read ``half:SEED``; ``all`` is None. Raises ``UserError``."""
         if text == "all":
             return None
-        found = re.fullmatch(r"half:(\d{1,18})", text)
+        found = re.fullmatch(r"half:([0-9]{1,18})", text)
         if found is None:
             raise UserError(f"--labels {short(text)}: expected all or half:SEED, like half:1")
         return cls(int(found[1]))

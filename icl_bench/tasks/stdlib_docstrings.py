@@ -92,12 +92,6 @@ class StdlibRows:
     """The Python version, like ``3.11.7``."""
 
 
-def digest(rows: tuple[Row, ...]) -> str:
-    """SHA-256, in hex, of rows as canonical JSON."""
-    lines = json.dumps([[row.id, row.text, row.label] for row in rows], ensure_ascii=True)
-    return hashlib.sha256(lines.encode()).hexdigest()
-
-
 @cache
 def build(library: Path | None = None, modules: tuple[str, ...] = MODULES) -> StdlibRows:
     """Read the modules' sources in the standard library (by default this Python's) and split them.

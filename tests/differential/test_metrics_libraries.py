@@ -7,9 +7,9 @@ import warnings
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.predictions import macro_f1
 
 from icl_bench.metrics.bertscore import bertscore_f1
-from icl_bench.metrics.macro_f1 import macro_f1
 from icl_bench.metrics.rouge import rouge
 from icl_bench.models.text_encoders import Encoder
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.models import qwen_tokenizer, save_tiny_model, tiny_config
-from support.program import Run
+from support.program import Run, as_words
 
 import icl_bench
 
@@ -37,19 +37,7 @@ def folder(program: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
             attention,
             "--texts",
             made / "learnt",
-            "--length",
-            64,
-            "--tokens",
-            "20k",
-            "--batch",
-            4,
-            "--learning-rate",
-            5e-3,
-            "--dtype",
-            "float32",
-            "--device",
-            "cpu",
-            "--out",
+            *as_words("--length 64 --tokens 20k --batch 4 --learning-rate 5e-3 --dtype float32 --device cpu --out"),
             made / name,
         )
         assert done.returncode == 0, done.stderr
@@ -107,19 +95,7 @@ def test_what_is_there_is_kept_and_other_options_are_refused(program: Run, folde
         folder / "base",
         "--texts",
         folder / "learnt",
-        "--length",
-        64,
-        "--tokens",
-        "20k",
-        "--batch",
-        4,
-        "--learning-rate",
-        5e-3,
-        "--dtype",
-        "float32",
-        "--device",
-        "cpu",
-        "--out",
+        *as_words("--length 64 --tokens 20k --batch 4 --learning-rate 5e-3 --dtype float32 --device cpu --out"),
         folder / "sparse",
     ]
     done = program(*words, "--attention", PATTERN)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.program import Run
+from support.program import Run, as_words
 
 import icl_bench
 from icl_bench.results.reading import read_stored
@@ -69,10 +69,7 @@ def test_retrieved_demonstrations_are_computed_once(read: Path):
 def test_show_rebuilds_a_prompt_that_was_read_in_blocks(program: Run, read: Path):
     for select, attention in (("random", "block:3"), ("bm25", "block:1,reuse")):
         done = program(
-            "show",
-            "--task",
-            "stdlib",
-            "--k",
+            *as_words("show --task stdlib --k"),
             12 if select == "random" else 6,
             "--select",
             select,
@@ -101,16 +98,9 @@ def test_perplexity_of_real_text_grows_where_less_is_seen(program: Run, tmp_path
     (texts / "a.txt").write_text(inspect.getsource(zipfile)[:12000])
     (texts / "b.txt.gz").write_bytes(gzip.compress(inspect.getsource(inspect)[:12000].encode()))
     words = (
-        "perplexity",
-        "--model",
-        "gemma3-270m",
-        "--texts",
+        *as_words("perplexity --model gemma3-270m --texts"),
         texts,
-        "--lengths",
-        "64,512",
-        "--attention",
-        "full,grouped:3,16",
-        "--results",
+        *as_words("--lengths 64,512 --attention full,grouped:3,16 --results"),
         tmp_path,
         "--json",
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.program import Run
+from support.program import Run, as_words
 
 import icl_bench
 from icl_bench.models.packaged_smollm2 import SMOLLM2_135M
@@ -19,19 +19,7 @@ pytestmark = [
     pytest.mark.skipif(not SMOLLM2_135M.is_installed(), reason=f"needs {SMOLLM2_135M.install}"),
 ]
 
-ASKED = (
-    "run",
-    "--task",
-    "stdlib_six",
-    "--model",
-    "smollm2-135m-instruct",
-    "--k",
-    "0,2,6",
-    "--draws",
-    "1",
-    "--test-size",
-    "12",
-)
+ASKED = as_words("run --task stdlib_six --model smollm2-135m-instruct --k 0,2,6 --draws 1 --test-size 12")
 SYSTEM = "Name the module that a sentence is from."
 
 
@@ -64,10 +52,7 @@ def test_prompts_are_those_of_the_models_template_to_the_token(program: Run, cha
     for (k, style), rows in frame[styles != "plain"].groupby(["k", styles], observed=True):
         row = rows.iloc[0]
         words = (
-            "show",
-            "--task",
-            "stdlib_six",
-            "--k",
+            *as_words("show --task stdlib_six --k"),
             k,
             "--cell",
             row["cell"],

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.program import Run
+from support.program import Run, as_words
 
 import icl_bench
 
@@ -15,16 +15,7 @@ pytestmark = pytest.mark.slow
 
 def test_more_demonstrations_help_on_banking77(program: Run, data_dir: Path, tmp_path: Path):
     done = program(
-        "run",
-        "--task",
-        "banking77",
-        "--model",
-        "gemma3-270m",
-        "--k",
-        "1,50",
-        "--draws",
-        "1",
-        "--data-dir",
+        *as_words("run --task banking77 --model gemma3-270m --k 1,50 --draws 1 --data-dir"),
         data_dir,
         "--results",
         tmp_path,
@@ -41,18 +32,7 @@ def test_more_demonstrations_help_on_banking77(program: Run, data_dir: Path, tmp
 
 def test_free_text_is_scored_by_rouge_and_bertscore(program: Run, data_dir: Path, tmp_path: Path):
     done = program(
-        "run",
-        "--task",
-        "samsum",
-        "--model",
-        "gemma3-270m",
-        "--k",
-        "2",
-        "--draws",
-        "1",
-        "--test-size",
-        "2",
-        "--data-dir",
+        *as_words("run --task samsum --model gemma3-270m --k 2 --draws 1 --test-size 2 --data-dir"),
         data_dir,
         "--results",
         tmp_path,
@@ -85,17 +65,7 @@ def test_a_task_of_ones_own_runs_from_its_path(program: Run, tmp_path: Path):
     (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in asked))
     results = tmp_path / "results"
     done = program(
-        "run",
-        "--task",
-        tmp_path / "mine.yaml",
-        "--model",
-        "gemma3-270m",
-        "--k",
-        "8",
-        "--draws",
-        "1",
-        "--results",
-        results,
+        "run", "--task", tmp_path / "mine.yaml", *as_words("--model gemma3-270m --k 8 --draws 1 --results"), results
     )
     assert done.returncode == 0, done.stderr
     frame = icl_bench.read_results(results)

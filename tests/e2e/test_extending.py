@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.models import llama_tokenizer, save_tiny_model, tiny_config
+from support.program import as_words
 from support.warm_program import WarmProgram
 
 from icl_bench import registry
@@ -74,17 +75,7 @@ def results(folder: Path, program: Program) -> Path:
     """Results of runs with each of the examples."""
     found = folder / "results"
     common = (
-        "--task",
-        "colours.yaml",
-        "--model",
-        "tiny",
-        "--k",
-        "2,4",
-        "--draws",
-        1,
-        "--dtype",
-        "float32",
-        "--results",
+        *as_words("--task colours.yaml --model tiny --k 2,4 --draws 1 --dtype float32 --results"),
         found,
         "--quiet",
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support.api_server import Reply, serving
-from support.program import PROGRAM, heed_interrupts
+from support.program import PROGRAM, as_words, heed_interrupts
 
 pytestmark = pytest.mark.slow
 
@@ -30,25 +30,9 @@ def test_an_interrupted_run_waits_for_no_server(server: str, tmp_path: Path):
     with serving(answer) as there:
         command = [
             *PROGRAM,
-            "run",
-            "--task",
-            "stdlib",
-            "--model",
-            "m",
-            "--tokenizer",
-            "gemma3-270m",
-            "--backend",
-            "openai",
-            "--base-url",
+            *as_words("run --task stdlib --model m --tokenizer gemma3-270m --backend openai --base-url"),
             there.url,
-            "--unconstrained",
-            "--k",
-            "1",
-            "--draws",
-            "1",
-            "--test-size",
-            "24",
-            "--results",
+            *as_words("--unconstrained --k 1 --draws 1 --test-size 24 --results"),
             str(tmp_path / "results"),
         ]
         running = subprocess.Popen(

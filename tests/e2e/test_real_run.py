@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from support.program import PROGRAM, SWEEP, Run
+from support.program import PROGRAM, SWEEP, Run, as_words
 
 import icl_bench
 
@@ -123,21 +123,7 @@ def test_summary_gives_the_tables_that_scripts_read(program: Run, swept: Path):
 
 
 def test_other_ways_to_answer_choose_and_order_end_in_tables_of_their_own(program: Run, tmp_path: Path):
-    small = (
-        "run",
-        "--task",
-        "stdlib",
-        "--model",
-        "gemma3-270m",
-        "--k",
-        "4",
-        "--draws",
-        "1",
-        "--test-size",
-        "6",
-        "--results",
-        tmp_path,
-    )
+    small = (*as_words("run --task stdlib --model gemma3-270m --k 4 --draws 1 --test-size 6 --results"), tmp_path)
     for more in (
         ["--score", "exact"],
         ["--unconstrained"],

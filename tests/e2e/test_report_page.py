@@ -12,25 +12,13 @@ from typing import Any
 import pandas as pd
 import pytest
 from support.browser import DOWN, END, ENTER, HOME, click, drawn, focus, press, set_to, settled, texts, visible, wait
-from support.program import Run
+from support.program import Run, as_words
 
 pytestmark = pytest.mark.slow
 
 EVIL = """</script><script>document.title = "attacked"</script><img src=x onerror="alert(1)"> & <!--"""
-TAUGHT = (
-    "run",
-    "--task",
-    "stdlib",
-    "--model",
-    "gemma3-270m",
-    "--k",
-    "1",
-    "--draws",
-    "1",
-    "--test-size",
-    "24",
-    "--demonstrations",
-    "labels:permuted",
+TAUGHT = as_words(
+    "run --task stdlib --model gemma3-270m --k 1 --draws 1 --test-size 24 --demonstrations labels:permuted"
 )
 
 

@@ -18,7 +18,7 @@ import pytest
 from support import faulty_engine
 from support.models import tiny_checkpoint
 from support.outside import looked_for_again
-from support.program import PROGRAM, heed_interrupts
+from support.program import PROGRAM, as_words, heed_interrupts
 
 from icl_bench import read_results
 from icl_bench.cli import main
@@ -312,22 +312,12 @@ def test_a_cluster_is_reached_from_outside(environment: dict[str, str], folder: 
     port, alone = free_port(), tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     outer = {**os.environ, **environment, "RAY_TMPDIR": alone, "RAY_USAGE_STATS_ENABLED": "0"}
     start = [
-        "--head",
-        "--port",
-        "0",
-        "--ray-client-server-port",
+        *as_words("--head --port 0 --ray-client-server-port"),
         str(port),
-        "--num-cpus",
-        "2",
-        "--node-ip-address",
-        "127.0.0.1",
-        "--include-dashboard",
-        "false",
-        "--block",
-        "--min-worker-port",
-        "0",
-        "--max-worker-port",
-        "0",
+        *as_words(
+            "--num-cpus 2 --node-ip-address 127.0.0.1 --include-dashboard false --block "
+            "--min-worker-port 0 --max-worker-port 0"
+        ),
     ]
     head = subprocess.Popen(
         [Path(sys.executable).parent / "ray", "start", *start],
@@ -374,11 +364,7 @@ def test_ctrl_c_ends_it_in_order_and_the_same_command_goes_on(
         *PROGRAM,
         "study",
         str(folder / "faulty.yaml"),
-        "--on",
-        "ray",
-        "--engines",
-        "2",
-        "--results",
+        *as_words("--on ray --engines 2 --results"),
         str(tmp_path),
     ]
     alone = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # short: names of sockets are below it

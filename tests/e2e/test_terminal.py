@@ -11,22 +11,9 @@ import subprocess
 import termios
 from pathlib import Path
 
-from support.program import PROGRAM
+from support.program import PROGRAM, as_words
 
-RUN = (
-    "run",
-    "--task",
-    "stdlib_six",
-    "--model",
-    "gemma3-270m",
-    "--k",
-    "1,5",
-    "--draws",
-    "1",
-    "--test-size",
-    "6",
-    "--results",
-)
+RUN = as_words("run --task stdlib_six --model gemma3-270m --k 1,5 --draws 1 --test-size 6 --results")
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 

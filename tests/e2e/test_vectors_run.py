@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.program import Run
+from support.program import Run, as_words
 
 import icl_bench
 
@@ -29,19 +29,7 @@ def trained(program: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
         task,
         "--model",
         decoder,
-        "--vectors",
-        3,
-        "--train",
-        "all",
-        "--epochs",
-        4,
-        "--batch",
-        64,
-        "--learning-rate",
-        5e-4,
-        "--dtype",
-        "float32",
-        "--out",
+        *as_words("--vectors 3 --train all --epochs 4 --batch 64 --learning-rate 5e-4 --dtype float32 --out"),
         folder / "reader",
     )
     assert done.returncode == 0, done.stderr
@@ -61,13 +49,7 @@ def run(program: Run, folder: Path, *more: object, model: str = "reader", k: str
         folder / model,
         "--k",
         k,
-        "--draws",
-        1,
-        "--dtype",
-        "float32",
-        "--device",
-        "cpu",
-        "--results",
+        *as_words("--draws 1 --dtype float32 --device cpu --results"),
         folder / "results",
         *more,
     )
@@ -95,11 +77,7 @@ def test_what_stands_in_vectors_alone_is_answered(program: Run, trained: Path):
         "show",
         "--task",
         trained / "colours.yaml",
-        "--k",
-        0,
-        "--attention",
-        "vectors:3",
-        "--test-id",
+        *as_words("--k 0 --attention vectors:3 --test-id"),
         row["test_id"],
         "--results",
         trained / "results",
@@ -120,17 +98,7 @@ def test_training_again_does_nothing_and_other_options_are_refused(program: Run,
         trained / "colours.yaml",
         "--model",
         trained / "decoder",
-        "--train",
-        "all",
-        "--epochs",
-        4,
-        "--batch",
-        64,
-        "--learning-rate",
-        5e-4,
-        "--dtype",
-        "float32",
-        "--out",
+        *as_words("--train all --epochs 4 --batch 64 --learning-rate 5e-4 --dtype float32 --out"),
         trained / "reader",
     ]
     done = program(*words, "--vectors", 3)

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from support.api_server import Reply, serving
+from support.program import as_words
 
 import icl_bench
 
@@ -58,13 +59,10 @@ class VllmServer:
             "127.0.0.1",
             "--api-key",
             KEY,
-            "--dtype",
-            "float32",
-            "--max-model-len",
-            4096,
-            "--enforce-eager",
-            "--enable-prompt-tokens-details",
-            "--kv-cache-memory-bytes",
+            *as_words(
+                "--dtype float32 --max-model-len 4096 --enforce-eager --enable-prompt-tokens-details "
+                "--kv-cache-memory-bytes"
+            ),
             2**29,
             # one process less, which would take all cores for itself
             "--distributed-executor-backend",
@@ -106,24 +104,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
 def command(url: str, data_dir: Path, results: Path, *more: object) -> list[str]:
     words = [
         sys.executable,
-        "-m",
-        "icl_bench",
-        "run",
-        "--task",
-        "banking77",
-        "--backend",
-        "openai",
-        "--base-url",
+        *as_words("-m icl_bench run --task banking77 --backend openai --base-url"),
         url,
-        "--model",
-        "gemma",
-        "--tokenizer",
-        "gemma3-270m",
-        "--k",
-        "5",
-        "--draws",
-        "1",
-        "--test-size",
+        *as_words("--model gemma --tokenizer gemma3-270m --k 5 --draws 1 --test-size"),
         ROWS,
         "--data-dir",
         data_dir,

@@ -21,6 +21,7 @@ from support.api_server import PAGE, Body, Reply, completion, serving
 from support.fakes import FREE_TEXT, FakeBackend, plan, row, runner, write_task
 from support.in_process import run_command
 from support.models import llama_tokenizer, save_tiny_model, tiny_config
+from support.program import as_words
 
 NASTY = (
     "",
@@ -64,120 +65,30 @@ NASTY = (
     "a,b",
     "a\tb",
     "'\"",
-    "../x",
-    "/dev/null",
-    ".",
-    "~",
-    "-",
-    "--",
-    "{text}",
-    "{{text}}",
-    "%s",
-    "max",
-    "auto",
-    "1,,2",
-    "half:1",
-    "half:x",
-    "hybrid:5",
-    "hybrid:0",
-    "random",
-    "bm25",
-    "balanced",
-    "centroids",
-    "centroids,of=queries",
-    "shuffled:1",
-    "by-label",
-    "relevance",
-    "drawn",
-    "block:1",
-    "block:2,sink=1,local=9",
-    "grouped:2,4",
-    "approx:4,2",
-    "block:1,reuse",
-    "labels:permuted",
-    "labels:noise=2",
-    "labels:noise=0.3",
-    "nearest-removed:50",
-    "inputs-only",
-    "tokens=2000",
-    "seconds=x",
-    "any",
-    "copied",
-    "test",
-    "exact",
-    "greedy",
-    "float32",
-    "cpu",
-    "cuda:99",
-    "openai",
-    "vllm",
-    "transformers",
+    *as_words(
+        "../x /dev/null . ~ - -- {text} {{text}} %s max auto 1,,2 half:1 half:x hybrid:5 hybrid:0 "
+        "random bm25 balanced centroids centroids,of=queries shuffled:1 by-label relevance drawn "
+        "block:1 block:2,sink=1,local=9 grouped:2,4 approx:4,2 block:1,reuse labels:permuted "
+        "labels:noise=2 labels:noise=0.3 nearest-removed:50 inputs-only tokens=2000 seconds=x any "
+        "copied test exact greedy float32 cpu cuda:99 openai vllm transformers"
+    ),
 )
 OPTIONS: dict[str, tuple[str, ...]] = {
-    "sweep": (
-        "--k",
-        "--per-label",
-        "--select",
-        "--encoder",
-        "--demonstrations",
-        "--order",
-        "--attention",
-        "--draws",
-        "--labels",
-        "--queries",
-        "--score",
-        "--context",
-        "--seed",
-        "--test-size",
-        "--data-dir",
-        "--dtype",
-        "--device",
-        "--backend",
-        "--pack",
-        "--tensor-parallel",
-        "--max-model-len",
-        "--gpu-memory",
-        "--quantization",
-        "--kv-cache-dtype",
-        "--base-url",
-        "--tokenizer",
-        "--concurrency",
-        "--task",
-        "--model",
-        "--chat",
-        "--system",
-        "--chat-arg",
+    "sweep": as_words(
+        "--k --per-label --select --encoder --demonstrations --order --attention --draws --labels "
+        "--queries --score --context --seed --test-size --data-dir --dtype --device --backend "
+        "--pack --tensor-parallel --max-model-len --gpu-memory --quantization --kv-cache-dtype "
+        "--base-url --tokenizer --concurrency --task --model --chat --system --chat-arg"
     ),
     "summary": ("--task", "--model", "--base-model", "--advice"),
-    "show": (
-        "--task",
-        "--k",
-        "--test-id",
-        "--model",
-        "--select",
-        "--order",
-        "--attention",
-        "--demonstrations",
-        "--draw",
-        "--cell",
-        "--data-dir",
+    "show": as_words(
+        "--task --k --test-id --model --select --order --attention --demonstrations --draw --cell --data-dir"
     ),
     "check": ("--baseline", "--tolerance", "--alpha"),
     "tasks": ("--check", "--model", "--data-dir", "--test-size"),
     "perplexity": ("--lengths", "--attention", "--windows", "--texts", "--dtype", "--device"),
-    "finetune": (
-        "--k",
-        "--method",
-        "--draws",
-        "--head",
-        "--validation",
-        "--epochs",
-        "--batch",
-        "--learning-rate",
-        "--seed",
-        "--test-size",
-        "--dtype",
-        "--device",
+    "finetune": as_words(
+        "--k --method --draws --head --validation --epochs --batch --learning-rate --seed --test-size --dtype --device"
     ),
 }
 READERS: tuple[tuple[str, ...], ...] = (
@@ -431,14 +342,7 @@ def _rows(rng: random.Random, world: World, here: Path) -> Commands:
             path,
             "--model",
             str(world.model),
-            "--k",
-            "1",
-            "--draws",
-            "1",
-            "--device",
-            "cpu",
-            "--dtype",
-            "float32",
+            *as_words("--k 1 --draws 1 --device cpu --dtype float32"),
         )
 
 
@@ -604,20 +508,7 @@ def _model(rng: random.Random, world: World, here: Path) -> Commands:
                 path.write_bytes(rng.choice(sorted((here / "model").iterdir())).read_bytes())
             case _:
                 path.write_bytes(_damaged(rng, path.read_bytes(), 1.0))
-    sweep = (
-        "--task",
-        str(world.task),
-        "--model",
-        "model",
-        "--k",
-        "1",
-        "--draws",
-        "1",
-        "--device",
-        "cpu",
-        "--dtype",
-        "float32",
-    )
+    sweep = ("--task", str(world.task), *as_words("--model model --k 1 --draws 1 --device cpu --dtype float32"))
     (here / "a.txt").write_text("word " * 40)
     yield rng.choice(
         [
@@ -625,19 +516,7 @@ def _model(rng: random.Random, world: World, here: Path) -> Commands:
             ("run", *sweep),
             ("run", *sweep),
             ("tasks", "--check", str(world.task), "--model", "model"),
-            (
-                "perplexity",
-                "--model",
-                "model",
-                "--texts",
-                "a.txt",
-                "--lengths",
-                "8",
-                "--device",
-                "cpu",
-                "--dtype",
-                "float32",
-            ),
+            as_words("perplexity --model model --texts a.txt --lengths 8 --device cpu --dtype float32"),
         ]
     )
 
@@ -665,22 +544,11 @@ def _server(rng: random.Random, world: World, here: Path) -> Commands:
             "run",
             "--task",
             str(world.task),
-            "--backend",
-            "openai",
-            "--model",
-            "m",
-            "--base-url",
+            *as_words("--backend openai --model m --base-url"),
             server.url,
             "--tokenizer",
             str(world.model),
-            "--k",
-            "1,3",
-            "--draws",
-            "1",
-            "--concurrency",
-            "1",
-            "--context",
-            "2000",
+            *as_words("--k 1,3 --draws 1 --concurrency 1 --context 2000"),
         )
     if rng.random() < 0.1:
         yield ("summary",)
@@ -703,14 +571,7 @@ def _output(rng: random.Random, world: World, here: Path) -> Commands:
                 str(world.task),
                 "--model",
                 str(world.model),
-                "--k",
-                "1",
-                "--draws",
-                "1",
-                "--device",
-                "cpu",
-                "--dtype",
-                "float32",
+                *as_words("--k 1 --draws 1 --device cpu --dtype float32"),
             ),
         ]
     )

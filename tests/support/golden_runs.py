@@ -16,7 +16,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent.parent))  # for the server of the API's unit tests
+sys.path.insert(0, str(Path(__file__).parent.parent))  # where it is run as a script
+
+from support.program import as_words
 
 FREE_TEXT = Path(__file__).parent.parent / "golden" / "free_text.yaml"
 PORT = 18437
@@ -24,240 +26,51 @@ PORT = 18437
 COMMON = ("--model", "gemma3-270m", "--dtype", "float32", "--device", "cpu")
 
 RUNS: Mapping[str, Sequence[str]] = {
-    "selectors": (
-        "run",
-        "--task",
-        "trec",
-        "--k",
-        "6",
-        "--draws",
-        "1",
-        "--test-size",
-        "8",
-        "--select",
-        "random,balanced,centroids,centroids,of=queries,bm25,bertscore,dense,"
-        "hybrid:4,hybrid:4,by=dense,balanced+hybrid:4,centroids+hybrid:4,by=bertscore",
+    "selectors": as_words(
+        "run --task trec --k 6 --draws 1 --test-size 8 --select "
+        "random,balanced,centroids,centroids,of=queries,bm25,bertscore,dense,hybrid:4,hybrid:4,by=dense,balanced+hybrid:4,centroids+hybrid:4,by=bertscore"
     ),
-    "orders": (
-        "run",
-        "--task",
-        "trec",
-        "--k",
-        "6",
-        "--draws",
-        "2",
-        "--test-size",
-        "8",
-        "--order",
-        "drawn,shuffled:1,by-label",
+    "orders": as_words("run --task trec --k 6 --draws 2 --test-size 8 --order drawn,shuffled:1,by-label"),
+    "orders-of-retrieval": as_words(
+        "run --task trec --k 6 --test-size 8 --select bm25 --order relevance,relevance-reversed,shuffled:2,by-label"
     ),
-    "orders-of-retrieval": (
-        "run",
-        "--task",
-        "trec",
-        "--k",
-        "6",
-        "--test-size",
-        "8",
-        "--select",
-        "bm25",
-        "--order",
-        "relevance,relevance-reversed,shuffled:2,by-label",
+    "attention": as_words(
+        "run --task trec --k 12,24 --draws 1 --test-size 8 --attention "
+        "full,block:4,sink=1,local=1,block:6,sink=0,local=0,grouped:2,64,approx:64,8"
     ),
-    "attention": (
-        "run",
-        "--task",
-        "trec",
-        "--k",
-        "12,24",
-        "--draws",
-        "1",
-        "--test-size",
-        "8",
-        "--attention",
-        "full,block:4,sink=1,local=1,block:6,sink=0,local=0,grouped:2,64,approx:64,8",
+    "reuse": as_words(
+        "run --task trec --k 6 --select bm25 --test-size 8 --attention "
+        "block:1,reuse,block:1,sink=0,local=0,reuse,block:2"
     ),
-    "reuse": (
-        "run",
-        "--task",
-        "trec",
-        "--k",
-        "6",
-        "--select",
-        "bm25",
-        "--test-size",
-        "8",
-        "--attention",
-        "block:1,reuse,block:1,sink=0,local=0,reuse,block:2",
+    "permuted": as_words("run --task trec --k 8 --draws 2 --test-size 8 --demonstrations labels:permuted"),
+    "noise": as_words(
+        "run --task trec --k 8 --draws 2 --test-size 8 --select random,bm25 --demonstrations labels:noise=0.3"
     ),
-    "permuted": (
-        "run",
-        "--task",
-        "trec",
-        "--k",
-        "8",
-        "--draws",
-        "2",
-        "--test-size",
-        "8",
-        "--demonstrations",
-        "labels:permuted",
-    ),
-    "noise": (
-        "run",
-        "--task",
-        "trec",
-        "--k",
-        "8",
-        "--draws",
-        "2",
-        "--test-size",
-        "8",
-        "--select",
-        "random,bm25",
-        "--demonstrations",
-        "labels:noise=0.3",
-    ),
-    "inputs-only": (
-        "run",
-        "--task",
-        "trec",
-        "--k",
-        "8",
-        "--draws",
-        "1",
-        "--test-size",
-        "8",
-        "--demonstrations",
-        "inputs-only",
-    ),
-    "labels-only": (
-        "run",
-        "--task",
-        "trec",
-        "--k",
-        "8",
-        "--draws",
-        "1",
-        "--test-size",
-        "8",
-        "--demonstrations",
-        "labels-only",
-    ),
-    "nearest-removed": (
-        "run",
-        "--task",
-        "trec",
-        "--k",
-        "8",
-        "--draws",
-        "1",
-        "--test-size",
-        "8",
-        "--demonstrations",
-        "nearest-removed:25",
-    ),
-    "half-of-the-labels": (
-        "run",
-        "--task",
-        "trec",
-        "--k",
-        "8",
-        "--draws",
-        "1",
-        "--test-size",
-        "30",
-        "--labels",
-        "half:1",
-    ),
+    "inputs-only": as_words("run --task trec --k 8 --draws 1 --test-size 8 --demonstrations inputs-only"),
+    "labels-only": as_words("run --task trec --k 8 --draws 1 --test-size 8 --demonstrations labels-only"),
+    "nearest-removed": as_words("run --task trec --k 8 --draws 1 --test-size 8 --demonstrations nearest-removed:25"),
+    "half-of-the-labels": as_words("run --task trec --k 8 --draws 1 --test-size 30 --labels half:1"),
     "copied": ("run", "--task", "trec", "--k", "8", "--draws", "1", "--test-size", "8", "--queries", "copied"),
     "unconstrained": ("run", "--task", "trec", "--k", "8", "--draws", "1", "--test-size", "8", "--unconstrained"),
     "exact": ("run", "--task", "trec", "--k", "8", "--draws", "1", "--test-size", "8", "--score", "exact"),
-    "per-label": (
-        "run",
-        "--task",
-        "trec",
-        "--per-label",
-        "2",
-        "--draws",
-        "1",
-        "--test-size",
-        "8",
-        "--select",
-        "balanced",
-    ),
+    "per-label": as_words("run --task trec --per-label 2 --draws 1 --test-size 8 --select balanced"),
     "seed": ("run", "--task", "banking77", "--k", "20", "--draws", "1", "--test-size", "8", "--seed", "5"),
     "free-text": ("run", "--task", str(FREE_TEXT), "--k", "2,4", "--draws", "1", "--test-size", "4"),
-    "simple-methods": (
-        "finetune",
-        "--task",
-        "trec",
-        "--k",
-        "12",
-        "--draws",
-        "2",
-        "--test-size",
-        "8",
-        "--method",
-        "probe,knn",
-    ),
-    "training": (
-        "finetune",
-        "--task",
-        "trec",
-        "--k",
-        "12",
-        "--draws",
-        "1",
-        "--test-size",
-        "8",
-        "--method",
-        "lora,full",
-        "--epochs",
-        "1",
-        "--validation",
-        "examples",
+    "simple-methods": as_words("finetune --task trec --k 12 --draws 2 --test-size 8 --method probe,knn"),
+    "training": as_words(
+        "finetune --task trec --k 12 --draws 1 --test-size 8 --method lora,full --epochs 1 --validation examples"
     ),
     "server": (
-        "run",
-        "--task",
-        "trec",
-        "--k",
-        "4",
-        "--draws",
-        "1",
-        "--test-size",
-        "6",
-        "--backend",
-        "openai",
-        "--base-url",
+        *as_words("run --task trec --k 4 --draws 1 --test-size 6 --backend openai --base-url"),
         f"http://127.0.0.1:{PORT}/v1",
-        "--tokenizer",
-        "gemma3-270m",
-        "--model",
-        "m",
+        *as_words("--tokenizer gemma3-270m --model m"),
     ),
 }
 """By name: the command's words but for those that all have."""
 
-VLLM = (
-    "run",
-    "--backend",
-    "vllm",
-    "--task",
-    "trec",
-    "--model",
-    "gemma3-270m",
-    "--dtype",
-    "float32",
-    "--k",
-    "6,12",
-    "--draws",
-    "1",
-    "--test-size",
-    "8",
-    "--select",
-    "random,bm25,hybrid:4",
+VLLM = as_words(
+    "run --backend vllm --task trec --model gemma3-270m --dtype float32 --k 6,12 --draws 1 "
+    "--test-size 8 --select random,bm25,hybrid:4"
 )
 """The run of the vLLM backend, which has an environment of its own."""
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy.special import expit
+
+from icl_bench.metrics.macro_f1 import MacroF1
 
 AXES: dict[str, Any] = {
     "task": "t",
@@ -70,3 +73,9 @@ def answers(
     """
     odds = np.log(accuracy / (1 - accuracy))
     return (rng.random(shape) < expit(odds + of_draw + of_test)).astype(float)
+
+
+def macro_f1(gold: Sequence[str], prediction: Sequence[str | None]) -> float:
+    """Macro-F1 of one cell."""
+    cell = np.zeros(len(gold), dtype=np.int64)
+    return float(MacroF1().score_many(cell, gold, prediction)["macro_f1"][0])

@@ -18,3 +18,8 @@ def heed_interrupts() -> None:
     so do its children.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def as_words(command: str) -> tuple[str, ...]:
+    """A command line's words."""
+    return tuple(command.split())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import html
+import json
 import re
 import shlex
 import tomllib
@@ -21,9 +23,28 @@ from icl_bench.tasks.task_files import known_tasks
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.glob("*.md"))]
+BOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+MODULES = sorted((ROOT / "icl_bench").rglob("*.py"))
+FILES = [*PAGES, *BOOKS, *MODULES, *sorted(ROOT.glob("tasks/*.yaml")), *sorted(ROOT.glob("studies/*.yaml"))]
 OPTIONS = (DOCS / "options.md").read_text(encoding="utf-8")
 LINK = re.compile(r"""\]\(([^()\s]+)\)|(?:src|srcset|href)="([^"]+)\"""")
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]\b(?!-)")
+NAMED = re.compile(r"\bicl-bench (?P<words>-*[a-z][a-z-]*(?:\s+--[a-z-]+(?:[= ](?![-a-z]+,? )[^\s,;-]\S*)?)*)")
+"""A command and its options in inline code or in a sentence."""
+GROUP = typer.main.get_command(program())
+OPTIONS_OF = {
+    name: {"--help"}.union(*(option.opts + option.secondary_opts for option in command.params))
+    for name, command in GROUP.commands.items()
+}
+OF_GROUP = {"--help"}.union(*(option.opts for option in GROUP.params))
+OF_OTHERS = {
+    *("--no-deps", "--upgrade", "--force-reinstall"),  # pip
+    *("--nodes", "--ntasks", "--ntasks-per-node", "--gres", "--exclude", "--array"),  # Slurm
+    *("--head", "--block", "--address", "--num-gpus", "--query-gpu", "--format"),  # Ray, nvidia-smi
+}
+NO_COMMANDS = {"measures", "itself", "looks", "needs", "that"}
+"""Words behind the program's name in sentences."""
 KINDS = {
     "selector": registry.SELECTORS,
     "order": registry.ORDERS,
@@ -63,23 +84,84 @@ def test_local_links_lead_somewhere(page: Path):
             assert anchor in anchors(there), f"{name_of(page)}: {target}"
 
 
-def commands(page: Path) -> Iterator[str]:
-    """The command lines of the program in a page's code blocks."""
-    for block in re.findall(r"```\w*\n(.*?)```", text_of(page), re.DOTALL):
-        for line in re.sub(r"\\\n\s*", "", block).splitlines():
-            if "icl-bench " in line and re.match(r"\s*(\$ |CUDA\S+ )?icl-bench ", line):
-                yield line[line.index("icl-bench ") :]
+def blocks(text: str) -> Iterator[str]:
+    """The lines of a page's code, fenced or indented, those that go on in the next line joined."""
+    fenced = re.findall(r"^```[^\n]*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    indented = re.findall(r"(?:^    [^\n]*\n)+", text, re.MULTILINE)
+    for block in (*fenced, *indented):
+        yield from re.sub(r"\\\n\s*", "", block).splitlines()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_commands_have_options_that_exist(page: Path):
-    group = typer.main.get_command(program())
-    for line in commands(page):
-        _, name, *words = shlex.split(re.split(r" & *done|; ", line)[0].rstrip(" &"), comments=True)
-        if name.startswith("-") or "--help" in words:
-            continue
-        command = group.commands[name]
-        command.make_context(name, list(words), resilient_parsing=False)
+def spans(text: str) -> list[str]:
+    """A page's inline code, each on one line."""
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    return [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose)]
+
+
+def texts_of(file: Path) -> Iterator[str]:
+    """What readers see of a file: a page, a notebook's cells, comments of YAML, strings of Python."""
+    text = text_of(file)
+    if file.suffix == ".ipynb":
+        yield from ("".join(cell["source"]) for cell in json.loads(text)["cells"])
+    elif file.suffix == ".yaml":
+        yield "\n".join(line.partition("#")[2] for line in text.splitlines())
+    elif file.suffix == ".py":
+        constants = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
+        yield from (node.value for node in constants if isinstance(node.value, str))
+    else:
+        yield text
+
+
+def commands(file: Path) -> list[str]:
+    """The program's command lines in a file's blocks of code, and what its inline code and sentences name."""
+    found = []
+    page = file.suffix in (".md", ".ipynb")
+    for text in texts_of(file):
+        for line in blocks(text) if page else ():
+            found += [f"$ {words}" for words in re.findall(r"\bicl-bench ([^|;&>\n]*)", line)]
+        named = "\n".join(spans(text)) if page else text
+        found += [match["words"] for match in NAMED.finditer(named)]
+    return found
+
+
+@pytest.mark.parametrize("file", FILES, ids=name_of)
+def test_commands_exist_and_have_the_options_that_are_named(file: Path):
+    for command in commands(file):
+        whole, words = command.startswith("$ "), shlex.split(command.removeprefix("$ "), comments=True)
+        name, *rest = words
+        if name.startswith("-"):
+            assert name in OF_GROUP, f"{name_of(file)}: icl-bench {command}"
+        elif whole and "--help" not in words:
+            GROUP.commands[name].make_context(name, rest)
+        elif name not in NO_COMMANDS:
+            assert name in GROUP.commands, f"{name_of(file)}: icl-bench {command}"
+            assert {word.partition("=")[0] for word in rest if word.startswith("--")} <= OPTIONS_OF[name], command
+
+
+@pytest.mark.parametrize("file", FILES, ids=name_of)
+def test_every_option_that_is_named_exists(file: Path):
+    """Of the program, of a benchmark that the file names, or of one of the other programs."""
+    text = "\n".join(texts_of(file))
+    known = set[str]().union(*OPTIONS_OF.values(), OF_GROUP, OF_OTHERS)
+    for benchmark in re.findall(r"benchmarks/\w+\.py", text):
+        known |= set(OPTION.findall(text_of(ROOT / benchmark)))
+    assert set(OPTION.findall(text)) <= known
+
+
+def test_these_pages_name_no_command():
+    assert {name_of(page) for page in (*PAGES, *BOOKS) if not commands(page)} == {
+        "docs/constrained-decoding.md",
+        "docs/extending.md",
+        "docs/glossary.md",
+        "docs/mutants.md",
+        "docs/statistics.md",
+        "notebooks/07_your_own_data.ipynb",
+    }
+
+
+def test_the_package_names_its_own_commands():
+    named = {command.split()[0] for module in MODULES for command in commands(module)}
+    assert named >= GROUP.commands.keys()
 
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, known in KINDS.items() for name in known])
@@ -91,8 +173,7 @@ def test_whatever_is_registered_is_in_the_page_of_options(kind: str, name: str):
 
 def test_every_option_of_every_command_is_in_the_page_of_options():
     said = set(re.findall(r"--[a-z][a-z-]*", OPTIONS))
-    group = typer.main.get_command(program())
-    for name, command in group.commands.items():
+    for name, command in GROUP.commands.items():
         assert f"`{name}`" in OPTIONS
         for parameter in command.params:
             options = [word for word in parameter.opts if word.startswith("--")]
@@ -116,7 +197,7 @@ def test_the_readme_names_every_extra():
 def test_the_index_names_every_page_and_notebook():
     index = text_of(DOCS / "README.md")
     pages = [path.name for path in DOCS.glob("*.md") if path.name != "README.md"]
-    books = [f"../notebooks/{path.name}" for path in (ROOT / "notebooks").glob("*.ipynb")]
+    books = [f"../notebooks/{path.name}" for path in BOOKS]
     assert [name for name in (*pages, *books) if f"({name})" not in index] == []
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from icl_bench.analysis.columns import POINT, SIGNED_LIMITS, Column
 from icl_bench.analysis.finding import Finding, Printed, Section
-from icl_bench.analysis.statistics.paired import compare, holm
+from icl_bench.analysis.statistics.paired import ALPHA, compare, holm
 from icl_bench.analysis.zero_shot import where_attention_matters
 from icl_bench.models.attention_patterns import FULL, pattern_of
 from icl_bench.results.cells import SETTING
@@ -65,9 +65,7 @@ OF_FULL = [f"{name}_of_full" for name in PROMPT_COSTS]
 OF_PREFIX = ["prefix_flops_of_full", "prefill_seconds_of_full"]
 
 
-def attention_patterns(
-    frame: pd.DataFrame, curve: pd.DataFrame, costs: pd.DataFrame, alpha: float = 0.05
-) -> pd.DataFrame:
+def attention_patterns(frame: pd.DataFrame, curve: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
     """Compare attention patterns on the same demonstrations (Bertsch et al. 2025, section 5).
 
     ``frame`` holds predictions, ``curve`` and ``costs`` are the tables that
@@ -85,7 +83,7 @@ def attention_patterns(
     :func:`icl_bench.analysis.statistics.paired.compare` has them: difference with
     difference_low and difference_high (95%), p, p_holm (corrected over all patterns and ks of
     the curve), the
-    common test ``rows``, left_out and advice (the better attention where p_holm <= ``alpha``),
+    common test ``rows``, left_out and advice (the better attention where p_holm <= ``ALPHA``),
     all_rows, the ``compared_draws`` and those of full attention (base_draws), ``difference_over``,
     what the difference's limits take samples of, withheld, draws_sd and draws_sd_of, and
     ``recovered``, the mean there over full attention's, whose uncertainty is the difference's;
@@ -108,7 +106,7 @@ def attention_patterns(
     columns = [*POINT, "kind", *PARTS, *OF_CURVE, *DIFFERENCE, "shared", *PROMPT_COSTS, *OF_FULL]
     if table.empty:
         return table.reindex(columns=columns)
-    differences = _differences(frame, alpha)
+    differences = _differences(frame)
     table = table.merge(differences, on=POINT, how="left")
     table = table.merge(costs[[*POINT, *PROMPT_COSTS]].astype(names), on=POINT, how="left")
     table = table.assign(other=table["attention"] != str(FULL))
@@ -138,14 +136,14 @@ def differences(table: pd.DataFrame) -> pd.DataFrame:
     return found.drop(columns=list(OF_DIFFERENCE)).rename(columns=own)
 
 
-def _differences(frame: pd.DataFrame, alpha: float) -> pd.DataFrame:
+def _differences(frame: pd.DataFrame) -> pd.DataFrame:
     """Every attention beside full attention: the setting, k and the columns of ``DIFFERENCE``."""
     found = compare(frame, {"attention": str(FULL)}, about="demonstrations")
     found = found[found["variant"] == found["base_variant"]]
     p_holm = found.groupby(CURVE)["p"].transform(holm)
     better = found["attention"].where(found["difference"] > 0, str(FULL))
     found = found.assign(
-        p_holm=p_holm, advice=better.where(p_holm <= alpha), recovered=_ratio(found["mean"], found["base_mean"])
+        p_holm=p_holm, advice=better.where(p_holm <= ALPHA), recovered=_ratio(found["mean"], found["base_mean"])
     )
     found = found.rename(columns=OF_DIFFERENCE)
     return found[[*POINT, *DIFFERENCE]]

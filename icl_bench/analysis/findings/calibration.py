@@ -46,7 +46,7 @@ def reliability(frame: pd.DataFrame, bins: int = BINS, normalise: bool = True) -
 
 
 def calibration_error(
-    frame: pd.DataFrame, rng: np.random.Generator, bins: int = BINS, normalise: bool = True, resamples: int = 500
+    frame: pd.DataFrame, rng: np.random.Generator, normalise: bool = True, resamples: int = 500
 ) -> pd.DataFrame:
     """Expected calibration error: by how much probability and accuracy differ in a bin, on average.
 
@@ -73,8 +73,8 @@ def calibration_error(
         if shape not in counts:
             counts[shape] = resample(rng, resamples, *shape)
         number = np.full(shape, -1)
-        number[known] = equal_bins(chance[part.rows[known]], bins)
-        parts = part.values(gap) * (number == np.arange(bins)[:, None, None])
+        number[known] = equal_bins(chance[part.rows[known]], BINS)
+        parts = part.values(gap) * (number == np.arange(BINS)[:, None, None])
         again = means(parts, counts[shape], student=False)
         rows.append((*_limits(_of_bins(parts), again), part.predictions))
     table = keys.join(pd.DataFrame(rows, columns=["error", "ci_low", "ci_high", "predictions"]))

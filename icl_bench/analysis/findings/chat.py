@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 PLAIN = "plain"
 
 
-def chat_gain(frame: pd.DataFrame, alpha: float = 0.05, facts: Facts = NO_FACTS) -> pd.DataFrame:
+def chat_gain(frame: pd.DataFrame, facts: Facts = NO_FACTS) -> pd.DataFrame:
     """Compare every way to put prompts to a chat model with plain text, at each k.
 
     ``facts`` are those of each variant. Both sides have one model, selection, order and attention
@@ -31,7 +31,7 @@ def chat_gain(frame: pd.DataFrame, alpha: float = 0.05, facts: Facts = NO_FACTS)
     ways = {name: put(facts.get(name, {})) for name in variant.unique()}
     base = {"chat": PLAIN}
     frame = frame.assign(chat=variant.map(ways).astype(object))
-    return compare(frame, base, alpha=alpha, facts=facts, about="demonstrations")
+    return compare(frame, base, facts=facts, about="demonstrations")
 
 
 def put(facts: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from icl_bench.analysis.columns import SIGNED_LIMITS, Column
 from icl_bench.analysis.finding import Chart, Finding, Printed, Section
 from icl_bench.analysis.predictions import joined
-from icl_bench.analysis.statistics.paired import NO_FACTS, Facts, compare
+from icl_bench.analysis.statistics.paired import ALPHA, NO_FACTS, Facts, compare
 from icl_bench.analysis.zero_shot import with_demonstrations
 from icl_bench.demonstrations.perturbations import PLAIN
 from icl_bench.demonstrations.selector_spec import known
@@ -23,13 +23,11 @@ if TYPE_CHECKING:
     from icl_bench.analysis.context import Context
 
 
-def retrieval_gain(
-    frame: pd.DataFrame, base: str = "random", order: str = "drawn", alpha: float = 0.05, facts: Facts = NO_FACTS
-) -> pd.DataFrame:
-    """Compare every other selector with ``base`` in ``order`` (Bertsch et al., figure 2).
+def retrieval_gain(frame: pd.DataFrame, facts: Facts = NO_FACTS) -> pd.DataFrame:
+    """Compare every other selector with random demonstrations as drawn (Bertsch et al., figure 2).
 
-    Hybrids that begin with the base's demonstrations are paired with it by draw. Other selectors'
-    draws are no draws of the base, and retrieval has a single one, which it hardly needs: there the
+    Hybrids that begin with random demonstrations are paired with these by draw. Other selectors'
+    draws are no draws of random ones, and retrieval has a single one, which it hardly needs: there the
     limits count how far random draws differ, and pair by test example alone. At k=0 nothing is
     chosen, so there is no row.
     ``facts`` are those of each variant: a selector with an encoder has none in common with random
@@ -41,14 +39,13 @@ def retrieval_gain(
 
     frame = with_demonstrations(frame)
     select = frame["select"].astype(object)
-    bases = (select == base) & (frame["order"] == order)
-    alike = select.map(source) == source(base)
+    bases = (select == "random") & (frame["order"] == "drawn")
+    alike = select.map(source) == source("random")
     parts = [
         compare(
-            frame[bases | ((select != base) & (alike == matched))],
-            {"select": base, "order": order},
+            frame[bases | ((select != "random") & (alike == matched))],
+            {"select": "random", "order": "drawn"},
             matched=matched,
-            alpha=alpha,
             facts=facts,
             about="draws",
         )
@@ -64,7 +61,7 @@ def source(select: str) -> str:
     return str(choice.base) if choice and choice.base else select
 
 
-def sorting_penalty(frame: pd.DataFrame, alpha: float = 0.05, facts: Facts = NO_FACTS) -> pd.DataFrame:
+def sorting_penalty(frame: pd.DataFrame, facts: Facts = NO_FACTS) -> pd.DataFrame:
     """Compare ``by-label`` with ``drawn``, the same demonstrations (Bertsch et al. 2025, figure 5).
 
     ``difference`` is below 0 where sorting hurts; the columns are those of
@@ -73,10 +70,10 @@ def sorting_penalty(frame: pd.DataFrame, alpha: float = 0.05, facts: Facts = NO_
     """
     kept = frame[frame["order"].isin(["drawn", "by-label"])]
     kept = with_demonstrations(kept)
-    return compare(kept, {"order": "drawn"}, alpha=alpha, facts=facts, about="demonstrations")
+    return compare(kept, {"order": "drawn"}, facts=facts, about="demonstrations")
 
 
-def perturbation_effect(frame: pd.DataFrame, alpha: float = 0.05, facts: Facts = NO_FACTS) -> pd.DataFrame:
+def perturbation_effect(frame: pd.DataFrame, facts: Facts = NO_FACTS) -> pd.DataFrame:
     """Compare perturbed demonstrations with the same ones unperturbed, at each k.
 
     ``frame`` has predictions of test examples of both; ``facts`` are those of each variant. Both
@@ -92,14 +89,14 @@ def perturbation_effect(frame: pd.DataFrame, alpha: float = 0.05, facts: Facts =
     perturbation = frame["teaching"].astype(object)
     frame = frame.assign(teaching=perturbation.where(perturbation.notna(), str(PLAIN)))
     base = {"teaching": str(PLAIN)}
-    return compare(frame, base, alpha=alpha, facts=facts, about="demonstrations")
+    return compare(frame, base, facts=facts, about="demonstrations")
 
 
 OF_BACKEND = ("backend", "dtype", "scoring")
 """Facts that differ where another program computes the answers."""
 
 
-def training_gain(frame: pd.DataFrame, alpha: float = 0.05, facts: Facts = NO_FACTS) -> pd.DataFrame:
+def training_gain(frame: pd.DataFrame, facts: Facts = NO_FACTS) -> pd.DataFrame:
     """Compare learning from the k examples with a prompt of them (Bertsch et al. 2025, figure 3).
 
     Fine-tuning, probe and neighbours against random selection as drawn; draws are matched, as both
@@ -109,24 +106,24 @@ def training_gain(frame: pd.DataFrame, alpha: float = 0.05, facts: Facts = NO_FA
     """
     select, order = frame["select"].astype(object), frame["order"].astype(object)
     kept = frame[(select.isin(BASELINES) | (select == "random")) & (order == "drawn")]
-    return compare(kept, {"select": "random"}, alpha=alpha, facts=facts, apart=OF_BACKEND, about="draws")
+    return compare(kept, {"select": "random"}, facts=facts, apart=OF_BACKEND, about="draws")
 
 
 OF_MODEL = (*OF_BACKEND, "fingerprint", "max_answer_tokens")
 """Facts that differ between models."""
 
 
-def compare_models(frame: pd.DataFrame, base: str, alpha: float = 0.05, facts: Facts = NO_FACTS) -> pd.DataFrame:
+def compare_models(frame: pd.DataFrame, base: str, facts: Facts = NO_FACTS) -> pd.DataFrame:
     """Compare each other model with ``base`` on equal demonstrations (Bertsch et al., figure 10).
 
     The columns of :func:`icl_bench.analysis.statistics.paired.compare`, with ``direction``
-    (better, worse or equal, as the figures stand) and ``significant`` (p_holm <= ``alpha``).
+    (better, worse or equal, as the figures stand) and ``significant`` (p_holm <= ``ALPHA``).
     ``base_variant`` is the
     base's: models never share a variant. ``facts`` are those of each variant.
     """
-    table = compare(frame, {"model": base}, alpha=alpha, facts=facts, apart=OF_MODEL, about="draws")
+    table = compare(frame, {"model": base}, facts=facts, apart=OF_MODEL, about="draws")
     sign = np.sign(table["difference"]).map({1.0: "better", -1.0: "worse", 0.0: "equal"})
-    return table.assign(direction=sign, significant=table["p_holm"] <= alpha)
+    return table.assign(direction=sign, significant=table["p_holm"] <= ALPHA)
 
 
 def _models(context: Context) -> pd.DataFrame:

@@ -29,6 +29,8 @@ LEVEL = 0.9
 LEAST_POINTS, LEAST_SPAN = 4, 8
 """Of how many k, and how many times the smallest the largest, a curve has to be to be continued."""
 
+RESAMPLES = 500
+
 WIDEST = 0.3
 """An interval that is wider says nothing."""
 
@@ -64,9 +66,7 @@ def check_wanted(percents: float) -> float:
     return percents / 100
 
 
-def forecast(
-    predictions: pd.DataFrame, rng: np.random.Generator, wanted: float | None = None, resamples: int = 500
-) -> pd.DataFrame:
+def forecast(predictions: pd.DataFrame, rng: np.random.Generator, wanted: float | None = None) -> pd.DataFrame:
     """Continue each curve that rises with k to twice and four times its largest k.
 
     The curve is :func:`icl_bench.analysis.statistics.saturating.likely_curves`'; how means vary by
@@ -113,7 +113,7 @@ def forecast(
             "wanted": wanted,
             "interval_over": interval_over(draws > 1 or not drawn),
         }
-        rows += [{**row, **told} for told in _told(ks, matrices, rng, wanted, resamples)]
+        rows += [{**row, **told} for told in _told(ks, matrices, rng, wanted)]
     return pd.DataFrame(rows, columns=[*SETTING, *FORECAST])
 
 
@@ -127,7 +127,7 @@ class _Seen(NamedTuple):
 
 
 def _told(
-    ks: np.ndarray, matrices: list[np.ndarray], rng: np.random.Generator, wanted: float | None, resamples: int
+    ks: np.ndarray, matrices: list[np.ndarray], rng: np.random.Generator, wanted: float | None
 ) -> list[dict[str, Any]]:
     """The columns of both steps, or the reason that there are none."""
     if len(ks) < LEAST_POINTS:
@@ -136,7 +136,7 @@ def _told(
         return [{"reason": f"the largest k is less than {LEAST_SPAN} times the smallest"}]
     if not matrices:
         return [{"reason": "no test examples in common"}]
-    seen = _seen(matrices, rng, resamples)
+    seen = _seen(matrices, rng)
     last = float(seen.means[-1])
     curves = likely_curves(ks.astype(float), seen.means, seen.covariance, rng)
     if curves is None:
@@ -164,11 +164,11 @@ def _told(
     return found
 
 
-def _seen(matrices: list[np.ndarray], rng: np.random.Generator, resamples: int) -> _Seen:
+def _seen(matrices: list[np.ndarray], rng: np.random.Generator) -> _Seen:
     most = max(len(matrix) for matrix in matrices)
-    of_chance = np.empty((len(matrices), resamples))
+    of_chance = np.empty((len(matrices), RESAMPLES))
     counts = {
-        draws: resample(rng, resamples, draws, matrices[0].shape[1])
+        draws: resample(rng, RESAMPLES, draws, matrices[0].shape[1])
         for draws in sorted({len(matrix) for matrix in matrices}, key=lambda n: n != most)
     }
     for place, matrix in enumerate(matrices):

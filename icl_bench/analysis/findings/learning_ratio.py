@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 NEAREST, FARTHEST = "nearest-removed", "farthest-removed"
 
+RESAMPLES = 2000
+
 UNSURE = "leaving out the least similar changes too little to divide by"
 
 RATIO = [
@@ -44,9 +46,7 @@ RATIO = [
 ]
 
 
-def learning_ratio(
-    predictions: pd.DataFrame, effects: pd.DataFrame, rng: np.random.Generator, resamples: int = 2000
-) -> pd.DataFrame:
+def learning_ratio(predictions: pd.DataFrame, effects: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
     """Divide what is lost without the most similar demonstrations by what is without the least.
 
     The sample learning ratio of ManyICLBench (Zou, Khalifa & Wang 2025, ACL, "On Many-Shot
@@ -89,7 +89,7 @@ def learning_ratio(
             "test_rows": len(tests),
             "interval_over": interval_over(len(draws) > 1),
         }
-        rows.append({**row, **_ratio(plain - less[0], plain - less[1], rng, resamples)})
+        rows.append({**row, **_ratio(plain - less[0], plain - less[1], rng)})
     return pd.DataFrame(rows, columns=[*SETTING, *RATIO])
 
 
@@ -111,9 +111,9 @@ def _beside(effects: pd.DataFrame) -> Iterator[tuple[Key, float, Key, Key]]:
             yield plain, float(percent), kinds[NEAREST], kinds[FARTHEST]
 
 
-def _ratio(nearest: np.ndarray, farthest: np.ndarray, rng: np.random.Generator, resamples: int) -> dict[str, Any]:
+def _ratio(nearest: np.ndarray, farthest: np.ndarray, rng: np.random.Generator) -> dict[str, Any]:
     """What is lost ``(draws, test)``, both ways, and the quotient of the means."""
-    counts = resample(rng, resamples, *nearest.shape)
+    counts = resample(rng, RESAMPLES, *nearest.shape)
     found: dict[str, Any] = {}
     again = []
     for name, lost in (("nearest", nearest), ("farthest", farthest)):

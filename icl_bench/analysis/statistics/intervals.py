@@ -91,13 +91,8 @@ def joined(parts: tuple[float, float], freedoms: tuple[float, float], upper: flo
     return variance, math.sqrt((t_draws**2 * of_draws + t_test**2 * of_test) / variance)
 
 
-def variance_of_mean(scores: np.ndarray) -> tuple[float, float]:
-    """Return the variance of the mean of ``(draws, test)`` in two parts: by draws, by the rest."""
-    return variance_parts(Layout(scores).squares, scores.size)
-
-
 def variance_parts(found: MeanSquares, size: int) -> tuple[float, float]:
-    """The same from the mean squares of ``size`` scores."""
+    """The variance of the mean of ``size`` scores in two parts, from their mean squares: by draws, by the rest."""
     if found.draws_differ:
         parts = found.draws, max(found.tests - found.residual, 0.0)
     else:

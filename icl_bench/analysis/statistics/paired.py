@@ -59,6 +59,10 @@ TEXTS = {"metric", "advice", "interval_over", "withheld", "draws_sd_of", "outlyi
 """Columns of ``RESULT`` that are text."""
 
 
+ALPHA = 0.05
+"""Up to which p_holm the better side is advised."""
+
+
 About = Literal["draws", "demonstrations"]
 """What a comparison speaks of: of a way to choose, a model or a training, whatever demonstrations
 are drawn; or of the very demonstrations that both sides have."""
@@ -72,10 +76,8 @@ def compare(
     frame: pd.DataFrame,
     base: Mapping[str, str],
     *,
-    value: str | None = None,
     matched: bool = True,
     alternative: Alternative = "two-sided",
-    alpha: float = 0.05,
     facts: Facts = NO_FACTS,
     apart: Collection[str] = (),
     about: About | None = None,
@@ -92,15 +94,15 @@ def compare(
     it is compared with those of other variants that agree in all ``facts`` that both have but those
     ``apart``, of the test set and of the imported file, of these with those that agree in most.
     Without any it has no row.
-    What is compared is the column ``value``, by default each task's own score
-    (:func:`icl_bench.metrics.scores.scored`): accuracy or, for free text, ROUGE-1.
+    What is compared is each task's own score (:func:`icl_bench.metrics.scores.scored`):
+    accuracy or, for free text, ROUGE-1.
 
     Columns: the setting; k; for each column of ``base``, and variant, the base's value as
     ``base_...``; ``metric``, what is compared; ``difference`` of its mean, a share of 1, from the
     base's, ci_low and ci_high (95%); p and p_holm, corrected over the ks (:func:`holm`); mean and
     base_mean; the number of common ``rows`` (test examples), draws and base_draws; ``left_out``,
     the predictions of either side that have no counterpart; and ``advice``, the side that is better
-    by p_holm <= ``alpha`` (its value of the first column of ``base``), missing where there is no
+    by p_holm <= ``ALPHA`` (its value of the first column of ``base``), missing where there is no
     telling. Then ``all_rows``, the test examples of the side that has more; ``interval_over``, what
     the limits take samples of (:func:`icl_bench.analysis.draws.interval_over`); ``withheld``, why
     there is no p; ``draws_sd`` and ``draws_sd_of``, where a side has one draw, how far draws differ
@@ -127,7 +129,7 @@ def compare(
     ways = [*setting, *(f"base_{name}" for name in own)]
     if not _have_both_sides(frame, base):
         return _without_rows([*ways, "k", *RESULT])
-    frame = scored(frame, value)
+    frame = scored(frame)
     columns = [*setting, "k", "draw", "test_id", "score", "metric"]
     frame = frame.loc[frame["score"].notna(), columns]
     values = frame["score"].to_numpy(dtype=float)
@@ -164,7 +166,7 @@ def compare(
     table["p_holm"] = table.groupby(ways, observed=True)["p"].transform(holm)
     first = next(iter(base))
     better = table[first].where(table["difference"] > 0, table[f"base_{first}"])
-    table["advice"] = better.where(table["p_holm"] <= alpha)
+    table["advice"] = better.where(table["p_holm"] <= ALPHA)
     return table[[*ways, "k", *RESULT]]
 
 

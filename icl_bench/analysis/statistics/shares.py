@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def share_interval(hits: np.ndarray, tries: np.ndarray, level: float = 0.95) -> Interval:
-    """Return ``hits.sum() / tries.sum()`` and its confidence limits; NaN where nothing was tried.
+def share_interval(hits: np.ndarray, tries: np.ndarray) -> Interval:
+    """Return ``hits.sum() / tries.sum()`` and its 95% limits; NaN where nothing was tried.
 
     ``hits`` and ``tries`` are numbers of each draw and test example, ``(draws, test)``, 0 where a
     pair does not count. The share is a ratio of two means, so that its variance is that of the
@@ -28,7 +28,7 @@ def share_interval(hits: np.ndarray, tries: np.ndarray, level: float = 0.95) -> 
 
     if not tries.sum():
         return Interval(math.nan, math.nan, math.nan)
-    share, upper = float(hits.sum() / tries.sum()), (1 + level) / 2
+    share, upper = float(hits.sum() / tries.sum()), 0.975
     error = (hits - share * tries) / tries.mean()
     normal = float(ndtri(upper))
     if share in (0.0, 1.0) or np.ptp(error) == 0:

@@ -9,7 +9,12 @@ import typer
 from icl_bench.cli import options as o
 from icl_bench.studies.options import MachineOptions
 
-File = Annotated[str, typer.Argument(metavar="FILE", help="A YAML file, or a shipped study's name.")]
+File = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="FILE", help="A YAML file, or a shipped study's name; without it these are listed.", show_default=False
+    ),
+]
 
 
 PlanOnly = Annotated[bool, typer.Option("--plan", help="Print cells, tokens and estimated time; compute nothing.")]
@@ -30,7 +35,7 @@ Only = Annotated[
 @o.command(MachineOptions)
 def study(
     cluster: o.Given,
-    file: File,
+    file: File = None,
     plan: PlanOnly = False,
     only: Only = None,
     results: o.Results = o.DEFAULT_RESULTS,
@@ -56,6 +61,9 @@ def study(
     from icl_bench.studies.rules import Rule, Wanted
     from icl_bench.studies.study import Study
 
+    if file is None:
+        _list_shipped(json)
+        return
     display = Display(quiet=quiet or json)
     asked = ClusterSpec.of(MachineOptions(**cluster))
     read = load_study(file, data_dir)
@@ -86,3 +94,16 @@ def study(
     laid_out.require_all()
     if failed:
         raise typer.Exit(1)
+
+
+def _list_shipped(json: bool) -> None:
+    from icl_bench.cli.output.study import print_studies
+    from icl_bench.cli.output.tables import print_json
+    from icl_bench.cli.output.terminal import console
+    from icl_bench.studies.file import known_studies, load_study
+
+    shipped = [{"name": name, "description": load_study(name).fields.description} for name in known_studies()]
+    if json:
+        print_json(shipped)
+    else:
+        print_studies(shipped, console())

@@ -141,6 +141,13 @@ def _time(cells: Sequence[PlannedCell]) -> str:
     return duration(sum(known)) if known else ""
 
 
+def print_studies(records: list[dict[str, str]], console: Console) -> None:
+    """The shipped studies, each with what it is."""
+    heads = (Head("study", "name"), Head("what it is", "text"))
+    print_table(console, heads, [[record["name"], record["description"]] for record in records])
+    print_lines(console, "Cells and time of one: icl-bench study NAME --plan. A study of your own is a YAML file.")
+
+
 def print_state(points: pd.DataFrame, console: Console) -> None:
     """How far the study is, a row for each setting with a task and model."""
     counts = ["cells", "done", "failed", "missing"]

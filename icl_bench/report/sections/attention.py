@@ -11,17 +11,7 @@ from icl_bench.models.attention_patterns import FULL
 from icl_bench.report import charts
 from icl_bench.report.charts import PERCENT, Look, tip
 from icl_bench.report.naming import attention_name, unshuffled
-from icl_bench.report.sections.panels import (
-    LIMITS,
-    Drawn,
-    Panel,
-    chart_rows,
-    common_look,
-    file_name,
-    groups,
-    subject,
-    with_limits,
-)
+from icl_bench.report.sections.panels import LIMITS, Drawn, Panel, common_look, groups, panel, with_limits
 from icl_bench.report.tables import of_finding
 from icl_bench.wording import capital
 
@@ -85,8 +75,8 @@ def _sizes(lined: pd.DataFrame, look: Look) -> Iterator[Panel]:
         beside = _beside(lined, curve)
         rows = lined[lined.index.isin([*part.index, *beside.index[beside["k"] == k]])]
         title, of = f"k = {k:,}, sink {sink}, local {local}", measure(rows)
-        yield Panel(
-            file_name("context-sizes", *curve, f"k{k}", f"sink{sink}", f"local{local}"),
+        yield panel(
+            ["context-sizes", *curve, f"k{k}", f"sink{sink}", f"local{local}"],
             " · ".join([*curve, title]),
             charts.block_sizes(
                 rows,
@@ -95,8 +85,8 @@ def _sizes(lined: pd.DataFrame, look: Look) -> Iterator[Panel]:
                 [*_tips(of), tip("size", "block size", ",d")],
                 f"{capital(of)} over block size, {' '.join(curve)}, {title}",
             ),
-            chart_rows(rows, "series k size value low high"),
-            subject(rows),
+            rows,
+            "series k size value low high",
         )
 
 
@@ -110,12 +100,12 @@ def _shots(lined: pd.DataFrame, look: Look) -> Iterator[Panel]:
         rows = lined[lined.index.isin([*part.index, *_beside(lined, curve).index])]
         of = measure(rows)
         says = f"{capital(of)} over k with {name}, {' '.join(curve)}"
-        yield Panel(
-            file_name("context-shots", *curve, name),
+        yield panel(
+            ["context-shots", *curve, name],
             " · ".join([*curve, name]),
             charts.over_shots(rows, look, of, _tips(of), says),
-            chart_rows(rows, "series k value low high alone"),
-            subject(rows),
+            rows,
+            "series k value low high alone",
         )
 
 
@@ -129,12 +119,12 @@ def _costs(lined: pd.DataFrame, look: Look) -> Iterator[Panel]:
         if len(rows):
             title, of = f"TFLOP of {title}", measure(rows)
             says = f"{capital(of)} against {title}, {' '.join(curve)}"
-            yield Panel(
-                file_name("context-work", *curve),
+            yield panel(
+                ["context-work", *curve],
                 " · ".join([*curve, title]),
                 charts.cost(rows, look, of, title, "~g", says),
-                chart_rows(rows, "series k cost value low high"),
-                subject(rows),
+                rows,
+                "series k cost value low high",
             )
 
 

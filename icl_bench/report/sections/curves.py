@@ -9,17 +9,7 @@ from icl_bench.registry import FINDINGS
 from icl_bench.report import charts
 from icl_bench.report.charts import PERCENT, tip
 from icl_bench.report.naming import CURVE, unshuffled
-from icl_bench.report.sections.panels import (
-    LIMITS,
-    Drawn,
-    Panel,
-    chart_rows,
-    common_look,
-    file_name,
-    groups,
-    subject,
-    with_limits,
-)
+from icl_bench.report.sections.panels import LIMITS, Drawn, common_look, groups, panel, with_limits
 from icl_bench.report.tables import of_finding
 
 if TYPE_CHECKING:
@@ -36,12 +26,12 @@ def saturation(finding: Finding, findings: Findings, naming: Naming) -> Drawn | 
     if frame.empty:
         return None
     panels = [
-        Panel(
-            file_name("saturation", task, model),
+        panel(
+            ["saturation", task, model],
             f"{task} · {model}",
             charts.chances(part, measure(part), f"Where curves of {model} on {task} saturate"),
-            chart_rows(part, "series k chance score"),
-            subject(part),
+            part,
+            "series k chance score",
         )
         for (task, model), part in groups(frame, ["task", "model"])
     ]
@@ -73,14 +63,14 @@ def order(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
         tip("draws", "draws", ",d"),
     ]
     panels = [
-        Panel(
-            file_name("order", task),
+        panel(
+            ["order", task],
             task,
             charts.over_shots(
                 part, look, "answers changed", tips, f"Answers that another order changes on {task}, over k"
             ),
-            chart_rows(part, "series k value low high reorderings draws alone floor"),
-            subject(part),
+            part,
+            "series k value low high reorderings draws alone floor",
         )
         for (task,), part in groups(lined, ["task"])
     ]

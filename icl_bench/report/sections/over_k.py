@@ -11,16 +11,7 @@ from icl_bench.metrics.scores import ACCURACY, measure, title
 from icl_bench.report import charts
 from icl_bench.report.charts import PERCENT, POINTS, Look, tip
 from icl_bench.report.naming import unshuffled
-from icl_bench.report.sections.panels import (
-    Drawn,
-    Panel,
-    chart_rows,
-    common_look,
-    file_name,
-    groups,
-    subject,
-    with_limits,
-)
+from icl_bench.report.sections.panels import Drawn, Panel, common_look, groups, panel, with_limits
 from icl_bench.report.tables import of_finding
 
 if TYPE_CHECKING:
@@ -112,7 +103,7 @@ def _panel(finding: Finding, chart: Chart, part: pd.DataFrame, key: tuple[str, .
         drawn = charts.over_shots(part, look, axis, tips, about, percent=shares)
         names = " ".join(["series k value low high", *chart.tips, "alone"])
     name = finding.section.name if finding.section else finding.name
-    return Panel(file_name(name, *key), " · ".join(key), drawn, chart_rows(part, names), subject(part))
+    return panel([name, *key], " · ".join(key), drawn, part, names)
 
 
 def told(finding: Finding, frame: pd.DataFrame, key: tuple[str, ...], chart: Chart) -> Mapping[str, str]:

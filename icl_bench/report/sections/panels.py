@@ -189,3 +189,13 @@ def with_limits(frame: pd.DataFrame, value: str) -> pd.DataFrame:
 def chart_rows(frame: pd.DataFrame, names: str) -> list[dict[str, Any]]:
     """A chart's rows: those of the named columns, spaces between, that are there."""
     return records(frame[[name for name in names.split() if name in frame]])
+
+
+def panel(
+    words: Sequence[str], title: str, chart: alt.LayerChart, frame: pd.DataFrame, names: str, **more: Any
+) -> Panel:
+    """A panel of some columns of a table, about the task and the model that all its rows are of.
+
+    ``words`` are its file's name; ``names`` as for :func:`chart_rows`; ``more`` further fields.
+    """
+    return Panel(file_name(*words), title, chart, chart_rows(frame, names), subject(frame), **more)

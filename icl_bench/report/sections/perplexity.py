@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from icl_bench.report import charts
 from icl_bench.report.charts import Look, tip
 from icl_bench.report.naming import attention_name
-from icl_bench.report.sections.panels import Drawn, Panel, chart_rows, file_name, groups, subject
+from icl_bench.report.sections.panels import Drawn, groups, panel
 from icl_bench.report.tables import of_finding
 
 if TYPE_CHECKING:
@@ -36,13 +36,5 @@ def perplexity(finding: Finding, findings: Findings, _: Naming) -> Drawn | None:
             tip("high", "95% to", ".2f"),
         ]
         chart = charts.lengths(rows, look, tips, f"Perplexity over length, {model}")
-        panels.append(
-            Panel(
-                file_name("perplexity", model),
-                model,
-                chart,
-                chart_rows(rows, "series after length value low high"),
-                subject(rows),
-            )
-        )
+        panels.append(panel(["perplexity", model], model, chart, rows, "series after length value low high"))
     return Drawn(panels, [of_finding(finding, frame)], look)

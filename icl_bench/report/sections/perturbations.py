@@ -11,7 +11,7 @@ from icl_bench.metrics.scores import measure
 from icl_bench.report import charts
 from icl_bench.report.charts import PERCENT, Look, tip
 from icl_bench.report.sections.over_k import TESTED, differences_over_k
-from icl_bench.report.sections.panels import LIMITS, Drawn, Panel, chart_rows, file_name, groups, subject, with_limits
+from icl_bench.report.sections.panels import LIMITS, Drawn, Panel, groups, panel, with_limits
 from icl_bench.report.tables import of_finding
 
 if TYPE_CHECKING:
@@ -71,12 +71,12 @@ def _curves(frame: pd.DataFrame, look: Look) -> Sequence[Panel]:
             tip("test_rows", "test rows", ",d"),
         ]
         found.append(
-            Panel(
-                file_name("teaching-curves", *key),
+            panel(
+                ["teaching-curves", *key],
                 " · ".join(key),
                 charts.over_shots(lined, look, of, tips, says),
-                chart_rows(lined, "series k value low high draws test_rows alone"),
-                subject(part),
+                lined,
+                "series k value low high draws test_rows alone",
             )
         )
     return found

@@ -9,7 +9,7 @@ from icl_bench.models.attention_patterns import FULL
 from icl_bench.registry import FINDINGS
 from icl_bench.report import charts
 from icl_bench.report.naming import CURVE, unshuffled
-from icl_bench.report.sections.panels import Choice, Drawn, Panel, chart_rows, file_name, groups, subject
+from icl_bench.report.sections.panels import Choice, Drawn, Panel, groups, panel
 from icl_bench.report.tables import of_finding
 
 if TYPE_CHECKING:
@@ -64,13 +64,13 @@ def _panels(
         choices = _choices(part)
         told = says.format(model=model, task=task)
         panels.append(
-            Panel(
-                file_name(name, task, model),
+            panel(
+                [name, task, model],
                 f"{task} · {model}",
                 chart(part, _usual(part, choices), told),
-                chart_rows(part, names),
-                subject(part),
-                choices,
+                part,
+                names,
+                choices=choices,
             )
         )
     return tuple(panels)

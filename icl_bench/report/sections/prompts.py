@@ -15,17 +15,7 @@ from icl_bench.models.attention_patterns import FULL
 from icl_bench.report import charts
 from icl_bench.report.charts import Look
 from icl_bench.report.naming import unshuffled
-from icl_bench.report.sections.panels import (
-    Choice,
-    Drawn,
-    Panel,
-    chart_rows,
-    common_look,
-    file_name,
-    groups,
-    subject,
-    with_limits,
-)
+from icl_bench.report.sections.panels import Choice, Drawn, Panel, common_look, groups, panel, with_limits
 from icl_bench.report.tables import of_finding
 from icl_bench.results.trained_methods import UPPER
 from icl_bench.wording import capital, counted_queries
@@ -57,12 +47,12 @@ def spaces(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None
     long = long.assign(low=ends.transform("min"), high=ends.transform("max"))
     look = Look(["all labels", "half of the labels"])
     panels = tuple(
-        Panel(
-            file_name("label-spaces", task),
+        panel(
+            ["label-spaces", task],
             task,
             charts.shares_of_context(part, look, f"Saturation with all labels and half, {task}"),
-            chart_rows(part, "row series value low high"),
-            subject(part),
+            part,
+            "row series value low high",
         )
         for (task,), part in groups(long, ["task"])
     )
@@ -97,12 +87,12 @@ def _against(
         rows = part[part[column] > 0]
         rows = rows.assign(cost=rows[column])
         if len(rows):
-            yield Panel(
-                file_name(name, column, *key),
+            yield panel(
+                [name, column, *key],
                 " · ".join([*key, axis]),
                 charts.cost(rows, look, of, axis, form, says),
-                chart_rows(rows, "series k cost value low high"),
-                subject(rows),
+                rows,
+                "series k cost value low high",
             )
 
 
@@ -164,13 +154,13 @@ def frontier(finding: Finding, findings: Findings, naming: Naming) -> Drawn | No
         of = measure(part)
         says = f"{capital(of)} against {axis} of {model} on {task}, and what is dominated"
         panels.append(
-            Panel(
-                file_name("frontier", task, model),
+            panel(
+                ["frontier", task, model],
                 f"{task} · {model}",
                 charts.frontier(part, look, of, axis, form, usual, says),
-                chart_rows(part, "point series cascade k cost value low high verdict chance on left"),
-                subject(part),
-                steps,
+                part,
+                "point series cascade k cost value low high verdict chance on left",
+                choices=steps,
                 slides=True,
                 in_files=in_files,
             )
@@ -208,12 +198,12 @@ def even(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
     shown = frame.assign(value=frame["queries"].clip(lower=1), low=np.nan, high=np.nan)
     look = common_look(shown.sort_values(["series", "k"]))
     panels = tuple(
-        Panel(
-            file_name("even", *key),
+        panel(
+            ["even", *key],
             " · ".join(key),
             charts.break_even(part, look, f"Queries until training pays, {' and '.join(key)}"),
-            chart_rows(part, "series k value"),
-            subject(part),
+            part,
+            "series k value",
         )
         for key, part in groups(shown, ["task", "model"])
     )

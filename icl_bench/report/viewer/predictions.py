@@ -55,10 +55,6 @@ OF_ROWS = ("word", "correct", "gold", "prediction")
 """Filters of single rows, which say nothing of the point beside."""
 
 
-FLIPS = ("lost", "won", "changed")
-"""Which pairs are listed: right here and wrong there, wrong here and right there, other answers."""
-
-
 MISSING, NOWHERE = -1, -2
 """Codes of a row without a text, and of a text that no row has."""
 

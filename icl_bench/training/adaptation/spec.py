@@ -14,6 +14,7 @@ from icl_bench.models.attention_patterns import Pattern
 from icl_bench.options import NAMES, TRAINING, Option, Options, read_with
 from icl_bench.sweep.options import DataDir, ModelOption, Seed, Texts, seed_field
 from icl_bench.training.options import OutFolder
+from icl_bench.wording import plain
 
 LEARNING_RATE = {"full": 1e-4, "lora": 1e-3}
 """At most: of all weights the paper's (004, section 3.1), of LoRA that of fine-tuning here."""
@@ -28,7 +29,7 @@ def parse_tokens(text: str) -> int:
     size = float(found[1] + "." + (found[2] or "0")) if found else 0.0
     tokens = int(size * {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}[found[3].lower()] if found else 0)
     if tokens < 1:
-        raise UserError(f"--tokens {text}: give a number like 500k, 1M or 2000000")
+        raise UserError(f"--tokens {plain(text)}: give a number like 500k, 1M or 2000000")
     return tokens
 
 

@@ -320,7 +320,8 @@ def test_free_text_is_judged_by_its_scores():
     rows = frame(point(shares(0.7), 30, k=1), point(shares(0.7), 60, k=5)).assign(correct=None)
     rows["rougeL"] = np.random.default_rng(0).random(len(rows)) / 2 + (rows["k"] == 5) / 2
     table = advise(rows, cost(rows, {}), ANY)
-    pd.testing.assert_frame_equal(advise(rows, cost(rows, {}), ANY, value="rougeL"), table)
+    scores = rows.assign(score=rows["rougeL"], metric="rougeL")
+    pd.testing.assert_frame_equal(advise(scores, cost(rows, {}), ANY), table)
     assert verdicts(table) == {("random", 1): "worse", ("random", 5): "best"}
     assert set(table["metric"]) == {"rougeL"}
     assert re.search(r"take random, drawn, k=5 \(7\d\.\d% ROUGE-L, computes 60 of", said(table))

@@ -216,7 +216,7 @@ def test_beside_a_cascade_stands_the_largest_k_alone():
     right, margin = (rows[name].to_numpy(float).reshape(3, 2, 60) for name in names)
     flops = np.array([4.0, 16.0, 64.0])
     first, second, of_it = crossed(
-        Rungs(np.array([2, 8, 32]), right, margin / 0.5, np.full((3, 2, 60), 7.0), flops), halving(0)
+        Rungs(np.array([2, 8, 32]), right, margin / 0.5, np.full((3, 2, 60), 7.0), flops), halving()
     )
     assert (best["threshold"], best["other_threshold"]) == (first, second)
     assert best["mean_k"] == pytest.approx(of_it.k.mean())

@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from support.predictions import cell, frame
+from support.predictions import cell, frame, macro_f1
 
 from icl_bench.analysis.curves import curves, saturation
 from icl_bench.analysis.draws import DRAWS_AND_TESTS, TESTS_ONLY
 from icl_bench.analysis.statistics.intervals import mean_interval
 from icl_bench.metrics.bleu import Bleu
-from icl_bench.metrics.macro_f1 import macro_f1
 from icl_bench.results.cells import SETTING
 
 

@@ -85,4 +85,4 @@ def test_a_damaged_file_of_rates_is_written_anew(content: str, tmp_path: Path, m
 
 
 def test_both_libraries_multiply_at_a_rate_of_one_kind():
-    assert 1 / 20 < numpy_rate(0.05) / torch_rate("cpu", "float32", 0.05) < 20
+    assert 1 / 20 < numpy_rate() / torch_rate("cpu", "float32") < 20

@@ -13,33 +13,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import typer.main
 from support import fakes
 from support.api_server import Reply, completion, serving
 from support.fakes import FREE_TEXT, write_rows, write_task
 from support.models import llama_tokenizer, save_tiny_model, tiny_config
+from support.program import as_words
 from transformers.utils import logging
 
 from icl_bench import __version__
 from icl_bench.backends.transformers.backend import TransformersBackend
-from icl_bench.cli import main
+from icl_bench.cli import app, main
 from icl_bench.cli.output.progress import Display
 from icl_bench.errors import CellError
 from icl_bench.results.reading import failed_cells, read_results
 
-COMMANDS = (
-    "run",
-    "plan",
-    "finetune",
-    "summary",
-    "report",
-    "leaderboard",
-    "check",
-    "show",
-    "export",
-    "import",
-    "tasks",
-    "models",
-)
+COMMANDS = typer.main.get_command(app).commands
 
 
 class Done(NamedTuple):
@@ -163,14 +152,7 @@ def test_several_tasks_run_with_several_models_and_a_bad_name_stops_none_of_them
         f"{sweep[1]},{other}",
         "--model",
         tiny,
-        "--k",
-        "4",
-        "--draws",
-        1,
-        "--method",
-        "probe",
-        "--device",
-        "cpu",
+        *as_words("--k 4 --draws 1 --method probe --device cpu"),
     )
     assert trained.code == 0
     assert trained.err.count("1 cell computed") == 2
@@ -551,18 +533,11 @@ def test_a_served_model_is_run_shown_and_summarised(icl: Run, task: Path, tiny: 
             "run",
             "--task",
             task,
-            "--model",
-            "org/some-model",
-            "--backend",
-            "openai",
-            "--base-url",
+            *as_words("--model org/some-model --backend openai --base-url"),
             server.url,
             "--tokenizer",
             tiny,
-            "--k",
-            "1,3",
-            "--draws",
-            1,
+            *as_words("--k 1,3 --draws 1"),
         )
         done = icl(*words)
         again = icl(*words)
@@ -590,18 +565,9 @@ def test_a_server_that_does_not_answer_fails_every_cell_and_names_them(
         "run",
         "--task",
         task,
-        "--model",
-        "m",
-        "--backend",
-        "openai",
-        "--base-url",
-        "http://127.0.0.1:9/v1",
-        "--tokenizer",
+        *as_words("--model m --backend openai --base-url http://127.0.0.1:9/v1 --tokenizer"),
         tiny,
-        "--k",
-        "1,3",
-        "--draws",
-        1,
+        *as_words("--k 1,3 --draws 1"),
     )
     assert done.code == 1
     assert "failed: 2 cells: http://127.0.0.1:9/v1 does not answer" in done.err

@@ -11,6 +11,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 from support.fakes import write_task
 from support.models import llama_tokenizer, save_tiny_model, tiny_config
+from support.program import as_words
 
 from icl_bench.cli import main
 
@@ -113,15 +114,7 @@ def test_a_damaged_model_is_refused_in_one_line(
         write_task(tmp_path / "task"),
         "--model",
         folder,
-        "--k",
-        2,
-        "--draws",
-        1,
-        "--device",
-        "cpu",
-        "--dtype",
-        "float32",
-        "--results",
+        *as_words("--k 2 --draws 1 --device cpu --dtype float32 --results"),
         tmp_path / "results",
         "--quiet",
         *options,
@@ -146,17 +139,9 @@ def test_training_on_a_damaged_model_is_refused_in_one_line(
         write_task(tmp_path / "task"),
         "--model",
         folder,
-        "--k",
-        12,
-        "--draws",
-        1,
-        "--method",
+        *as_words("--k 12 --draws 1 --method"),
         method,
-        "--validation",
-        "examples",
-        "--device",
-        "cpu",
-        "--results",
+        *as_words("--validation examples --device cpu --results"),
         tmp_path / "results",
         "--quiet",
     )

@@ -15,11 +15,6 @@ WRITTEN = ["drawn", "shuffled:16", "by-label", "relevance", "relevance-reversed"
 orders = st.sampled_from(WRITTEN).map(Order.parse) | st.integers(0, 10**12).map(Shuffled)
 
 
-@given(orders)
-def test_an_order_reads_back_what_it_writes(order):
-    assert Order.parse(str(order)) == order
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [

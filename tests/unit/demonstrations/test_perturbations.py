@@ -32,9 +32,6 @@ TRAIN = tuple(Example(f"row {i}", {"text": f"text {i}"}, LABELS[min(i % 7, 3)]) 
 """Labels of unequal frequency."""
 ORDER = np.random.default_rng(5).permutation(len(TRAIN))
 """A draw's order of the pool, which is all of it."""
-ways = st.sampled_from(["plain", "labels:permuted", "inputs-only", "labels-only"]).map(Perturbation.parse)
-shares = st.floats(0, 1).map(NoisyLabels)
-percents = st.floats(0, 100, exclude_min=True, exclude_max=True).map(NearestRemoved)
 
 
 def noise(share: float) -> Perturbation:
@@ -55,11 +52,6 @@ def wrong(said: list[str]) -> np.ndarray:
 
 
 # -- written and read ---------------------------------------------------------------------------
-
-
-@given(ways | shares | percents)
-def test_a_way_to_teach_reads_back_what_it_writes(teaching):
-    assert Perturbation.parse(str(teaching)) == teaching
 
 
 @pytest.mark.parametrize(
@@ -125,18 +117,6 @@ def test_a_mistake_is_named_with_what_to_write(text, message):
         Perturbation.parse(text)
     assert str(refused.value).startswith("--demonstrations")
     assert "\n" not in str(refused.value)
-
-
-@given(st.text(max_size=30) | st.text(st.sampled_from("labels:noise=0.13e-\n "), max_size=30))
-def test_whatever_is_written_is_a_way_or_a_mistake_of_the_users_on_one_line(text):
-    message = ""
-    try:
-        teaching = Perturbation.parse(text)
-    except UserError as error:
-        message = str(error)
-    else:
-        assert Perturbation.parse(str(teaching)) == teaching
-    assert len(message.splitlines()) <= 1
 
 
 def test_an_amount_belongs_to_noise_and_removal_and_only_to_them():

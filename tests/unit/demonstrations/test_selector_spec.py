@@ -47,11 +47,6 @@ choices = (
 # -- written and read ---------------------------------------------------------------------------
 
 
-@given(choices)
-def test_a_choice_reads_back_what_it_writes(choice):
-    assert SelectorSpec.parse(str(choice)) == choice
-
-
 @pytest.mark.parametrize("text", WRITTEN)
 def test_the_shortest_way_to_write_a_choice_is_the_one_that_it_writes(text):
     assert str(SelectorSpec.parse(text)) == text
@@ -134,19 +129,6 @@ def test_a_mistake_is_named_with_what_to_write(text, message):
         SelectorSpec.parse(text)
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 400
-
-
-@given(st.text(st.sampled_from("hybrid:+,=0123 bym25of\nper-la"), max_size=30) | st.text(max_size=30))
-def test_whatever_is_written_is_a_choice_or_a_mistake_of_the_users_on_one_line(text):
-    for spec in split(text):
-        message = ""
-        try:
-            choice = SelectorSpec.parse(spec)
-        except UserError as error:
-            message = str(error)
-        else:
-            assert SelectorSpec.parse(str(choice)) == choice
-        assert len(message.splitlines()) <= 1
 
 
 @pytest.mark.parametrize(

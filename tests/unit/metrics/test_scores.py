@@ -65,19 +65,10 @@ def test_each_task_has_a_metric_of_its_own_and_nothing_at_all_is_accuracy():
     assert scores.measure(found[found["task"] == "u"]) == "ROUGE-1"
 
 
-def test_a_column_that_is_asked_for_is_the_score_under_its_metrics_name():
-    rows = frame(correct=[True, False, True, True], rougeL=[0.5] * 4, length=[1, 2, 3, 4])
-    assert scores.scored(rows, "rougeL")["metric"].tolist() == ["rougeL"] * 4
-    assert scores.scored(rows, "correct")["metric"].tolist() == ["accuracy"] * 4
-    own = scores.scored(rows, "length")
-    assert (own["metric"][0], own["score"].tolist()) == ("length", [1, 2, 3, 4])
-
-
 def test_parts_of_a_folder_keep_the_metrics_of_the_whole():
     rows = frame(correct=[True] * 4, score=[0.5] * 4, metric=["theirs"] * 4)
     assert scores.scored(rows) is rows
     assert scores.scored(rows.drop(columns="metric"))["metric"].tolist() == ["accuracy"] * 4
-    assert scores.scored(rows, "correct")["score"].tolist() == [True] * 4
 
 
 def test_columns_that_are_not_there_are_no_scores():

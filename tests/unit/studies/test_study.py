@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.in_process import said
 from support.models import tiny_checkpoint
 
 from icl_bench import read_findings, read_results
-from icl_bench.cli import main
 from icl_bench.errors import UserError
 from icl_bench.results.studies import FOLDER, read_studies
-from icl_bench.studies.file import load_study
+from icl_bench.studies.file import known_studies, load_study
 from icl_bench.studies.rules import Rule, Wanted
 from icl_bench.studies.study import Engines, Listener, PromptPart, Study
 from icl_bench.sweep.sweep import Sweep
@@ -196,22 +196,27 @@ def test_a_damaged_record_is_left_out_with_a_warning(folder: Path, tmp_path: Pat
         assert [one["study"] for one in read_studies(tmp_path)] == ["mine"]
 
 
-def test_the_command_plans_runs_and_says_how_far_it_is(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    def said(*words: str) -> str:
-        with pytest.raises(SystemExit) as ended:
-            main(["study", str(folder / "mine.yaml"), "--results", str(tmp_path / "r"), *words])
-        assert not ended.value.code
-        return capsys.readouterr().out
+def test_the_command_plans_runs_and_says_how_far_it_is(folder: Path, tmp_path: Path):
+    def study(*words: str) -> str:
+        return said("study", folder / "mine.yaml", "--results", tmp_path / "r", *words)
 
-    plan = json.loads(said("--plan", "--json"))
+    plan = json.loads(study("--plan", "--json"))
     assert len(plan) == 12
     assert not (tmp_path / "r").exists()
     assert {one["backend"] for one in plan} == {"transformers", "training"}
     assert all(one["new_tokens"] > 0 for one in plan if one["backend"] == "transformers")
-    assert "mine: 12 cells" in said("--plan")
-    done = said("--only", "model=second")
+    assert "mine: 12 cells" in study("--plan")
+    done = study("--only", "model=second")
     assert "plain" in done
-    states = json.loads(said("--only", "model=second", "--json"))
+    states = json.loads(study("--only", "model=second", "--json"))
     assert sum(one["done"] for one in states) == 4
+
+
+def test_without_a_file_the_command_lists_the_shipped_studies_and_what_they_are():
+    text = " ".join(said("study").split())
+    records = json.loads(said("study", "--json"))
+    assert [one["name"] for one in records] == list(known_studies())
+    for one in records:
+        assert one["description"]
+        assert f"{one['name']} " in text
+    assert "A small study of both packaged models" in text

@@ -30,7 +30,7 @@ def test_all_labels_are_no_part():
     assert str(HalfLabels.parse("half:7")) == "half:7"
 
 
-@pytest.mark.parametrize("text", ["", "half", "half:", "half:-1", "half:x", "third:1", "half:1.5"])
+@pytest.mark.parametrize("text", ["", "half", "half:", "half:-1", "half:x", "half:٣", "third:1", "half:1.5"])
 def test_another_part_is_refused(text: str):
     with pytest.raises(UserError, match="expected all or half:SEED"):
         HalfLabels.parse(text)

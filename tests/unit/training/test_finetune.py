@@ -19,6 +19,7 @@ from accelerate.state import AcceleratorState
 from support.fakes import FREE_TEXT, FakeBackend, plan, runner, tokenized_task, write_task
 from support.models import llama_tokenizer, save_tiny_model, tiny_config
 from support.predictions import cell
+from support.program import as_words
 from transformers import AutoModelForCausalLM
 
 from icl_bench.analysis.all_findings import find
@@ -626,17 +627,7 @@ def test_the_command_prints_methods_beside_each_other(tmp_path, tiny, capfd, mon
         task,
         "--model",
         tiny,
-        "--method",
-        "lora,probe",
-        "--k",
-        12,
-        "--draws",
-        1,
-        "--epochs",
-        1,
-        "--device",
-        "cpu",
-        "--results",
+        *as_words("--method lora,probe --k 12 --draws 1 --epochs 1 --device cpu --results"),
         tmp_path / "results",
         "--json",
     )
@@ -657,13 +648,7 @@ def test_prompts_and_training_of_one_model_meet_in_tables_and_report(tmp_path, t
         write_task(tmp_path / "task"),
         "--model",
         tiny,
-        "--k",
-        "6,12",
-        "--device",
-        "cpu",
-        "--dtype",
-        "float32",
-        "--results",
+        *as_words("--k 6,12 --device cpu --dtype float32 --results"),
         results,
         "--quiet",
     )

@@ -11,7 +11,7 @@ from scipy.special import expit
 from scipy.stats import binomtest, norm, t
 
 from icl_bench.analysis.statistics.gaps import Layout
-from icl_bench.analysis.statistics.intervals import joined, mean_interval, variance_of_mean
+from icl_bench.analysis.statistics.intervals import joined, mean_interval, spread
 
 TRIALS = 1500
 
@@ -66,11 +66,9 @@ def test_the_variance_of_the_mean_is_estimated_right_on_average():
     rng = np.random.default_rng(0)
     shape, of_draw, of_test, of_both = (5, 20), 1.0, 1.0, 2.0
     estimates = [
-        sum(
-            variance_of_mean(
-                rng.normal(0, of_draw, (5, 1)) + rng.normal(0, of_test, (1, 20)) + rng.normal(0, of_both, shape)
-            )
-        )
+        spread(rng.normal(0, of_draw, (5, 1)) + rng.normal(0, of_test, (1, 20)) + rng.normal(0, of_both, shape), 0.975)[
+            0
+        ]
         for _ in range(2000)
     ]
     true = of_draw**2 / 5 + of_test**2 / 20 + of_both**2 / 100

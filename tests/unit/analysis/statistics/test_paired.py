@@ -11,6 +11,7 @@ from support.predictions import answers, cell, frame, scored
 
 from icl_bench.analysis.all_findings import find
 from icl_bench.analysis.draws import DRAWS_AND_TESTS, ONE_SIDE, TESTS_ONLY
+from icl_bench.analysis.findings import comparisons
 from icl_bench.analysis.findings.comparisons import (
     compare_models,
     perturbation_effect,
@@ -19,6 +20,7 @@ from icl_bench.analysis.findings.comparisons import (
     source,
     training_gain,
 )
+from icl_bench.analysis.statistics import paired
 from icl_bench.analysis.statistics.contrast import contrast, judge
 from icl_bench.analysis.statistics.gaps import Layout
 from icl_bench.analysis.statistics.paired import compare, holm
@@ -122,11 +124,12 @@ def test_what_differs_in_other_columns_than_the_bases_is_not_compared():
 def test_any_column_of_scores_can_be_compared():
     rows = two(order="by-label")
     rows["rougeL"] = np.random.default_rng(0).random(len(rows))
-    (found,) = compare(rows, DRAWN, value="rougeL").itertuples()
+    (found,) = compare(rows.assign(score=rows["rougeL"], metric="rougeL"), DRAWN).itertuples()
     means = rows.groupby("order")["rougeL"].mean()
     assert found.metric == "rougeL"
     assert found.difference == pytest.approx(means["by-label"] - means["drawn"])
-    pd.testing.assert_frame_equal(compare(rows, DRAWN, value="correct"), compare(rows, DRAWN))
+    answers = rows.assign(score=rows["correct"].astype(float), metric="accuracy")
+    pd.testing.assert_frame_equal(compare(answers, DRAWN), compare(rows, DRAWN))
 
 
 def test_limits_of_a_difference_of_shares_stay_between_minus_1_and_1():
@@ -411,7 +414,11 @@ def test_draws_are_of_what_the_demonstrations_begin_with():
     assert source("balanced+hybrid:4") == source("balanced") == "balanced"
 
 
-def test_a_smaller_alpha_gives_less_advice():
+def test_advice_is_given_up_to_alpha_itself(monkeypatch: pytest.MonkeyPatch):
+    def advise_up_to(alpha: float) -> None:
+        monkeypatch.setattr(paired, "ALPHA", alpha)
+        monkeypatch.setattr(comparisons, "ALPHA", alpha)
+
     rows = two(order="by-label", gain=0.25)
     taught = frame(
         two(gain=0.0).iloc[:300].assign(teaching=None), two(gain=-0.25).iloc[300:].assign(teaching="inputs-only")
@@ -422,15 +429,19 @@ def test_a_smaller_alpha_gives_less_advice():
         (perturbation_effect, taught),
         (training_gain, trained),
         (retrieval_gain, two(gain=0.25, select="bm25", order="relevance")),
-        (lambda frame, **given: compare_models(frame, "m", **given), two(gain=0.25, model="n")),
+        (lambda frame: compare_models(frame, "m"), two(gain=0.25, model="n")),
     ):
+        advise_up_to(0.05)
         p = table(made)["p_holm"].item()
         assert 1e-9 < p < 0.05
-        assert table(made, alpha=p)["advice"].notna().all()
-        assert table(made, alpha=p * 0.99)["advice"].isna().all()
-        if "significant" in (found := table(made, alpha=p * 0.99)):
-            assert not found["significant"].item()
-            assert table(made, alpha=p)["significant"].item()
+        advise_up_to(p)
+        found = table(made)
+        assert found["advice"].notna().all()
+        assert "significant" not in found or found["significant"].item()
+        advise_up_to(p * 0.99)
+        found = table(made)
+        assert found["advice"].isna().all()
+        assert "significant" not in found or not found["significant"].item()
 
 
 def test_models_may_differ_in_what_is_a_models_and_in_nothing_else():

@@ -115,13 +115,14 @@ def test_the_terminal_names_the_better_pattern_by_its_kind():
     assert table["advice"].tolist() == ["block", "full"]
 
 
-def test_a_pattern_is_better_where_p_is_the_level_itself():
+def test_a_pattern_is_better_where_p_is_the_level_itself(monkeypatch: pytest.MonkeyPatch):
     full = "a" * 40
     rows = frame(cell(full, full), cell("a" * 34 + "b" * 6, full, attention=BARE))
     made = rows, curves(rows), cost(rows, {})
     p = float(differences(attention_patterns(*made))["p_holm"].item())
     for alpha, advice in ((p, "full"), (p / 2, "")):
-        table = differences(attention_patterns(*made, alpha=alpha))
+        monkeypatch.setattr("icl_bench.analysis.findings.attention.ALPHA", alpha)
+        table = differences(attention_patterns(*made))
         assert table["advice"].fillna("").tolist() == [advice]
 
 

@@ -1,4 +1,4 @@
-"""The inverse of the trigamma function, beside scipy's own function and its root finder."""
+"""The inverse of the trigamma function, beside SciPy's own function and its root finder."""
 
 from __future__ import annotations
 
