@@ -115,12 +115,12 @@ Encoder = Annotated[
 ]
 
 
-Demonstrations = Annotated[
+Perturbation = Annotated[
     str,
     typer.Option(
-        "--demonstrations",
+        "--perturbation",
         metavar="HOW",
-        help="What prompts show of them: plain; labels:permuted (over the whole train file); "
+        help="What prompts show of them: none (as they are); labels:permuted (over the whole train file); "
         "labels:noise=0.3 (that share is wrong: exactly with random, about with others); "
         "inputs-only; labels-only; nearest-removed:P (without the P percent most similar to the "
         "test example, so fewer than k).",
@@ -494,7 +494,7 @@ class SweepOptions(DataOptions, TaskOptions):
     per_label: PerLabel = None
     select: Select = "random"
     encoder: Encoder = None
-    demonstrations: Demonstrations = "plain"
+    perturbation: Perturbation = "none"
     order: Order = None
     attention: Attention = None
     draws: Draws = None

@@ -11,7 +11,7 @@ from icl_bench.errors import UserError
 from icl_bench.models import attention_patterns
 from icl_bench.wording import comma_list, nearest, plain
 
-KEYS = ("task", "model", "setting", "select", "order", "attention", "k", "draw", "demonstrations", "labels", "queries")
+KEYS = ("task", "model", "setting", "select", "order", "attention", "k", "draw", "perturbation", "labels", "queries")
 """What rules may name: a cell's axes, the block it is of, and what blocks may set."""
 
 SPLIT = {"attention": attention_patterns.split, "select": selector_spec.split}

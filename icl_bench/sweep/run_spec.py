@@ -13,7 +13,7 @@ from icl_bench.backends.interface import BackendLoader
 from icl_bench.backends.spec import BackendSpec
 from icl_bench.demonstrations import selector_spec
 from icl_bench.demonstrations.ordering import Order
-from icl_bench.demonstrations.perturbations import PLAIN, Perturbation
+from icl_bench.demonstrations.perturbations import NONE, Perturbation
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import UserError
 from icl_bench.frozen import Frozen
@@ -74,7 +74,7 @@ class RunSpec(Frozen):
     """Ways to choose demonstrations."""
     encoder: str | None = None
     """The sentence encoder of choices that need one: name, folder, hub id; None: the packaged."""
-    demonstrations: Annotated[InstanceOf[Perturbation], read_text(Perturbation.parse)] = PLAIN
+    perturbation: Annotated[InstanceOf[Perturbation], read_text(Perturbation.parse)] = NONE
     """What prompts show of them."""
     order: Annotated[tuple[InstanceOf[Order], ...] | None, _read_each(Order.parse, comma_list)] = None
     """Orders of the demonstrations; by default ``drawn``, and ``relevance`` for retrieval."""
@@ -126,7 +126,7 @@ class RunSpec(Frozen):
         """Whether what is asked for depends on a sentence encoder."""
         compared = (SELECTORS.get(by) for p in self.attention if (by := p.compares) is not None)
         embeds = any(getattr(retriever, "embeds", False) for retriever in compared)
-        return embeds or self.demonstrations.embeds or any(spec.embeds for spec in self.select)
+        return embeds or self.perturbation.embeds or any(spec.embeds for spec in self.select)
 
     def check(self, task: TaskSpec) -> None:
         """Raise ``UserError`` for what can be told without data and model.
@@ -163,7 +163,7 @@ class RunSpec(Frozen):
             self.order,
             self.attention,
             self.k.numbers if self.k else (),
-            Circumstances(task, self.demonstrations, self.queries, turns),
+            Circumstances(task, self.perturbation, self.queries, turns),
             unsaid=self.per_label is not None or bool(self.k and self.k.largest),
             able=able or self.able(task),
         )

@@ -65,7 +65,7 @@ class Sweep:
             _scoring(spec, asked),
             spec.queries,
             str(spec.labels) if spec.labels else None,
-            spec.demonstrations,
+            spec.perturbation,
             spec.encoder,
             spec.chat,
         )
@@ -165,8 +165,8 @@ class Sweep:
             self.loader.identity(),
             load or self.load_backend,
             watcher or Watcher(),
-            about=versions(*(EMBEDDING if self.spec.embeds else ())),
-            shape=None if self.spec.tokenizer else lambda: self._architecture,
+            versions=versions(*(EMBEDDING if self.spec.embeds else ())),
+            architecture=None if self.spec.tokenizer else lambda: self._architecture,
             trained=training_of(self.model.source),
         )
         return runner.run()

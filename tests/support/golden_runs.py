@@ -100,7 +100,7 @@ RUNS: Mapping[str, Sequence[str]] = {
         "2",
         "--test-size",
         "8",
-        "--demonstrations",
+        "--perturbation",
         "labels:permuted",
     ),
     "noise": (
@@ -115,7 +115,7 @@ RUNS: Mapping[str, Sequence[str]] = {
         "8",
         "--select",
         "random,bm25",
-        "--demonstrations",
+        "--perturbation",
         "labels:noise=0.3",
     ),
     "inputs-only": (
@@ -128,7 +128,7 @@ RUNS: Mapping[str, Sequence[str]] = {
         "1",
         "--test-size",
         "8",
-        "--demonstrations",
+        "--perturbation",
         "inputs-only",
     ),
     "labels-only": (
@@ -141,7 +141,7 @@ RUNS: Mapping[str, Sequence[str]] = {
         "1",
         "--test-size",
         "8",
-        "--demonstrations",
+        "--perturbation",
         "labels-only",
     ),
     "nearest-removed": (
@@ -154,7 +154,7 @@ RUNS: Mapping[str, Sequence[str]] = {
         "1",
         "--test-size",
         "8",
-        "--demonstrations",
+        "--perturbation",
         "nearest-removed:25",
     ),
     "half-of-the-labels": (

@@ -235,7 +235,7 @@ def spec(**more: Any) -> RunSpec:
         ),
         ({"attention": ("block:5,top=0.3",), "select": ("hybrid:1",)}, "hybrid:1 does not show"),
         (
-            {"attention": ("block:5,top=0.3",), "demonstrations": "nearest-removed:10"},
+            {"attention": ("block:5,top=0.3",), "perturbation": "nearest-removed:10"},
             "nearest-removed:10 does not show",
         ),
         ({"attention": ("block:5,top=0.3,by=bm",)}, "by=bm: not a similarity; did you mean bm25"),

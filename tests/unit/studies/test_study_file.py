@@ -284,8 +284,8 @@ def test_a_part_that_is_none_is_refused(text: str):
 
 def test_a_job_is_known_by_its_files_name_too(tmp_path: Path):
     (tmp_path / "mine.yaml").write_text("name: other\n", encoding="utf-8")
-    text = "tasks: [./t.yaml]\nmodels: [./m]\nsettings: [{k: 1, demonstrations: permuted-labels}]\n"
+    text = "tasks: [./t.yaml]\nmodels: [./m]\nsettings: [{k: 1, perturbation: permuted-labels}]\n"
     names = names_of(written(tmp_path, text).jobs[0])
     assert {"t", str(tmp_path / "t.yaml")} <= names["task"]
     assert "m" in names["model"]
-    assert names["demonstrations"] == {"permuted-labels"}
+    assert names["perturbation"] == {"permuted-labels"}
