@@ -130,7 +130,7 @@ PERTURBATIONS = Registry(
     "perturbation",
     "icl_bench.perturbations",
     {
-        "plain": "icl_bench.demonstrations.perturbations:Plain",
+        "none": "icl_bench.demonstrations.perturbations:NoPerturbation",
         "labels:permuted": "icl_bench.demonstrations.perturbations:PermutedLabels",
         "labels:noise": "icl_bench.demonstrations.perturbations:NoisyLabels",
         "inputs-only": "icl_bench.demonstrations.perturbations:InputsOnly",
@@ -139,7 +139,7 @@ PERTURBATIONS = Registry(
         "farthest-removed": "icl_bench.demonstrations.perturbations:FarthestRemoved",
     },
 )
-"""Names in ``--demonstrations`` -> :class:`icl_bench.demonstrations.perturbations.Perturbation`."""
+"""Names in ``--perturbation`` -> :class:`icl_bench.demonstrations.perturbations.Perturbation`."""
 
 ATTENTION_PATTERNS = Registry(
     "attention pattern",
@@ -213,7 +213,7 @@ FINDINGS = Registry(
         "best_points": "icl_bench.analysis.findings.best_points:BEST_POINTS",
         "saturation": "icl_bench.analysis.summary:SATURATION",
         "order_sensitivity": "icl_bench.analysis.findings.order:ORDER_SENSITIVITY",
-        "taught": "icl_bench.analysis.summary:TAUGHT",
+        "perturbed_curves": "icl_bench.analysis.summary:PERTURBED_CURVES",
         "saturation_chances": "icl_bench.analysis.findings.saturation:SATURATION_CHANCES",
         "context_shares": "icl_bench.analysis.findings.saturation:CONTEXT_SHARES",
         "forecast": "icl_bench.analysis.findings.forecast:FORECASTS",
@@ -223,7 +223,7 @@ FINDINGS = Registry(
         "retrieval_gain": "icl_bench.analysis.findings.comparisons:RETRIEVAL_GAIN",
         "training_gain": "icl_bench.analysis.findings.comparisons:TRAINING_GAIN",
         "attention_patterns": "icl_bench.analysis.findings.attention:ATTENTION_PATTERNS",
-        "teaching": "icl_bench.analysis.findings.comparisons:TEACHING",
+        "perturbations": "icl_bench.analysis.findings.comparisons:PERTURBATIONS",
         "chat_gain": "icl_bench.analysis.findings.chat:CHAT_GAIN",
         "learning_ratio": "icl_bench.analysis.findings.learning_ratio:LEARNING_RATIO",
         "models": "icl_bench.analysis.findings.comparisons:MODELS",

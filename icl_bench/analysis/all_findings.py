@@ -26,7 +26,7 @@ class Findings:
     """Tidy tables of one results folder, each an attribute: ``found.retrieval_gain``.
 
     The names are those of :data:`icl_bench.registry.FINDINGS`; what makes a table describes it.
-    Every table but ``teaching``, ``taught``, ``truncated_answers`` and ``provenance`` is of
+    Every table but ``perturbations``, ``perturbed_curves``, ``truncated_answers`` and ``provenance`` is of
     unperturbed demonstrations.
     """
 
@@ -49,8 +49,8 @@ class Findings:
             curves=context.table("curves"),
             saturation=context.table("saturation"),
             order_sensitivity=context.table("order_sensitivity"),
-            taught=context.table("taught"),
-            settings=settings_of(context.facts, context.table("curves"), context.table("taught")),
+            perturbed_curves=context.table("perturbed_curves"),
+            settings=settings_of(context.facts, context.table("curves"), context.table("perturbed_curves")),
             failed=context.stored.failed,
         )
 

@@ -57,7 +57,7 @@ class Side:
     """The file or folder, as messages name it."""
     predictions: pd.DataFrame
     origins: Mapping[str, Mapping[str, Any]]
-    """Variant -> ``facts`` and ``about`` (see ``icl_bench.results.exporting.origins``); imports
+    """Variant -> ``facts`` and ``versions`` (see ``icl_bench.results.exporting.origins``); imports
     are not in it.
     """
     first_scores: Mapping[str, str] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Side:
 class Check:
     """A comparison with a baseline. ``icl_bench.analysis.regression`` describes the tables.
 
-    Each has ``teaching`` beside: the perturbation of the demonstrations, missing where there is
+    Each has ``perturbation`` beside: the perturbation of the demonstrations, missing where there is
     none.
     """
 
@@ -173,7 +173,7 @@ def check_results(
     perturbations = _perturbations(base) | _perturbations(now)
 
     def told(table: pd.DataFrame) -> pd.DataFrame:
-        return table.assign(teaching=table["variant"].map(perturbations))
+        return table.assign(perturbation=table["variant"].map(perturbations))
 
     whole = overall(pairs, tolerance, alpha)
     if not whole.points:
@@ -202,7 +202,7 @@ def check_results(
 def _perturbations(side: Side) -> dict[str, str]:
     """Variant -> its perturbation, of those with perturbed demonstrations."""
     facts = {variant: origin["facts"] for variant, origin in side.origins.items()}
-    return {v: str(found["teaching"]) for v, found in facts.items() if found.get("teaching")}
+    return {v: str(found["perturbation"]) for v, found in facts.items() if found.get("perturbation")}
 
 
 # -- reading ------------------------------------------------------------------------------------
@@ -271,7 +271,7 @@ def _origins(table: pa.Table, shown: str) -> dict[str, dict[str, Any]]:
         return {
             str(variant): {
                 "facts": dict(known["facts"]),
-                "about": [{str(k): str(v) for k, v in dict(a).items()} for a in known["about"]],
+                "versions": [{str(k): str(v) for k, v in dict(a).items()} for a in known["versions"]],
             }
             for variant, known in found.items()
         }
@@ -383,7 +383,7 @@ def point_name(row: Mapping[Any, Any] | pd.Series) -> str:
     """A point as messages name it: ``trec gemma3-270m random drawn k=50``."""
     named = [plain(row[name]) for name in ("task", "model", "select", "order")]
     attention = [] if row["attention"] == "full" else [plain(row["attention"])]
-    perturbation = [plain(row["teaching"])] if isinstance(row.get("teaching"), str) else []
+    perturbation = [plain(row["perturbation"])] if isinstance(row.get("perturbation"), str) else []
     return " ".join([*named, *attention, *perturbation, f"k={row['k']}"])
 
 
@@ -392,7 +392,7 @@ def _changes(base: Side, now: Side, pairs: pd.DataFrame) -> Iterator[dict[str, A
     variants = ["base_variant", "variant"]
     for before, after in pairs[variants].drop_duplicates().sort_values(variants).to_numpy():
         sides = base.origins.get(before, {}), now.origins.get(after, {})
-        known = [{**s.get("facts", {}), **_versions(s.get("about", []))} for s in sides]
+        known = [{**s.get("facts", {}), **_versions(s.get("versions", []))} for s in sides]
         for name in [*CHECKED, *sorted({*known[0], *known[1]} - {*CHECKED})]:
             one, other = (k.get(name) for k in known)
             if one != other:

@@ -25,7 +25,7 @@ class CellCost:
     """That the backend took to answer."""
     prefix_tokens: int = 0
     """Tokens that all prompts share."""
-    shape: Architecture | None = None
+    architecture: Architecture | None = None
     """Of the model, for cells of full attention whose file has no ``counted`` cost."""
     training: Mapping[str, Any] | None = None
     """``seconds``, ``tokens`` and ``flops`` of a training."""
@@ -40,14 +40,14 @@ class CellCost:
     @classmethod
     def of(cls, meta: Mapping[str, Any]) -> CellCost:
         """Read it from what a cell's file says of itself."""
-        shape = meta.get("shape")
+        architecture = meta.get("architecture")
         full = meta.get("spec", {}).get("attention", str(FULL)) == str(FULL)
         return cls(
             meta.get("seconds"),
             int(meta.get("prefix_tokens") or 0),
-            Architecture.of(shape) if shape and full else None,
+            Architecture.of(architecture) if architecture and full else None,
             meta.get("training"),
-            meta.get("work"),
+            meta.get("compute"),
             meta.get("prefill_seconds"),
             meta.get("peak_cache_bytes"),
         )
@@ -63,12 +63,12 @@ class CellCost:
             found[name] = np.nan if value is None else float(value)
         if self.counted is not None:
             return found | {name: float(self.counted.get(name, np.nan)) for name in BY_FORMULA}
-        if self.shape is None or np.isnan(prompt_tokens):
+        if self.architecture is None or np.isnan(prompt_tokens):
             return found
         prefix = float(self.prefix_tokens)
         own = prompt_tokens - prefix
-        answer = self.shape.flops(0 if np.isnan(answer_tokens) else answer_tokens, prompt_tokens)
-        found["prefix_flops"] = self.shape.flops(self.prefix_tokens, prefix / 2)
-        found["query_flops"] = self.shape.flops(own, prefix + own / 2) + answer
-        found["whole_flops"] = self.shape.flops(prompt_tokens, prompt_tokens / 2) + answer
+        answer = self.architecture.flops(0 if np.isnan(answer_tokens) else answer_tokens, prompt_tokens)
+        found["prefix_flops"] = self.architecture.flops(self.prefix_tokens, prefix / 2)
+        found["query_flops"] = self.architecture.flops(own, prefix + own / 2) + answer
+        found["whole_flops"] = self.architecture.flops(prompt_tokens, prompt_tokens / 2) + answer
         return found

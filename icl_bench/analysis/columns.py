@@ -52,7 +52,7 @@ COLUMNS: Mapping[str, Column] = {
         Column("select", "selector", short="select"),
         Column("order", "order"),
         Column("attention", "attention"),
-        Column("teaching", "demonstrations"),
+        Column("perturbation", "perturbation"),
         Column("variant", "variant"),
         Column("other_variant", "other variant"),
         Column("draw", "draw", "count"),

@@ -16,7 +16,7 @@ def asked(predictions: pd.DataFrame) -> pd.DataFrame:
 
     Queries that are copies of demonstrations are no test examples.
     """
-    for name in ("queries", "teaching"):
+    for name in ("queries", "perturbation"):
         if name in predictions and predictions[name].notna().any():
             predictions = predictions[predictions[name].isna()]
     return predictions

@@ -18,7 +18,7 @@ PLAINER = {"test": "test_rows", "pool": "pool_rows"}
 """Facts that are hashes -> facts that say the same to a reader, where their values differ too."""
 
 
-ENCODERS = ("encoder", "embeddings")
+ENCODERS = ("bertscore_encoder", "sentence_encoder")
 """Facts of selectors that compare texts; that others have none is no difference of settings."""
 
 

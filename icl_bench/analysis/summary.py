@@ -33,8 +33,8 @@ class Summary:
     curves: pd.DataFrame
     saturation: pd.DataFrame
     order_sensitivity: pd.DataFrame
-    taught: pd.DataFrame
-    """The curves of perturbed demonstrations; ``teaching`` is the perturbation."""
+    perturbed_curves: pd.DataFrame
+    """The curves of perturbed demonstrations; ``perturbation`` is the perturbation."""
     settings: Mapping[str, str]
     """Variant -> what tells it from the other variants of its task and model, where there are."""
     failed: Sequence[Mapping[str, Any]] = ()
@@ -46,7 +46,7 @@ class Summary:
             "curves": records(self.curves),
             "saturation": records(self.saturation),
             "order_sensitivity": records(self.order_sensitivity),
-            "taught": records(self.taught),
+            "perturbed_curves": records(self.perturbed_curves),
             "settings": dict(self.settings),
             "failed": [dict(failure) for failure in self.failed],
         }
@@ -80,13 +80,13 @@ def summarise(predictions: pd.DataFrame, facts: Facts = NO_FACTS) -> Summary:
 
 
 def perturbed_curves(predictions: pd.DataFrame) -> pd.DataFrame:
-    """The curves of perturbed demonstrations: the columns of ``curves`` after ``teaching``."""
-    empty = predictions.iloc[:0].assign(teaching=None)
-    perturbed = predictions[predictions["teaching"].notna()] if "teaching" in predictions else empty
+    """The curves of perturbed demonstrations: the columns of ``curves`` after ``perturbation``."""
+    empty = predictions.iloc[:0].assign(perturbation=None)
+    perturbed = predictions[predictions["perturbation"].notna()] if "perturbation" in predictions else empty
     table = curves(perturbed)
     first = perturbed.drop_duplicates("variant").set_index("variant")
-    perturbation = first["teaching"].astype(object)
-    table.insert(0, "teaching", table["variant"].astype(object).map(perturbation))
+    perturbation = first["perturbation"].astype(object)
+    table.insert(0, "perturbation", table["variant"].astype(object).map(perturbation))
     return table
 
 
@@ -97,7 +97,7 @@ def summarise_folder(results: Place, only: Mapping[str, str] | None = None) -> S
     """
     stored = read_some(results, only)
     tables = summarise(scored(stored.predictions, first=stored.first_scores), stored.variants)
-    settings = settings_of(stored.variants, tables.curves, tables.taught)
+    settings = settings_of(stored.variants, tables.curves, tables.perturbed_curves)
     return replace(tables, settings=settings, failed=stored.failed)
 
 
@@ -109,9 +109,10 @@ def settings_of(facts: Mapping[str, Mapping[str, Any]], curve: pd.DataFrame, per
     settings = name_settings(facts, curve)
     # each is beside others of its perturbation, which its table names already
     others = {
-        variant: {name: fact for name, fact in known.items() if name != "teaching"} for variant, known in facts.items()
+        variant: {name: fact for name, fact in known.items() if name != "perturbation"}
+        for variant, known in facts.items()
     }
-    for _, table in perturbed.groupby("teaching"):
+    for _, table in perturbed.groupby("perturbation"):
         settings |= name_settings(others, table)
     return settings
 
@@ -152,4 +153,4 @@ SATURATION = Finding(
 )
 
 
-TAUGHT = Finding("taught", lambda context: perturbed_curves(context.predictions))
+PERTURBED_CURVES = Finding("perturbed_curves", lambda context: perturbed_curves(context.predictions))

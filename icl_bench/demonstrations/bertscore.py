@@ -66,12 +66,12 @@ class BertScoreRecall(Retriever):
     @classmethod
     def of(cls, encoders: Encoders) -> BertScoreRecall:
         """See ``Retriever``."""
-        return cls(encoders.encoder, encoders.cache_dir)
+        return cls(encoders.bertscore_encoder, encoders.cache_dir)
 
     @classmethod
     def facts(cls, encoders: Encoders) -> Mapping[str, Any]:
         """See ``Retriever``."""
-        return {"encoder": encoders.encoder.name}
+        return {"bertscore_encoder": encoders.bertscore_encoder.name}
 
     @cached_property
     def _model(self) -> _Model:

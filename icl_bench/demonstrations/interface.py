@@ -104,7 +104,7 @@ class SharedSelector:
 
     def facts(self, encoders: Encoders) -> Mapping[str, Any]:
         """What decides its choice beside the data: goes into a cell's identity."""
-        return embeddings_of(encoders) if self.embeds else {}
+        return sentence_encoder_fact(encoders) if self.embeds else {}
 
     def __str__(self) -> str:
         said = [
@@ -119,7 +119,7 @@ class Encoders(Protocol):
     """What a retriever may compare texts by; each is loaded when it is asked for."""
 
     @property
-    def encoder(self) -> Encoder:
+    def bertscore_encoder(self) -> Encoder:
         """Compares tokens. Raises ``UserError`` where there is none."""
 
     @property
@@ -131,9 +131,9 @@ class Encoders(Protocol):
         """Where what is computed once is kept."""
 
 
-def embeddings_of(encoders: Encoders) -> Mapping[str, Any]:
+def sentence_encoder_fact(encoders: Encoders) -> Mapping[str, Any]:
     """The fact that names the sentence encoder. Raises ``UserError`` where there is none."""
-    return {"embeddings": encoders.sentence_encoder.name}
+    return {"sentence_encoder": encoders.sentence_encoder.name}
 
 
 class Retriever:
@@ -154,7 +154,7 @@ class Retriever:
     @classmethod
     def facts(cls, encoders: Encoders) -> Mapping[str, Any]:
         """What decides its rankings beside the texts: goes into a cell's identity."""
-        return embeddings_of(encoders) if cls.embeds else {}
+        return sentence_encoder_fact(encoders) if cls.embeds else {}
 
     def fit(self, demonstrations: Sequence[str]) -> None:
         """Take in the pool's texts."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from icl_bench.demonstrations.interface import embeddings_of
+from icl_bench.demonstrations.interface import sentence_encoder_fact
 from icl_bench.errors import UserError
 from icl_bench.prompts.rendering import Piece, answer_line, demonstration_text, input_text
 from icl_bench.registry import PERTURBATIONS
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Perturbation:
-    """Base of all perturbations, written as in ``--demonstrations``: ``parse(str(p)) == p``."""
+    """Base of all perturbations, written as in ``--perturbation``: ``parse(str(p)) == p``."""
 
     name: ClassVar[str]
     written: ClassVar[str]
@@ -45,7 +45,7 @@ class Perturbation:
     @staticmethod
     def parse(text: str) -> Perturbation:
         """Read one. Raises ``UserError`` for an unknown name or an amount out of its range."""
-        shown = f"--demonstrations {plain(text[:60])}"
+        shown = f"--perturbation {plain(text[:60])}"
         for name in sorted(PERTURBATIONS, key=len, reverse=True):
             rest = text.removeprefix(name)
             if text == name or (rest != text and rest[:1] in ("=", ":")):
@@ -112,18 +112,18 @@ class Perturbation:
 
     def facts(self, pool: DemonstrationPool) -> Mapping[str, Any]:
         """What decides it beside its name: goes into a cell's identity."""
-        return embeddings_of(pool.similarity) if self.embeds else {}
+        return sentence_encoder_fact(pool.similarity) if self.embeds else {}
 
 
 @dataclass(frozen=True)
-class Plain(Perturbation):
-    """None: demonstrations as the data has them."""
+class NoPerturbation(Perturbation):
+    """Demonstrations as the data has them."""
 
-    name = "plain"
-    written = "plain"
+    name = "none"
+    written = "none"
 
 
-PLAIN = Plain()
+NONE = NoPerturbation()
 """No perturbation."""
 
 
@@ -152,7 +152,7 @@ class PermutedLabels(Perturbation):
         shown = tuple(replace(row, answer=train[other].answer) for row, other in pairs)
         if any(row.choices and row.answer not in row.choices for row in shown):
             raise UserError(
-                f"--demonstrations {self}: rows have choices of their own, and would show what is "
+                f"--perturbation {self}: rows have choices of their own, and would show what is "
                 "none of them; labels:noise=1 shows each row's wrong choices"
             )
         return shown
@@ -189,7 +189,7 @@ class NoisyLabels(Perturbation):
         del shared
         if not labelled:
             raise UserError(
-                f"--demonstrations {self}: this task's answers are free text, there is no wrong "
+                f"--perturbation {self}: this task's answers are free text, there is no wrong "
                 "label to show; labels:permuted is for any task"
             )
 
@@ -198,7 +198,7 @@ class NoisyLabels(Perturbation):
     ) -> tuple[Example, ...]:
         """See ``Perturbation``. Raises ``UserError`` where there are not two labels."""
         if len(labels) < 2 and not all(row.choices for row in train):
-            raise UserError(f"--demonstrations {self}: needs two labels, has {len(labels)}")
+            raise UserError(f"--perturbation {self}: needs two labels, has {len(labels)}")
         shown = list(train)
         start = generator(seed, "label noise", draw).random()
         for i in drawn[_systematic(self.share, len(drawn), start)]:
@@ -262,7 +262,7 @@ class NearestRemoved(Perturbation):
         del labelled
         if not shared:
             raise UserError(
-                f"--demonstrations {self}: takes from demonstrations that all queries share; "
+                f"--perturbation {self}: takes from demonstrations that all queries share; "
                 "use it with --select random, balanced or centroids"
             )
 
@@ -283,7 +283,7 @@ class NearestRemoved(Perturbation):
         """
         if k < self.smallest_k:
             raise UserError(
-                f"--demonstrations {self}: of k={k} nothing would be left; ask for k of {self.smallest_k} or more"
+                f"--perturbation {self}: of k={k} nothing would be left; ask for k of {self.smallest_k} or more"
             )
         return math.ceil(self._share * k)
 

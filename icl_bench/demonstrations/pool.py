@@ -33,7 +33,7 @@ class DemonstrationPool:
     seed: int
     cache_dir: Path
     """Where embeddings are kept."""
-    encoder: str | None = None
+    sentence_encoder: str | None = None
     """The sentence encoder that is asked for; None for the packaged one."""
 
     def __len__(self) -> int:
@@ -65,7 +65,7 @@ class DemonstrationPool:
     @cached_property
     def similarity(self) -> Similarity:
         """How similar the pool is to the test rows."""
-        return Similarity(self.data, self.rows, self.cache_dir, self.encoder)
+        return Similarity(self.data, self.rows, self.cache_dir, self.sentence_encoder)
 
     def rng(self, *names: str | int) -> np.random.Generator:
         """The generator of a purpose, of the run's seed."""

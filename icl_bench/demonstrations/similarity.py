@@ -84,7 +84,7 @@ class Similarity:
         return [" ".join(row.fields[name] for name in names) for row in examples]
 
     @cached_property
-    def encoder(self) -> Encoder:
+    def bertscore_encoder(self) -> Encoder:
         """What BERTScore compares tokens by. Raises ``UserError``."""
         from icl_bench.models.text_encoders import encoder_default
 

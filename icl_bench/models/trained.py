@@ -39,7 +39,7 @@ def training_of(source: str) -> Trained | None:
         if about["method"] == "adaptation":
             more = ("base", "base_fingerprint", "attention", "losses")
             about |= {name: told[name] for name in more if name in told}
-        return Trained(about, about["method"] != "vectors" or told["asked"]["train"] == "all")
+        return Trained(about, about["method"] != "vectors" or told["settings"]["train"] == "all")
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 

@@ -161,7 +161,7 @@ def _notes(findings: Findings) -> list[str]:
         notes.append(
             f"{few:,} {points} have two or three draws: their intervals may be too narrow where draws spread widely."
         )
-    everything = [*findings.summary.curves["select"], *findings.summary.taught["select"]]
+    everything = [*findings.summary.curves["select"], *findings.summary.perturbed_curves["select"]]
     return [*notes, *(f"{text}." for text in cautions(everything))]
 
 

@@ -80,7 +80,7 @@ def leaderboard(results: Place) -> pd.DataFrame:
     stored = read_stored(results)
     frame = scored(stored.predictions, first=stored.first_scores)
     upper = frame["select"].astype(str).str.endswith(UPPER)
-    frame = frame[~upper & frame["label_space"].isna() & frame["teaching"].isna()]
+    frame = frame[~upper & frame["label_space"].isna() & frame["perturbation"].isna()]
     if frame.empty:
         raise UserError(f"results folder {plain(results)}: no finished cell; run something first")
     points = curves(asked(frame))
@@ -110,7 +110,7 @@ def _versions(stored: Stored) -> dict[tuple[Any, ...], str]:
     found: dict[tuple[Any, ...], set[str]] = {}
     for cell in stored.cells.values():
         named = {**cell["spec"], "variant": cell["variant"]}
-        version = (cell.get("about") or {}).get("icl-bench")
+        version = (cell.get("versions") or {}).get("icl-bench")
         if version is not None:
             found.setdefault(tuple(named[name] for name in LINE), set()).add(version)
     return {key: ", ".join(sorted(versions)) for key, versions in found.items()}

@@ -43,7 +43,7 @@ FIELDS = (
     "series",
     "select",
     "order",
-    "teaching",
+    "perturbation",
     "k",
     "draw",
     "test_id",
@@ -69,7 +69,7 @@ FIELDS = (
 )
 
 
-NAMES = ("task", "model", "series", "select", "order", "teaching", "test_id", "gold", "prediction", "cell")
+NAMES = ("task", "model", "series", "select", "order", "perturbation", "test_id", "gold", "prediction", "cell")
 
 
 TEXTS = {*NAMES, "query", "separator", "shown", "listed", "why", "text", "golds"}

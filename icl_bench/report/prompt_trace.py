@@ -61,7 +61,7 @@ def find_prediction(
     """Find one prediction and rebuild its prompt from the stored ids.
 
     ``wanted`` names the cell by its axes (task, k, draw, ...), by what its prompts show of the
-    demonstrations (``teaching``) or by its hash (``cell``). Raises ``UserError`` where none or
+    demonstrations (``perturbation``) or by its hash (``cell``). Raises ``UserError`` where none or
     several cells match, the test id is not among its rows, or the data files have changed since.
     """
     storage = storage_at(results)
@@ -149,12 +149,12 @@ def as_shown(meta: Mapping[str, Any], demonstrations: Sequence[Example]) -> tupl
     """
     answers = meta.get("shown_answers") or {}
     shown = tuple(replace(d, answer=answers.get(d.id, d.answer)) for d in demonstrations)
-    return shown, Perturbation.parse(meta["facts"].get("teaching", "plain")).piece
+    return shown, Perturbation.parse(meta["facts"].get("perturbation", "none")).piece
 
 
 def _one_cell(storage: Storage, wanted: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    axes = {name: value for name, value in wanted.items() if name not in ("cell", "teaching")}
-    teaching = wanted.get("teaching")
+    axes = {name: value for name, value in wanted.items() if name not in ("cell", "perturbation")}
+    perturbation = wanted.get("perturbation")
     if str(axes["task"]).endswith((".yaml", ".yml")):
         from icl_bench.tasks.task_files import load_task
 
@@ -168,7 +168,7 @@ def _one_cell(storage: Storage, wanted: Mapping[str, Any]) -> tuple[str, dict[st
         for name, meta in finished_cells(storage)
         if all(meta["spec"].get(axis) == value for axis, value in axes.items())
         and meta["cell"].startswith(str(wanted.get("cell", "")))
-        and teaching in (None, meta["facts"].get("teaching", "plain"))
+        and perturbation in (None, meta["facts"].get("perturbation", "none"))
     ]
     asked = " ".join(f"{name}={value}" for name, value in wanted.items())
     if not found:
@@ -180,7 +180,7 @@ def _one_cell(storage: Storage, wanted: Mapping[str, Any]) -> tuple[str, dict[st
         names = ", ".join(_stem(name) for name, _ in found[:4])
         raise UserError(
             f"{len(found)} cells match {asked}: {names}{', ...' if len(found) > 4 else ''}; "
-            "say which by --model, --select, --order, --attention, --demonstrations or --cell HASH"
+            "say which by --model, --select, --order, --attention, --perturbation or --cell HASH"
         )
     return found[0]
 

@@ -142,7 +142,7 @@ def prediction_schema() -> pa.Schema:
             ("demonstration_ids", pa.list_(pa.string())),
             ("label_space", words),
             ("queries", words),
-            ("teaching", words),
+            ("perturbation", words),
             ("cell", words),
             ("variant", words),
         ]

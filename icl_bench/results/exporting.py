@@ -78,16 +78,16 @@ def _write_csv(table: pa.Table, out: Path, *, packed: bool) -> None:
 
 
 def origins(cells: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Variant -> its ``facts``, and ``about``: each set of versions that computed cells of it.
+    """Variant -> its ``facts``, and ``versions``: each set of versions that computed cells of it.
 
     ``cells`` are what cells say of themselves (``finished_cells``); imports say nothing.
     """
     found: dict[str, dict[str, Any]] = {}
     for cell in cells:
-        origin = found.setdefault(cell["variant"], {"facts": cell["facts"], "about": []})
-        versions = dict(cell.get("about") or {})
-        if versions not in origin["about"]:
-            origin["about"].append(versions)
+        origin = found.setdefault(cell["variant"], {"facts": cell["facts"], "versions": []})
+        versions = dict(cell.get("versions") or {})
+        if versions not in origin["versions"]:
+            origin["versions"].append(versions)
     return found
 
 

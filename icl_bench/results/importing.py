@@ -44,7 +44,7 @@ TEXTS = ("gold", "prediction")
 """Columns in which an empty text is a value; elsewhere it is a missing one."""
 
 
-USUAL = {"teaching": "plain", "queries": "test", "label_space": "all"}
+USUAL = {"perturbation": "none", "queries": "test", "label_space": "all"}
 """What columns may say of the usual, for which the store has a missing value."""
 
 

@@ -379,7 +379,7 @@ def _marked(frame: pd.DataFrame, variants: Mapping[str, Mapping[str, Any]]) -> p
     """Say of predictions whether they are choices of their row's own, written out, where some are:
     as a column ``own_choices``.
     """
-    own = [v for v, facts in variants.items() if facts.get("choices", "letters") != "letters"]
+    own = [v for v, facts in variants.items() if facts.get("choice_style", "letters") != "letters"]
     return frame.assign(own_choices=frame["variant"].astype(object).isin(own)) if own else frame
 
 

@@ -250,7 +250,7 @@ class OpenCell:
             "backend": facts["backend"],
             "label_space": facts.get("label_space"),
             "queries": facts.get("queries"),
-            "teaching": facts.get("teaching"),
+            "perturbation": facts.get("perturbation"),
             "cell": self.identity.cell,
             "variant": self.identity.variant,
         }

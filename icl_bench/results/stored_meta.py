@@ -56,11 +56,11 @@ class CellMeta(_Stored):
     prefix_tokens: int | None = None
     context_tokens: int = 0
     task: _TaskMeta | None = None
-    about: dict[str, Any] | None = None
-    made: dict[str, Any] | None = None
-    shape: dict[str, Any] | None = None
+    versions: dict[str, Any] | None = None
+    run: dict[str, Any] | None = None
+    architecture: dict[str, Any] | None = None
     training: _Training | None = None
-    work: dict[str, float] | None = None
+    compute: dict[str, float] | None = None
     prefill_seconds: float | None = None
     peak_cache_bytes: float | None = None
 
@@ -71,7 +71,7 @@ class CellMeta(_Stored):
         """
         if self.task is None or self.task.labels is None:
             return self
-        if self.facts.get("choices", "letters") != "letters":
+        if self.facts.get("choice_style", "letters") != "letters":
             return self
         if self.demonstration_labels is None:
             raise ValueError("demonstration_labels are missing")
@@ -127,14 +127,14 @@ def checked(raw: bytes, kind: type[_Stored]) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(raw)
         meta = kind.model_validate(found)
-        if isinstance(meta, CellMeta) and meta.shape:
-            Architecture.of(meta.shape)
+        if isinstance(meta, CellMeta) and meta.architecture:
+            Architecture.of(meta.architecture)
     except ValidationError as error:
         raise ValueError(_first(error)) from None
     except RecursionError:
         raise ValueError("too deep a nesting") from None
     except (KeyError, TypeError) as error:
-        raise ValueError(f"shape: {error!r}") from None
+        raise ValueError(f"architecture: {error!r}") from None
     return found
 
 

@@ -194,7 +194,7 @@ def names_of(job: Job) -> Names:
         "model": frozenset({job.model, Path(job.model).name}),
         **_one(
             setting=job.setting,
-            perturbation=str(options.get("perturbation", "plain")),
+            perturbation=str(options.get("perturbation", "none")),
             labels=str(options.get("labels", "all")),
             queries=str(options.get("queries", "test")),
         ),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from icl_bench.demonstrations import selector_spec
 from icl_bench.demonstrations.ordering import Order
-from icl_bench.demonstrations.perturbations import PLAIN, Perturbation
+from icl_bench.demonstrations.perturbations import NONE, Perturbation
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import Pattern
@@ -49,7 +49,7 @@ class Circumstances:
     """What is the same for all combinations of a request."""
 
     task: TaskSpec
-    perturbation: Perturbation = PLAIN
+    perturbation: Perturbation = NONE
     queries: Queries = "test"
     turns: bool = False
     """Whether each demonstration is a turn of a chat's user and one of its assistant."""
@@ -176,10 +176,10 @@ def check(one: Combination, given: Circumstances) -> None:
     """Raise ``UserError`` for a combination that makes no sense; needs no data."""
     choice, pattern, k, perturbation = one.select, one.attention, one.k, given.perturbation
     labelled = given.task.has_common_labels
-    if k == 0 and perturbation != PLAIN:
+    if k == 0 and perturbation != NONE:
         raise UserError(
-            f"--demonstrations {perturbation}: a prompt of k=0 has no demonstration to change; "
-            "leave 0 out, and run --k 0 without --demonstrations"
+            f"--perturbation {perturbation}: a prompt of k=0 has no demonstration to change; "
+            "leave 0 out, and run --k 0 without --perturbation"
         )
     choice.check_allowed(labelled=labelled)
     perturbation.check_allowed(shared=choice.shared, labelled=given.task.is_classification)
@@ -198,7 +198,7 @@ def check(one: Combination, given: Circumstances) -> None:
         _check_copied(one, perturbation)
     if given.turns and perturbation.changes_piece:
         raise UserError(
-            f"--demonstrations {perturbation}: with --chat turns each demonstration is "
+            f"--perturbation {perturbation}: with --chat turns each demonstration is "
             "a question and an answer; take --chat single"
         )
 
@@ -216,7 +216,7 @@ def _check_vectors(pattern: Pattern, perturbation: Perturbation, k: int | None) 
     if perturbation.changes_piece or not perturbation.shared:
         raise UserError(
             f"--attention {pattern}: a vector is of a whole demonstration, which "
-            f"--demonstrations {perturbation} does not show"
+            f"--perturbation {perturbation} does not show"
         )
     if k and pattern.fewest_texts > k:
         raise UserError(
@@ -228,7 +228,7 @@ def _check_compared(pattern: Pattern, spec: SelectorSpec, perturbation: Perturba
     """Raise ``UserError`` where a query cannot read a part of what all queries share."""
     if pattern.compares is None or (spec.shared and perturbation.shared):
         return
-    why = spec if not spec.shared else f"--demonstrations {perturbation}"
+    why = spec if not spec.shared else f"--perturbation {perturbation}"
     raise UserError(
         f"--attention {pattern}: top chooses of demonstrations that all queries share, which "
         f"{why} does not show; take random, balanced or centroids"
@@ -265,8 +265,8 @@ def _check_copied(one: Combination, perturbation: Perturbation) -> None:
         )
     if one.attention.compares:
         raise UserError(f"--queries copied: {one.attention} chooses by similarity to test rows; leave top out")
-    if perturbation != PLAIN:
-        raise UserError("--queries copied: asks for answers that the prompt shows; it is for --demonstrations plain")
+    if perturbation != NONE:
+        raise UserError("--queries copied: asks for answers that the prompt shows; it is for --perturbation none")
 
 
 # -- how they are said ----------------------------------------------------------------------------

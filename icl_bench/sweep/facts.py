@@ -8,12 +8,12 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from icl_bench.demonstrations.perturbations import PLAIN
+from icl_bench.demonstrations.perturbations import NONE
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.results.cells import Identity, short_hash
-from icl_bench.sweep.making import made
 from icl_bench.sweep.plan import CellPlan
+from icl_bench.sweep.this_run import this_run
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.examples import Example
 from icl_bench.tasks.spec import AnswerRule, TaskSpec
@@ -37,15 +37,15 @@ def facts(
         "test_rows": len(data.test),
         **({"label_space": task.label_space} if task.label_space else {}),
         **({"queries": task.queries} if task.queries != "test" else {}),
-        **({"teaching": str(perturbation)} if perturbation != PLAIN else {}),
+        **({"perturbation": str(perturbation)} if perturbation != NONE else {}),
         **({"chat": task.chat_facts()} if task.chat else {}),
-        **({"choices": spec.labels.style} if spec.labels and spec.labels.own else {}),
+        **({"choice_style": spec.labels.style} if spec.labels and spec.labels.own else {}),
         **_label_rule(spec),
         **({"normalize": task.normalize} if task.normalize != "none" else {}),
         "pool": short_hash([data.train[i].id for i in task.pool.rows]),
         "pool_rows": len(task.pool),
         "fingerprint": task.model.fingerprint,
-        "max_answer_tokens": None if spec.is_classification else spec.max_answer_tokens,
+        **({} if spec.is_classification else {"max_answer_tokens": spec.max_answer_tokens}),
         **({"answer": _answer(spec.answer)} if spec.answer else {}),
         **({"stops": list(task.stops)} if spec.stop else {}),
         **({"fields": dict(spec.data.fields)} if spec.data.file else {}),
@@ -98,7 +98,7 @@ def _labels(task: TokenizedTask) -> Sequence[Any]:
     return [row.choices for row in asked] if own else data.labels
 
 
-def origin(task: TokenizedTask, shown: Iterable[Example], about: Mapping[str, Any]) -> dict[str, Any]:
+def origin(task: TokenizedTask, shown: Iterable[Example], versions: Mapping[str, str]) -> dict[str, Any]:
     """What a cell's file says of where its predictions are from, beside the facts.
 
     ``shown`` are the examples that it learnt from or was shown; of each label their ids are kept
@@ -113,10 +113,10 @@ def origin(task: TokenizedTask, shown: Iterable[Example], about: Mapping[str, An
         "task": task.data.spec.model_dump(mode="json"),
         "model_source": task.model.asked,
         "tokenizer": task.model.tokenizer,
-        "about": dict(about),
-        "made": made(),
+        "versions": dict(versions),
+        "run": this_run(),
         "notes": list(task.data.notes),
-        "origin": task.data.origin,
+        "data_source": task.data.origin,
     }
 
 

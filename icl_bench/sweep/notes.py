@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from icl_bench.demonstrations.perturbations import PLAIN
+from icl_bench.demonstrations.perturbations import NONE
 from icl_bench.tasks.data_report import leaking
 from icl_bench.wording import counted
 
@@ -45,7 +45,7 @@ def notes(sweep: Sweep) -> list[str]:
         found += _leaks(task)
     if sweep.spec.embeds:
         found += _cut(task)
-    if task.perturbation != PLAIN:
+    if task.perturbation != NONE:
         found.append(f"demonstrations are not shown as they are: {task.perturbation}")
     return found
 

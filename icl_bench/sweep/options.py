@@ -184,7 +184,7 @@ class RunOptions(BackendSpec):
         Perturbation,
         read("icl_bench.demonstrations.perturbations:Perturbation"),
         Option(
-            "What prompts show of the demonstrations: plain; labels:permuted (over the whole train split); "
+            "What prompts change of the demonstrations: none; labels:permuted (over the whole train split); "
             "labels:noise=0.3 (30% of the labels are wrong: exactly with random, about with other selectors); "
             "inputs-only; labels-only; nearest-removed:P (without the P percent most similar to the test row, so fewer "
             "than k).",
@@ -193,7 +193,7 @@ class RunOptions(BackendSpec):
             more=PERTURBATIONS.added,
             expected="text like labels:permuted",
         ),
-    ] = Field(default="plain", validate_default=True)
+    ] = Field(default="none", validate_default=True)
     order: Annotated[
         tuple[Order, ...] | None,
         read_each("icl_bench.demonstrations.ordering:Order"),

@@ -176,7 +176,7 @@ class Perplexity:
             "peak_cache_bytes": peak,
             "by_length": by_length,
             "lengths": self.lengths,
-            "about": versions(),
+            "versions": versions(),
         }
         write_losses(storage, name, found, meta)
 

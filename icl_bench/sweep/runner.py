@@ -90,9 +90,9 @@ class Runner:
     load: Callable[[], Backend]
     """Loads the backend, when the first cell needs it."""
     watcher: Watcher = field(default_factory=Watcher)
-    about: Mapping[str, Any] = field(default_factory=dict)
-    """Further facts to store (versions, device); they do not decide predictions."""
-    shape: Callable[[], Architecture] | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Versions of the packages that compute predictions; they do not decide them."""
+    architecture: Callable[[], Architecture] | None = None
     """Tells what of the model decides its cost, where its files are here."""
     trained: Trained | None = None
     """How a model was trained by this program."""
@@ -181,13 +181,13 @@ class Runner:
         if todo:
             measured = self._answer(prompts, todo, group, cell, maker, opened, outcome)
         meta = {
-            **origin(task, maker.shown, self.about),
+            **origin(task, maker.shown, self.versions),
             "demonstration_ids": maker.shared_ids,
             **maker.changed,
             "prefix_tokens": len(prompts.prefix),
-            "shape": self._architecture.as_json() if self._architecture else None,
+            "architecture": self._architecture.as_json() if self._architecture else None,
             **self._training(cell),
-            "work": self._cost(cell, asked, [row.answer_tokens for row in opened.done.values()]),
+            "compute": self._cost(cell, asked, [row.answer_tokens for row in opened.done.values()]),
             **measured,
         }
         names = [row.id for row in asked]
@@ -229,7 +229,7 @@ class Runner:
 
     @cached_property
     def _architecture(self) -> Architecture | None:
-        return self.shape() if self.shape else None
+        return self.architecture() if self.architecture else None
 
     def _training(self, cell: CellPlan) -> dict[str, Any]:
         """What was trained for a cell's answers, as it is stored."""

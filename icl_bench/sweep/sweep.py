@@ -176,8 +176,8 @@ class Sweep:
             self.loader.identity(),
             load or self.load_backend,
             watcher or Watcher(),
-            about=versions(*(EMBEDDING if self.spec.embeds else ())),
-            shape=None if self.spec.tokenizer else lambda: self._architecture,
+            versions=versions(*(EMBEDDING if self.spec.embeds else ())),
+            architecture=None if self.spec.tokenizer else lambda: self._architecture,
             trained=training_of(self.model.source),
         )
         return runner.run()

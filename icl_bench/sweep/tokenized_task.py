@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from icl_bench.demonstrations.perturbations import PLAIN, Perturbation
+from icl_bench.demonstrations.perturbations import NONE, Perturbation
 from icl_bench.demonstrations.pool import DemonstrationPool
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.metrics.interface import Metric
@@ -50,9 +50,9 @@ class TokenizedTask:
     """``copied``: queries are demonstrations of their own prompt, not test rows."""
     label_space: str | None = None
     """Which part of the task's labels the data is cut to, in words; None for all."""
-    perturbation: Perturbation = PLAIN
+    perturbation: Perturbation = NONE
     """What prompts show of the demonstrations, and which they leave out."""
-    embedder: str | None = None
+    sentence_encoder: str | None = None
     """The sentence encoder that is asked for; None for the packaged one."""
     chat: ChatSettings | None = None
     """How prompts are put to a chat model; None for plain text."""
@@ -88,7 +88,7 @@ class TokenizedTask:
         if share:
             rows = np.flatnonzero(self.lengths <= np.quantile(self.lengths, 1 - share))
         folder = cache_dir() / "embeddings"
-        return DemonstrationPool(self.data, rows, self.seed, folder, self.embedder)
+        return DemonstrationPool(self.data, rows, self.seed, folder, self.sentence_encoder)
 
     # -- what prompts show of it ----------------------------------------------------------------
 
@@ -108,13 +108,11 @@ class TokenizedTask:
     def selection_facts(self, spec: SelectorSpec, pattern: Pattern = FULL) -> dict[str, Any]:
         """What decides which demonstrations are shown, and which of them a pattern has a query
         read, beside the data. Raises ``UserError``.
-
-        ``encoder`` is BERTScore's, which every cell names; ``embeddings`` the sentence encoder.
         """
         chosen = spec.facts(self.pool.similarity)
         if pattern.compares is not None:
             chosen |= SELECTORS[pattern.compares].facts(self.pool.similarity)
-        return {"encoder": None} | chosen | dict(self.perturbation.facts(self.pool))
+        return chosen | dict(self.perturbation.facts(self.pool))
 
     def chat_facts(self) -> dict[str, Any]:
         """What decides how prompts are put to a chat model."""
@@ -265,7 +263,7 @@ class TokenizedTask:
 
     def metric_facts(self) -> Mapping[str, Any]:
         """What decides the scores beside the answers. Raises ``UserError``."""
-        found: dict[str, Any] = {"bertscore": None}  # which every cell names
+        found: dict[str, Any] = {}
         for metric in self.metrics:
             found |= metric.facts()
         return found

@@ -204,7 +204,7 @@ class Finetuning:
                 **origin(self.task, examples.shown, self._versions),
                 "demonstration_ids": [example.id for example in examples.shown],
                 "training": dict(found.about),
-                "shape": method.run.architecture.as_json() if method.has_architecture else None,
+                "architecture": method.run.architecture.as_json() if method.has_architecture else None,
             },
             scores,
         )

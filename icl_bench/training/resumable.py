@@ -58,7 +58,7 @@ class TrainingFolder:
         for file in (out / LOG, self.unfinished / STARTED):
             try:
                 there = json.loads(file.read_text(encoding="utf-8"))
-                other = there["asked"] if file.name == LOG else there
+                other = there["settings"] if file.name == LOG else there
             except (OSError, ValueError, KeyError, TypeError):
                 continue
             if other == self.asked:
@@ -96,7 +96,7 @@ class TrainingFolder:
 
     def finish(self, log: Mapping[str, Any]) -> None:
         """The model is written: say how the training went, and drop the unfinished work."""
-        said = json.dumps({"asked": self.asked, **log}, indent=2)
+        said = json.dumps({"settings": self.asked, **log}, indent=2)
         (self.out / LOG).write_text(said + "\n", encoding="utf-8")
         shutil.rmtree(self.unfinished)
 

@@ -82,7 +82,7 @@ def results(folder: Path, program: Program) -> Path:
     program(
         "run", *common, "--select", "random,longest,hybrid:2", "--order", "drawn,reversed", "--attention", "full,near:8"
     )
-    program("run", *common, "--demonstrations", "shouted")
+    program("run", *common, "--perturbation", "shouted")
     program("run", *common, "--backend", "parrot", "--seed", 1)
     program("finetune", *common, "--method", "majority")
     return found
@@ -122,7 +122,7 @@ def test_points_of_a_task_are_compared_by_its_first_metric_whosever_it_is(progra
 
 
 def test_demonstrations_are_shown_as_another_package_writes_them(program: Program, results: Path) -> None:
-    shown = program("show", "--results", results, "--task", "colours", "--k", 2, "--demonstrations", "shouted")
+    shown = program("show", "--results", results, "--task", "colours", "--k", 2, "--perturbation", "shouted")
     assert re.search(r"THING: [A-Z]+ NUMBER \d\ncolour: ", shown)
     assert "hash checked" in shown
 

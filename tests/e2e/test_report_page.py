@@ -17,8 +17,8 @@ from support.program import Run, as_words
 pytestmark = pytest.mark.slow
 
 EVIL = """</script><script>document.title = "attacked"</script><img src=x onerror="alert(1)"> & <!--"""
-TAUGHT = as_words(
-    "run --task stdlib --model gemma3-270m --k 1 --draws 1 --test-size 24 --demonstrations labels:permuted"
+PERTURBED = as_words(
+    "run --task stdlib --model gemma3-270m --k 1 --draws 1 --test-size 24 --perturbation labels:permuted"
 )
 
 
@@ -56,7 +56,7 @@ def page(program: Run, swept: Path, tmp_path_factory: pytest.TempPathFactory) ->
     results = folder / "results"
     shutil.copytree(swept, results)
     for words in (
-        (*TAUGHT, "--results", results),
+        (*PERTURBED, "--results", results),
         ("import", imported(folder), "--results", results),
         ("report", "--results", results, "--out", folder / "report.html"),
     ):
@@ -159,7 +159,7 @@ def test_filters_choose_what_the_reader_lists(opened: Opened):
 def test_the_reader_names_demonstrations_that_were_changed(opened: Opened):
     driver = opened(charts=False)
     for way in ("labels:permuted", "unperturbed"):
-        set_to(driver, teaching=way)
+        set_to(driver, perturbation=way)
         listed = texts(driver, "#reader .option")
         assert listed
         assert all(("· labels:permuted ·" in text) == (way != "unperturbed") for text in listed)

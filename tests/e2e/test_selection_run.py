@@ -23,7 +23,7 @@ def chosen(program: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert done.returncode == 0, done.stderr
     assert "hybrid:2: the first k - 2 demonstrations are shared" in done.stderr
     for how in ("labels:permuted", "nearest-removed:30"):
-        done = program(*RUN, "--demonstrations", how, "--results", results)
+        done = program(*RUN, "--perturbation", how, "--results", results)
         assert done.returncode == 0, done.stderr
     return results
 
@@ -37,21 +37,21 @@ def shown(program: Run, results: Path, *words: object) -> dict[str, object]:
 
 @pytest.mark.parametrize("select", SELECT)
 def test_every_prompt_can_be_shown_as_it_was_run(program: Run, chosen: Path, select: str):
-    found = shown(program, chosen, "--select", select, "--demonstrations", "plain")
+    found = shown(program, chosen, "--select", select, "--perturbation", "none")
     assert "hash checked" in str(found["checked"])
     assert len(found["demonstration_ids"]) == len(set(found["demonstration_ids"])) == 6  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("how", "count"), [("labels:permuted", 6), ("nearest-removed:30", 4)])
 def test_changed_prompts_can_be_shown_as_they_were_run(program: Run, chosen: Path, how: str, count: int):
-    found = shown(program, chosen, "--select", "random", "--demonstrations", how)
+    found = shown(program, chosen, "--select", "random", "--perturbation", how)
     assert "hash checked" in str(found["checked"])
     assert str(found["prompt"]).count("\n==\n") == count
 
 
 def test_what_is_shared_is_read_from_the_cache(chosen: Path):
     frame = icl_bench.read_results(chosen)
-    frame = frame[frame["teaching"].isna()]
+    frame = frame[frame["perturbation"].isna()]
     cached = frame.groupby("select", observed=True)["cached_tokens"].unique()
     assert all(len(cached[select]) == 1 for select in SELECT)
     assert 20 < cached["hybrid:2"][0] < cached["random"][0]
@@ -61,7 +61,7 @@ def test_what_is_shared_is_read_from_the_cache(chosen: Path):
 def test_summary_sets_them_side_by_side_and_advises(program: Run, chosen: Path):
     tables = json.loads(program("summary", "--results", chosen, "--json").stdout)
     assert {row["select"] for row in tables["retrieval_gain"]} == {*SELECT} - {"random"}
-    assert {row["teaching"] for row in tables["teaching"]} == {"labels:permuted", "nearest-removed:30"}
+    assert {row["perturbation"] for row in tables["perturbations"]} == {"labels:permuted", "nearest-removed:30"}
     done = program("summary", "--results", chosen, "--advice", "any")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("stdlib_six · gemma3-270m, whatever it costs:\n  take ")

@@ -27,7 +27,7 @@ COMMON = ("--task", "trec", "--model", "gemma3-270m", "--dtype", "float32", "--d
 RUNS = (
     ("--k", "2,6", "--draws", "2", "--test-size", "6", "--select", "random,bm25,hybrid:2"),
     ("--k", "2", "--draws", "1", "--test-size", "6", "--score", "exact"),
-    ("--k", "2", "--draws", "1", "--test-size", "6", "--demonstrations", "labels:permuted"),
+    ("--k", "2", "--draws", "1", "--test-size", "6", "--perturbation", "labels:permuted"),
     ("--k", "2", "--draws", "1", "--test-size", "12", "--labels", "half:1"),
 )
 CELLS = 17

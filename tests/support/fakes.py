@@ -131,7 +131,7 @@ def tokenized_task(
     test_size: int | None = None,
     half: HalfLabels | None = None,
     queries: Queries = "test",
-    teaching: str = "plain",
+    perturbation: str = "none",
     **task: Any,
 ) -> TokenizedTask:
     """The task, written to a folder and read again, in the small tokenizer's ids."""
@@ -139,7 +139,7 @@ def tokenized_task(
     data, part = (half.of(data), str(half)) if half else (data, None)
     tokenizer: Any = small_tokenizer()
     there = model(context_tokens, fingerprint)
-    shown = Perturbation.parse(teaching)
+    shown = Perturbation.parse(perturbation)
     return TokenizedTask(data, there, tokenizer, seed, scoring, queries, part, shown)
 
 

@@ -75,14 +75,14 @@ NASTY = (
 )
 OPTIONS: dict[str, tuple[str, ...]] = {
     "sweep": as_words(
-        "--k --per-label --select --encoder --demonstrations --order --attention --draws --labels "
+        "--k --per-label --select --encoder --perturbation --order --attention --draws --labels "
         "--queries --score --context --seed --test-size --data-dir --dtype --device --backend "
         "--pack --tensor-parallel --max-model-len --gpu-memory --quantization --kv-cache-dtype "
         "--base-url --tokenizer --concurrency --task --model --chat --system --chat-arg"
     ),
     "summary": ("--task", "--model", "--base-model", "--advice"),
     "show": as_words(
-        "--task --k --test-id --model --select --order --attention --demonstrations --draw --cell --data-dir"
+        "--task --k --test-id --model --select --order --attention --perturbation --draw --cell --data-dir"
     ),
     "check": ("--baseline", "--tolerance", "--alpha"),
     "tasks": ("--check", "--model", "--data-dir", "--test-size"),
@@ -128,7 +128,7 @@ COLUMNS = (
     "prompt_tokens",
     "queries",
     "label_space",
-    "teaching",
+    "perturbation",
     "variant",
     "cell",
     "demonstration_ids",

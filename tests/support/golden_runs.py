@@ -42,13 +42,13 @@ RUNS: Mapping[str, Sequence[str]] = {
         "run --task trec --k 6 --select bm25 --test-size 8 --attention "
         "block:1,reuse,block:1,sink=0,local=0,reuse,block:2"
     ),
-    "permuted": as_words("run --task trec --k 8 --draws 2 --test-size 8 --demonstrations labels:permuted"),
+    "permuted": as_words("run --task trec --k 8 --draws 2 --test-size 8 --perturbation labels:permuted"),
     "noise": as_words(
-        "run --task trec --k 8 --draws 2 --test-size 8 --select random,bm25 --demonstrations labels:noise=0.3"
+        "run --task trec --k 8 --draws 2 --test-size 8 --select random,bm25 --perturbation labels:noise=0.3"
     ),
-    "inputs-only": as_words("run --task trec --k 8 --draws 1 --test-size 8 --demonstrations inputs-only"),
-    "labels-only": as_words("run --task trec --k 8 --draws 1 --test-size 8 --demonstrations labels-only"),
-    "nearest-removed": as_words("run --task trec --k 8 --draws 1 --test-size 8 --demonstrations nearest-removed:25"),
+    "inputs-only": as_words("run --task trec --k 8 --draws 1 --test-size 8 --perturbation inputs-only"),
+    "labels-only": as_words("run --task trec --k 8 --draws 1 --test-size 8 --perturbation labels-only"),
+    "nearest-removed": as_words("run --task trec --k 8 --draws 1 --test-size 8 --perturbation nearest-removed:25"),
     "half-of-the-labels": as_words("run --task trec --k 8 --draws 1 --test-size 30 --labels half:1"),
     "copied": ("run", "--task", "trec", "--k", "8", "--draws", "1", "--test-size", "8", "--queries", "copied"),
     "unconstrained": ("run", "--task", "trec", "--k", "8", "--draws", "1", "--test-size", "8", "--unconstrained"),

@@ -138,7 +138,7 @@ def adaptation_losses(results: Place, model: str | None = None) -> pd.DataFrame:
 
     One row for each adapted model (``adapted``), each way that it is compared with, and each range
     of lengths: ``attention`` (``full`` or the pattern) and ``trained`` (before, after); ``full``
-    after is the same base trained on in full, for the training itself teaches something too (Song
+    after is the same base trained on in full, for the training itself has an effect, too (Song
     et al. 2023, table 4). All are of the windows that all of them have read.
 
     Columns: base, pattern, adapted, attention, trained, model, tokens (learnt from), after and

@@ -11,7 +11,7 @@ from icl_bench.analysis.finding import Chart, Finding, Printed, Section
 from icl_bench.analysis.predictions import joined
 from icl_bench.analysis.statistics.paired import ALPHA, NO_FACTS, Facts, compare
 from icl_bench.analysis.zero_shot import with_demonstrations
-from icl_bench.demonstrations.perturbations import PLAIN
+from icl_bench.demonstrations.perturbations import NONE
 from icl_bench.demonstrations.selector_spec import known
 from icl_bench.metrics.scores import scored
 from icl_bench.results.cells import SETTING
@@ -80,15 +80,15 @@ def perturbation_effect(frame: pd.DataFrame, facts: Facts = NO_FACTS) -> pd.Data
     sides have one selection, order and attention, and agree in all other facts; what has no such
     unperturbed side is left out. They are paired by test example and draw, as both have the same
     demonstrations. ``difference`` is below 0 where the perturbation hurts; the columns are those of
-    :func:`icl_bench.analysis.statistics.paired.compare`, after ``teaching``, the perturbation,
+    :func:`icl_bench.analysis.statistics.paired.compare`, after ``perturbation``, the perturbation,
     which ``advice`` names.
     """
     frame = scored(with_demonstrations(frame))
-    if "teaching" not in frame:
-        frame = frame.assign(teaching=None)
-    perturbation = frame["teaching"].astype(object)
-    frame = frame.assign(teaching=perturbation.where(perturbation.notna(), str(PLAIN)))
-    base = {"teaching": str(PLAIN)}
+    if "perturbation" not in frame:
+        frame = frame.assign(perturbation=None)
+    perturbation = frame["perturbation"].astype(object)
+    frame = frame.assign(perturbation=perturbation.where(perturbation.notna(), str(NONE)))
+    base = {"perturbation": str(NONE)}
     return compare(frame, base, facts=facts, about="demonstrations")
 
 
@@ -215,21 +215,21 @@ TRAINING_GAIN = Finding(
 )
 
 
-TEACHING = Finding(
-    "teaching",
+PERTURBATIONS = Finding(
+    "perturbations",
     lambda context: perturbation_effect(context.of_tests, facts=context.facts),
     SIGNED_LIMITS,
     caption="Perturbed less unperturbed",
-    shown=f"task model series teaching {COMPARED}",
+    shown=f"task model series perturbation {COMPARED}",
     printed=Printed(
         "perturbed demonstrations: {score} less that of unperturbed ones, points",
-        f"task model teaching select order {DIFFERENCE}",
+        f"task model perturbation select order {DIFFERENCE}",
     ),
     section=Section(
-        "teaching",
-        "What do demonstrations teach?",
+        "perturbations",
+        "What is learnt from demonstrations?",
         "Perturbed demonstrations",
-        "run again with --demonstrations labels:permuted",
+        "run again with --perturbation labels:permuted",
         "{Score} with perturbed demonstrations (labels permuted or wrong, inputs or labels alone, "
         "the nearest to the query left out) beside that with the same ones unperturbed, and the "
         "difference. Far below 0: what was perturbed is what the model uses.",

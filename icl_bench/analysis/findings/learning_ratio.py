@@ -101,7 +101,7 @@ def _beside(effects: pd.DataFrame) -> Iterator[tuple[Key, float, Key, Key]]:
     named = effects.astype({name: object for name in effects if name not in ("k", "difference")})
     found: dict[tuple[Key, str], dict[str, Key]] = {}
     for row in named.to_dict("records"):
-        kind, _, percent = str(row["teaching"]).partition(":")
+        kind, _, percent = str(row["perturbation"]).partition(":")
         if kind in (NEAREST, FARTHEST):
             own = tuple(row[name] for name in POINT)
             plain = tuple(row["base_variant" if name == "variant" else name] for name in POINT)
@@ -130,7 +130,9 @@ def _ratio(nearest: np.ndarray, farthest: np.ndarray, rng: np.random.Generator) 
 
 LEARNING_RATIO = Finding(
     "learning_ratio",
-    lambda context: learning_ratio(context.of_tests, context.table("teaching"), context.generator("learning ratio")),
+    lambda context: learning_ratio(
+        context.of_tests, context.table("perturbations"), context.generator("learning ratio")
+    ),
     (
         Column("removed", "left out (%)", "number", short="left\nout %"),
         Column("nearest_lost", "lost without the nearest", "points", short="nearest\nlost"),

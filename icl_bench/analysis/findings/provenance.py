@@ -101,8 +101,8 @@ def _of_cells(metas: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _of_cell(meta: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    facts, made = meta["facts"], meta.get("made") or {}
-    versions = meta.get("about") or {}
+    facts, made = meta["facts"], meta.get("run") or {}
+    versions = meta.get("versions") or {}
     yield "command", made.get("command")
     yield "finished", made.get("finished")
     yield "hardware", made.get("hardware") or versions.get("machine")

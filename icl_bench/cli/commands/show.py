@@ -36,7 +36,7 @@ def show(
     select: Which = None,
     order: Which = None,
     attention: Which = None,
-    demonstrations: Which = None,
+    perturbation: Which = None,
     draw: OneDraw = 0,
     cell: Cell = None,
     results: o.Results = o.DEFAULT_RESULTS,
@@ -61,7 +61,7 @@ def show(
         "select": select and str(known(select) or select),
         "order": order,
         "attention": attention and str(Pattern.parse(attention)),
-        "teaching": demonstrations and str(Perturbation.parse(demonstrations)),
+        "perturbation": perturbation and str(Perturbation.parse(perturbation)),
         "cell": cell,
     }
     wanted = {name: value for name, value in asked.items() if value is not None}

@@ -180,7 +180,7 @@ def summary(
         if json or not found.context.stored.predictions.empty:
             found.work_out([*FINDINGS] if json else made_for(options), say)
     if json:
-        selects = [*found.summary.curves["select"], *found.summary.taught["select"]]
+        selects = [*found.summary.curves["select"], *found.summary.perturbed_curves["select"]]
         print_json({**found.as_json(), "cautions": cautions(selects)})
     else:
         print_findings(found, console(), options)

@@ -32,7 +32,7 @@ STYLES = {"loss": "bold red", "small loss": "yellow"}
 
 
 NAMES = {
-    "teaching": Head("demonstrations", "name"),
+    "perturbation": Head("perturbation", "name"),
     "select": Head("select", "name", bare=True),
     "order": Head("order", "name", usual=USUAL_ORDERS),
     "attention": Head("attention", "name"),
@@ -61,8 +61,8 @@ def _line(console: Console, text: str, style: str = "") -> None:
 def _print(title: str, group: Any, console: Console) -> None:
     """The points of a task and model."""
     further = [name for name in ("attention", "score") if set(group[name]) - {"full", "correct"}]
-    several = bool(group.duplicated(["teaching", "select", "order", "attention", "k"]).any())
-    perturbed = ["teaching"] if group["teaching"].notna().any() else []
+    several = bool(group.duplicated(["perturbation", "select", "order", "attention", "k"]).any())
+    perturbed = ["perturbation"] if group["perturbation"].notna().any() else []
     named = [*perturbed, "select", "order", *further, *(["variant"] if several else [])]
     heads = [
         *(NAMES[name] for name in named),
@@ -94,7 +94,7 @@ def _named(row: Mapping[str, Any], name: str) -> str:
         if not isinstance(value, str):
             return DASH
         return "accuracy" if value == "correct" else title(value)
-    return str(value if isinstance(value, str) or name != "teaching" else UNPERTURBED)
+    return str(value if isinstance(value, str) or name != "perturbation" else UNPERTURBED)
 
 
 def _changes(check: Check) -> Iterator[str]:

@@ -32,7 +32,7 @@ Row = Mapping[str, Any]
 METRIC, SETTING = Column("metric", "metric"), Column("setting", "setting")
 
 
-BARE = ("task", "model", "select", "teaching", "attention")
+BARE = ("task", "model", "select", "perturbation", "attention")
 """Columns whose values say by themselves what they are."""
 
 
@@ -92,7 +92,7 @@ def print_findings(findings: Findings, console: Console, asked: Collection[str] 
 
 def made_for(options: Collection[str]) -> list[str]:
     """The names of the findings that ``print_findings`` reads."""
-    first = ["curves", "saturation", "order_sensitivity", "taught"]
+    first = ["curves", "saturation", "order_sensitivity", "perturbed_curves"]
     return list(dict.fromkeys([*first, *(finding.name for finding, _ in _printed(options))]))
 
 

@@ -126,8 +126,8 @@ def print_shown(shown: Shown, console: Console) -> None:
         facts["scores"] = ", ".join(scored)
     if shown.choices:
         facts["choices"] = " | ".join(shown.choices)
-    if row.get("teaching"):
-        facts["perturbed"] = row["teaching"]
+    if row.get("perturbation"):
+        facts["perturbed"] = row["perturbation"]
     if row.get("probability") is not None:
         facts["probability"] = f"{row['probability']:.4f}, margin {row['margin']:.4f}"
     for name, value in facts.items():

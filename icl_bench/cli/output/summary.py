@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from icl_bench.analysis.summary import Summary
 
-PERTURBED = ["task", "model", "teaching"]
+PERTURBED = ["task", "model", "perturbation"]
 """What tells tables of perturbed demonstrations apart."""
 
 
@@ -47,7 +47,7 @@ def print_summary(summary: Summary, console: Console, order: bool = True) -> Non
             *(_sensitivity(row, settings) for row in _here(sensitivity, task, model)),
             *cautions(group["select"]),
         )
-    for (task, model, perturbation), group in summary.taught.groupby(PERTURBED, observed=True):
+    for (task, model, perturbation), group in summary.perturbed_curves.groupby(PERTURBED, observed=True):
         named, settings = numbered_settings(group, summary.settings)
         names = [str(task), f"{model}, perturbed demonstrations: {perturbation}"]
         _print_curves(names, group, settings, console)
@@ -72,7 +72,7 @@ def numbered_settings(group: Any, settings: Mapping[str, str]) -> tuple[list[str
 def setting_numbers(summary: Summary) -> dict[str, int]:
     """Variant -> its number in the printed curves, where a task and model have several."""
     numbers: dict[str, int] = {}
-    for table, by in ((summary.taught, PERTURBED), (summary.curves, PERTURBED[:2])):
+    for table, by in ((summary.perturbed_curves, PERTURBED), (summary.curves, PERTURBED[:2])):
         for _, group in table.groupby(by, observed=True):
             numbers |= numbered_settings(group, summary.settings)[1]
     return numbers

@@ -2,11 +2,11 @@
 
 const VERDICT = { true: "right", false: "wrong", null: "free text" };
 const NOTHING = "(nothing)"; // an empty answer, where one is chosen
-const perturbation = (row) => row.teaching || "unperturbed";
+const perturbation = (row) => row.perturbation || "unperturbed";
 
 // Predictions that stand in the page.
 function sampled({ texts, fields, rows, total }) {
-  const TEXTS = ["task", "model", "series", "select", "order", "teaching", "test_id", "gold", "prediction", "cell", "query", "separator", "why", "text"];
+  const TEXTS = ["task", "model", "series", "select", "order", "perturbation", "test_id", "gold", "prediction", "cell", "query", "separator", "why", "text"];
   const named = rows.map((row) => {
     const found = Object.fromEntries(fields.map((name, i) => [name, row[i]]));
     for (const name of TEXTS) found[name] = found[name] === null ? null : texts[found[name]];
@@ -17,7 +17,7 @@ function sampled({ texts, fields, rows, total }) {
   });
   const has = (row, word) => ["test_id", "gold", "prediction", "text", "query"].some((name) => (row[name] || "").toLowerCase().includes(word));
   const KEYS = {
-    teaching: perturbation, correct: (row) => VERDICT[row.correct],
+    perturbation: perturbation, correct: (row) => VERDICT[row.correct],
     gold: (row) => row.gold || NOTHING, prediction: (row) => row.prediction || NOTHING,
   };
   const value = (row, name) => String((KEYS[name] || ((one) => one[name]))(row));
@@ -26,7 +26,7 @@ function sampled({ texts, fields, rows, total }) {
     here: named.length,
     paired: false,
     async options() {
-      const names = ["task", "model", "series", "teaching", "k", "correct", "gold", "prediction"];
+      const names = ["task", "model", "series", "perturbation", "k", "correct", "gold", "prediction"];
       return Object.fromEntries(names.map((name) => [name, [...new Set(named.map((row) => value(row, name)))].sort(compare)]));
     },
     async page(asked, first, count) {
@@ -63,7 +63,7 @@ function served({ total }) {
 }
 
 const FILTERS = [
-  ["task", "Task"], ["model", "Model"], ["series", "Curve"], ["teaching", "Demonstrations"], ["k", "k"],
+  ["task", "Task"], ["model", "Model"], ["series", "Curve"], ["perturbation", "Perturbation"], ["k", "k"],
   ["correct", "Answer"], ["gold", "Right answer"], ["prediction", "Given answer"],
 ];
 const BESIDE = [["model", "Model"], ["series", "Curve"], ["k", "k"]];
@@ -116,7 +116,7 @@ class Reader {
     };
     for (const [name, title] of FILTERS) {
       const values = options[name];
-      const needed = name !== "teaching" || values.some((value) => value !== "unperturbed");
+      const needed = name !== "perturbation" || values.some((value) => value !== "unperturbed");
       if (needed && values.length > 1 && values.length <= MOST_OPTIONS) select(name, title, values, "all");
     }
     const word = make("input", { type: "search", name: "word", autocomplete: "off", spellcheck: "false" });
@@ -252,7 +252,7 @@ class Reader {
     const verdict = VERDICT[row.correct];
     const answer = (one) => make("span", { class: VERDICT[one.correct] === "free text" ? "" : VERDICT[one.correct] },
       one.correct === true ? "✓ " : one.correct === false ? "✗ " : "", make("span", { class: "name" }, one.prediction || NOTHING));
-    const places = [row.task, row.model, row.series, row.teaching && perturbation(row), `k = ${whole.format(row.k)}`, row.test_id].filter(Boolean);
+    const places = [row.task, row.model, row.series, row.perturbation && perturbation(row), `k = ${whole.format(row.k)}`, row.test_id].filter(Boolean);
     const option = make("div", { role: "option", id: `p${number}`, class: "option", "aria-selected": "false" },
       answer(row), ...(row.other ? [" → ", answer(row.other)] : []), make("small", {}, places.join(" · ")));
     option.addEventListener("click", () => this.choose(number));
@@ -340,9 +340,9 @@ async function lookInto({ task, model }, datum) {
   const known = reader.controls.series ? [...reader.controls.series.options].map((option) => option.value) : [];
   wanted.series = known.includes(series) ? series : "";
   // curves are of unperturbed demonstrations, but where they are called by a perturbation
-  const { teaching } = reader.controls;
-  const perturbed = teaching && [...teaching.options].some((option) => option.value === series);
-  wanted.teaching = perturbed ? series : "unperturbed";
+  const { perturbation } = reader.controls;
+  const perturbed = perturbation && [...perturbation.options].some((option) => option.value === series);
+  wanted.perturbation = perturbed ? series : "unperturbed";
   if (datum.pair) Object.assign(wanted, { gold: datum.gold || NOTHING, prediction: datum.prediction || NOTHING, correct: "wrong" });
   reader.look(wanted);
 }
@@ -358,7 +358,7 @@ function detail(row, source) {
     ["Test example", row.test_id], ["Task", row.task], ["Model", row.model],
     ["Curve", row.series], ["k", `${whole.format(row.k)}, draw ${row.draw}`],
   ];
-  if (row.teaching) facts.push(["Demonstrations", perturbation(row)]);
+  if (row.perturbation) facts.push(["Perturbation", perturbation(row)]);
   if (written !== null) facts.splice(1, 0, ["Written", written.trim() || "(nothing)"]);
   if (row.valid === false) facts.push(["Validity", written === null ? "the answer is none of the labels" : "nothing could be extracted from what was written"]);
   if (row.probability !== null) {

@@ -32,7 +32,7 @@ Drawer = Callable[[Finding, "Findings", "Naming"], Drawn | None]
 DRAWERS: Mapping[str, Drawer] = {
     "saturation_chances": saturation,
     "order_sensitivity": order,
-    "teaching": perturbations,
+    "perturbations": perturbations,
     "attention_patterns": attention,
     "perplexity": perplexity,
     "adaptation_losses": adaptation,

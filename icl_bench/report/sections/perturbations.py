@@ -27,11 +27,11 @@ BY = ("task", "model", "curve")
 def perturbations(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
     """What demonstrations are worth when something of them is changed or left out."""
     naming = replace(naming, hues={})  # lines are perturbations, not selectors
-    shown = naming.named(findings.teaching)
+    shown = naming.named(findings.perturbations)
     shown = shown[shown["difference"].notna()]
     if shown.empty:
         return None
-    frame = naming.against(shown.assign(curve=shown["series"], series=shown["teaching"]), BY)
+    frame = naming.against(shown.assign(curve=shown["series"], series=shown["perturbation"]), BY)
     both = _both_sides(findings, naming, frame)
     names = tuple(dict.fromkeys(both["series"]))
     compared, look = differences_over_k(finding, frame, BY, names)
@@ -45,7 +45,7 @@ def _both_sides(findings: Findings, naming: Naming, compared: pd.DataFrame) -> p
     import pandas as pd
 
     setting = ["task", "model", "select", "order", "attention", "variant"]
-    unperturbed, perturbed = naming.named(findings.curves), naming.named(findings.taught)
+    unperturbed, perturbed = naming.named(findings.curves), naming.named(findings.perturbed_curves)
     bases = compared.assign(variant=compared["base_variant"])[[*setting, "curve"]]
     bases = bases.drop_duplicates()
     several = bases.duplicated([*setting[:-1], "curve"], keep=False)
@@ -53,7 +53,9 @@ def _both_sides(findings: Findings, naming: Naming, compared: pd.DataFrame) -> p
     bases = bases.assign(shown=(UNPERTURBED + ", " + text).where(several, UNPERTURBED))
     unperturbed = unperturbed.merge(bases, on=setting)
     perturbed = perturbed.merge(compared[[*setting, "curve"]].drop_duplicates(), on=setting)
-    return pd.concat([unperturbed.assign(series=unperturbed["shown"]), perturbed.assign(series=perturbed["teaching"])])
+    return pd.concat(
+        [unperturbed.assign(series=unperturbed["shown"]), perturbed.assign(series=perturbed["perturbation"])]
+    )
 
 
 def _curves(frame: pd.DataFrame, look: Look) -> Sequence[Panel]:
@@ -63,7 +65,7 @@ def _curves(frame: pd.DataFrame, look: Look) -> Sequence[Panel]:
         lined, of = with_limits(part.sort_values("k"), "score"), measure(part)
         says = f"{of} over k, demonstrations perturbed and unperturbed, {' and '.join(key)}"
         tips = [
-            tip("series", "demonstrations"),
+            tip("series", "perturbation"),
             tip("k", "k", ",d"),
             tip("value", of, PERCENT),
             *LIMITS,
@@ -72,7 +74,7 @@ def _curves(frame: pd.DataFrame, look: Look) -> Sequence[Panel]:
         ]
         found.append(
             panel(
-                ["teaching-curves", *key],
+                ["perturbed-curves", *key],
                 " · ".join(key),
                 charts.over_shots(lined, look, of, tips, says),
                 lined,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-CURVE = ("task", "model", "select", "order", "attention", "variant", "teaching")
+CURVE = ("task", "model", "select", "order", "attention", "variant", "perturbation")
 """Columns whose combinations are the curves of the page."""
 
 
@@ -47,7 +47,7 @@ VERDICTS = {"wrong": 0, "right": 1, "free text": -1}
 """What an answer is called -> its code in the column ``correct``."""
 
 
-SIDE = ("model", "series", "teaching", "k")
+SIDE = ("model", "series", "perturbation", "k")
 """What tells a point of a task, where another is shown beside it."""
 
 
@@ -129,14 +129,14 @@ class Predictions:
         """Filter -> the values that there are, as texts."""
         named = ("task", "model", "series", "gold", "prediction")
         found = {name: sorted(self._there(name)) for name in named}
-        teaching = {name or UNPERTURBED for name in self._there("teaching")}
+        perturbation = {name or UNPERTURBED for name in self._there("perturbation")}
         ks = np.unique(self.numbers["k"])
         verdicts = set(np.unique(self.numbers["correct"]).tolist())
         for name in ANSWERS:
             found[name] = [text or NOTHING for text in found[name]]
         return {
             **found,
-            "teaching": sorted(teaching),
+            "perturbation": sorted(perturbation),
             "k": [str(k) for k in ks],
             "correct": [name for name, code in VERDICTS.items() if code in verdicts],
         }
@@ -155,7 +155,7 @@ class Predictions:
                 kept &= self.numbers["k"] == (int(value) if value.isdecimal() else -1)
             elif name == "correct":
                 kept &= self.numbers["correct"] == VERDICTS.get(value, -2)
-            elif name == "teaching":
+            elif name == "perturbation":
                 kept &= self.texts[name].equal("" if value == UNPERTURBED else value)
             elif name in self.texts:
                 same = self.texts[name].equal(value)
@@ -193,7 +193,7 @@ class Predictions:
 
     def rows(self, positions: Iterable[int]) -> list[dict[str, Any]]:
         """What the list shows of predictions."""
-        names = ("task", "model", "series", "teaching", "test_id", "gold", "prediction", "cell")
+        names = ("task", "model", "series", "perturbation", "test_id", "gold", "prediction", "cell")
         found = []
         for place in positions:
             row: dict[str, Any] = {name: self._text(name, place) for name in names}
@@ -297,7 +297,7 @@ def _series(texts: Mapping[str, Column], facts: Mapping[str, Mapping[str, Any]])
     keys = np.ravel_multi_index(codes + 1, [len(texts[name].values) + 1 for name in CURVE])
     _, first, which = np.unique(keys, return_index=True, return_inverse=True)
     table = pd.DataFrame({name: [_or_none(texts[name], place) for place in first] for name in CURVE}).astype(object)
-    unperturbed = table["teaching"].isna() | (table["teaching"] == "")
+    unperturbed = table["perturbation"].isna() | (table["perturbation"] == "")
     naming = naming_of(facts, table[unperturbed], table[~unperturbed])
     names = list(naming.named(table)["series"])
     values = sorted(set(names))

@@ -46,7 +46,7 @@ class NearestNeighbours(TrainingMethod):
     def facts(self, select: str) -> Mapping[str, Any]:
         """See ``TrainingMethod``."""
         del select
-        return {"encoder": NAME}
+        return {"sentence_encoder": NAME}
 
     def learn(self, examples: Examples, keep: Path | None) -> list[Learned]:
         """See ``TrainingMethod``."""
@@ -73,7 +73,7 @@ class NearestNeighbours(TrainingMethod):
                 {
                     "method": self.name,
                     "seconds": round(middle - start, 3),
-                    "encoder": NAME,
+                    "sentence_encoder": NAME,
                     "neighbours": number,
                     "labels_without_example": list(examples.missing),
                 },

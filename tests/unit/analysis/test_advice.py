@@ -611,7 +611,7 @@ def test_summary_advises_from_what_was_run_and_nothing_that_is_not_plain(
     results = tmp_path / "results"
     for changes in (
         {"selects": ["random", "bm25", "hybrid:2"]},
-        {"teaching": "inputs-only"},
+        {"perturbation": "inputs-only"},
         {"half": HalfLabels(1)},
         {"queries": "copied"},
     ):
@@ -624,7 +624,7 @@ def test_summary_advises_from_what_was_run_and_nothing_that_is_not_plain(
     assert points == {(s, k) for s in ("random", "bm25", "hybrid:2") for k in (2, 4)}
     assert len(table["advice"]) == 6
     frame = read_results(results)
-    plain = frame[frame[["teaching", "queries", "label_space"]].isna().all(axis=1)]
+    plain = frame[frame[["perturbation", "queries", "label_space"]].isna().all(axis=1)]
     means = plain.groupby(["select", "k"], observed=True)["correct"].mean()
     for row in table["advice"]:
         assert row["mean"] == pytest.approx(means[row["select"], row["k"]])

@@ -55,12 +55,14 @@ class Able(FakeBackend):
         return Answer(index, cached, 2, label=label if right else (label + 1) % len(labels))
 
 
-def run(folder: Path, share: float, *, dtype: str = "float32", about: Any = None, **changes: Any) -> Path:
+def run(folder: Path, share: float, *, dtype: str = "float32", versions: Any = None, **changes: Any) -> Path:
     """A sweep of the made-up task into ``folder``; returns the folder."""
     changes = {"test_rows": ROWS, "k": "1,2", **changes}
     made = plan(folder.parent / f"{folder.name}-task", changes.pop("k"), **changes)
     engine = Able(made, share, dtype)
-    outcome = Runner(made, Store(folder), engine.identity(), lambda: engine, about=about or {"icl-bench": "1.0"}).run()
+    outcome = Runner(
+        made, Store(folder), engine.identity(), lambda: engine, versions=versions or {"icl-bench": "1.0"}
+    ).run()
     assert not outcome.failed
     return folder
 
@@ -269,7 +271,7 @@ def test_all_points_together_are_shown_and_fail_a_run_by_themselves(check: Check
 
 
 def test_another_model_file_dtype_or_version_is_compared_and_said(check: Check, folders: Path, tmp_path: Path):
-    run(tmp_path / "new", 0.4, dtype="bfloat16", fingerprint="other", about={"icl-bench": "2.0"})
+    run(tmp_path / "new", 0.4, dtype="bfloat16", fingerprint="other", versions={"icl-bench": "2.0"})
     done = check(folders / "base.parquet", tmp_path / "new")
     assert done.code == 1
     assert "differs: dtype: float32 in the baseline, bfloat16 now\n" in done.out
@@ -307,16 +309,16 @@ def test_variants_of_one_point_are_compared_each_with_its_own(check: Check, tmp_
 
 
 def test_demonstrations_that_were_changed_are_named(check: Check, folders: Path, tmp_path: Path):
-    for teaching in ("plain", "labels:permuted"):
-        run(tmp_path / "base", 0.8, teaching=teaching)
+    for perturbation in ("none", "labels:permuted"):
+        run(tmp_path / "base", 0.8, perturbation=perturbation)
     run(tmp_path / "now", 0.8)
-    run(tmp_path / "now", 0.4, k="2,4", teaching="labels:permuted")
+    run(tmp_path / "now", 0.4, k="2,4", perturbation="labels:permuted")
     done = check(tmp_path / "base", tmp_path / "now")
     assert done.code == 1
     assert "variant" not in done.out
     lines = [line.split() for line in done.out.splitlines()]
     assert "cards · small · random" in done.out
-    assert sum(line[:1] == ["demonstrations"] for line in lines) == 1
+    assert sum(line[:1] == ["perturbation"] for line in lines) == 1
     names = ("labels:permuted", "unperturbed")
     assert sorted(line[:2] for line in lines if line and line[0] in names) == [
         ["labels:permuted", "2"],
@@ -327,10 +329,14 @@ def test_demonstrations_that_were_changed_are_named(check: Check, folders: Path,
     assert "only in the baseline: cards small random drawn labels:permuted k=1\n" in done.out
     assert "only now: cards small random drawn labels:permuted k=4\n" in done.out
     found = json.loads(check(tmp_path / "base", tmp_path / "now", "--json").out)
-    assert sorted((p["teaching"] or "", p["k"]) for p in found["points"]) == [("", 1), ("", 2), ("labels:permuted", 2)]
+    assert sorted((p["perturbation"] or "", p["k"]) for p in found["points"]) == [
+        ("", 1),
+        ("", 2),
+        ("labels:permuted", 2),
+    ]
     for name in ("flips", "only_in_baseline", "only_in_results"):
-        assert {row["teaching"] for row in found[name]} == {"labels:permuted"}
-    assert "demonstrations" not in check(folders / "good", folders / "good").out
+        assert {row["perturbation"] for row in found[name]} == {"labels:permuted"}
+    assert "perturbation" not in check(folders / "good", folders / "good").out
 
 
 def test_that_a_selection_saw_the_queries_is_said_below_its_table(
@@ -487,7 +493,7 @@ json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: (
         st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["facts", "about", "data", "seed", "x"]), inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["facts", "versions", "data", "seed", "x"]), inner, max_size=3)
     ),
     max_leaves=8,
 )
@@ -497,7 +503,7 @@ json_values = st.recursive(
 @given(json_values, st.booleans())
 def test_whatever_facts_a_file_claims_it_is_read_or_refused(folders: Path, tmp_path: Path, value: Any, named: bool):
     table = pq.read_table(folders / "base.parquet").slice(0, 2)
-    about = {"other": {"facts": {"seed": value, "data": value}, "about": []}} if named else value
+    about = {"other": {"facts": {"seed": value, "data": value}, "versions": []}} if named else value
     place = table.schema.get_field_index("variant")
     table = table.set_column(place, "variant", pa.array(["other"] * 2))
     path = tmp_path / "claims.parquet"
@@ -515,7 +521,7 @@ def test_a_baseline_has_the_facts_of_every_variant(folders: Path):
     side = read_baseline(folders / "base.parquet")
     (origin,) = side.origins.values()
     assert origin["facts"]["test_rows"] == ROWS
-    assert origin["about"] == [{"icl-bench": "1.0"}]
+    assert origin["versions"] == [{"icl-bench": "1.0"}]
     assert set(side.origins) == set(side.predictions["variant"])
 
 

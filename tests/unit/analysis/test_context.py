@@ -67,10 +67,10 @@ def test_windows_are_those_of_the_files_and_else_the_registrys():
 def test_the_parts_of_the_predictions_are_told_apart():
     rows = frame(
         cell("aabb", cell="plain"),
-        cell("aabb", cell="perturbed", teaching="shuffled"),
+        cell("aabb", cell="perturbed", perturbation="shuffled"),
         cell("aabb", cell="copied", queries="demonstrations"),
         cell("aabb", cell="trained", select="lora"),
-    ).reindex(columns=[*cell("a", "a").columns, "cell", "teaching", "queries"])
+    ).reindex(columns=[*cell("a", "a").columns, "cell", "perturbation", "queries"])
     found = Context(stored(rows))
     names = ["predictions", "of_tests", "copied", "unperturbed", "prompts"]
     assert {name: getattr(found, name)["cell"].unique().tolist() for name in names} == {
@@ -108,7 +108,7 @@ def test_the_random_numbers_of_a_finding_are_its_own_and_the_same_again():
 
 
 def test_curves_begin_with_the_point_without_demonstrations_by_the_facts_of_variants():
-    facts = {"v": {"seed": 0}, "w": {"seed": 0, "encoder": "x"}, "u": {"seed": 1, "encoder": "x"}}
+    facts = {"v": {"seed": 0}, "w": {"seed": 0, "bertscore_encoder": "x"}, "u": {"seed": 1, "bertscore_encoder": "x"}}
     rows = frame(cell("aabb", k=0), cell("aabb", select="bm25", variant="w"), cell("aabb", select="bm25", variant="u"))
     found = Context(Stored(rows, {}, facts, ())).from_zero_shot(rows)
     bare = found[found["k"] == 0]

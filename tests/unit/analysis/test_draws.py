@@ -80,8 +80,8 @@ def test_one_draw_tells_what_an_order_attention_or_perturbation_does_to_its_demo
     (found,) = sorting_penalty(frame(base, side(False, order="by-label"))).to_dict("records")
     assert found["advice"] == "drawn"
     assert found["interval_over"] == "test examples only"
-    perturbed = frame(base.assign(teaching=None), side(False).assign(teaching="inputs-only"))
-    assert perturbation_effect(perturbed)["advice"].tolist() == ["plain"]
+    perturbed = frame(base.assign(perturbation=None), side(False).assign(perturbation="inputs-only"))
+    assert perturbation_effect(perturbed)["advice"].tolist() == ["none"]
     other = frame(base, side(False, attention="block:1")).assign(cell="c", prompt_tokens=1)
     other = other.assign(cached_tokens=0, answer_tokens=1)
     found = differences(attention_patterns(other, curves(other), cost(other, {})))
@@ -242,7 +242,7 @@ def test_the_terminal_shows_draws_of_both_sides_and_names_nothing_better_by_one(
     from icl_bench.results.reading import Stored
 
     rows = frame(side(False), side(True, select="balanced"), side(True, 10, k=9))
-    rows = rows.assign(cell="c", queries=None, teaching=None, label_space=None)
+    rows = rows.assign(cell="c", queries=None, perturbation=None, label_space=None)
     console = Console(file=StringIO(), width=80)
     print_findings(find(Stored(rows, {}, {"v": {}}, [])), console)
     text = " ".join(console.file.getvalue().split())

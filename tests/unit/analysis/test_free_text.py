@@ -41,8 +41,8 @@ def patterns(rows: pd.DataFrame) -> pd.DataFrame:
     return table[table["difference"].notna()]
 
 
-def taught(rows: pd.DataFrame) -> pd.DataFrame:
-    return perturbation_effect(rows, facts={"v": {}, "w": {"teaching": "inputs-only"}})
+def perturbed(rows: pd.DataFrame) -> pd.DataFrame:
+    return perturbation_effect(rows, facts={"v": {}, "w": {"perturbation": "inputs-only"}})
 
 
 TABLES: dict[str, tuple[dict[str, str], Callable[[pd.DataFrame], pd.DataFrame]]] = {
@@ -50,7 +50,7 @@ TABLES: dict[str, tuple[dict[str, str], Callable[[pd.DataFrame], pd.DataFrame]]]
     "sorting_penalty": ({"order": "by-label"}, sorting_penalty),
     "training_gain": ({"select": "knn"}, training_gain),
     "attention_patterns": ({"attention": BLOCK}, patterns),
-    "teaching": ({"teaching": "inputs-only", "variant": "w"}, taught),
+    "perturbations": ({"perturbation": "inputs-only", "variant": "w"}, perturbed),
     "models": ({"model": "n"}, lambda rows: compare_models(rows, "m")),
 }
 """Table -> what is another in its other side, and what makes it."""

@@ -412,7 +412,7 @@ def test_halves_and_perturbed_demonstrations_are_no_points_of_a_folder(tmp_path:
     fakes.runner(half, results, fakes.FakeBackend()).run()
     with pytest.raises(UserError, match="no finished cell to compare"):
         frontier_of_folder(results, 10, None)
-    for changes in ({}, {"teaching": "inputs-only"}):
+    for changes in ({}, {"perturbation": "inputs-only"}):
         made = fakes.plan(tmp_path / "task", "1,4", **changes)
         fakes.runner(made, results, fakes.FakeBackend()).run()
     table = frontier_of_folder(results, 10, Prices(1, 1, 1))

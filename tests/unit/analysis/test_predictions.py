@@ -9,10 +9,10 @@ from icl_bench.analysis.predictions import asked, have_common_labels, joined, pr
 
 
 def test_copied_queries_and_perturbed_demonstrations_are_not_asked_for():
-    rows = frame(cell("a", "a"), cell("a", "a", k=1, queries="copied"), cell("a", "a", k=2, teaching="shuffled"))
+    rows = frame(cell("a", "a"), cell("a", "a", k=1, queries="copied"), cell("a", "a", k=2, perturbation="shuffled"))
     assert asked(rows)["k"].tolist() == [5]
     assert asked(rows.drop(columns="queries"))["k"].tolist() == [5, 1]
-    assert asked(rows.drop(columns="teaching"))["k"].tolist() == [5, 2]
+    assert asked(rows.drop(columns="perturbation"))["k"].tolist() == [5, 2]
     assert asked(rows.assign(queries=None))["k"].tolist() == [5, 1]
     assert asked(cell("a", "a"))["k"].tolist() == [5]
 

@@ -65,11 +65,11 @@ def test_a_fact_that_is_not_there_is_told_as_what_that_means(name: str, value: s
 
 
 def test_that_others_have_no_encoder_is_no_difference():
-    assert named({"a": {}, "b": {"encoder": "x"}, "c": {"embeddings": "y"}}) == {}
-    assert named({"a": {}, "b": {"encoder": "x"}, "c": {"encoder": "y"}}) == {
-        "a": "encoder=none",
-        "b": "encoder=x",
-        "c": "encoder=y",
+    assert named({"a": {}, "b": {"bertscore_encoder": "x"}, "c": {"sentence_encoder": "y"}}) == {}
+    assert named({"a": {}, "b": {"bertscore_encoder": "x"}, "c": {"bertscore_encoder": "y"}}) == {
+        "a": "bertscore_encoder=none",
+        "b": "bertscore_encoder=x",
+        "c": "bertscore_encoder=y",
     }
 
 

@@ -251,7 +251,7 @@ def test_an_encoder_is_a_setting_only_where_there_is_another(
     monkeypatch.setattr(SentenceEncoder, "find", lambda *_: other)
     swept("dense")
     named = summarise_folder(tmp_path / "results").settings
-    assert sorted(named.values()) == ["embeddings=none", "embeddings=other", "embeddings=words"]
+    assert sorted(named.values()) == ["sentence_encoder=none", "sentence_encoder=other", "sentence_encoder=words"]
 
 
 def test_a_summary_can_be_of_one_task_or_model_alone(tmp_path: Path):
@@ -340,7 +340,7 @@ def test_json_holds_plain_values_and_null_for_what_is_undefined(tmp_path: Path):
 
 
 def test_curves_and_their_chances_begin_without_demonstrations_by_the_facts_of_variants():
-    facts = {"v": {"seed": 0}, "w": {"seed": 1, "encoder": "x"}, "u": {"seed": 0, "encoder": "x"}}
+    facts = {"v": {"seed": 0}, "w": {"seed": 1, "bertscore_encoder": "x"}, "u": {"seed": 0, "bertscore_encoder": "x"}}
     rows = frame(
         *(cell(k, 0, "aabb") for k in (0, 1)),
         *(cell(k, 0, "abab", select="bm25", variant=v) for k in (1, 5) for v in "wu"),
@@ -357,18 +357,18 @@ def test_curves_and_their_chances_begin_without_demonstrations_by_the_facts_of_v
 
 def test_curves_of_perturbed_demonstrations_are_named_by_their_perturbation():
     rows = frame(
-        cell(1, 0, "aabb", teaching=None),
-        cell(1, 0, "abab", teaching="x", variant="w"),
-        cell(5, 0, "abab", teaching="x", variant="w"),
-        cell(1, 0, "bbbb", teaching="y", variant="u"),
+        cell(1, 0, "aabb", perturbation=None),
+        cell(1, 0, "abab", perturbation="x", variant="w"),
+        cell(5, 0, "abab", perturbation="x", variant="w"),
+        cell(1, 0, "bbbb", perturbation="y", variant="u"),
     )
     found = perturbed_curves(rows)
-    assert list(found.columns) == ["teaching", *curves(rows).columns]
-    assert found[["teaching", "variant", "k"]].to_numpy().tolist() == [["y", "u", 1], ["x", "w", 1], ["x", "w", 5]]
-    kinds = {"teaching": "category", "variant": "category"}
-    assert perturbed_curves(rows.astype(kinds))["teaching"].tolist() == ["y", "x", "x"]
+    assert list(found.columns) == ["perturbation", *curves(rows).columns]
+    assert found[["perturbation", "variant", "k"]].to_numpy().tolist() == [["y", "u", 1], ["x", "w", 1], ["x", "w", 5]]
+    kinds = {"perturbation": "category", "variant": "category"}
+    assert perturbed_curves(rows.astype(kinds))["perturbation"].tolist() == ["y", "x", "x"]
     assert perturbed_curves(rows.iloc[:4]).empty
-    nothing = perturbed_curves(rows.drop(columns="teaching"))
+    nothing = perturbed_curves(rows.drop(columns="perturbation"))
     assert nothing.empty
     assert list(nothing.columns) == list(found.columns)
 
@@ -376,9 +376,11 @@ def test_curves_of_perturbed_demonstrations_are_named_by_their_perturbation():
 def test_settings_of_perturbed_demonstrations_are_told_apart_within_a_perturbation():
     named = [("a", None), ("b", None), ("c", "x"), ("d", "x"), ("e", "y"), ("f", "z")]
     facts: dict[str, dict[str, Any]] = {
-        name: {"seed": i % 2, "teaching": teaching} for i, (name, teaching) in enumerate(named)
+        name: {"seed": i % 2, "perturbation": perturbation} for i, (name, perturbation) in enumerate(named)
     }
-    rows = frame(*(cell(1, 0, "aabb", variant=name, teaching=known["teaching"]) for name, known in facts.items()))
+    rows = frame(
+        *(cell(1, 0, "aabb", variant=name, perturbation=known["perturbation"]) for name, known in facts.items())
+    )
     told = settings_of(facts, curves(rows.iloc[:8]), perturbed_curves(rows))
     assert told == {"a": "seed=0", "b": "seed=1", "c": "seed=0", "d": "seed=1"}
 

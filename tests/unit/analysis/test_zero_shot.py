@@ -69,8 +69,8 @@ def test_where_random_selection_has_no_demonstrations_it_is_no_curve():
 
 
 def test_a_selector_with_an_encoder_has_it_from_the_variant_that_agrees_in_all_else():
-    here = {"seed": 0, "encoder": None}
-    facts = {"v": here, "e": {**here, "embeddings": "words"}, "s": {**here, "seed": 1}}
+    here = {"seed": 0}
+    facts = {"v": here, "e": {**here, "sentence_encoder": "words"}, "s": {**here, "seed": 1}}
     found = curves(
         frame(
             bare(),
@@ -167,7 +167,7 @@ def test_no_share_of_the_largest_k_is_known_where_that_is_0():
     [
         (retrieval_gain, RETRIEVED),
         (sorting_penalty, {"order": "by-label"}),
-        (perturbation_effect, {"teaching": "labels:permuted", "variant": "v"}),
+        (perturbation_effect, {"perturbation": "labels:permuted", "variant": "v"}),
     ],
 )
 def test_ways_to_show_demonstrations_are_not_compared_without_any(compare: Any, changes: Any):

@@ -35,7 +35,7 @@ LONG = "x" * 5000
         (("--labels", f"half:{DIGITS}"), "--labels 'half:9"),
         (("--select", LONG), "xxx"),
         (("--attention", LONG), "xxx"),
-        (("--demonstrations", LONG), "xxx"),
+        (("--perturbation", LONG), "xxx"),
         (("--model", LONG), "a name too long for a file"),
         (("--task", f"{LONG}.yaml"), "File name too long"),
         (("--data-dir", LONG), "a name too long for a file"),

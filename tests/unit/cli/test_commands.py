@@ -273,11 +273,11 @@ def test_a_mixed_sweep_runs_what_makes_sense_and_names_the_rest(icl: Run, sweep:
 
 
 def test_show_tells_a_changed_prompt_from_the_plain_one(icl: Run, sweep: tuple[Any, ...]):
-    for how in ("plain", "labels-only"):
-        assert icl("run", *sweep, "--demonstrations", how).code == 0
+    for how in ("none", "labels-only"):
+        assert icl("run", *sweep, "--perturbation", how).code == 0
     show = ("show", "--task", sweep[1], "--k", 3)
-    refused(icl(*show), "2 cells match .*--demonstrations")
-    done = icl(*show, "--demonstrations", "labels-only", "--select", "random")
+    refused(icl(*show), "2 cells match .*--perturbation")
+    done = icl(*show, "--perturbation", "labels-only", "--select", "random")
     assert "hash checked" in done.out
     assert done.out.startswith("intent: ")
     assert "perturbed  labels-only" in done.out
@@ -391,8 +391,8 @@ BAD: dict[str, tuple[list[object], str]] = {
     "k of two digits 0": (["--k", "00"], "--k 00: not a number of demonstrations.*whole numbers from 0"),
     "k below 0": (["--k", "-1"], "--k -1: not a number of demonstrations.*whole numbers from 0"),
     "k of 0, changed": (
-        ["--k", "0", "--demonstrations", "labels:permuted"],
-        "--demonstrations labels:permuted: a prompt of k=0 has no demonstration to change; leave 0",
+        ["--k", "0", "--perturbation", "labels:permuted"],
+        "--perturbation labels:permuted: a prompt of k=0 has no demonstration to change; leave 0",
     ),
     "k of 0, copied": (
         ["--k", "0", "--queries", "copied"],
@@ -420,17 +420,14 @@ BAD: dict[str, tuple[list[object], str]] = {
     "k twice": (["--per-label", "2", "--select", "balanced"], "give --k, or else --per-label"),
     "encoder for nothing": (["--encoder", "x"], "--encoder x: nothing that is asked for embeds"),
     "no such encoder": (["--select", "dense", "--encoder", "./x"], r"encoder \./x: no such folder"),
-    "unknown demonstrations": (
-        ["--demonstrations", "label-only"],
-        "--demonstrations label-only.*did you mean labels-only",
-    ),
-    "noise": (["--demonstrations", "labels:noise=1.2"], "share of wrong labels from 0 to 1"),
-    "nothing left": (["--k", "1", "--demonstrations", "nearest-removed:10"], "of k=1 nothing would be left"),
+    "unknown demonstrations": (["--perturbation", "label-only"], "--perturbation label-only.*did you mean labels-only"),
+    "noise": (["--perturbation", "labels:noise=1.2"], "share of wrong labels from 0 to 1"),
+    "nothing left": (["--k", "1", "--perturbation", "nearest-removed:10"], "of k=1 nothing would be left"),
     "nothing to remove from": (
-        ["--k", "3", "--select", "bm25", "--demonstrations", "nearest-removed:10"],
+        ["--k", "3", "--select", "bm25", "--perturbation", "nearest-removed:10"],
         "takes from demonstrations that all queries share",
     ),
-    "copied and changed": (["--queries", "copied", "--demonstrations", "inputs-only"], "is for --demonstrations plain"),
+    "copied and changed": (["--queries", "copied", "--perturbation", "inputs-only"], "is for --perturbation none"),
     "unknown order": (["--order", "drwan"], "'drwan'.*did you mean drawn"),
     "order not for select": (["--order", "relevance"], "relevance.*random"),
     "draws 0": (["--draws", "0"], "--draws.*greater than or equal to 1"),
@@ -456,8 +453,8 @@ BAD: dict[str, tuple[list[object], str]] = {
     "argument without value": (["--chat", "turns", "--chat-arg", "a"], "--chat-arg a: expected NAME=VALUE"),
     "system file": (["--chat", "turns", "--system", "@/no/file"], "--system @/no/file: cannot be read"),
     "turns without answers": (
-        ["--chat", "turns", "--demonstrations", "inputs-only"],
-        "--demonstrations inputs-only: with --chat turns each demonstration",
+        ["--chat", "turns", "--perturbation", "inputs-only"],
+        "--perturbation inputs-only: with --chat turns each demonstration",
     ),
     "base model": (["--chat", "turns"], "--chat: model tiny has no chat template; give an instruct model"),
     "tokenizer": (["--tokenizer", "tiny"], "--tokenizer: applies to --backend openai only"),

@@ -1,4 +1,4 @@
-"""What demonstrations teach: other answers, parts of them, all but the nearest."""
+"""Perturbed demonstrations: other answers, parts of them, all but the nearest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icl_bench.demonstrations.perturbations import (
-    PLAIN,
+    NONE,
     InputsOnly,
     LabelsOnly,
     NearestRemoved,
@@ -38,8 +38,8 @@ def noise(share: float) -> Perturbation:
     return NoisyLabels(share)
 
 
-def answers(teaching: Perturbation, seed: int = 0, draw: int = 0) -> list[str]:
-    shown = teaching.answers(TRAIN, LABELS, seed, draw, ORDER)
+def answers(perturbation: Perturbation, seed: int = 0, draw: int = 0) -> list[str]:
+    shown = perturbation.answers(TRAIN, LABELS, seed, draw, ORDER)
     assert [(row.id, row.fields) for row in shown] == [(row.id, row.fields) for row in TRAIN]
     return [row.answer for row in shown]
 
@@ -57,7 +57,7 @@ def wrong(said: list[str]) -> np.ndarray:
 @pytest.mark.parametrize(
     "text",
     [
-        "plain",
+        "none",
         "labels:permuted",
         "labels:noise=0.3",
         "labels:noise=0",
@@ -94,7 +94,7 @@ def test_one_amount_has_one_name_however_it_is_written(text, written):
         ("permuted", "did you mean labels:permuted"),
         ("labels:random", "did you mean labels:permuted"),
         ("input-only", "did you mean inputs-only"),
-        ("plain:3", "did you mean plain"),
+        ("none:3", "did you mean none"),
         ("labels:noise", "a share of wrong labels from 0 to 1, like labels:noise=0.3"),
         ("labels:noise=", "from 0 to 1"),
         ("labels:noise=1.01", "from 0 to 1"),
@@ -115,13 +115,13 @@ def test_one_amount_has_one_name_however_it_is_written(text, written):
 def test_a_mistake_is_named_with_what_to_write(text, message):
     with pytest.raises(UserError, match=message) as refused:
         Perturbation.parse(text)
-    assert str(refused.value).startswith("--demonstrations")
+    assert str(refused.value).startswith("--perturbation")
     assert "\n" not in str(refused.value)
 
 
 def test_an_amount_belongs_to_noise_and_removal_and_only_to_them():
-    with pytest.raises(UserError, match="not known; did you mean plain"):
-        Perturbation.parse("plain=0.3")
+    with pytest.raises(UserError, match="not known; did you mean none"):
+        Perturbation.parse("none=0.3")
     for text in ("labels:noise", "nearest-removed"):
         with pytest.raises(UserError, match="like"):
             Perturbation.parse(text)
@@ -132,8 +132,8 @@ def test_removal_needs_shared_demonstrations_and_noise_needs_labels():
         NearestRemoved(10.0).check_allowed(shared=False, labelled=True)
     with pytest.raises(UserError, match=r"noise=0.5: .* free text, there is no wrong label"):
         noise(0.5).check_allowed(shared=True, labelled=False)
-    for teaching in (PLAIN, PERMUTED, InputsOnly(), LabelsOnly()):
-        teaching.check_allowed(shared=False, labelled=False)
+    for perturbation in (NONE, PERMUTED, InputsOnly(), LabelsOnly()):
+        perturbation.check_allowed(shared=False, labelled=False)
     NearestRemoved(10.0).check_allowed(shared=True, labelled=False)
     assert not NearestRemoved(10.0).shared
 
@@ -141,10 +141,10 @@ def test_removal_needs_shared_demonstrations_and_noise_needs_labels():
 # -- other answers ------------------------------------------------------------------------------
 
 
-def test_plain_demonstrations_and_parts_of_them_keep_their_answers():
-    for teaching in (PLAIN, InputsOnly(), NearestRemoved(10.0)):
-        assert answers(teaching) == TRUE
-        assert not teaching.changes_answers
+def test_unperturbed_demonstrations_and_parts_of_them_keep_their_answers():
+    for perturbation in (NONE, InputsOnly(), NearestRemoved(10.0)):
+        assert answers(perturbation) == TRUE
+        assert not perturbation.changes_answers
 
 
 def test_permuted_answers_are_those_of_the_train_rows_in_another_order():
@@ -198,11 +198,11 @@ def test_what_is_wrong_at_two_shares_is_wrong_in_the_same_way():
     assert [more[i] for i in both] == [less[i] for i in both]
 
 
-@pytest.mark.parametrize("teaching", [PERMUTED, noise(0.5)], ids=str)
-def test_other_answers_depend_on_seed_and_draw_and_nothing_else(teaching):
-    assert answers(teaching, 0, 1) == answers(teaching, 0, 1)
-    assert answers(teaching, 0, 1) != answers(teaching, 0, 2)
-    assert answers(teaching, 0, 1) != answers(teaching, 1, 1)
+@pytest.mark.parametrize("perturbation", [PERMUTED, noise(0.5)], ids=str)
+def test_other_answers_depend_on_seed_and_draw_and_nothing_else(perturbation):
+    assert answers(perturbation, 0, 1) == answers(perturbation, 0, 1)
+    assert answers(perturbation, 0, 1) != answers(perturbation, 0, 2)
+    assert answers(perturbation, 0, 1) != answers(perturbation, 1, 1)
 
 
 def test_a_smaller_pools_first_rows_are_wrong_in_the_same_places():
@@ -225,9 +225,9 @@ def test_a_demonstration_shows_its_input_its_answers_line_or_both():
     row = TRAIN[0]
     assert InputsOnly().piece(TEMPLATE, row) == "query: text 0"
     assert LabelsOnly().piece(TEMPLATE, row) == "intent: card arrival"
-    assert PLAIN.piece(TEMPLATE, row) == "query: text 0\nintent: card arrival"
-    for teaching in (PLAIN, PERMUTED, noise(0.5), NearestRemoved(10.0)):
-        assert teaching.piece is demonstration_text
+    assert NONE.piece(TEMPLATE, row) == "query: text 0\nintent: card arrival"
+    for perturbation in (NONE, PERMUTED, noise(0.5), NearestRemoved(10.0)):
+        assert perturbation.piece is demonstration_text
 
 
 def test_input_and_answer_line_together_are_the_whole_demonstration():
@@ -244,15 +244,15 @@ def test_input_and_answer_line_together_are_the_whole_demonstration():
 
 @given(st.integers(1, 99), st.integers(1, 3000))
 def test_the_percent_that_is_left_out_is_rounded_up_exactly(percent, k):
-    teaching = Perturbation.parse(f"nearest-removed:{percent}")
+    perturbation = Perturbation.parse(f"nearest-removed:{percent}")
     exact = -(-percent * k // 100)
     if exact < k:
-        assert teaching.removed_count(k) == exact
+        assert perturbation.removed_count(k) == exact
     else:
         with pytest.raises(UserError, match=f"of k={k} nothing would be left") as refused:
-            teaching.removed_count(k)
+            perturbation.removed_count(k)
         enough = int(str(refused.value).split("k of ")[1].split()[0])
-        assert teaching.removed_count(enough) < enough
+        assert perturbation.removed_count(enough) < enough
         assert enough == 1 or -(-percent * (enough - 1) // 100) == enough - 1
 
 

@@ -312,20 +312,20 @@ def test_that_a_selection_saw_the_queries_is_said_first_and_at_each_of_its_table
 
 
 def test_changed_demonstrations_stand_beside_the_plain_curve(tmp_path: Path):
-    for teaching in ("plain", "labels:permuted", "inputs-only"):
-        sweep(tmp_path / "cards", tmp_path / "results", "2,6", teaching=teaching)
+    for perturbation in ("none", "labels:permuted", "inputs-only"):
+        sweep(tmp_path / "cards", tmp_path / "results", "2,6", perturbation=perturbation)
     sweep(tmp_path / "cards", tmp_path / "results", "2,6", selects=["balanced"])
     summary = find(read_some(tmp_path / "results")).summary
     report = make_report(tmp_path / "results")
-    (section,) = [section for section in report.sections if section.name == "teaching"]
+    (section,) = [section for section in report.sections if section.name == "perturbations"]
     curves, differences = section.panels
     shown = {(row["series"], row["k"]): row["value"] for row in curves.rows}
     assert len(shown) == len(curves.rows) == 6
     plain = summary.curves[summary.curves["select"].astype(str) == "random"]
     for point in plain.itertuples():
         assert shown["unperturbed", point.k] == pytest.approx(point.accuracy)
-    for point in summary.taught.itertuples():
-        assert shown[point.teaching, point.k] == pytest.approx(point.accuracy)
+    for point in summary.perturbed_curves.itertuples():
+        assert shown[point.perturbation, point.k] == pytest.approx(point.accuracy)
     for found in differences.rows:
         difference = shown[found["series"], found["k"]] - shown["unperturbed", found["k"]]
         assert found["value"] == pytest.approx(difference)
@@ -333,14 +333,14 @@ def test_changed_demonstrations_stand_beside_the_plain_curve(tmp_path: Path):
 
 
 def test_changed_demonstrations_without_a_test_example_of_the_plain_ones_are_left_out(tmp_path: Path):
-    changed = cell("abbb", teaching="labels:permuted")
+    changed = cell("abbb", perturbation="labels:permuted")
     elsewhere = changed.assign(select="balanced", test_id="other " + changed["test_id"])
     files = {"plain": frame(cell("aabb"), cell("aabb", select="balanced")), "changed": frame(changed, elsewhere)}
     for name, made in files.items():
         made.drop(columns="variant").to_parquet(tmp_path / f"{name}.parquet")
         import_predictions(tmp_path / f"{name}.parquet", tmp_path / "results")
     report = make_report(tmp_path / "results")
-    (section,) = [section for section in report.sections if section.name == "teaching"]
+    (section,) = [section for section in report.sections if section.name == "perturbations"]
     assert [panel.title.split(" · ")[2].split(",")[0] for panel in section.panels] == ["random"] * 2
 
 
@@ -435,15 +435,15 @@ def test_a_sample_says_so_and_has_every_stratum(tmp_path: Path):
 
 def test_the_reader_names_demonstrations_that_were_changed_and_has_some_of_each(tmp_path: Path):
     ways = ["labels:permuted", "labels:noise=0.5"]
-    for teaching in ("plain", *ways):
-        sweep(tmp_path / "cards", tmp_path / "results", "2,6", teaching=teaching)
+    for perturbation in ("none", *ways):
+        sweep(tmp_path / "cards", tmp_path / "results", "2,6", perturbation=perturbation)
     stored = read_some(tmp_path / "results")
     few = sample(stored, Naming({}, False), most=12)
-    place = FIELDS.index("teaching")
+    place = FIELDS.index("perturbation")
     assert {few.texts[row[place]] for row in few.rows} == {"", *ways}
     whole = sample(stored, Naming({}, False))
     told = [whole.texts[row[place]] for row in whole.rows]
-    assert told == stored.predictions["teaching"].astype(object).fillna("").tolist()
+    assert told == stored.predictions["perturbation"].astype(object).fillna("").tolist()
 
 
 def test_a_sample_keeps_to_its_size(tmp_path: Path):

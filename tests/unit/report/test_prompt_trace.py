@@ -141,7 +141,7 @@ def test_several_matching_cells_are_listed_and_a_hash_tells_which(made: Plan, tm
     runner(shuffled, tmp_path / "results", FakeBackend()).run()
     with pytest.raises(UserError, match="2 cells match") as refused:
         find_prediction(tmp_path / "results", CELL)
-    assert "--demonstrations or --cell HASH" in str(refused.value)
+    assert "--perturbation or --cell HASH" in str(refused.value)
     by_order = find_prediction(tmp_path / "results", {**CELL, "order": "shuffled:1"})
     assert by_order.row["order"] == "shuffled:1"
     for spelled in (by_order.row["cell"], by_order.row["cell"][:6]):

@@ -93,6 +93,6 @@ def test_every_file_has_these_columns_of_these_types():
         **dict.fromkeys(("probability", "margin", "label_mass"), "double"),
         **dict.fromkeys(("rouge1", "rouge2", "rougeL", "bertscore"), "double"),
         "demonstration_ids": str(pa.list_(pa.string())),
-        **dict.fromkeys(("backend", "label_space", "queries", "teaching"), words),
+        **dict.fromkeys(("backend", "label_space", "queries", "perturbation"), words),
         **dict.fromkeys(("cell", "variant"), words),
     }

@@ -97,15 +97,15 @@ def test_the_same_results_make_the_same_bytes(results: Path, tmp_path: Path, nam
 
 def test_each_variant_says_its_facts_and_every_set_of_versions_once():
     cells: list[dict[str, Any]] = [
-        {"variant": "a", "facts": {"seed": 0}, "about": {"torch": "1"}},
-        {"variant": "b", "facts": {"seed": 1}, "about": None},
-        {"variant": "a", "facts": {"seed": 0}, "about": {"torch": "2"}},
-        {"variant": "a", "facts": {"seed": 0}, "about": {"torch": "1"}},
+        {"variant": "a", "facts": {"seed": 0}, "versions": {"torch": "1"}},
+        {"variant": "b", "facts": {"seed": 1}, "versions": None},
+        {"variant": "a", "facts": {"seed": 0}, "versions": {"torch": "2"}},
+        {"variant": "a", "facts": {"seed": 0}, "versions": {"torch": "1"}},
         {"variant": "b", "facts": {"seed": 1}},
     ]
     assert origins(cells) == {
-        "a": {"facts": {"seed": 0}, "about": [{"torch": "1"}, {"torch": "2"}]},
-        "b": {"facts": {"seed": 1}, "about": [{}]},
+        "a": {"facts": {"seed": 0}, "versions": [{"torch": "1"}, {"torch": "2"}]},
+        "b": {"facts": {"seed": 1}, "versions": [{}]},
     }
 
 
@@ -116,7 +116,7 @@ def test_a_parquet_export_says_what_decided_its_cells_in_their_own_letters(tmp_p
     export_results(tmp_path / "results", tmp_path / "all.parquet")
     said = (pq.read_schema(tmp_path / "all.parquet").metadata[EXPORT_META]).decode()
     cells = [meta for _, meta in finished_cells(tmp_path / "results")]
-    expected = {cells[0]["variant"]: {"facts": cells[0]["facts"], "about": [cells[0]["about"]]}}
+    expected = {cells[0]["variant"]: {"facts": cells[0]["facts"], "versions": [cells[0]["versions"]]}}
     assert said == json.dumps(expected, sort_keys=True, ensure_ascii=False)
     assert "thème" in said
 

@@ -225,16 +225,16 @@ def test_a_column_without_a_value_is_as_good_as_none(tmp_path: Path, name: str):
 
 @pytest.mark.parametrize("name", FORMATS[:2])
 def test_the_usual_may_be_named_where_the_store_leaves_it_out(tmp_path: Path, name: str):
-    usual = {"teaching": "plain", "queries": "test", "label_space": "all"}
+    usual = {"perturbation": "none", "queries": "test", "label_space": "all"}
     found = imported(tmp_path, made_up(**usual), name)
     assert found[list(usual)].isna().all(axis=None)
     tables = summarise_folder(tmp_path / "results")
-    assert (len(tables.curves), len(tables.taught)) == (2, 0)
+    assert (len(tables.curves), len(tables.perturbed_curves)) == (2, 0)
 
 
-def test_another_teaching_is_kept_as_it_is_named(tmp_path: Path):
-    some = ["plain", "theirs", None] * 4
-    found = imported(tmp_path, made_up(teaching=some))["teaching"].astype(object)
+def test_another_perturbation_is_kept_as_it_is_named(tmp_path: Path):
+    some = ["none", "theirs", None] * 4
+    found = imported(tmp_path, made_up(perturbation=some))["perturbation"].astype(object)
     assert found.where(found.notna(), None).tolist() == [None, "theirs", None] * 4
 
 

@@ -393,9 +393,9 @@ def test_a_folder_is_read_with_what_its_files_say_and_what_failed(tmp_path: Path
 
 def test_choices_of_a_rows_own_that_are_written_out_are_marked_where_there_are_any(tmp_path: Path):
     finish(tmp_path, k=1)
-    finish(tmp_path, k=2, facts={**FACTS, "choices": "letters"})
+    finish(tmp_path, k=2, facts={**FACTS, "choice_style": "letters"})
     assert "own_choices" not in read_stored(tmp_path).predictions
-    finish(tmp_path, k=3, facts={**FACTS, "choices": "texts"})
+    finish(tmp_path, k=3, facts={**FACTS, "choice_style": "texts"})
     found = read_stored(tmp_path).predictions
     assert found.groupby("k")["own_choices"].unique().map(list).to_dict() == {1: [False], 2: [False], 3: [True]}
 

@@ -58,7 +58,7 @@ def everything(place: Place) -> dict[str, Any]:
     return {
         "names": names,
         "rows": [read_rows(place, name).to_pylist() for name in names],
-        "cells": {cell: meta | {"made": None} for cell, meta in stored.cells.items()},
+        "cells": {cell: meta | {"run": None} for cell, meta in stored.cells.items()},
         "variants": dict(stored.variants),
         "failed": failed_cells(place),
         "imported": find_imported(place, {"task": "wines"}),
@@ -70,7 +70,7 @@ def everything(place: Place) -> dict[str, Any]:
 def one_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are compared byte for byte: all cells are made in the same second."""
     at = {"command": None, "finished": "2026-01-01T00:00:00+00:00", "hardware": "none"}
-    monkeypatch.setattr("icl_bench.sweep.facts.made", lambda: at)
+    monkeypatch.setattr("icl_bench.sweep.facts.this_run", lambda: at)
 
 
 def fill(task: Path, place: Place, store: Store) -> None:

@@ -183,7 +183,7 @@ def test_a_finished_cell_is_one_file_in_the_order_of_the_test_rows(store: Store,
 
 
 def test_a_file_says_in_every_row_and_once_what_decided_its_cell(store: Store):
-    own = {"backend": "fake", "label_space": "3/0", "queries": "copied", "teaching": "vectors"}
+    own = {"backend": "fake", "label_space": "3/0", "queries": "copied", "perturbation": "vectors"}
     plain, other = Identity(SPEC, {"backend": "fake"}), Identity(SPEC, own)
     for identity in (plain, other):
         schema = pq.read_schema(finish(store, identity))
@@ -196,7 +196,7 @@ def test_a_file_says_in_every_row_and_once_what_decided_its_cell(store: Store):
             "prefix_tokens": 15,
         }
         table = read_rows(store.storage, f"{identity.name}{FINISHED}")
-        for name in ("backend", "label_space", "queries", "teaching"):
+        for name in ("backend", "label_space", "queries", "perturbation"):
             assert table[name].to_pylist() == [identity.facts.get(name)] * 4
         for name, value in {**SPEC.model_dump(), "cell": identity.cell}.items():
             assert table[name].to_pylist() == [value] * 4
@@ -360,8 +360,8 @@ ODD_META: dict[str, dict[str, Any]] = {
     "a task that is text": {"task": "cards"},
     "metrics that are text": {"task": {"metrics": "accuracy"}},
     "a task of labels without labels": {"task": {"metrics": [], "labels": {"style": "words"}}},
-    "a shape that is empty of numbers": {"shape": {"layers": "two"}},
-    "work that is a list": {"work": [1.0]},
+    "an architecture that is empty of numbers": {"architecture": {"layers": "two"}},
+    "compute that is a list": {"compute": [1.0]},
     "training that is text": {"training": {"seconds": "long"}},
     "tokens that are text": {"context_tokens": "many"},
 }
@@ -803,7 +803,7 @@ def test_scores_of_another_package_are_columns_of_their_own(store: Store, identi
         assert again is None  # a whole file
 
 
-@pytest.mark.parametrize("taken", ["k", "gold", "probability", "cell", "teaching"])
+@pytest.mark.parametrize("taken", ["k", "gold", "probability", "cell", "perturbation"])
 def test_a_score_cannot_take_the_name_of_another_column(store: Store, identity: Identity, taken: str):
     with opened(store, identity) as cell:
         cell.append(predictions(*ROWS))

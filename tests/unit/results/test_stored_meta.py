@@ -69,8 +69,8 @@ def said(found: Any, kind: Any = CellMeta) -> str:
         (SPEC, SpecMeta),
         (CELL, CellMeta),
         ({**CELL, "more": {"of": "it"}}, CellMeta),
-        ({**CELL, "seconds": 1, "shape": SHAPE}, CellMeta),
-        ({**CELL, "shape": {}}, CellMeta),
+        ({**CELL, "seconds": 1, "architecture": SHAPE}, CellMeta),
+        ({**CELL, "architecture": {}}, CellMeta),
         (LABELS, CellMeta),
         ({"source": "a.csv", "sha256": "0", "rows": 3}, ImportMeta),
         (
@@ -101,10 +101,10 @@ def test_what_a_file_says_is_given_as_it_stands(found: dict[str, Any], kind: Any
         ({**CELL, "spec": without(SPEC, "draw")}, "spec.draw: Field required"),
         ({**CELL, "seconds": "1"}, "seconds: Input should be a valid number"),
         ({**CELL, "training": {"tokens": "many"}}, "training.tokens: Input should be a valid number"),
-        ({**CELL, "shape": without(SHAPE, "windows")}, "shape: KeyError('windows')"),
+        ({**CELL, "architecture": without(SHAPE, "windows")}, "architecture: KeyError('windows')"),
         (
-            {**CELL, "shape": without(SHAPE, "parameters")},
-            "shape: TypeError(\"Architecture.__init__() missing 1 required positional argument: 'parameters'\")",
+            {**CELL, "architecture": without(SHAPE, "parameters")},
+            "architecture: TypeError(\"Architecture.__init__() missing 1 required positional argument: 'parameters'\")",
         ),
         (b"[" * 100_000, "too deep a nesting"),
         (b"{", "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
@@ -128,7 +128,7 @@ def test_a_file_that_holds_no_object_is_refused_without_a_place():
         ),
         ({**LABELS, "demonstration_labels": {}}, "demonstration_labels do not name all demonstrations"),
         (
-            {**without(LABELS, "demonstration_labels"), "facts": {"choices": "letters"}},
+            {**without(LABELS, "demonstration_labels"), "facts": {"choice_style": "letters"}},
             "demonstration_labels are missing",
         ),
     ],
@@ -142,7 +142,7 @@ def test_a_label_is_known_of_each_demonstration_that_is_named(found: Any, words:
     [
         without(LABELS, "demonstration_labels", "task"),
         {**without(LABELS, "demonstration_labels"), "task": {"metrics": ["f1"]}},
-        {**without(LABELS, "demonstration_labels"), "facts": {"choices": "texts"}},
+        {**without(LABELS, "demonstration_labels"), "facts": {"choice_style": "texts"}},
         {**without(LABELS, "demonstration_ids"), "demonstration_labels": {}},
         {**LABELS, "demonstration_ids": []},
     ],

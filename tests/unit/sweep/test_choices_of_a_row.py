@@ -53,11 +53,11 @@ LETTERS = {"labels": {"choices": "choices", "style": "letters"}, "template": SHO
 
 
 def task(
-    folder: Path, scoring: Any = "greedy", teaching: str = "plain", queries: Any = "test", **changes: Any
+    folder: Path, scoring: Any = "greedy", perturbation: str = "none", queries: Any = "test", **changes: Any
 ) -> TokenizedTask:
     tokenizer: Any = small_tokenizer()
     data = load_data(load_task(write(folder, **changes)))
-    shown = Perturbation.parse(teaching)
+    shown = Perturbation.parse(perturbation)
     return TokenizedTask(data, model(), tokenizer, 0, scoring, queries, None, shown)
 
 
@@ -160,12 +160,12 @@ def test_a_cells_facts_say_how_choices_are_written_and_what_they_are_divided_by(
         there = task(tmp_path / "task", scoring, labels=labels)
         ran(planned(there, "2", draws=1), tmp_path / scoring)
     (greedy,), (exact,) = facts_of(tmp_path / "greedy"), facts_of(tmp_path / "exact")
-    assert (greedy["choices"], greedy.get("normalize")) == ("as-is", None)
-    assert (exact["choices"], exact["normalize"]) == ("as-is", "bytes")
+    assert (greedy["choice_style"], greedy.get("normalize")) == ("as-is", None)
+    assert (exact["choice_style"], exact["normalize"]) == ("as-is", "bytes")
     fixed = task(tmp_path / "task", "exact", labels={})
     ran(planned(fixed, "2", draws=1), tmp_path / "fixed")
     (plain,) = facts_of(tmp_path / "fixed")
-    assert not {"choices", "normalize"} & plain.keys()
+    assert not {"choice_style", "normalize"} & plain.keys()
 
 
 def test_other_choices_are_another_variant(tmp_path: Path):
@@ -173,7 +173,7 @@ def test_other_choices_are_another_variant(tmp_path: Path):
     for style in ("as-is", "words"):
         there = task(tmp_path / "task", labels={"choices": "choices", "style": style})
         ran(planned(there, "2", draws=1), tmp_path / style)
-        names |= {(f["labels"], f["choices"]) for f in facts_of(tmp_path / style)}
+        names |= {(f["labels"], f["choice_style"]) for f in facts_of(tmp_path / style)}
     assert len(names) == 2
 
 
@@ -252,7 +252,7 @@ def test_a_prediction_is_shown_with_its_rows_choices(tmp_path: Path, changes: An
 
 @pytest.mark.parametrize("changes", [{}, LETTERS], ids=["written out", "letters"])
 def test_a_wrong_label_is_another_of_the_rows_own_choices(tmp_path: Path, changes: Any):
-    there = task(tmp_path, teaching="labels:noise=1", **changes)
+    there = task(tmp_path, perturbation="labels:noise=1", **changes)
     for one, shown in zip(there.data.train, there.perturbed(0), strict=True):
         assert shown.answer in one.choices
         assert shown.answer != one.answer
@@ -260,7 +260,7 @@ def test_a_wrong_label_is_another_of_the_rows_own_choices(tmp_path: Path, change
 
 @pytest.mark.parametrize("changes", [{}, LETTERS], ids=["written out", "letters of three or four"])
 def test_answers_of_other_rows_are_not_shown_where_they_are_none_of_the_rows_own(tmp_path: Path, changes: Any):
-    there = task(tmp_path, teaching="labels:permuted", **changes)
+    there = task(tmp_path, perturbation="labels:permuted", **changes)
     if changes:  # here every right one is among the first three
         assert there.perturbed(0)
         return

@@ -53,9 +53,9 @@ HOW: tuple[dict[str, Any], ...] = (
     {},
     FREE_TEXT,
     {"queries": "copied"},
-    {"teaching": "labels:permuted"},
-    {"teaching": "nearest-removed:60"},
-    {"teaching": "inputs-only"},
+    {"perturbation": "labels:permuted"},
+    {"perturbation": "nearest-removed:60"},
+    {"perturbation": "inputs-only"},
 )
 
 
@@ -206,10 +206,10 @@ def test_where_nothing_is_left_all_reasons_are_said(tmp_path: Path):
 def test_zero_shot_is_planned_for_what_makes_sense_alone(tmp_path: Path):
     made = plan(tmp_path, "0,2", selects=["random", "bm25"], orders=["drawn"], draws=1)
     assert [(c.spec.select, c.spec.k) for c in made.cells] == [("random", 0), ("random", 2)]
-    made = plan(tmp_path, "0,2", teaching="labels:permuted", draws=1)
+    made = plan(tmp_path, "0,2", perturbation="labels:permuted", draws=1)
     assert [c.spec.k for c in made.cells] == [2]
     (reason,) = made.asked.reasons
-    assert reason.startswith("k=0: --demonstrations labels:permuted: a prompt of k=0 has no")
+    assert reason.startswith("k=0: --perturbation labels:permuted: a prompt of k=0 has no")
 
 
 def test_what_fits_no_window_beside_others_is_named(tmp_path: Path):

@@ -54,11 +54,11 @@ def test_scoring_all_labels_takes_the_tokens_of_all_labels(tmp_path: Path):
     ids = [tuple(found) for found in task.encoder.answers(task.data.labels)]
     beginnings = {label[:n] for label in ids for n in range(1, len(label))}
     assert task.scored_tokens(task.data.test) == len(beginnings) > 3
-    Runner(made, Store(tmp_path / "results"), ENGINE, FakeBackend, shape=lambda: GLOBAL).run()
+    Runner(made, Store(tmp_path / "results"), ENGINE, FakeBackend, architecture=lambda: GLOBAL).run()
     ((_, meta),) = finished_cells(tmp_path / "results")
     (cell,) = made.cells
     expected = cost_of(cell.prompt_layout, GLOBAL, len(beginnings), "float32")
-    assert meta["work"] == expected.as_json()
+    assert meta["compute"] == expected.as_json()
     assert tokenized_task(tmp_path / "task").scored_tokens(task.data.test) is None
 
 

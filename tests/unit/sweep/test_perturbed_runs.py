@@ -22,7 +22,7 @@ from icl_bench.report.leaderboard import leaderboard
 from icl_bench.report.prompt_trace import find_prediction
 from icl_bench.results.reading import finished_cells
 
-TEACHINGS = ["labels:permuted", "labels:noise=0.5", "inputs-only", "labels-only", "nearest-removed:50"]
+PERTURBATIONS = ["labels:permuted", "labels:noise=0.5", "inputs-only", "labels-only", "nearest-removed:50"]
 CELL = {"task": "cards", "k": 6, "draw": 1}
 
 pytestmark = pytest.mark.usefixtures("word_encoder")
@@ -34,15 +34,15 @@ def known_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "load_tokenizer", lambda _: small_tokenizer())
 
 
-def swept(folder: Path, teaching: str = "plain", select: str = "random", k: str = "6") -> Path:
-    made = plan(folder / "task", k, selects=[select], teaching=teaching)
+def swept(folder: Path, perturbation: str = "none", select: str = "random", k: str = "6") -> Path:
+    made = plan(folder / "task", k, selects=[select], perturbation=perturbation)
     assert runner(made, folder / "results", FakeBackend()).run().failed == {}
     return folder / "results"
 
 
-def prompt(folder: Path, teaching: str, test: int = 0) -> str:
+def prompt(folder: Path, perturbation: str, test: int = 0) -> str:
     row = tokenized_task(folder / "task").data.test[test]
-    shown = find_prediction(folder / "results", {**CELL, "teaching": teaching}, row.id)
+    shown = find_prediction(folder / "results", {**CELL, "perturbation": perturbation}, row.id)
     assert "hash checked" in shown.checked
     return shown.prompt
 
@@ -51,33 +51,33 @@ def prompt(folder: Path, teaching: str, test: int = 0) -> str:
 
 
 @pytest.mark.parametrize("select", ["random", "balanced", "hybrid:2", "bm25"])
-@pytest.mark.parametrize("teaching", TEACHINGS)
-def test_every_prompt_is_rebuilt_and_its_hash_is_checked(tmp_path: Path, teaching: str, select: str):
-    if teaching.startswith("nearest") and select in ("hybrid:2", "bm25"):
+@pytest.mark.parametrize("perturbation", PERTURBATIONS)
+def test_every_prompt_is_rebuilt_and_its_hash_is_checked(tmp_path: Path, perturbation: str, select: str):
+    if perturbation.startswith("nearest") and select in ("hybrid:2", "bm25"):
         with pytest.raises(UserError, match="takes from demonstrations that all queries share"):
-            swept(tmp_path, teaching, select)
+            swept(tmp_path, perturbation, select)
         return
-    swept(tmp_path, teaching, select)
+    swept(tmp_path, perturbation, select)
     for test in range(6):
-        prompt(tmp_path, teaching, test)
+        prompt(tmp_path, perturbation, test)
 
 
 def test_prompts_show_what_was_asked_of_the_same_demonstrations(tmp_path: Path):
-    for teaching in ("plain", *TEACHINGS):
-        swept(tmp_path, teaching)
+    for perturbation in ("none", *PERTURBATIONS):
+        swept(tmp_path, perturbation)
     found = tokenized_task(tmp_path / "task")
     shown = [found.data.train[i] for i in found.pool.drawn(1)[:6]]
     end = query_text(found.data.spec.template, found.data.test[0])
     inputs = [f"query: {row.fields['text']}" for row in shown]
     answers = [f"intent: {row.answer}" for row in shown]
 
-    def pieces(teaching: str) -> list[str]:
-        *before, last = prompt(tmp_path, teaching).split("\n==\n")
+    def pieces(perturbation: str) -> list[str]:
+        *before, last = prompt(tmp_path, perturbation).split("\n==\n")
         assert last == end
         return before
 
     whole = ["\n".join(pair) for pair in zip(inputs, answers, strict=True)]
-    assert pieces("plain") == whole
+    assert pieces("none") == whole
     assert pieces("inputs-only") == inputs
     assert pieces("labels-only") == answers
     permuted, noisy = pieces("labels:permuted"), pieces("labels:noise=0.5")
@@ -106,8 +106,8 @@ def test_the_nearest_are_removed_for_each_query_apart(tmp_path: Path):
 
 
 def test_runs_without_the_nearest_and_without_the_farthest_have_a_learning_ratio(tmp_path: Path):
-    for teaching in ("plain", "nearest-removed:50", "farthest-removed:50"):
-        results = swept(tmp_path, teaching)
+    for perturbation in ("none", "nearest-removed:50", "farthest-removed:50"):
+        results = swept(tmp_path, perturbation)
     table = read_findings(results).learning_ratio
     assert sorted(set(table["k"])) == [6]
     assert (table["removed"] == 50).all()
@@ -115,23 +115,23 @@ def test_runs_without_the_nearest_and_without_the_farthest_have_a_learning_ratio
 
 
 def test_demonstrations_that_all_share_are_still_one_growing_prefix(tmp_path: Path):
-    for teaching in TEACHINGS[:4]:
-        group = plan(tmp_path, "2,5", draws=1, teaching=teaching).groups[0].group
+    for perturbation in PERTURBATIONS[:4]:
+        group = plan(tmp_path, "2,5", draws=1, perturbation=perturbation).groups[0].group
         smaller, larger = (prompts.prefix for _, prompts in group.prompts([2, 5]))
         assert larger[: len(smaller)] == smaller
 
 
 def test_what_a_prompt_shows_changes_neither_pool_nor_draw(tmp_path: Path):
     plain = tokenized_task(tmp_path, pool={"drop_longest": 0.3})
-    for teaching in TEACHINGS:
-        other = tokenized_task(tmp_path, pool={"drop_longest": 0.3}, teaching=teaching)
+    for perturbation in PERTURBATIONS:
+        other = tokenized_task(tmp_path, pool={"drop_longest": 0.3}, perturbation=perturbation)
         assert other.pool.rows.tolist() == plain.pool.rows.tolist()
         assert other.pool.drawn(1).tolist() == plain.pool.drawn(1).tolist()
         assert (other.pool.retrieved("bm25", 0, 5) == plain.pool.retrieved("bm25", 0, 5)).all()
 
 
 def test_every_k_at_random_has_the_share_of_wrong_labels_though_rows_are_not_in_the_pool(tmp_path: Path):
-    found = tokenized_task(tmp_path, pool={"drop_longest": 0.3}, teaching="labels:noise=0.3")
+    found = tokenized_task(tmp_path, pool={"drop_longest": 0.3}, perturbation="labels:noise=0.3")
     assert found.pool.dropped
     for draw in range(5):
         drawn, shown = found.pool.drawn(draw), found.perturbed(draw)
@@ -139,10 +139,10 @@ def test_every_k_at_random_has_the_share_of_wrong_labels_though_rows_are_not_in_
         assert (np.abs(wrong - 0.3 * np.arange(1, len(drawn) + 1)) < 1).all()
 
 
-@pytest.mark.parametrize("teaching", ["plain", "labels:permuted", "labels:noise=0.5"])
+@pytest.mark.parametrize("perturbation", ["none", "labels:permuted", "labels:noise=0.5"])
 @pytest.mark.parametrize("select", ["random", "bm25"])
-def test_by_label_sorts_by_the_labels_that_are_shown(tmp_path: Path, teaching: str, select: str):
-    made = plan(tmp_path, "12", draws=1, selects=[select], orders=["by-label"], teaching=teaching)
+def test_by_label_sorts_by_the_labels_that_are_shown(tmp_path: Path, perturbation: str, select: str):
+    made = plan(tmp_path, "12", draws=1, selects=[select], orders=["by-label"], perturbation=perturbation)
     (group,) = made.groups
     shown = made.task.perturbed(0)
     for row in np.atleast_2d(group.group.demonstrations(12)):
@@ -150,9 +150,9 @@ def test_by_label_sorts_by_the_labels_that_are_shown(tmp_path: Path, teaching: s
         assert labels == sorted(labels)
 
 
-@pytest.mark.parametrize("teaching", TEACHINGS)
-def test_max_is_the_largest_k_that_fits_as_it_is_shown(tmp_path: Path, teaching: str):
-    made = plan(tmp_path, "max", draws=1, teaching=teaching, context_tokens=250)
+@pytest.mark.parametrize("perturbation", PERTURBATIONS)
+def test_max_is_the_largest_k_that_fits_as_it_is_shown(tmp_path: Path, perturbation: str):
+    made = plan(tmp_path, "max", draws=1, perturbation=perturbation, context_tokens=250)
     (cell,) = made.cells
     group, k = made.groups[0].group, cell.spec.k
     assert cell.needed_tokens <= 250
@@ -165,18 +165,18 @@ def test_max_is_the_largest_k_that_fits_as_it_is_shown(tmp_path: Path, teaching:
 
 
 def test_each_is_a_variant_that_names_itself(tmp_path: Path):
-    for teaching in ("plain", *TEACHINGS):
-        results = swept(tmp_path, teaching)
+    for perturbation in ("none", *PERTURBATIONS):
+        results = swept(tmp_path, perturbation)
     frame = read_results(results)
     assert frame["variant"].nunique() == 6
-    named = frame.drop_duplicates("variant")["teaching"].astype(object)
-    assert sorted(named.dropna()) == sorted(TEACHINGS)
+    named = frame.drop_duplicates("variant")["perturbation"].astype(object)
+    assert sorted(named.dropna()) == sorted(PERTURBATIONS)
     assert named.isna().sum() == 1
 
 
 def test_a_cell_tells_the_datas_labels_and_apart_from_them_what_it_showed(tmp_path: Path):
     results = swept(tmp_path, "labels:permuted")
-    found = tokenized_task(tmp_path / "task", teaching="labels:permuted")
+    found = tokenized_task(tmp_path / "task", perturbation="labels:permuted")
     true = {row.id: row.answer for row in found.data.train}
     for _, meta in finished_cells(results):
         told = {name: label for label, ids in meta["demonstration_labels"].items() for name in ids}
@@ -188,14 +188,14 @@ def test_a_cell_tells_the_datas_labels_and_apart_from_them_what_it_showed(tmp_pa
 
 def test_a_plain_cell_says_nothing_of_it(tmp_path: Path):
     for _, meta in finished_cells(swept(tmp_path)):
-        assert "teaching" not in meta["facts"]
+        assert "perturbation" not in meta["facts"]
         assert "shown_answers" not in meta
 
 
 # -- analyses -----------------------------------------------------------------------------------
 
 
-OF_ALL = ("taught", "teaching", "provenance")
+OF_ALL = ("perturbed_curves", "perturbations", "provenance")
 """Tables in which perturbed demonstrations stand, too."""
 
 
@@ -208,8 +208,8 @@ def test_no_plain_table_has_anything_of_them(tmp_path: Path):
     results = swept(tmp_path, k="2,6")
     swept(tmp_path, select="bm25", k="2,6")
     before, board = plain_tables(results), leaderboard(results)
-    for teaching in TEACHINGS:
-        swept(tmp_path, teaching, k="2,6")
+    for perturbation in PERTURBATIONS:
+        swept(tmp_path, perturbation, k="2,6")
     swept(tmp_path, "inputs-only", select="dense", k="2,6")
     assert plain_tables(results) == before
     assert leaderboard(results).equals(board)
@@ -224,28 +224,28 @@ def test_each_stands_beside_the_plain_prompts_of_its_own_selection(tmp_path: Pat
     results = swept(tmp_path, k="2,6")
     for select in ("balanced", "dense"):
         swept(tmp_path, select=select, k="6")
-    for teaching in TEACHINGS:
-        swept(tmp_path, teaching, k="2,6")
-        swept(tmp_path, teaching, select="balanced", k="6")
+    for perturbation in PERTURBATIONS:
+        swept(tmp_path, perturbation, k="2,6")
+        swept(tmp_path, perturbation, select="balanced", k="6")
     swept(tmp_path, "inputs-only", select="dense", k="6")
     swept(tmp_path, "inputs-only", select="bm25", k="6")  # has no plain side
-    found = read_findings(results).teaching
+    found = read_findings(results).perturbations
     assert len(found) == 5 * 3 + 1
     frame = read_results(results)
-    frame["teaching"] = frame["teaching"].astype(object).fillna("plain")
-    means = frame.groupby(["teaching", "select", "k"], observed=True)["correct"].mean()
+    frame["perturbation"] = frame["perturbation"].astype(object).fillna("none")
+    means = frame.groupby(["perturbation", "select", "k"], observed=True)["correct"].mean()
     for row in found.itertuples():
-        taught = means[row.teaching, row.select, row.k]
-        assert row.difference == pytest.approx(taught - means["plain", row.select, row.k])
+        perturbed = means[row.perturbation, row.select, row.k]
+        assert row.difference == pytest.approx(perturbed - means["none", row.select, row.k])
         assert (row.draws, row.base_draws, row.rows) == (2, 2, 6)
         assert row.variant != row.base_variant
 
 
 def test_plain_prompts_of_another_seed_are_not_beside_them(tmp_path: Path):
     results = swept(tmp_path)
-    made = plan(tmp_path / "task", "6", teaching="inputs-only", seed=1)
+    made = plan(tmp_path / "task", "6", perturbation="inputs-only", seed=1)
     runner(made, results, FakeBackend()).run()
-    assert read_findings(results).teaching.empty
+    assert read_findings(results).perturbations.empty
 
 
 def test_their_own_curves_are_printed_after_a_run_and_in_the_summary(
@@ -264,15 +264,15 @@ def test_their_own_curves_are_printed_after_a_run_and_in_the_summary(
     swept(tmp_path)
     assert "less that of unperturbed ones" in told()
     tables = json.loads(told("--json"))
-    for name in ("taught", "teaching"):
-        assert [row["teaching"] for row in tables[name]] == ["labels:permuted"]
+    for name in ("perturbed_curves", "perturbations"):
+        assert [row["perturbation"] for row in tables[name]] == ["labels:permuted"]
 
 
 # -- bad requests -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("teaching", "k", "changes", "said"),
+    ("perturbation", "k", "changes", "said"),
     [
         ("labels:noise=1.5", "6", {}, "share of wrong labels from 0 to 1"),
         ("labels:shuffled", "6", {}, "not known; did you mean"),
@@ -281,13 +281,13 @@ def test_their_own_curves_are_printed_after_a_run_and_in_the_summary(
     ],
 )
 def test_what_cannot_be_shown_is_refused_by_name(
-    tmp_path: Path, teaching: str, k: str, changes: dict[str, Any], said: str
+    tmp_path: Path, perturbation: str, k: str, changes: dict[str, Any], said: str
 ):
     with pytest.raises(UserError, match=said) as refused:
-        plan(tmp_path, k, teaching=teaching, **changes)
+        plan(tmp_path, k, perturbation=perturbation, **changes)
     assert "\n" not in str(refused.value)
 
 
 def test_auto_begins_where_something_is_left(tmp_path: Path):
-    made = plan(tmp_path, "auto", draws=1, teaching="nearest-removed:60")
+    made = plan(tmp_path, "auto", draws=1, perturbation="nearest-removed:60")
     assert [cell.spec.k for cell in made.cells] == [5, 10, 25, 40]

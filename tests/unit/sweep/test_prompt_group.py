@@ -195,7 +195,7 @@ def test_what_a_query_reads_by_is_part_of_what_decides_a_cell(tmp_path: Path):
         for text in ("block:2", "block:2,top=1", "block:2,top=1,by=dense")
     )
     assert plain == bm25
-    assert {**plain, "embeddings": task.pool.similarity.sentence_encoder.name} == dense
+    assert {**plain, "sentence_encoder": task.pool.similarity.sentence_encoder.name} == dense
 
 
 def repeating(folder: Path, select: str, test: int = 3) -> PromptGroup:
@@ -285,25 +285,25 @@ def test_random_parts_are_drawn_ten_times_by_default(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("select", "order", "teaching", "said"),
+    ("select", "order", "perturbation", "said"),
     [
-        ("random", "drawn", "plain", None),
+        ("random", "drawn", "none", None),
         ("balanced", "drawn", "labels-only", None),
-        ("bm25", "relevance", "plain", None),
-        ("centroids", "drawn", "plain", "centroids: all queries share all demonstrations; between"),
+        ("bm25", "relevance", "none", None),
+        ("centroids", "drawn", "none", "centroids: all queries share all demonstrations; between"),
         (
             "random",
             "shuffled:1",
-            "plain",
+            "none",
             "random, shuffled: all queries share all demonstrations; between different k nothing is shared",
         ),
         (
             "hybrid:3",
             "drawn",
-            "plain",
+            "none",
             "hybrid:3: the first k - 3 demonstrations are shared by all queries, the last 3 are the query's own",
         ),
-        ("centroids+hybrid:3", "by-label", "plain", "the query's own; between different k nothing"),
+        ("centroids+hybrid:3", "by-label", "none", "the query's own; between different k nothing"),
         (
             "random",
             "drawn",
@@ -314,13 +314,13 @@ def test_random_parts_are_drawn_ten_times_by_default(tmp_path: Path):
     ],
 )
 def test_a_plan_is_told_what_is_shared_where_it_is_not_all_of_it_by_all_k(
-    tmp_path: Path, select: str, order: str, teaching: str, said: str | None
+    tmp_path: Path, select: str, order: str, perturbation: str, said: str | None
 ):
-    found = group(tmp_path, select, order=Order.parse(order), teaching=teaching)
+    found = group(tmp_path, select, order=Order.parse(order), perturbation=perturbation)
     assert (found.sharing is None) if said is None else (said in str(found.sharing))
     smaller, larger = (prompts.prefix for _, prompts in found.prompts([5, 9]))
     nested = len(smaller) < len(larger) and larger[: len(smaller)] == smaller
-    if teaching != "nearest-removed:10":  # by chance, queries can begin alike
+    if perturbation != "nearest-removed:10":  # by chance, queries can begin alike
         assert nested == (select != "bm25" and "nothing is shared" not in str(found.sharing))
 
 
@@ -349,7 +349,7 @@ def test_a_cell_names_the_encoder_that_chose_its_demonstrations(tmp_path: Path, 
 
     def named(select: str) -> tuple[Any, Any]:
         decided = facts(found, SelectorSpec.parse(select), ENGINE)
-        return decided["encoder"], decided.get("embeddings")
+        return decided.get("bertscore_encoder"), decided.get("sentence_encoder")
 
     for select in ("random", "bm25", "balanced", "hybrid:3"):
         assert named(select) == (None, None)

@@ -162,7 +162,7 @@ def test_the_largest_k_has_vectors_beyond_the_window(tmp_path: Path):
     ("pattern", "more", "said"),
     [
         ("vectors:7", {}, "k=6 has 6 demonstrations; take at most vectors:6"),
-        ("vectors:2", {"teaching": "inputs-only"}, "a vector is of a whole demonstration"),
+        ("vectors:2", {"perturbation": "inputs-only"}, "a vector is of a whole demonstration"),
     ],
 )
 def test_what_cannot_be_read_so_is_refused(tmp_path: Path, pattern: str, more: Any, said: str):

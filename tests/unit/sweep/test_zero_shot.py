@@ -80,7 +80,7 @@ def test_it_runs_where_no_demonstration_fits(tmp_path: Path):
 
 def test_changed_demonstrations_are_refused(tmp_path: Path):
     with pytest.raises(UserError, match="labels:permuted: a prompt of k=0 has no demonstration"):
-        plan(tmp_path, "0", teaching="labels:permuted")
+        plan(tmp_path, "0", perturbation="labels:permuted")
 
 
 def test_its_cell_has_the_facts_of_random_selection_and_shows_nothing(tmp_path: Path):

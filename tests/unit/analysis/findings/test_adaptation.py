@@ -192,7 +192,7 @@ def in_cells(*models: tuple[str, str, dict[str, Any] | None], k: int = 5) -> Sto
                 "spec": {"model": model, "attention": attention, "task": "t"},
                 "facts": {"fingerprint": model},
                 "training": training,
-                "work": {"query_flops": 10.0 * shots, "cache_bytes": 1.0 * i},
+                "compute": {"query_flops": 10.0 * shots, "cache_bytes": 1.0 * i},
             }
             axes = {"model": model, "attention": attention, "k": shots, "cell": name}
             rows.append(cell(said, "ab" * 4, **axes))

@@ -257,7 +257,7 @@ def test_other_variants_are_no_base():
 
 def test_a_cells_own_work_counts_and_not_the_formula_of_full_attention():
     rows = frame(cell("aabb", cell="one")).assign(prompt_tokens=30, answer_tokens=0)
-    known = CellCost(prefix_tokens=20, shape=SHAPE, counted=WORK)
+    known = CellCost(prefix_tokens=20, architecture=SHAPE, counted=WORK)
     (found,) = cost(rows, {"one": known}).itertuples()
     assert (found.prefix_flops, found.query_flops, found.whole_flops) == (1000, 10, 1010)
     assert found.cache_bytes == 64
@@ -275,7 +275,7 @@ def test_what_was_measured_of_reading_is_the_mean_over_cells():
 
 
 def test_the_formula_of_full_attention_is_for_no_other():
-    meta: dict[str, Any] = {"spec": {"attention": BLOCK}, "shape": SHAPE.as_json()}
+    meta: dict[str, Any] = {"spec": {"attention": BLOCK}, "architecture": SHAPE.as_json()}
     rows = frame(cell("aabb", cell="one")).assign(prompt_tokens=30, answer_tokens=0)
     (found,) = cost(rows, {"one": CellCost.of(meta)}).itertuples()
     assert math.isnan(found.prefix_flops)
@@ -356,7 +356,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("reading")
     ready = tokenized_task(folder / "cards", test_rows=12)
     made = planned(ready, "4,8", draws=2, attention=PATTERNS)
-    Runner(made, Store(folder / "results"), ENGINE, Reader, shape=lambda: SHAPE).run()
+    Runner(made, Store(folder / "results"), ENGINE, Reader, architecture=lambda: SHAPE).run()
     return folder / "results"
 
 

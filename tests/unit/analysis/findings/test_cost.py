@@ -72,7 +72,7 @@ def test_operations_by_shape_are_those_of_the_cells_mean_prompt():
     """Prompts of 20 and 40 tokens, 20 of them shared, without answers: 30 on average."""
     rows = tokens(cell("ab", "ab", cell="one"), 20, 0, 0)
     rows["prompt_tokens"] = [20, 40]
-    (found,) = cost(rows, {"one": CellCost(prefix_tokens=20, shape=SHAPE)}).to_dict("records")
+    (found,) = cost(rows, {"one": CellCost(prefix_tokens=20, architecture=SHAPE)}).to_dict("records")
     assert found["whole_flops"] == 30 * (100 + 8 * (15 + 4))
     assert found["query_flops"] == 10 * (100 + 8 * (25 + 4))
 
@@ -84,8 +84,8 @@ def test_what_a_cells_file_says_is_read():
     meta: dict[str, Any] = {
         "seconds": 3.5,
         "prefix_tokens": 20,
-        "shape": SHAPE.as_json(),
-        "work": COUNTED,
+        "architecture": SHAPE.as_json(),
+        "compute": COUNTED,
         "training": {"flops": 5.0},
         "prefill_seconds": 0.5,
         "peak_cache_bytes": 9,
@@ -93,10 +93,10 @@ def test_what_a_cells_file_says_is_read():
     }
     assert CellCost.of(meta) == CellCost(3.5, 20, SHAPE, {"flops": 5.0}, COUNTED, 0.5, 9)
     assert CellCost.of({}) == CellCost()
-    assert CellCost.of({"shape": SHAPE.as_json()}).shape == SHAPE
-    blocks = {"shape": SHAPE.as_json(), "spec": {"attention": "block:1,sink=1,local=2"}}
+    assert CellCost.of({"architecture": SHAPE.as_json()}).architecture == SHAPE
+    blocks = {"architecture": SHAPE.as_json(), "spec": {"attention": "block:1,sink=1,local=2"}}
     assert CellCost.of(blocks).shape is None  # the formula of full attention is not for it
-    assert CellCost.of({"prefix_tokens": None, "shape": None}) == CellCost()
+    assert CellCost.of({"prefix_tokens": None, "architecture": None}) == CellCost()
 
 
 def test_a_cell_without_a_counted_cost_has_that_of_full_attention_by_its_shape():
@@ -106,18 +106,20 @@ def test_a_cell_without_a_counted_cost_has_that_of_full_attention_by_its_shape()
     each key that it sees: half of what is being read on average, and all before it; no more than 4
     in the second layer.
     """
-    found = CellCost(prefix_tokens=20, shape=SHAPE).row(30.0, 3.0)
+    found = CellCost(prefix_tokens=20, architecture=SHAPE).row(30.0, 3.0)
     answer = 3 * (100 + 8 * (30 + 4))
     assert found["prefix_flops"] == 20 * (100 + 8 * (10 + 4))
     assert found["query_flops"] == 10 * (100 + 8 * (25 + 4)) + answer
     assert found["whole_flops"] == 30 * (100 + 8 * (15 + 4)) + answer
     assert math.isnan(found["cache_bytes"])
-    assert CellCost(prefix_tokens=20, shape=SHAPE).row(30.0, math.nan)["query_flops"] == (found["query_flops"] - answer)
+    assert CellCost(prefix_tokens=20, architecture=SHAPE).row(30.0, math.nan)["query_flops"] == (
+        found["query_flops"] - answer
+    )
 
 
 def test_what_is_not_known_of_a_cell_is_nan():
     assert all(map(math.isnan, CellCost().row(30.0, 3.0).values()))
-    assert all(map(math.isnan, CellCost(shape=SHAPE).row(math.nan, 3.0).values()))
+    assert all(map(math.isnan, CellCost(architecture=SHAPE).row(math.nan, 3.0).values()))
     found = CellCost(counted=COUNTED).row(math.nan, math.nan)
     assert {name: found[name] for name in COUNTED} == COUNTED
     assert math.isnan(found["training_flops"])

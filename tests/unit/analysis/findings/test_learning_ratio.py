@@ -15,8 +15,8 @@ from icl_bench.analysis.statistics.paired import Facts
 
 FACTS: Facts = {
     "plain": {"seed": 0},
-    "near": {"seed": 0, "teaching": "nearest-removed:10"},
-    "far": {"seed": 0, "teaching": "farthest-removed:10"},
+    "near": {"seed": 0, "perturbation": "nearest-removed:10"},
+    "far": {"seed": 0, "perturbation": "farthest-removed:10"},
 }
 
 
@@ -24,7 +24,7 @@ def predictions(near: float, far: float, draws: int = 3, test: int = 500) -> pd.
     """Right answers of 80% of the queries, and of fewer without some demonstrations."""
     chance = np.random.default_rng(2).random((draws, test))
     parts = [
-        scored(chance < share, cell=name, variant=name, teaching=FACTS[name].get("teaching"))
+        scored(chance < share, cell=name, variant=name, perturbation=FACTS[name].get("perturbation"))
         for name, share in (("plain", 0.8), ("near", near), ("far", far))
     ]
     rows = frame(*parts)
@@ -63,8 +63,8 @@ def test_both_have_to_be_there_and_as_many_left_out():
     rows = predictions(0.4, 0.7)
     assert found(rows[rows["variant"] != "far"]).empty
     assert found(rows[rows["variant"] != "near"]).empty
-    other = rows["teaching"].replace("farthest-removed:10", "farthest-removed:20")
-    assert found(rows.assign(teaching=other)).empty
+    other = rows["perturbation"].replace("farthest-removed:10", "farthest-removed:20")
+    assert found(rows.assign(perturbation=other)).empty
 
 
 def test_test_examples_that_one_lacks_are_left_out_of_all_three():

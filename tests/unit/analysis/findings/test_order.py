@@ -180,7 +180,7 @@ def test_the_finding_compares_what_takes_the_same_answer_from_equal_logits():
         "x": {"scoring": "exact", "dtype": "bfloat16"},
     }
     rows = frame(*(run(said, variant=v) for v, said in zip("vwx", ("aabb", "abbb", "bbbb"), strict=True)))
-    rows = rows.assign(cell="c", queries=None, teaching=None, label_space=None)
+    rows = rows.assign(cell="c", queries=None, perturbation=None, label_space=None)
     (found,) = find(Stored(rows, {}, facts, [])).noise_floor.itertuples()
     assert (found.variant, found.other_variant, found.changed) == ("v", "w", 0.25)
     assert found.differs_in == "precision (bfloat16, float32)"

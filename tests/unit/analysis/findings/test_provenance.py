@@ -25,7 +25,7 @@ from icl_bench.report import write_report
 from icl_bench.report.build import make_report
 from icl_bench.results.importing import import_predictions
 from icl_bench.results.reading import Stored
-from icl_bench.sweep import making
+from icl_bench.sweep import this_run
 
 
 def stored(*metas: dict[str, Any], variants: dict[str, Any] | None = None) -> Stored:
@@ -50,10 +50,10 @@ def told(found: Stored) -> dict[str, Any]:
 
 def test_values_of_different_cells_stand_beside_each_other():
     one = {
-        "made": {"command": "icl-bench run a", "finished": "2026-01-02T00:00:00+00:00", "hardware": "H"},
-        "about": {"torch": "2.13", "machine": "x86_64"},
+        "run": {"command": "icl-bench run a", "finished": "2026-01-02T00:00:00+00:00", "hardware": "H"},
+        "versions": {"torch": "2.13", "machine": "x86_64"},
     }
-    two = {**one, "made": {**one["made"], "finished": "2026-01-01T00:00:00+00:00"}, "training": {"seconds": 10.0}}
+    two = {**one, "run": {**one["run"], "finished": "2026-01-01T00:00:00+00:00"}, "training": {"seconds": 10.0}}
     row = told(stored(one, two))
     assert row["command"] == "icl-bench run a"
     assert row["finished"] == "2026-01-01T00:00:00+00:00 to 2026-01-02T00:00:00+00:00"
@@ -64,7 +64,7 @@ def test_values_of_different_cells_stand_beside_each_other():
 
 
 def test_what_cells_do_not_say_is_unknown_and_hides_nothing_that_others_say():
-    new = {"made": {"command": "icl-bench run a", "finished": "2026-01-02T00:00:00+00:00"}}
+    new = {"run": {"command": "icl-bench run a", "finished": "2026-01-02T00:00:00+00:00"}}
     row = told(stored({}, new))
     assert row["command"] == f"{UNKNOWN}; icl-bench run a"
     assert row["finished"] == f"2026-01-02T00:00:00+00:00; {UNKNOWN}"
@@ -91,7 +91,7 @@ def test_every_fact_of_a_cell_is_told_in_its_place():
     }
     made = {"command": "icl-bench run", "finished": "2026-01-02", "hardware": "H"}
     about = {"torch": "2", "numpy": "1", "machine": "x86_64"}
-    assert told(stored({"facts": facts, "made": made, "about": about})) == {
+    assert told(stored({"facts": facts, "run": made, "versions": about})) == {
         "task": "t",
         "model": "m",
         "variant": "v",
@@ -111,8 +111,8 @@ def test_every_fact_of_a_cell_is_told_in_its_place():
         "hardware": "H",
     }
     del made["hardware"]
-    assert told(stored({"made": made, "about": about}))["hardware"] == "x86_64"
-    row = told(stored({"facts": {"data": "none", "seed": ""}, "made": None, "about": None}))
+    assert told(stored({"run": made, "versions": about}))["hardware"] == "x86_64"
+    row = told(stored({"facts": {"data": "none", "seed": ""}, "run": None, "versions": None}))
     assert {row[name] for name in FACTS} == {UNKNOWN}
 
 
@@ -127,10 +127,10 @@ def test_seconds_are_of_all_cells_that_say_them_and_of_their_trainings():
 
 
 def test_days_are_the_first_and_the_last_of_cells_that_say_them():
-    days = [{"made": {"finished": f"2026-01-0{day}"}} for day in (3, 1, 2)]
+    days = [{"run": {"finished": f"2026-01-0{day}"}} for day in (3, 1, 2)]
     assert told(stored(*days))["finished"] == "2026-01-01 to 2026-01-03"
     assert told(stored(days[0], days[0]))["finished"] == "2026-01-03"
-    assert told(stored({}, {"made": {"finished": ""}}))["finished"] == UNKNOWN
+    assert told(stored({}, {"run": {"finished": ""}}))["finished"] == UNKNOWN
 
 
 def test_each_task_model_and_variant_has_its_own_row_and_what_is_no_import_is_unknown():
@@ -226,11 +226,11 @@ def test_an_import_names_its_file(tmp_path: Path):
     ],
 )
 def test_a_command_is_kept_without_names_and_passwords(words: list[str], expected: str | None):
-    assert making.command(words) == expected
+    assert this_run.command(words) == expected
 
 
 def test_hardware_names_processor_and_cores():
-    assert making.hardware().split(", ")[-1].endswith(("core", "cores"))
+    assert this_run.hardware().split(", ")[-1].endswith(("core", "cores"))
 
 
 def test_a_run_stores_when_and_on_what_it_was_made(tmp_path: Path):
@@ -239,7 +239,7 @@ def test_a_run_stores_when_and_on_what_it_was_made(tmp_path: Path):
     now = datetime.now(UTC)
     first = datetime.fromisoformat(row["finished"].partition(" to ")[0])
     assert now - timedelta(minutes=10) < first <= now
-    assert row["hardware"] == making.hardware()
+    assert row["hardware"] == this_run.hardware()
     assert row["command"] == UNKNOWN, "the tests are no command of this program"
     assert "sha256:" in row["data"]
 
@@ -253,7 +253,7 @@ def test_a_terminal_has_a_line_for_each_fact_and_digests_by_their_beginning(
     said = capsys.readouterr().out
     assert "where the numbers come from" in said
     lines = {line.partition("  ")[0]: line for line in said.splitlines()}
-    assert lines["hardware"].split(maxsplit=1)[1].startswith(making.hardware()[:8])
+    assert lines["hardware"].split(maxsplit=1)[1].startswith(this_run.hardware()[:8])
     assert "…" in lines["data"]
     with pytest.raises(SystemExit):
         main(["summary", "--json", "--results", str(tmp_path / "results")])
@@ -298,6 +298,6 @@ def test_the_page_has_a_line_for_each_fact_with_whole_digests(tmp_path: Path):
     (table,) = section.tables
     told = {row[3]: row[4] for row in table.rows}
     assert set(FACTS.values()) < set(told)
-    assert told["hardware"] == making.hardware()
+    assert told["hardware"] == this_run.hardware()
     assert len(told["data"].split("sha256:")[1].split(",")[0]) == 64
     assert told["test rows"] == "6"

@@ -292,12 +292,12 @@ def test_a_hybrids_draws_are_matched_with_those_of_random_whose_demonstrations_i
 
 
 FACTS = {
-    "greedy": {"scoring": "greedy", "seed": 0, "test": "a", "encoder": None},
-    "exact": {"scoring": "exact", "seed": 0, "test": "a", "encoder": None},
-    "other seed": {"scoring": "greedy", "seed": 1, "test": "a", "encoder": None},
-    "fewer rows": {"scoring": "greedy", "seed": 0, "test": "b", "encoder": None},
-    "dense": {"scoring": "greedy", "seed": 0, "test": "a", "embeddings": "MiniLM", "encoder": "x"},
-    "of few": {"scoring": "greedy", "seed": 0, "test": "c", "embeddings": "MiniLM"},
+    "greedy": {"scoring": "greedy", "seed": 0, "test": "a"},
+    "exact": {"scoring": "exact", "seed": 0, "test": "a"},
+    "other seed": {"scoring": "greedy", "seed": 1, "test": "a"},
+    "fewer rows": {"scoring": "greedy", "seed": 0, "test": "b"},
+    "dense": {"scoring": "greedy", "seed": 0, "test": "a", "sentence_encoder": "MiniLM", "bertscore_encoder": "x"},
+    "of few": {"scoring": "greedy", "seed": 0, "test": "c", "sentence_encoder": "MiniLM"},
 }
 
 
@@ -380,7 +380,7 @@ def test_a_base_model_in_two_variants_is_two_bases():
 
 def models(rows: pd.DataFrame, base: str | None = None) -> list[list[object]]:
     """Which points the finding compares with which model's."""
-    rows = rows.assign(cell="c", queries=None, teaching=None, label_space=None)
+    rows = rows.assign(cell="c", queries=None, perturbation=None, label_space=None)
     found = find(Stored(rows, {}, {}, []), base).models
     return found[["task", "base_model", "model", "k"]].to_numpy().tolist()
 
@@ -420,13 +420,14 @@ def test_advice_is_given_up_to_alpha_itself(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(comparisons, "ALPHA", alpha)
 
     rows = two(order="by-label", gain=0.25)
-    taught = frame(
-        two(gain=0.0).iloc[:300].assign(teaching=None), two(gain=-0.25).iloc[300:].assign(teaching="inputs-only")
+    perturbed = frame(
+        two(gain=0.0).iloc[:300].assign(perturbation=None),
+        two(gain=-0.25).iloc[300:].assign(perturbation="inputs-only"),
     )
     trained = frame(two(gain=0.25, select="knn"))
     for table, made in (
         (sorting_penalty, rows),
-        (perturbation_effect, taught),
+        (perturbation_effect, perturbed),
         (training_gain, trained),
         (retrieval_gain, two(gain=0.25, select="bm25", order="relevance")),
         (lambda frame: compare_models(frame, "m"), two(gain=0.25, model="n")),
@@ -449,5 +450,5 @@ def test_models_may_differ_in_what_is_a_models_and_in_nothing_else():
     facts = {name: {**dict.fromkeys(of_model, name), "seed": seed} for name, seed in (("v", 0), ("w", 0), ("x", 1))}
     rows = frame(cell("aabb"), cell("abbb", model="n", variant="w"), cell("abbb", model="o", variant="x"))
     assert compare_models(rows, "m", facts=facts)["model"].tolist() == ["n"]
-    rows = rows.assign(cell="c", queries=None, teaching=None, label_space=None)
+    rows = rows.assign(cell="c", queries=None, perturbation=None, label_space=None)
     assert find(Stored(rows, {}, facts, [])).models["model"].tolist() == ["n"]

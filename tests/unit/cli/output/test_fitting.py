@@ -37,7 +37,7 @@ TEXTS: dict[str, Sequence[Any]] = {
     "select": SELECTS,
     "order": ORDERS,
     "attention": ATTENTIONS,
-    "teaching": ["labels:noise=0.3", "nearest-removed:20"],
+    "perturbation": ["labels:noise=0.3", "nearest-removed:20"],
     "chat": ["turns", "single"],
     "base_model": ["gemma3-270m"],
     "variant": ["1a2b3c4d", "5e6f7a8b"],
@@ -62,7 +62,7 @@ NUMBERS: dict[str, Sequence[Any]] = {
     "p": [0.0001, 0.034, 1.0],
     "flag": [True, False],
 }
-PLACES = ("task", "model", "teaching", "select", "order", "attention", "variant", "k")
+PLACES = ("task", "model", "perturbation", "select", "order", "attention", "variant", "k")
 
 
 def rows_of(finding: Finding, *, differ: Collection[str]) -> pd.DataFrame:

@@ -17,7 +17,7 @@ WORDS = ("aa", "ab", "Card", "ärger", "%_", "")
 
 
 def index(rows: pd.DataFrame, **questions: dict[str, str]) -> Predictions:
-    table = pa.Table.from_pandas(rows.assign(teaching=rows.get("teaching")), preserve_index=False)
+    table = pa.Table.from_pandas(rows.assign(perturbation=rows.get("perturbation")), preserve_index=False)
     return Predictions.of(table, {}, questions)
 
 
@@ -47,7 +47,7 @@ def test_filters_are_those_of_the_options_and_no_other_value_lets_anything_throu
         "series": ["bm25", "random"],
         "gold": ["a", "b"],
         "prediction": ["a", "b"],
-        "teaching": ["unperturbed"],
+        "perturbation": ["unperturbed"],
         "k": ["1", "5"],
         "correct": ["wrong", "right"],
     }

@@ -112,7 +112,7 @@ def test_each_turn_reads_every_token_once_in_another_order(tmp_path: Path):
     assert {len(found.sequence(number)) for number in range(count)} == {8}
 
 
-def test_demonstrations_are_spread_evenly_and_teach_their_answers(tmp_path: Path, tiny: Path, texts: Path):
+def test_demonstrations_are_spread_evenly_and_train_their_answers(tmp_path: Path, tiny: Path, texts: Path):
     passages_task(tmp_path / "task")
     spec = asked(tmp_path, tiny, texts, demonstrations_too=(str(tmp_path / "task" / "asked.yaml"),), share=0.5)
     training = Adaptation.prepare(spec)

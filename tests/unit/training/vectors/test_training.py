@@ -330,7 +330,7 @@ def test_what_cannot_be_trained_is_refused_and_nothing_is_written(
         there = {"file": out / "notes.txt", STARTED: out / CHECKPOINTS / STARTED, LOG: out / LOG}[before]
         there.parent.mkdir(parents=True, exist_ok=True)
         started = VectorTraining.prepare(asked(tmp_path, tiny, vectors=3)).folder.asked
-        there.write_text(json.dumps({"asked": started} if before == LOG else started))
+        there.write_text(json.dumps({"settings": started} if before == LOG else started))
     files = sorted(tmp_path.rglob("*"))
     with pytest.raises(UserError) as refused:
         VectorTraining.prepare(asked(tmp_path, tiny, **changes)).folder.is_done()

@@ -1,4 +1,4 @@
-"""How a cell was made: the command, when, and on what machine. It decides no prediction."""
+"""The command, the time and the machine of a run. They decide no prediction."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STARTED_AS = (PROGRAM, f"{PROGRAM}.exe", "icl_bench/__main__.py")
 """How the path ends of the file that begins the program, by its name or as a module."""
 
 
-def made() -> dict[str, str | None]:
+def this_run() -> dict[str, str | None]:
     """The command (None where another program called this one), the time, and the hardware."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     return {"command": command(sys.argv), "finished": now, "hardware": hardware()}
