@@ -5,21 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from icl_bench.analysis.all_findings import read_findings
-    from icl_bench.results.reading import read_results
+    from icl_bench.api import Results, check, finetune, plan, read, run
+    from icl_bench.errors import UserError
+    from icl_bench.tasks.in_memory import Task
 
-__all__ = ["__version__", "read_findings", "read_results"]
+__all__ = ["Results", "Task", "UserError", "__version__", "check", "finetune", "plan", "read", "run"]
 __version__ = "0.1.0"
+
+_PLACES = {"UserError": "icl_bench.errors", "Task": "icl_bench.tasks.in_memory"}
 
 
 def __getattr__(name: str) -> object:
-    """Import the library's entry points when they are first used: pandas takes a while."""
-    if name == "read_results":
-        from icl_bench.results.reading import read_results
+    """Import the public names when they are first used: pandas takes a while."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
 
-        return read_results
-    if name == "read_findings":
-        from icl_bench.analysis.all_findings import read_findings
+    return getattr(import_module(_PLACES.get(name, "icl_bench.api")), name)
 
-        return read_findings
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return __all__

@@ -159,7 +159,7 @@ class Options(Frozen):
         bounds = {"greater_than_equal": "ge", "less_than_equal": "le", "greater_than": "gt", "less_than": "lt"}
         words = {"ge": "{} or more", "le": "at most {}", "gt": "more than {}", "lt": "less than {}"}
         expected = declared.expected
-        if (bound := bounds.get(first["type"])) is not None:
+        if not declared.option.expected and (bound := bounds.get(first["type"])) is not None:
             expected = words[bound].format(f"{context[bound]:,}")
         return f"{declared.flag} {_shown(first['input'])}: expected {expected}"
 

@@ -57,7 +57,7 @@ def write_report(
     ``say`` is told how far it is. Raises ``UserError`` where there are no results, a file cannot be
     written, or a library of the extra ``report`` is missing.
     """
-    with _libraries("report"):
+    with libraries("report"):
         from icl_bench.report.build import make_report
         from icl_bench.report.figures import prepare, write_figures
         from icl_bench.report.page import page
@@ -99,7 +99,7 @@ def open_viewer(
     ``port`` is one of 127.0.0.1, 0 for any that is free. Raises ``UserError`` where there is no
     result, the port is taken, or a library of the extra ``report`` is missing.
     """
-    with _libraries("viewer"):
+    with libraries("viewer"):
         import uvicorn  # noqa: F401 - asked for once the page is
 
         from icl_bench.report.viewer.folder import Folder
@@ -117,7 +117,7 @@ def open_viewer(
 
 
 @contextmanager
-def _libraries(user: str) -> Iterator[None]:
+def libraries(user: str) -> Iterator[None]:
     """Say which library is missing, and what brings it."""
     try:
         yield

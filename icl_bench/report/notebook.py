@@ -9,10 +9,8 @@ from pathlib import Path
 
 from icl_bench.analysis.all_findings import Findings
 from icl_bench.errors import UserError
-from icl_bench.report.figures import PNG_SCALE, figure
-from icl_bench.report.naming import Naming
-from icl_bench.report.sections.index import sections
-from icl_bench.wording import nearest
+from icl_bench.report import libraries
+from icl_bench.wording import counted, nearest
 
 SAMPLE = Path(__file__).parents[1] / "samples" / "bertsch2025.parquet"
 """Three of ten draws of each published setting, which come with the package."""
@@ -28,16 +26,45 @@ def published_predictions() -> Path:
     return whole if whole.exists() else SAMPLE
 
 
-def show(findings: Findings, section: str, *words: str) -> None:
-    """Show the charts of one section of the report, those whose names have all the words.
+class Charts(list[bytes]):
+    """Charts as PNG pictures; a notebook shows them."""
+
+    WIDTH = 520
+    """Of a chart in a notebook, in pixels."""
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import Image, display
+
+        for png in self:
+            display(Image(png, width=self.WIDTH))
+
+    def __repr__(self) -> str:
+        return f"{counted(len(self), 'chart')}; .save(folder) writes PNG files"
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """Write them into a folder as ``chart-1.png``, ...; returns the files. Raises ``OSError``."""
+        place = Path(folder)
+        place.mkdir(parents=True, exist_ok=True)
+        files = [place / f"chart-{number}.png" for number in range(1, len(self) + 1)]
+        for file, png in zip(files, self, strict=True):
+            file.write_bytes(png)
+        return files
+
+
+def charts(findings: Findings, section: str, *words: str) -> Charts:
+    """The charts of one section of the report, those whose names have all the words.
 
     ``section`` is accuracy, order, sorting, retrieval, models, cost, ...: the sections that the
-    report of these findings has. Raises ``UserError`` for another one, or where no chart is left.
+    report of these findings has. Raises ``UserError`` for another one, where no chart is left, or
+    without the libraries of the extra ``report``.
     """
-    import vl_convert
-    from IPython.display import Image, display
+    with libraries("charts"):
+        import vl_convert
 
-    from icl_bench.report.charts import VEGA_LITE
+        from icl_bench.report.charts import VEGA_LITE
+        from icl_bench.report.figures import PNG_SCALE, figure
+        from icl_bench.report.naming import Naming
+        from icl_bench.report.sections.index import sections
 
     there = {found.name: found for found in sections(findings, Naming.of(findings.summary))[0]}
     if section not in there:
@@ -46,6 +73,4 @@ def show(findings: Findings, section: str, *words: str) -> None:
     if not panels:
         names = ", ".join(panel.name for panel in there[section].panels)
         raise UserError(f"section {section}: no chart with {' and '.join(words)} (has: {names})")
-    for panel in panels:
-        png = vl_convert.vegalite_to_png(figure(panel), vl_version=VEGA_LITE, scale=PNG_SCALE)
-        display(Image(png, width=520))
+    return Charts(vl_convert.vegalite_to_png(figure(panel), vl_version=VEGA_LITE, scale=PNG_SCALE) for panel in panels)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.demonstrations.as_vectors import stored_as_text
 from icl_bench.demonstrations.perturbations import Perturbation
+from icl_bench.demonstrations.selector_spec import known
 from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import Pattern
 from icl_bench.prompts.chat import ChatSettings, chat_form
@@ -19,6 +20,7 @@ from icl_bench.results.reading import find_imported, finished_cells, read_rows
 from icl_bench.results.storage import Place, Storage, storage_at
 from icl_bench.results.trained_methods import CLASSIFIER
 from icl_bench.tasks.examples import Example, load_data
+from icl_bench.tasks.in_memory import MEMORY
 from icl_bench.tasks.spec import TaskSpec, TestRows
 
 if TYPE_CHECKING:
@@ -42,6 +44,13 @@ class Shown:
     choices: tuple[str, ...] = ()
     """What the row could be answered with, where rows have choices of their own."""
 
+    def __str__(self) -> str:
+        """The prompt, and below it what was answered and what is right."""
+        row = self.row
+        return (
+            f"{self.prompt}\n\nanswered: {row['prediction']}; right: {row['gold']} ({row['test_id']}; {self.checked})"
+        )
+
     def as_json(self) -> dict[str, Any]:
         """The prediction's columns, the prompt and the demonstrations."""
         return {
@@ -55,19 +64,41 @@ class Shown:
         }
 
 
+def named_cell(**names: Any) -> dict[str, Any]:
+    """What names a cell, as results write it; what is not given is left out. Raises ``UserError``.
+
+    >>> named_cell(task="trec", select="hybrid:5,by=bm25", model=None)
+    {'task': 'trec', 'select': 'hybrid:5'}
+    """
+    written: dict[str, Callable[[str], object]] = {
+        "select": lambda text: known(text) or text,
+        "attention": Pattern.parse,
+        "perturbation": Perturbation.parse,
+    }
+    given = {name: value for name, value in names.items() if value is not None}
+    return {name: str(written[name](value)) if name in written else value for name, value in given.items()}
+
+
 def find_prediction(
-    results: Place, wanted: Mapping[str, Any], test_id: str | None = None, data_dir: Path | None = None
+    results: Place,
+    wanted: Mapping[str, Any],
+    test_id: str | None = None,
+    data_dir: Path | None = None,
+    tasks: Mapping[str, TaskSpec] = {},
 ) -> Shown:
     """Find one prediction and rebuild its prompt from the stored ids.
 
     ``wanted`` names the cell by its axes (task, k, draw, ...), by what its prompts show of the
-    demonstrations (``perturbation``) or by its hash (``cell``). Raises ``UserError`` where none or
+    demonstrations (``perturbation``) or by its hash (``cell``). ``tasks`` are, by name, those whose rows
+    were given in Python. Raises ``UserError`` where none or
     several cells match, the test id is not among its rows, or the data files have changed since.
     """
     storage = storage_at(results)
     name, meta = _one_cell(storage, wanted)
     row = _one_row(storage, name, test_id)
     spec = TaskSpec.model_validate(meta["task"])
+    if spec.data.source == MEMORY:
+        spec = tasks.get(spec.name, spec)
     copied = row.get("queries") is not None  # the query is one of the demonstrations
     rows = TestRows(size=1) if copied else TestRows(ids=(row["test_id"],))
     asked = spec.model_copy(update={"test": rows})

@@ -11,12 +11,14 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from icl_bench.errors import UserError
 from icl_bench.registry import STORAGES
+from icl_bench.results.cells import FAILED, FINISHED
 from icl_bench.text_files import write_whole
 from icl_bench.wording import plain
 
@@ -50,6 +52,24 @@ class Storage(Protocol):
 
     def where(self, name: str = "") -> str:
         """How messages name a file, or the place itself."""
+
+
+class CellsOf:
+    """A storage of which some cells alone are seen, by what their files are called without endings."""
+
+    def __init__(self, place: Place, cells: Collection[str]) -> None:
+        self._place, self._storage, self._cells = place, storage_at(place), frozenset(cells)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._storage, name)
+
+    def __str__(self) -> str:
+        return str(self._place)
+
+    def names(self, under: str = "") -> list[str]:
+        """The files of these cells."""
+        wanted = {f"{cell}{end}" for cell in self._cells for end in (FINISHED, FAILED)}
+        return [name for name in self._storage.names(under) if name in wanted]
 
 
 Place: TypeAlias = str | Path | Storage

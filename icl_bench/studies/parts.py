@@ -16,6 +16,7 @@ from icl_bench.results.cells import CellSpec, Identity
 from icl_bench.results.storage import Place
 from icl_bench.results.store import Store
 from icl_bench.studies.file import Job
+from icl_bench.sweep.notes import headline
 from icl_bench.sweep.runner import Outcome, Watcher
 from icl_bench.sweep.sweep import Sweep
 from icl_bench.training.finetune import Finetuning
@@ -158,6 +159,11 @@ class Part(ABC):
         """What computes it, by name."""
 
     @property
+    @abstractmethod
+    def headline(self) -> str:
+        """Test rows, pool and data, in one line."""
+
+    @property
     def gpus(self) -> int:
         """That its model is spread over, where it is computed on GPUs."""
         return 1
@@ -177,6 +183,11 @@ class Part(ABC):
     @abstractmethod
     def run(self, results: Place, engines: Engines, listener: Listener) -> Outcome:
         """Compute what is not there yet. Raises ``UserError``."""
+
+    def run_alone(self, results: Place, listener: Listener) -> Outcome:
+        """The same where there is no other part. Raises ``UserError``."""
+        share_room([self])
+        return self.run(results, Engines(), listener)
 
     @abstractmethod
     def units(self, number: int) -> list[Unit]:
@@ -206,6 +217,7 @@ class Part(ABC):
         """
         store, outcome = Store(results), Outcome()
         for identity in self.identities_of(number):
+            outcome.names[identity.name] = identity.spec
             if store.has(identity):
                 outcome.kept.append(identity.spec)
                 continue
@@ -249,6 +261,11 @@ class PromptPart(Part):
     def backend(self) -> str:
         """See ``Part``."""
         return self.sweep.loader.name
+
+    @property
+    def headline(self) -> str:
+        """See ``Part``."""
+        return headline(self.sweep.task)
 
     @property
     def gpus(self) -> int:
@@ -354,6 +371,11 @@ class TrainingPart(Part):
     def backend(self) -> str:
         """See ``Part``."""
         return "training"
+
+    @property
+    def headline(self) -> str:
+        """See ``Part``."""
+        return headline(self.training.task)
 
     def identities(self) -> list[Identity]:
         """See ``Part``."""

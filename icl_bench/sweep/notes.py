@@ -13,10 +13,16 @@ if TYPE_CHECKING:
     from icl_bench.sweep.tokenized_task import TokenizedTask
 
 
-def asked(sweep: Sweep) -> str:
+def headline(task: TokenizedTask) -> str:
+    """Test rows, pool and data of a task, in one line."""
+    data = task.data
+    return f"{data.spec.name}: {asked(task)}, pool of {len(task.pool):,} ({data.origin})"
+
+
+def asked(task: TokenizedTask) -> str:
     """What is asked in each cell, in words."""
-    count = len(sweep.task.data.test)
-    if sweep.task.queries == "copied":
+    count = len(task.data.test)
+    if task.queries == "copied":
         return f"up to {count:,} of the prompt's own demonstrations asked"
     return counted(count, "test example")
 

@@ -63,17 +63,33 @@ class Outcome:
     kept: list[CellSpec] = field(default_factory=list)
     """Cells that were finished before, or by another process."""
     failed: dict[CellSpec, str] = field(default_factory=dict)
+    names: dict[str, CellSpec] = field(default_factory=dict)
+    """All these cells by what their files are called, without endings."""
     prompt_tokens: int = 0
     """Prompt tokens of the predictions that this run made."""
     cached_tokens: int = 0
     """How many of them came from a cache or were shared."""
     answer_tokens: int = 0
 
+    def of(self, task: str, model: str) -> Outcome:
+        """What of it is of one task and one model; tokens are not told apart."""
+
+        def mine(spec: CellSpec) -> bool:
+            return (spec.task, spec.model) == (task, model)
+
+        return Outcome(
+            list(filter(mine, self.computed)),
+            list(filter(mine, self.kept)),
+            {spec: reason for spec, reason in self.failed.items() if mine(spec)},
+            {name: spec for name, spec in self.names.items() if mine(spec)},
+        )
+
     def add(self, other: Outcome) -> None:
         """What another run did, too."""
         self.computed += other.computed
         self.kept += other.kept
         self.failed |= other.failed
+        self.names |= other.names
         self.prompt_tokens += other.prompt_tokens
         self.cached_tokens += other.cached_tokens
         self.answer_tokens += other.answer_tokens
@@ -143,6 +159,7 @@ class Runner:
         busy: list[CellPlan] = []
         for i, cell in enumerate(cells):
             identity = self.identity(cell)
+            outcome.names[identity.name] = identity.spec
             with self.store.claim(identity, cell.queries) as opened:
                 if opened is None:
                     if self.store.has(identity):

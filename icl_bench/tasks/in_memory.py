@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import PrivateAttr, ValidationError
 
 from icl_bench.errors import UserError
-from icl_bench.tasks.spec import TaskSpec
+from icl_bench.tasks.spec import TaskSpec, TestRows
 from icl_bench.tasks.splits import Source, source_of_rows
 from icl_bench.wording import plain, short
 
@@ -70,7 +70,7 @@ class Task(TaskSpec):
                 template=template,
                 labels=None if labels is None else dict(labels),
                 metrics=tuple(metrics),
-                **({} if test_rows is None else {"test": dict(test_rows)}),
+                test=dict(test_rows or {"size": min(TestRows().size, len(rows["test"]))}),
                 **more,
             )
         except ValidationError as error:

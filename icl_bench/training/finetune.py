@@ -128,6 +128,9 @@ class Finetuning:
         identity = self.identity(method.name, examples)
         rows = len(self.task.data.test)
         where = f"{method.name}, k={examples.k:,}, draw {examples.draw + 1} of {self.spec.draws}"
+        for select in (method.name, f"{method.name}{UPPER}"):
+            one = self.identity(select, examples)
+            outcome.names[one.name] = one.spec
         with store.claim(identity, rows) as opened:
             if opened is None:
                 outcome.kept.append(identity.spec)

@@ -8,11 +8,11 @@ from icl_bench.training.adaptation.spec import AdaptationSpec
 
 @o.command(AdaptationSpec)
 def adapt(given: o.Given, quiet: o.Quiet = False) -> None:
-    """Continue training a model under an attention pattern (Zebra).
+    """Continue training a model for an attention pattern.
 
-    Trains on long texts, and with --demonstrations-too on a task's demonstrations. A stopped training continues
-    where it was. The checkpoint states its pattern: run, perplexity and report take it as --model DIR and read it
-    as it was trained.
+    The training of Zebra: on long texts, and with --demonstrations-too on a task's demonstrations. A stopped
+    training continues where it was. The checkpoint states its pattern: run, perplexity and report take it as
+    --model DIR and read it as it was trained.
     """
     from icl_bench.cli.training import carry_out
     from icl_bench.training.adaptation.training import Adaptation

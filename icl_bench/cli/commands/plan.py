@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from icl_bench.cli import options as o
-from icl_bench.cli.several import SEVERAL, do_each
+from icl_bench.cli.jobs import SEVERAL, do_each
 from icl_bench.studies.options import MachineOptions
 from icl_bench.sweep.options import RunOptions
 

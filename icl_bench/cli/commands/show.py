@@ -51,21 +51,20 @@ def show(
     from icl_bench.cli.output.lists import print_shown
     from icl_bench.cli.output.tables import print_json
     from icl_bench.cli.output.terminal import console
-    from icl_bench.demonstrations.perturbations import Perturbation
-    from icl_bench.demonstrations.selector_spec import known
-    from icl_bench.models.attention_patterns import Pattern
-    from icl_bench.report.prompt_trace import find_prediction
+    from icl_bench.report.prompt_trace import find_prediction, named_cell
 
-    asked = {
-        "model": model,
-        "select": select and str(known(select) or select),
-        "order": order,
-        "attention": attention and str(Pattern.parse(attention)),
-        "perturbation": perturbation and str(Perturbation.parse(perturbation)),
-        "cell": cell,
-    }
-    wanted = {name: value for name, value in asked.items() if value is not None}
-    shown = find_prediction(results, {"task": task, "k": k, "draw": draw, **wanted}, test_id, data_dir)
+    wanted = named_cell(
+        task=task,
+        k=k,
+        draw=draw,
+        model=model,
+        select=select,
+        order=order,
+        attention=attention,
+        perturbation=perturbation,
+        cell=cell,
+    )
+    shown = find_prediction(results, wanted, test_id, data_dir)
     if json:
         print_json(shown.as_json())
     else:

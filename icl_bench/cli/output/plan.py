@@ -99,7 +99,7 @@ def print_plan(sweep: Sweep, console: Console, results: Place | None = None) -> 
         *(f"left out: {reason}" for reason in sweep.plan.asked.reasons),
         _backend(sweep),
         f"{counted(sum(cell.problem is None for cell, *_ in rows), 'cell')}, "
-        f"{asked(sweep)}{about}; {model.name} reads "
+        f"{asked(sweep.task)}{about}; {model.name} reads "
         f"{model.context_tokens:,} tokens; data: {data.origin}",
         *[f"finished in {results}: {counted(sum(map(bool, finished)), 'cell')}; left: {len(left):,}{time_left}"]
         * (results is not None),

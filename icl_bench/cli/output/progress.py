@@ -21,20 +21,20 @@ from icl_bench.escaping import visible
 from icl_bench.metrics.scores import title
 from icl_bench.models.attention_patterns import FULL
 from icl_bench.quiet_libraries import hush_libraries
-from icl_bench.sweep.notes import asked, notes
+from icl_bench.studies.parts import Listener
 from icl_bench.sweep.runner import Watcher
 from icl_bench.wording import counted, percent
 
 if TYPE_CHECKING:
     from icl_bench.results.storage import Place
+    from icl_bench.studies.parts import Part
     from icl_bench.studies.parts import Progress as Shared
     from icl_bench.sweep.plan import CellPlan, Plan
     from icl_bench.sweep.runner import Outcome
-    from icl_bench.sweep.sweep import Sweep
 
 
-class Display:
-    """Says what is going on, on standard error."""
+class Display(Listener):
+    """Says what is going on, on standard error; in a notebook, below the cell."""
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
@@ -65,18 +65,13 @@ class Display:
         finally:
             spinner.stop()
 
-    def plan(self, sweep: Sweep) -> None:
+    def part(self, part: Part) -> None:
         """What will run, and what a user must know about the data, unless quiet."""
         if self._quiet:
             return  # some of it takes an encoder to find out
-        data, plan = sweep.task.data, sweep.plan
-        self.note(f"{data.spec.name}: {asked(sweep)}, pool of {len(sweep.task.pool):,} ({data.origin})")
-        for text in notes(sweep):
-            self.note(f"  note: {text}")
-        for problem in plan.problems:
-            self.note(f"  skipped: {problem}")
-        for reason in plan.asked.reasons:
-            self.note(f"  left out: {reason}")
+        self.note(part.headline)
+        for text in part.problems():
+            self.note(f"  {text}")
 
     @contextmanager
     def running(self, plan: Plan) -> Iterator[Watcher]:
@@ -112,23 +107,6 @@ class Display:
         already = f", {kept:,} already there" if kept else ""
         without = f", {failed:,} failed" if failed else ""
         self.note(f"{counted(computed, 'cell')} computed{already}{without}. Results: {results}/")
-
-
-def show_results(results: Place, named: Sequence[tuple[str, str]], *, quiet: bool, json: bool) -> None:
-    """Print the tables of tasks and models, as ``run`` and ``finetune`` end; JSON of several is a
-    list.
-    """
-    from icl_bench.analysis.summary import summarise_folder
-    from icl_bench.cli.output.summary import print_summary
-    from icl_bench.cli.output.tables import print_json
-
-    found = [summarise_folder(results, {"task": t, "model": m}) for t, m in dict.fromkeys(named)]
-    if json:
-        each = [one.as_json() for one in found]
-        print_json(each[0] if len(each) == 1 else each)
-    elif not quiet:
-        for one in found:
-            print_summary(one, console())
 
 
 class _Bar(Watcher):

@@ -1,0 +1,353 @@
+"""The public interface in Python: the same program as the command line, with the same options.
+
+    import icl_bench
+
+    results = icl_bench.run(task="stdlib_six", model="gemma3-270m", k=[1, 10], draws=3)
+    results.curves                # accuracy by k with 95% intervals, a data frame
+    results.show(k=10)            # one prediction and its exact prompt
+
+Everything is in ``docs/python.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from functools import cached_property
+from inspect import Parameter, Signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from icl_bench.errors import UserError
+from icl_bench.options import Options
+from icl_bench.results.storage import CellsOf, Place
+from icl_bench.studies.options import MachineOptions
+from icl_bench.sweep.options import RunOptions
+from icl_bench.tasks.spec import TaskSpec
+from icl_bench.training.spec import FinetuneSpec
+from icl_bench.wording import nearest
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from icl_bench.analysis.all_findings import Findings
+    from icl_bench.analysis.baseline_check import Check
+    from icl_bench.report.notebook import Charts
+    from icl_bench.report.prompt_trace import Shown
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+SHARE = ["score", "ci_low", "ci_high"]
+
+
+def _takes(*specs: type[Options]) -> Callable[[Function], Function]:
+    """Give a function the options of specifications, for ``help`` and completion."""
+
+    def described(function: Function) -> Function:
+        options = {name: one for spec in specs for name, one in spec.declared().items()}
+        own = [p for p in Signature.from_callable(function).parameters.values() if p.kind is Parameter.KEYWORD_ONLY]
+        shared = [
+            Parameter(
+                name,
+                Parameter.KEYWORD_ONLY,
+                default=Parameter.empty if one.field.is_required() else one.field.default,
+                annotation=one.field.annotation,
+            )
+            for name, one in options.items()
+        ]
+        every = sorted([*shared, *own], key=lambda p: p.default is not Parameter.empty)
+        function.__signature__ = Signature(every)  # type: ignore[attr-defined]
+        lines = (f"        {name}: {one.option.help}" for name, one in options.items())
+        function.__doc__ = f"{function.__doc__}\n    Options:\n" + "\n".join(lines) + "\n"
+        return function
+
+    return described
+
+
+@_takes(RunOptions, MachineOptions)
+def run(*, results: Place = "results", quiet: bool = False, **options: Any) -> Results:
+    """Sweep the number of demonstrations on a task with a model: ``icl-bench run``.
+
+    ``task`` and ``model`` may be lists: each task with each model. A task may be an
+    :class:`icl_bench.Task` with its rows, a model a pair of a loaded ``transformers`` model and its
+    tokenizer. Every other option is what the command line writes, or what Python has for it: a number,
+    a list, a dictionary. Finished cells of ``results`` are kept. ``quiet`` shows no progress.
+
+    Returns the results of the cells that were asked for, also of those that were there. Raises
+    :class:`icl_bench.UserError`, one or two lines that name the option, the value and what is expected;
+    of several tasks and models, the others are finished first.
+    """
+    from icl_bench.sweep.run_spec import RunSpec
+
+    return _carried_out(RunSpec, options, results, quiet)
+
+
+@_takes(FinetuneSpec, MachineOptions)
+def finetune(*, results: Place = "results", quiet: bool = False, **options: Any) -> Results:
+    """Train on the examples that a prompt would show: ``icl-bench finetune``.
+
+    Takes, returns and raises what :func:`run` does.
+    """
+    return _carried_out(FinetuneSpec, options, results, quiet)
+
+
+@_takes(RunOptions, MachineOptions)
+def plan(*, results: Place | None = None, **options: Any) -> pd.DataFrame:
+    """Lay out what :func:`run` would compute: ``icl-bench plan``. Nothing is computed or written.
+
+    Returns one row per cell: the axes; ``fits`` and ``problem``; tokens of the shared prefix, of the
+    longest prompt and to compute; ``flops``; ``cache_bytes``; estimated ``seconds``; and with
+    ``results`` whether the cell is ``finished``. Combinations that make no sense are rows with
+    ``left_out``, without a draw. Raises :class:`icl_bench.UserError`.
+    """
+    import pandas as pd
+
+    from icl_bench.cli.jobs import do_each
+    from icl_bench.cli.output.plan import plan_records
+    from icl_bench.cli.output.progress import Display
+    from icl_bench.sweep.run_spec import RunSpec
+    from icl_bench.sweep.sweep import Sweep
+
+    given, _ = _split(RunSpec, options)
+    rows: list[dict[str, Any]] = []
+    _, problem = do_each(
+        RunSpec,
+        given,
+        lambda one: rows.extend(plan_records(Sweep.prepare(one, to_run=False), results)),
+        Display(quiet=True).problem,
+    )
+    if problem is not None:
+        raise problem
+    return pd.DataFrame(rows)
+
+
+def read(results: Place = "results", *, task: str | None = None, model: str | None = None) -> Results:
+    """Read a results folder, or one task or model in it.
+
+    Raises :class:`icl_bench.UserError` where there is no folder, no result, or no such task or model.
+    """
+    found = Results(results, only={name: value for name, value in {"task": task, "model": model}.items() if value})
+    _ = found.findings
+    return found
+
+
+def check(
+    baseline: str | Path,
+    results: Place = "results",
+    *,
+    tolerance: float = 0.01,
+    alpha: float = 0.05,
+    allow_missing: bool = False,
+) -> Check:
+    """Compare results with a baseline: ``icl-bench check``.
+
+    ``tolerance`` is a share of 1 that may be lost, ``alpha`` the chance of a false alarm of all tests
+    together. Returns the comparison: ``lost`` says whether a significant loss larger than the tolerance
+    was found, ``points`` has each point. Raises :class:`icl_bench.UserError` where either cannot be
+    read, they cannot be compared, or (unless ``allow_missing``) the results lack some of the baseline.
+    """
+    from icl_bench.analysis.baseline_check import check_results
+
+    found = check_results(Path(baseline), results, tolerance, alpha, allow_missing)
+    if not found.lost:
+        found.require_all()
+    return found
+
+
+class Results:
+    """The results of a folder, or of some cells or one task or model in it, read when first needed.
+
+    Scores are shares of 1 in all frames; differences are, too.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        *,
+        cells: Collection[str] | None = None,
+        only: Mapping[str, str] | None = None,
+        tasks: Collection[TaskSpec] = (),
+    ) -> None:
+        """``cells`` are names of files without endings, ``only`` a task or a model, and ``tasks`` those
+        whose rows were given in Python.
+        """
+        self.folder = place
+        """The folder that was given."""
+        self._place: Place = place if cells is None else CellsOf(place, cells)
+        self._only, self._tasks = dict(only or {}), {task.name: task for task in tasks}
+
+    # -- tables ---------------------------------------------------------------------------------
+
+    @cached_property
+    def predictions(self) -> pd.DataFrame:
+        """One row per prediction: the axes (task, model, select, order, attention, k, draw), ``test_id``,
+        ``gold``, ``prediction``, ``correct``, ``valid``, token counts, ``prompt_hash``, ``cell``,
+        ``variant``; further columns where some prediction has a value, such as ``probability``.
+        """
+        return self.findings.context.stored.predictions
+
+    @cached_property
+    def findings(self) -> Findings:
+        """Every table that ``icl-bench summary --json`` has, as an attribute of its name:
+        ``results.findings.retrieval_gain``. Each is made when it is first asked for.
+        """
+        from icl_bench.analysis.all_findings import read_findings
+
+        return read_findings(self._place, **self._only)
+
+    @property
+    def curves(self) -> pd.DataFrame:
+        """One row per curve and k: ``score`` (the mean over draws and test rows) with its 95% interval
+        ``ci_low`` to ``ci_high``, ``draws``, ``test_rows`` and further scores.
+        """
+        return self.findings.curves
+
+    @property
+    def failed(self) -> pd.DataFrame:
+        """One row per cell that could not be computed, with its ``reason``."""
+        import pandas as pd
+
+        rows = [{**dict(one["spec"]), "reason": one["reason"]} for one in self.findings.context.stored.failed]
+        return pd.DataFrame(rows)
+
+    def frontier(self, queries: int = 1000, price: str | Mapping[str, float] | None = None) -> pd.DataFrame:
+        """Every point with its score, its cost per query and whether another point dominates it.
+
+        ``queries`` share what is computed once (a cached prefix, a training); ``price`` is money per
+        million tokens, ``{"input": 0.5, "cached": 0.05, "output": 1.5}`` or the command line's text.
+        Raises :class:`icl_bench.UserError`.
+        """
+        from icl_bench.analysis.frontier import frontier_of_folder
+        from icl_bench.analysis.query_cost import check_queries
+
+        check_queries(queries)
+        return frontier_of_folder(self._place, queries, _prices(price), self._only)
+
+    def advice(
+        self, budget: str = "any", queries: int | None = None, price: str | Mapping[str, float] | None = None
+    ) -> pd.DataFrame:
+        """Every point with whether it is the cheapest that is as good as the best, and the test behind it.
+
+        ``budget`` is per query: ``tokens=2000``, ``seconds=0.5``, ``any``, and with ``queries`` also
+        ``operations=10`` (GFLOP) or ``money=0.001`` (with ``price``). Raises
+        :class:`icl_bench.UserError`.
+        """
+        from icl_bench.analysis.advice import Budget, advise_folder
+
+        return advise_folder(self._place, Budget.parse(budget, queries, _prices(price)), self._only)
+
+    # -- one prediction, charts, the report -----------------------------------------------------
+
+    def show(
+        self,
+        k: int,
+        task: str | TaskSpec | None = None,
+        *,
+        test_id: str | None = None,
+        draw: int = 0,
+        data_dir: str | Path | None = None,
+        **which: str,
+    ) -> Shown:
+        """One prediction and the exact prompt behind it: ``icl-bench show``.
+
+        ``which`` names the cell where several match: ``model``, ``select``, ``order``, ``attention``,
+        ``perturbation``, ``cell``. ``task`` may be left out where there is one, and is the task itself
+        where its rows were given in Python. Raises :class:`icl_bench.UserError`.
+        """
+        from icl_bench.report.prompt_trace import find_prediction, named_cell
+
+        known = dict(self._tasks)
+        if isinstance(task, TaskSpec):
+            known[task.name] = task
+            task = task.name
+        wanted = named_cell(task=task or self._one_task(), k=k, draw=draw, **{**self._only, **which})
+        folder = None if data_dir is None else Path(data_dir)
+        return find_prediction(self._place, wanted, test_id, folder, tasks=known)
+
+    def _one_task(self) -> str:
+        names = sorted(map(str, self.predictions["task"].unique()))
+        if len(names) != 1:
+            raise UserError(f"--task: is missing; the results have {', '.join(names) or 'none'}")
+        return names[0]
+
+    def plot(self, section: str = "accuracy", *words: str) -> Charts:
+        """The charts of a section of the report (accuracy, order, retrieval, models, cost, ...), those
+        whose names have all the words. A notebook shows them; ``.save(folder)`` writes PNG files.
+
+        Raises :class:`icl_bench.UserError` for an unknown section, or without the extra ``report``.
+        """
+        from icl_bench.report.notebook import charts
+
+        return charts(self.findings, section, *words)
+
+    def report(
+        self, path: str | Path = "report.html", *, figures: str | Path | None = None, data_dir: str | Path | None = None
+    ) -> Path:
+        """Write one HTML page of all findings, and with ``figures`` its charts as files into a folder.
+
+        Returns the page's path. Raises :class:`icl_bench.UserError` where it cannot be written, or
+        without the extra ``report``.
+        """
+        from icl_bench.report import write_report
+
+        folders = [None if folder is None else Path(folder) for folder in (figures, data_dir)]
+        return write_report(self._place, Path(path), only=self._only, figures=folders[0], data_dir=folders[1]).page
+
+    # -- how they look --------------------------------------------------------------------------
+
+    def _points(self) -> pd.DataFrame:
+        """The curves in percent, with the columns that say something."""
+        curves = self.curves
+        ways = [name for name in ("order", "attention") if curves[name].nunique() > 1]
+        table = curves[["task", "model", "select", *ways, "k", "draws", "test_rows"]].copy()
+        for name, column in zip(("score %", "95% from", "to"), SHARE, strict=True):
+            table[name] = (100 * curves[column]).round(1)
+        return table
+
+    def __repr__(self) -> str:
+        failed = len(self.failed)
+        lines = [
+            f"Results of {self.folder}: {len(self.predictions):,} predictions"
+            + (f", {failed:,} cells failed (.failed)" if failed else "")
+        ]
+        if len(points := self._points()):
+            lines.append(points.to_string(index=False))
+        return "\n".join([*lines, "more: .curves .findings .frontier() .advice() .show(k) .plot() .report(path)"])
+
+    def _repr_html_(self) -> str:
+        points = self._points()
+        return f"<p>{len(self.predictions):,} predictions in {self.folder}</p>{points.to_html(index=False)}"
+
+
+def _split(spec: type[Options], options: Mapping[str, Any]) -> tuple[dict[str, Any], MachineOptions]:
+    """The options of the specification, and those of machines. Raises ``UserError``."""
+    machines = {name: options[name] for name in MachineOptions.declared() if name in options}
+    given = {name: value for name, value in options.items() if name not in machines}
+    known = spec.declared()
+    for name in given:
+        if name not in known:
+            raise UserError(f"{name}: not an option of {spec.about}; {nearest(name, {**known, 'results': None})}")
+    for name in ("task", "model"):
+        if given.get(name) is None:
+            raise UserError(f"--{name}: is missing")
+    return given, MachineOptions(**machines)
+
+
+def _carried_out(spec: Any, options: Mapping[str, Any], results: Place, quiet: bool) -> Results:
+    from icl_bench.cli.jobs import carry_out
+    from icl_bench.cli.output.progress import Display
+
+    given, machines = _split(spec, options)
+    done, problem = carry_out(spec, given, machines, results, Display(quiet), lambda _: None)
+    if problem is not None:
+        raise problem
+    tasks = given["task"] if isinstance(given["task"], list) else [given["task"]]
+    cells = [name for one in done for name in one.outcome.names]
+    return Results(results, cells=cells, tasks=[task for task in tasks if isinstance(task, TaskSpec)])
+
+
+def _prices(price: str | Mapping[str, float] | None) -> Any:
+    from icl_bench.analysis.query_cost import Prices
+
+    if isinstance(price, Mapping):
+        price = ",".join(f"{name}={value}" for name, value in price.items())
+    return None if price is None else Prices.parse(price)
