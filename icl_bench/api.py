@@ -192,7 +192,7 @@ class Results:
         """
         from icl_bench.analysis.all_findings import read_findings
 
-        return read_findings(self._place, **self._only)
+        return read_findings(self._place, task=self._only.get("task"), model=self._only.get("model"))
 
     @property
     def curves(self) -> pd.DataFrame:
