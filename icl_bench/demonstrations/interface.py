@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
@@ -64,7 +65,7 @@ class Pool(Protocol):
         """Demonstrations there are."""
 
 
-class SharedSelector:
+class SharedSelector(ABC):
     """Base of what chooses demonstrations that all queries share.
 
     A subclass is a frozen data class. Its fields are what ``--select`` says behind its name
@@ -84,13 +85,13 @@ class SharedSelector:
     refuses: ClassVar[bool] = False
     """Whether :meth:`choose` itself says what is wrong with a k that is more than the pool."""
 
+    @abstractmethod
     def choose(self, pool: Pool, draw: int, k: int) -> np.ndarray:
         """Train indices of the k demonstrations of one draw, as selected: ``(k,)``.
 
         What is random takes its generator from ``pool.rng(...)``. Raises ``ChoiceError`` where
         there are not enough: this k is left out then, and others go on.
         """
-        raise NotImplementedError
 
     def most(self, pool: Pool, draw: int) -> int:
         """The largest k there is."""
@@ -136,7 +137,7 @@ def embeddings_of(encoders: Encoders) -> Mapping[str, Any]:
     return {"embeddings": encoders.sentence_encoder.name}
 
 
-class Retriever:
+class Retriever(ABC):
     """Base of measures of similarity that rank the pool for each query."""
 
     name: ClassVar[str]
@@ -156,10 +157,10 @@ class Retriever:
         """What decides its rankings beside the texts: goes into a cell's identity."""
         return embeddings_of(encoders) if cls.embeds else {}
 
+    @abstractmethod
     def fit(self, demonstrations: Sequence[str]) -> None:
         """Take in the pool's texts."""
-        raise NotImplementedError
 
+    @abstractmethod
     def rank(self, queries: Sequence[str]) -> Iterator[Ranking]:
         """Rank the pool for each query (a test example's input text), in the order given."""
-        raise NotImplementedError

@@ -475,7 +475,7 @@ def _at_least(least: int, pattern: Pattern, **values: int) -> None:
 
 def split(text: str) -> tuple[str, ...]:
     """Split a list of patterns at the commas before a pattern's name."""
-    names = "|".join(map(re.escape, ATTENTION_PATTERNS))
+    names = "|".join(map(re.escape, ATTENTION_PATTERNS.names))
     return tuple(part.strip() for part in re.split(rf",\s*(?=(?:{names})\b)", text.strip()))
 
 

@@ -44,7 +44,7 @@ class FinetuneSpec(Frozen):
     def check(self) -> None:
         """Raise ``UserError`` for what can be told without data and model."""
         if not self.method:
-            known = ", ".join(TRAINING_METHODS)
+            known = ", ".join(TRAINING_METHODS.names)
             raise UserError(f"--method: empty; give {known}, several with commas")
         check_draws(self.draws)
         check_dtype(self.dtype)
