@@ -24,6 +24,13 @@ from icl_bench.wording import first_line, listed, nearest
 class PluginError(UserError):
     """A plugin that cannot be used: which one, of which package, and why."""
 
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(name, message)
+        self.name = name
+
+    def __str__(self) -> str:
+        return str(self.args[1])
+
 
 class Registry(Mapping[str, Any]):
     """The things of one kind by name, built-in ones first. A value is imported when it is read.
@@ -121,6 +128,10 @@ class Registry(Mapping[str, Any]):
                 raise
             self.skip(name, f"failed ({_why(error)})")
 
+    def warn_of(self, error: PluginError) -> None:
+        """Warn, once for each name, that a plugin that could not be read is skipped."""
+        self._warn(error.name, f"{error}: skipped")
+
     def skip(self, name: str, fault: str) -> None:
         """Warn, once for each name, that this plugin is skipped, and why."""
         self._warn(name, f"{self._called(name)} {fault}: skipped")
@@ -131,7 +142,7 @@ class Registry(Mapping[str, Any]):
         try:
             self[name]
         except PluginError as error:
-            self._warn(name, f"{error}: skipped")
+            self.warn_of(error)
             return False
         return True
 
@@ -139,14 +150,13 @@ class Registry(Mapping[str, Any]):
         """A plugin's object, tried once. Raises ``PluginError``."""
         try:
             if name in self._faults:
-                raise PluginError(self._faults[name])
+                raise PluginError(name, self._faults[name])
             if len(entries) > 1:
-                raise PluginError(
-                    f"{self._called(name)} is defined {len(entries)} times; uninstall all packages but one"
-                )
+                fault = f"is defined {len(entries)} times; uninstall all packages but one"
+                raise PluginError(name, f"{self._called(name)} {fault}")
             thing = self._imported(entries[0])
             if fault := self._fault(name, thing):
-                raise PluginError(f"{self._called(name)} {fault}")
+                raise PluginError(name, f"{self._called(name)} {fault}")
         except PluginError as error:
             self._faults[name] = str(error)
             raise
@@ -158,7 +168,7 @@ class Registry(Mapping[str, Any]):
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # whatever a plugin's module raises, exit() included
-            raise PluginError(f"{self._called(entry.name)} cannot be loaded ({_why(error)})") from error
+            raise PluginError(entry.name, f"{self._called(entry.name)} cannot be loaded ({_why(error)})") from error
 
     def _fault(self, name: str, thing: Any) -> str:
         """What is wrong with a plugin's object; empty if it is what its kind asks for."""

@@ -143,10 +143,10 @@ def _of_metric(metric: Metric, predictions: pd.DataFrame) -> dict[str, pd.DataFr
         return {}
     cells = asked.groupby([*POINT, "draw"], observed=True)
     of = cells.ngroup().to_numpy()
+    said = asked["prediction"].tolist()
     if metric.answers == "labels":
-        numbers = metric.score_many(of, asked["gold"], asked["prediction"])
+        numbers = metric.score_many(of, asked["gold"].tolist(), said)
     else:
-        said = asked["prediction"].tolist()
         numbers = metric.score_many_golds(of, all_golds(asked), said)
     of_draws = cells.size().reset_index(name="size").drop(columns="draw").assign(**numbers)
     points = of_draws.groupby(POINT, observed=True)

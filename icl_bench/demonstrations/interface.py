@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
+from icl_bench.demonstrations import parameters
 from icl_bench.demonstrations.ranking import Ranking
 
 if TYPE_CHECKING:
@@ -68,14 +69,12 @@ class Pool(Protocol):
 class SharedSelector(ABC):
     """Base of what chooses demonstrations that all queries share.
 
-    A subclass is a frozen data class. Its fields are what ``--select`` says behind its name
-    (``centroids,of=queries``), its text in results is its name with the fields that are not at
-    their defaults.
+    A subclass is a frozen data class. Its typed fields are its parameters, which ``--select`` writes
+    behind its name: a field without a default behind a colon, the others as options
+    (``centroids,of=queries``). See :mod:`icl_bench.demonstrations.parameters`.
     """
 
     name: ClassVar[str]
-    options: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Its fields, and the values that each may have, the default first."""
     nested: ClassVar[bool] = True
     """Whether the choice for k begins the choice for every larger k."""
     embeds: ClassVar[bool] = False
@@ -108,12 +107,7 @@ class SharedSelector(ABC):
         return embeddings_of(encoders) if self.embeds else {}
 
     def __str__(self) -> str:
-        said = [
-            f"{option}={getattr(self, option)}"
-            for option, values in self.options.items()
-            if getattr(self, option) != values[0]
-        ]
-        return ",".join([self.name, *said])
+        return self.name + parameters.written(self)
 
 
 class Encoders(Protocol):

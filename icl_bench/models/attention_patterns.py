@@ -18,7 +18,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from icl_bench.errors import UserError
-from icl_bench.registry import ATTENTION_PATTERNS
+from icl_bench.registry import ATTENTION_PATTERNS, PluginError
 
 
 @dataclass(frozen=True)
@@ -492,9 +492,14 @@ def parse(text: str) -> Pattern:
 
 
 def pattern_of(attention: str) -> Pattern | None:
-    """The pattern that this is the text of; None for the name of some other attention."""
+    """The pattern that this is the text of; None for the name of some other attention, or of a plugin
+    that cannot be used.
+    """
     try:
         return parse(str(attention))
+    except PluginError as error:
+        ATTENTION_PATTERNS.warn_of(error)
+        return None
     except UserError:
         return None
 

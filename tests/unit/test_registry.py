@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import sys
 import warnings
@@ -95,6 +96,14 @@ def test_a_plugin_that_cannot_be_used_is_an_error_by_name_and_else_skipped_with_
     assert words.get("zoo", "none") == "none"
     assert len(words) == 3
     assert re.search(f"{FLAWS[entry]}.*: skipped$", only(recwarn))
+
+
+def test_the_error_of_a_plugin_can_be_sent_to_another_process(install: Install) -> None:
+    words = install("zoo = absent_module:X")
+    with pytest.raises(PluginError) as refused:
+        words["zoo"]
+    sent = pickle.loads(pickle.dumps(refused.value))
+    assert (sent.name, str(sent)) == ("zoo", str(refused.value))
 
 
 def test_an_interrupt_is_none_of_a_plugins_faults(install: Install) -> None:
