@@ -1,83 +1,237 @@
-"""Everything that the program knows by name, by kind: ours a line each, others' by entry points.
+"""Everything that has a name, by kind: built-in things a line each, plugins by entry points.
 
-This is the one place where a new metric, selector, order, perturbation, attention pattern, task
-source, finding, training method or backend is entered: a name and where its object stands, as
-``module:object``. Nothing is imported before it is asked for. A package of someone else's adds to a
-kind by an entry point of the same form, in the group that the kind names (``docs/extending.md``).
+A new metric, selector, order, perturbation, attention pattern, task source, finding, training method,
+backend or storage is entered here: its name, and where its object is, as ``module:object``. A package
+of someone else's adds a plugin with an entry point of the same form, in the group of its kind
+(``docs/extending.md``). Nothing is imported until it is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from inspect import get_annotations
 from typing import Any
 
 from icl_bench.errors import UserError
-from icl_bench.wording import first_line, nearest
+from icl_bench.wording import first_line, listed, nearest
 
 
-def named_object(place: str) -> Any:
-    """What stands at ``module:object``, imported."""
-    module, _, attribute = place.partition(":")
-    return getattr(import_module(module), attribute)
+class PluginError(UserError):
+    """A plugin that cannot be used: which one, of which package, and why."""
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(name, message)
+        self.name = name
+
+    def __str__(self) -> str:
+        return str(self.args[1])
 
 
 class Registry(Mapping[str, Any]):
-    """The things of one kind, by name: a mapping whose values are imported when they are read.
+    """The things of one kind by name, built-in ones first. A value is imported when it is read.
 
-    ``group`` is the group of entry points that adds to ``built_in``. What others add comes behind
-    what is built in, by name, and cannot take a name that is.
+    One plugin that cannot be used does not stop a command that does not need it. Reading it by name
+    (``METRICS["mine"]``) raises ``PluginError``. Iteration, ``values``, ``items`` and ``get`` skip it
+    and warn once. ``names``, ``added`` and ``in`` import nothing, so they count it, too.
     """
 
-    def __init__(self, kind: str, group: str, built_in: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        kind: str,
+        group: str,
+        built_in: Mapping[str, str],
+        *,
+        subclass_of: Sequence[str] = (),
+        instance_of: str = "builtins:object",
+        reserved: Sequence[str] = (),
+    ) -> None:
+        """``group`` is the group of entry points. A plugin must be a subclass of one of ``subclass_of``,
+        or else an instance of ``instance_of`` (each ``module:class``). It cannot have a built-in name,
+        nor one of ``reserved``.
+        """
         self.kind, self.group = kind, group
-        self._built_in = built_in
+        self._built_in, self._reserved = built_in, {*built_in, *reserved}
+        self._as_class, self._bases = bool(subclass_of), subclass_of or [instance_of]
         self._loaded: dict[str, Any] = {}
+        self._faults: dict[str, str] = {}
+        self._warned: set[str] = set()
+
+    # -- names: nothing is imported ---------------------------------------------------------------
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names, the built-in ones first."""
+        return (*self._built_in, *self.added())
+
+    def added(self) -> list[str]:
+        """The names of plugins, sorted."""
+        return [name for name in self._entries if name not in self._reserved]
+
+    def unknown(self, name: str) -> str:
+        """What to say of an unknown name: ``not a metric; did you mean rouge?``."""
+        return f"not {_article(self.kind)}; {nearest(name, self.names)}"
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
 
     @cached_property
-    def _others(self) -> dict[str, EntryPoint]:
-        found = sorted(entry_points(group=self.group), key=lambda entry: entry.name)
-        return {entry.name: entry for entry in found if entry.name not in self._built_in}
+    def _entries(self) -> dict[str, list[EntryPoint]]:
+        """Name -> its different entry points, of which there is one unless packages clash."""
+        try:
+            found = sorted(entry_points(group=self.group), key=lambda entry: (entry.name, _package(entry)))
+        except Exception as error:  # one malformed file, whosever it is
+            self._warn("", f"plugins cannot be found, an installed package has malformed entry points ({_why(error)})")
+            return {}
+        by_name: dict[str, dict[str, EntryPoint]] = {}
+        for entry in found:
+            by_name.setdefault(entry.name, {}).setdefault(entry.value, entry)
+        return {name: [*entries.values()] for name, entries in by_name.items()}
+
+    # -- values -----------------------------------------------------------------------------------
 
     def __getitem__(self, name: str) -> Any:
-        """The thing itself. Raises ``KeyError``, or ``UserError`` where another's does not load."""
+        """The object of this name. Raises ``KeyError``, or ``PluginError`` if a plugin cannot be used."""
         if name not in self._loaded:
             if name in self._built_in:
                 self._loaded[name] = named_object(self._built_in[name])
+                self._warn_of_taken(name)
             else:
-                self._loaded[name] = self._load(self._others[name])
+                self._loaded[name] = self._load(name, self._entries[name])
         return self._loaded[name]
 
-    def _load(self, entry: EntryPoint) -> Any:
-        try:
-            return entry.load()
-        except Exception as error:  # whatever another's module raises
-            package = f" of {entry.dist.name}" if entry.dist else ""
-            raise UserError(f"{self.kind} {entry.name}{package} cannot be loaded ({first_line(error)})") from error
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._built_in or name in self._others
+    def get(self, name: str, default: Any = None) -> Any:
+        """The object of this name; ``default`` for an unknown name or a plugin that cannot be used."""
+        return self[name] if name in self and self._usable(name) else default
 
     def __iter__(self) -> Iterator[str]:
-        yield from self._built_in
-        yield from self._others
+        for name in self._entries.keys() & self._reserved:
+            self._warn_of_taken(name)
+        yield from filter(self._usable, self.names)
 
     def __len__(self) -> int:
-        return len(self._built_in) + len(self._others)
+        return sum(1 for _ in self)
 
-    def added(self) -> list[str]:
-        """The names that other packages add; nothing is imported."""
-        return list(self._others)
+    @contextmanager
+    def skipping(self, name: str) -> Iterator[None]:
+        """Skips the rest of the block if the plugin of this name fails in it, and warns once. What a
+        built-in thing raises is raised.
+        """
+        try:
+            yield
+        except Exception as error:
+            if name in self._built_in:
+                raise
+            self.skip(name, f"failed ({_why(error)})")
 
-    def unknown(self, name: str) -> str:
-        """What to say of a name that is none: ``not a metric; did you mean rouge?``."""
-        return f"not {_article(self.kind)}; {nearest(name, self)}"
+    def warn_of(self, error: PluginError) -> None:
+        """Warn, once for each name, that a plugin that could not be read is skipped."""
+        self._warn(error.name, f"{error}: skipped")
+
+    def skip(self, name: str, fault: str) -> None:
+        """Warn, once for each name, that this plugin is skipped, and why."""
+        self._warn(name, f"{self._called(name)} {fault}: skipped")
+
+    def _usable(self, name: str) -> bool:
+        if name in self._built_in:
+            return True
+        try:
+            self[name]
+        except PluginError as error:
+            self.warn_of(error)
+            return False
+        return True
+
+    def _load(self, name: str, entries: Sequence[EntryPoint]) -> Any:
+        """A plugin's object, tried once. Raises ``PluginError``."""
+        try:
+            if name in self._faults:
+                raise PluginError(name, self._faults[name])
+            if len(entries) > 1:
+                fault = f"is defined {len(entries)} times; uninstall all packages but one"
+                raise PluginError(name, f"{self._called(name)} {fault}")
+            thing = self._imported(entries[0])
+            if fault := self._fault(name, thing):
+                raise PluginError(name, f"{self._called(name)} {fault}")
+        except PluginError as error:
+            self._faults[name] = str(error)
+            raise
+        return thing
+
+    def _imported(self, entry: EntryPoint) -> Any:
+        try:
+            return entry.load()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever a plugin's module raises, exit() included
+            raise PluginError(entry.name, f"{self._called(entry.name)} cannot be loaded ({_why(error)})") from error
+
+    def _fault(self, name: str, thing: Any) -> str:
+        """What is wrong with a plugin's object; empty if it is what its kind asks for."""
+        bases = tuple(map(_object_at, self._bases))
+        if not self._as_class and not isinstance(thing, bases):
+            return f"is {_what(thing)}, not {_article('function' if Callable in bases else bases[0].__name__)}"
+        if self._as_class and not (isinstance(thing, type) and issubclass(thing, bases)):
+            return f"is {_what(thing)}, not a subclass of {' or '.join(base.__name__ for base in bases)}"
+        if lacking := _lacking(thing):
+            return f"has no {listed(lacking)}"
+        named = any("name" in get_annotations(base) for base in bases)
+        own = getattr(thing, "name", None) if named else name
+        return "" if own == name else f"has another name in its code, {own!r}"
+
+    # -- what is said -----------------------------------------------------------------------------
+
+    def _called(self, name: str) -> str:
+        packages = [_package(entry) for entry in self._entries[name]]
+        of = f" of {listed(dict.fromkeys(filter(None, packages)))}" if any(packages) else ""
+        return f"{self.kind} {name}{of}"
+
+    def _warn_of_taken(self, name: str) -> None:
+        if name in self._entries:
+            self.skip(name, "has a built-in name")
+
+    def _warn(self, name: str, text: str) -> None:
+        if name not in self._warned:
+            self._warned.add(name)
+            warnings.warn(text, stacklevel=2)
+
+
+def named_object(place: str) -> Any:
+    """The object at ``module:object``."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
+
+
+def _lacking(thing: Any) -> list[str]:
+    """The members of its bases that a class has to define and does not: abstract methods, and class
+    variables without a value.
+    """
+    if not isinstance(thing, type):
+        return []
+    declared = [item for base in thing.__mro__ for item in get_annotations(base).items()]
+    values = {name for name, kind in declared if "ClassVar" in str(kind) and not hasattr(thing, name)}
+    return sorted(values | getattr(thing, "__abstractmethods__", frozenset()))
+
+
+def _package(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist else ""
+
+
+def _why(error: BaseException) -> str:
+    kind, text = type(error).__name__, first_line(error)
+    return text if isinstance(error, ImportError) or text == kind else f"{kind}: {text}"
+
+
+def _what(thing: Any) -> str:
+    return f"the class {thing.__name__}" if isinstance(thing, type) else _article(type(thing).__name__)
 
 
 def _article(kind: str) -> str:
-    return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
+    return f"an {kind}" if kind[0].lower() in "aeiou" else f"a {kind}"
 
 
 METRICS = Registry(
@@ -95,6 +249,7 @@ METRICS = Registry(
         "bleu": "icl_bench.metrics.bleu:Bleu",
         "chrf": "icl_bench.metrics.chrf:Chrf",
     },
+    subclass_of=["icl_bench.metrics.interface:Metric"],
 )
 """Names in a task file's ``metrics`` -> :class:`icl_bench.metrics.interface.Metric`."""
 
@@ -109,6 +264,8 @@ SELECTORS = Registry(
         "bertscore": "icl_bench.demonstrations.bertscore:BertScoreRecall",
         "dense": "icl_bench.demonstrations.dense:Dense",
     },
+    subclass_of=["icl_bench.demonstrations.interface:SharedSelector", "icl_bench.demonstrations.interface:Retriever"],
+    reserved=["hybrid", "per-label"],
 )
 """Names in ``--select`` -> a class of :mod:`icl_bench.demonstrations.interface`: what chooses
 demonstrations that all queries share, or a retriever, which ranks the pool for each query."""
@@ -123,6 +280,7 @@ ORDERS = Registry(
         "relevance": "icl_bench.demonstrations.ordering:Relevance",
         "relevance-reversed": "icl_bench.demonstrations.ordering:RelevanceReversed",
     },
+    subclass_of=["icl_bench.demonstrations.ordering:Order"],
 )
 """Names in ``--order`` -> :class:`icl_bench.demonstrations.ordering.Order`."""
 
@@ -138,6 +296,7 @@ PERTURBATIONS = Registry(
         "nearest-removed": "icl_bench.demonstrations.perturbations:NearestRemoved",
         "farthest-removed": "icl_bench.demonstrations.perturbations:FarthestRemoved",
     },
+    subclass_of=["icl_bench.demonstrations.perturbations:Perturbation"],
 )
 """Names in ``--perturbation`` -> :class:`icl_bench.demonstrations.perturbations.Perturbation`."""
 
@@ -151,6 +310,7 @@ ATTENTION_PATTERNS = Registry(
         "approx": "icl_bench.models.attention_patterns:Approx",
         "vectors": "icl_bench.models.attention_patterns:Vectors",
     },
+    subclass_of=["icl_bench.models.attention_patterns:Pattern"],
 )
 """Names in ``--attention`` -> :class:`icl_bench.models.attention_patterns.Pattern`."""
 
@@ -163,6 +323,7 @@ TASK_SOURCES = Registry(
         "folder": "icl_bench.tasks.sources:data_folder_or_hub",
         "memory": "icl_bench.tasks.in_memory:given_rows",
     },
+    instance_of="collections.abc:Callable",
 )
 """Names in a task file's ``data.source`` -> a function that gives the task's rows
 (:mod:`icl_bench.tasks.sources`)."""
@@ -176,6 +337,7 @@ TRAINING_METHODS = Registry(
         "probe": "icl_bench.training.methods.probe:Probe",
         "knn": "icl_bench.training.methods.nearest_neighbours:NearestNeighbours",
     },
+    subclass_of=["icl_bench.training.interface:TrainingMethod"],
 )
 """Names in ``--method`` -> :class:`icl_bench.training.interface.TrainingMethod`."""
 
@@ -187,6 +349,8 @@ BACKENDS = Registry(
         "vllm": "icl_bench.backends.loaders:VllmLoader",
         "openai": "icl_bench.backends.loaders:OpenAILoader",
     },
+    subclass_of=["icl_bench.backends.interface:BackendLoader"],
+    reserved=["auto"],
 )
 """Names in ``--backend`` -> :class:`icl_bench.backends.interface.BackendLoader`."""
 
@@ -199,6 +363,7 @@ STORAGES = Registry(
         "az": "icl_bench.results.object_storage:ObjectStorage",
         "file": "icl_bench.results.storage:from_file_url",
     },
+    instance_of="collections.abc:Callable",
 )
 """Where results may lie, by the beginning of an address (``s3`` of ``s3://bucket/results``) -> what
 makes an :class:`icl_bench.results.storage.Storage` of the whole address; one that is no folder has
@@ -248,6 +413,7 @@ FINDINGS = Registry(
         "study_points": "icl_bench.analysis.findings.studies:STUDY_POINTS",
         "provenance": "icl_bench.analysis.findings.provenance:PROVENANCE",
     },
+    instance_of="icl_bench.analysis.finding:Finding",
 )
 """Names of the tables of findings, in the order of the JSON ->
 :class:`icl_bench.analysis.finding.Finding`."""

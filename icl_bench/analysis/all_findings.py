@@ -39,7 +39,7 @@ class Findings:
         return self.context.table(name)
 
     def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *FINDINGS]
+        return [*super().__dir__(), *FINDINGS.names]
 
     @cached_property
     def summary(self) -> Summary:
@@ -61,17 +61,24 @@ class Findings:
         """
         for number, name in enumerate(names, 1):
             say(f"working out findings: {number} of {len(names)}, {name.replace('_', ' ')}")
-            self.context.table(name)
+            with FINDINGS.skipping(name):
+                self.context.table(name)
 
     def tables(self) -> Iterator[tuple[str, pd.DataFrame]]:
-        """Every table with its name."""
+        """Every table with its name. A plugin's finding that fails is skipped."""
         for name in FINDINGS:
-            yield name, self.context.table(name)
+            with FINDINGS.skipping(name):
+                yield name, self.context.table(name)
 
     def as_json(self) -> dict[str, Any]:
         """Plain lists of records; what is undefined is null."""
         first = self.summary.as_json()
-        return first | {name: records(table) for name, table in self.tables() if name not in first}
+        found = {}
+        for name in FINDINGS:
+            if name not in first:
+                with FINDINGS.skipping(name):
+                    found[name] = records(self.context.table(name))
+        return first | found
 
 
 def read_findings(

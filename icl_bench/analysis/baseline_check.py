@@ -19,7 +19,7 @@ from icl_bench.analysis.regression import COMPARED, PAIR, Overall, alone, compar
 from icl_bench.analysis.settings import PLAINER
 from icl_bench.analysis.summary import records
 from icl_bench.errors import UserError
-from icl_bench.metrics.scores import COLUMNS, LARGEST_SCORE
+from icl_bench.metrics.scores import LARGEST_SCORE, columns_by_score, score_columns
 from icl_bench.results.cells import prediction_schema
 from icl_bench.results.exporting import origins
 from icl_bench.results.reading import EXPORT_META, read_stored
@@ -243,14 +243,13 @@ def _predictions(table: pa.Table, shown: str) -> pd.DataFrame:
     if not len(table):
         raise UserError(f"{shown}: has no predictions; {NEW}")
     columns = {f.name: table[f.name].cast(f.type) for f in schema if f.name in table.column_names}
-    further = {name for name in COLUMNS.values() if name not in columns}
+    further = {name for name in columns_by_score().values() if name not in columns}
     columns |= {n: table[n].cast(pa.float64()) for n in further & set(table.column_names)}
     for name in needed:
         if name != "correct" and columns[name].null_count:
             raise UserError(f"{shown}: column {name} has missing values; {NEW}")
     frame = data_frame(pa.table(columns))
-    scores = (column for column in COLUMNS.values() if column != "correct")
-    for name in (score for score in scores if score in columns):
+    for name in (score for score in score_columns() if score in columns):
         if not frame[name].dropna().between(-LARGEST_SCORE, LARGEST_SCORE).all():
             raise UserError(f"{shown}: column {name} is no share of 1; {NEW}")
     if frame.duplicated([*COMPARED, "variant", "draw", "test_id"]).any():

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
+from icl_bench.metrics.scores import corpus_numbers, score_columns, title
 from icl_bench.results.cells import SETTING
 
 POINT = [*SETTING, "k"]
@@ -107,3 +109,10 @@ SIGNED_LIMITS = (
     Column("ci_high", "95% to", "points"),
 )
 """The limits of a difference."""
+
+
+@cache
+def columns_of_scores() -> Mapping[str, Column]:
+    """The columns of the scores of single answers and of corpora, those of plugins' metrics included."""
+    titles = {**{name: title(name) for name in score_columns()}, **corpus_numbers()}
+    return {name: Column(name, text, "share", optional=True) for name, text in titles.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +15,16 @@ from icl_bench.analysis.predictions import have_common_labels
 from icl_bench.analysis.statistics.gaps import Layout
 from icl_bench.analysis.statistics.grid import Grid, grids
 from icl_bench.analysis.statistics.intervals import mean_interval
-from icl_bench.metrics.scores import ACCURACY, SCORES, all_golds, metrics, numbers_of_many, scored
+from icl_bench.metrics.interface import Metric
+from icl_bench.metrics.scores import (
+    ACCURACY,
+    all_golds,
+    metrics,
+    numbers_of_many,
+    score_columns,
+    scored,
+    usable_metrics,
+)
 from icl_bench.registry import METRICS
 from icl_bench.results.cells import SETTING
 from icl_bench.wording import counted
@@ -60,7 +70,7 @@ def curves(predictions: pd.DataFrame) -> pd.DataFrame:
     keys, found = grids(predictions, POINT)
     scores = {
         name: predictions[name].to_numpy(dtype=float)
-        for name in ("score", "correct", "valid", *SCORES)
+        for name in ("score", "correct", "valid", *score_columns())
         if name in predictions
     }
     if "text" in predictions:  # free answers from which something had to be extracted
@@ -70,35 +80,38 @@ def curves(predictions: pd.DataFrame) -> pd.DataFrame:
         {**key, **_point(grid, scores, there), "metric": of_task[key["task"]]}
         for key, grid in zip(keys.to_dict("records"), found, strict=True)
     ]
-    table = pd.DataFrame(rows, columns=[*POINT, *SCORED])
+    table = pd.DataFrame(rows, columns=[*POINT, *scored_columns()])
     table[["majority", "uniform"]] = _without_skill(predictions, found)
     table = table.assign(**missing_scores(keys, found, scores["score"])._asdict())
     for name, means in _of_many(predictions).items():
         table = table.drop(columns=name).merge(means, on=POINT, how="left")
-    return table[[*POINT, *SCORED]]
+    return table[[*POINT, *scored_columns()]]
 
 
-SCORED = [
-    "draws",
-    "test_rows",
-    "metric",
-    "score",
-    "ci_low",
-    "ci_high",
-    "accuracy",
-    "macro_f1",
-    "invalid",
-    *SCORES,
-    "left_out",
-    "missing",
-    "gap_difference",
-    "gap_p",
-    "interval_over",
-    "outlying_draws",
-    "majority",
-    "uniform",
-    *(name for name in numbers_of_many() if name != "macro_f1"),
-]
+@cache
+def scored_columns() -> tuple[str, ...]:
+    """The columns of :func:`curves` beside those of a point."""
+    return (
+        "draws",
+        "test_rows",
+        "metric",
+        "score",
+        "ci_low",
+        "ci_high",
+        "accuracy",
+        "macro_f1",
+        "invalid",
+        *score_columns(),
+        "left_out",
+        "missing",
+        "gap_difference",
+        "gap_p",
+        "interval_over",
+        "outlying_draws",
+        "majority",
+        "uniform",
+        *(name for name in numbers_of_many() if name != "macro_f1"),
+    )
 
 
 def _of_many(predictions: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -107,36 +120,43 @@ def _of_many(predictions: pd.DataFrame) -> dict[str, pd.DataFrame]:
     Draws of unequal size count by their predictions, so that one that has hardly begun decides
     nothing.
     """
+    found: dict[str, pd.DataFrame] = {}
+    for name, metric in usable_metrics().items():
+        if metric.of_many:
+            with METRICS.skipping(name):
+                found |= _of_metric(metric(), predictions)
+    return found
+
+
+def _of_metric(metric: Metric, predictions: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """The same of one metric; nothing where no prediction is for it."""
     import pandas as pd
 
-    found: dict[str, pd.DataFrame] = {}
-    for metric in (kind() for kind in METRICS.values() if kind.of_many):
-        labelled = predictions["correct"].notna()
-        rows = {"labels": predictions[labelled], "text": predictions[~labelled]}
-        asked = rows.get(metric.answers, predictions)
-        if own := [m.column for m in metric.measures]:  # asked of the cells that have its scores
-            asked = asked[asked.reindex(columns=own).notna().any(axis=1)]
-        if metric.needs_common_labels:
-            asked = asked[have_common_labels(asked)]
-        if asked.empty:
-            continue
-        cells = asked.groupby([*POINT, "draw"], observed=True)
-        of = cells.ngroup().to_numpy()
-        if metric.answers == "labels":
-            numbers = metric.score_many(of, asked["gold"], asked["prediction"])
-        else:
-            said = asked["prediction"].tolist()
-            numbers = metric.score_many_golds(of, all_golds(asked), said)
-        of_draws = cells.size().reset_index(name="size").drop(columns="draw").assign(**numbers)
-        points = of_draws.groupby(POINT, observed=True)
-        means = points[[*numbers]].mean()
-        uneven = points["size"].nunique() > 1
-        if uneven.any():
-            weighted = of_draws.assign(**{n: of_draws[n] * of_draws["size"] for n in numbers})
-            sums = weighted.groupby(POINT, observed=True)[[*numbers, "size"]].sum()
-            means = means.where(~uneven, sums[[*numbers]].div(sums["size"], axis=0), axis=0)
-        found |= {name: pd.DataFrame(means[[name]]).reset_index() for name in metric.of_many}
-    return found
+    labelled = predictions["correct"].notna()
+    rows = {"labels": predictions[labelled], "text": predictions[~labelled]}
+    asked = rows.get(metric.answers, predictions)
+    if own := [m.column for m in metric.measures]:  # asked of the cells that have its scores
+        asked = asked[asked.reindex(columns=own).notna().any(axis=1)]
+    if metric.needs_common_labels:
+        asked = asked[have_common_labels(asked)]
+    if asked.empty:
+        return {}
+    cells = asked.groupby([*POINT, "draw"], observed=True)
+    of = cells.ngroup().to_numpy()
+    said = asked["prediction"].tolist()
+    if metric.answers == "labels":
+        numbers = metric.score_many(of, asked["gold"].tolist(), said)
+    else:
+        numbers = metric.score_many_golds(of, all_golds(asked), said)
+    of_draws = cells.size().reset_index(name="size").drop(columns="draw").assign(**numbers)
+    points = of_draws.groupby(POINT, observed=True)
+    means = points[[*numbers]].mean()
+    uneven = points["size"].nunique() > 1
+    if uneven.any():
+        weighted = of_draws.assign(**{n: of_draws[n] * of_draws["size"] for n in numbers})
+        sums = weighted.groupby(POINT, observed=True)[[*numbers, "size"]].sum()
+        means = means.where(~uneven, sums[[*numbers]].div(sums["size"], axis=0), axis=0)
+    return {name: pd.DataFrame(means[[name]]).reset_index() for name in metric.of_many}
 
 
 def _without_skill(predictions: pd.DataFrame, parts: Sequence[Grid]) -> np.ndarray:
@@ -163,7 +183,7 @@ def _without_skill(predictions: pd.DataFrame, parts: Sequence[Grid]) -> np.ndarr
 
 def _point(grid: Grid, scores: Mapping[str, np.ndarray], there: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """One point's numbers but macro-F1; ``there`` says which of the ``scores`` are no gaps."""
-    found: dict[str, Any] = dict.fromkeys(SCORED)
+    found: dict[str, Any] = dict.fromkeys(scored_columns())
     found["draws"], found["test_rows"] = grid.rows.shape
     parts = {name: _known(grid, values, there[name]) for name, values in scores.items()}
     here = {name: part.values(scores[name]) for name, part in parts.items()}
@@ -181,7 +201,7 @@ def _point(grid: Grid, scores: Mapping[str, np.ndarray], there: Mapping[str, np.
         found["accuracy"] = means["correct"]
     if "correct" in means or "read" in means:
         found["invalid"] = 1 - means["valid"] if "valid" in means else None
-    return found | {name: means[name] for name in SCORES if name in means}
+    return found | {name: means[name] for name in score_columns() if name in means}
 
 
 def _known(grid: Grid, column: np.ndarray, there: np.ndarray) -> Grid:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from icl_bench.analysis.columns import COLUMNS, Column
+from icl_bench.analysis.columns import COLUMNS, Column, columns_of_scores
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,20 +114,27 @@ class Finding:
     caption: str = ""
     """Above its table in the report; may hold ``{score}`` and ``{Score}``."""
     shown: str = ""
-    """Columns of its table in the report with spaces between; ``series`` is the curve's name. By
-    default the curve, k and its own columns."""
+    """Columns of its table in the report with spaces between; ``series`` is the curve's name,
+    ``{scores}`` one column for each score. By default the curve, k and its own columns."""
     printed: Printed | None = None
     section: Section | None = None
 
     def column(self, name: str) -> Column:
         """How a column is shown: as declared here, or as everywhere."""
         own = {column.name: column for column in self.columns}
-        return own.get(name) or COLUMNS.get(name) or Column(name, name.replace("_", " "))
+        shared = COLUMNS.get(name) or columns_of_scores().get(name)
+        return own.get(name) or shared or Column(name, name.replace("_", " "))
 
     def in_report(self) -> Sequence[Column]:
         """The columns of its table in the report."""
         own = [column.name for column in self.columns]
-        names = self.shown.split() or ["task", "model", "series", "k", *own]
+        names = self.shown.format(scores=" ".join(columns_of_scores())).split() or [
+            "task",
+            "model",
+            "series",
+            "k",
+            *own,
+        ]
         return [self.column(name) for name in names]
 
     def in_terminal(self) -> Sequence[Column]:

@@ -13,7 +13,7 @@ import numpy as np
 from icl_bench.analysis.statistics.contrast import Contrast, contrast, judge
 from icl_bench.analysis.statistics.grid import grids
 from icl_bench.analysis.statistics.paired import holm
-from icl_bench.metrics.scores import COLUMNS
+from icl_bench.metrics.scores import columns_by_score
 from icl_bench.results.cells import AXES
 
 if TYPE_CHECKING:
@@ -93,12 +93,13 @@ def pair(
     both = both.merge(_compared_columns(now), on=[*row, "variant"], suffixes=("_base", ""))
     both = both.sort_values([*PAIR, "draw"], kind="stable").reset_index(drop=True)
     both["score"], both["base_value"], both["value"] = None, np.nan, np.nan
-    base_columns = [f"{name}_base" for name in COLUMNS.values()]
+    by_score = columns_by_score()
+    base_columns = [f"{name}_base" for name in by_score.values()]
     both["base_scored"] = both[base_columns].notna().any(axis=1)
-    of_both = {name: both[[f"{name}_base", name]].notna().all(axis=1) for name in COLUMNS.values()}
+    of_both = {name: both[[f"{name}_base", name]].notna().all(axis=1) for name in by_score.values()}
     # of a point: how many of its predictions have each score on both sides
     counts = both[PAIR].assign(**of_both).groupby(PAIR)[list(of_both)].transform("sum").to_numpy()
-    named = both["task"].map({t: COLUMNS[s] for t, s in (first or {}).items() if s in COLUMNS})
+    named = both["task"].map({t: by_score[s] for t, s in (first or {}).items() if s in by_score})
     asked = np.stack([(named == name).to_numpy() for name in of_both], axis=1) & (counts > 0)
     most = np.where(asked.any(axis=1), asked.argmax(axis=1), counts.argmax(axis=1))
     for number, name in enumerate(of_both):
@@ -132,7 +133,7 @@ def pair(
 def _compared_columns(frame: pd.DataFrame) -> pd.DataFrame:
     """The columns that a comparison needs, as plain values: categories of two sides differ."""
     words = [*(name for name in COMPARED if name != "k"), "variant", "test_id"]
-    used = [*COMPARED, "variant", "draw", "test_id", "gold", "prediction", *COLUMNS.values(), "prompt_hash"]
+    used = [*COMPARED, "variant", "draw", "test_id", "gold", "prediction", *columns_by_score().values(), "prompt_hash"]
     return frame.reindex(columns=used).astype(dict.fromkeys(words, object))
 
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from icl_bench.analysis.columns import Column
 from icl_bench.analysis.context import SEED
 from icl_bench.analysis.curves import curves, saturation
 from icl_bench.analysis.finding import Chart, Finding, Section
@@ -17,7 +16,7 @@ from icl_bench.analysis.predictions import asked
 from icl_bench.analysis.settings import name_settings
 from icl_bench.analysis.statistics.paired import NO_FACTS, Facts
 from icl_bench.analysis.zero_shot import from_zero_shot
-from icl_bench.metrics.scores import SCORES, corpus_numbers, scored, title
+from icl_bench.metrics.scores import scored
 from icl_bench.results.reading import read_some
 from icl_bench.results.storage import Place
 from icl_bench.seeds import generator
@@ -122,11 +121,7 @@ CURVES = Finding(
     lambda context: context.from_zero_shot(curves(context.unperturbed)),
     caption="{Score} over k",
     shown="task model series k draws test_rows metric accuracy ci_low ci_high interval_over "
-    f"macro_f1 invalid {' '.join([*SCORES, *corpus_numbers()])} left_out missing outlying_draws",
-    columns=tuple(
-        Column(name, text, "share", optional=True)
-        for name, text in ({name: title(name) for name in SCORES} | corpus_numbers()).items()
-    ),
+    "macro_f1 invalid {scores} left_out missing outlying_draws",
     section=Section(
         "accuracy",
         "{Score} over the number of demonstrations",

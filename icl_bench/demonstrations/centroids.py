@@ -9,10 +9,9 @@ so. Of the pool itself, nothing of the test set is seen.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -33,7 +32,6 @@ class Centroids(SharedSelector):
     of: Literal["pool", "queries"] = "pool"
     """What the k-means is of."""
     name = "centroids"
-    options: ClassVar[Mapping[str, tuple[str, ...]]] = {"of": ("pool", "queries")}
     nested = False
     embeds = True
     refuses = True

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
+from icl_bench.demonstrations import parameters
 from icl_bench.demonstrations.ranking import Ranking
 
 if TYPE_CHECKING:
@@ -64,17 +66,15 @@ class Pool(Protocol):
         """Demonstrations there are."""
 
 
-class SharedSelector:
+class SharedSelector(ABC):
     """Base of what chooses demonstrations that all queries share.
 
-    A subclass is a frozen data class. Its fields are what ``--select`` says behind its name
-    (``centroids,of=queries``), its text in results is its name with the fields that are not at
-    their defaults.
+    A subclass is a frozen data class. Its typed fields are its parameters, which ``--select`` writes
+    behind its name: a field without a default behind a colon, the others as options
+    (``centroids,of=queries``). See :mod:`icl_bench.demonstrations.parameters`.
     """
 
     name: ClassVar[str]
-    options: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Its fields, and the values that each may have, the default first."""
     nested: ClassVar[bool] = True
     """Whether the choice for k begins the choice for every larger k."""
     embeds: ClassVar[bool] = False
@@ -84,13 +84,13 @@ class SharedSelector:
     refuses: ClassVar[bool] = False
     """Whether :meth:`choose` itself says what is wrong with a k that is more than the pool."""
 
+    @abstractmethod
     def choose(self, pool: Pool, draw: int, k: int) -> np.ndarray:
         """Train indices of the k demonstrations of one draw, as selected: ``(k,)``.
 
         What is random takes its generator from ``pool.rng(...)``. Raises ``ChoiceError`` where
         there are not enough: this k is left out then, and others go on.
         """
-        raise NotImplementedError
 
     def most(self, pool: Pool, draw: int) -> int:
         """The largest k there is."""
@@ -107,12 +107,7 @@ class SharedSelector:
         return sentence_encoder_fact(encoders) if self.embeds else {}
 
     def __str__(self) -> str:
-        said = [
-            f"{option}={getattr(self, option)}"
-            for option, values in self.options.items()
-            if getattr(self, option) != values[0]
-        ]
-        return ",".join([self.name, *said])
+        return self.name + parameters.written(self)
 
 
 class Encoders(Protocol):
@@ -136,7 +131,7 @@ def sentence_encoder_fact(encoders: Encoders) -> Mapping[str, Any]:
     return {"sentence_encoder": encoders.sentence_encoder.name}
 
 
-class Retriever:
+class Retriever(ABC):
     """Base of measures of similarity that rank the pool for each query."""
 
     name: ClassVar[str]
@@ -156,10 +151,10 @@ class Retriever:
         """What decides its rankings beside the texts: goes into a cell's identity."""
         return sentence_encoder_fact(encoders) if cls.embeds else {}
 
+    @abstractmethod
     def fit(self, demonstrations: Sequence[str]) -> None:
         """Take in the pool's texts."""
-        raise NotImplementedError
 
+    @abstractmethod
     def rank(self, queries: Sequence[str]) -> Iterator[Ranking]:
         """Rank the pool for each query (a test example's input text), in the order given."""
-        raise NotImplementedError

@@ -6,6 +6,7 @@ A query's own demonstrations behind shared ones have an order of their own: the 
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -21,7 +22,7 @@ from icl_bench.wording import nearest, short
 
 
 @dataclass(frozen=True)
-class Order:
+class Order(ABC):
     """Base of all orders, written as in ``--order``: ``Order.parse(str(order)) == order``."""
 
     name: ClassVar[str]
@@ -60,6 +61,7 @@ class Order:
 
         ``labelled`` says whether the task's answers are labels that rows have in common.
         """
+        del spec, labelled
 
     def arrange(self, indices: np.ndarray, labels: Sequence[str], *names: str | int) -> np.ndarray:
         """Return the demonstrations ``(k,)`` in the order of the prompt, first to last.
@@ -74,9 +76,9 @@ class Order:
             raise ValueError(f"{len(labels)} labels for {len(indices)} demonstrations")
         return self.arranged(indices, labels, *names)
 
+    @abstractmethod
     def arranged(self, indices: np.ndarray, labels: Sequence[str], *names: str | int) -> np.ndarray:
         """As :meth:`arrange`, for an order to say: of as many labels as demonstrations."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ class Perturbation:
     def parse(text: str) -> Perturbation:
         """Read one. Raises ``UserError`` for an unknown name or an amount out of its range."""
         shown = f"--perturbation {plain(text[:60])}"
-        for name in sorted(PERTURBATIONS, key=len, reverse=True):
+        for name in sorted(PERTURBATIONS.names, key=len, reverse=True):
             rest = text.removeprefix(name)
             if text == name or (rest != text and rest[:1] in ("=", ":")):
                 found: Perturbation = PERTURBATIONS[name].parse_amount(rest, shown)

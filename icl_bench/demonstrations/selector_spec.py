@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from icl_bench.demonstrations.interface import NO_LABELS, Encoders, Retriever, SharedSelector
+from icl_bench.demonstrations.parameters import argument_of, options_of, read
 from icl_bench.demonstrations.random import Random
 from icl_bench.errors import ChoiceError, UserError
-from icl_bench.registry import SELECTORS
-from icl_bench.wording import comma_list, nearest, plain
+from icl_bench.registry import SELECTORS, PluginError
+from icl_bench.wording import comma_list, listed, nearest, plain
 
 RANDOM = Random()
 
@@ -48,39 +49,40 @@ class SelectorSpec:
     def parse(cls, text: str) -> SelectorSpec:
         """Read one. Raises ``UserError`` that names the part that is wrong."""
         shown = f"--select {plain(text[:80])}"
-        names, options = _parts(text, shown)
-        *bases, last = names
-        name, colon, count = last.partition(":")
-        if name == "hybrid":
-            base_name = _base_name(bases, shown)
-            part, _, each = count.partition(":")
-            if part == PER_LABEL:
-                by = _similarity(options, PER_LABEL_BY, shown)
-                return cls(_shared(base_name, options, shown), by, None, _each(each, shown))
-            own = _own(count, shown)
-            by = _similarity(options, HYBRID_BY, shown)
-            return cls(_shared(base_name, options, shown), by, own)
-        if name == PER_LABEL and not bases:
-            by, number = _similarity(options, PER_LABEL_BY, shown), _each(count, shown)
-            for option in options:
-                raise UserError(f"{shown}: {option}= goes with {_having(option)} alone")
+        *bases, last = _parts(text, shown)
+        if last.name == HYBRID:
+            return cls._read_hybrid(bases, last, shown)
+        if last.name == PER_LABEL and not bases:
+            by, number = _similarity(last.options, PER_LABEL_BY, shown), _each(last.argument or "", shown)
+            _refuse(last.options, shown)
             return cls(None, by, None, number)
-        if bases or colon:
-            part = " + ".join(plain(name[:40]) for name in names)
+        selector = _selector(last.name)
+        if bases or _is_astray(last.argument, selector):
+            part = " + ".join(plain(part.written[:40]) for part in [*bases, last])
             raise UserError(
                 f"{shown}: cannot read {part}; a + goes with hybrid alone, a number with hybrid "
                 "and per-label, like hybrid:20, centroids+hybrid:20 or per-label:2"
             )
-        if "by" in options:
-            raise UserError(f"{shown}: by= goes with hybrid:S and per-label:N alone, like hybrid:20,by=dense")
-        if name not in SELECTORS:
-            known = nearest(name, [*SELECTORS, *HYBRIDS])
-            raise UserError(f"--select {plain(name[:80])}: not a selector; {known}")
-        if issubclass(SELECTORS[name], Retriever):
-            for option in options:
-                raise UserError(f"{shown}: {option}= goes with {_having(option)} alone")
-            return cls(None, name, None)
-        return cls(_shared(name, options, shown))
+        if selector is None:
+            known = nearest(last.name, [*SELECTORS.names, *HYBRIDS])
+            raise UserError(f"--select {plain(last.name[:80])}: not a selector; {known}")
+        if issubclass(selector, Retriever):
+            _refuse(last.options, shown)
+            return cls(None, last.name, None)
+        return cls(_shared(last, last.options, shown))
+
+    @classmethod
+    def _read_hybrid(cls, bases: Sequence[Part], hybrid: Part, shown: str) -> SelectorSpec:
+        """Read what has a part of the query's own behind a shared one."""
+        base = _base(bases, shown)
+        of_base, of_hybrid = _dealt(base, hybrid, shown)
+        part, _, each = (hybrid.argument or "").partition(":")
+        if part == PER_LABEL:
+            by = _similarity(of_hybrid, PER_LABEL_BY, shown)
+            return cls(_shared(base, of_base, shown), by, None, _each(each, shown))
+        own = _own(hybrid.argument or "", shown)
+        by = _similarity(of_hybrid, HYBRID_BY, shown)
+        return cls(_shared(base, of_base, shown), by, own)
 
     def __str__(self) -> str:
         if self.by is None:
@@ -187,9 +189,14 @@ class SelectorSpec:
 
 
 def known(text: str) -> SelectorSpec | None:
-    """Read a stored name; None for one that is no choice, as an imported one or a training."""
+    """Read a stored name; None for one that is no choice, as an imported one or a training, or whose
+    plugin cannot be used.
+    """
     try:
         return SelectorSpec.parse(text)
+    except PluginError as error:
+        SELECTORS.warn_of(error)
+        return None
     except UserError:
         return None
 
@@ -215,6 +222,7 @@ def split(text: str) -> list[str]:
     return found
 
 
+HYBRID = "hybrid"
 PER_LABEL = "per-label"
 HYBRIDS = ("hybrid:S", "centroids+hybrid:S", "balanced+hybrid:S", "per-label:N", "hybrid:per-label:N")
 """How choices with a number are written, for messages."""
@@ -226,6 +234,19 @@ HYBRID_BY, PER_LABEL_BY = "bm25", "dense"
 _NUMBER = re.compile(r"0*[1-9][0-9]{0,8}", re.ASCII)
 
 
+class Part(NamedTuple):
+    """What stands between pluses: ``name:argument,option=value``."""
+
+    name: str
+    argument: str | None
+    options: dict[str, str]
+
+    @property
+    def written(self) -> str:
+        """Name and argument."""
+        return self.name if self.argument is None else f"{self.name}:{self.argument}"
+
+
 def retrievers() -> list[str]:
     """The names of all measures of similarity."""
     return [name for name, found in SELECTORS.items() if issubclass(found, Retriever)]
@@ -235,50 +256,85 @@ def _bases() -> list[str]:
     return [name for name, found in SELECTORS.items() if issubclass(found, SharedSelector)]
 
 
-def _options() -> dict[str, dict[str, tuple[str, ...]]]:
-    """Option -> the selectors that have it -> the values it may have."""
-    found: dict[str, dict[str, tuple[str, ...]]] = {}
-    for name in _bases():
-        for option, values in SELECTORS[name].options.items():
-            found.setdefault(option, {})[name] = values
-    return found
+def _selector(name: str) -> type[SharedSelector | Retriever] | None:
+    """The class of this name; None for an unknown one. Raises ``PluginError``."""
+    return SELECTORS[name] if name in SELECTORS else None  # noqa: SIM401 - get() skips what does not load
 
 
-def _having(option: str) -> str:
-    """The selectors that have an option."""
-    return ", ".join(_options()[option])
+def _is_astray(argument: str | None, selector: type | None) -> bool:
+    """Whether there is an argument behind a name that takes none."""
+    return argument is not None and (selector is None or argument_of(selector) is None)
 
 
-def _parts(text: str, shown: str) -> tuple[list[str], dict[str, str]]:
-    """The names that stand between pluses, and the options of all of them."""
-    names, options = [], {}
+def _parts(text: str, shown: str) -> list[Part]:
+    found = []
     for part in text.split("+"):
-        name, *words = (word.strip() for word in part.split(","))
-        names.append(name)
+        first, *words = (word.strip() for word in part.split(","))
+        name, colon, argument = first.partition(":")
+        options: dict[str, str] = {}
         for word in words:
-            option, _, value = (piece.strip() for piece in word.partition("="))
-            if option != "by" and option not in _options():
-                *others, last = retrievers()
-                own = (f"{o}={v}" for o, of in _options().items() for vs in of.values() for v in vs[1:])
-                raise UserError(
-                    f"{shown}: {plain(word[:40])} is no option; there are by={', '.join(others)} "
-                    f"or {last}, and {', '.join(own)}"
-                )
+            option, equals, value = (piece.strip() for piece in word.partition("="))
+            if not equals:
+                raise _no_option(word, shown)
             if option in options:
                 raise UserError(f"{shown}: {option}= is there twice")
             options[option] = value
-    return names, options
+        found.append(Part(name, argument if colon else None, options))
+    return found
 
 
-def _base_name(names: list[str], shown: str) -> str:
-    """The name of what chooses the shared part of a hybrid."""
-    if len(names) > 1:
+def _base(parts: Sequence[Part], shown: str) -> Part:
+    """What chooses the shared part of a hybrid."""
+    if len(parts) > 1:
         raise UserError(f"{shown}: only one selector can stand before +hybrid:S")
-    if not names:
-        return Random.name
-    if names[0] not in _bases():
-        raise UserError(f"{shown}: {plain(names[0][:40])} cannot stand before +hybrid:S; {nearest(names[0], _bases())}")
-    return names[0]
+    if not parts:
+        return Part(Random.name, None, {})
+    (base,) = parts
+    selector = _selector(base.name)
+    if selector is None or not issubclass(selector, SharedSelector) or _is_astray(base.argument, selector):
+        raise UserError(
+            f"{shown}: {plain(base.written[:40])} cannot stand before +hybrid:S; {nearest(base.name, _bases())}"
+        )
+    return base
+
+
+def _dealt(base: Part, hybrid: Part, shown: str) -> tuple[dict[str, str], dict[str, str]]:
+    """The options of base and hybrid, each of which may be written behind the other."""
+    of_base: dict[str, str] = {}
+    of_hybrid: dict[str, str] = {}
+    own = options_of(SELECTORS[base.name])
+    for part in (base, hybrid):
+        for option, value in part.options.items():
+            given = of_hybrid if option == "by" and (part is hybrid or option not in own) else of_base
+            if option in given:
+                raise UserError(f"{shown}: {option}= is there twice")
+            given[option] = value
+    return of_base, of_hybrid
+
+
+def _refuse(options: Mapping[str, str], shown: str) -> None:
+    """Raise ``UserError`` for the first of options that do not belong where they are."""
+    for option, value in options.items():
+        if option == "by":
+            raise UserError(f"{shown}: by= goes with hybrid:S and per-label:N alone, like hybrid:20,by=dense")
+        having = _options().get(option)
+        if having is None:
+            raise _no_option(f"{option}={value}", shown)
+        raise UserError(f"{shown}: {option}= goes with {', '.join(having)} alone")
+
+
+def _options() -> dict[str, list[str]]:
+    """Option -> the selectors that have it."""
+    found: dict[str, list[str]] = {"by": [HYBRID, PER_LABEL]}
+    for name in _bases():
+        for option in options_of(SELECTORS[name]):
+            found.setdefault(option, []).append(name)
+    return found
+
+
+def _no_option(word: str, shown: str) -> UserError:
+    known = listed(f"{option}= (of {listed(names)})" for option, names in _options().items())
+    return UserError(f"{shown}: {plain(word[:40])} is no option; there are {known}")
 
 
 def _own(count: str, shown: str) -> int:
@@ -299,20 +355,21 @@ def _number(count: str, shown: str, which: str, like: str) -> int:
 def _similarity(options: dict[str, str], usual: str, shown: str) -> str:
     """What ``by=`` names; taken out of the options."""
     by = options.pop("by", usual)
-    if by not in retrievers():
+    if by not in SELECTORS or not issubclass(SELECTORS[by], Retriever):
         known = nearest(by, retrievers())
         raise UserError(f"{shown}: by={plain(by[:40])}: not a similarity; {known}")
     return by
 
 
-def _shared(name: str, options: dict[str, str], shown: str) -> SharedSelector:
-    """The selector of the shared part, with its options."""
-    found: Any = SELECTORS[name]
-    for option, value in options.items():
-        if option not in found.options:
-            raise UserError(f"{shown}: {option}= goes with {_having(option)} alone")
-        if value not in found.options[option]:
-            known = nearest(value, found.options[option])
-            raise UserError(f"{shown}: {option}={plain(value[:40])}: not known; {known}")
-    made: SharedSelector = found(**options)
+def _shared(part: Part, options: Mapping[str, str], shown: str) -> SharedSelector:
+    """The selector of the shared part, with its parameters."""
+    selector: Any = SELECTORS[part.name]
+    own, argument = options_of(selector), argument_of(selector)
+    _refuse({option: value for option, value in options.items() if option not in own}, shown)
+    given = dict(options)
+    if argument is not None:
+        if not part.argument:
+            raise UserError(f"{shown}: {argument} is missing, like {part.name}:{argument.upper()}")
+        given[argument] = part.argument
+    made: SharedSelector = selector(**read(selector, given, shown))
     return made

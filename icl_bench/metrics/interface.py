@@ -39,6 +39,13 @@ class Metric:
     compares_empty: ClassVar[bool] = False
     """Whether it scores answers where the right one is empty: to a question without an answer."""
 
+    def __init_subclass__(cls) -> None:
+        """Raise ``TypeError`` if ``measures`` or ``of_many`` are of the wrong kind."""
+        if not all(isinstance(measure, Measure) for measure in cls.measures):
+            raise TypeError(f"{cls.__name__}.measures: expected a tuple of Measure")
+        if not isinstance(cls.of_many, Mapping):
+            raise TypeError(f"{cls.__name__}.of_many: expected a mapping of columns to titles")
+
     def facts(self) -> Mapping[str, Any]:
         """What decides its values beside the answers (an encoder): goes into a cell's identity.
 

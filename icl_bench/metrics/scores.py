@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,26 +25,50 @@ STORED_SCORES = ("rouge1", "rouge2", "rougeL", "bertscore")
 """Columns of scores that every results file has; those of further metrics follow where they are."""
 
 
-def measures() -> dict[str, Measure]:
+@cache
+def usable_metrics() -> Mapping[str, type[Metric]]:
+    """All metrics by name. A plugin whose scores or numbers have the name of another's is skipped."""
+    found: dict[str, type[Metric]] = {}
+    taken: set[str] = set()
+    for name, metric in METRICS.items():
+        names = {*metric.of_many, *(word for m in metric.measures for word in (m.name, m.column))}
+        if name in METRICS.added() and (same := sorted(names & taken)):
+            METRICS.skip(name, f"has the score of another metric, {same[0]}")
+            continue
+        taken |= names
+        found[name] = metric
+    return found
+
+
+@cache
+def measures() -> Mapping[str, Measure]:
     """The scores of single answers that all metrics have, by name, the preferred first."""
-    return {m.name: m for metric in METRICS.values() for m in metric.measures}
+    return {m.name: m for metric in usable_metrics().values() for m in metric.measures}
 
 
+@cache
+def columns_by_score() -> Mapping[str, str]:
+    """Name of a score -> the column of predictions that holds it, the preferred first."""
+    return {m.name: m.column for m in measures().values()}
+
+
+@cache
 def score_columns() -> tuple[str, ...]:
-    """The columns of predictions that hold such scores, ``correct`` aside."""
-    return tuple(m.column for m in measures().values() if m.name != ACCURACY)
+    """The columns of predictions that hold scores other than ``correct``."""
+    return tuple(column for name, column in columns_by_score().items() if name != ACCURACY)
 
 
-def numbers_of_many() -> dict[str, str]:
+@cache
+def numbers_of_many() -> Mapping[str, str]:
     """The numbers that metrics make of many answers at once: column -> title."""
-    return {name: text for metric in METRICS.values() for name, text in metric.of_many.items()}
+    return {name: text for metric in usable_metrics().values() for name, text in metric.of_many.items()}
 
 
-def corpus_numbers() -> dict[str, str]:
-    """Those of free text: of all answers of a cell as one corpus."""
-    return {
-        name: text for metric in METRICS.values() if metric.answers != "labels" for name, text in metric.of_many.items()
-    }
+@cache
+def corpus_numbers() -> Mapping[str, str]:
+    """Those of free text, of all answers of a cell as one corpus: column -> title."""
+    free = [metric for metric in usable_metrics().values() if metric.answers != "labels"]
+    return {name: text for metric in free for name, text in metric.of_many.items()}
 
 
 def metrics_of(names: Sequence[str]) -> list[Metric]:
@@ -66,12 +91,6 @@ def checked_scores(column: str, values: ArrayLike, rows: int) -> np.ndarray:
             f"metric {column}: scores are shares of 1 (no percentages, no gaps), and one is {found[wrong][0]:g}"
         )
     return found
-
-
-SCORES = score_columns()
-"""The columns of predictions that hold scores, those of other packages' metrics included."""
-COLUMNS = {m.name: m.column for m in measures().values()}
-"""Name of a score -> the column of predictions that holds it, the preferred first."""
 
 
 def scored(frame: pd.DataFrame, first: Mapping[str, str] | None = None) -> pd.DataFrame:
@@ -111,12 +130,12 @@ def _metric(counts: Mapping[Any, int], first: str) -> str:
 def first_measures(metrics_of_tasks: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Task -> the score that its points are compared by, from the metrics that each task names.
 
-    That is the first score of single answers; a task that has none is left out, and so is one whose
-    first metric is not known here.
+    That is the first score of single answers. Tasks that have none are left out, and so are those
+    whose first metric is not known here or cannot be used.
     """
     found = {}
     for task, names in metrics_of_tasks.items():
-        known = [METRICS[name] for name in names[:1] if name in METRICS]
+        known = [metric for name in names[:1] if (metric := METRICS.get(name)) is not None]
         if of := [m.name for metric in known for m in metric.measures]:
             found[task] = of[0]
     return found

@@ -18,7 +18,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from icl_bench.errors import UserError
-from icl_bench.registry import ATTENTION_PATTERNS
+from icl_bench.registry import ATTENTION_PATTERNS, PluginError
 from icl_bench.wording import plain
 
 
@@ -488,14 +488,19 @@ def _at_least(least: int, pattern: Pattern, **values: int) -> None:
 
 def split(text: str) -> tuple[str, ...]:
     """Split a list of patterns at the commas before a pattern's name."""
-    names = "|".join(map(re.escape, ATTENTION_PATTERNS))
+    names = "|".join(map(re.escape, ATTENTION_PATTERNS.names))
     return tuple(part.strip() for part in re.split(rf",\s*(?=(?:{names})\b)", text.strip()))
 
 
 def pattern_of(attention: str) -> Pattern | None:
-    """The pattern that this is the text of; None for the name of some other attention."""
+    """The pattern that this is the text of; None for the name of some other attention, or of a plugin
+    that cannot be used.
+    """
     try:
         return Pattern.parse(str(attention))
+    except PluginError as error:
+        ATTENTION_PATTERNS.warn_of(error)
+        return None
     except UserError:
         return None
 

@@ -16,7 +16,7 @@ from icl_bench.analysis.words import curve_notes
 from icl_bench.demonstrations.selector_spec import cautions
 from icl_bench.errors import UserError
 from icl_bench.escaping import in_markdown
-from icl_bench.metrics.scores import SCORES, corpus_numbers, scored, title
+from icl_bench.metrics.scores import corpus_numbers, score_columns, scored, title
 from icl_bench.results.cells import AXES, short_hash
 from icl_bench.results.reading import IMPORTED, Stored, imported_hashes, read_stored
 from icl_bench.results.storage import Place
@@ -31,34 +31,37 @@ LINE = [*(axis for axis in AXES if axis != "draw"), "variant"]
 """What a line of the table stands for."""
 
 
-SHARES = ("accuracy", "ci_low", "ci_high", "macro_f1", *SCORES, *corpus_numbers())
+def shares() -> tuple[str, ...]:
+    """The columns that are shares of 1."""
+    return ("accuracy", "ci_low", "ci_high", "macro_f1", *score_columns(), *corpus_numbers())
 
 
-COLUMNS = (
-    "task",
-    "model",
-    "select",
-    "order",
-    "attention",
-    "k",
-    "draws",
-    "test_rows",
-    *SHARES,
-    "saturation_k",
-    "version",
-    "data_hash",
-    "variant",
-    "interval_over",
-    "outlying_draws",
-)
-"""Columns of the CSV file, in this order."""
+def csv_columns() -> tuple[str, ...]:
+    """The columns of the CSV file, in this order."""
+    return (
+        "task",
+        "model",
+        "select",
+        "order",
+        "attention",
+        "k",
+        "draws",
+        "test_rows",
+        *shares(),
+        "saturation_k",
+        "version",
+        "data_hash",
+        "variant",
+        "interval_over",
+        "outlying_draws",
+    )
 
 
 DIGITS = 6
 
 
 def leaderboard(results: Place) -> pd.DataFrame:
-    """One row a point of each curve, with the columns of ``COLUMNS``: by task, best first.
+    """One row a point of each curve, with the columns of :func:`csv_columns`: by task, best first.
 
     Best is by each task's own score (``metrics.scores.scored``). ci_low and ci_high are of
     the same. ``saturation_k`` is that of the point's curve, missing where it is not saturated
@@ -94,11 +97,11 @@ def leaderboard(results: Place) -> pd.DataFrame:
     table["version"] = [versions.get(key, "") for key in _keys(table)]
     table["data_hash"] = [data.get(variant, "") for variant in table["variant"]]
     table["saturation_k"] = table["saturation_k"].astype("Int64")
-    for name in SHARES:
+    for name in shares():
         table[name] = table[name].astype(float).round(DIGITS)
     best = table["score"].astype(float).round(DIGITS)
     table = table.assign(best=-best).sort_values(["task", "best", *LINE], kind="stable")
-    return table[list(COLUMNS)].reset_index(drop=True)
+    return table[list(csv_columns())].reset_index(drop=True)
 
 
 def _keys(table: pd.DataFrame) -> list[tuple[Any, ...]]:
@@ -139,9 +142,9 @@ def as_csv(table: pd.DataFrame) -> str:
     """CSV with a header; what is missing is empty. Names that are not printable are quoted."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer.writerow(names := csv_columns())
     for row in records(table):
-        writer.writerow("" if row[name] in (None, "") else plain(row[name]) for name in COLUMNS)
+        writer.writerow("" if row[name] in (None, "") else plain(row[name]) for name in names)
     return text.getvalue()
 
 
@@ -166,18 +169,19 @@ def _shower(score: str) -> Callable[[Mapping[str, Any]], str]:
     return lambda row: _percent(row[score])
 
 
-MARKDOWN: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
-    "k": lambda row: f"{row['k']}",
-    "draws": lambda row: f"{row['draws']}",
-    "test rows": lambda row: f"{row['test_rows']}",
-    "accuracy %": lambda row: _percent(row["accuracy"]),
-    "95% interval": _interval,
-    "macro-F1 %": lambda row: _percent(row["macro_f1"]),
-    **{title(name): _shower(name) for name in SCORES},
-    **{text: _shower(name) for name, text in corpus_numbers().items()},
-    "saturated at k": lambda row: f"{row['saturation_k']}" if _there(row["saturation_k"]) else DASH,
-}
-"""Columns of numbers -> what stands in them."""
+def _numbers() -> Mapping[str, Callable[[Mapping[str, Any]], str]]:
+    """The columns of numbers -> what they show of a row."""
+    return {
+        "k": lambda row: f"{row['k']}",
+        "draws": lambda row: f"{row['draws']}",
+        "test rows": lambda row: f"{row['test_rows']}",
+        "accuracy %": lambda row: _percent(row["accuracy"]),
+        "95% interval": _interval,
+        "macro-F1 %": lambda row: _percent(row["macro_f1"]),
+        **{title(name): _shower(name) for name in score_columns()},
+        **{text: _shower(name) for name, text in corpus_numbers().items()},
+        "saturated at k": lambda row: f"{row['saturation_k']}" if _there(row["saturation_k"]) else DASH,
+    }
 
 
 def columns(table: pd.DataFrame) -> list[tuple[str, bool, list[str]]]:
@@ -189,7 +193,7 @@ def columns(table: pd.DataFrame) -> list[tuple[str, bool, list[str]]]:
     words = ["task", "model", "select", "order"]
     words += ["attention"] if any(row["attention"] != "full" for row in rows) else []
     found = [(name, False, [_word(row[name]) for row in rows]) for name in words]
-    for name, shown in MARKDOWN.items():
+    for name, shown in _numbers().items():
         values = [shown(row) for row in rows]
         if name == "saturated at k" or set(values) != {DASH}:
             found.append((name, True, values))

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icl_bench.metrics.scores import SCORES, golds_of, title
+from icl_bench.metrics.scores import golds_of, score_columns, title
 from icl_bench.report.naming import Naming
 from icl_bench.report.prompt_ends import Prompts, missing
 from icl_bench.seeds import generator
@@ -37,36 +38,39 @@ MOST_BYTES = 2_500_000
 STRATA = ("task", "model", "select", "order", "attention", "variant", "k", "correct")
 
 
-FIELDS = (
-    "task",
-    "model",
-    "series",
-    "select",
-    "order",
-    "perturbation",
-    "k",
-    "draw",
-    "test_id",
-    "gold",
-    "prediction",
-    "correct",
-    "valid",
-    "prompt_tokens",
-    "cached_tokens",
-    "probability",
-    "margin",
-    "label_mass",
-    *SCORES,
-    "cell",
-    "query",
-    "shown",
-    "listed",
-    "count",
-    "separator",
-    "why",
-    "text",
-    "golds",
-)
+@cache
+def sample_fields() -> tuple[str, ...]:
+    """What the reader shows of a prediction, in this order."""
+    return (
+        "task",
+        "model",
+        "series",
+        "select",
+        "order",
+        "perturbation",
+        "k",
+        "draw",
+        "test_id",
+        "gold",
+        "prediction",
+        "correct",
+        "valid",
+        "prompt_tokens",
+        "cached_tokens",
+        "probability",
+        "margin",
+        "label_mass",
+        *score_columns(),
+        "cell",
+        "query",
+        "shown",
+        "listed",
+        "count",
+        "separator",
+        "why",
+        "text",
+        "golds",
+    )
 
 
 NAMES = ("task", "model", "series", "select", "order", "perturbation", "test_id", "gold", "prediction", "cell")
@@ -99,7 +103,7 @@ class Sample:
 
     texts: Sequence[str]
     rows: Sequence[Sequence[Any]]
-    """One list for each prediction, in the order of ``FIELDS``."""
+    """One list for each prediction, in the order of :func:`sample_fields`."""
     total: int
     """Predictions there are."""
     served: bool = False
@@ -112,9 +116,9 @@ class Sample:
 
     def as_json(self) -> dict[str, Any]:
         """What the page's program reads."""
-        scores = [[name, title(name)] for name in SCORES]
+        scores = [[name, title(name)] for name in score_columns()]
         return {
-            "fields": FIELDS,
+            "fields": sample_fields(),
             "scores": scores,
             "texts": self.texts,
             "rows": self.rows,
@@ -155,7 +159,7 @@ def in_turns(frame: pd.DataFrame) -> np.ndarray:
 
 
 def described(record: Mapping[str, Any], prompts: Prompts) -> dict[str, Any]:
-    """What the reader shows of a prediction: ``FIELDS``, texts as they are.
+    """What the reader shows of a prediction: its :func:`sample_fields`, texts as they are.
 
     ``record`` is a row of :meth:`icl_bench.report.naming.Naming.named`.
     """
@@ -163,7 +167,7 @@ def described(record: Mapping[str, Any], prompts: Prompts) -> dict[str, Any]:
     written = record.get("text") if prompts.computed(record) else None
     golds = golds_of(record.get("golds"), record["gold"])
     values: dict[str, Any] = {
-        **{name: _plain(record.get(name)) for name in FIELDS if name not in TEXTS},
+        **{name: _plain(record.get(name)) for name in sample_fields() if name not in TEXTS},
         **{name: "" if missing(record.get(name)) else str(record[name]) for name in NAMES},
         "query": found.query,
         "separator": found.separator,
@@ -174,7 +178,7 @@ def described(record: Mapping[str, Any], prompts: Prompts) -> dict[str, Any]:
         "text": None if missing(written) else str(written),
         "golds": list(golds) if len(golds) > 1 else None,
     }
-    return {name: values[name] for name in FIELDS}
+    return {name: values[name] for name in sample_fields()}
 
 
 def _coded(values: Mapping[str, Any], texts: Texts) -> list[Any]:
@@ -185,7 +189,7 @@ def _coded(values: Mapping[str, Any], texts: Texts) -> list[Any]:
             return [number(one) for one in value]
         return None if value is None else texts.number(value)
 
-    return [number(values[name]) if name in TEXTS else values[name] for name in FIELDS]
+    return [number(values[name]) if name in TEXTS else values[name] for name in sample_fields()]
 
 
 def _plain(value: Any) -> Any:

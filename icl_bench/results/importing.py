@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 
 from icl_bench.errors import UserError
-from icl_bench.metrics.scores import LARGEST_SCORE, SCORES
+from icl_bench.metrics.scores import LARGEST_SCORE, score_columns
 from icl_bench.registry import METRICS
 from icl_bench.results.cells import AXES, FINISHED, PROTOCOL, cell_hash, prediction_schema, slug
 from icl_bench.results.reading import IMPORT_META, IMPORTED, DamagedError, read_whole
@@ -224,7 +224,7 @@ def _known_columns(table: pa.Table, shown: str, variant: str) -> dict[str, pa.Ch
     _check_golds(columns, shown)
     right = pc.equal(columns["gold"], columns["prediction"])
     given = {name: table[name] for name in table.column_names} | columns
-    scored = np.any([given[name].is_valid() for name in SCORES if name in given], axis=0)
+    scored = np.any([given[name].is_valid() for name in score_columns() if name in given], axis=0)
     labelled = pc.if_else(scored, None, right)  # free text is not right or wrong
     if columns["correct"].null_count == len(table):
         columns["correct"] = labelled
@@ -393,7 +393,7 @@ def _ids(text: str | None) -> list[str] | None:
 
 def _further(column: pa.ChunkedArray, name: str, where: str) -> pa.ChunkedArray:
     """A column that the store has not in every file: a score of a metric, or one of its own."""
-    return _fractions(column, where, name) if name in SCORES else _kept(column, where)
+    return _fractions(column, where, name) if name in score_columns() else _kept(column, where)
 
 
 def _kept(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:

@@ -7,7 +7,7 @@ from icl_bench.registry import TRAINING_METHODS
 UPPER = "-paper"
 """How the name of an upper bound ends: its checkpoint was chosen on the test rows, as in Bertsch
 et al. 2025."""
-BASELINES = frozenset(name + end for name in TRAINING_METHODS for end in ("", UPPER))
+BASELINES = frozenset(name + end for name in TRAINING_METHODS.names for end in ("", UPPER))
 """All names of training methods and of their upper bounds."""
 PROMPT = "prompt"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -47,7 +48,7 @@ class TrainingRun:
         return architecture_of(self.task.model.source)
 
 
-class TrainingMethod:
+class TrainingMethod(ABC):
     """Base of all methods; one is made for a run and asked for every k and draw."""
 
     name: ClassVar[str]
@@ -80,10 +81,10 @@ class TrainingMethod:
         del select
         return {}
 
+    @abstractmethod
     def learn(self, examples: Examples, keep: Path | None) -> list[Learned]:
         """Learn from the examples and answer the test rows, the method's own cell among them.
 
         ``keep`` is a folder for weights, where they are to be kept. Raises ``CellError`` where
         these examples cannot be learnt from.
         """
-        raise NotImplementedError

@@ -82,7 +82,7 @@ class FinetuneSpec(Options):
     def check(self) -> None:
         """Raise ``UserError`` for what can be told without data and model."""
         if not self.method:
-            known = ", ".join(TRAINING_METHODS)
+            known = ", ".join(TRAINING_METHODS.names)
             raise UserError(f"--method: empty; give {known}, several with commas")
         check_dtype(self.dtype)
         if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:

@@ -29,10 +29,10 @@ def looked_for_again(*kinds: Registry) -> Iterator[None]:
     where another test asked.
     """
     for kind in kinds:
-        vars(kind).pop("_others", None)
+        vars(kind).pop("_entries", None)
     yield
     for kind in kinds:
-        vars(kind).pop("_others", None)
+        vars(kind).pop("_entries", None)
 
 
 def installed(

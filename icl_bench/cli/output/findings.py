@@ -77,13 +77,14 @@ def print_findings(findings: Findings, console: Console, asked: Collection[str] 
         return
     numbers = setting_numbers(findings.summary)
     for finding, printed in _printed(asked):
-        table = printed.rows(findings.context.table(finding.name))
-        if not len(table):
-            continue
-        heading, heads, cells = laid_out(finding, table, numbers)
-        print_table(console, heads, cells, heading=heading)
-        compared = comparison_notes(table) if _compares(finding) else []
-        print_notes(console, *compared, *cautions_of(table))
+        with FINDINGS.skipping(finding.name):
+            table = printed.rows(findings.context.table(finding.name))
+            if not len(table):
+                continue
+            heading, heads, cells = laid_out(finding, table, numbers)
+            print_table(console, heads, cells, heading=heading)
+            compared = comparison_notes(table) if _compares(finding) else []
+            print_notes(console, *compared, *cautions_of(table))
     print_lines(
         console,
         "label bias, confusions, demonstrations, cost and single predictions: icl-bench report; all numbers: --json",

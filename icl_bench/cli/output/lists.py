@@ -96,7 +96,7 @@ def _here_or_needed(record: dict[str, Any], needs: str) -> tuple[str, str]:
 
 def print_shown(shown: Shown, console: Console) -> None:
     """One prediction, its prompt first."""
-    from icl_bench.metrics.scores import SCORES, title
+    from icl_bench.metrics.scores import score_columns, title
 
     row = shown.row
     print(shown.prompt)
@@ -122,7 +122,7 @@ def print_shown(shown: Shown, console: Console) -> None:
         read = "nothing can be extracted (invalid)" if not row["valid"] else "no answer"
         facts["answer"] = row["prediction"] or read
         facts = {"text": repr(row["text"]), **facts}
-    if scored := [f"{title(s)} {percent(row[s])}%" for s in SCORES if row.get(s) is not None]:
+    if scored := [f"{title(s)} {percent(row[s])}%" for s in score_columns() if row.get(s) is not None]:
         facts["scores"] = ", ".join(scored)
     if shown.choices:
         facts["choices"] = " | ".join(shown.choices)

@@ -11,7 +11,7 @@ from icl_bench.analysis.words import USUAL_ORDERS, curve_notes
 from icl_bench.cli.output.fitting import Head, print_table
 from icl_bench.cli.output.tables import print_lines, print_notes
 from icl_bench.demonstrations.selector_spec import cautions
-from icl_bench.metrics.scores import SCORES, STORED_SCORES, corpus_numbers, title
+from icl_bench.metrics.scores import STORED_SCORES, corpus_numbers, score_columns, title
 from icl_bench.models.attention_patterns import FULL
 from icl_bench.results.cells import SETTING, CellSpec
 from icl_bench.wording import DASH, counted, percent
@@ -164,7 +164,7 @@ def _print_curves(names: Sequence[str], group: Any, settings: Mapping[str, int],
 
 def _scores(group: Any) -> dict[str, str]:
     """The scores that points have -> what they are called."""
-    there = {score: title(score) for score in SCORES if group[score].notna().any()}
+    there = {score: title(score) for score in score_columns() if group[score].notna().any()}
     if group["accuracy"].notna().any():
         return {**LABEL_SCORES, **there}
     # an import without any has the columns that every file has

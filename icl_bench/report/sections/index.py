@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from icl_bench.analysis.finding import Finding
+from icl_bench.analysis.finding import Section as DeclaredSection
 from icl_bench.metrics.scores import ACCURACY, measure, title
 from icl_bench.registry import FINDINGS
 from icl_bench.report.sections.adaptation import adaptation
@@ -52,29 +53,32 @@ DRAWERS: Mapping[str, Drawer] = {
 
 def sections(findings: Findings, naming: Naming) -> tuple[list[Section], list[Missing]]:
     """Return the sections that have data, in the page's order, and those that have none."""
-    there, missing = [], []
+    found: list[Section | Missing] = []
     declarations = [(finding, finding.section) for finding in FINDINGS.values() if finding.section]
     for finding, declared in sorted(declarations, key=lambda both: both[1].place):
-        drawn = DRAWERS.get(finding.name, over_k)(finding, findings, naming)
-        words = _words(finding, findings) | dict(drawn.words if drawn else {})
-        if drawn is None:
-            accuracy = {"score": title(ACCURACY), "Score": capital(title(ACCURACY))}
-            missing.append(Missing(declared.short.format(**words | accuracy), declared.needs))
-            continue
-        reading = " ".join(part for part in (declared.reading.format(**words), drawn.more) if part)
-        there.append(
-            Section(
-                declared.name,
-                declared.title.format(**words),
-                reading,
-                declared.source,
-                tuple(drawn.panels),
-                tuple(drawn.tables),
-                drawn.look,
-                declared.short.format(**words),
-            )
-        )
-    return there, missing
+        with FINDINGS.skipping(finding.name):
+            found.append(_section(finding, declared, findings, naming))
+    there = [section for section in found if isinstance(section, Section)]
+    return there, [section for section in found if isinstance(section, Missing)]
+
+
+def _section(finding: Finding, declared: DeclaredSection, findings: Findings, naming: Naming) -> Section | Missing:
+    drawn = DRAWERS.get(finding.name, over_k)(finding, findings, naming)
+    words = _words(finding, findings) | dict(drawn.words if drawn else {})
+    if drawn is None:
+        accuracy = {"score": title(ACCURACY), "Score": capital(title(ACCURACY))}
+        return Missing(declared.short.format(**words | accuracy), declared.needs)
+    reading = " ".join(part for part in (declared.reading.format(**words), drawn.more) if part)
+    return Section(
+        declared.name,
+        declared.title.format(**words),
+        reading,
+        declared.source,
+        tuple(drawn.panels),
+        tuple(drawn.tables),
+        drawn.look,
+        declared.short.format(**words),
+    )
 
 
 def _words(finding: Finding, findings: Findings) -> dict[str, str]:

@@ -12,7 +12,7 @@ import pytest
 from support.predictions import cell, frame
 
 from icl_bench.analysis.all_findings import find
-from icl_bench.analysis.columns import COLUMNS, Column
+from icl_bench.analysis.columns import COLUMNS, Column, columns_of_scores
 from icl_bench.analysis.finding import Chart, Finding, Printed
 from icl_bench.registry import FINDINGS
 from icl_bench.results.importing import import_predictions
@@ -106,7 +106,7 @@ def test_every_finding_is_registered_under_its_own_name():
 
 def test_every_column_that_a_finding_shows_is_declared_with_a_title():
     for finding in FINDINGS.values():
-        declared = {column.name for column in finding.columns} | COLUMNS.keys()
+        declared = {column.name for column in finding.columns} | COLUMNS.keys() | columns_of_scores().keys()
         if finding.printed:
             declared |= {column.name for column in finding.printed.columns_here}
             assert {column.name for column in finding.in_terminal()} <= declared, finding.name

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from support.outside import installed
 
 from icl_bench.errors import CellError
 from icl_bench.metrics import bertscore, scores
 from icl_bench.metrics.accuracy import Accuracy
 from icl_bench.metrics.bertscore import BertScore
+from icl_bench.metrics.interface import Metric
 from icl_bench.metrics.rouge import Rouge
 from icl_bench.models.text_encoders import Encoder
+from icl_bench.registry import METRICS
 
 NONE = float("nan")
 
@@ -113,6 +119,64 @@ def test_scores_have_names_columns_and_titles():
     }
     assert scores.corpus_numbers() == {"corpus_bleu": "corpus BLEU", "corpus_chrf": "corpus chrF"}
     assert [scores.title(name) for name in ("rougeL", "meteor")] == ["ROUGE-L", "meteor"]
+
+
+@pytest.fixture
+def forgotten() -> Iterator[None]:
+    """What is known of metrics is asked for again, now and afterwards."""
+    cached = (
+        scores.usable_metrics,
+        scores.measures,
+        scores.columns_by_score,
+        scores.score_columns,
+        scores.numbers_of_many,
+        scores.corpus_numbers,
+    )
+    for function in cached:
+        function.cache_clear()
+    yield
+    for function in cached:
+        function.cache_clear()
+    sys.modules.pop("other_metrics", None)
+
+
+OTHERS = """
+from icl_bench.metrics.interface import Measure, Metric
+
+class Own(Metric):
+    measures = (Measure("own", "own_score", "own score"),)
+    of_many = {"own_number": "own number"}
+
+class Takes(Metric):
+    measures = (Measure("better_accuracy", "correct", "accuracy"),)
+
+class Counts(Metric):
+    of_many = {"macro_f1": "another macro-F1"}
+"""
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_a_plugins_metric_has_scores_of_its_own_and_cannot_take_those_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+):
+    entries = "own = other_metrics:Own\ntakes = other_metrics:Takes\ncounts = other_metrics:Counts"
+    known = installed(tmp_path, monkeypatch, METRICS, entries, OTHERS, dict(METRICS._built_in))
+    monkeypatch.setattr(scores, "METRICS", known)
+    assert scores.columns_by_score()["accuracy"] == "correct"
+    assert scores.score_columns()[-2:] == ("chrf", "own_score")
+    assert scores.numbers_of_many()["macro_f1"] == "macro-F1"
+    assert scores.corpus_numbers()["own_number"] == "own number"
+    assert sorted(str(one.message) for one in recwarn) == [
+        "metric counts of other_metrics has the score of another metric, macro_f1: skipped",
+        "metric takes of other_metrics has the score of another metric, correct: skipped",
+    ]
+
+
+def test_a_metric_whose_scores_are_not_declared_as_such_is_refused_when_it_is_defined():
+    with pytest.raises(TypeError, match=r"^Wrong.measures: expected a tuple of Measure$"):
+        type("Wrong", (Metric,), {"measures": ("own",)})
+    with pytest.raises(TypeError, match=r"^Wrong.of_many: expected a mapping of columns to titles$"):
+        type("Wrong", (Metric,), {"of_many": ("own",)})
 
 
 def test_a_task_is_compared_by_the_first_score_of_its_first_metric():

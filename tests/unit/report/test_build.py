@@ -26,7 +26,7 @@ from icl_bench.report import write_report
 from icl_bench.report.build import make_report
 from icl_bench.report.naming import Naming
 from icl_bench.report.page import page
-from icl_bench.report.prediction_sample import FIELDS, in_turns, sample
+from icl_bench.report.prediction_sample import in_turns, sample, sample_fields
 from icl_bench.results.importing import import_predictions
 from icl_bench.results.reading import Stored, read_some
 from icl_bench.sweep.k_values import KValues
@@ -426,7 +426,7 @@ def test_a_sample_says_so_and_has_every_stratum(tmp_path: Path):
     assert stored.predictions["correct"].mean() == 0.5
     few = sample(stored, Naming({}, False), most=24)
     assert (len(few.rows), few.total) == (24, 12_000)
-    place = {name: number for number, name in enumerate(FIELDS)}
+    place = {name: number for number, name in enumerate(sample_fields())}
     kinds = {(few.texts[r[place["task"]]], r[place["k"]], r[place["correct"]]) for r in few.rows}
     assert len(kinds) == 12
     assert few == sample(stored, Naming({}, False), most=24)

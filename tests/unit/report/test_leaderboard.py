@@ -25,7 +25,7 @@ from icl_bench.cli import main
 from icl_bench.errors import CellError, UserError
 from icl_bench.escaping import in_markdown
 from icl_bench.prompts.encoding import PromptSet
-from icl_bench.report.leaderboard import COLUMNS, as_csv, as_markdown, leaderboard, write
+from icl_bench.report.leaderboard import as_csv, as_markdown, csv_columns, leaderboard, write
 from icl_bench.results.exporting import export_results
 from icl_bench.results.importing import import_predictions
 from icl_bench.results.reading import finished_cells, read_results
@@ -71,7 +71,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_point_is_there_with_the_summarys_numbers(results: Path):
     table, expected = leaderboard(results), summarise_folder(results).curves
-    assert tuple(table.columns) == COLUMNS
+    assert tuple(table.columns) == csv_columns()
     names = ["task", "model", "select", "order", "attention", "variant", "k"]
     both = table.merge(expected, on=names, suffixes=("", "_summary"))
     assert len(both) == len(table) == len(expected) == 6
@@ -150,7 +150,7 @@ def test_the_command_prints_the_table_and_writes_both_files(board: Board, result
     assert done.code == 0
     assert done.out == (results / "leaderboard.md").read_text()
     rows = list(csv.DictReader(io.StringIO((results / "leaderboard.csv").read_text())))
-    assert tuple(rows[0]) == COLUMNS
+    assert tuple(rows[0]) == csv_columns()
     assert len(rows) == 6
     assert done.err == f"written: {results}/leaderboard.csv and {results}/leaderboard.md\n"
     found = json.loads(board("--results", results, "--json").out)

@@ -640,7 +640,7 @@ def test_prompts_and_training_of_one_model_meet_in_tables_and_report(tmp_path, t
     """The commands as a user gives them, one after the other."""
     from icl_bench.report.build import make_report
     from icl_bench.report.page import page
-    from icl_bench.report.prediction_sample import FIELDS
+    from icl_bench.report.prediction_sample import sample_fields
 
     results = tmp_path / "results"
     words = (
@@ -667,7 +667,7 @@ def test_prompts_and_training_of_one_model_meet_in_tables_and_report(tmp_path, t
     assert "queries until training is cheaper" in out
     made = make_report(results)
     assert {"training", "even"} <= {section.name for section in made.sections}
-    fields, select = FIELDS.index("count"), FIELDS.index("select")
+    fields, select = sample_fields().index("count"), sample_fields().index("select")
     counts = {made.sample.texts[row[select]]: row[fields] for row in made.sample.rows}
     assert (counts["lora"], counts["knn"]) == (0, 0)  # learnt, not shown
     assert counts["random"] in (6, 12)

@@ -1,0 +1,76 @@
+"""The parameters of a selector: the typed fields of its data class, as ``--select`` writes them.
+
+A field without a default is written behind the name and a colon, fields with defaults as options:
+``nearby:3,by=words``. A selector has at most one field without a default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from icl_bench.errors import UserError
+from icl_bench.wording import nearest, plain
+
+
+def argument_of(selector: type) -> str | None:
+    """The name of the field without a default; None if all have one. Raises ``UserError`` for several."""
+    required = [field.name for field in _fields(selector) if not _has_default(field)]
+    if len(required) > 1:
+        raise UserError(
+            f"selector {selector.__name__}: {' and '.join(required)} have no default, and only one parameter "
+            "can be written behind the name"
+        )
+    return required[0] if required else None
+
+
+def options_of(selector: type) -> list[str]:
+    """The names of the fields with defaults."""
+    return [field.name for field in _fields(selector) if _has_default(field)]
+
+
+def read(selector: type, given: Mapping[str, str], shown: str) -> dict[str, Any]:
+    """The values of fields, given as text, in their types. Raises ``UserError`` that begins with ``shown``."""
+    from pydantic import TypeAdapter, ValidationError
+
+    kinds = get_type_hints(selector, include_extras=True)
+    found = {}
+    for name, text in given.items():
+        written, kind = f"{shown}: {name}={plain(text[:40])}", kinds[name]
+        if get_origin(kind) is Literal and text not in (choices := list(map(str, get_args(kind)))):
+            raise UserError(f"{written}: not known; {nearest(text, choices)}")
+        try:
+            found[name] = TypeAdapter(kind).validate_python(text)
+        except ValidationError as error:
+            why = error.errors()[0]["msg"]
+            raise UserError(f"{written}: {why[:1].lower()}{why[1:]}") from None
+    return found
+
+
+def written(selector: Any) -> str:
+    """The text of a selector behind its name: ``:3,by=words``. Options at their defaults are left out."""
+    name = argument_of(type(selector))
+    argument = "" if name is None else f":{_text(getattr(selector, name))}"
+    changed = [field for field in _fields(type(selector)) if _changed(field, getattr(selector, field.name))]
+    return argument + "".join(f",{field.name}={_text(getattr(selector, field.name))}" for field in changed)
+
+
+def _fields(selector: type) -> tuple[Field[Any], ...]:
+    return fields(selector) if is_dataclass(selector) else ()
+
+
+def _has_default(field: Field[Any]) -> bool:
+    return field.default is not MISSING or field.default_factory is not MISSING
+
+
+def _changed(field: Field[Any], value: Any) -> bool:
+    if not _has_default(field):
+        return False
+    return bool(value != (field.default if field.default_factory is MISSING else field.default_factory()))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value).replace("e+", "e") if isinstance(value, float) else str(value)  # a + joins selectors
