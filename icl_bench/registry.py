@@ -172,7 +172,7 @@ class Registry(Mapping[str, Any]):
 
     def _fault(self, name: str, thing: Any) -> str:
         """What is wrong with a plugin's object; empty if it is what its kind asks for."""
-        bases = tuple(map(_object_at, self._bases))
+        bases = tuple(map(named_object, self._bases))
         if not self._as_class and not isinstance(thing, bases):
             return f"is {_what(thing)}, not {_article('function' if Callable in bases else bases[0].__name__)}"
         if self._as_class and not (isinstance(thing, type) and issubclass(thing, bases)):

@@ -235,6 +235,7 @@ def test_a_hub_models_fingerprint_is_its_commit(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_the_listing_has_what_scripts_read():
+    assert len(listing()) > 5
     for record in listing():
         assert {"name", "context_tokens", "installed", "path"} <= record.keys()
         assert record["installed"] or record["needs"]

@@ -187,7 +187,9 @@ def test_a_cell_tells_the_datas_labels_and_apart_from_them_what_it_showed(tmp_pa
 
 
 def test_a_plain_cell_says_nothing_of_it(tmp_path: Path):
-    for _, meta in finished_cells(swept(tmp_path)):
+    cells = list(finished_cells(swept(tmp_path)))
+    assert cells
+    for _, meta in cells:
         assert "perturbation" not in meta["facts"]
         assert "shown_answers" not in meta
 

@@ -90,7 +90,9 @@ def test_a_smaller_k_begins_a_larger_one_in_every_draw(tmp_path: Path):
 
 @pytest.mark.parametrize("select", ["random", "hybrid:1", "balanced+hybrid:1"])
 def test_a_group_computes_its_longest_prefix_once_and_the_queries_for_each_k(tmp_path: Path, select: str):
-    for planned in plan(tmp_path, "1,2,5,20", selects=[select]).groups:
+    groups = plan(tmp_path, "1,2,5,20", selects=[select]).groups
+    assert groups
+    for planned in groups:
         queries = sum(p.own_tokens for _, p in planned.group.prompts([1, 2, 5, 20]))
         assert sum(c.new_tokens for c in planned.cells) == planned.cells[-1].prefix_tokens + queries
         assert planned.reserve == planned.cells[-1].prefix_tokens

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -323,10 +323,39 @@ def test_a_path_that_leads_nowhere_is_refused(path: str, reason: str):
     assert reason in str(error.value)
 
 
-@given(st.lists(st.sampled_from(["ctxs", "choices", "0", "1", "label=answerKey", "=", "text", "\n", ""])))
-def test_any_path_gives_a_value_or_is_refused(steps: list[str]):
-    with suppress(UserError):
-        Row("f:1", CELLS).cell(".".join(steps))
+def places(value: Any, *steps: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every place in cells, with what is there."""
+    if steps:
+        yield steps, value
+    inner = enumerate(value) if isinstance(value, list) else value.items() if isinstance(value, dict) else ()
+    for name, part in inner:
+        yield from places(part, *steps, str(name))
+
+
+PLACES = dict(places(CELLS))
+
+
+def test_every_place_has_a_path():
+    assert len(PLACES) == 25
+    for steps, value in PLACES.items():
+        assert Row("f:1", CELLS).cell(".".join(steps)) == value
+
+
+@given(
+    st.sampled_from(sorted(PLACES)),
+    st.integers(0, 3),
+    st.lists(st.sampled_from(["ctxs", "choices", "0", "1", "label=answerKey", "=", "text", "\n", ""]), max_size=3),
+)
+def test_a_path_that_goes_on_otherwise_gives_a_value_or_is_refused(
+    steps: tuple[str, ...], kept: int, others: list[str]
+):
+    path = ".".join([*steps[:kept], *others])
+    try:
+        value = Row("f:1", CELLS).cell(path)
+    except UserError as error:
+        assert "f:1: " in str(error)  # noqa: PT017
+    else:
+        assert value is None or value == CELLS or value in PLACES.values()
 
 
 def test_paths_lead_into_parquet_files_too(tmp_path: Path):
