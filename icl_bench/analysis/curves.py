@@ -14,7 +14,7 @@ from icl_bench.analysis.predictions import have_common_labels
 from icl_bench.analysis.statistics.gaps import Layout
 from icl_bench.analysis.statistics.grid import Grid, grids
 from icl_bench.analysis.statistics.intervals import mean_interval
-from icl_bench.metrics.scores import ACCURACY, SCORES, all_golds, metrics, numbers_of_many, scored
+from icl_bench.metrics.scores import ACCURACY, SCORES, all_golds, corpus_numbers, metrics, numbers_of_many, scored
 from icl_bench.registry import METRICS
 from icl_bench.results.cells import SETTING
 from icl_bench.wording import counted
@@ -75,7 +75,8 @@ def curves(predictions: pd.DataFrame) -> pd.DataFrame:
     table = table.assign(**missing_scores(keys, found, scores["score"])._asdict())
     for name, means in _of_many(predictions).items():
         table = table.drop(columns=name).merge(means, on=POINT, how="left")
-    return table[[*POINT, *SCORED]]
+    empty = {name for name in (*SCORES, *corpus_numbers()) if table[name].isna().all()}
+    return table[[*POINT, *(name for name in SCORED if name not in empty)]]
 
 
 SCORED = [

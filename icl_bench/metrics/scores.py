@@ -20,9 +20,6 @@ ACCURACY = "accuracy"
 LARGEST_SCORE = 1.001
 """Scores are shares of 1, but for what rounding adds; some may be below 0, but not below -1."""
 
-STORED_SCORES = ("rouge1", "rouge2", "rougeL", "bertscore")
-"""Columns of scores that every results file has; those of further metrics follow where they are."""
-
 
 def measures() -> dict[str, Measure]:
     """The scores of single answers that all metrics have, by name, the preferred first."""

@@ -9,12 +9,13 @@ import numpy as np
 from icl_bench.analysis.columns import SIGNED_LIMITS, Column
 from icl_bench.analysis.finding import Chart, Finding, Printed, Section
 from icl_bench.analysis.predictions import joined
-from icl_bench.analysis.statistics.paired import NO_FACTS, Facts, compare
+from icl_bench.analysis.statistics.paired import compare
 from icl_bench.analysis.zero_shot import with_demonstrations
 from icl_bench.demonstrations.perturbations import NONE
 from icl_bench.demonstrations.selector_spec import known
 from icl_bench.metrics.scores import scored
 from icl_bench.results.cells import SETTING
+from icl_bench.results.facts import NO_FACTS, FactsOf
 from icl_bench.results.trained_methods import BASELINES
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def retrieval_gain(
-    frame: pd.DataFrame, base: str = "random", order: str = "drawn", alpha: float = 0.05, facts: Facts = NO_FACTS
+    frame: pd.DataFrame, base: str = "random", order: str = "drawn", alpha: float = 0.05, facts: FactsOf = NO_FACTS
 ) -> pd.DataFrame:
     """Compare every other selector with ``base`` in ``order`` (Bertsch et al., figure 2).
 
@@ -64,7 +65,7 @@ def source(select: str) -> str:
     return str(choice.base) if choice and choice.base else select
 
 
-def sorting_penalty(frame: pd.DataFrame, alpha: float = 0.05, facts: Facts = NO_FACTS) -> pd.DataFrame:
+def sorting_penalty(frame: pd.DataFrame, alpha: float = 0.05, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
     """Compare ``by-label`` with ``drawn``, the same demonstrations (Bertsch et al. 2025, figure 5).
 
     ``difference`` is below 0 where sorting hurts; the columns are those of
@@ -76,7 +77,7 @@ def sorting_penalty(frame: pd.DataFrame, alpha: float = 0.05, facts: Facts = NO_
     return compare(kept, {"order": "drawn"}, alpha=alpha, facts=facts, about="demonstrations")
 
 
-def perturbation_effect(frame: pd.DataFrame, alpha: float = 0.05, facts: Facts = NO_FACTS) -> pd.DataFrame:
+def perturbation_effect(frame: pd.DataFrame, alpha: float = 0.05, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
     """Compare perturbed demonstrations with the same ones unperturbed, at each k.
 
     ``frame`` has predictions of test examples of both; ``facts`` are those of each variant. Both
@@ -99,7 +100,7 @@ OF_BACKEND = ("backend", "dtype", "scoring")
 """Facts that differ where another program computes the answers."""
 
 
-def training_gain(frame: pd.DataFrame, alpha: float = 0.05, facts: Facts = NO_FACTS) -> pd.DataFrame:
+def training_gain(frame: pd.DataFrame, alpha: float = 0.05, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
     """Compare learning from the k examples with a prompt of them (Bertsch et al. 2025, figure 3).
 
     Fine-tuning, probe and neighbours against random selection as drawn; draws are matched, as both
@@ -116,7 +117,7 @@ OF_MODEL = (*OF_BACKEND, "fingerprint", "max_answer_tokens")
 """Facts that differ between models."""
 
 
-def compare_models(frame: pd.DataFrame, base: str, alpha: float = 0.05, facts: Facts = NO_FACTS) -> pd.DataFrame:
+def compare_models(frame: pd.DataFrame, base: str, alpha: float = 0.05, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
     """Compare each other model with ``base`` on equal demonstrations (Bertsch et al., figure 10).
 
     The columns of :func:`icl_bench.analysis.statistics.paired.compare`, with ``direction``

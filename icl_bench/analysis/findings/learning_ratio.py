@@ -130,7 +130,9 @@ def _ratio(nearest: np.ndarray, farthest: np.ndarray, rng: np.random.Generator, 
 
 LEARNING_RATIO = Finding(
     "learning_ratio",
-    lambda context: learning_ratio(context.of_tests, context.table("perturbations"), context.generator("learning ratio")),
+    lambda context: learning_ratio(
+        context.of_tests, context.table("perturbations"), context.generator("learning ratio")
+    ),
     (
         Column("removed", "left out (%)", "number", short="left\nout %"),
         Column("nearest_lost", "lost without the nearest", "points", short="nearest\nlost"),

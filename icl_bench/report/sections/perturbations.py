@@ -53,7 +53,9 @@ def _both_sides(findings: Findings, naming: Naming, compared: pd.DataFrame) -> p
     bases = bases.assign(shown=(UNPERTURBED + ", " + text).where(several, UNPERTURBED))
     unperturbed = unperturbed.merge(bases, on=setting)
     perturbed = perturbed.merge(compared[[*setting, "curve"]].drop_duplicates(), on=setting)
-    return pd.concat([unperturbed.assign(series=unperturbed["shown"]), perturbed.assign(series=perturbed["perturbation"])])
+    return pd.concat(
+        [unperturbed.assign(series=unperturbed["shown"]), perturbed.assign(series=perturbed["perturbation"])]
+    )
 
 
 def _curves(frame: pd.DataFrame, look: Look) -> Sequence[Panel]:
