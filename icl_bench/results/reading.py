@@ -319,7 +319,8 @@ def read_table(place: Place) -> pa.Table:
     if not files:
         raise nothing_in(place)
     table = _joined(files)
-    return table.select([n for n in table.column_names if n in ALWAYS or table[n].null_count < len(table)])
+    empty = {n for n in prediction_schema().names if n not in ALWAYS and table[n].null_count == len(table)}
+    return table.drop_columns(sorted(empty))
 
 
 def nothing_in(place: Place) -> UserError:

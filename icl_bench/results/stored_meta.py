@@ -5,6 +5,7 @@ What is checked here may be left out only where it says so. Whatever else a file
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from typing import Annotated, Any, TypeVar
 
@@ -20,7 +21,7 @@ from pydantic import (
 )
 
 from icl_bench.models.architecture import Architecture
-from icl_bench.results.cells import CellSpec, Prediction
+from icl_bench.results.cells import CellSpec, Identity, Prediction
 from icl_bench.results.facts import Facts, StoredModel
 
 
@@ -129,6 +130,11 @@ class CellMeta(StoredModel):
     cell: str = Field("", exclude=True)
     variant: str = Field("", exclude=True)
 
+    @classmethod
+    def of(cls, identity: Identity, **further: Any) -> CellMeta:
+        """That of a cell, with what is ``further`` known."""
+        return cls(spec=SpecMeta(**identity.spec.model_dump()), facts=identity.facts, **further)
+
     @property
     def task_as_given(self) -> dict[str, Any]:
         """All of which :class:`icl_bench.tasks.spec.TaskSpec` is made."""
@@ -210,9 +216,12 @@ Meta = TypeVar("Meta", bound=BaseModel)
 def checked(raw: bytes, kind: type[Meta]) -> Meta:
     """What a file's JSON says. Raises ``ValueError``, on one line, where it is of another kind."""
     try:
-        return kind.model_validate_json(raw)
+        # not by pydantic's own parser, which takes no text that is not Unicode: names of files may be none
+        return kind.model_validate(json.loads(raw))
     except ValidationError as error:
         raise ValueError(_first(error)) from None
+    except RecursionError:
+        raise ValueError("too deep a nesting") from None
 
 
 def as_stored(meta: BaseModel) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.models.attention_patterns import FULL, Pattern, parse
 from icl_bench.results.cells import CellSpec, Identity, short_hash
 from icl_bench.results.facts import ChatFacts, Facts
-from icl_bench.results.stored_meta import CellMeta, RunMeta, SpecMeta, TaskMeta
+from icl_bench.results.stored_meta import CellMeta, RunMeta, TaskMeta
 from icl_bench.sweep.this_run import this_run
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.examples import Example
@@ -107,9 +107,8 @@ def cell_meta(
     labelled: dict[str, list[str]] = {}
     for example in shown:
         labelled.setdefault(example.answer, []).append(example.id)
-    return CellMeta(
-        spec=SpecMeta(**identity.spec.model_dump()),
-        facts=identity.facts,
+    return CellMeta.of(
+        identity,
         demonstration_labels=labelled if task.data.labels else None,
         context_tokens=task.model.context_tokens,
         task=TaskMeta(**task.data.spec.model_dump(mode="json")),

@@ -60,7 +60,9 @@ def run(folder: Path, share: float, *, dtype: str = "float32", versions: Any = N
     changes = {"test_rows": ROWS, "k": "1,2", **changes}
     made = plan(folder.parent / f"{folder.name}-task", changes.pop("k"), **changes)
     engine = Able(made, share, dtype)
-    outcome = Runner(made, Store(folder), engine.identity(), lambda: engine, versions=versions or {"icl-bench": "1.0"}).run()
+    outcome = Runner(
+        made, Store(folder), engine.identity(), lambda: engine, versions=versions or {"icl-bench": "1.0"}
+    ).run()
     assert not outcome.failed
     return folder
 
@@ -327,7 +329,11 @@ def test_demonstrations_that_were_changed_are_named(check: Check, folders: Path,
     assert "only in the baseline: cards small random drawn labels:permuted k=1\n" in done.out
     assert "only now: cards small random drawn labels:permuted k=4\n" in done.out
     found = json.loads(check(tmp_path / "base", tmp_path / "now", "--json").out)
-    assert sorted((p["perturbation"] or "", p["k"]) for p in found["points"]) == [("", 1), ("", 2), ("labels:permuted", 2)]
+    assert sorted((p["perturbation"] or "", p["k"]) for p in found["points"]) == [
+        ("", 1),
+        ("", 2),
+        ("labels:permuted", 2),
+    ]
     for name in ("flips", "only_in_baseline", "only_in_results"):
         assert {row["perturbation"] for row in found[name]} == {"labels:permuted"}
     assert "perturbation" not in check(folders / "good", folders / "good").out
@@ -514,8 +520,8 @@ def test_whatever_facts_a_file_claims_it_is_read_or_refused(folders: Path, tmp_p
 def test_a_baseline_has_the_facts_of_every_variant(folders: Path):
     side = read_baseline(folders / "base.parquet")
     (origin,) = side.origins.values()
-    assert origin["facts"]["test_rows"] == ROWS
-    assert origin["versions"] == [{"icl-bench": "1.0"}]
+    assert origin.facts.test_rows == ROWS
+    assert origin.versions == [{"icl-bench": "1.0"}]
     assert set(side.origins) == set(side.predictions["variant"])
 
 

@@ -438,10 +438,7 @@ BAD: dict[str, tuple[list[object], str]] = {
     "k twice": (["--per-label", "2", "--select", "balanced"], "give --k, or else --per-label"),
     "encoder for nothing": (["--encoder", "x"], "--encoder x: nothing that is asked for embeds"),
     "no such encoder": (["--select", "dense", "--encoder", "./x"], r"encoder \./x: no such folder"),
-    "unknown demonstrations": (
-        ["--perturbation", "label-only"],
-        "--perturbation label-only.*did you mean labels-only",
-    ),
+    "unknown demonstrations": (["--perturbation", "label-only"], "--perturbation label-only.*did you mean labels-only"),
     "noise": (["--perturbation", "labels:noise=1.2"], "share of wrong labels from 0 to 1"),
     "nothing left": (["--k", "1", "--perturbation", "nearest-removed:10"], "of k=1 nothing would be left"),
     "nothing to remove from": (

@@ -234,10 +234,7 @@ def spec(**more: Any) -> RunSpec:
             "top chooses of demonstrations that all queries share, which bm25 does not show",
         ),
         ({"attention": ("block:5,top=0.3",), "select": ("hybrid:1",)}, "hybrid:1 does not show"),
-        (
-            {"attention": ("block:5,top=0.3",), "perturbation": "nearest-removed:10"},
-            "nearest-removed:10 does not show",
-        ),
+        ({"attention": ("block:5,top=0.3",), "perturbation": "nearest-removed:10"}, "nearest-removed:10 does not show"),
         ({"attention": ("block:5,top=0.3,by=bm",)}, "by=bm: not a similarity; did you mean bm25"),
         ({"attention": ("block:5,top=0.3",), "queries": "copied"}, "leave top out"),
         ({"attention": ("block:5,top=3",), "k": "10"}, "k=10 has 2 blocks of 5; ask for top=2 at most, or for a share"),
