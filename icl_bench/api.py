@@ -206,7 +206,7 @@ class Results:
         """One row per cell that could not be computed, with its ``reason``."""
         import pandas as pd
 
-        rows = [{**dict(one["spec"]), "reason": one["reason"]} for one in self.findings.context.stored.failed]
+        rows = [{**one.spec.model_dump(), "reason": one.reason} for one in self.findings.context.stored.failed]
         return pd.DataFrame(rows)
 
     def frontier(self, queries: int = 1000, price: str | Mapping[str, float] | None = None) -> pd.DataFrame:

@@ -8,7 +8,6 @@ dtype, backend, versions) is what is being checked: it may differ, and is said.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -21,7 +20,7 @@ from icl_bench.analysis.summary import records
 from icl_bench.errors import UserError
 from icl_bench.metrics.scores import LARGEST_SCORE, columns_by_score, score_columns
 from icl_bench.results.cells import prediction_schema
-from icl_bench.results.exporting import origins
+from icl_bench.results.exporting import NO_ORIGIN, Origin, origins, read_origins
 from icl_bench.results.reading import EXPORT_META, read_stored
 from icl_bench.results.storage import Place
 from icl_bench.table_files import data_frame, parquet_table
@@ -56,10 +55,8 @@ class Side:
     shown: str
     """The file or folder, as messages name it."""
     predictions: pd.DataFrame
-    origins: Mapping[str, Mapping[str, Any]]
-    """Variant -> ``facts`` and ``versions`` (see ``icl_bench.results.exporting.origins``); imports
-    are not in it.
-    """
+    origins: Mapping[str, Origin]
+    """Variant -> its origin; imports are not in it."""
     first_scores: Mapping[str, str] = field(default_factory=dict)
     """Task -> the score that its task file names first, where that is known."""
 
@@ -201,8 +198,7 @@ def check_results(
 
 def _perturbations(side: Side) -> dict[str, str]:
     """Variant -> its perturbation, of those with perturbed demonstrations."""
-    facts = {variant: origin["facts"] for variant, origin in side.origins.items()}
-    return {v: str(found["perturbation"]) for v, found in facts.items() if found.get("perturbation")}
+    return {v: origin.facts.perturbation for v, origin in side.origins.items() if origin.facts.perturbation}
 
 
 # -- reading ------------------------------------------------------------------------------------
@@ -257,7 +253,7 @@ def _predictions(table: pa.Table, shown: str) -> pd.DataFrame:
     return frame
 
 
-def _origins(table: pa.Table, shown: str) -> dict[str, dict[str, Any]]:
+def _origins(table: pa.Table, shown: str) -> dict[str, Origin]:
     """What a baseline says of its variants."""
     stored = (table.schema.metadata or {}).get(EXPORT_META)
     if stored is None:
@@ -266,15 +262,8 @@ def _origins(table: pa.Table, shown: str) -> dict[str, dict[str, Any]]:
             f"nothing can be compared; {NEW}"
         )
     try:
-        found = json.loads(stored)
-        return {
-            str(variant): {
-                "facts": dict(known["facts"]),
-                "versions": [{str(k): str(v) for k, v in dict(a).items()} for a in known["versions"]],
-            }
-            for variant, known in found.items()
-        }
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return read_origins(stored)
+    except ValueError:
         raise UserError(f"{shown}: the facts of its variants cannot be read; {NEW}") from None
 
 
@@ -298,7 +287,7 @@ def _obstacle(base: Side, now: Side, before: str, after: str) -> str:
     for side, variant in ((base, before), (now, after)):
         if variant not in side.origins:
             return f"nothing is known of the data behind the predictions imported in {side.shown}"
-    differing = _differing(base.origins[before]["facts"], now.origins[after]["facts"])
+    differing = _differing(base.origins[before].facts.known(), now.origins[after].facts.known())
     return "; ".join(
         f"{CALLED.get(name, name)}: {_shown(value)}, in the baseline {_shown(other)}"
         for name, (other, value) in differing.items()
@@ -390,8 +379,8 @@ def _changes(base: Side, now: Side, pairs: pd.DataFrame) -> Iterator[dict[str, A
     """What differs between compared variants of that which computed the answers."""
     variants = ["base_variant", "variant"]
     for before, after in pairs[variants].drop_duplicates().sort_values(variants).to_numpy():
-        sides = base.origins.get(before, {}), now.origins.get(after, {})
-        known = [{**s.get("facts", {}), **_versions(s.get("versions", []))} for s in sides]
+        sides = base.origins.get(before, NO_ORIGIN), now.origins.get(after, NO_ORIGIN)
+        known = [{**side.facts.known(), **_versions(side.versions)} for side in sides]
         for name in [*CHECKED, *sorted({*known[0], *known[1]} - {*CHECKED})]:
             one, other = (k.get(name) for k in known)
             if one != other:

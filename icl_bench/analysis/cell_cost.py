@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from icl_bench.models.architecture import Architecture
 from icl_bench.models.attention_patterns import FULL
+from icl_bench.results.stored_meta import CellMeta, TrainingMeta
 
 BY_FORMULA = ["prefix_flops", "query_flops", "whole_flops", "cache_bytes"]
 
 
-OF_CELL = [*BY_FORMULA, "prefill_seconds", "peak_cache_bytes", "training_seconds", "training_tokens", "training_flops"]
+TRAINING = ("seconds", "tokens", "flops")
+
+
+OF_CELL = [*BY_FORMULA, "prefill_seconds", "peak_cache_bytes", *(f"training_{name}" for name in TRAINING)]
 
 
 @dataclass(frozen=True)
@@ -27,8 +30,7 @@ class CellCost:
     """Tokens that all prompts share."""
     architecture: Architecture | None = None
     """Of the model, for cells of full attention whose file has no ``counted`` cost."""
-    training: Mapping[str, Any] | None = None
-    """``seconds``, ``tokens`` and ``flops`` of a training."""
+    training: TrainingMeta | None = None
     counted: Mapping[str, float] | None = None
     """Operations and bytes by formula: the fields of
     :class:`icl_bench.sweep.compute_cost.ComputeCost`."""
@@ -38,29 +40,27 @@ class CellCost:
     """Measured, of keys and values."""
 
     @classmethod
-    def of(cls, meta: Mapping[str, Any]) -> CellCost:
-        """Read it from what a cell's file says of itself."""
-        architecture = meta.get("architecture")
-        full = meta.get("spec", {}).get("attention", str(FULL)) == str(FULL)
+    def of(cls, meta: CellMeta) -> CellCost:
+        """Read it from what a cell's file says."""
         return cls(
-            meta.get("seconds"),
-            int(meta.get("prefix_tokens") or 0),
-            Architecture.of(architecture) if architecture and full else None,
-            meta.get("training"),
-            meta.get("compute"),
-            meta.get("prefill_seconds"),
-            meta.get("peak_cache_bytes"),
+            meta.seconds,
+            meta.prefix_tokens or 0,
+            meta.architecture if meta.spec.attention == str(FULL) else None,
+            meta.training,
+            meta.compute,
+            meta.prefill_seconds,
+            meta.peak_cache_bytes,
         )
 
     def row(self, prompt_tokens: float, answer_tokens: float) -> dict[str, float]:
         """The columns of ``OF_CELL``, given the mean tokens of its queries; NaN if unknown."""
         found = dict.fromkeys(OF_CELL, np.nan)
-        if self.training:
-            for name in ("seconds", "tokens", "flops"):
-                found[f"training_{name}"] = float(self.training.get(name, np.nan))
-        for name in ("prefill_seconds", "peak_cache_bytes"):
-            value = getattr(self, name)
-            found[name] = np.nan if value is None else float(value)
+        known = {
+            "prefill_seconds": self.prefill_seconds,
+            "peak_cache_bytes": self.peak_cache_bytes,
+            **({f"training_{n}": getattr(self.training, n) for n in TRAINING} if self.training else {}),
+        }
+        found |= {name: float(value) for name, value in known.items() if value is not None}
         if self.counted is not None:
             return found | {name: float(self.counted.get(name, np.nan)) for name in BY_FORMULA}
         if self.architecture is None or np.isnan(prompt_tokens):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from icl_bench.analysis.cell_cost import CellCost
 from icl_bench.analysis.predictions import asked, joined, prompted
@@ -13,6 +13,7 @@ from icl_bench.analysis.zero_shot import from_zero_shot
 from icl_bench.metrics.scores import scored
 from icl_bench.models.registry import REGISTRY
 from icl_bench.registry import FINDINGS
+from icl_bench.results.facts import FactsOf
 from icl_bench.results.storage import Place
 from icl_bench.seeds import generator
 
@@ -46,14 +47,14 @@ class CellFacts:
         windows = {name: spec.context_tokens for name, spec in REGISTRY.items()}
         shared, costs = {}, {}
         for cell, meta in stored.cells.items():
-            if meta.get("demonstration_ids") is not None:
-                shared[cell] = meta["demonstration_ids"]
-            of_variant = labels.setdefault(meta["variant"], {})
-            for label, ids in (meta.get("demonstration_labels") or {}).items():
+            if meta.demonstration_ids is not None:
+                shared[cell] = meta.demonstration_ids
+            of_variant = labels.setdefault(meta.variant, {})
+            for label, ids in (meta.demonstration_labels or {}).items():
                 of_variant.update(dict.fromkeys(ids, label))
             costs[cell] = CellCost.of(meta)
-            if "context_tokens" in meta:
-                windows[meta["spec"]["model"]] = meta["context_tokens"]
+            if meta.context_tokens is not None:
+                windows[meta.spec.model] = meta.context_tokens
         return cls(shared, labels, costs, windows)
 
 
@@ -85,7 +86,7 @@ class Context:
         return self._tables[name]
 
     @property
-    def facts(self) -> Mapping[str, Mapping[str, Any]]:
+    def facts(self) -> FactsOf:
         """Variant -> its facts."""
         return self.stored.variants
 

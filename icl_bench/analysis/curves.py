@@ -19,6 +19,7 @@ from icl_bench.metrics.interface import Metric
 from icl_bench.metrics.scores import (
     ACCURACY,
     all_golds,
+    corpus_numbers,
     metrics,
     numbers_of_many,
     score_columns,
@@ -85,7 +86,8 @@ def curves(predictions: pd.DataFrame) -> pd.DataFrame:
     table = table.assign(**missing_scores(keys, found, scores["score"])._asdict())
     for name, means in _of_many(predictions).items():
         table = table.drop(columns=name).merge(means, on=POINT, how="left")
-    return table[[*POINT, *scored_columns()]]
+    empty = {name for name in (*score_columns(), *corpus_numbers()) if table[name].isna().all()}
+    return table[[*POINT, *(name for name in scored_columns() if name not in empty)]]
 
 
 @cache

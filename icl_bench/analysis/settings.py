@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.results.cells import short_hash
+from icl_bench.results.facts import UNKNOWN, Facts, FactsOf
 from icl_bench.results.reading import IMPORTED
 from icl_bench.results.trained_methods import kind
 
@@ -34,27 +35,25 @@ OF_CHAT = ("system", "chat_arguments", "chat_template")
 """Facts of a chat's prompts, told only where prompts of one style differ in them."""
 
 
-def name_settings(facts: Mapping[str, Mapping[str, Any]], table: pd.DataFrame) -> dict[str, str]:
+def name_settings(facts: FactsOf, table: pd.DataFrame) -> dict[str, str]:
     """Name the variants of a task and model by the facts in which they differ, or their origin."""
     named: dict[str, str] = {}
     kinds = table["select"].astype(object).map(kind)
     for _, group in table.groupby(["task", "model", kinds], observed=True):
-        named |= _named({v: _flat(facts.get(v, {})) for v in group["variant"].unique()})
+        named |= _named({v: _flat(facts.get(v, UNKNOWN)) for v in group["variant"].unique()})
     return named
 
 
-def _flat(facts: Mapping[str, Any]) -> dict[str, Any]:
+def _flat(facts: Facts) -> dict[str, Any]:
     """The facts, with those of a chat's prompts beside the others."""
-    chat = facts.get("chat")
-    if not isinstance(chat, dict):
-        return dict(facts)
-    template = short_hash([chat.get("template"), chat.get("around")])
+    if (chat := facts.chat) is None:
+        return facts.known()
     return {
-        **facts,
-        "chat": chat.get("style"),
-        "system": chat.get("system"),
-        "chat_arguments": chat.get("arguments"),
-        "chat_template": template,
+        **facts.known(),
+        "chat": chat.style,
+        "system": chat.system,
+        "chat_arguments": chat.arguments,
+        "chat_template": short_hash([chat.template, chat.around]),
     }
 
 

@@ -14,11 +14,12 @@ from icl_bench.analysis.findings.order import order_sensitivity
 from icl_bench.analysis.findings.saturation import saturation_chances, with_likely
 from icl_bench.analysis.predictions import asked
 from icl_bench.analysis.settings import name_settings
-from icl_bench.analysis.statistics.paired import NO_FACTS, Facts
 from icl_bench.analysis.zero_shot import from_zero_shot
 from icl_bench.metrics.scores import scored
+from icl_bench.results.facts import NO_FACTS, FactsOf
 from icl_bench.results.reading import read_some
 from icl_bench.results.storage import Place
+from icl_bench.results.stored_meta import FailureMeta
 from icl_bench.seeds import generator
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ class Summary:
     """The curves of perturbed demonstrations; ``perturbation`` is the perturbation."""
     settings: Mapping[str, str]
     """Variant -> what tells it from the other variants of its task and model, where there are."""
-    failed: Sequence[Mapping[str, Any]] = ()
-    """Cells that could not be computed: spec and reason of each."""
+    failed: Sequence[FailureMeta] = ()
+    """Cells that could not be computed."""
 
     def as_json(self) -> dict[str, Any]:
         """Plain lists of records; what is undefined is null."""
@@ -47,7 +48,7 @@ class Summary:
             "order_sensitivity": records(self.order_sensitivity),
             "perturbed_curves": records(self.perturbed_curves),
             "settings": dict(self.settings),
-            "failed": [dict(failure) for failure in self.failed],
+            "failed": [failure.model_dump() for failure in self.failed],
         }
 
 
@@ -58,7 +59,7 @@ def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return found
 
 
-def summarise(predictions: pd.DataFrame, facts: Facts = NO_FACTS) -> Summary:
+def summarise(predictions: pd.DataFrame, facts: FactsOf = NO_FACTS) -> Summary:
     """The first tables of a tidy frame of predictions (``icl_bench.read_results``).
 
     Queries that are copied from the demonstrations are no test examples: they are left out.
@@ -100,17 +101,14 @@ def summarise_folder(results: Place, only: Mapping[str, str] | None = None) -> S
     return replace(tables, settings=settings, failed=stored.failed)
 
 
-def settings_of(facts: Mapping[str, Mapping[str, Any]], curve: pd.DataFrame, perturbed: pd.DataFrame) -> dict[str, str]:
+def settings_of(facts: FactsOf, curve: pd.DataFrame, perturbed: pd.DataFrame) -> dict[str, str]:
     """Variant -> what tells it from the other variants of its task and model, where there are.
 
     ``curve`` and ``perturbed`` are the curves of unperturbed and of perturbed demonstrations.
     """
     settings = name_settings(facts, curve)
     # each is beside others of its perturbation, which its table names already
-    others = {
-        variant: {name: fact for name, fact in known.items() if name != "perturbation"}
-        for variant, known in facts.items()
-    }
+    others = {variant: of.with_more(perturbation=None) for variant, of in facts.items()}
     for _, table in perturbed.groupby("perturbation"):
         settings |= name_settings(others, table)
     return settings

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icl_bench.analysis.statistics.grid import partition
-from icl_bench.analysis.statistics.paired import NO_FACTS, Facts
 from icl_bench.models.attention_patterns import FULL, pattern_of
 from icl_bench.results.cells import SETTING
-from icl_bench.results.reading import IMPORTED
+from icl_bench.results.facts import NO_FACTS, UNKNOWN, FactsOf
 from icl_bench.results.trained_methods import BASELINES
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def where_attention_matters(table: pd.DataFrame, predictions: pd.DataFrame) -> p
     return table[(table["k"] > 0) | asked(table).isin(asked(own))]
 
 
-def from_zero_shot(frame: pd.DataFrame, facts: Facts = NO_FACTS) -> pd.DataFrame:
+def from_zero_shot(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
     """Begin every curve with the point without demonstrations, where there is one for it.
 
     ``frame`` has predictions, or one row or more a point: the setting, k and any other columns.
@@ -88,14 +87,14 @@ def from_zero_shot(frame: pd.DataFrame, facts: Facts = NO_FACTS) -> pd.DataFrame
     return table.iloc[order[kept]].reset_index(drop=True)
 
 
-def _reads_passages(curve: Mapping[str, Any], facts: Facts) -> bool:
+def _reads_passages(curve: Mapping[str, Any], facts: FactsOf) -> bool:
     """Whether its prompts have something to be read by its pattern without demonstrations too."""
-    of_passages = (facts.get(curve["variant"]) or {}).get("passages") is not None
+    of_passages = facts.get(curve["variant"], UNKNOWN).passages is not None
     pattern = pattern_of(str(curve["attention"])) if of_passages else None
     return pattern is not None and pattern.reads_vectors
 
 
-def _of_curve(curve: Mapping[str, Any], lenders: list[tuple[int, Mapping[str, Any]]], facts: Facts) -> Iterator[int]:
+def _of_curve(curve: Mapping[str, Any], lenders: list[tuple[int, Mapping[str, Any]]], facts: FactsOf) -> Iterator[int]:
     """Which of the points may begin a curve, that of its own variant first."""
     same = [
         (at, lender["variant"])
@@ -106,9 +105,7 @@ def _of_curve(curve: Mapping[str, Any], lenders: list[tuple[int, Mapping[str, An
     yield from (at for at, variant in same if _agree(curve["variant"], variant, facts))
 
 
-def _agree(variant: str, other: str, facts: Facts) -> bool:
+def _agree(variant: str, other: str, facts: FactsOf) -> bool:
     """Whether two variants, both run here, agree in all facts that both have."""
-    mine, others = facts.get(variant), facts.get(other)
-    if not mine or not others or IMPORTED in mine or IMPORTED in others:
-        return False
-    return all(fact == others[name] for name, fact in mine.items() if fact is not None and others.get(name) is not None)
+    mine, others = facts.get(variant, UNKNOWN), facts.get(other, UNKNOWN)
+    return mine.are_of_a_run and others.are_of_a_run and mine.agrees(others)

@@ -21,9 +21,6 @@ ACCURACY = "accuracy"
 LARGEST_SCORE = 1.001
 """Scores are shares of 1, but for what rounding adds; some may be below 0, but not below -1."""
 
-STORED_SCORES = ("rouge1", "rouge2", "rougeL", "bertscore")
-"""Columns of scores that every results file has; those of further metrics follow where they are."""
-
 
 @cache
 def usable_metrics() -> Mapping[str, type[Metric]]:

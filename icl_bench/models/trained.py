@@ -22,7 +22,7 @@ ATTENTION = "icl_bench_attention"
 class Trained:
     """A checkpoint's training."""
 
-    about: Mapping[str, Any]
+    cost: Mapping[str, Any]
     """What it took, as results store it: ``method``, ``seconds``, ``tokens``, ``flops`` and
     ``trainable_parameters``; of an adaptation also ``base`` and ``base_fingerprint``, what was
     adapted, ``attention``, and ``losses``: on the texts that were held back, by step."""
@@ -35,11 +35,11 @@ def training_of(source: str) -> Trained | None:
     try:
         told = json.loads((Path(source) / LOG).read_text(encoding="utf-8"))
         names = ("seconds", "tokens", "flops", "trainable_parameters")
-        about = {"method": told.get("method", "vectors"), **{name: told[name] for name in names}}
-        if about["method"] == "adaptation":
+        cost = {"method": told.get("method", "vectors"), **{name: told[name] for name in names}}
+        if cost["method"] == "adaptation":
             more = ("base", "base_fingerprint", "attention", "losses")
-            about |= {name: told[name] for name in more if name in told}
-        return Trained(about, about["method"] != "vectors" or told["settings"]["train"] == "all")
+            cost |= {name: told[name] for name in more if name in told}
+        return Trained(cost, cost["method"] != "vectors" or told["settings"]["train"] == "all")
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -243,12 +243,12 @@ def chat_form(
     return ChatForm(template, settings, chat, special, piece)
 
 
-def around_turns(facts: Mapping[str, Any], template: AnyTemplate, piece: Piece) -> tuple[Piece, str, str]:
+def around_turns(style: str, around: Sequence[str], template: AnyTemplate, piece: Piece) -> tuple[Piece, str, str]:
     """How demonstrations are written, what stands between them, and what stands behind the query,
     as far as a cell's facts tell it (:meth:`ChatForm.facts`).
     """
-    _, answer, joint, end, _ = facts["around"]
-    if facts["style"] == "single":
+    _, answer, joint, end, _ = around
+    if style == "single":
         return piece, template.separator, end
     return lambda task, one: f"{query_text(task, one)}{answer}{one.answer}", joint, end
 

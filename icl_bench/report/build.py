@@ -171,7 +171,7 @@ def _failed(findings: Findings) -> Table | None:
     failed = findings.summary.failed
     if not failed:
         return None
-    rows = [{**failure["spec"], "reason": failure["reason"]} for failure in failed]
+    rows = [{**failure.spec.model_dump(), "reason": failure.reason} for failure in failed]
     names = "task model select order attention k draw reason"
     return of_names(pd.DataFrame(rows), "Cells that could not be computed", names)
 

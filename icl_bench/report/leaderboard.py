@@ -18,7 +18,7 @@ from icl_bench.errors import UserError
 from icl_bench.escaping import in_markdown
 from icl_bench.metrics.scores import corpus_numbers, score_columns, scored, title
 from icl_bench.results.cells import AXES, short_hash
-from icl_bench.results.reading import IMPORTED, Stored, imported_hashes, read_stored
+from icl_bench.results.reading import Stored, imported_hashes, read_stored
 from icl_bench.results.storage import Place
 from icl_bench.results.trained_methods import UPPER
 from icl_bench.text_files import write_whole
@@ -97,6 +97,7 @@ def leaderboard(results: Place) -> pd.DataFrame:
     table["version"] = [versions.get(key, "") for key in _keys(table)]
     table["data_hash"] = [data.get(variant, "") for variant in table["variant"]]
     table["saturation_k"] = table["saturation_k"].astype("Int64")
+    table = table.reindex(columns=[*table, *(name for name in shares() if name not in table)])
     for name in shares():
         table[name] = table[name].astype(float).round(DIGITS)
     best = table["score"].astype(float).round(DIGITS)
@@ -112,9 +113,8 @@ def _versions(stored: Stored) -> dict[tuple[Any, ...], str]:
     """Versions of this program that made a point's predictions, several joined."""
     found: dict[tuple[Any, ...], set[str]] = {}
     for cell in stored.cells.values():
-        named = {**cell["spec"], "variant": cell["variant"]}
-        version = (cell.get("versions") or {}).get("icl-bench")
-        if version is not None:
+        named = {**cell.spec.model_dump(), "variant": cell.variant}
+        if (version := cell.versions.get("icl-bench")) is not None:
             found.setdefault(tuple(named[name] for name in LINE), set()).add(version)
     return {key: ", ".join(sorted(versions)) for key, versions in found.items()}
 
@@ -123,9 +123,9 @@ def _data_hashes(stored: Stored, results: Place) -> dict[str, str]:
     """Variant -> hash of the data files and test rows behind it, or of the imported file."""
     imports = {name: ", ".join(sorted(found)) for name, found in imported_hashes(results).items()}
     return imports | {
-        variant: short_hash({name: facts.get(name) for name in ("data", "test")})
+        variant: short_hash({"data": facts.data, "test": facts.test})
         for variant, facts in stored.variants.items()
-        if IMPORTED not in facts
+        if facts.imported is None
     }
 
 

@@ -14,7 +14,8 @@ from icl_bench.errors import UserError
 from icl_bench.prompts.chat import around_turns
 from icl_bench.prompts.rendering import query_text
 from icl_bench.report.prompt_trace import as_shown
-from icl_bench.results.reading import IMPORTED
+from icl_bench.results.facts import UNKNOWN, FactsOf
+from icl_bench.results.stored_meta import CellMeta
 from icl_bench.results.trained_methods import CLASSIFIER
 from icl_bench.tasks.examples import Example, TaskData, load_data
 from icl_bench.tasks.spec import TaskSpec, TestRows
@@ -58,15 +59,13 @@ class Rows:
 class Prompts:
     """Rebuilds the ends of prompts; reads each task's data once."""
 
-    def __init__(
-        self, cells: Mapping[str, Mapping[str, Any]], variants: Mapping[str, Mapping[str, Any]], data_dir: Path | None
-    ) -> None:
+    def __init__(self, cells: Mapping[str, CellMeta], variants: FactsOf, data_dir: Path | None) -> None:
         """As ``Stored`` has them: what the files of cells say, and the facts of variants."""
         self._cells, self._variants = cells, variants
         self._data_dir = data_dir
         self._known: dict[str, Rows | str] = {}
 
-    def of(self, cells: Mapping[str, Mapping[str, Any]], variants: Mapping[str, Mapping[str, Any]]) -> Prompts:
+    def of(self, cells: Mapping[str, CellMeta], variants: FactsOf) -> Prompts:
         """Those of further cells; tasks that were read are not read again, missing data is looked
         for once more.
         """
@@ -82,17 +81,18 @@ class Prompts:
         """The end of a prediction's prompt, or why there is none to show."""
         meta = self._cells.get(record["cell"])
         if meta is None:
-            source = self._variants.get(record["variant"], {}).get(IMPORTED, "a file")
+            source = self._variants.get(record["variant"], UNKNOWN).imported or "a file"
             return End(why=f"Imported from {source}: imported predictions carry no prompt.")
         own = record["demonstration_ids"]
-        ids = list(meta.get("demonstration_ids") or []) if missing(own) else list(own)
-        if meta["facts"].get("scoring") == CLASSIFIER:
+        ids = list(meta.demonstration_ids or []) if missing(own) else list(own)
+        trained = meta.facts.scoring == CLASSIFIER
+        if trained:
             ids = []  # they were learnt, and stand in no prompt
         task = self.task(meta)
         if isinstance(task, str):
             named = [(str(name), "") for name in ids[-LISTED_DEMONSTRATIONS:]]
             return End(listed=named, count=len(ids), why=task)
-        if task.spec.data.passages is None and meta["facts"].get("scoring") != CLASSIFIER:
+        if task.spec.data.passages is None and not trained:
             # what is read as vectors stands in no prompt
             ids, _ = stored_as_text(ids, record["select"], record["attention"])
         asked = task.train if record.get("queries") == "copied" else task.test
@@ -104,8 +104,8 @@ class Prompts:
         template = task.spec.template
         last, piece = as_shown(meta, last)
         separator, end = template.separator, ""
-        if chat := meta["facts"].get("chat"):
-            piece, separator, end = around_turns(chat, template, piece)
+        if chat := meta.facts.chat:
+            piece, separator, end = around_turns(chat.style, chat.around, template, piece)
         return End(
             query_text(template, query) + end,
             [piece(template, example) for example in last[-SHOWN_DEMONSTRATIONS:]],
@@ -114,13 +114,13 @@ class Prompts:
             separator,
         )
 
-    def task(self, meta: Mapping[str, Any]) -> Rows | str:
+    def task(self, meta: CellMeta) -> Rows | str:
         """The cell's task with its rows, or why they are not at hand."""
-        stored = meta["facts"]["data"]
-        key = json.dumps([meta["task"], stored], sort_keys=True)
+        stored, spec = meta.facts.data or {}, meta.task_as_given
+        key = json.dumps([spec, stored], sort_keys=True)
         if key not in self._known:
             try:
-                self._known[key] = self._read(TaskSpec.model_validate(meta["task"]), stored)
+                self._known[key] = self._read(TaskSpec.model_validate(spec), stored)
             except (UserError, ValueError) as error:
                 self._known[key] = f"No prompt: {one_line(str(error))}"
         return self._known[key]

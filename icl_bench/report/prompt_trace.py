@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.demonstrations.as_vectors import stored_as_text
-from icl_bench.demonstrations.perturbations import Perturbation
+from icl_bench.demonstrations.perturbations import NONE, Perturbation
 from icl_bench.demonstrations.selector_spec import known
 from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import Pattern
@@ -16,8 +16,10 @@ from icl_bench.prompts.chat import ChatSettings, chat_form
 from icl_bench.prompts.encoding import PromptEncoder, PromptSet
 from icl_bench.prompts.rendering import Piece, PlainForm, PromptForm, demonstration_text
 from icl_bench.results.cells import FINISHED
+from icl_bench.results.facts import ChatFacts
 from icl_bench.results.reading import find_imported, finished_cells, read_rows
 from icl_bench.results.storage import Place, Storage, storage_at
+from icl_bench.results.stored_meta import CellMeta
 from icl_bench.results.trained_methods import CLASSIFIER
 from icl_bench.tasks.examples import Example, load_data
 from icl_bench.tasks.in_memory import MEMORY
@@ -96,24 +98,24 @@ def find_prediction(
     storage = storage_at(results)
     name, meta = _one_cell(storage, wanted)
     row = _one_row(storage, name, test_id)
-    spec = TaskSpec.model_validate(meta["task"])
+    spec = TaskSpec.model_validate(meta.task_as_given)
     if spec.data.source == MEMORY:
         spec = tasks.get(spec.name, spec)
     copied = row.get("queries") is not None  # the query is one of the demonstrations
     rows = TestRows(size=1) if copied else TestRows(ids=(row["test_id"],))
     asked = spec.model_copy(update={"test": rows})
     data = load_data(asked, data_dir=data_dir)
-    stored = meta["facts"]["data"]  # may name a list of test ids too, which is not read here
+    stored = meta.facts.data or {}  # may name a list of test ids too, which is not read here
     if any(stored.get(name) != digest for name, digest in data.files.items()):
         raise UserError(
             f"{storage.where(name)}: the data has changed since the run ({data.origin}); its prompts cannot be rebuilt"
         )
-    ids = row.pop("demonstration_ids")
-    ids = meta["demonstration_ids"] if ids is None else list(ids)
+    own = row.pop("demonstration_ids", None)
+    ids = meta.demonstration_ids or [] if own is None else list(own)
     known = {example.id: example for example in data.train}
     shown, piece = as_shown(meta, [known[name] for name in ids])
     query = known[row["test_id"]] if copied else data.test[0]
-    trained = meta["facts"].get("scoring") == CLASSIFIER  # on these examples, none is in the prompt
+    trained = meta.facts.scoring == CLASSIFIER  # on these examples, none is in the prompt
     form = _form(meta, spec, piece)
     in_text, vectors = _as_text_and_vectors(row, spec, shown, query)
     text = form.whole(() if trained else in_text, query)
@@ -143,20 +145,21 @@ def _choices(spec: TaskSpec, query: Example) -> tuple[str, ...]:
     return tuple(query.fields[own].split("\n"))
 
 
-def _form(meta: Mapping[str, Any], spec: TaskSpec, piece: Piece) -> PromptForm:
+def _form(meta: CellMeta, spec: TaskSpec, piece: Piece) -> PromptForm:
     """How a cell's prompts are written. Raises ``UserError`` where that needs a chat template that
     is not at hand, or has changed.
     """
-    facts = meta["facts"].get("chat")
-    if facts is None:
+    chat = meta.facts.chat
+    if chat is None:
         return PlainForm(spec.template, piece)
     from icl_bench.models.registry import load_tokenizer
 
     model = _model(meta)
-    told = tuple(facts["arguments"].items())
-    settings = ChatSettings(style=facts["style"], system=facts["system"], arguments=told)
+    settings = ChatSettings.model_validate(
+        {"style": chat.style, "system": chat.system, "arguments": tuple(chat.arguments.items())}
+    )
     form = chat_form(spec.template, settings, model, load_tokenizer(model), piece)
-    if form.facts() != facts:
+    if ChatFacts(**form.facts()) != chat:
         raise UserError(
             f"model {model.name}: its chat template writes something else than it did in the run; "
             "the prompt cannot be rebuilt"
@@ -164,26 +167,23 @@ def _form(meta: Mapping[str, Any], spec: TaskSpec, piece: Piece) -> PromptForm:
     return form
 
 
-def _model(meta: Mapping[str, Any]) -> Model:
+def _model(meta: CellMeta) -> Model:
     """The model of a cell, or for one behind an API that whose tokenizer counts for it."""
     from icl_bench.models.registry import resolve, served
 
-    if counted := meta.get("tokenizer"):
-        return served(str(meta["model_source"]), str(counted), 1)
-    return resolve(str(meta["model_source"]), prepare=False)
+    if meta.tokenizer:
+        return served(str(meta.model_source), meta.tokenizer, 1)
+    return resolve(str(meta.model_source), prepare=False)
 
 
-def as_shown(meta: Mapping[str, Any], demonstrations: Sequence[Example]) -> tuple[tuple[Example, ...], Piece]:
-    """Demonstrations with the answers that a cell's prompts give them, and how they are written.
-
-    ``meta`` is what the cell's file says of itself.
-    """
-    answers = meta.get("shown_answers") or {}
+def as_shown(meta: CellMeta, demonstrations: Sequence[Example]) -> tuple[tuple[Example, ...], Piece]:
+    """Demonstrations with the answers that a cell's prompts give them, and how they are written."""
+    answers = meta.shown_answers or {}
     shown = tuple(replace(d, answer=answers.get(d.id, d.answer)) for d in demonstrations)
-    return shown, Perturbation.parse(meta["facts"].get("perturbation", "none")).piece
+    return shown, Perturbation.parse(meta.facts.perturbation or str(NONE)).piece
 
 
-def _one_cell(storage: Storage, wanted: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def _one_cell(storage: Storage, wanted: Mapping[str, Any]) -> tuple[str, CellMeta]:
     axes = {name: value for name, value in wanted.items() if name not in ("cell", "perturbation")}
     perturbation = wanted.get("perturbation")
     if str(axes["task"]).endswith((".yaml", ".yml")):
@@ -197,9 +197,9 @@ def _one_cell(storage: Storage, wanted: Mapping[str, Any]) -> tuple[str, dict[st
     found = [
         (name, meta)
         for name, meta in finished_cells(storage)
-        if all(meta["spec"].get(axis) == value for axis, value in axes.items())
-        and meta["cell"].startswith(str(wanted.get("cell", "")))
-        and perturbation in (None, meta["facts"].get("perturbation", "none"))
+        if axes.items() <= meta.spec.model_dump().items()
+        and meta.cell.startswith(str(wanted.get("cell", "")))
+        and perturbation in (None, meta.facts.perturbation or str(NONE))
     ]
     asked = " ".join(f"{name}={value}" for name, value in wanted.items())
     if not found:
@@ -235,15 +235,13 @@ def _one_row(storage: Storage, name: str, test_id: str | None) -> dict[str, Any]
     )
 
 
-def _checked(
-    text: str, vectors: tuple[str, ...], row: Mapping[str, Any], meta: Mapping[str, Any], form: PromptForm
-) -> str:
+def _checked(text: str, vectors: tuple[str, ...], row: Mapping[str, Any], meta: CellMeta, form: PromptForm) -> str:
     """Compare the rebuilt prompt's ids with the stored hash, where the tokenizer is at hand."""
     from icl_bench.models.registry import load_tokenizer
 
     try:
         model = _model(meta)
-        if model.fingerprint != meta["facts"]["fingerprint"]:
+        if model.fingerprint != meta.facts.fingerprint:
             return "not checked: the model's files have changed since"
         encoder = PromptEncoder(form, load_tokenizer(model))
     except UserError as error:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.frozen import Frozen
-from icl_bench.metrics.scores import STORED_SCORES
 from icl_bench.models.attention_patterns import FULL
+from icl_bench.results.facts import Facts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,23 +32,40 @@ AXES = ("task", "model", "select", "order", "attention", "k", "draw")
 """What tells cells of one setting apart."""
 
 
+ALWAYS = (
+    *AXES,
+    "test_id",
+    "gold",
+    "prediction",
+    "correct",
+    "valid",
+    "prompt_tokens",
+    "cached_tokens",
+    "answer_tokens",
+    "backend",
+    "prompt_hash",
+    "cell",
+    "variant",
+)
+"""Columns of every file of predictions; it has others only where they have a value."""
+
+
 @dataclass(frozen=True)
 class Identity:
     """A cell and all that decides its predictions."""
 
     spec: CellSpec
-    facts: Mapping[str, Any]
-    """Template, labels, hashes of data and model, dtype, seed, ...: whatever is not an axis."""
+    facts: Facts
 
     @property
     def variant(self) -> str:
         """Hash (8 hex digits) of the facts: cells of one variant differ by their axes only."""
-        return digest(self.facts)[:8]
+        return digest(self.facts.known())[:8]
 
     @property
     def cell(self) -> str:
         """Hash (12 hex digits) that names the cell's file."""
-        return digest({"spec": self.spec.model_dump(), "facts": self.facts})[:12]
+        return digest({"spec": self.spec.model_dump(), "facts": self.facts.known()})[:12]
 
     @property
     def name(self) -> str:
@@ -118,7 +135,7 @@ def cell_hash(axes: Mapping[str, Any], variant: str) -> str:
 
 
 def prediction_schema() -> pa.Schema:
-    """The columns that every results file has; further ones may follow them."""
+    """The columns that predictions have in memory; those beside ``ALWAYS`` may have no value."""
     import pyarrow as pa
 
     words = pa.dictionary(pa.int32(), pa.string())
@@ -137,7 +154,6 @@ def prediction_schema() -> pa.Schema:
             ("probability", pa.float64()),
             ("margin", pa.float64()),
             ("label_mass", pa.float64()),
-            *((name, pa.float64()) for name in STORED_SCORES),
             ("prompt_hash", pa.string()),
             ("demonstration_ids", pa.list_(pa.string())),
             ("label_space", words),
@@ -150,8 +166,8 @@ def prediction_schema() -> pa.Schema:
 
 
 def further_fields() -> list[pa.Field]:
-    """Columns that follow where a cell has values of them: of free answers, and of queries that
-    read a part of the demonstrations.
+    """Columns that follow where there are values of them: of free answers, and of queries that read
+    a part of the demonstrations. Scores follow these.
     """
     import pyarrow as pa
 

@@ -7,13 +7,17 @@ metadata has a JSON object of each variant's facts, and the versions of what com
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import Field, TypeAdapter
+
 from icl_bench.errors import UserError
+from icl_bench.results.facts import UNKNOWN, Facts, StoredModel
 from icl_bench.results.reading import EXPORT_META, finished_cells, read_table
 from icl_bench.results.storage import Place
+from icl_bench.results.stored_meta import CellMeta
 from icl_bench.table_files import data_frame, parquet_bytes
 from icl_bench.text_files import write_whole, writing_whole
 
@@ -54,7 +58,8 @@ def export_results(results: Place, out: Path) -> int:
     try:
         if name.endswith(".parquet"):
             cells = (meta for _, meta in finished_cells(results, say=lambda _: None))
-            about = json.dumps(origins(cells), sort_keys=True, ensure_ascii=False)
+            found = {variant: origin.model_dump() for variant, origin in origins(cells).items()}
+            about = json.dumps(found, sort_keys=True, ensure_ascii=False)
             write_whole(out, parquet_bytes(table.replace_schema_metadata({EXPORT_META: about})))
         else:
             _write_csv(table, out, packed=name.endswith(".gz"))
@@ -77,18 +82,31 @@ def _write_csv(table: pa.Table, out: Path, *, packed: bool) -> None:
         frame.to_csv(stream, index=False, lineterminator="\r\n", mode="wb", compression=packing)
 
 
-def origins(cells: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Variant -> its ``facts``, and ``versions``: each set of versions that computed cells of it.
+class Origin(StoredModel):
+    """What is known of a variant's predictions."""
 
-    ``cells`` are what cells say of themselves (``finished_cells``); imports say nothing.
-    """
-    found: dict[str, dict[str, Any]] = {}
+    facts: Facts
+    versions: list[dict[str, str]] = Field(default_factory=list)
+    """Each set of versions that computed cells of it."""
+
+
+NO_ORIGIN = Origin(facts=UNKNOWN)
+"""Of an import."""
+
+
+def origins(cells: Iterable[CellMeta]) -> dict[str, Origin]:
+    """Variant -> its origin."""
+    found: dict[str, Origin] = {}
     for cell in cells:
-        origin = found.setdefault(cell["variant"], {"facts": cell["facts"], "versions": []})
-        versions = dict(cell.get("versions") or {})
-        if versions not in origin["versions"]:
-            origin["versions"].append(versions)
+        origin = found.setdefault(cell.variant, Origin(facts=cell.facts, versions=[]))
+        if cell.versions not in origin.versions:
+            origin.versions.append(cell.versions)
     return found
+
+
+def read_origins(stored: bytes) -> dict[str, Origin]:
+    """The same, as an export says it. Raises ``ValueError``."""
+    return TypeAdapter(dict[str, Origin]).validate_json(stored)
 
 
 def _as_json(table: pa.Table, column: str) -> pa.Table:

@@ -25,9 +25,10 @@ import numpy as np
 from icl_bench.errors import UserError
 from icl_bench.metrics.scores import LARGEST_SCORE, score_columns
 from icl_bench.registry import METRICS
-from icl_bench.results.cells import AXES, FINISHED, PROTOCOL, cell_hash, prediction_schema, slug
+from icl_bench.results.cells import ALWAYS, AXES, FINISHED, PROTOCOL, cell_hash, prediction_schema, slug
 from icl_bench.results.reading import IMPORT_META, IMPORTED, DamagedError, read_whole
 from icl_bench.results.storage import Place, Storage, storage_at
+from icl_bench.results.stored_meta import ImportMeta, as_stored
 from icl_bench.table_files import csv_rows, gunzip, parquet_bytes, parquet_table, refusing_damaged_parquet
 from icl_bench.text_files import decode, read_file
 from icl_bench.wording import one_line, plain, short
@@ -107,8 +108,9 @@ def import_predictions(file: Path, results: Place) -> Import:
     import pyarrow as pa
 
     name = f"{IMPORTED}/{slug(file.name[: -len(ending)])[:80]}-{sha256[:12]}{FINISHED}"
-    about = {"source": file.name, "sha256": sha256, "rows": len(table), "protocol": PROTOCOL}
-    whole = pa.table({**known, **further}).replace_schema_metadata({IMPORT_META: json.dumps(about)})
+    about = ImportMeta(source=file.name, sha256=sha256, rows=len(table), protocol=PROTOCOL)
+    known = {column: values for column, values in known.items() if column in ALWAYS or values.null_count < len(table)}
+    whole = pa.table({**known, **further}).replace_schema_metadata({IMPORT_META: json.dumps(as_stored(about))})
     _put(storage, name, whole, file.name)
     return Import(storage.where(name), len(table), tuple(further))
 
@@ -120,7 +122,7 @@ def find_import(storage: Storage, sha256: str) -> tuple[str, int] | None:
             continue
         with suppress(DamagedError):
             file = read_whole(storage, name)
-            if file.imported and file.imported["sha256"] == sha256:
+            if file.imported and file.imported.sha256 == sha256:
                 return name, len(file.table)
     return None
 

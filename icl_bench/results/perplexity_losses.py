@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from icl_bench.errors import UserError
 from icl_bench.results.reading import ASIDE
 from icl_bench.results.storage import Place, Storage, storage_at
-from icl_bench.results.stored_meta import LossesMeta, checked
+from icl_bench.results.stored_meta import LossesMeta, as_stored, checked
 from icl_bench.table_files import parquet_bytes, parquet_table
 
 META = b"icl_bench_perplexity"
@@ -23,7 +22,7 @@ def losses_name(model: str, file: str) -> str:
     return f"{ASIDE}/{model}/{file}.parquet"
 
 
-def write_losses(storage: Storage, name: str, windows: Sequence[np.ndarray], meta: Mapping[str, Any]) -> None:
+def write_losses(storage: Storage, name: str, windows: Sequence[np.ndarray], meta: LossesMeta) -> None:
     """Write each window's losses, ``(tokens - 1,)`` in nats, with what is to be said of them.
 
     ``name`` is one of ``losses_name``. Raises ``UserError`` where it cannot be written.
@@ -33,7 +32,7 @@ def write_losses(storage: Storage, name: str, windows: Sequence[np.ndarray], met
     rows = [{"window": i, "losses": row.astype(np.float32)} for i, row in enumerate(windows)]
     schema = pa.schema([("window", pa.int32()), ("losses", pa.list_(pa.float32()))])
     table = pa.Table.from_pylist(rows, schema)
-    table = table.replace_schema_metadata({META: json.dumps(meta).encode()})
+    table = table.replace_schema_metadata({META: json.dumps(as_stored(meta)).encode()})
     try:
         storage.put(name, parquet_bytes(table))
     except OSError as error:
@@ -43,7 +42,7 @@ def write_losses(storage: Storage, name: str, windows: Sequence[np.ndarray], met
         ) from None
 
 
-def read_losses(results: Place) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
+def read_losses(results: Place) -> Iterator[tuple[LossesMeta, np.ndarray]]:
     """Every file's meta and losses, ``(windows, tokens - 1)``, by name.
 
     A damaged file is left out with a warning, as among predictions.

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from icl_bench.errors import UserError
 from icl_bench.metrics.scores import first_measures
-from icl_bench.results.cells import AXES, FAILED, FINISHED, prediction_schema
+from icl_bench.results.cells import ALWAYS, AXES, FAILED, FINISHED, prediction_schema
+from icl_bench.results.facts import Facts, FactsOf
 from icl_bench.results.storage import Place, Storage, storage_at
 from icl_bench.results.stored_meta import CellMeta, FailureMeta, ImportMeta, checked
 from icl_bench.table_files import data_frame, parquet_rows, parquet_table
@@ -29,7 +30,7 @@ ASIDE = "_perplexity"
 
 
 IMPORTED = "imported"
-"""The folder of imports, and the fact that tells an import's variants: the file it is from."""
+"""The folder of imports, and what their predictions are called beside those that were run here."""
 
 
 CELL_META, IMPORT_META = b"icl_bench", b"icl_bench_import"
@@ -67,20 +68,16 @@ class ResultFile:
     """A whole file: of one cell, or an import of many."""
 
     name: str
-    meta: Mapping[str, Any]
-    """What it says of itself."""
     table: pa.Table
-
-    @property
-    def imported(self) -> Mapping[str, Any] | None:
-        """Where an import is from: source and sha256."""
-        found: Mapping[str, Any] | None = self.meta.get(IMPORTED)
-        return found
+    meta: CellMeta | None = None
+    """What the file of a cell says of it."""
+    imported: ImportMeta | None = None
+    """What an import says of itself."""
 
     def cells(self) -> list[dict[str, Any]]:
         """Axes, cell and variant of each cell, as they follow each other."""
         names = [*AXES, "cell", "variant"]
-        if not self.imported:
+        if self.imported is None:
             return [{name: self.table[name][0].as_py() for name in names}]
         import numpy as np
 
@@ -121,19 +118,19 @@ def _parsed(
     try:
         table = parquet_table(read(), columns)
         stored = table.schema.metadata or {}
+        meta = imported = None
         if IMPORT_META in stored:
-            about = checked(stored[IMPORT_META], ImportMeta)
-            meta = {IMPORTED: {fact: about[fact] for fact in ("source", "sha256")}}
-            rows = about["rows"]
+            imported = checked(stored[IMPORT_META], ImportMeta)
+            rows = imported.rows
         elif EXPORT_META in stored:
             raise ExportError("is an export, not a result")
         else:
             meta = checked(stored[CELL_META], CellMeta)
-            meta |= {column: table[column][0].as_py() for column in ("cell", "variant")}
+            meta = meta.model_copy(update={name: table[name][0].as_py() for name in ("cell", "variant")})
         table = _conformed(table, columns)
         if any(table[name].null_count for name in _IN_EVERY_ROW):
             raise ValueError("rows that are of no cell")
-        if IMPORTED not in meta and len(table["test_id"].unique()) < len(table):
+        if meta is not None and len(table["test_id"].unique()) < len(table):
             raise ValueError("test rows that stand there twice")
     except KeyError:
         raise ForeignError("is not a results file of this program") from None
@@ -141,7 +138,7 @@ def _parsed(
         raise DamagedError(f"cannot be read ({first_line(error)[:120]})") from None
     if rows is not None and len(table) != rows:
         raise DamagedError(f"has {len(table)} predictions instead of {rows}")
-    return ResultFile(name, meta, table)
+    return ResultFile(name, table, meta, imported)
 
 
 def _each(
@@ -233,22 +230,21 @@ def _same(cell: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(cell[name] for name in (*AXES, "variant"))
 
 
-def finished_cells(place: Place, say: Callable[[str], None] = warn) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The names of finished cells' files, in order, with what they say of themselves.
+def finished_cells(place: Place, say: Callable[[str], None] = warn) -> Iterator[tuple[str, CellMeta]]:
+    """The names of finished cells' files, in order, with what they say of their cells.
 
-    That is spec, facts, cell, variant, seconds, demonstration_ids where they are shared, task, ...
-    Imports say nothing of the kind and are passed over. Damaged files, and further copies of a
-    cell, are left out; ``say`` is told which. Raises ``UserError`` where there is no such folder.
+    Imports are passed over. Damaged files, and further copies of a cell, are left out; ``say`` is
+    told which. Raises ``UserError`` where there is no such folder.
     """
     for file in result_files(place, say):
-        if file.imported is None:
-            yield file.name, dict(file.meta)
+        if file.meta is not None:
+            yield file.name, file.meta
 
 
 def find_imported(place: Place, axes: Mapping[str, Any], cell: str = "") -> str | None:
     """The import that holds a cell with these axes and a hash that begins so, if there is one."""
     for file in result_files(place, say=lambda _: None):
-        if file.imported and any(
+        if file.imported is not None and any(
             axes.items() <= known.items() and known["cell"].startswith(cell) for known in file.cells()
         ):
             return file.name
@@ -274,8 +270,8 @@ def imported_hashes(place: Place) -> dict[str, set[str]]:
 
 
 def read_row(place: Place, name: str, cell: str, test_id: str) -> pa.Table:
-    """The prediction of a cell on a test example in one file, with today's columns; of many rows
-    only some are read. The table is empty where there is none.
+    """The prediction of a cell on a test example in one file; of many rows only some are read. The
+    table is empty where there is none.
     """
     raw = storage_at(place).read(name)
     return _conformed(parquet_rows(raw, {"cell": cell, "test_id": test_id}))
@@ -286,8 +282,8 @@ def read_rows(place: Place, name: str) -> pa.Table:
     return parquet_table(storage_at(place).read(name))
 
 
-def failed_cells(place: Place) -> list[dict[str, Any]]:
-    """Cells that could not be computed: spec, reason, cell and variant of each."""
+def failed_cells(place: Place) -> list[FailureMeta]:
+    """The marks of cells that could not be computed."""
     storage, found = storage_at(place), []
     there = set(storage.names())
     for name in sorted(there, key=_parts):
@@ -306,11 +302,11 @@ def read_results(root: Place = "results") -> pd.DataFrame:
     """Read a results folder into one tidy frame, one row a prediction.
 
     Columns are the axes (task, model, select, order, attention, k, draw), test_id, gold,
-    prediction, correct, valid, token counts, backend, scores, ``cell`` and ``variant``: cells of
-    different variants (another test set, template, dtype, ...) must not be averaged together.
-    Further columns that a file has (an import's own, scores of another package) follow, null in
-    rows that lack them. Damaged files and further copies of a cell are left out with a warning that
-    names them.
+    prediction, correct, valid, token counts, backend, ``cell`` and ``variant``: cells of different
+    variants (another test set, template, dtype, ...) must not be averaged together. Further columns
+    (scores, probabilities, a perturbation, an import's own) are there where a prediction has a
+    value, null in rows that lack one. Damaged files and further copies of a cell are left out with
+    a warning that names them.
 
     Raises ``UserError`` where there is no such folder or no result in it.
     """
@@ -322,7 +318,9 @@ def read_table(place: Place) -> pa.Table:
     files = list(result_files(place, warn))
     if not files:
         raise nothing_in(place)
-    return _joined(files)
+    table = _joined(files)
+    empty = {n for n in prediction_schema().names if n not in ALWAYS and table[n].null_count == len(table)}
+    return table.drop_columns(sorted(empty))
 
 
 def nothing_in(place: Place) -> UserError:
@@ -343,19 +341,19 @@ class Stored:
     """A results folder, read once."""
 
     predictions: pd.DataFrame
-    """The frame of ``read_results``; without a row where no cell is finished."""
-    cells: Mapping[str, Mapping[str, Any]]
-    """Cell -> what its file says of itself (``finished_cells``). Imports say nothing of the kind.
-    """
-    variants: Mapping[str, Mapping[str, Any]]
-    """Variant -> its facts; of an import's only ``imported``, the name of the file it is from."""
-    failed: Sequence[Mapping[str, Any]]
+    """The frame of ``read_results``, with all columns of ``prediction_schema``; without a row where
+    no cell is finished."""
+    cells: Mapping[str, CellMeta]
+    """Cell -> what its file says of it; imports have no such files."""
+    variants: FactsOf
+    """Variant -> its facts; of an import's only ``imported``."""
+    failed: Sequence[FailureMeta]
     """The marks of ``failed_cells``."""
 
     @property
     def first_scores(self) -> dict[str, str]:
         """Task -> the score of the first metric that it names, for tasks that were run here."""
-        named = {str(meta["spec"]["task"]): meta["task"]["metrics"] for meta in self.cells.values() if "task" in meta}
+        named = {meta.spec.task: meta.task.metrics for meta in self.cells.values() if meta.task is not None}
         return first_measures(named)
 
 
@@ -369,32 +367,30 @@ def read_stored(place: Place) -> Stored:
     files, failed = list(result_files(place, warn)), failed_cells(place)
     if not files and not failed and not storage_at(place).names(ASIDE):
         raise nothing_in(place)
-    cells = {file.meta["cell"]: file.meta for file in files if file.imported is None}
+    cells = cells_of(files)
     frame = data_frame(_joined(files)) if files else no_results()
     variants = variants_of(files)
     return Stored(_marked(frame, variants), cells, variants, failed)
 
 
-def _marked(frame: pd.DataFrame, variants: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+def _marked(frame: pd.DataFrame, variants: FactsOf) -> pd.DataFrame:
     """Say of predictions whether they are choices of their row's own, written out, where some are:
     as a column ``own_choices``.
     """
-    own = [v for v, facts in variants.items() if facts.get("choice_style", "letters") != "letters"]
+    own = [variant for variant, facts in variants.items() if facts.written_out]
     return frame.assign(own_choices=frame["variant"].astype(object).isin(own)) if own else frame
 
 
 def no_results() -> pd.DataFrame:
-    """The frame of ``read_results`` without a row."""
+    """The frame of ``Stored`` without a row."""
     return data_frame(prediction_schema().empty_table())
 
 
 def _conformed(table: pa.Table, only: Collection[str] | None = None) -> pa.Table:
-    """Columns of an older or newer file in today's order, absent ones empty; others behind them."""
+    """The columns of ``prediction_schema``, absent ones empty; others behind them."""
     import pyarrow as pa
 
     schema, there = prediction_schema(), table.schema.names
-    if table.schema.equals(schema):
-        return table
     columns = {
         f.name: _as(f, table[f.name]) if f.name in there else pa.nulls(len(table), f.type)
         for f in schema
@@ -408,6 +404,8 @@ def _as(field: pa.Field, column: pa.ChunkedArray) -> pa.ChunkedArray:
     """A column of the field's type; texts that are numbers of a dictionary stay so."""
     import pyarrow as pa
 
+    if column.type == field.type:
+        return column
     coded = pa.types.is_dictionary(column.type) and pa.types.is_string(column.type.value_type)
     return column if coded and pa.types.is_string(field.type) else column.cast(field.type)
 
@@ -448,15 +446,20 @@ def _as_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return pa.chunked_array([pa.array(values, pa.string())])
 
 
-def variants_of(files: Iterable[ResultFile]) -> dict[str, dict[str, Any]]:
+def cells_of(files: Iterable[ResultFile]) -> dict[str, CellMeta]:
+    """Cell -> what its file says of it, as in ``Stored``."""
+    return {file.meta.cell: file.meta for file in files if file.meta is not None}
+
+
+def variants_of(files: Iterable[ResultFile]) -> dict[str, Facts]:
     """Variant -> its facts, as in ``Stored``."""
-    facts: dict[str, dict[str, Any]] = {}
+    facts: dict[str, Facts] = {}
     for file in files:
-        if file.imported is None:
-            facts[file.meta["variant"]] = file.meta["facts"]
-            continue
-        for variant in file.table["variant"].unique().to_pylist():
-            facts.setdefault(variant, {IMPORTED: plain(file.imported["source"])})
+        if file.meta is not None:
+            facts[file.meta.variant] = file.meta.facts
+        if file.imported is not None:
+            origin = Facts(imported=plain(file.imported.source))
+            facts |= {v: origin for v in file.table["variant"].unique().to_pylist() if v not in facts}
     return facts
 
 
@@ -466,7 +469,7 @@ def read_some(results: Place, only: Mapping[str, str] | None = None) -> Stored:
     Raises ``UserError`` where there is neither a finished nor a failed cell left.
     """
     wanted, stored = dict(only or {}), read_stored(results)
-    failed = [f for f in stored.failed if wanted.items() <= f["spec"].items()]
+    failed = [f for f in stored.failed if wanted.items() <= f.spec.model_dump().items()]
     try:
         frame = _those(stored.predictions, wanted, storage_at(results).where())
     except UserError:

@@ -20,12 +20,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.errors import UserError
-from icl_bench.metrics.scores import STORED_SCORES
-from icl_bench.results.cells import FAILED, FINISHED, PROTOCOL, Identity, Prediction, further_fields, prediction_schema
+from icl_bench.results.cells import (
+    ALWAYS,
+    FAILED,
+    FINISHED,
+    PROTOCOL,
+    Identity,
+    Prediction,
+    further_fields,
+    prediction_schema,
+)
 from icl_bench.results.journals import Journal, Journals, journals_at
 from icl_bench.results.reading import CELL_META, DamagedError, read_whole, warn
 from icl_bench.results.storage import Place, storage_at
-from icl_bench.results.stored_meta import checked_prediction
+from icl_bench.results.stored_meta import CellMeta, FailureMeta, SpecMeta, as_stored, checked_prediction
 from icl_bench.table_files import parquet_bytes
 
 if TYPE_CHECKING:
@@ -111,13 +119,9 @@ class Store:
 
     def mark_failed(self, identity: Identity, reason: str) -> None:
         """Mark a cell with why it cannot be computed. Raises ``UserError`` on a full disk."""
-        failure = {
-            "spec": identity.spec.model_dump(),
-            "reason": reason,
-            "cell": identity.cell,
-            "variant": identity.variant,
-        }
-        text = json.dumps(failure, ensure_ascii=False, indent=1) + "\n"
+        spec = SpecMeta(**identity.spec.model_dump())
+        failure = FailureMeta(spec=spec, reason=reason, cell=identity.cell, variant=identity.variant)
+        text = json.dumps(as_stored(failure), ensure_ascii=False, indent=1) + "\n"
         try:
             self.storage.put(f"{identity.name}{FAILED}", text.encode())
         except OSError as error:
@@ -209,15 +213,14 @@ class OpenCell:
         self._seconds.update((p.test_id, each) for p in predictions)
 
     def finish(
-        self, order: Sequence[str], meta: Mapping[str, Any], scores: Mapping[str, Sequence[float | None]] | None = None
+        self, order: Sequence[str], meta: CellMeta, scores: Mapping[str, Sequence[float | None]] | None = None
     ) -> str:
         """Write the cell's file and drop the journal and a mark of failure; returns its name.
 
-        Rows are in the ``order`` of test ids, and ``meta`` is what the file says of itself beside
-        spec, facts and seconds. ``scores`` are columns of floats in the same order: those of
-        ``STORED_SCORES`` that are not given are empty, others follow the columns that
-        every file has. Raises ``UserError`` when the disk is full (the journal then stays), and
-        ``ValueError`` for a score with the name of another column.
+        Rows are in the ``order`` of test ids. ``meta`` is what the file says of the cell; its
+        seconds are added. ``scores`` are columns of floats in the same order. Raises ``UserError``
+        when the disk is full (the journal then stays), and ``ValueError`` for a score with the name
+        of another column.
         """
         name = f"{self.identity.name}{FINISHED}"
         rows = [self.done[test_id] for test_id in order]
@@ -240,17 +243,17 @@ class OpenCell:
         self.store.mark_failed(self.identity, reason)
 
     def _table(
-        self, rows: Sequence[Prediction], meta: Mapping[str, Any], scores: Mapping[str, Sequence[float | None]]
+        self, rows: Sequence[Prediction], meta: CellMeta, scores: Mapping[str, Sequence[float | None]]
     ) -> pa.Table:
         import pyarrow as pa
 
         spec, facts, count = self.identity.spec, self.identity.facts, len(rows)
         constant = {
             **spec.model_dump(),
-            "backend": facts["backend"],
-            "label_space": facts.get("label_space"),
-            "queries": facts.get("queries"),
-            "perturbation": facts.get("perturbation"),
+            "backend": facts.backend,
+            "label_space": facts.label_space,
+            "queries": facts.queries,
+            "perturbation": facts.perturbation,
             "cell": self.identity.cell,
             "variant": self.identity.variant,
         }
@@ -259,21 +262,12 @@ class OpenCell:
             columns[name] = [getattr(row, name) for row in rows]
         if taken := set(scores) & set(columns):
             raise ValueError(f"a score cannot be called {min(taken)}: that is a column of its own")
-        columns |= {name: [None] * count for name in STORED_SCORES} | dict(scores)
-        stored = {
-            "spec": spec.model_dump(),
-            "facts": dict(facts),
-            "protocol": PROTOCOL,
-            "seconds": round(self.seconds, 3),
-            **meta,
-        }
-        schema = prediction_schema()
-        for own in further_fields():
-            if any(value is not None for value in columns[own.name]):
-                schema = schema.append(own)
-        for name in (score for score in scores if score not in STORED_SCORES):
-            schema = schema.append(pa.field(name, pa.float64()))
-        schema = schema.with_metadata({CELL_META: json.dumps(stored, ensure_ascii=False)})
+        columns |= scores
+        fields = [*prediction_schema(), *further_fields(), *(pa.field(name, pa.float64()) for name in scores)]
+        valued = {name for name, values in columns.items() if any(value is not None for value in values)}
+        meta = meta.model_copy(update={"protocol": PROTOCOL, "seconds": round(self.seconds, 3)})
+        stored = json.dumps(as_stored(meta), ensure_ascii=False)
+        schema = pa.schema([f for f in fields if f.name in valued.union(ALWAYS)], {CELL_META: stored})
         return pa.table({name: columns[name] for name in schema.names}, schema=schema)
 
 

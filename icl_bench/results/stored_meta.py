@@ -7,71 +7,145 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from icl_bench.models.architecture import Architecture
-from icl_bench.results.cells import Prediction
+from icl_bench.results.cells import CellSpec, Identity, Prediction
+from icl_bench.results.facts import Facts, StoredModel
 
 
-class _Stored(BaseModel):
-    """Kinds are as they stand in JSON: a number in quotes is text."""
+class SpecMeta(CellSpec):
+    """The axes of a cell."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
 
-class SpecMeta(_Stored):
-    """The axes of a cell."""
+class TaskMeta(StoredModel):
+    """The specification of a task."""
 
-    task: str
-    model: str
-    select: str
-    order: str
-    attention: str
-    k: int
-    draw: int
-
-
-class _TaskMeta(_Stored):
     metrics: list[str]
     labels: Any = None
 
 
-class _Training(_Stored):
-    seconds: float = 0.0
-    tokens: float = 0.0
-    flops: float = 0.0
+class RunMeta(StoredModel):
+    """The run that computed a cell."""
+
+    command: str | None = None
+    """None where another program called this one."""
+    finished: str | None = None
+    """When (UTC)."""
+    hardware: str | None = None
 
 
-class CellMeta(_Stored):
-    """Of a finished cell."""
+class StepLoss(StoredModel):
+    """The loss on validation rows after a step of a training."""
+
+    step: int
+    validation: float
+
+
+class TrainingMeta(StoredModel):
+    """What was trained for a cell's answers, and what that took."""
+
+    method: str | None = None
+    seconds: float | None = None
+    tokens: float | None = None
+    flops: float | None = None
+    base: str | None = None
+    """Of an adaptation: the model that was adapted."""
+    base_fingerprint: str | None = None
+    attention: str | None = None
+    losses: list[StepLoss] = Field(default_factory=list)
+
+    @property
+    def is_adaptation(self) -> bool:
+        """Whether a model was adapted to an attention pattern, and all of it is known."""
+        return self.method == "adaptation" and None not in (self.base, self.attention, self.tokens)
+
+
+def _architecture(given: Any) -> Architecture | None:
+    if given is None or isinstance(given, Architecture):
+        return given
+    try:
+        return Architecture.of(given) if given else None
+    except (KeyError, TypeError) as error:
+        raise ValueError(repr(error)) from None
+
+
+StoredArchitecture = Annotated[
+    Architecture | None, PlainValidator(_architecture), PlainSerializer(lambda found: found and found.as_json())
+]
+
+
+class CellMeta(StoredModel):
+    """What the file of a finished cell says of it."""
+
+    # a field may begin with "model"
+    model_config = ConfigDict(protected_namespaces=())
 
     spec: SpecMeta
-    facts: dict[str, Any]
+    facts: Facts
+    protocol: int | None = None
     seconds: float | None = None
+    """That the backend took to answer."""
     demonstration_ids: list[str] | None = None
+    """Of the demonstrations that all prompts share."""
     demonstration_labels: dict[str, list[str]] | None = None
+    """Label -> ids of the demonstrations that have it in the data."""
     shown_answers: dict[str, str] | None = None
+    """Answers that prompts show instead of the data's, by the demonstration's id."""
     prefix_tokens: int | None = None
-    context_tokens: int = 0
-    task: _TaskMeta | None = None
-    versions: dict[str, Any] | None = None
-    run: dict[str, Any] | None = None
-    architecture: dict[str, Any] | None = None
-    training: _Training | None = None
+    """That all prompts share."""
+    context_tokens: int | None = None
+    """That the model reads."""
+    task: TaskMeta | None = None
+    model_source: str | None = None
+    tokenizer: str | None = None
+    """Of the model behind a server: whose tokenizer counts for it."""
+    versions: dict[str, str] = Field(default_factory=dict)
+    """Of the packages that computed the predictions."""
+    run: RunMeta = RunMeta()
+    notes: list[str] = Field(default_factory=list)
+    data_source: str | None = None
+    """Where the data is from, in words."""
+    architecture: StoredArchitecture = None
+    training: TrainingMeta | None = None
     compute: dict[str, float] | None = None
+    """Operations and bytes by formula."""
     prefill_seconds: float | None = None
     peak_cache_bytes: float | None = None
+
+    # columns of the predictions, the same in all
+    cell: str = Field("", exclude=True)
+    variant: str = Field("", exclude=True)
+
+    @classmethod
+    def of(cls, identity: Identity, **further: Any) -> CellMeta:
+        """That of a cell, with what is ``further`` known."""
+        return cls(spec=SpecMeta(**identity.spec.model_dump()), facts=identity.facts, **further)
+
+    @property
+    def task_as_given(self) -> dict[str, Any]:
+        """All of which :class:`icl_bench.tasks.spec.TaskSpec` is made."""
+        return self.task.model_dump(exclude_unset=True) if self.task else {}
 
     @model_validator(mode="after")
     def _labels_are_known(self) -> CellMeta:
         """Where answers are labels that rows have in common, each demonstration that is named has
         one.
         """
-        if self.task is None or self.task.labels is None:
-            return self
-        if self.facts.get("choice_style", "letters") != "letters":
+        if self.task is None or self.task.labels is None or self.facts.written_out:
             return self
         if self.demonstration_labels is None:
             raise ValueError("demonstration_labels are missing")
@@ -81,15 +155,16 @@ class CellMeta(_Stored):
         return self
 
 
-class ImportMeta(_Stored):
+class ImportMeta(StoredModel):
     """Of an import."""
 
     source: str
     sha256: str
     rows: int
+    protocol: int | None = None
 
 
-class LossesMeta(_Stored):
+class LossesMeta(StoredModel):
     """Of losses of a text."""
 
     model: str
@@ -99,9 +174,18 @@ class LossesMeta(_Stored):
     sha256: str
     length: int
     by_length: dict[str, dict[str, float]]
+    """Length -> ``prefill_flops`` and ``cache_bytes`` by formula."""
+    backend: str | None = None
+    text: str | None = None
+    windows: int | None = None
+    lengths: list[int] | None = None
+    training: TrainingMeta | None = None
+    seconds: float | None = None
+    peak_cache_bytes: float | None = None
+    versions: dict[str, str] = Field(default_factory=dict)
 
 
-class FailureMeta(_Stored):
+class FailureMeta(StoredModel):
     """The mark of a failed cell."""
 
     spec: SpecMeta
@@ -110,32 +194,40 @@ class FailureMeta(_Stored):
     variant: str
 
 
-class _StudyCell(SpecMeta):
+class StudyCell(SpecMeta):
+    """A cell that a study asks for."""
+
     setting: str
+    """The block of the study's file."""
     cell: str
+    variant: str | None = None
 
 
-class StudyMeta(_Stored):
+class StudyMeta(StoredModel):
     """What a study asked for."""
 
     study: str
-    cells: list[_StudyCell]
+    cells: list[StudyCell]
 
 
-def checked(raw: bytes, kind: type[_Stored]) -> dict[str, Any]:
-    """What stands in a file's JSON. Raises ``ValueError``, on one line, where it is otherwise."""
+Meta = TypeVar("Meta", bound=BaseModel)
+
+
+def checked(raw: bytes, kind: type[Meta]) -> Meta:
+    """What a file's JSON says. Raises ``ValueError``, on one line, where it is of another kind."""
     try:
-        found: dict[str, Any] = json.loads(raw)
-        meta = kind.model_validate(found)
-        if isinstance(meta, CellMeta) and meta.architecture:
-            Architecture.of(meta.architecture)
+        # not by pydantic's own parser, which takes no text that is not Unicode: names of files may be none
+        return kind.model_validate(json.loads(raw))
     except ValidationError as error:
         raise ValueError(_first(error)) from None
     except RecursionError:
         raise ValueError("too deep a nesting") from None
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"architecture: {error!r}") from None
-    return found
+
+
+def as_stored(meta: BaseModel) -> dict[str, Any]:
+    """The JSON of which ``checked`` makes the same; what is None is left out."""
+    found = meta.model_dump(exclude_unset=True)
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def checked_prediction(line: bytes) -> Prediction:

@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from icl_bench.errors import UserError
 from icl_bench.results.cells import slug
 from icl_bench.results.reading import warn
 from icl_bench.results.storage import Place, storage_at
-from icl_bench.results.stored_meta import StudyMeta, checked
+from icl_bench.results.stored_meta import StudyCell, StudyMeta, as_stored, checked
 
 FOLDER = "_studies"
 """Of the files, a study each; no task is called so."""
 
 
-def write_study(place: Place, name: str, cells: Sequence[Mapping[str, Any]], *, whole: bool) -> None:
-    """Store the cells of a study: their axes, ``setting`` (the block that asks for them), ``cell``
-    (the hash) and ``variant``.
+def write_study(place: Place, name: str, cells: Sequence[StudyCell], *, whole: bool) -> None:
+    """Store the cells of a study.
 
     Those of a part (not ``whole``) are added to what is stored of it. Raises ``UserError`` where it
     cannot be written.
     """
     storage, file = storage_at(place), f"{FOLDER}/{slug(name)}.json"
-    found = {str(cell["cell"]): dict(cell) for cell in cells}
-    if not whole:
-        before = next((study for study in read_studies(place) if study["study"] == name), None)
-        kept = {str(cell["cell"]): cell for cell in (before or {}).get("cells", ())}
-        found = {**kept, **found}
-    content = json.dumps({"study": name, "cells": list(found.values())}, ensure_ascii=False)
+    before = [] if whole else [cell for study in read_studies(place) if study.study == name for cell in study.cells]
+    found = {cell.cell: cell for cell in (*before, *cells)}
+    content = json.dumps(as_stored(StudyMeta(study=name, cells=list(found.values()))), ensure_ascii=False)
     try:
         storage.put(file, content.encode())
     except OSError as error:
@@ -39,8 +34,8 @@ def write_study(place: Place, name: str, cells: Sequence[Mapping[str, Any]], *, 
         ) from None
 
 
-def read_studies(place: Place) -> list[dict[str, Any]]:
-    """Every study of a results folder: ``study``, its name, and its ``cells``.
+def read_studies(place: Place) -> list[StudyMeta]:
+    """Every study of a results folder.
 
     A file that cannot be read is left out with a warning.
     """

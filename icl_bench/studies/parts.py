@@ -9,12 +9,13 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from icl_bench.models.registry import resolve
 from icl_bench.results.cells import CellSpec, Identity
 from icl_bench.results.storage import Place
 from icl_bench.results.store import Store
+from icl_bench.results.stored_meta import StudyCell
 from icl_bench.studies.file import Job
 from icl_bench.sweep.notes import headline
 from icl_bench.sweep.runner import Outcome, Watcher
@@ -225,15 +226,12 @@ class Part(ABC):
             outcome.failed[identity.spec] = reason
         return outcome
 
-    def records(self) -> Iterator[dict[str, Any]]:
+    def records(self) -> Iterator[StudyCell]:
         """What is stored of its cells."""
         for identity in self.identities():
-            yield {
-                **identity.spec.model_dump(),
-                "setting": self.job.setting,
-                "cell": identity.cell,
-                "variant": identity.variant,
-            }
+            yield StudyCell(
+                **identity.spec.model_dump(), setting=self.job.setting, cell=identity.cell, variant=identity.variant
+            )
 
 
 @dataclass

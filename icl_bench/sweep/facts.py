@@ -12,6 +12,8 @@ from icl_bench.demonstrations.perturbations import NONE
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.results.cells import Identity, short_hash
+from icl_bench.results.facts import ChatFacts, Facts
+from icl_bench.results.stored_meta import CellMeta, RunMeta, TaskMeta
 from icl_bench.sweep.plan import CellPlan
 from icl_bench.sweep.this_run import this_run
 from icl_bench.sweep.tokenized_task import TokenizedTask
@@ -20,39 +22,35 @@ from icl_bench.tasks.spec import AnswerRule, TaskSpec
 from icl_bench.tasks.templates import JinjaTemplate
 
 
-def facts(
-    task: TokenizedTask, choice: SelectorSpec, backend: Mapping[str, str], pattern: Pattern = FULL
-) -> dict[str, Any]:
-    """All that decides a cell's predictions beside its axes. Goes into its hash and its file."""
-    data, spec = task.data, task.data.spec
-    perturbation = task.perturbation
-    return {
-        **backend,
-        "scoring": task.scoring if spec.is_classification else "generate",
-        "seed": task.seed,
-        "template": spec.template.model_dump(),
-        "labels": short_hash(_labels(task)),
-        "data": dict(data.files),
-        "test": short_hash([row.id for row in data.test]),
-        "test_rows": len(data.test),
-        **({"label_space": task.label_space} if task.label_space else {}),
-        **({"queries": task.queries} if task.queries != "test" else {}),
-        **({"perturbation": str(perturbation)} if perturbation != NONE else {}),
-        **({"chat": task.chat_facts()} if task.chat else {}),
-        **({"choice_style": spec.labels.style} if spec.labels and spec.labels.own else {}),
-        **_label_rule(spec),
-        **({"normalize": task.normalize} if task.normalize != "none" else {}),
-        "pool": short_hash([data.train[i].id for i in task.pool.rows]),
-        "pool_rows": len(task.pool),
-        "fingerprint": task.model.fingerprint,
-        **({} if spec.is_classification else {"max_answer_tokens": spec.max_answer_tokens}),
-        **({"answer": _answer(spec.answer)} if spec.answer else {}),
-        **({"stops": list(task.stops)} if spec.stop else {}),
-        **({"fields": dict(spec.data.fields)} if spec.data.file else {}),
-        **({"passages": spec.data.passages.model_dump()} if spec.data.passages else {}),
-        **task.selection_facts(choice, pattern),
-        **task.metric_facts(),
-    }
+def facts(task: TokenizedTask, choice: SelectorSpec, backend: Mapping[str, str], pattern: Pattern = FULL) -> Facts:
+    """All that decides a cell's predictions beside its axes."""
+    data, spec, labels = task.data, task.data.spec, task.data.spec.labels
+    further: dict[str, Any] = {**backend, **task.selection_facts(choice, pattern), **task.metric_facts()}
+    return Facts(
+        fingerprint=task.model.fingerprint,
+        scoring=task.scoring if spec.is_classification else "generate",
+        seed=task.seed,
+        data=dict(data.files),
+        fields=dict(spec.data.fields) if spec.data.file else None,
+        passages=spec.data.passages.model_dump() if spec.data.passages else None,
+        test=short_hash([row.id for row in data.test]),
+        test_rows=len(data.test),
+        pool=short_hash([data.train[i].id for i in task.pool.rows]),
+        pool_rows=len(task.pool),
+        label_space=task.label_space or None,
+        labels=short_hash(_labels(task)),
+        choice_style=labels.style if labels and labels.own else None,
+        label_rule=_label_rule(spec) or None,
+        normalize=None if task.normalize == "none" else task.normalize,
+        queries=None if task.queries == "test" else task.queries,
+        template=spec.template.model_dump(),
+        chat=ChatFacts(**task.chat_facts()) if task.chat else None,
+        perturbation=None if task.perturbation == NONE else str(task.perturbation),
+        max_answer_tokens=None if spec.is_classification else spec.max_answer_tokens,
+        answer=_answer(spec.answer) if spec.answer else None,
+        stops=list(task.stops) if spec.stop else None,
+        **further,
+    )
 
 
 class Identities:
@@ -60,7 +58,7 @@ class Identities:
 
     def __init__(self, task: TokenizedTask, backend: Mapping[str, str]) -> None:
         self._task, self._backend = task, backend
-        self._facts: dict[tuple[SelectorSpec, Pattern], dict[str, Any]] = {}
+        self._facts: dict[tuple[SelectorSpec, Pattern], Facts] = {}
 
     def __call__(self, cell: CellPlan) -> Identity:
         """One of them."""
@@ -80,7 +78,7 @@ def _label_rule(spec: TaskSpec) -> dict[str, Any]:
     rule: dict[str, Any] = {"gold": labels.gold} if labels.gold != "text" else {}
     if isinstance(labels.choices, tuple) or isinstance(spec.template, JinjaTemplate):
         rule["choices"] = labels.choices
-    return {"label_rule": rule} if rule else {}
+    return rule
 
 
 def _answer(rule: AnswerRule) -> dict[str, Any]:
@@ -98,8 +96,10 @@ def _labels(task: TokenizedTask) -> Sequence[Any]:
     return [row.choices for row in asked] if own else data.labels
 
 
-def origin(task: TokenizedTask, shown: Iterable[Example], versions: Mapping[str, str]) -> dict[str, Any]:
-    """What a cell's file says of where its predictions are from, beside the facts.
+def cell_meta(
+    identity: Identity, task: TokenizedTask, shown: Iterable[Example], versions: Mapping[str, str], **further: Any
+) -> CellMeta:
+    """What a cell's file says of it: where its predictions are from, and what is ``further`` known.
 
     ``shown`` are the examples that it learnt from or was shown; of each label their ids are kept
     (the data's label, also where the prompt shows another).
@@ -107,17 +107,19 @@ def origin(task: TokenizedTask, shown: Iterable[Example], versions: Mapping[str,
     labelled: dict[str, list[str]] = {}
     for example in shown:
         labelled.setdefault(example.answer, []).append(example.id)
-    return {
-        "demonstration_labels": labelled if task.data.labels else None,
-        "context_tokens": task.model.context_tokens,
-        "task": task.data.spec.model_dump(mode="json"),
-        "model_source": task.model.asked,
-        "tokenizer": task.model.tokenizer,
-        "versions": dict(versions),
-        "run": this_run(),
-        "notes": list(task.data.notes),
-        "data_source": task.data.origin,
-    }
+    return CellMeta.of(
+        identity,
+        demonstration_labels=labelled if task.data.labels else None,
+        context_tokens=task.model.context_tokens,
+        task=TaskMeta(**task.data.spec.model_dump(mode="json")),
+        model_source=task.model.asked,
+        tokenizer=task.model.tokenizer,
+        versions=dict(versions),
+        run=RunMeta(**this_run()),
+        notes=list(task.data.notes),
+        data_source=task.data.origin,
+        **further,
+    )
 
 
 def versions(*further: str) -> dict[str, str]:

@@ -26,6 +26,7 @@ from icl_bench.models.trained import own_pattern, training_of
 from icl_bench.results.cells import short_hash
 from icl_bench.results.perplexity_losses import losses_name, write_losses
 from icl_bench.results.storage import Place, Storage, storage_at
+from icl_bench.results.stored_meta import LossesMeta, TrainingMeta
 from icl_bench.sweep.compute_cost import cache_bytes, flops
 from icl_bench.sweep.facts import versions
 from icl_bench.sweep.options import PerplexitySpec
@@ -169,15 +170,15 @@ class Perplexity:
             for length in self.lengths
         }
         trained = training_of(self.model.source)
-        meta = {
+        meta = LossesMeta(
             **facts,
-            "training": trained and dict(trained.about),
-            "seconds": seconds,
-            "peak_cache_bytes": peak,
-            "by_length": by_length,
-            "lengths": self.lengths,
-            "versions": versions(),
-        }
+            training=TrainingMeta(**trained.cost) if trained else None,
+            seconds=seconds,
+            peak_cache_bytes=peak,
+            by_length=by_length,
+            lengths=list(self.lengths),
+            versions=versions(),
+        )
         write_losses(storage, name, found, meta)
 
 

@@ -18,8 +18,9 @@ from icl_bench.models.trained import Trained
 from icl_bench.prompts.encoding import PromptSet
 from icl_bench.results.cells import CellSpec, Identity, Prediction
 from icl_bench.results.store import OpenCell, Store
+from icl_bench.results.stored_meta import TrainingMeta
 from icl_bench.sweep.compute_cost import cost_of
-from icl_bench.sweep.facts import Identities, origin
+from icl_bench.sweep.facts import Identities, cell_meta
 from icl_bench.sweep.plan import CellPlan, Plan, PlannedGroup
 from icl_bench.sweep.prompt_group import PromptGroup
 from icl_bench.sweep.tokenized_task import TokenizedTask
@@ -197,16 +198,19 @@ class Runner:
         measured = {}
         if todo:
             measured = self._answer(prompts, todo, group, cell, maker, opened, outcome)
-        meta = {
-            **origin(task, maker.shown, self.versions),
-            "demonstration_ids": maker.shared_ids,
-            **maker.changed,
-            "prefix_tokens": len(prompts.prefix),
-            "architecture": self._architecture.as_json() if self._architecture else None,
-            **self._training(cell),
-            "compute": self._cost(cell, asked, [row.answer_tokens for row in opened.done.values()]),
+        meta = cell_meta(
+            opened.identity,
+            task,
+            maker.shown,
+            self.versions,
+            demonstration_ids=maker.shared_ids,
+            shown_answers=maker.shown_answers,
+            prefix_tokens=len(prompts.prefix),
+            architecture=self._architecture,
+            training=self._training(cell),
+            compute=self._cost(cell, asked, [row.answer_tokens for row in opened.done.values()]),
             **measured,
-        }
+        )
         names = [row.id for row in asked]
         rows = [opened.done[name] for name in names]
         scores = task.scores(rows)
@@ -248,12 +252,12 @@ class Runner:
     def _architecture(self) -> Architecture | None:
         return self.architecture() if self.architecture else None
 
-    def _training(self, cell: CellPlan) -> dict[str, Any]:
-        """What was trained for a cell's answers, as it is stored."""
+    def _training(self, cell: CellPlan) -> TrainingMeta | None:
+        """What was trained for a cell's answers."""
         trained = self.trained
         if trained is None or not (trained.decoder or cell.pattern.reads_vectors):
-            return {}
-        return {"training": trained.about}
+            return None
+        return TrainingMeta(**trained.cost)
 
     def _cost(self, cell: CellPlan, asked: Sequence[Example], answers: Sequence[int]) -> dict[str, float] | None:
         """Operations and cache bytes of a cell by formula, with the answers that it has, or with
@@ -291,11 +295,11 @@ class _PredictionMaker:
         train, chosen = task.data.train, group.demonstrations(k)
         there = np.unique(chosen)
         self.shown = [train[i] for i in there]
-        self.changed: dict[str, Any] = {}
+        self.shown_answers: dict[str, str] | None = None
         """Answers that the prompts show instead of the data's, by the demonstration's id."""
         if task.perturbation.changes_answers:
             perturbed = task.perturbed(group.draw)
-            self.changed["shown_answers"] = {train[i].id: perturbed[i].answer for i in there}
+            self.shown_answers = {train[i].id: perturbed[i].answer for i in there}
         self._read_blocks = None
         if prompts.similar is not None:
             self._read_blocks = [group.pattern.read_blocks(row) for row in prompts.similar]

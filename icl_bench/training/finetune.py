@@ -23,7 +23,7 @@ from icl_bench.results.cells import CellSpec, Identity, Prediction
 from icl_bench.results.storage import Place
 from icl_bench.results.store import OpenCell, Store
 from icl_bench.results.trained_methods import CLASSIFIER, UPPER
-from icl_bench.sweep.facts import facts, origin, versions
+from icl_bench.sweep.facts import cell_meta, facts, versions
 from icl_bench.sweep.runner import Outcome
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.examples import load_data
@@ -120,8 +120,8 @@ class Finetuning:
             draw=examples.draw,
         )
         backend = {"backend": method.backend, "dtype": self.dtype}
-        decided = facts(task, SelectorSpec(), backend) | {"scoring": CLASSIFIER}
-        return Identity(spec, decided | dict(method.facts(select)))
+        decided = facts(task, SelectorSpec(), backend).with_more(scoring=CLASSIFIER, **method.facts(select))
+        return Identity(spec, decided)
 
     def _run(self, store: Store, method: TrainingMethod, examples: Examples, outcome: Outcome, say: Say) -> None:
         """One method on one k and draw: its cell, and that of the upper bound where it has one."""
@@ -201,16 +201,16 @@ class Finetuning:
             )
         opened.append(made, found.seconds)
         scores = self.task.scores(made)
-        opened.finish(
-            [row.id for row in data.test],
-            {
-                **origin(self.task, examples.shown, self._versions),
-                "demonstration_ids": [example.id for example in examples.shown],
-                "training": dict(found.about),
-                "architecture": method.run.architecture.as_json() if method.has_architecture else None,
-            },
-            scores,
+        meta = cell_meta(
+            opened.identity,
+            self.task,
+            examples.shown,
+            self._versions,
+            demonstration_ids=[example.id for example in examples.shown],
+            training=found.training,
+            architecture=method.run.architecture if method.has_architecture else None,
         )
+        opened.finish([row.id for row in data.test], meta, scores)
 
     @cached_property
     def _versions(self) -> dict[str, str]:

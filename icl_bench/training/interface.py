@@ -14,6 +14,7 @@ import numpy as np
 
 from icl_bench.errors import UserError
 from icl_bench.models.architecture import Architecture, architecture_of
+from icl_bench.results.stored_meta import TrainingMeta
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.training.examples import Examples
 from icl_bench.training.spec import FinetuneSpec
@@ -29,8 +30,8 @@ class Learned:
     """``(test, labels)``"""
     seconds: float
     """Of answering the test rows."""
-    about: Mapping[str, Any]
-    """How it was trained and at which cost: ``seconds``, ``tokens`` and ``flops``, where known."""
+    training: TrainingMeta
+    """How it was trained and at which cost."""
 
 
 @dataclass

@@ -49,15 +49,15 @@ def test_one_block_is_full_attention_and_small_blocks_are_not(read: Path):
 
 def test_files_say_what_was_computed_and_held(read: Path):
     cells = read_stored(read).cells.values()
-    of = {(c["spec"]["select"], c["spec"]["attention"]): c for c in cells}
+    of = {(c.spec.select, c.spec.attention): c for c in cells}
     full, small = of["random", "full"], of["random", "block:3,sink=0,local=0"]
-    assert small["compute"]["prefix_flops"] < full["compute"]["prefix_flops"]
+    assert small.compute["prefix_flops"] < full.compute["prefix_flops"]
     grouped = of["random", "grouped:2,64"]
     for cell in (full, small, grouped, of["random", "approx:128,8"]):
-        held, formula = cell["peak_cache_bytes"], cell["compute"]["cache_bytes"]
+        held, formula = cell.peak_cache_bytes, cell.compute["cache_bytes"]
         assert held == pytest.approx(formula, rel=0.08)
-        assert cell["prefill_seconds"] > 0
-    assert grouped["peak_cache_bytes"] < full["peak_cache_bytes"]
+        assert cell.prefill_seconds > 0
+    assert grouped.peak_cache_bytes < full.peak_cache_bytes
 
 
 def test_retrieved_demonstrations_are_computed_once(read: Path):

@@ -35,7 +35,8 @@ def chats(program: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def style_of(cell: str, variants: Any) -> str:
-    return str(variants[cell].get("chat", {}).get("style", "plain"))
+    chat = variants[cell].chat
+    return chat.style if chat else "plain"
 
 
 def test_prompts_are_those_of_the_models_template_to_the_token(program: Run, chats: Path):

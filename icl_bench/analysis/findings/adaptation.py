@@ -14,6 +14,7 @@ from icl_bench.analysis.finding import Finding, Section
 from icl_bench.models.attention_patterns import FULL
 from icl_bench.results.perplexity_losses import read_losses
 from icl_bench.results.storage import Place
+from icl_bench.results.stored_meta import LossesMeta, TrainingMeta
 from icl_bench.seeds import generator
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class _Model:
     name: str
     fingerprint: str
     attention: str
-    adapted: Mapping[str, Any] | None = field(default=None, compare=False)
+    adapted: TrainingMeta | None = field(default=None, compare=False)
     """What its training says, where it was adapted."""
 
     @property
@@ -89,18 +90,17 @@ class _Model:
         """The model that was adapted, or itself: name and fingerprint."""
         if self.adapted is None:
             return self.name, self.fingerprint
-        return str(self.adapted["base"]), str(self.adapted.get("base_fingerprint", ""))
+        return self.adapted.base or "", self.adapted.base_fingerprint or ""
 
     @property
     def tokens(self) -> float:
         """That it was adapted on."""
-        return 0.0 if self.adapted is None else float(self.adapted["tokens"])
+        return self.adapted.tokens or 0.0 if self.adapted else 0.0
 
 
-def _adapted(training: Any) -> Mapping[str, Any] | None:
-    """A stored training, where it is a whole one of an adaptation."""
-    whole = isinstance(training, dict) and {"base", "attention", "tokens"} <= training.keys()
-    return training if whole and training.get("method") == "adaptation" else None
+def _adapted(training: TrainingMeta | None) -> TrainingMeta | None:
+    """A training, where it is an adaptation."""
+    return training if training and training.is_adaptation else None
 
 
 def _sides(models: Sequence[_Model]) -> Iterator[dict[tuple[str, When], _Model]]:
@@ -111,12 +111,12 @@ def _sides(models: Sequence[_Model]) -> Iterator[dict[tuple[str, When], _Model]]
     """
     plain = {one.attention: one for one in models if one.adapted is None}
     in_full = [
-        one for one in models if one.adapted and one.adapted["attention"] == str(FULL) and one.attention == str(FULL)
+        one for one in models if one.adapted and one.adapted.attention == str(FULL) and one.attention == str(FULL)
     ]
     for one in models:
         if one.adapted is None or one.attention == str(FULL):
             continue
-        if one.adapted["attention"] != one.attention:
+        if one.adapted.attention != one.attention:
             continue
         found: dict[tuple[str, When], _Model] = {(one.attention, "after"): one}
         for attention in (str(FULL), one.attention):
@@ -154,9 +154,9 @@ def adaptation_losses(results: Place, model: str | None = None) -> pd.DataFrame:
     groups: dict[tuple[Any, ...], dict[_Model, dict[str, np.ndarray]]] = {}
     costs: dict[_Model, Mapping[str, Mapping[str, float]]] = {}
     for one, meta, losses in _in_losses(results):
-        key = (*one.base, meta["dtype"], meta["length"])
-        groups.setdefault(key, {}).setdefault(one, {})[meta["sha256"]] = losses
-        costs[one] = meta["by_length"]
+        key = (*one.base, meta.dtype, meta.length)
+        groups.setdefault(key, {}).setdefault(one, {})[meta.sha256] = losses
+        costs[one] = meta.by_length
     rows: list[dict[str, Any]] = []
     for held in groups.values():
         for sides in _sides(list(held)):
@@ -286,14 +286,14 @@ def adaptation_course(context: Context) -> pd.DataFrame:
             "pattern": one.attention,
             "model": one.name,
             "tokens": one.tokens,
-            "step": look["step"],
-            "validation": look["validation"],
+            "step": look.step,
+            "validation": look.validation,
         }
         for one in sorted(models, key=lambda one: (one.base, one.name))
         if one.adapted is not None
-        and one.adapted["attention"] == one.attention
+        and one.adapted.attention == one.attention
         and context.model in (None, one.name, one.base[0])
-        for look in one.adapted.get("losses", ())
+        for look in one.adapted.losses
     ]
     return pd.DataFrame(rows, columns=COURSE)
 
@@ -301,16 +301,13 @@ def adaptation_course(context: Context) -> pd.DataFrame:
 def _in_cells(context: Context) -> Iterator[_Model]:
     """The models whose predictions are stored."""
     for meta in context.stored.cells.values():
-        spec, fingerprint = meta["spec"], str(meta["facts"].get("fingerprint", ""))
-        adapted = _adapted(meta.get("training"))
-        yield _Model(spec["model"], fingerprint, spec["attention"], adapted)
+        yield _Model(meta.spec.model, meta.facts.fingerprint or "", meta.spec.attention, _adapted(meta.training))
 
 
-def _in_losses(results: Place) -> Iterator[tuple[_Model, dict[str, Any], np.ndarray]]:
+def _in_losses(results: Place) -> Iterator[tuple[_Model, LossesMeta, np.ndarray]]:
     """The models whose losses of texts are stored, with the meta and losses of each file."""
     for meta, losses in read_losses(results):
-        adapted = _adapted(meta.get("training"))
-        yield _Model(meta["model"], meta["fingerprint"], meta["attention"], adapted), meta, losses
+        yield _Model(meta.model, meta.fingerprint, meta.attention, _adapted(meta.training)), meta, losses
 
 
 def _losses(context: Context) -> pd.DataFrame:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from icl_bench.analysis.columns import SIGNED_LIMITS, Column
 from icl_bench.analysis.finding import Chart, Finding, Printed, Section
 from icl_bench.analysis.findings.comparisons import COMPARED, DIFFERENCE
-from icl_bench.analysis.statistics.paired import NO_FACTS, Facts, compare
+from icl_bench.analysis.statistics.paired import compare
+from icl_bench.results.facts import NO_FACTS, UNKNOWN, Facts, FactsOf
 from icl_bench.wording import short
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import pandas as pd
 
 PLAIN = "plain"
 
 
-def chat_gain(frame: pd.DataFrame, facts: Facts = NO_FACTS) -> pd.DataFrame:
+def chat_gain(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
     """Compare every way to put prompts to a chat model with plain text, at each k.
 
     ``facts`` are those of each variant. Both sides have one model, selection, order and attention
@@ -28,21 +27,21 @@ def chat_gain(frame: pd.DataFrame, facts: Facts = NO_FACTS) -> pd.DataFrame:
     (:func:`put`), which ``advice`` names.
     """
     variant = frame["variant"].astype(object)
-    ways = {name: put(facts.get(name, {})) for name in variant.unique()}
+    ways = {name: put(facts.get(name, UNKNOWN)) for name in variant.unique()}
     base = {"chat": PLAIN}
     frame = frame.assign(chat=variant.map(ways).astype(object))
     return compare(frame, base, facts=facts, about="demonstrations")
 
 
-def put(facts: Mapping[str, Any]) -> str:
+def put(facts: Facts) -> str:
     """How a variant's prompts are put: ``plain``, or the style with what else is said."""
-    chat = facts.get("chat")
-    if not isinstance(chat, dict):
+    chat = facts.chat
+    if chat is None:
         return PLAIN
-    more = [f"{name}={value}" for name, value in (chat.get("arguments") or {}).items()]
-    if chat.get("system") is not None:
-        more.insert(0, f"system: {short(str(chat['system']))}")
-    return ", ".join([str(chat["style"]), *more])
+    more = [f"{name}={value}" for name, value in chat.arguments.items()]
+    if chat.system is not None:
+        more.insert(0, f"system: {short(chat.system)}")
+    return ", ".join([chat.style, *more])
 
 
 CHAT_GAIN = Finding(

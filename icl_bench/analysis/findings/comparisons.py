@@ -9,12 +9,13 @@ import numpy as np
 from icl_bench.analysis.columns import SIGNED_LIMITS, Column
 from icl_bench.analysis.finding import Chart, Finding, Printed, Section
 from icl_bench.analysis.predictions import joined
-from icl_bench.analysis.statistics.paired import ALPHA, NO_FACTS, Facts, compare
+from icl_bench.analysis.statistics.paired import ALPHA, compare
 from icl_bench.analysis.zero_shot import with_demonstrations
 from icl_bench.demonstrations.perturbations import NONE
 from icl_bench.demonstrations.selector_spec import known
 from icl_bench.metrics.scores import scored
 from icl_bench.results.cells import SETTING
+from icl_bench.results.facts import NO_FACTS, FactsOf
 from icl_bench.results.trained_methods import BASELINES
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from icl_bench.analysis.context import Context
 
 
-def retrieval_gain(frame: pd.DataFrame, facts: Facts = NO_FACTS) -> pd.DataFrame:
+def retrieval_gain(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
     """Compare every other selector with random demonstrations as drawn (Bertsch et al., figure 2).
 
     Hybrids that begin with random demonstrations are paired with these by draw. Other selectors'
@@ -61,7 +62,7 @@ def source(select: str) -> str:
     return str(choice.base) if choice and choice.base else select
 
 
-def sorting_penalty(frame: pd.DataFrame, facts: Facts = NO_FACTS) -> pd.DataFrame:
+def sorting_penalty(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
     """Compare ``by-label`` with ``drawn``, the same demonstrations (Bertsch et al. 2025, figure 5).
 
     ``difference`` is below 0 where sorting hurts; the columns are those of
@@ -73,7 +74,7 @@ def sorting_penalty(frame: pd.DataFrame, facts: Facts = NO_FACTS) -> pd.DataFram
     return compare(kept, {"order": "drawn"}, facts=facts, about="demonstrations")
 
 
-def perturbation_effect(frame: pd.DataFrame, facts: Facts = NO_FACTS) -> pd.DataFrame:
+def perturbation_effect(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
     """Compare perturbed demonstrations with the same ones unperturbed, at each k.
 
     ``frame`` has predictions of test examples of both; ``facts`` are those of each variant. Both
@@ -96,7 +97,7 @@ OF_BACKEND = ("backend", "dtype", "scoring")
 """Facts that differ where another program computes the answers."""
 
 
-def training_gain(frame: pd.DataFrame, facts: Facts = NO_FACTS) -> pd.DataFrame:
+def training_gain(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
     """Compare learning from the k examples with a prompt of them (Bertsch et al. 2025, figure 3).
 
     Fine-tuning, probe and neighbours against random selection as drawn; draws are matched, as both
@@ -113,7 +114,7 @@ OF_MODEL = (*OF_BACKEND, "fingerprint", "max_answer_tokens")
 """Facts that differ between models."""
 
 
-def compare_models(frame: pd.DataFrame, base: str, facts: Facts = NO_FACTS) -> pd.DataFrame:
+def compare_models(frame: pd.DataFrame, base: str, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
     """Compare each other model with ``base`` on equal demonstrations (Bertsch et al., figure 10).
 
     The columns of :func:`icl_bench.analysis.statistics.paired.compare`, with ``direction``

@@ -11,13 +11,13 @@ from icl_bench.analysis.finding import Finding, Printed, Section
 from icl_bench.analysis.predictions import joined
 from icl_bench.analysis.statistics.grid import Grid, grids, partition
 from icl_bench.analysis.statistics.shares import share_interval, shares
+from icl_bench.results.facts import UNKNOWN, FactsOf
 from icl_bench.wording import DASH
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from icl_bench.analysis.context import Context
-    from icl_bench.analysis.statistics.paired import Facts
 
 IN_ANY_ORDER = [name for name in POINT if name != "order"]
 """What a point and its reorderings have in common."""
@@ -111,7 +111,7 @@ def noise_floor(frame: pd.DataFrame) -> pd.DataFrame:
 def _noise(context: Context) -> pd.DataFrame:
     """The noise floor, of variants that take the same answer from equal logits."""
     frame = context.prompts
-    scoring = {variant: str(facts.get("scoring")) for variant, facts in context.facts.items()}
+    scoring = {variant: str(facts.scoring) for variant, facts in context.facts.items()}
     of_row = frame["variant"].astype(object).map(scoring)
     parts = [noise_floor(frame[of_row == way]) for way in sorted(set(scoring.values()))]
     return with_reasons(joined(parts, noise_floor(frame.iloc[:0])), context.facts)
@@ -121,7 +121,7 @@ REASONS = {"backend": "backend", "dtype": "precision"}
 """Facts that change answers to the very same prompt, and what they are called."""
 
 
-def with_reasons(noise: pd.DataFrame, facts: Facts) -> pd.DataFrame:
+def with_reasons(noise: pd.DataFrame, facts: FactsOf) -> pd.DataFrame:
     """Say of each row of a noise floor what differs between its two variants (``differs_in``).
 
     ``precision (bfloat16, float32)`` is rounding alone: what it changes is no property of a prompt,
@@ -131,7 +131,7 @@ def with_reasons(noise: pd.DataFrame, facts: Facts) -> pd.DataFrame:
     def reason(variant: str, other: str) -> str | None:
         if variant == other:
             return None
-        one, two = facts.get(variant, {}), facts.get(other, {})
+        one, two = (facts.get(name, UNKNOWN).known() for name in (variant, other))
         found = [
             f"{name} ({one.get(fact, DASH)}, {two.get(fact, DASH)})"
             for fact, name in REASONS.items()

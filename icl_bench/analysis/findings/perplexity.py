@@ -12,6 +12,7 @@ from icl_bench.analysis.finding import Finding, Section
 from icl_bench.analysis.statistics.paired import holm
 from icl_bench.results.perplexity_losses import read_losses
 from icl_bench.results.storage import Place
+from icl_bench.results.stored_meta import LossesMeta
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,9 +55,9 @@ def perplexities(results: Place, model: str | None = None) -> pd.DataFrame:
     """
     import pandas as pd
 
-    by_model: dict[tuple[str, ...], list[tuple[dict[str, Any], np.ndarray]]] = {}
+    by_model: dict[tuple[str, ...], list[tuple[LossesMeta, np.ndarray]]] = {}
     for meta, losses in read_losses(results):
-        key = (meta["model"], meta["fingerprint"], meta["dtype"], str(meta["length"]))
+        key = (meta.model, meta.fingerprint, meta.dtype, str(meta.length))
         by_model.setdefault(key, []).append((meta, losses))
     rows: list[dict[str, Any]] = []
     for group in by_model.values():
@@ -72,17 +73,17 @@ def no_perplexities() -> pd.DataFrame:
     return pd.DataFrame(columns=NAMES)
 
 
-def _of_model(group: Sequence[tuple[dict[str, Any], np.ndarray]]) -> list[dict[str, Any]]:
-    attentions = sorted({meta["attention"] for meta, _ in group}, key=lambda a: (a != "full", a))
-    held = {(meta["attention"], meta["sha256"]): losses for meta, losses in group}
+def _of_model(group: Sequence[tuple[LossesMeta, np.ndarray]]) -> list[dict[str, Any]]:
+    attentions = sorted({meta.attention for meta, _ in group}, key=lambda a: (a != "full", a))
+    held = {(meta.attention, meta.sha256): losses for meta, losses in group}
     texts = sorted({sha for _, sha in held})
     common = [t for t in texts if all((a, t) in held for a in attentions)]
     if not common:
         return []
     counts = {t: min(len(held[a, t]) for a in attentions) for t in common}
     whole = {a: np.concatenate([held[a, t][: counts[t]] for t in common]) for a in attentions}
-    metas = {meta["attention"]: meta for meta, _ in group}
-    lengths = sorted({int(n) for meta, _ in group for n in meta["by_length"]})
+    metas = {meta.attention: meta for meta, _ in group}
+    lengths = sorted({int(n) for meta, _ in group for n in meta.by_length})
     rows = []
     for attention in attentions:
         meta = metas[attention]
@@ -92,15 +93,15 @@ def _of_model(group: Sequence[tuple[dict[str, Any], np.ndarray]]) -> list[dict[s
             mine = whole[attention][:, part].mean(1)
             base = whole["full"][:, part].mean(1) if "full" in whole else mine * np.nan
             row = {
-                "model": meta["model"],
+                "model": meta.model,
                 "attention": attention,
-                "dtype": meta["dtype"],
+                "dtype": meta.dtype,
                 "after": after,
                 "length": length,
                 "windows": len(mine),
                 "tokens": len(mine) * (length - after),
                 "whole": float(np.exp(whole[attention][:, : length - 1].mean())),
-                **meta["by_length"].get(str(length), {}),
+                **meta.by_length.get(str(length), {}),
             }
             row["perplexity"], row["ci_low"], row["ci_high"], _ = _exponential(mine)
             if attention != "full":

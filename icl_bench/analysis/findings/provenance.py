@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from icl_bench.analysis.columns import Column
 from icl_bench.analysis.finding import Finding, Printed, Section
-from icl_bench.results.reading import IMPORTED
+from icl_bench.results.facts import Facts
+from icl_bench.results.stored_meta import CellMeta
 from icl_bench.wording import three_digits
 
 if TYPE_CHECKING:
@@ -54,15 +55,15 @@ def provenance(context: Context) -> pd.DataFrame:
     frame = context.stored.predictions
     keys = ["task", "model", "variant"]
     counts = frame.groupby(keys, observed=True)["cell"].agg(["size", "nunique"]).reset_index()
-    metas: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    metas: dict[tuple[str, ...], list[CellMeta]] = {}
     for cell in context.stored.cells.values():
-        key = (cell["spec"]["task"], cell["spec"]["model"], cell["variant"])
+        key = (cell.spec.task, cell.spec.model, cell.variant)
         metas.setdefault(key, []).append(cell)
     rows = []
     for count in counts.sort_values(keys).to_dict("records"):
         names = {name: str(count[name]) for name in keys}
         told = metas.get(tuple(names.values()), [])
-        facts = context.stored.variants.get(names["variant"], {})
+        facts = context.facts.get(names["variant"], Facts())
         rows.append(
             {
                 **names,
@@ -75,21 +76,21 @@ def provenance(context: Context) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=KEPT)
 
 
-def _seconds(metas: Iterable[Mapping[str, Any]]) -> float:
+def _seconds(metas: Iterable[CellMeta]) -> float:
     known = [
-        meta["seconds"] + (meta.get("training") or {}).get("seconds", 0.0)
+        meta.seconds + (meta.training.seconds or 0.0 if meta.training else 0.0)
         for meta in metas
-        if meta.get("seconds") is not None
+        if meta.seconds is not None
     ]
     return sum(known) if known else math.nan
 
 
-def _of_import(facts: Mapping[str, Any]) -> dict[str, str]:
-    source = f"imported from {facts[IMPORTED]}" if IMPORTED in facts else UNKNOWN
+def _of_import(facts: Facts) -> dict[str, str]:
+    source = f"imported from {facts.imported}" if facts.imported is not None else UNKNOWN
     return {**dict.fromkeys(FACTS, UNKNOWN), "command": source}
 
 
-def _of_cells(metas: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+def _of_cells(metas: Iterable[CellMeta]) -> dict[str, str]:
     told = [dict(_of_cell(meta)) for meta in metas]
     found = {name: _distinct(one.get(name) for one in told) for name in FACTS}
     days = sorted(one["finished"] for one in told if one.get("finished"))
@@ -100,21 +101,18 @@ def _of_cells(metas: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     return found
 
 
-def _of_cell(meta: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    facts, made = meta["facts"], meta.get("run") or {}
-    versions = meta.get("versions") or {}
-    yield "command", made.get("command")
-    yield "finished", made.get("finished")
-    yield "hardware", made.get("hardware") or versions.get("machine")
-    packages = (f"{name} {version}" for name, version in versions.items() if name != "machine")
+def _of_cell(meta: CellMeta) -> Iterator[tuple[str, Any]]:
+    facts = meta.facts
+    yield "command", meta.run.command
+    yield "finished", meta.run.finished
+    yield "hardware", meta.run.hardware or meta.versions.get("machine")
+    packages = (f"{name} {version}" for name, version in meta.versions.items() if name != "machine")
     yield "versions", ", ".join(packages)
-    yield "weights", facts.get("fingerprint")
-    data = facts.get("data")
-    files = data.items() if isinstance(data, Mapping) else ()
-    yield "data", ", ".join(f"{name} sha256:{digest}" for name, digest in files)
-    yield "engine", facts.get("backend")
+    yield "weights", facts.fingerprint
+    yield "data", ", ".join(f"{name} sha256:{digest}" for name, digest in (facts.data or {}).items())
+    yield "engine", facts.backend
     for name in ("seed", "test_rows", "pool_rows", "dtype"):
-        yield name, facts.get(name)
+        yield name, getattr(facts, name)
 
 
 def _distinct(values: Iterable[Any]) -> str:

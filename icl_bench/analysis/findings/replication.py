@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from icl_bench.analysis.columns import SIGNED_LIMITS, Column
 from icl_bench.analysis.finding import Chart, Finding, Printed, Section
 from icl_bench.analysis.findings.comparisons import COMPARED
-from icl_bench.analysis.statistics.paired import NO_FACTS, Facts, compare
+from icl_bench.analysis.statistics.paired import compare
+from icl_bench.results.facts import NO_FACTS, FactsOf
 from icl_bench.results.reading import IMPORTED
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 HERE = "here"
 
 
-def replication(frame: pd.DataFrame, facts: Facts = NO_FACTS) -> pd.DataFrame:
+def replication(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
     """Compare what was computed here with imported predictions of the same setting and k.
 
     ``facts`` are those of each variant: those of an import name its file. Common test rows are
@@ -25,7 +26,7 @@ def replication(frame: pd.DataFrame, facts: Facts = NO_FACTS) -> pd.DataFrame:
     ``agrees``: whether the interval of the difference holds 0, missing where a side has one draw,
     whose interval is over test examples alone.
     """
-    imports = {variant for variant, known in facts.items() if IMPORTED in known}
+    imports = {variant for variant, known in facts.items() if known.imported is not None}
     there = frame["variant"].astype(object).isin(imports)
     made = there.map({True: IMPORTED, False: HERE})
     table = compare(frame.assign(made=made), {"made": IMPORTED}, matched=False, facts=facts, about="draws")

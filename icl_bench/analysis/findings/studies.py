@@ -29,24 +29,22 @@ def study_points(context: Context) -> pd.DataFrame:
 
     if context.results is None:
         return pd.DataFrame(columns=COLUMNS)
-    failed = {str(one["cell"]): str(one["reason"]) for one in context.stored.failed}
+    failed = {one.cell: one.reason for one in context.stored.failed}
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     for study in read_studies(context.results):
-        for cell in study["cells"]:
-            if context.model not in (None, cell["model"]):
+        for cell in study.cells:
+            if context.model not in (None, cell.model) or context.task not in (None, cell.task):
                 continue
-            if context.task not in (None, cell["task"]):
-                continue
-            point = {"study": study["study"], **{name: cell[name] for name in POINT[1:]}}
+            point = {"study": study.study, **{name: getattr(cell, name) for name in POINT[1:]}}
             row = rows.setdefault(
                 tuple(point.values()), {**point, "cells": 0, "done": 0, "failed": 0, "missing": 0, "reason": None}
             )
-            done = cell["cell"] in context.stored.cells
-            bad = not done and cell["cell"] in failed
+            done = cell.cell in context.stored.cells
+            bad = not done and cell.cell in failed
             row["cells"] += 1
             row["done" if done else "failed" if bad else "missing"] += 1
             if bad and row["reason"] is None:
-                row["reason"] = failed[cell["cell"]]
+                row["reason"] = failed[cell.cell]
     return pd.DataFrame(list(rows.values()), columns=COLUMNS)
 
 

@@ -15,17 +15,10 @@ from icl_bench.analysis.statistics.meeting import Meeting, meet
 from icl_bench.analysis.statistics.moderation import DrawMeans, moderated
 from icl_bench.metrics.scores import metrics, scored
 from icl_bench.results.cells import SETTING
-from icl_bench.results.reading import IMPORTED
+from icl_bench.results.facts import NO_FACTS, FactsOf
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Facts = Mapping[str, Mapping[str, Any]]
-"""Variant -> its facts."""
-
-
-NO_FACTS: Facts = {}
-
 
 TESTS = ("test", "test_rows")
 """Facts that may differ in every comparison: sides are paired on what both have."""
@@ -78,7 +71,7 @@ def compare(
     *,
     matched: bool = True,
     alternative: Alternative = "two-sided",
-    facts: Facts = NO_FACTS,
+    facts: FactsOf = NO_FACTS,
     apart: Collection[str] = (),
     about: About | None = None,
 ) -> pd.DataFrame:
@@ -261,19 +254,16 @@ def _pairs(keys: pd.DataFrame, base: Mapping[str, str], setting: Sequence[str]) 
     return pairs.sort_values(names)[[*names, "at", "base_at"]].reset_index(drop=True)
 
 
-def _nearest(pairs: pd.DataFrame, facts: Facts, apart: Collection[str]) -> pd.DataFrame:
+def _nearest(pairs: pd.DataFrame, facts: FactsOf, apart: Collection[str]) -> pd.DataFrame:
     """Of each point's pairs the one of its own variant, or those that have most in common."""
-    free = {IMPORTED, *TESTS, *apart}
+    free = {"imported", *TESTS, *apart}
+    known = {variant: of.known() for variant, of in facts.items()}
 
     def common(variant: str, base: str) -> int:
         if variant == base:
             return len(free) + 1
-        mine, others = facts.get(variant, {}), facts.get(base, {})
-        equal = {
-            name: fact == others[name]
-            for name, fact in mine.items()
-            if fact is not None and others.get(name) is not None
-        }
+        mine, others = known.get(variant, {}), known.get(base, {})
+        equal = {name: mine[name] == others[name] for name in mine.keys() & others.keys()}
         if not all(equal[name] for name in equal.keys() - free):
             return -1
         return sum(equal.get(name, False) for name in free)

@@ -11,9 +11,9 @@ from icl_bench.analysis.words import USUAL_ORDERS, curve_notes
 from icl_bench.cli.output.fitting import Head, print_table
 from icl_bench.cli.output.tables import print_lines, print_notes
 from icl_bench.demonstrations.selector_spec import cautions
-from icl_bench.metrics.scores import STORED_SCORES, corpus_numbers, score_columns, title
+from icl_bench.metrics.scores import corpus_numbers, score_columns, title
 from icl_bench.models.attention_patterns import FULL
-from icl_bench.results.cells import SETTING, CellSpec
+from icl_bench.results.cells import SETTING
 from icl_bench.wording import DASH, counted, percent
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def print_summary(summary: Summary, console: Console, order: bool = True) -> Non
         print_notes(console, *said, *cautions(group["select"]))
     if summary.failed:
         console.print(f"{counted(len(summary.failed), 'cell')} failed:")
-        print_lines(console, *(f"{CellSpec(**f['spec'])}: {f['reason']}" for f in summary.failed))
+        print_lines(console, *(f"{f.spec}: {f.reason}" for f in summary.failed))
 
 
 def numbered_settings(group: Any, settings: Mapping[str, str]) -> tuple[list[str], dict[str, int]]:
@@ -164,10 +164,9 @@ def _print_curves(names: Sequence[str], group: Any, settings: Mapping[str, int],
 
 def _scores(group: Any) -> dict[str, str]:
     """The scores that points have -> what they are called."""
-    there = {score: title(score) for score in score_columns() if group[score].notna().any()}
+    there = {score: title(score) for score in score_columns() if score in group and group[score].notna().any()}
     if group["accuracy"].notna().any():
         return {**LABEL_SCORES, **there}
-    # an import without any has the columns that every file has
-    scores = there or {score: title(score) for score in STORED_SCORES}
-    scores |= {n: text for n, text in corpus_numbers().items() if group[n].notna().any()}
+    scores = there or {"score": "score"}  # an import may have none
+    scores |= {n: text for n, text in corpus_numbers().items() if n in group and group[n].notna().any()}
     return scores | ({"invalid": "invalid %"} if group["invalid"].notna().any() else {})

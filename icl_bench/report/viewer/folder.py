@@ -19,7 +19,7 @@ from icl_bench.report.prediction_sample import described
 from icl_bench.report.prompt_ends import Prompts
 from icl_bench.report.viewer.predictions import COLUMNS, Predictions
 from icl_bench.results.cells import FAILED, FINISHED
-from icl_bench.results.reading import Seen, nothing_in, nothing_of, read_row, result_files, variants_of
+from icl_bench.results.reading import Seen, cells_of, nothing_in, nothing_of, read_row, result_files, variants_of
 from icl_bench.results.storage import Place, folder_of, storage_at
 from icl_bench.table_files import data_frame
 from icl_bench.wording import first_line
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from icl_bench.results.reading import ResultFile
+    from icl_bench.results.stored_meta import CellMeta
 
 PAUSE_SECONDS = {True: 2.0, False: 20.0}
 """How long to wait before a folder of this machine, or a place elsewhere, is looked at again."""
@@ -41,8 +42,8 @@ class Now:
     predictions: Predictions
     files: Mapping[str, str]
     """Cell -> its file."""
-    cells: Mapping[str, Mapping[str, Any]]
-    """Cell -> what its file says of itself, as in ``Stored``."""
+    cells: Mapping[str, CellMeta]
+    """Cell -> what its file says of it, as in ``Stored``."""
     prompts: Prompts
     """Of these cells; it has the data of their tasks, once some was asked for."""
 
@@ -180,8 +181,7 @@ class Folder:
         if not self._files:
             raise self._nothing()
         before = self.now
-        cells = {file.meta["cell"]: file.meta for file in self._files if file.imported is None}
-        variants = variants_of(self._files)
+        cells, variants = cells_of(self._files), variants_of(self._files)
         questions = before.predictions.questions if before else {}
         predictions = Predictions.of(_joined(self._files), variants, questions)
         files = {cell["cell"]: file.name for file in self._files for cell in file.cells()}
@@ -214,7 +214,7 @@ class Folder:
         """Task -> test id -> what is asked of it, of the tasks whose data is at hand."""
         found: dict[str, dict[str, str]] = {}
         for meta in now.cells.values():
-            task = str(meta["spec"]["task"])
+            task = meta.spec.task
             if task not in found and not isinstance(rows := now.prompts.task(meta), str):
                 template = rows.spec.template
                 found[task] = {name: query_text(template, row) for name, row in rows.test.items()}

@@ -17,6 +17,7 @@ from icl_bench.analysis.draws import is_drawn
 from icl_bench.analysis.summary import settings_of
 from icl_bench.analysis.words import UNPERTURBED
 from icl_bench.report.naming import Naming
+from icl_bench.results.facts import FactsOf
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,10 +112,7 @@ class Predictions:
 
     @classmethod
     def of(
-        cls,
-        table: pa.Table,
-        facts: Mapping[str, Mapping[str, Any]],
-        questions: Mapping[str, Mapping[str, str]] | None = None,
+        cls, table: pa.Table, facts: FactsOf, questions: Mapping[str, Mapping[str, str]] | None = None
     ) -> Predictions:
         """Take over a table of ``COLUMNS``; ``facts`` are those of its variants."""
         texts = {name: _column(table[name]) for name in TEXTS if name in table.column_names}
@@ -289,7 +287,7 @@ def _numbers(column: pa.ChunkedArray) -> np.ndarray:
     return np.asarray(found)
 
 
-def _series(texts: Mapping[str, Column], facts: Mapping[str, Mapping[str, Any]]) -> tuple[Naming, Column]:
+def _series(texts: Mapping[str, Column], facts: FactsOf) -> tuple[Naming, Column]:
     """What curves are called, as in the page's charts, and each prediction's."""
     import pandas as pd
 
@@ -305,7 +303,7 @@ def _series(texts: Mapping[str, Column], facts: Mapping[str, Mapping[str, Any]])
     return naming, Column(np.array([places[name] for name in names], np.int32)[which], values)
 
 
-def naming_of(facts: Mapping[str, Mapping[str, Any]], curves: pd.DataFrame, perturbed: pd.DataFrame) -> Naming:
+def naming_of(facts: FactsOf, curves: pd.DataFrame, perturbed: pd.DataFrame) -> Naming:
     """What the page calls these curves, a row each."""
     return Naming.of_curves(curves, settings_of(facts, curves, perturbed))
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from icl_bench.results.stored_meta import TrainingMeta
 from icl_bench.results.trained_methods import UPPER
 from icl_bench.training.classification_head import first_tokens, sharing_rows
 from icl_bench.training.examples import VALIDATION_ROWS, Examples
@@ -84,20 +85,20 @@ class FullFinetuning(TrainingMethod):
             select,
             chances,
             done.inference_seconds,
-            {
-                "method": select,
-                "seconds": round(done.training_seconds, 3),
-                "tokens": done.training_tokens,
-                "flops": done.flops(self.run.architecture, examples, recipe),
-                "padded_tokens": done.padded_tokens,
-                "trainable_parameters": done.trainable,
-                "epoch": epoch + 1,
-                "validation_accuracy": [round(share, 6) for share in done.validation],
-                "test_accuracy": [round(share, 6) for share in done.test],
-                "validation_rows": len(examples.held_out),
-                "labels_without_example": list(examples.missing),
-                "labels_sharing_a_head_row": sharing_rows(tokens),
-            },
+            TrainingMeta(
+                method=select,
+                seconds=round(done.training_seconds, 3),
+                tokens=done.training_tokens,
+                flops=done.flops(self.run.architecture, examples, recipe),
+                padded_tokens=done.padded_tokens,
+                trainable_parameters=done.trainable,
+                epoch=epoch + 1,
+                validation_accuracy=[round(share, 6) for share in done.validation],
+                test_accuracy=[round(share, 6) for share in done.test],
+                validation_rows=len(examples.held_out),
+                labels_without_example=list(examples.missing),
+                labels_sharing_a_head_row=sharing_rows(tokens),
+            ),
         )
 
 

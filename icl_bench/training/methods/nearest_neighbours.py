@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from icl_bench.models.text_encoders import PACKAGED, SentenceEncoder
+from icl_bench.results.stored_meta import TrainingMeta
 from icl_bench.tasks.examples import Example
 from icl_bench.training.examples import Examples
 from icl_bench.training.interface import Learned, TrainingMethod
@@ -70,13 +71,13 @@ class NearestNeighbours(TrainingMethod):
                 self.name,
                 found,
                 time.perf_counter() - middle,
-                {
-                    "method": self.name,
-                    "seconds": round(middle - start, 3),
-                    "sentence_encoder": NAME,
-                    "neighbours": number,
-                    "labels_without_example": list(examples.missing),
-                },
+                TrainingMeta(
+                    method=self.name,
+                    seconds=round(middle - start, 3),
+                    sentence_encoder=NAME,
+                    neighbours=number,
+                    labels_without_example=list(examples.missing),
+                ),
             )
         ]
 

@@ -14,6 +14,7 @@ import numpy as np
 from icl_bench.errors import CellError
 from icl_bench.prompts.encoding import Ids
 from icl_bench.quiet_libraries import spare_imports
+from icl_bench.results.stored_meta import TrainingMeta
 from icl_bench.training.classification_head import pad_token
 from icl_bench.training.examples import Examples, Row, padded
 from icl_bench.training.interface import Learned, TrainingMethod
@@ -106,13 +107,13 @@ class Probe(TrainingMethod):
                 self.name,
                 found,
                 inference,
-                {
-                    "method": self.name,
-                    "seconds": round(time.perf_counter() - start, 3),
-                    "tokens": sum(len(row.ids) for row in train),
-                    "flops": sum(flops(len(row.ids), len(row.ids) / 2) for row in train),
-                    "labels_without_example": list(examples.missing),
-                },
+                TrainingMeta(
+                    method=self.name,
+                    seconds=round(time.perf_counter() - start, 3),
+                    tokens=sum(len(row.ids) for row in train),
+                    flops=sum(flops(len(row.ids), len(row.ids) / 2) for row in train),
+                    labels_without_example=list(examples.missing),
+                ),
             )
         ]
 

@@ -96,11 +96,11 @@ def test_what_is_known_of_cells_is_what_their_files_say(results: Path):
     assert known.windows["small"] == 4096
     assert known.windows["llama2"] == 4096  # the registry's
     for _, meta in finished_cells(results):
-        ids = meta["demonstration_ids"]
-        assert known.shared.get(meta["cell"]) == ids
-        assert known.costs[meta["cell"]].seconds == meta["seconds"]
-        if ids and meta["spec"]["task"] == "cards":
-            assert set(ids) <= known.labels[meta["variant"]].keys()
+        ids = meta.demonstration_ids
+        assert known.shared.get(meta.cell) == ids
+        assert known.costs[meta.cell].seconds == meta.seconds
+        if ids and meta.spec.task == "cards":
+            assert set(ids) <= known.labels[meta.variant].keys()
 
 
 def test_demonstrations_labels_are_those_of_the_data(results: Path, tmp_path: Path):
@@ -256,7 +256,7 @@ def test_other_ks_tasks_and_models_are_not_compared():
 
 
 def test_the_engines_seconds_are_those_of_its_cells(results: Path, found: Findings):
-    seconds = sum(meta["seconds"] for _, meta in finished_cells(results))
+    seconds = sum(meta.seconds for _, meta in finished_cells(results))
     table = found.cost
     assert np.dot(table["seconds"], table["predictions"]) == pytest.approx(seconds)
 

@@ -520,8 +520,8 @@ def test_whatever_facts_a_file_claims_it_is_read_or_refused(folders: Path, tmp_p
 def test_a_baseline_has_the_facts_of_every_variant(folders: Path):
     side = read_baseline(folders / "base.parquet")
     (origin,) = side.origins.values()
-    assert origin["facts"]["test_rows"] == ROWS
-    assert origin["versions"] == [{"icl-bench": "1.0"}]
+    assert origin.facts.test_rows == ROWS
+    assert origin.versions == [{"icl-bench": "1.0"}]
     assert set(side.origins) == set(side.predictions["variant"])
 
 

@@ -7,20 +7,19 @@ from typing import Any
 import pandas as pd
 import pytest
 from support.predictions import cell, frame
+from support.stored import facts_of, meta
 
 from icl_bench.analysis.cell_cost import CellCost
 from icl_bench.analysis.context import SEED, CellFacts, Context
 from icl_bench.models.registry import REGISTRY
+from icl_bench.results.facts import Facts
 from icl_bench.results.reading import Stored
+from icl_bench.results.stored_meta import CellMeta
 from icl_bench.seeds import generator
 
 
-def meta(variant: str = "v", model: str = "m", **more: Any) -> dict[str, Any]:
-    return {"variant": variant, "spec": {"model": model, "task": "t"}, **more}
-
-
-def stored(predictions: pd.DataFrame | None = None, **cells: dict[str, Any]) -> Stored:
-    return Stored(cell("aabb") if predictions is None else predictions, cells, {"v": {"s": 0}}, ())
+def stored(predictions: pd.DataFrame | None = None, **cells: CellMeta) -> Stored:
+    return Stored(cell("aabb") if predictions is None else predictions, cells, {"v": Facts(seed=0)}, ())
 
 
 def test_shared_demonstrations_are_those_of_the_cells_that_have_them():
@@ -81,7 +80,7 @@ def test_the_parts_of_the_predictions_are_told_apart():
         "prompts": ["plain"],
     }
     assert set(found.prompts["metric"]) == {"accuracy"}
-    assert found.facts == {"v": {"s": 0}}
+    assert found.facts == {"v": Facts(seed=0)}
 
 
 def test_a_table_is_made_once(monkeypatch: pytest.MonkeyPatch):
@@ -108,7 +107,9 @@ def test_the_random_numbers_of_a_finding_are_its_own_and_the_same_again():
 
 
 def test_curves_begin_with_the_point_without_demonstrations_by_the_facts_of_variants():
-    facts = {"v": {"seed": 0}, "w": {"seed": 0, "bertscore_encoder": "x"}, "u": {"seed": 1, "bertscore_encoder": "x"}}
+    facts = facts_of(
+        {"v": {"seed": 0}, "w": {"seed": 0, "bertscore_encoder": "x"}, "u": {"seed": 1, "bertscore_encoder": "x"}}
+    )
     rows = frame(cell("aabb", k=0), cell("aabb", select="bm25", variant="w"), cell("aabb", select="bm25", variant="u"))
     found = Context(Stored(rows, {}, facts, ())).from_zero_shot(rows)
     bare = found[found["k"] == 0]

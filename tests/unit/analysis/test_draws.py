@@ -22,6 +22,7 @@ from icl_bench.analysis.statistics.contrast import contrast, judge
 from icl_bench.analysis.statistics.mean_squares import mean_squares
 from icl_bench.analysis.statistics.paired import compare
 from icl_bench.analysis.words import comparison_notes, curve_notes, with_reasons
+from icl_bench.results.facts import Facts
 
 SIDES = {
     True: answers(np.random.default_rng(0), (1, 10, 200), 0.9)[0],
@@ -244,7 +245,7 @@ def test_the_terminal_shows_draws_of_both_sides_and_names_nothing_better_by_one(
     rows = frame(side(False), side(True, select="balanced"), side(True, 10, k=9))
     rows = rows.assign(cell="c", queries=None, perturbation=None, label_space=None)
     console = Console(file=StringIO(), width=80)
-    print_findings(find(Stored(rows, {}, {"v": {}}, [])), console)
+    print_findings(find(Stored(rows, {}, {"v": Facts()}, [])), console)
     text = " ".join(console.file.getvalue().split())
     assert "points t · m · balanced" in text
     assert " 5 1 1 +" in text

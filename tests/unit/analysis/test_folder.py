@@ -51,7 +51,7 @@ def test_every_table_is_of_its_tasks_alone(results: Path):
 
 def test_demonstrations_are_those_that_the_folder_names(results: Path):
     frame = read_results(results)
-    shared = {meta["cell"]: meta["demonstration_ids"] for _, meta in finished_cells(results)}
+    shared = {meta.cell: meta.demonstration_ids for _, meta in finished_cells(results)}
     shared = {cell: ids for cell, ids in shared.items() if ids is not None}
     names = {name for ids in shared.values() for name in ids}
     names |= {name for ids in frame["demonstration_ids"].dropna() for name in ids}

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.predictions import cell, frame, scored, texts
+from support.stored import facts_of
 
 from icl_bench.analysis.all_findings import find
 from icl_bench.analysis.curves import curves
@@ -42,7 +43,7 @@ def patterns(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def perturbed(rows: pd.DataFrame) -> pd.DataFrame:
-    return perturbation_effect(rows, facts={"v": {}, "w": {"perturbation": "inputs-only"}})
+    return perturbation_effect(rows, facts=facts_of({"v": {}, "w": {"perturbation": "inputs-only"}}))
 
 
 TABLES: dict[str, tuple[dict[str, str], Callable[[pd.DataFrame], pd.DataFrame]]] = {

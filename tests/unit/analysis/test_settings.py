@@ -8,9 +8,11 @@ from typing import Any
 import pandas as pd
 import pytest
 from support.predictions import AXES
+from support.stored import facts_of
 
 from icl_bench.analysis.settings import name_settings
 from icl_bench.results.cells import short_hash
+from icl_bench.results.facts import Facts
 
 LONG = "x" * 8 + "01234567"
 CHAT = {"style": "turns", "system": None, "arguments": {}, "template": "x", "around": ["<u>"]}
@@ -21,7 +23,7 @@ def table(*variants: str, **changes: Any) -> pd.DataFrame:
 
 
 def named(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    return name_settings(facts, table(*facts))
+    return name_settings(facts_of(facts), table(*facts))
 
 
 def test_what_differs_is_named_in_the_order_of_the_alphabet():
@@ -31,13 +33,13 @@ def test_what_differs_is_named_in_the_order_of_the_alphabet():
 
 def test_settings_that_are_alike_have_no_name():
     assert named({"a": {"seed": 0}}) == {}
-    assert named({"a": {"seed": [0]}, "b": {"seed": [0]}}) == {}
-    assert named({"a": {"seed": [0]}, "b": {"seed": [0], "x": None}}) == {}
+    assert named({"a": {"x": [0]}, "b": {"x": [0]}}) == {}
+    assert named({"a": {"x": [0]}, "b": {"x": [0], "y": None}}) == {}
     assert name_settings({}, table("a", "b")) == {}
 
 
 def test_settings_are_told_apart_within_a_task_and_model_and_kind():
-    facts = {"a": {"seed": 0}, "b": {"seed": 1}, "c": {"seed": 2}, "d": {"seed": 3}}
+    facts = {name: Facts(seed=seed) for seed, name in enumerate("abcd")}
     two = pd.concat([table("a", "b"), table("c", model="other")])
     assert name_settings(facts, two) == {"a": "seed=0", "b": "seed=1"}
     two = pd.concat([table("a", task="other"), table("b", "c")])
@@ -55,13 +57,13 @@ def test_settings_are_told_apart_within_a_task_and_model_and_kind():
     [
         ("label_space", "seen", "label_space=all"),
         ("queries", "demonstrations", "queries=test"),
-        ("chat", "single", "chat=plain"),
         ("system", "Be brief.", "system=none"),
         ("other", "x", "other=None"),
     ],
 )
 def test_a_fact_that_is_not_there_is_told_as_what_that_means(name: str, value: str, told: str):
     assert named({"a": {}, "b": {name: value}}) == {"a": told, "b": f"{name}={value}"}
+    assert named({"a": {}, "b": {"chat": {"style": "single"}}}) == {"a": "chat=plain", "b": "chat=single"}
 
 
 def test_that_others_have_no_encoder_is_no_difference():
@@ -85,8 +87,8 @@ def test_rows_that_say_more_to_a_reader_take_the_place_of_their_hash():
 
 def test_what_follows_from_the_labels_is_not_told_beside_them():
     facts = {
-        "a": {"label_space": "all", "labels": ["x", "y"], "pool_rows": 9, "pool": "p1"},
-        "b": {"label_space": "first:1", "labels": ["x"], "pool_rows": 5, "pool": "p2"},
+        "a": {"label_space": "all", "labels": "xy", "pool_rows": 9, "pool": "p1"},
+        "b": {"label_space": "first:1", "labels": "x", "pool_rows": 5, "pool": "p2"},
     }
     assert named(facts) == {"a": "label_space=all", "b": "label_space=first:1"}
     facts["c"] = {**facts["b"], "pool_rows": 4, "pool": "p3"}
@@ -95,13 +97,13 @@ def test_what_follows_from_the_labels_is_not_told_beside_them():
         "b": "label_space=first:1, pool_rows=5",
         "c": "label_space=first:1, pool_rows=4",
     }
-    spaces = (("a", "all", ["x", "y"]), ("b", "first:1", ["x"]), ("c", "first:2", ["x", "y"]))
+    spaces = (("a", "all", "xy"), ("b", "first:1", "x"), ("c", "first:2", "xy"))
     three = {name: {"label_space": space, "labels": labels} for name, space, labels in spaces}
     assert named(three) == {"a": "label_space=all", "b": "label_space=first:1", "c": "label_space=first:2"}
     crossed = {
-        "a": {"label_space": "x", "labels": 1},
-        "b": {"label_space": "x", "labels": 2},
-        "c": {"label_space": "y", "labels": 1},
+        "a": {"label_space": "x", "labels": "1"},
+        "b": {"label_space": "x", "labels": "2"},
+        "c": {"label_space": "y", "labels": "1"},
     }
     assert named(crossed)["b"] == "label_space=x, labels=2"
 

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from support.fakes import FREE_TEXT, FakeBackend, plan, runner
+from support.stored import facts_of
 
 from icl_bench.analysis.curves import curves, saturation
 from icl_bench.analysis.findings.order import order_sensitivity
@@ -22,6 +23,7 @@ from icl_bench.analysis.zero_shot import from_zero_shot
 from icl_bench.errors import CellError, UserError
 from icl_bench.models.text_encoders import SentenceEncoder
 from icl_bench.prompts.encoding import PromptSet
+from icl_bench.results.facts import Facts
 from icl_bench.results.reading import read_results
 from icl_bench.seeds import generator
 
@@ -283,7 +285,7 @@ def test_failed_cells_are_listed_with_their_reasons(tmp_path: Path):
     runner(plan(tmp_path / "task", "1,2"), tmp_path / "results", FakeBackend(fails=fails)).run()
     found = summarise_folder(tmp_path / "results")
     assert found.curves["k"].tolist() == [1]
-    assert [(f["spec"]["k"], f["spec"]["draw"], f["reason"]) for f in found.failed] == [
+    assert [(f.spec.k, f.spec.draw, f.reason) for f in found.failed] == [
         (2, 0, "out of memory"),
         (2, 1, "out of memory"),
     ]
@@ -340,7 +342,9 @@ def test_json_holds_plain_values_and_null_for_what_is_undefined(tmp_path: Path):
 
 
 def test_curves_and_their_chances_begin_without_demonstrations_by_the_facts_of_variants():
-    facts = {"v": {"seed": 0}, "w": {"seed": 1, "bertscore_encoder": "x"}, "u": {"seed": 0, "bertscore_encoder": "x"}}
+    facts = facts_of(
+        {"v": {"seed": 0}, "w": {"seed": 1, "bertscore_encoder": "x"}, "u": {"seed": 0, "bertscore_encoder": "x"}}
+    )
     rows = frame(
         *(cell(k, 0, "aabb") for k in (0, 1)),
         *(cell(k, 0, "abab", select="bm25", variant=v) for k in (1, 5) for v in "wu"),
@@ -375,12 +379,8 @@ def test_curves_of_perturbed_demonstrations_are_named_by_their_perturbation():
 
 def test_settings_of_perturbed_demonstrations_are_told_apart_within_a_perturbation():
     named = [("a", None), ("b", None), ("c", "x"), ("d", "x"), ("e", "y"), ("f", "z")]
-    facts: dict[str, dict[str, Any]] = {
-        name: {"seed": i % 2, "perturbation": perturbation} for i, (name, perturbation) in enumerate(named)
-    }
-    rows = frame(
-        *(cell(1, 0, "aabb", variant=name, perturbation=known["perturbation"]) for name, known in facts.items())
-    )
+    facts = {name: Facts(seed=i % 2, perturbation=perturbation) for i, (name, perturbation) in enumerate(named)}
+    rows = frame(*(cell(1, 0, "aabb", variant=name, perturbation=of.perturbation) for name, of in facts.items()))
     told = settings_of(facts, curves(rows.iloc[:8]), perturbed_curves(rows))
     assert told == {"a": "seed=0", "b": "seed=1", "c": "seed=0", "d": "seed=1"}
 

@@ -78,7 +78,7 @@ def test_the_terminal_says_a_querys_operations_in_gflop(results: Path, found: Fi
     assert "cards · " in part
     (row,) = [line.split() for line in part.splitlines() if line.split()[-1:] == ["\N{EN DASH}"]]
     assert "GFLOP," in part
-    cached, whole = (meta["compute"][f"{name}_flops"] / 1e9 for name in ("query", "whole"))
+    cached, whole = (meta.compute[f"{name}_flops"] / 1e9 for name in ("query", "whole"))
     assert 6 * 5 < cached < 6 * 20 < whole < 6 * 60  # 6 for each token
     assert row[-2:] == ["\N{EN DASH}"] * 2  # no training
     assert [float(word) for word in row[-4:-2]] == pytest.approx([cached, whole], rel=0.005)

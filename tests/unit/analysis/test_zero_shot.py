@@ -17,9 +17,12 @@ from icl_bench.analysis.findings.saturation import context_shares
 from icl_bench.analysis.statistics.intervals import mean_interval
 from icl_bench.analysis.summary import summarise
 from icl_bench.analysis.zero_shot import from_zero_shot, where_attention_matters
+from icl_bench.results.facts import Facts
 
 CURVE = ["select", "order", "attention", "variant"]
 RETRIEVED = {"select": "bm25", "order": "relevance"}
+
+PASSAGES = {"field": "ctxs"}
 
 
 def answers(share: float, draws: int = 1, seed: int = 0, rows: int = 20) -> np.ndarray:
@@ -69,8 +72,7 @@ def test_where_random_selection_has_no_demonstrations_it_is_no_curve():
 
 
 def test_a_selector_with_an_encoder_has_it_from_the_variant_that_agrees_in_all_else():
-    here = {"seed": 0}
-    facts = {"v": here, "e": {**here, "sentence_encoder": "words"}, "s": {**here, "seed": 1}}
+    facts = {"v": Facts(seed=0), "e": Facts(seed=0, sentence_encoder="words"), "s": Facts(seed=1)}
     found = curves(
         frame(
             bare(),
@@ -84,7 +86,7 @@ def test_a_selector_with_an_encoder_has_it_from_the_variant_that_agrees_in_all_e
 
 def test_variants_of_imports_agree_in_nothing_but_their_origin():
     found = curves(frame(bare(), scored(answers(0.6), k=5, variant="other")))
-    facts = {"v": {"imported": "a.csv"}, "other": {"imported": "a.csv"}}
+    facts = dict.fromkeys(("v", "other"), Facts(imported="a.csv"))
     assert begun(from_zero_shot(found, facts)) == {("random", "drawn", "full", "v")}
 
 
@@ -123,9 +125,9 @@ def test_what_reads_a_querys_passages_as_vectors_has_a_point_of_its_own():
         )
     )
     drawn = {("random", "drawn", attention, "v") for attention in ("full", "block:2,sink=1,local=2")}
-    assert begun(from_zero_shot(found, {"v": {"passages": "hash"}})) == drawn
+    assert begun(from_zero_shot(found, {"v": Facts(passages=PASSAGES)})) == drawn
     of_vectors = ("random", "drawn", "vectors:all", "v")
-    for facts in ({}, {"v": {"passages": None}}, {"w": {"passages": "hash"}}):
+    for facts in ({}, {"v": Facts()}, {"w": Facts(passages=PASSAGES)}):
         assert begun(from_zero_shot(found, facts)) == {*drawn, of_vectors}
 
 
@@ -178,7 +180,7 @@ def test_ways_to_show_demonstrations_are_not_compared_without_any(compare: Any, 
 
 
 def test_models_are_compared_on_it_over_test_examples():
-    table = compare_models(frame(bare(0.2), bare(0.9, model="n", variant="w")), "m", facts={"v": {}, "w": {}})
+    table = compare_models(frame(bare(0.2), bare(0.9, model="n", variant="w")), "m", facts={"v": Facts(), "w": Facts()})
     (row,) = table.to_dict("records")
     assert (row["k"], row["rows"], row["draws"], row["base_draws"]) == (0, 20, 1, 1)
     assert row["ci_low"] < row["difference"] < row["ci_high"]

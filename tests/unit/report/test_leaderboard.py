@@ -56,7 +56,7 @@ def board(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
 
 def sweep(task: Path, results: Path, k: str = "1,2,4", version: str = "1.0", **changes: object) -> None:
     run = runner(plan(task, k, **changes), results, FakeBackend())
-    run.about = {"icl-bench": version}
+    run.versions = {"icl-bench": version}
     run.run()
 
 

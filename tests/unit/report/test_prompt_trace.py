@@ -127,7 +127,7 @@ def test_a_model_whose_files_have_changed_leaves_the_prompt_unchecked(
 def test_a_prompt_that_is_not_the_one_that_was_run_is_refused(made: Plan, tmp_path: Path):
     for name, meta in finished_cells(tmp_path / "results"):
         path = tmp_path / "results" / name
-        if meta["spec"]["k"] == 3 and meta["spec"]["draw"] == 1:
+        if meta.spec.k == 3 and meta.spec.draw == 1:
             table = pq.read_table(path, partitioning=None)
             stored = json.loads(table.schema.metadata[b"icl_bench"])
             stored["demonstration_ids"].reverse()
@@ -162,7 +162,7 @@ def test_a_cell_or_row_that_is_not_there_is_refused_by_name(made: Plan, tmp_path
 def test_a_damaged_file_hides_no_other_cell(made: Plan, tmp_path: Path):
     for name, meta in finished_cells(tmp_path / "results"):
         path = tmp_path / "results" / name
-        if meta["spec"]["k"] == 1:
+        if meta.spec.k == 1:
             path.write_bytes(path.read_bytes()[:99])
     with pytest.warns(UserWarning, match="cannot be read"):
         assert find_prediction(tmp_path / "results", CELL).row["k"] == 3

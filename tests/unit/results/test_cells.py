@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from icl_bench.results.cells import CellSpec, Identity, cell_hash, digest, prediction_schema, short_hash, slug
+from icl_bench.results.facts import Facts
 
 AXES: dict[str, Any] = {
     "task": "cards",
@@ -20,7 +21,7 @@ AXES: dict[str, Any] = {
     "draw": 3,
 }
 SPEC = CellSpec(**AXES)
-FACTS = {"seed": 0, "labels": "é"}
+FACTS = Facts(seed=0, labels="é")
 WRITTEN = (
     '"attention":"full","draw":3,"k":25,"model":"small/one","order":"shuffled:1",'
     '"select":"hybrid:2,by=bm25","task":"cards"'
@@ -82,7 +83,7 @@ def test_a_cell_is_said_by_its_axes_and_its_attention_only_where_it_is_not_full(
     assert str(blocks) == "cards small/one hybrid:2,by=bm25 shuffled:1 block:1 k=25 draw=3"
 
 
-def test_every_file_has_these_columns_of_these_types():
+def test_predictions_have_these_columns_of_these_types():
     words, numbers = "dictionary<values=string, indices=int32, ordered=0>", "int32"
     assert {field.name: str(field.type) for field in prediction_schema()} == {
         **dict.fromkeys(("task", "model", "select", "order", "attention"), words),
@@ -91,7 +92,6 @@ def test_every_file_has_these_columns_of_these_types():
         **dict.fromkeys(("correct", "valid"), "bool"),
         **dict.fromkeys(("prompt_tokens", "cached_tokens", "answer_tokens"), numbers),
         **dict.fromkeys(("probability", "margin", "label_mass"), "double"),
-        **dict.fromkeys(("rouge1", "rouge2", "rougeL", "bertscore"), "double"),
         "demonstration_ids": str(pa.list_(pa.string())),
         **dict.fromkeys(("backend", "label_space", "queries", "perturbation"), words),
         **dict.fromkeys(("cell", "variant"), words),

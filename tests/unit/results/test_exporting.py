@@ -6,17 +6,18 @@ import gzip
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from support.disks import files_no_larger_than
 from support.fakes import FakeBackend, plan, runner
+from support.stored import meta
 
 from icl_bench import read_results
 from icl_bench.errors import UserError
-from icl_bench.results.exporting import FIRST, export_results, origins
+from icl_bench.results.exporting import FIRST, Origin, export_results, origins
+from icl_bench.results.facts import Facts
 from icl_bench.results.importing import import_predictions
 from icl_bench.results.reading import EXPORT_META, finished_cells
 
@@ -96,16 +97,15 @@ def test_the_same_results_make_the_same_bytes(results: Path, tmp_path: Path, nam
 
 
 def test_each_variant_says_its_facts_and_every_set_of_versions_once():
-    cells: list[dict[str, Any]] = [
-        {"variant": "a", "facts": {"seed": 0}, "versions": {"torch": "1"}},
-        {"variant": "b", "facts": {"seed": 1}, "versions": None},
-        {"variant": "a", "facts": {"seed": 0}, "versions": {"torch": "2"}},
-        {"variant": "a", "facts": {"seed": 0}, "versions": {"torch": "1"}},
-        {"variant": "b", "facts": {"seed": 1}},
+    cells = [
+        meta("a", facts={"seed": 0}, versions={"torch": "1"}),
+        meta("b", facts={"seed": 1}),
+        meta("a", facts={"seed": 0}, versions={"torch": "2"}),
+        meta("a", facts={"seed": 0}, versions={"torch": "1"}),
     ]
     assert origins(cells) == {
-        "a": {"facts": {"seed": 0}, "versions": [{"torch": "1"}, {"torch": "2"}]},
-        "b": {"facts": {"seed": 1}, "versions": [{}]},
+        "a": Origin(facts=Facts(seed=0), versions=[{"torch": "1"}, {"torch": "2"}]),
+        "b": Origin(facts=Facts(seed=1), versions=[{}]),
     }
 
 
@@ -116,7 +116,7 @@ def test_a_parquet_export_says_what_decided_its_cells_in_their_own_letters(tmp_p
     export_results(tmp_path / "results", tmp_path / "all.parquet")
     said = (pq.read_schema(tmp_path / "all.parquet").metadata[EXPORT_META]).decode()
     cells = [meta for _, meta in finished_cells(tmp_path / "results")]
-    expected = {cells[0]["variant"]: {"facts": cells[0]["facts"], "versions": [cells[0]["versions"]]}}
+    expected = {cells[0].variant: {"facts": cells[0].facts.known(), "versions": [cells[0].versions]}}
     assert said == json.dumps(expected, sort_keys=True, ensure_ascii=False)
     assert "thème" in said
 

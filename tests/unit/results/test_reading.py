@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ from support.in_memory import MemoryStorage
 from support.predictions import cell, frame
 
 from icl_bench.errors import UserError
-from icl_bench.results.cells import AXES, CellSpec, Identity, Prediction, prediction_schema
+from icl_bench.results.cells import ALWAYS, AXES, CellSpec, Identity, Prediction, prediction_schema
 from icl_bench.results.exporting import export_results
+from icl_bench.results.facts import Facts
 from icl_bench.results.importing import import_predictions
 from icl_bench.results.reading import (
     DamagedError,
@@ -38,13 +39,14 @@ from icl_bench.results.reading import (
 )
 from icl_bench.results.storage import storage_at
 from icl_bench.results.store import Store
+from icl_bench.results.stored_meta import CellMeta, TaskMeta
 
 SPEC = CellSpec(task="cards", model="small", select="random", order="drawn", attention="full", k=2, draw=0)
-FACTS = {"backend": "fake", "seed": 0}
-TASK = {"task": {"metrics": ["rouge", "accuracy"]}}
+FACTS = Facts(backend="fake", seed=0)
+TASK = TaskMeta(metrics=["rouge", "accuracy"])
 
 
-def identity(*, facts: Mapping[str, Any] = FACTS, **axes: Any) -> Identity:
+def identity(*, facts: Facts = FACTS, **axes: Any) -> Identity:
     return Identity(SPEC.model_copy(update=axes), facts)
 
 
@@ -54,7 +56,7 @@ def finish(results: Path, ids: str = "ab", scores: Any = None, **axes: Any) -> s
         assert opened is not None
         rows = [Prediction(i, "x", "x", i == "a", True, 20, 15, 2, f"h-{i}") for i in ids]
         opened.append(rows, 1.5)
-        return opened.finish(tuple(ids), TASK, scores)
+        return opened.finish(tuple(ids), CellMeta.of(opened.identity, task=TASK), scores)
 
 
 def fail(results: Path, **axes: Any) -> None:
@@ -103,13 +105,12 @@ def test_a_folder_of_folders_is_read_with_all_imports_last_too(tmp_path: Path):
 def test_a_cell_of_one_prediction_is_whole(tmp_path: Path):
     name = finish(tmp_path, "a")
     file = read_whole(storage_at(tmp_path), name, 1)
-    assert (file.meta["cell"], file.meta["variant"]) == (identity().cell, identity().variant)
+    assert (file.meta.cell, file.meta.variant) == (identity().cell, identity().variant)
     assert file.cells() == [{**SPEC.model_dump(), "cell": identity().cell, "variant": identity().variant}]
 
 
 def test_the_predictions_of_a_file_are_read_all_or_one(tmp_path: Path):
-    path = tmp_path / (name := finish(tmp_path))
-    pq.write_table(pq.read_table(path).drop_columns(["margin"]), path)
+    name = finish(tmp_path)
     rows = read_rows(tmp_path, name)
     assert rows["test_id"].to_pylist() == ["a", "b"]
     assert "margin" not in rows.column_names
@@ -283,7 +284,7 @@ def test_an_import_is_found_by_a_cells_axes_and_the_beginning_of_its_hash(tmp_pa
     assert find_imported(results, {"k": 9}, hashes[5]) is None
     assert find_imported(results, {"k": 2}) is None
     assert file.imported is not None
-    assert file.imported["source"] == "one.csv"
+    assert file.imported.source == "one.csv"
 
 
 def test_imports_of_a_variant_are_known_by_the_hash_in_their_name(tmp_path: Path):
@@ -303,7 +304,7 @@ def test_a_variant_of_an_import_is_the_file_that_it_is_from(tmp_path: Path):
     finish(results)
     one = bring(results, cell("ab", "ab"), name="one")
     (variant,) = pq.read_table(one)["variant"].unique().to_pylist()
-    assert read_stored(results).variants == {identity().variant: FACTS, variant: {"imported": "one.csv"}}
+    assert read_stored(results).variants == {identity().variant: FACTS, variant: Facts(imported="one.csv")}
 
 
 # -- columns ------------------------------------------------------------------------------------
@@ -339,9 +340,8 @@ def test_a_column_that_a_file_lacks_is_empty_there(tmp_path: Path):
 
 
 def test_a_column_that_no_file_has_is_of_its_type_all_the_same(tmp_path: Path):
-    path = tmp_path / finish(tmp_path)
-    pq.write_table(pq.read_table(path).drop_columns(["margin", "queries"]), path)
-    types = read_results(tmp_path).dtypes.astype(str)
+    finish(tmp_path)
+    types = read_stored(tmp_path).predictions.dtypes.astype(str)
     assert (types["margin"], types["queries"]) == ("float64", "category")
 
 
@@ -374,7 +374,14 @@ def test_texts_that_are_numbers_of_a_dictionary_stay_so(tmp_path: Path):
 def test_nothing_has_the_columns_of_a_result(tmp_path: Path):
     finish(tmp_path)
     assert no_results().empty
-    assert list(no_results().columns) == list(read_results(tmp_path).columns)
+    assert list(no_results().columns) == list(read_stored(tmp_path).predictions.columns)
+
+
+def test_users_get_the_columns_that_have_a_value(tmp_path: Path):
+    finish(tmp_path)
+    assert set(read_results(tmp_path).columns) == set(ALWAYS)
+    finish(tmp_path, k=3, facts=FACTS.with_more(perturbation="inputs-only"), scores={"chrf": [0.5, None]})
+    assert set(read_results(tmp_path).columns) == {*ALWAYS, "perturbation", "chrf"}
 
 
 # -- a folder -----------------------------------------------------------------------------------
@@ -385,17 +392,17 @@ def test_a_folder_is_read_with_what_its_files_say_and_what_failed(tmp_path: Path
     fail(tmp_path, k=9)
     stored = read_stored(tmp_path)
     assert set(stored.cells) == {identity().cell}
-    assert stored.cells[identity().cell]["seconds"] == 1.5
-    assert [(mark["spec"]["k"], mark["reason"]) for mark in stored.failed] == [(9, "no memory")]
+    assert stored.cells[identity().cell].seconds == 1.5
+    assert [(mark.spec.k, mark.reason) for mark in stored.failed] == [(9, "no memory")]
     assert stored.first_scores == {"cards": "rouge1"}
     assert len(stored.predictions) == 2
 
 
 def test_choices_of_a_rows_own_that_are_written_out_are_marked_where_there_are_any(tmp_path: Path):
     finish(tmp_path, k=1)
-    finish(tmp_path, k=2, facts={**FACTS, "choice_style": "letters"})
+    finish(tmp_path, k=2, facts=FACTS.with_more(choice_style="letters"))
     assert "own_choices" not in read_stored(tmp_path).predictions
-    finish(tmp_path, k=3, facts={**FACTS, "choice_style": "texts"})
+    finish(tmp_path, k=3, facts=FACTS.with_more(choice_style="texts"))
     found = read_stored(tmp_path).predictions
     assert found.groupby("k")["own_choices"].unique().map(list).to_dict() == {1: [False], 2: [False], 3: [True]}
 
@@ -403,20 +410,20 @@ def test_choices_of_a_rows_own_that_are_written_out_are_marked_where_there_are_a
 def test_a_mark_counts_until_its_cell_is_finished_and_marks_are_in_order(tmp_path: Path):
     for k in (9, 5, 7):
         fail(tmp_path, k=k)
-    assert [mark["spec"]["k"] for mark in failed_cells(tmp_path)] == [5, 7, 9]
+    assert [mark.spec.k for mark in failed_cells(tmp_path)] == [5, 7, 9]
     (mark,) = tmp_path.glob(f"**/*{identity(k=7).cell}.failed.json")
     kept = mark.read_bytes()
     finish(tmp_path, k=7)
     mark.write_bytes(kept)
-    assert [found["spec"]["k"] for found in failed_cells(tmp_path)] == [5, 9]
+    assert [found.spec.k for found in failed_cells(tmp_path)] == [5, 9]
 
 
 def test_folders_are_read_by_their_names_whatever_stands_behind_these(tmp_path: Path):
     for task in ("a-b", "a"):  # "a-b/" sorts before "a/"
         fail(tmp_path, task=task)
         finish(tmp_path, task=task, k=9)
-    assert [mark["spec"]["task"] for mark in failed_cells(tmp_path)] == ["a", "a-b"]
-    assert [meta["spec"]["task"] for _, meta in finished_cells(tmp_path)] == ["a", "a-b"]
+    assert [mark.spec.task for mark in failed_cells(tmp_path)] == ["a", "a-b"]
+    assert [meta.spec.task for _, meta in finished_cells(tmp_path)] == ["a", "a-b"]
 
 
 def test_a_part_of_a_folder_has_the_values_that_are_asked_for_alone(tmp_path: Path):
@@ -428,7 +435,7 @@ def test_a_part_of_a_folder_has_the_values_that_are_asked_for_alone(tmp_path: Pa
     some = read_some(tmp_path, {"task": "zoo", "model": "small"})
     assert some.predictions[["task", "model"]].drop_duplicates().to_numpy().tolist() == [["zoo", "small"]]
     assert some.predictions["task"].cat.categories.tolist() == ["zoo"]
-    assert [mark["spec"]["task"] for mark in some.failed] == ["zoo"]
+    assert [mark.spec.task for mark in some.failed] == ["zoo"]
     assert len(read_some(tmp_path).failed) == 2
     assert len(read_some(tmp_path).predictions) == 8
 
@@ -446,7 +453,7 @@ def test_where_all_that_is_asked_for_failed_there_are_its_marks_and_no_row(tmp_p
     fail(tmp_path, task="zoo")
     some = read_some(tmp_path, {"task": "zoo"})
     assert some.predictions.empty
-    assert [mark["spec"]["task"] for mark in some.failed] == ["zoo"]
+    assert [mark.spec.task for mark in some.failed] == ["zoo"]
     only = tmp_path / "only"
     fail(only)
     assert list(read_stored(only).predictions.columns) == list(no_results().columns)

@@ -28,6 +28,7 @@ from icl_bench.results.perplexity_losses import losses_name, read_losses, write_
 from icl_bench.results.reading import failed_cells, find_imported, finished_cells, read_rows, read_stored
 from icl_bench.results.storage import LocalStorage, Place, Storage, folder_of, storage_at
 from icl_bench.results.store import Store
+from icl_bench.results.stored_meta import LossesMeta
 from icl_bench.sweep.runner import Runner
 
 THEIRS = "task,model,select,order,k,draw,test_id,gold,prediction,note\nwines,tiny,bm25,pool,1,0,a,red,red,n\n"
@@ -38,15 +39,7 @@ def sweep(task: Path, store: Store) -> Any:
     return Runner(made, store, ENGINE, FakeBackend).run()
 
 
-LOSSES = {
-    "model": "m",
-    "fingerprint": "f",
-    "dtype": "float32",
-    "attention": "full",
-    "sha256": "0",
-    "length": 4,
-    "by_length": {},
-}
+LOSSES = LossesMeta(model="m", fingerprint="f", dtype="float32", attention="full", sha256="0", length=4, by_length={})
 
 
 def everything(place: Place) -> dict[str, Any]:
@@ -58,7 +51,7 @@ def everything(place: Place) -> dict[str, Any]:
     return {
         "names": names,
         "rows": [read_rows(place, name).to_pylist() for name in names],
-        "cells": {cell: meta | {"run": None} for cell, meta in stored.cells.items()},
+        "cells": {cell: meta.model_copy(update={"run": None}) for cell, meta in stored.cells.items()},
         "variants": dict(stored.variants),
         "failed": failed_cells(place),
         "imported": find_imported(place, {"task": "wines"}),

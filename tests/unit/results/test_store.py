@@ -25,10 +25,22 @@ from support.in_memory import MemoryJournals, MemoryStorage
 from icl_bench import read_results
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import UserError
-from icl_bench.results.cells import AXES, FAILED, FINISHED, JOURNAL, CellSpec, Identity, Prediction, prediction_schema
+from icl_bench.results.cells import (
+    ALWAYS,
+    AXES,
+    FAILED,
+    FINISHED,
+    JOURNAL,
+    CellSpec,
+    Identity,
+    Prediction,
+    prediction_schema,
+)
 from icl_bench.results.exporting import export_results
+from icl_bench.results.facts import Facts
 from icl_bench.results.reading import CELL_META, failed_cells, finished_cells, read_rows, result_files
 from icl_bench.results.store import OpenCell, Store
+from icl_bench.results.stored_meta import CellMeta
 from icl_bench.sweep.facts import facts
 
 SPEC = CellSpec(task="cards", model="small", select="random", order="drawn", attention="full", k=2, draw=0)
@@ -42,7 +54,7 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.fixture
 def identity() -> Identity:
-    return Identity(SPEC, {"backend": "fake", "seed": 0})
+    return Identity(SPEC, Facts(backend="fake", seed=0))
 
 
 def path_of(store: Store, identity: Identity, ending: str = FINISHED) -> Path:
@@ -64,7 +76,7 @@ def opened(store: Store, identity: Identity) -> Iterator[OpenCell]:
 def finish(store: Store, identity: Identity) -> Path:
     with opened(store, identity) as cell:
         cell.append(predictions(*(i for i in ROWS if i not in cell.done)), 1.5)
-        name = cell.finish(ROWS, {"demonstration_ids": ["x"], "prefix_tokens": 15})
+        name = cell.finish(ROWS, CellMeta.of(identity, demonstration_ids=["x"], prefix_tokens=15))
     return Path(store.storage.where(name))
 
 
@@ -171,33 +183,34 @@ def test_a_finished_cell_is_one_file_in_the_order_of_the_test_rows(store: Store,
     with opened(store, identity) as cell:
         cell.append(predictions("d", "b"), 1.0)
         cell.append(predictions("c", "a"), 0.5)
-        name = cell.finish(ROWS, {"demonstration_ids": ["x"]})
+        name = cell.finish(ROWS, CellMeta.of(identity, demonstration_ids=["x"]))
     path = path_of(store, identity)
     assert name == f"{identity.name}{FINISHED}"
     assert read_rows(store.storage, name)["test_id"].to_pylist() == list(ROWS)
     assert [p.name for p in path.parent.iterdir()] == [path.name]
     ((_, meta),) = finished_cells(store.storage)
-    assert meta["spec"] == SPEC.model_dump()
-    assert meta["demonstration_ids"] == ["x"]
-    assert (meta["seconds"], meta["cell"]) == (1.5, identity.cell)
+    assert meta.spec.model_dump() == SPEC.model_dump()
+    assert meta.demonstration_ids == ["x"]
+    assert (meta.seconds, meta.cell) == (1.5, identity.cell)
 
 
 def test_a_file_says_in_every_row_and_once_what_decided_its_cell(store: Store):
-    own = {"backend": "fake", "label_space": "3/0", "queries": "copied", "perturbation": "vectors"}
-    plain, other = Identity(SPEC, {"backend": "fake"}), Identity(SPEC, own)
+    own = Facts(backend="fake", label_space="3/0", queries="copied", perturbation="vectors")
+    plain, other = Identity(SPEC, Facts(backend="fake")), Identity(SPEC, own)
     for identity in (plain, other):
         schema = pq.read_schema(finish(store, identity))
         assert json.loads(schema.metadata[CELL_META]) == {
             "spec": SPEC.model_dump(),
-            "facts": identity.facts,
+            "facts": identity.facts.known(),
             "protocol": 1,
             "seconds": 1.5,
             "demonstration_ids": ["x"],
             "prefix_tokens": 15,
         }
         table = read_rows(store.storage, f"{identity.name}{FINISHED}")
-        for name in ("backend", "label_space", "queries", "perturbation"):
-            assert table[name].to_pylist() == [identity.facts.get(name)] * 4
+        assert set(table.column_names) == {*ALWAYS, *identity.facts.known()}
+        for name, fact in identity.facts.known().items():
+            assert table[name].to_pylist() == [fact] * 4
         for name, value in {**SPEC.model_dump(), "cell": identity.cell}.items():
             assert table[name].to_pylist() == [value] * 4
         assert table["variant"].to_pylist() == [identity.variant] * 4
@@ -209,10 +222,10 @@ def test_columns_of_free_answers_and_of_read_blocks_follow_where_any_row_has_the
     rows[2] = replace(rows[2], text="so it is x")
     with opened(store, identity) as cell:
         cell.append(rows)
-        name = cell.finish(ROWS, {}, {"chrf": [0.5] * 4})
+        name = cell.finish(ROWS, CellMeta.of(identity), {"chrf": [0.5] * 4})
     table = read_rows(store.storage, name)
     further = ["truncated", "text", "golds", "read_blocks", "chrf"]
-    assert table.column_names == [*prediction_schema().names, *further]
+    assert table.column_names == [*ALWAYS, *further]
     assert table.select(further).to_pydict() == {
         "truncated": [None, False, None, None],
         "text": [None, None, "so it is x", None],
@@ -220,8 +233,8 @@ def test_columns_of_free_answers_and_of_read_blocks_follow_where_any_row_has_the
         "read_blocks": [None, [0, 2], None, None],
         "chrf": [0.5] * 4,
     }
-    plain = pq.read_schema(finish(store, Identity(SPEC, {"backend": "f"})))
-    assert plain.names == prediction_schema().names
+    plain = pq.read_schema(finish(store, Identity(SPEC, Facts(backend="f"))))
+    assert plain.names == list(ALWAYS)
 
 
 def test_a_finished_file_appears_whole_or_not_at_all(store: Store, identity: Identity, monkeypatch: pytest.MonkeyPatch):
@@ -414,10 +427,10 @@ def test_a_named_pipe_is_no_result_and_is_not_waited_for(store: Store, identity:
 
 def test_a_name_that_the_file_system_does_not_take_is_shortened(store: Store):
     long, other = (
-        Identity(SPEC.model_copy(update={"task": "t" * length}), {"backend": "fake"}) for length in (300, 301)
+        Identity(SPEC.model_copy(update={"task": "t" * length}), Facts(backend="fake")) for length in (300, 301)
     )
     assert finish(store, long) != finish(store, other)
-    stored = [meta["spec"]["task"] for _, meta in finished_cells(store.storage)]
+    stored = [meta.spec.task for _, meta in finished_cells(store.storage)]
     assert sorted(map(len, stored)) == [300, 301]
 
 
@@ -444,7 +457,7 @@ def test_a_failed_cell_is_marked_with_its_reason_until_it_is_finished(store: Sto
         cell.append(predictions("a"))
         cell.fail("out of memory")
     (failure,) = failed_cells(store.storage)
-    assert (failure["spec"], failure["reason"]) == (SPEC.model_dump(), "out of memory")
+    assert (failure.spec.model_dump(), failure.reason) == (SPEC.model_dump(), "out of memory")
     assert path_of(store, identity, FAILED).parent == path_of(store, identity).parent
     with opened(store, identity) as cell:
         assert list(cell.done) == ["a"]
@@ -519,7 +532,7 @@ def test_a_disk_that_is_full_while_a_file_is_written_leaves_the_journal(store: S
         opened(store, identity) as cell,
         files_no_larger_than(written),
     ):
-        cell.finish(ROWS, {"long": "x" * 4 * written})
+        cell.finish(ROWS, CellMeta.of(identity, notes=["x" * 4 * written]))
     folder = path_of(store, identity).parent
     assert [p.name for p in folder.iterdir()] == [path_of(store, identity, JOURNAL).name]
     with opened(store, identity) as cell:
@@ -652,14 +665,14 @@ def test_what_decides_no_prediction_leaves_the_cell_as_it_is(tmp_path: Path):
 
 def test_a_cells_files_are_called_after_its_axes_and_its_hash():
     odd = {"task": "trec_fine", "model": "org/Model-1.5 b", "select": "hybrid:4,by=dense"}
-    identity = Identity(SPEC.model_copy(update=odd), {})
+    identity = Identity(SPEC.model_copy(update=odd), Facts())
     expected = "trec_fine/org-Model-1.5-b/hybrid-4-by-dense-drawn-full-k00002-d00-"
     assert identity.name == f"{expected}{identity.cell}"
 
 
 @given(st.text(max_size=5), st.text(max_size=5))
 def test_no_name_leads_out_of_the_results_folder(task: str, model: str):
-    name = Identity(SPEC.model_copy(update={"task": task, "model": model}), {}).name
+    name = Identity(SPEC.model_copy(update={"task": task, "model": model}), Facts()).name
     assert len(name.split("/")) == 3
     assert not {"", ".", ".."} & set(name.split("/"))
 
@@ -672,26 +685,12 @@ def test_results_are_one_tidy_frame(tmp_path: Path):
     frame = read_results(tmp_path / "results")
     assert len(frame) == 2 * 2 * 6
     assert list(frame.columns[:8]) == [*AXES, "test_id"]
-    assert set(frame.columns) >= {
-        "gold",
-        "prediction",
-        "correct",
-        "valid",
-        "prompt_tokens",
-        "cached_tokens",
-        "answer_tokens",
-        "backend",
-        "probability",
-        "margin",
-        "rouge1",
-        "cell",
-        "variant",
-    }
+    assert list(frame.columns) == list(ALWAYS)
     assert {str(frame[name].dtype) for name in ("task", "model", "cell", "variant")} == {"category"}
     assert str(frame["k"].dtype) == str(frame["prompt_tokens"].dtype) == "int32"
     assert frame["correct"].dtype == bool
     assert (frame["prediction"] == frame["gold"]).equals(frame["correct"])
-    assert frame["probability"].isna().all()
+    assert "probability" not in frame
     assert frame["cell"].nunique() == 4
     assert frame["variant"].nunique() == 1
 
@@ -702,7 +701,7 @@ def test_correct_is_empty_for_free_text_which_has_scores_of_its_own(tmp_path: Pa
     frame = read_results(tmp_path / "results")
     assert frame["correct"].isna().all()
     assert frame["rouge1"].between(0, 1).all()
-    assert frame["bertscore"].isna().all()
+    assert "bertscore" not in frame
     assert not frame["prediction"].str.startswith(" ").any()
 
 
@@ -710,24 +709,24 @@ def test_a_retrieving_cell_stores_each_rows_demonstrations_and_a_shared_one_its_
     made = plan(tmp_path, "3", draws=1, selects=["random", "bm25"])
     runner(made, tmp_path / "results", FakeBackend()).run()
     for name, meta in finished_cells(tmp_path / "results"):
-        ids = read_rows(tmp_path / "results", name)["demonstration_ids"].to_pylist()
-        if meta["spec"]["select"] == "random":
-            assert ids == [None] * 6
-            assert len(meta["demonstration_ids"]) == 3
+        table = read_rows(tmp_path / "results", name)
+        if meta.spec.select == "random":
+            assert "demonstration_ids" not in table.column_names
+            assert len(meta.demonstration_ids) == 3
         else:
-            assert [len(own) for own in ids] == [3] * 6
-            assert meta["demonstration_ids"] is None
+            assert [len(own) for own in table["demonstration_ids"].to_pylist()] == [3] * 6
+            assert meta.demonstration_ids is None
 
 
 def test_columns_that_a_file_lacks_are_empty_and_further_ones_are_kept(store: Store, identity: Identity):
     path = finish(store, identity)
     finish(store, Identity(SPEC.model_copy(update={"k": 3}), identity.facts))
-    table = pq.read_table(path, partitioning=None).drop_columns(["margin", "rougeL"])
+    table = pq.read_table(path, partitioning=None).drop_columns(["valid"])
     plain = table.set_column(0, "task", table["task"].cast(pa.string()))
     pq.write_table(plain.append_column("news", [[1] * 4]), path)
     frame = read_results(store.storage)
-    assert list(frame.columns) == [*prediction_schema().names, "news"]
-    assert frame["margin"].isna().all()
+    assert list(frame.columns) == [*ALWAYS, "news"]
+    assert frame["valid"].isna().tolist() == [True] * 4 + [False] * 4
     assert frame["news"].isna().tolist() == [False] * 4 + [True] * 4
     assert set(frame["task"]) == {"cards"}
 
@@ -783,9 +782,9 @@ def test_scores_of_another_package_are_columns_of_their_own(store: Store, identi
     with opened(store, identity) as cell:
         cell.append(predictions(*ROWS))
         scores = {"chrf": [0.5, 1.0, None, 0.25], "rouge1": [0.5] * 4}
-        name = cell.finish(ROWS, {"demonstration_ids": ["x"]}, scores)
+        name = cell.finish(ROWS, CellMeta.of(identity, demonstration_ids=["x"]), scores)
     schema = read_rows(store.storage, name).schema
-    assert schema.names == [*prediction_schema().names, "chrf"]
+    assert schema.names == [*ALWAYS, "chrf", "rouge1"]
     assert schema.field("chrf").type == pa.float64()
     frame = read_results(store.storage)
     assert list(frame.columns) == schema.names
@@ -793,7 +792,6 @@ def test_scores_of_another_package_are_columns_of_their_own(store: Store, identi
     assert own["chrf"].tolist()[:2] == [0.5, 1.0]
     assert own["chrf"].isna().tolist() == [False, False, True, False]
     assert own["rouge1"].tolist() == [0.5] * 4
-    assert own["rouge2"].isna().all()
     assert frame.loc[frame["k"] == 3, "chrf"].isna().all()
     for out in ("all.csv", "all.parquet"):
         export_results(store.storage, tmp_path / out)
@@ -808,7 +806,7 @@ def test_a_score_cannot_take_the_name_of_another_column(store: Store, identity: 
     with opened(store, identity) as cell:
         cell.append(predictions(*ROWS))
         with pytest.raises(ValueError, match=f"cannot be called {taken}"):
-            cell.finish(ROWS, {}, {taken: [0.5] * 4})
+            cell.finish(ROWS, CellMeta.of(identity), {taken: [0.5] * 4})
     assert not store.has(identity)
     assert path_of(store, identity, JOURNAL).exists()
 
@@ -821,10 +819,11 @@ floats = st.one_of(st.none(), st.floats(allow_nan=False))
 @given(st.dictionaries(names, st.lists(floats, min_size=4, max_size=4), max_size=3))
 def test_scores_of_any_name_are_read_as_they_were_given(scores: dict[str, list[float | None]]):
     store = Store(MemoryStorage(), MemoryJournals())
-    identity = Identity(SPEC, {"backend": "fake", "seed": 0})
+    identity = Identity(SPEC, Facts(backend="fake", seed=0))
     with opened(store, identity) as cell:
         cell.append(predictions(*ROWS))
-        cell.finish(ROWS, {}, scores)
+        cell.finish(ROWS, CellMeta.of(identity), scores)
     (file,) = result_files(store.storage, lambda message: pytest.fail(message))
-    found = file.table.select([*scores]).to_pydict()
-    assert found == scores
+    valued = {name: values for name, values in scores.items() if values != [None] * 4}
+    assert file.table.select([*valued]).to_pydict() == valued
+    assert not {*scores} - {*valued} & {*file.table.column_names}

@@ -5,45 +5,28 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from support.in_memory import MemoryStorage
+from support.stored import SPEC
 
 from icl_bench.errors import UserError
 from icl_bench.registry import TRAINING_METHODS
 from icl_bench.results.perplexity_losses import META, losses_name, read_losses, write_losses
+from icl_bench.results.stored_meta import LossesMeta, StudyCell, StudyMeta
 from icl_bench.results.studies import FOLDER, read_studies, write_study
 from icl_bench.results.trained_methods import UPPER, kind
 from icl_bench.table_files import parquet_bytes, parquet_table
 
-LOSSES: dict[str, Any] = {
-    "model": "m",
-    "fingerprint": "f",
-    "dtype": "float32",
-    "attention": "full",
-    "sha256": "0",
-    "length": 4,
-    "by_length": {"full": {"4": 1.5}},
-}
+LOSSES = LossesMeta(
+    model="m", fingerprint="f", dtype="float32", attention="full", sha256="0", length=4, by_length={"full": {"4": 1.5}}
+)
 
 
-def cell(name: str, k: int = 4, **more: Any) -> dict[str, Any]:
-    return {
-        "task": "trec",
-        "model": "m",
-        "select": "random",
-        "order": "random",
-        "attention": "full",
-        "k": k,
-        "draw": 0,
-        "setting": "plain",
-        "cell": name,
-        "variant": "v",
-        **more,
-    }
+def cell(name: str, k: int = 4, setting: str = "plain") -> StudyCell:
+    return StudyCell(**{**SPEC, "k": k}, setting=setting, cell=name, variant="v")
 
 
 class FullStorage(MemoryStorage):
@@ -67,12 +50,13 @@ def test_a_study_is_stored_under_its_name_and_replaced_where_it_is_whole():
     write_study(storage, "my study", [cell("a"), cell("b", setting="größer")], whole=True)
     name = f"{FOLDER}/my-study.json"
     assert list(storage.files) == [name]
-    expected = {"study": "my study", "cells": [cell("a"), cell("b", setting="größer")]}
-    assert json.loads(storage.files[name]) == expected
+    expected = StudyMeta(study="my study", cells=[cell("a"), cell("b", setting="größer")])
+    written = [{**SPEC, "k": 4, "setting": s, "cell": c, "variant": "v"} for s, c in (("plain", "a"), ("größer", "b"))]
+    assert json.loads(storage.files[name]) == {"study": "my study", "cells": written}
     assert "größer" in storage.files[name].decode()
     assert read_studies(storage) == [expected]
     write_study(storage, "my study", [cell("c")], whole=True)
-    assert read_studies(storage) == [{"study": "my study", "cells": [cell("c")]}]
+    assert read_studies(storage) == [StudyMeta(study="my study", cells=[cell("c")])]
 
 
 def test_cells_of_a_part_are_added_to_those_of_the_same_study():
@@ -81,8 +65,8 @@ def test_cells_of_a_part_are_added_to_those_of_the_same_study():
     write_study(storage, "other", [cell("a"), cell("b")], whole=False)
     write_study(storage, "other", [cell("b", k=8), cell("c")], whole=False)
     first, other = read_studies(storage)
-    assert first == {"study": "first", "cells": [cell("x")]}
-    assert other == {"study": "other", "cells": [cell("a"), cell("b", k=8), cell("c")]}
+    assert first == StudyMeta(study="first", cells=[cell("x")])
+    assert other == StudyMeta(study="other", cells=[cell("a"), cell("b", k=8), cell("c")])
 
 
 @pytest.mark.parametrize(
@@ -107,7 +91,7 @@ def test_studies_come_by_name_and_what_is_none_is_left_out_with_a_warning():
     storage.put(f"{FOLDER}/bbb.json", json.dumps({"study": "s", "cells": "x" * 200}).encode())
     storage.put("trec/other.json", b"{}")
     with pytest.warns(UserWarning, match="left out$") as warned:
-        assert [study["study"] for study in read_studies(storage)] == ["a", "b", "c"]
+        assert [study.study for study in read_studies(storage)] == ["a", "b", "c"]
     assert [str(one.message) for one in warned] == [
         f"memory:{FOLDER}/bad.json: cannot be read (study: Input should be a valid string); left out",
         f"memory:{FOLDER}/bbb.json: cannot be read (cells: Input should be a valid list); left out",
@@ -146,7 +130,7 @@ def test_losses_are_stored_beside_the_predictions_in_single_precision():
 
 def test_losses_are_read_in_double_precision_however_they_are_stored():
     table = pa.table({"losses": [[1, 2], [3, 4]]})
-    table = table.replace_schema_metadata({META: json.dumps(LOSSES).encode()})
+    table = table.replace_schema_metadata({META: LOSSES.model_dump_json().encode()})
     storage = MemoryStorage({losses_name("m", "text"): parquet_bytes(table)})
     ((_, losses),) = read_losses(storage)
     assert (losses.dtype, losses.tolist()) == (np.float64, [[1, 2], [3, 4]])
@@ -156,10 +140,10 @@ def test_losses_come_by_folder_then_by_file():
     storage = MemoryStorage()
     for model in ("m-b", "m", "a"):
         for file in ("two", "one"):
-            meta = {**LOSSES, "model": model, "attention": file}
+            meta = LOSSES.model_copy(update={"model": model, "attention": file})
             write_losses(storage, losses_name(model, file), [np.ones(2)], meta)
     assert next(iter(storage.files)).endswith("/m-b/two.parquet")
-    found = [(meta["model"], meta["attention"]) for meta, _ in read_losses(storage)]
+    found = [(meta.model, meta.attention) for meta, _ in read_losses(storage)]
     assert found == [(model, file) for model in ("a", "m", "m-b") for file in ("one", "two")]
 
 
@@ -169,7 +153,8 @@ def test_files_that_hold_no_losses_are_left_out_with_a_warning():
     storage.put(losses_name("m", "cut"), storage.files[losses_name("m", "good")][:40])
     storage.put(losses_name("m", "plain"), parquet_bytes(pa.table({"losses": [[1.0]]})))
     write_losses(storage, losses_name("m", "ragged"), [np.ones(2), np.ones(3)], LOSSES)
-    write_losses(storage, losses_name("m", "bare"), [np.ones(2)], {"model": "m"})
+    bare = pa.table({"losses": [[1.0]]}).replace_schema_metadata({META: b'{"model": "m"}'})
+    storage.put(losses_name("m", "bare"), parquet_bytes(bare))
     storage.put(losses_name("m", "good") + ".tmp", b"")
     storage.put("trec/m/other.parquet", b"")
     with pytest.warns(UserWarning, match="left out$") as warned:

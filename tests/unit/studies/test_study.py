@@ -153,9 +153,9 @@ def test_a_part_asked_for_later_is_added_to_what_is_recorded(folder: Path, tmp_p
     prepared(folder, "model=second").record(tmp_path)
     prepared(folder, "setting=neighbours").record(tmp_path)
     (study,) = read_studies(tmp_path)
-    assert (study["study"], len(study["cells"])) == ("mine", 6)
+    assert (study.study, len(study.cells)) == ("mine", 6)
     prepared(folder).record(tmp_path)
-    assert len(read_studies(tmp_path)[0]["cells"]) == 12
+    assert len(read_studies(tmp_path)[0].cells) == 12
 
 
 def test_of_one_task_or_model_nothing_of_others_is_said_to_be_missing(folder: Path, tmp_path: Path):
@@ -193,7 +193,7 @@ def test_a_damaged_record_is_left_out_with_a_warning(folder: Path, tmp_path: Pat
     prepared(folder, "setting=neighbours").record(tmp_path)
     (tmp_path / FOLDER / "other.json").write_text('{"study": "other"}')
     with pytest.warns(UserWarning, match="other.json: cannot be read"):
-        assert [one["study"] for one in read_studies(tmp_path)] == ["mine"]
+        assert [one.study for one in read_studies(tmp_path)] == ["mine"]
 
 
 def test_the_command_plans_runs_and_says_how_far_it_is(folder: Path, tmp_path: Path):

@@ -14,6 +14,7 @@ from icl_bench.backends.interface import Exact, Free, Greedy
 from icl_bench.demonstrations.perturbations import Perturbation
 from icl_bench.errors import UserError
 from icl_bench.report.prompt_trace import find_prediction
+from icl_bench.results.facts import Facts
 from icl_bench.results.reading import finished_cells
 from icl_bench.sweep.plan import Plan
 from icl_bench.sweep.run_spec import RunSpec
@@ -150,8 +151,8 @@ def test_copied_queries_have_the_choices_of_their_demonstration(tmp_path: Path):
     assert all(p in rows[name].choices for name, p in zip(frame["test_id"], frame["prediction"], strict=True))
 
 
-def facts_of(results: Path) -> list[dict[str, Any]]:
-    return [meta["facts"] for _, meta in finished_cells(results)]
+def facts_of(results: Path) -> list[Facts]:
+    return [meta.facts for _, meta in finished_cells(results)]
 
 
 def test_a_cells_facts_say_how_choices_are_written_and_what_they_are_divided_by(tmp_path: Path):
@@ -160,12 +161,12 @@ def test_a_cells_facts_say_how_choices_are_written_and_what_they_are_divided_by(
         there = task(tmp_path / "task", scoring, labels=labels)
         ran(planned(there, "2", draws=1), tmp_path / scoring)
     (greedy,), (exact,) = facts_of(tmp_path / "greedy"), facts_of(tmp_path / "exact")
-    assert (greedy["choice_style"], greedy.get("normalize")) == ("as-is", None)
-    assert (exact["choice_style"], exact["normalize"]) == ("as-is", "bytes")
+    assert (greedy.choice_style, greedy.normalize) == ("as-is", None)
+    assert (exact.choice_style, exact.normalize) == ("as-is", "bytes")
     fixed = task(tmp_path / "task", "exact", labels={})
     ran(planned(fixed, "2", draws=1), tmp_path / "fixed")
     (plain,) = facts_of(tmp_path / "fixed")
-    assert not {"choice_style", "normalize"} & plain.keys()
+    assert (plain.choice_style, plain.normalize) == (None, None)
 
 
 def test_other_choices_are_another_variant(tmp_path: Path):
@@ -173,7 +174,7 @@ def test_other_choices_are_another_variant(tmp_path: Path):
     for style in ("as-is", "words"):
         there = task(tmp_path / "task", labels={"choices": "choices", "style": style})
         ran(planned(there, "2", draws=1), tmp_path / style)
-        names |= {(f["labels"], f["choice_style"]) for f in facts_of(tmp_path / style)}
+        names |= {(f.labels, f.choice_style) for f in facts_of(tmp_path / style)}
     assert len(names) == 2
 
 

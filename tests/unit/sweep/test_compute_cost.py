@@ -58,7 +58,7 @@ def test_scoring_all_labels_takes_the_tokens_of_all_labels(tmp_path: Path):
     ((_, meta),) = finished_cells(tmp_path / "results")
     (cell,) = made.cells
     expected = cost_of(cell.prompt_layout, GLOBAL, len(beginnings), "float32")
-    assert meta["compute"] == expected.as_json()
+    assert meta.compute == expected.as_json()
     assert tokenized_task(tmp_path / "task").scored_tokens(task.data.test) is None
 
 

@@ -20,6 +20,7 @@ from icl_bench.errors import UserError
 from icl_bench.results import reading
 from icl_bench.results.perplexity_losses import losses_name, write_losses
 from icl_bench.results.storage import LocalStorage
+from icl_bench.results.stored_meta import LossesMeta
 from icl_bench.sweep.perplexity import Perplexity, PerplexitySpec, parse_lengths, text_files
 
 LENGTHS = (4, 8, 16)
@@ -65,7 +66,7 @@ def losses_file(folder: Path, attention: str, text: str, losses: np.ndarray, **m
         **more,
     }
     name = losses_name("m", f"{attention.replace(':', '_')}-{text}")
-    write_losses(LocalStorage(folder), name, list(losses), meta)
+    write_losses(LocalStorage(folder), name, list(losses), LossesMeta(**meta))
 
 
 @given(st.lists(st.integers(2, 10**8), min_size=1, max_size=6))

@@ -179,19 +179,19 @@ def test_a_cell_tells_the_datas_labels_and_apart_from_them_what_it_showed(tmp_pa
     found = tokenized_task(tmp_path / "task", perturbation="labels:permuted")
     true = {row.id: row.answer for row in found.data.train}
     for _, meta in finished_cells(results):
-        told = {name: label for label, ids in meta["demonstration_labels"].items() for name in ids}
-        assert told == {name: true[name] for name in meta["demonstration_ids"]}
-        showed = {row.id: row.answer for row in found.perturbed(meta["spec"]["draw"])}
-        assert meta["shown_answers"] == {name: showed[name] for name in meta["demonstration_ids"]}
-        assert meta["shown_answers"] != told
+        told = {name: label for label, ids in meta.demonstration_labels.items() for name in ids}
+        assert told == {name: true[name] for name in meta.demonstration_ids}
+        showed = {row.id: row.answer for row in found.perturbed(meta.spec.draw)}
+        assert meta.shown_answers == {name: showed[name] for name in meta.demonstration_ids}
+        assert meta.shown_answers != told
 
 
 def test_a_plain_cell_says_nothing_of_it(tmp_path: Path):
     cells = list(finished_cells(swept(tmp_path)))
     assert cells
     for _, meta in cells:
-        assert "perturbation" not in meta["facts"]
-        assert "shown_answers" not in meta
+        assert meta.facts.perturbation is None
+        assert meta.shown_answers is None
 
 
 # -- analyses -----------------------------------------------------------------------------------

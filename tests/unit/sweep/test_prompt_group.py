@@ -195,7 +195,7 @@ def test_what_a_query_reads_by_is_part_of_what_decides_a_cell(tmp_path: Path):
         for text in ("block:2", "block:2,top=1", "block:2,top=1,by=dense")
     )
     assert plain == bm25
-    assert {**plain, "sentence_encoder": task.pool.similarity.sentence_encoder.name} == dense
+    assert plain.with_more(sentence_encoder=task.pool.similarity.sentence_encoder.name) == dense
 
 
 def repeating(folder: Path, select: str, test: int = 3) -> PromptGroup:
@@ -327,7 +327,7 @@ def test_a_plan_is_told_what_is_shared_where_it_is_not_all_of_it_by_all_k(
 # -- what it is called --------------------------------------------------------------------------
 
 
-def test_cells_that_there_were_before_keep_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_names_of_cells_do_not_change_unnoticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     encoder = text_encoders.Encoder("enc", "nowhere", 6)
     monkeypatch.setattr(text_encoders, "encoder_default", lambda: encoder)
     found = tokenized_task(tmp_path)
@@ -349,7 +349,7 @@ def test_a_cell_names_the_encoder_that_chose_its_demonstrations(tmp_path: Path, 
 
     def named(select: str) -> tuple[Any, Any]:
         decided = facts(found, SelectorSpec.parse(select), ENGINE)
-        return decided.get("bertscore_encoder"), decided.get("sentence_encoder")
+        return decided.bertscore_encoder, decided.sentence_encoder
 
     for select in ("random", "bm25", "balanced", "hybrid:3"):
         assert named(select) == (None, None)
@@ -411,6 +411,6 @@ def test_stored_cells_say_what_labels_the_data_gave_their_demonstrations(tmp_pat
     results = swept(tmp_path, "hybrid:3")
     ((_, meta),) = finished_cells(results)
     train = {row.id: row.answer for row in tokenized_task(tmp_path / "task").data.train}
-    told = {name: label for label, ids in meta["demonstration_labels"].items() for name in ids}
+    told = {name: label for label, ids in meta.demonstration_labels.items() for name in ids}
     shown = {name for row in read_results(results)["demonstration_ids"] for name in row}
     assert told == {name: train[name] for name in shown}

@@ -146,7 +146,7 @@ def test_the_engine_time_of_all_parts_of_a_cell_is_added_up(tmp_path: Path):
         runner(made, tmp_path / "results", FakeBackend(fails=stops_after(1))).run()
     runner(made, tmp_path / "results", FakeBackend()).run()
     ((_, meta),) = finished_cells(tmp_path / "results")
-    assert meta["seconds"] == 3 * 0.5
+    assert meta.seconds == 3 * 0.5
 
 
 def test_the_engine_is_told_the_longest_prefix_that_will_follow(tmp_path: Path):
@@ -166,7 +166,7 @@ def test_a_cell_that_cannot_be_computed_is_marked_and_the_others_run(tmp_path: P
     outcome = runner(made, tmp_path / "results", FakeBackend(fails=fails)).run()
     assert broken.spec in outcome.failed
     assert len(outcome.computed) == 6 - len(outcome.failed)
-    reasons = {f["reason"] for f in failed_cells(tmp_path / "results")}
+    reasons = {f.reason for f in failed_cells(tmp_path / "results")}
     assert reasons == set(outcome.failed.values()) == {"out of memory at 42 prompt tokens"}
     again = runner(made, tmp_path / "results", FakeBackend()).run()
     assert again.computed == list(outcome.failed)

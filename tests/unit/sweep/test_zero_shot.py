@@ -92,9 +92,9 @@ def test_its_cell_has_the_facts_of_random_selection_and_shows_nothing(tmp_path: 
     bare = frame[frame["k"] == 0]
     assert len(bare) == len(made.task.data.test)
     assert set(bare["draw"]) == {0}
-    (meta,) = (m for _, m in finished_cells(tmp_path / "results") if m["spec"]["k"] == 0)
-    assert meta["demonstration_ids"] == []
-    assert meta["demonstration_labels"] == {}
+    (meta,) = (m for _, m in finished_cells(tmp_path / "results") if m.spec.k == 0)
+    assert meta.demonstration_ids == []
+    assert meta.demonstration_labels == {}
 
 
 def test_more_of_it_is_computed_once(tmp_path: Path):

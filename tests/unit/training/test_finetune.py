@@ -367,13 +367,13 @@ def test_one_training_gives_the_honest_cell_and_the_upper_bound(tmp_path: Path, 
     assert sorted(cell.select for cell in outcome.computed) == ["full", "full-paper"]
     frame = read_results(tmp_path / "results")
     assert len(frame) == 2 * 6
-    metas = {meta["spec"]["select"]: meta for _, meta in finished_cells(tmp_path / "results")}
-    about = metas["full"]["training"]
+    metas = {meta.spec.select: meta for _, meta in finished_cells(tmp_path / "results")}
+    training = metas["full"].training
     right = frame.groupby("select", observed=True)["correct"].mean()
-    assert right["full"] == pytest.approx(about["test_accuracy"][about["epoch"] - 1], abs=1e-6)
-    assert right["full-paper"] == pytest.approx(max(about["test_accuracy"]), abs=1e-6)
-    assert metas["full"]["facts"]["checkpoint"] == "validation"
-    assert metas["full-paper"]["facts"]["checkpoint"] == "test"
+    assert right["full"] == pytest.approx(training.test_accuracy[training.epoch - 1], abs=1e-6)
+    assert right["full-paper"] == pytest.approx(max(training.test_accuracy), abs=1e-6)
+    assert metas["full"].facts.checkpoint == "validation"
+    assert metas["full-paper"].facts.checkpoint == "test"
     assert (frame["label_mass"] == 1).all()
     assert frame["probability"].between(1 / 3, 1).all()
 
@@ -383,7 +383,7 @@ def test_icl_and_fine_tuning_had_the_same_examples(tmp_path: Path, tiny: Path):
     runner(plan(tmp_path / "task", "12"), tmp_path / "results", FakeBackend()).run()
     ids: dict[int, set[tuple[str, ...]]] = {}
     for _, meta in finished_cells(tmp_path / "results"):
-        ids.setdefault(meta["spec"]["draw"], set()).add(tuple(meta["demonstration_ids"]))
+        ids.setdefault(meta.spec.draw, set()).add(tuple(meta.demonstration_ids))
     assert [len(of_draw) for of_draw in ids.values()] == [1, 1]
     assert ids[0] != ids[1]
 
@@ -421,7 +421,7 @@ def test_a_cells_answers_are_all_of_one_training(tmp_path: Path, tiny: Path):
     made.run(tmp_path / "results")
     ((_, meta),) = finished_cells(tmp_path / "results")
     assert read_results(tmp_path / "results")["prediction"].tolist() == whole["prediction"].tolist()
-    assert meta["seconds"] < 500
+    assert meta.seconds < 500
 
 
 def test_a_cell_that_cannot_be_trained_is_marked_and_the_others_run(tmp_path: Path, tiny: Path):

@@ -116,33 +116,31 @@ def attention(lengths: list[int]) -> float:
 
 def test_the_stored_cost_of_a_training_is_that_of_its_rows(trained: tuple[Finetuning, Path], tiny: Path):
     made, results = trained
-    stored = {meta["spec"]["select"]: meta for _, meta in finished_cells(results)}
+    stored = {meta.spec.select: meta for _, meta in finished_cells(results)}
     token, shown, others = counts(made, tiny)
-    probe, full = stored["probe"]["training"], stored["full"]["training"]
-    assert probe["tokens"] == sum(shown)
-    assert probe["flops"] == pytest.approx(token * sum(shown) + attention(shown))
-    assert full["tokens"] == EPOCHS * sum(shown)
+    probe, full = stored["probe"].training, stored["full"].training
+    assert probe.tokens == sum(shown)
+    assert probe.flops == pytest.approx(token * sum(shown) + attention(shown))
+    assert full.tokens == EPOCHS * sum(shown)
     mean = sum(shown) / 12
     step = 3 * (token * sum(shown) + attention([mean] * 12))
     chosen = token * sum(others) + attention(others)
-    assert full["validation_rows"] == len(others) == 28
-    assert full["flops"] == pytest.approx(EPOCHS * (step + chosen))
+    assert full.validation_rows == len(others) == 28
+    assert full.flops == pytest.approx(EPOCHS * (step + chosen))
 
 
 def test_break_even_is_where_the_stored_operations_of_both_sides_meet(trained: tuple[Finetuning, Path], tmp_path: Path):
     results = Path(shutil.copytree(trained[1], tmp_path / "results"))
     shape = Architecture(parameters=100_000, heads_width=0, windows=(None,))
     prompts = plan(tmp_path / "task", "12", draws=1)
-    Runner(prompts, Store(results), ENGINE, FakeBackend, shape=lambda: shape).run()
+    Runner(prompts, Store(results), ENGINE, FakeBackend, architecture=lambda: shape).run()
     stored = read_some(results)
     # made by other engines under other names: one model, as far as tables are concerned
-    variants = {name: {**facts, "fingerprint": "one"} for name, facts in stored.variants.items()}
+    variants = {name: facts.with_more(fingerprint="one") for name, facts in stored.variants.items()}
     frame = stored.predictions.assign(model="one")
     found = find(replace(stored, predictions=frame, variants=variants)).break_even
     of = {(row["select"], row["beside"]): row for row in found.to_dict("records")}
-    training = {
-        meta["spec"]["select"]: meta["training"]["flops"] for _, meta in finished_cells(results) if "training" in meta
-    }
+    training = {meta.spec.select: meta.training.flops for _, meta in finished_cells(results) if meta.training}
     (cell,) = prompts.cells
     read = 2 * 100_000  # a token of a prompt; answers of the stand-in have two
     cached = read * (sum(cell.prompt_layout.own_tokens) / 6 + 2)

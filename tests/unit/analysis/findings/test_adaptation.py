@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 from support.predictions import cell, frame
+from support.stored import meta
 
 from icl_bench import read_findings
 from icl_bench.analysis.all_findings import find
@@ -19,6 +20,7 @@ from icl_bench.cli.output.findings import print_findings
 from icl_bench.results.perplexity_losses import losses_name, write_losses
 from icl_bench.results.reading import Stored
 from icl_bench.results.storage import storage_at
+from icl_bench.results.stored_meta import LossesMeta, TrainingMeta
 from icl_bench.seeds import generator
 
 WINDOWS = 6
@@ -39,16 +41,17 @@ def stored(
     rng = np.random.default_rng(seed)
     hard = rng.normal(0, 0.5, (windows, 1))
     found = mean + hard + np.linspace(-0.1, 0.1, 7)
-    meta = {
-        "model": model,
-        "fingerprint": fingerprint or model,
-        "dtype": "float32",
-        "attention": attention,
-        "sha256": text,
-        "length": 8,
-        "training": training,
-        "by_length": {"4": {"prefill_flops": 1.0, "cache_bytes": 2.0}, "8": {"prefill_flops": 3.0, "cache_bytes": 4.0}},
-    }
+    costs = {"4": {"prefill_flops": 1.0, "cache_bytes": 2.0}, "8": {"prefill_flops": 3.0, "cache_bytes": 4.0}}
+    meta = LossesMeta(
+        model=model,
+        fingerprint=fingerprint or model,
+        dtype="float32",
+        attention=attention,
+        sha256=text,
+        length=8,
+        training=TrainingMeta(**training) if training else None,
+        by_length=costs,
+    )
     storage = storage_at(results)
     storage.prepare()
     name = losses_name(model, f"{attention}-{text}".replace(":", "_"))
@@ -187,13 +190,13 @@ def in_cells(*models: tuple[str, str, dict[str, Any] | None], k: int = 5) -> Sto
     for i, (model, attention, training) in enumerate(models):
         for shots, said in ((k, "ab" * i + "aa" * (4 - i)), (2 * k, "ab" * 4)):
             name = f"{model} {attention} {shots}"
-            cells[name] = {
-                "variant": "v",
-                "spec": {"model": model, "attention": attention, "task": "t"},
-                "facts": {"fingerprint": model},
-                "training": training,
-                "compute": {"query_flops": 10.0 * shots, "cache_bytes": 1.0 * i},
-            }
+            cells[name] = meta(
+                model=model,
+                attention=attention,
+                facts={"fingerprint": model},
+                training=training,
+                compute={"query_flops": 10.0 * shots, "cache_bytes": 1.0 * i},
+            )
             axes = {"model": model, "attention": attention, "k": shots, "cell": name}
             rows.append(cell(said, "ab" * 4, **axes))
     return Stored(frame(*rows), cells, {}, ())

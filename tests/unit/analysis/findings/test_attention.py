@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.fakes import ENGINE, FakeBackend, plan, planned, runner, tokenized_task
 from support.predictions import answers, cell, frame, scored
+from support.stored import meta
 
 from icl_bench.analysis.all_findings import Findings, find
 from icl_bench.analysis.cell_cost import CellCost
@@ -30,6 +31,7 @@ from icl_bench.registry import FINDINGS
 from icl_bench.report.build import make_report, tables
 from icl_bench.report.naming import Naming
 from icl_bench.report.sections.curves import order
+from icl_bench.results.facts import Facts
 from icl_bench.results.importing import import_predictions
 from icl_bench.results.reading import Stored, read_some
 from icl_bench.results.store import Store
@@ -275,12 +277,11 @@ def test_what_was_measured_of_reading_is_the_mean_over_cells():
 
 
 def test_the_formula_of_full_attention_is_for_no_other():
-    meta: dict[str, Any] = {"spec": {"attention": BLOCK}, "architecture": SHAPE.as_json()}
     rows = frame(cell("aabb", cell="one")).assign(prompt_tokens=30, answer_tokens=0)
-    (found,) = cost(rows, {"one": CellCost.of(meta)}).itertuples()
+    blocks, full = (CellCost.of(meta(architecture=SHAPE, attention=attention)) for attention in (BLOCK, "full"))
+    (found,) = cost(rows, {"one": blocks}).itertuples()
     assert math.isnan(found.prefix_flops)
-    meta["spec"]["attention"] = "full"
-    (found,) = cost(rows, {"one": CellCost.of(meta)}).itertuples()
+    (found,) = cost(rows, {"one": full}).itertuples()
     assert found.prefix_flops == 0 < found.query_flops
 
 
@@ -405,7 +406,7 @@ def test_what_changes_when_run_again_is_told_by_attention(tmp_path: Path):
     """Two draws of one and the same prompt are a repeat."""
     rows = [cell("aabb", attention=a, draw=d) for a in ("full", BLOCK) for d in (0, 1)]
     made = frame(*rows, *(cell("aabb", order="shuffled:1", attention=a) for a in ("full", BLOCK)))
-    stored = Stored(made.assign(cell="c", queries=None, prompt_hash="h"), {}, {"v": {}}, [])
+    stored = Stored(made.assign(cell="c", queries=None, prompt_hash="h"), {}, {"v": Facts()}, [])
     noise = find(stored)
     section = order(FINDINGS["order_sensitivity"], noise, Naming.of(noise.summary))
     assert section is not None

@@ -8,31 +8,35 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.predictions import answers, frame, scored
+from support.stored import facts_of
 
 from icl_bench.analysis.findings.chat import chat_gain, put
 from icl_bench.analysis.settings import name_settings
+from icl_bench.results.facts import ChatFacts, Facts
 
 AROUND = ["<u>", "</u><a>", "</a><u>", "</u><a>", "</a>"]
-FACTS: dict[str, dict[str, Any]] = {
-    "p": {"template": 1, "seed": 0},
-    "q": {"template": 1, "seed": 1},
-    "t": {
-        "template": 1,
-        "seed": 0,
-        "chat": {"style": "turns", "system": None, "arguments": {}, "template": "x", "around": AROUND},
-    },
-    "s": {
-        "template": 1,
-        "seed": 0,
-        "chat": {
-            "style": "single",
-            "system": "Be brief.",
-            "arguments": {"think": False},
-            "template": "x",
-            "around": AROUND,
+FACTS = facts_of(
+    {
+        "p": {"template": {"separator": "\n"}, "seed": 0},
+        "q": {"template": {"separator": "\n"}, "seed": 1},
+        "t": {
+            "template": {"separator": "\n"},
+            "seed": 0,
+            "chat": {"style": "turns", "system": None, "arguments": {}, "template": "x", "around": AROUND},
         },
-    },
-}
+        "s": {
+            "template": {"separator": "\n"},
+            "seed": 0,
+            "chat": {
+                "style": "single",
+                "system": "Be brief.",
+                "arguments": {"think": False},
+                "template": "x",
+                "around": AROUND,
+            },
+        },
+    }
+)
 PLAIN, TURNS = (answers(np.random.default_rng(seed), (3, 200), chance) for seed, chance in ((0, 0.3), (1, 0.8)))
 
 
@@ -63,7 +67,7 @@ def test_settings_are_named_by_the_style_and_by_more_only_where_styles_are_alike
     rows = frame(side("p", PLAIN), side("t", TURNS), side("s", TURNS))
     assert name_settings(FACTS, rows) == {"p": "chat=plain", "t": "chat=turns", "s": "chat=single"}
     other = {"style": "turns", "system": "Be brief.", "arguments": {}, "template": "x"}
-    facts = FACTS | {"s": {**FACTS["t"], "chat": {**other, "around": AROUND}}}
+    facts = FACTS | {"s": FACTS["t"].with_more(chat={**other, "around": AROUND})}
     named = name_settings(facts, rows)
     assert named["t"] == "chat=turns, system=none"
     assert named["s"] == "chat=turns, system=Be brief."
@@ -87,10 +91,10 @@ def test_what_may_be_chance_is_no_advice():
 
 
 def test_a_way_without_arguments_is_named_by_its_style_and_texts_are_plain():
-    assert put({"chat": {"style": "turns"}}) == "turns"
-    assert put({"chat": {"style": "turns", "arguments": None, "system": ""}}) == "turns, system: ''"
-    assert put({"chat": {"style": "s", "arguments": {"a": 1, "b": None}}}) == "s, a=1, b=None"
-    assert put({"chat": "turns"}) == put({}) == "plain"
+    assert put(Facts(chat=ChatFacts(style="turns"))) == "turns"
+    assert put(Facts(chat=ChatFacts(style="turns", system=""))) == "turns, system: ''"
+    assert put(Facts(chat=ChatFacts(style="s", arguments={"a": 1, "b": None}))) == "s, a=1, b=None"
+    assert put(Facts()) == "plain"
 
 
 def test_a_variant_of_which_nothing_is_known_is_plain():

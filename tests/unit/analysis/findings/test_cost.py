@@ -8,11 +8,13 @@ from typing import Any
 import pandas as pd
 import pytest
 from support.predictions import cell, frame
+from support.stored import meta
 
 from icl_bench.analysis.cell_cost import CellCost
 from icl_bench.analysis.findings.cost import break_even, cost
 from icl_bench.models.architecture import Architecture
 from icl_bench.registry import FINDINGS
+from icl_bench.results.stored_meta import TrainingMeta
 
 SHAPE = Architecture(parameters=50, heads_width=2, windows=(None, 4))
 COUNTED = {"prefix_flops": 100.0, "query_flops": 10.0, "whole_flops": 110.0, "cache_bytes": 8.0}
@@ -81,22 +83,21 @@ def test_operations_by_shape_are_those_of_the_cells_mean_prompt():
 
 
 def test_what_a_cells_file_says_is_read():
-    meta: dict[str, Any] = {
-        "seconds": 3.5,
-        "prefix_tokens": 20,
-        "architecture": SHAPE.as_json(),
-        "compute": COUNTED,
-        "training": {"flops": 5.0},
-        "prefill_seconds": 0.5,
-        "peak_cache_bytes": 9,
-        "spec": {"attention": "full"},
-    }
-    assert CellCost.of(meta) == CellCost(3.5, 20, SHAPE, {"flops": 5.0}, COUNTED, 0.5, 9)
-    assert CellCost.of({}) == CellCost()
-    assert CellCost.of({"architecture": SHAPE.as_json()}).architecture == SHAPE
-    blocks = {"architecture": SHAPE.as_json(), "spec": {"attention": "block:1,sink=1,local=2"}}
-    assert CellCost.of(blocks).shape is None  # the formula of full attention is not for it
-    assert CellCost.of({"prefix_tokens": None, "architecture": None}) == CellCost()
+    training = TrainingMeta(flops=5.0)
+    whole = meta(
+        seconds=3.5,
+        prefix_tokens=20,
+        architecture=SHAPE,
+        compute=COUNTED,
+        training=training,
+        prefill_seconds=0.5,
+        peak_cache_bytes=9,
+    )
+    assert CellCost.of(whole) == CellCost(3.5, 20, SHAPE, training, COUNTED, 0.5, 9)
+    assert CellCost.of(meta()) == CellCost()
+    assert CellCost.of(meta(architecture=SHAPE)).architecture == SHAPE
+    blocks = meta(architecture=SHAPE, attention="block:1,sink=1,local=2")
+    assert CellCost.of(blocks).architecture is None  # the formula of full attention is not for it
 
 
 def test_a_cell_without_a_counted_cost_has_that_of_full_attention_by_its_shape():
@@ -112,9 +113,8 @@ def test_a_cell_without_a_counted_cost_has_that_of_full_attention_by_its_shape()
     assert found["query_flops"] == 10 * (100 + 8 * (25 + 4)) + answer
     assert found["whole_flops"] == 30 * (100 + 8 * (15 + 4)) + answer
     assert math.isnan(found["cache_bytes"])
-    assert CellCost(prefix_tokens=20, architecture=SHAPE).row(30.0, math.nan)["query_flops"] == (
-        found["query_flops"] - answer
-    )
+    bare = CellCost(prefix_tokens=20, architecture=SHAPE).row(30.0, math.nan)
+    assert bare["query_flops"] == found["query_flops"] - answer
 
 
 def test_what_is_not_known_of_a_cell_is_nan():
@@ -123,10 +123,10 @@ def test_what_is_not_known_of_a_cell_is_nan():
     found = CellCost(counted=COUNTED).row(math.nan, math.nan)
     assert {name: found[name] for name in COUNTED} == COUNTED
     assert math.isnan(found["training_flops"])
-    found = CellCost(training={"seconds": 1, "flops": 7}, peak_cache_bytes=0.0).row(1.0, 1.0)
+    found = CellCost(training=TrainingMeta(seconds=1, flops=7), peak_cache_bytes=0.0).row(1.0, 1.0)
     assert (found["training_seconds"], found["training_flops"]) == (1, 7)
     assert math.isnan(found["training_tokens"])
-    assert CellCost(training={"tokens": 9}).row(1.0, 1.0)["training_tokens"] == 9
+    assert CellCost(training=TrainingMeta(tokens=9)).row(1.0, 1.0)["training_tokens"] == 9
     assert math.isnan(found["prefill_seconds"])
     assert found["peak_cache_bytes"] == 0
 

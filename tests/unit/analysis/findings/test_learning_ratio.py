@@ -6,25 +6,27 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.predictions import frame, scored
+from support.stored import facts_of
 
 from icl_bench.analysis.findings.comparisons import perturbation_effect
 from icl_bench.analysis.findings.learning_ratio import UNSURE, learning_ratio
 from icl_bench.analysis.statistics.bootstrap import means as resampled
 from icl_bench.analysis.statistics.bootstrap import resample
-from icl_bench.analysis.statistics.paired import Facts
 
-FACTS: Facts = {
-    "plain": {"seed": 0},
-    "near": {"seed": 0, "perturbation": "nearest-removed:10"},
-    "far": {"seed": 0, "perturbation": "farthest-removed:10"},
-}
+FACTS = facts_of(
+    {
+        "plain": {"seed": 0},
+        "near": {"seed": 0, "perturbation": "nearest-removed:10"},
+        "far": {"seed": 0, "perturbation": "farthest-removed:10"},
+    }
+)
 
 
 def predictions(near: float, far: float, draws: int = 3, test: int = 500) -> pd.DataFrame:
     """Right answers of 80% of the queries, and of fewer without some demonstrations."""
     chance = np.random.default_rng(2).random((draws, test))
     parts = [
-        scored(chance < share, cell=name, variant=name, perturbation=FACTS[name].get("perturbation"))
+        scored(chance < share, cell=name, variant=name, perturbation=FACTS[name].perturbation)
         for name, share in (("plain", 0.8), ("near", near), ("far", far))
     ]
     rows = frame(*parts)

@@ -6,10 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.predictions import cell, frame
+from support.stored import facts_of
 
 from icl_bench.analysis.all_findings import find
 from icl_bench.analysis.findings.order import noise_floor, order_sensitivity, with_reasons
 from icl_bench.analysis.statistics.intervals import mean_interval
+from icl_bench.results.facts import Facts
 from icl_bench.results.reading import Stored
 
 
@@ -167,17 +169,17 @@ def test_of_two_variants_it_is_said_whether_precision_or_backend_differs():
 def test_what_is_not_known_of_a_variant_is_a_dash_or_nothing():
     noise = noise_floor(frame(run("aabb"), run("abbb", variant="w")))
     assert with_reasons(noise, {})["differs_in"].tolist() == ["other settings"]
-    (reason,) = with_reasons(noise, {"v": {"dtype": "bfloat16"}, "w": {}})["differs_in"]
+    (reason,) = with_reasons(noise, facts_of({"v": {"dtype": "bfloat16"}, "w": {}}))["differs_in"]
     assert reason == "precision (bfloat16, –)"
-    (reason,) = with_reasons(noise, {"w": {"backend": "vllm"}})["differs_in"]
+    (reason,) = with_reasons(noise, facts_of({"w": {"backend": "vllm"}}))["differs_in"]
     assert reason == "backend (–, vllm)"
 
 
 def test_the_finding_compares_what_takes_the_same_answer_from_equal_logits():
     facts = {
-        "v": {"scoring": "greedy", "dtype": "bfloat16"},
-        "w": {"scoring": "greedy", "dtype": "float32"},
-        "x": {"scoring": "exact", "dtype": "bfloat16"},
+        "v": Facts(scoring="greedy", dtype="bfloat16"),
+        "w": Facts(scoring="greedy", dtype="float32"),
+        "x": Facts(scoring="exact", dtype="bfloat16"),
     }
     rows = frame(*(run(said, variant=v) for v, said in zip("vwx", ("aabb", "abbb", "bbbb"), strict=True)))
     rows = rows.assign(cell="c", queries=None, perturbation=None, label_space=None)

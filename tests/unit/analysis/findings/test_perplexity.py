@@ -18,6 +18,7 @@ from icl_bench.analysis.statistics.paired import holm
 from icl_bench.results.perplexity_losses import losses_name, write_losses
 from icl_bench.results.reading import Stored
 from icl_bench.results.storage import storage_at
+from icl_bench.results.stored_meta import LossesMeta
 
 LENGTHS = (3, 5)
 
@@ -35,7 +36,7 @@ def stored(results: Path, attention: str, losses: Any, text: str = "a", **more: 
         **more,
     }
     name = losses_name(str(meta["model"]), "-".join(map(str, meta.values())).replace(":", "_")[:90])
-    write_losses(storage_at(results), name, list(np.array(losses, float)), meta)
+    write_losses(storage_at(results), name, list(np.array(losses, float)), LossesMeta(**meta))
 
 
 def limits(means: Sequence[float]) -> tuple[float, float]:

@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 from support.fakes import FakeBackend, plan, runner
 from support.predictions import cell, frame
+from support.stored import facts_of, meta
 
 from icl_bench import __version__
 from icl_bench.analysis.all_findings import find, read_findings
@@ -29,18 +30,10 @@ from icl_bench.sweep import this_run
 
 
 def stored(*metas: dict[str, Any], variants: dict[str, Any] | None = None) -> Stored:
-    cells = {
-        str(i): {
-            "seconds": 1.5,
-            "variant": "v",
-            "facts": {"dtype": "float32", "seed": 0},
-            "spec": {"task": "t", "model": "m"},
-            **meta,
-        }
-        for i, meta in enumerate(metas)
-    }
+    usual = {"seconds": 1.5, "facts": {"dtype": "float32", "seed": 0}}
+    cells = {str(i): meta(**usual | said) for i, said in enumerate(metas)}
     rows = [cell("aabb", cell=name) for name in cells] or [cell("aabb", cell="x")]
-    return Stored(frame(*rows), cells, variants or {}, ())
+    return Stored(frame(*rows), cells, facts_of(variants or {}), ())
 
 
 def told(found: Stored) -> dict[str, Any]:
@@ -112,7 +105,7 @@ def test_every_fact_of_a_cell_is_told_in_its_place():
     }
     del made["hardware"]
     assert told(stored({"run": made, "versions": about}))["hardware"] == "x86_64"
-    row = told(stored({"facts": {"data": "none", "seed": ""}, "run": None, "versions": None}))
+    row = told(stored({"facts": {}, "run": {}, "versions": {}}))
     assert {row[name] for name in FACTS} == {UNKNOWN}
 
 
@@ -145,10 +138,10 @@ def test_each_task_model_and_variant_has_its_own_row_and_what_is_no_import_is_un
     ).astype({"task": "category", "model": "category", "variant": "category"})
     points = [("t", "m", "v"), ("u", "m", "v"), ("t", "n", "v"), ("t", "m", "w"), ("t", "m", "v")]
     cells = {
-        str(i): {"seconds": float(i), "variant": variant, "facts": {"seed": i}, "spec": {"task": task, "model": model}}
+        str(i): meta(variant, seconds=float(i), facts={"seed": i}, of_task=task, model=model)
         for i, (task, model, variant) in enumerate(points)
     }
-    found = provenance(find(Stored(rows, cells, {"y": {"imported": "y.csv"}}, ())).context)
+    found = provenance(find(Stored(rows, cells, facts_of({"y": {"imported": "y.csv"}}), ())).context)
     assert list(found.columns) == KEPT
     names = ["task", "model", "variant", "cells", "predictions", "seed", "command"]
     assert found[names].to_numpy().tolist() == [

@@ -8,9 +8,10 @@ import pytest
 from support.predictions import AXES
 
 from icl_bench.analysis.findings.replication import replication
+from icl_bench.results.facts import Facts
 
 ROWS = 200
-FACTS = {"here": {"seed": 0, "template": "a"}, "theirs": {"imported": "published.csv"}}
+FACTS = {"here": Facts(seed=0, labels="a"), "theirs": Facts(imported="published.csv")}
 
 
 def drawn(variant: str, share: float, draws: int, seed: int, **changes: object) -> pd.DataFrame:
@@ -87,5 +88,5 @@ def test_what_is_better_here_does_not_agree_either():
 def test_what_differs_in_a_fact_that_both_have_is_not_compared():
     frame = pd.concat([drawn("here", 0.7, 3, 0, k=10), drawn("theirs", 0.7, 3, 1, k=10)])
     assert len(replication(frame, FACTS)) == 1
-    other = FACTS | {"theirs": {**FACTS["theirs"], "template": "b"}}
+    other = FACTS | {"theirs": FACTS["theirs"].with_more(labels="b")}
     assert replication(frame, other).empty

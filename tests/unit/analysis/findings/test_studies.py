@@ -8,37 +8,26 @@ from typing import Any
 
 import pandas as pd
 from support.predictions import cell
+from support.stored import SPEC, meta
 
 from icl_bench.analysis.context import Context
 from icl_bench.analysis.findings.studies import COLUMNS, POINT, study_points
 from icl_bench.results.reading import Stored
+from icl_bench.results.stored_meta import FailureMeta, SpecMeta, StudyCell
 from icl_bench.results.studies import write_study
 
 FAILED = [
-    {"cell": "c3", "reason": "out of memory"},
-    {"cell": "c4", "reason": "too long"},
-    {"cell": "c1", "reason": "at first"},
+    FailureMeta(spec=SpecMeta(**SPEC), cell=name, variant="v", reason=reason)
+    for name, reason in (("c3", "out of memory"), ("c4", "too long"), ("c1", "at first"))
 ]
 
 
-def asked(name: str, **changes: Any) -> dict[str, Any]:
-    return {
-        "cell": name,
-        "variant": "v",
-        "setting": "plain",
-        "task": "t",
-        "model": "m",
-        "select": "random",
-        "order": "drawn",
-        "attention": "full",
-        "k": 5,
-        "draw": 0,
-        **changes,
-    }
+def asked(name: str, **changes: Any) -> StudyCell:
+    return StudyCell(**{**SPEC, "cell": name, "variant": "v", "setting": "plain", **changes})
 
 
 def context(place: Path | None, **only: str) -> Context:
-    stored = Stored(cell("aabb").iloc[:0], {"c1": {}, "c2": {}, "other": {}}, {}, FAILED)
+    stored = Stored(cell("aabb").iloc[:0], dict.fromkeys(("c1", "c2", "other"), meta()), {}, FAILED)
     return Context(stored, results=place, **only)
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.predictions import answers, cell, frame, scored
+from support.stored import facts_of
 
 from icl_bench.analysis.all_findings import find
 from icl_bench.analysis.draws import DRAWS_AND_TESTS, ONE_SIDE, TESTS_ONLY
@@ -24,6 +25,7 @@ from icl_bench.analysis.statistics import paired
 from icl_bench.analysis.statistics.contrast import contrast, judge
 from icl_bench.analysis.statistics.gaps import Layout
 from icl_bench.analysis.statistics.paired import compare, holm
+from icl_bench.results.facts import Facts
 from icl_bench.results.reading import Stored
 
 DRAWN = {"order": "drawn"}
@@ -291,14 +293,16 @@ def test_a_hybrids_draws_are_matched_with_those_of_random_whose_demonstrations_i
     assert found.loc["hybrid:2", "p"] != found.loc["balanced+hybrid:2", "p"]
 
 
-FACTS = {
-    "greedy": {"scoring": "greedy", "seed": 0, "test": "a"},
-    "exact": {"scoring": "exact", "seed": 0, "test": "a"},
-    "other seed": {"scoring": "greedy", "seed": 1, "test": "a"},
-    "fewer rows": {"scoring": "greedy", "seed": 0, "test": "b"},
-    "dense": {"scoring": "greedy", "seed": 0, "test": "a", "sentence_encoder": "MiniLM", "bertscore_encoder": "x"},
-    "of few": {"scoring": "greedy", "seed": 0, "test": "c", "sentence_encoder": "MiniLM"},
-}
+FACTS = facts_of(
+    {
+        "greedy": {"scoring": "greedy", "seed": 0, "test": "a"},
+        "exact": {"scoring": "exact", "seed": 0, "test": "a"},
+        "other seed": {"scoring": "greedy", "seed": 1, "test": "a"},
+        "fewer rows": {"scoring": "greedy", "seed": 0, "test": "b"},
+        "dense": {"scoring": "greedy", "seed": 0, "test": "a", "sentence_encoder": "MiniLM", "bertscore_encoder": "x"},
+        "of few": {"scoring": "greedy", "seed": 0, "test": "c", "sentence_encoder": "MiniLM"},
+    }
+)
 
 
 def bases(*there: str, select: str = "dense", of: str = "dense") -> list[str]:
@@ -321,7 +325,7 @@ def test_of_bases_with_other_test_sets_the_one_with_the_same_is_preferred():
 
 
 def test_imports_of_several_files_are_compared_where_one_file_has_no_base():
-    facts = {name: {"imported": f"{name}.csv"} for name in ("here", "there", "other")}
+    facts = facts_of({name: {"imported": f"{name}.csv"} for name in ("here", "there", "other")})
     rows = frame(cell("aabb", variant="here"), cell("abab", variant="there"))
     for variant, expected in (("other", ["here", "there"]), ("here", ["here"])):
         chosen = cell("abbb", select="bm25", order="relevance", variant=variant)
@@ -340,10 +344,10 @@ def test_without_facts_every_base_is_compared_with():
 
 def test_training_is_compared_with_the_prompts_of_its_own_precision_where_there_are():
     facts = {
-        name: {"dtype": dtype, "seed": 0, "backend": "transformers"}
+        name: Facts(dtype=dtype, seed=0, backend="transformers")
         for name, dtype in (("v16", "bfloat16"), ("v32", "float32"))
     }
-    facts["trained"] = {"dtype": "float32", "seed": 0, "backend": "trainer", "recipe": {"lr": 1}}
+    facts["trained"] = Facts(dtype="float32", seed=0, backend="trainer", recipe={"lr": 1})
     prompts = [cell("aabb", variant="v16"), cell("abab", variant="v32")]
     trained = cell("abbb", select="lora", variant="trained")
     for there, expected in ((prompts, "v32"), (prompts[:1], "v16")):
@@ -446,8 +450,11 @@ def test_advice_is_given_up_to_alpha_itself(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_models_may_differ_in_what_is_a_models_and_in_nothing_else():
-    of_model = ("backend", "dtype", "scoring", "fingerprint", "max_answer_tokens")
-    facts = {name: {**dict.fromkeys(of_model, name), "seed": seed} for name, seed in (("v", 0), ("w", 0), ("x", 1))}
+    of_model = ("backend", "dtype", "scoring", "fingerprint")
+    facts = {
+        name: Facts(**dict.fromkeys(of_model, name), max_answer_tokens=number, seed=seed)
+        for number, (name, seed) in enumerate((("v", 0), ("w", 0), ("x", 1)))
+    }
     rows = frame(cell("aabb"), cell("abbb", model="n", variant="w"), cell("abbb", model="o", variant="x"))
     assert compare_models(rows, "m", facts=facts)["model"].tolist() == ["n"]
     rows = rows.assign(cell="c", queries=None, perturbation=None, label_space=None)
