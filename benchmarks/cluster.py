@@ -90,9 +90,9 @@ def carried_out(
 
 def predictions(results: Path) -> Any:
     """What was said, by cell and test row; each must be there once."""
-    from icl_bench import read_results
+    import icl_bench
 
-    rows = read_results(results)
+    rows = icl_bench.read(results).predictions
     assert not rows.duplicated(["cell", "test_id"]).any(), "a prediction is there twice"
     named = rows.set_index(["cell", "test_id"])[["prediction", "gold", "prompt_hash"]]
     return named.sort_index()

@@ -120,7 +120,7 @@ def main() -> None:
         file = str(asked.keep / f"{task}.yaml")
         spec = RunSpec(task=file, model=model, k="0", draws=1, attention=attention, **engine)
         Sweep.prepare(spec).run(results)
-        frame = icl_bench.read_results(results)
+        frame = icl_bench.read(results).predictions
         mine = (frame["task"] == task) & (frame["attention"] == attention)
         name = Path(model).name
         return frame[mine & (frame["model"] == name)].set_index("test_id").sort_index()

@@ -135,7 +135,7 @@ def accuracy(task: Path, model: Path, attention: str, results: Path) -> float:
     backend = BackendSpec(backend="transformers", dtype="float32", device="cpu")
     spec = RunSpec(task=str(task), model=str(model), k="0", draws=1, attention=attention, backend=backend)
     Sweep.prepare(spec).run(results)
-    frame = icl_bench.read_results(results)
+    frame = icl_bench.read(results).predictions
     return float(frame.loc[frame["attention"] == attention, "correct"].mean())
 
 

@@ -119,7 +119,7 @@ def query(task: Path, model: str, count: int) -> dict[str, float]:
             attention=f"vectors:{count}" if count else "full",
         )
         Sweep.prepare(run).run(Path(results))
-        cost = icl_bench.read_findings(results).cost.iloc[0]
+        cost = icl_bench.read(results).findings.cost.iloc[0]
     return {"query": cost["seconds"], "query_bytes": cost["cache_bytes"]}
 
 
