@@ -121,9 +121,9 @@ def tiny_config(kind: str, vocabulary: int) -> Any:
     return AutoConfig.for_model(kind, **{**shape, **own[kind]})
 
 
-def tiny_checkpoint(folder: Path, family: str = "llama") -> Path:
-    """A folder with a tiny model of random weights and a tokenizer."""
-    tokenizer = qwen_tokenizer()
+def tiny_checkpoint(folder: Path, family: str = "llama", tokenizer: Any = None) -> Path:
+    """A folder with a tiny model of random weights and a tokenizer, Qwen's where no other is given."""
+    tokenizer = tokenizer or qwen_tokenizer()
     save_tiny_model(tiny_config(family, len(tokenizer)), folder)
     tokenizer.save_pretrained(folder)
     return folder

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.models import gpt2_tokenizer, llama_tokenizer, qwen_tokenizer
+from support.models import gpt2_tokenizer, llama_tokenizer, qwen_tokenizer, tiny_checkpoint
 
 
 @pytest.fixture(scope="session")
@@ -35,6 +35,12 @@ def tokenizer(request: pytest.FixtureRequest) -> Any:
     if request.param == "gemma":
         return request.getfixturevalue("gemma_tokenizer")
     return request.getfixturevalue("small_tokenizers")[request.param]
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny Llama with random weights and its tokenizer, for tests that only read it."""
+    return tiny_checkpoint(tmp_path_factory.mktemp("models") / "tiny", "llama", llama_tokenizer())
 
 
 @pytest.fixture

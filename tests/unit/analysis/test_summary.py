@@ -11,7 +11,9 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from support import predictions
 from support.fakes import FREE_TEXT, FakeBackend, plan, runner
+from support.predictions import frame
 from support.stored import facts_of
 
 from icl_bench.analysis.curves import curves, saturation
@@ -29,36 +31,8 @@ from icl_bench.seeds import generator
 
 
 def cell(k: int, draw: int, said: str, gold: str = "aabb", **changes: Any) -> pd.DataFrame:
-    """One cell: a letter for each test row, what was said and what is right."""
-    axes: dict[str, Any] = {
-        "task": "t",
-        "model": "m",
-        "select": "random",
-        "order": "drawn",
-        "attention": "full",
-        "variant": "v",
-        "k": k,
-        "draw": draw,
-    }
-    rows = [
-        {
-            "test_id": str(i),
-            "gold": g,
-            "prediction": s,
-            "correct": s == g,
-            "valid": s != "?",
-            "rouge1": None,
-            "rouge2": None,
-            "rougeL": None,
-            "bertscore": None,
-        }
-        for i, (s, g) in enumerate(zip(said, gold, strict=True))
-    ]
-    return pd.DataFrame(rows).assign(**{**axes, **changes})
-
-
-def frame(*cells: pd.DataFrame) -> pd.DataFrame:
-    return pd.concat(cells, ignore_index=True)
+    scores = dict.fromkeys(("rouge1", "rouge2", "rougeL", "bertscore"))
+    return predictions.cell(said, gold, k=k, draw=draw, **{**scores, **changes})
 
 
 def curve(scores: Sequence[float], shots: Sequence[int]) -> pd.DataFrame:

@@ -17,7 +17,6 @@ import typer.main
 from support import fakes
 from support.api_server import Reply, completion, serving
 from support.fakes import FREE_TEXT, write_rows, write_task
-from support.models import llama_tokenizer, save_tiny_model, tiny_config
 from support.program import as_words
 from transformers.utils import logging
 
@@ -56,15 +55,6 @@ def icl(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_
         return Done(int(ended.value.code or 0), *capfd.readouterr())
 
     return run
-
-
-@pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a tiny Llama with random weights and its tokenizer."""
-    folder = tmp_path_factory.mktemp("models") / "tiny"
-    tokenizer = llama_tokenizer()
-    tokenizer.save_pretrained(folder)
-    return save_tiny_model(tiny_config("llama", len(tokenizer)), folder)
 
 
 @pytest.fixture

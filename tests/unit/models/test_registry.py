@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.models import llama_tokenizer, save_tiny_model, tiny_config
+from support.models import llama_tokenizer, tiny_checkpoint
 
 from icl_bench.errors import UserError
 from icl_bench.models import fingerprints
@@ -23,10 +23,7 @@ from icl_bench.models.registry import REGISTRY, listing, load_tokenizer, resolve
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny Llama with its tokenizer, as ``save_pretrained`` leaves them."""
-    folder = tmp_path_factory.mktemp("models") / "tiny"
-    tokenizer = llama_tokenizer()
-    tokenizer.save_pretrained(folder)
-    return save_tiny_model(tiny_config("llama", len(tokenizer)), folder)
+    return tiny_checkpoint(tmp_path_factory.mktemp("models") / "tiny", "llama", llama_tokenizer())
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 from support.fakes import plan, write_task
-from support.models import WINDOW, llama_tokenizer, save_tiny_model, tiny_config
+from support.models import WINDOW, llama_tokenizer, tiny_checkpoint
 
 from icl_bench.cli.output.plan import plan_records, print_plan
 from icl_bench.models.architecture import Architecture
@@ -108,10 +108,7 @@ def test_there_is_a_cost_for_each_cell(tmp_path: Path):
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models") / "tiny"
-    tokenizer = llama_tokenizer()
-    tokenizer.save_pretrained(folder)
-    return save_tiny_model(tiny_config("mistral", len(tokenizer)), folder)
+    return tiny_checkpoint(tmp_path_factory.mktemp("models") / "tiny", "mistral", llama_tokenizer())
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ import pytest
 import torch
 from accelerate.state import AcceleratorState
 from support.fakes import FREE_TEXT, FakeBackend, plan, runner, tokenized_task, write_task
-from support.models import llama_tokenizer, save_tiny_model, tiny_config
 from support.predictions import cell
 from support.program import as_words
 from transformers import AutoModelForCausalLM
@@ -39,14 +38,6 @@ from icl_bench.training.methods import finetuned
 from icl_bench.training.methods.probe import probe
 from icl_bench.training.spec import FinetuneSpec
 from icl_bench.training.trainer import LengthBatches, Recipe, Trained, accuracy, predict
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models") / "tiny"
-    tokenizer = llama_tokenizer()
-    tokenizer.save_pretrained(folder)
-    return save_tiny_model(tiny_config("llama", len(tokenizer)), folder)
 
 
 def prepared(tmp_path: Path, tiny: Path, **changes: Any) -> Finetuning:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.fakes import ENGINE, FakeBackend, plan, write_task
-from support.models import llama_tokenizer, save_tiny_model, tiny_config, tokenized
+from support.models import tokenized
 
 from icl_bench.analysis.all_findings import find
 from icl_bench.models.architecture import Architecture
@@ -60,14 +60,6 @@ def test_attention_of_a_training_is_counted_with_half_of_a_rows_tokens_seen(meth
 
 
 # -- a run --------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models") / "tiny"
-    tokenizer = llama_tokenizer()
-    tokenizer.save_pretrained(folder)
-    return save_tiny_model(tiny_config("llama", len(tokenizer)), folder)
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -32,6 +32,8 @@ from icl_bench.prompts.encoding import Ids, PromptSet, parts
 from icl_bench.registry import ATTENTION_PATTERNS
 from icl_bench.sweep.compute_cost import PromptLayout, cache_bytes, cost_of
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 KINDS = ["llama", "mistral", "qwen2", "gemma3_text"]
 BLOCKS = [
     "block:1",
@@ -48,15 +50,6 @@ TOLERANCE = 1e-4
 
 Sees = Callable[[int], np.ndarray]
 """For a layer, which token (row) sees which key (column)."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Such small products are slower on several."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

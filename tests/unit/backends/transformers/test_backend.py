@@ -36,6 +36,8 @@ from icl_bench.backends.transformers.packed_decoding import PackLimits
 from icl_bench.errors import CellError, UserError
 from icl_bench.prompts.encoding import Ids, PromptSet
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 KINDS = ["llama", "mistral", "qwen2", "gemma3_text"]
 LABELS = ["card arrival", "card", "card status", "order", "état", "top up"]
 ANSWERS = [f" {label}\n" for label in LABELS]
@@ -56,15 +58,6 @@ def folders(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 @pytest.fixture(scope="session")
 def references(folders: dict[str, Path]) -> dict[str, Any]:
     return {kind: plain_model(folder) for kind, folder in folders.items()}
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Such small products are slower on several."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

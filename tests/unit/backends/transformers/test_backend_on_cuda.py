@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from support.emulated_cuda import Card
 from support.models import qwen_tokenizer, save_tiny_model, tiny_config
 
@@ -18,19 +17,12 @@ from icl_bench.backends.transformers.backend import TransformersBackend
 from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.prompts.encoding import Ids, PromptSet
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 KINDS = ["llama", "mistral", "qwen2", "gemma3_text"]
 PATTERNS = ["full", "block:3,sink=1,local=1", "grouped:2,20", "approx:40,8"]
 ANSWERS = [" card arrival\n", " card\n", " order\n", " top up\n"]
 TOLERANCE = 1e-4
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Such small products are slower on several."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
