@@ -57,7 +57,7 @@ def test_perplexity_scores_and_costs_of_all_stand_on_one_page(program: Run, fold
         done = program("run", "--task", "stdlib_six", "--k", "2,4", "--draws", 1, "--test-size", 6, *common, *own)
         assert done.returncode == 0, done.stderr
 
-    found = icl_bench.read_findings(results)
+    found = icl_bench.read(results).findings
     losses = found.adaptation_losses
     last = losses[losses["length"] == 64].set_index(["attention", "trained"])
     assert last["model"].to_dict() == {

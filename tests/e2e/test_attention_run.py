@@ -35,13 +35,13 @@ def read(program: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_patterns_read_the_same_prompts(read: Path):
-    frame = icl_bench.read_results(read).query("select == 'random'")
+    frame = icl_bench.read(read).predictions.query("select == 'random'")
     assert frame["attention"].nunique() == 6
     assert (frame.groupby("test_id", observed=True)["prompt_hash"].nunique() == 1).all()
 
 
 def test_one_block_is_full_attention_and_small_blocks_are_not(read: Path):
-    frame = icl_bench.read_results(read).query("select == 'random'")
+    frame = icl_bench.read(read).predictions.query("select == 'random'")
     answers = frame.pivot(index="test_id", columns="attention", values="prediction")
     assert (answers["block:100,sink=1,local=2"] == answers["full"]).all()
     assert (answers["block:3,sink=0,local=0"] != answers["full"]).any()
@@ -61,7 +61,7 @@ def test_files_say_what_was_computed_and_held(read: Path):
 
 
 def test_retrieved_demonstrations_are_computed_once(read: Path):
-    frame = icl_bench.read_results(read).query("select == 'bm25'")
+    frame = icl_bench.read(read).predictions.query("select == 'bm25'")
     cached = frame.groupby("attention", observed=True)["cached_tokens"].sum()
     assert cached["block:1,sink=1,local=0,reuse"] > cached["full"]
 

@@ -91,7 +91,7 @@ def hash_of(ids: list[int]) -> str:
 
 
 def test_answers_are_held_to_the_labels_and_demonstrations_are_computed_once(chats: Path):
-    frame = icl_bench.read_results(chats)
+    frame = icl_bench.read(chats).predictions
     assert frame["valid"].all()
     most = frame[frame["k"] == 6]
     assert (most["cached_tokens"] > 0.6 * most["prompt_tokens"]).all()
@@ -101,7 +101,7 @@ def test_settings_are_told_apart_by_how_prompts_are_put(program: Run, chats: Pat
     said = program("summary", "--results", chats).stdout
     for name in ("plain", "single", "turns"):
         assert f": chat={name}" in said
-    gain = icl_bench.read_findings(chats).chat_gain
+    gain = icl_bench.read(chats).findings.chat_gain
     ways = [f"turns, system: {SYSTEM!r}", "single"]
     assert sorted(zip(gain["chat"], gain["k"], strict=True)) == sorted((way, k) for way in ways for k in (0, 2, 6))
     assert "chat: accuracy less that of plain prompts, points" in said
@@ -116,7 +116,7 @@ def test_labels_are_scored_and_free_answers_end_with_their_turn(program: Run, tm
     asked = [*ASKED[:6], "2", *ASKED[7:], "--chat", "turns", *words, "--results", tmp_path]
     done = program(*asked)
     assert done.returncode == 0, done.stderr
-    frame = icl_bench.read_results(tmp_path)
+    frame = icl_bench.read(tmp_path).predictions
     assert not frame["prediction"].str.contains("<|im_end|>", regex=False).any()
     if words[0] == "--score":
         assert frame["label_mass"].between(0, 1.0001).all()

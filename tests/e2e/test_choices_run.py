@@ -89,7 +89,7 @@ def test_answers_are_choices_of_their_row(
         tmp_path,
     )
     assert done.returncode == 0, done.stderr
-    frame = icl_bench.read_results(tmp_path)
+    frame = icl_bench.read(tmp_path).predictions
     known = {row["id"]: row for row in rows}
     for said in frame.itertuples():
         row = known[said.test_id]

@@ -27,7 +27,7 @@ def test_more_demonstrations_help_on_banking77(program: Run, data_dir: Path, tmp
     assert many["accuracy"] > few["accuracy"]
     assert many["accuracy"] > 0.15
     asked = json.loads((data_dir / "banking77" / "paper_test_ids.json").read_text())["row_ids"]
-    assert set(icl_bench.read_results(tmp_path)["test_id"]) == set(asked)
+    assert set(icl_bench.read(tmp_path).predictions["test_id"]) == set(asked)
 
 
 def test_free_text_is_scored_by_rouge_and_bertscore(program: Run, data_dir: Path, tmp_path: Path):
@@ -68,7 +68,7 @@ def test_a_task_of_ones_own_runs_from_its_path(program: Run, tmp_path: Path):
         "run", "--task", tmp_path / "mine.yaml", *as_words("--model gemma3-270m --k 8 --draws 1 --results"), results
     )
     assert done.returncode == 0, done.stderr
-    frame = icl_bench.read_results(results)
+    frame = icl_bench.read(results).predictions
     assert set(frame["gold"]) == {"lost card", "app error"}
     assert set(frame["prediction"]) <= {"lost card", "app error"}
     assert (frame["correct"] == (frame["gold"] == frame["prediction"])).all()

@@ -203,7 +203,7 @@ def test_a_server_is_asked_by_a_client_of_another_package(program: Program, fold
             "run", "--task", "colours.yaml", "--model", "theirs", "--tokenizer", "tiny", "--backend", "llamacpp",
             "--base-url", url, "--k", "1,2,4", "--draws", 1, "--results", folder / "served", "--quiet", code=1,
         )  # fmt: skip
-    frame = icl_bench.read_results(folder / "served")
+    frame = icl_bench.read(folder / "served").predictions
     assert {*frame["prediction"]} == {"red"}
     assert sorted({*frame["k"]}) == [1, 2]
     assert {request["path"] for request in server.requests} == {"/completion"}
@@ -242,7 +242,7 @@ def test_results_are_shown_where_the_plugins_that_made_them_no_longer_load(resul
 
 
 def test_a_method_and_a_backend_of_another_package_answer(results: Path) -> None:
-    frame = icl_bench.read_results(results)
+    frame = icl_bench.read(results).predictions
     assert {"majority", "parrot", "transformers"} == set(frame["backend"])
     parrot = frame[frame["backend"] == "parrot"]
     assert set(parrot["prediction"]) == {"blue"}

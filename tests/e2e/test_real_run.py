@@ -26,7 +26,7 @@ def test_a_sweep_leaves_one_file_a_cell_and_nothing_else(swept: Path):
 
 
 def test_every_cell_has_every_test_row_once(swept: Path):
-    frame = icl_bench.read_results(swept)
+    frame = icl_bench.read(swept).predictions
     assert len(frame) == 4 * 24
     assert not frame.duplicated(KEY).any()
     assert (frame["correct"] == (frame["gold"] == frame["prediction"])).all()
@@ -62,14 +62,14 @@ def test_a_run_killed_at_any_moment_is_resumed_to_the_same_predictions(program: 
     done = program(*SWEEP, "--results", tmp_path)
     assert done.returncode == 0, done.stderr
     assert "4 cells computed" in done.stderr
-    resumed = icl_bench.read_results(tmp_path).sort_values(KEY).reset_index(drop=True)
-    whole = icl_bench.read_results(swept).sort_values(KEY).reset_index(drop=True)
+    resumed = icl_bench.read(tmp_path).predictions.sort_values(KEY).reset_index(drop=True)
+    whole = icl_bench.read(swept).predictions.sort_values(KEY).reset_index(drop=True)
     columns = [*KEY, "gold", "prediction", "prompt_tokens", "prompt_hash", "cell"]
     pd.testing.assert_frame_equal(resumed[columns].astype(str), whole[columns].astype(str), check_dtype=False)
 
 
 def test_show_rebuilds_the_very_prompt(program: Run, swept: Path):
-    row = icl_bench.read_results(swept).query("k == 10 and draw == 1").iloc[3]
+    row = icl_bench.read(swept).predictions.query("k == 10 and draw == 1").iloc[3]
     done = program(
         "show", "--task", "stdlib", "--k", 10, "--draw", 1, "--results", swept, "--test-id", row["test_id"], "--json"
     )
@@ -111,7 +111,7 @@ def test_summary_gives_the_tables_that_scripts_read(program: Run, swept: Path):
     done = program("summary", "--results", swept, "--json")
     assert done.returncode == 0, done.stderr
     tables = json.loads(done.stdout)
-    frame = icl_bench.read_results(swept)
+    frame = icl_bench.read(swept).predictions
     assert [point["k"] for point in tables["curves"]] == [1, 10]
     for point in tables["curves"]:
         rows = frame[frame["k"] == point["k"]]
@@ -131,7 +131,7 @@ def test_other_ways_to_answer_choose_and_order_end_in_tables_of_their_own(progra
     ):
         done = program(*small, *more)
         assert done.returncode == 0, done.stderr
-    frame = icl_bench.read_results(tmp_path)
+    frame = icl_bench.read(tmp_path).predictions
     scored = frame[frame["probability"].notna()]
     assert len(scored) == 6
     assert scored["margin"].between(0, scored["probability"]).all()

@@ -50,7 +50,7 @@ def test_changed_prompts_can_be_shown_as_they_were_run(program: Run, chosen: Pat
 
 
 def test_what_is_shared_is_read_from_the_cache(chosen: Path):
-    frame = icl_bench.read_results(chosen)
+    frame = icl_bench.read(chosen).predictions
     frame = frame[frame["perturbation"].isna()]
     cached = frame.groupby("select", observed=True)["cached_tokens"].unique()
     assert all(len(cached[select]) == 1 for select in SELECT)

@@ -20,10 +20,10 @@ from support.models import tiny_checkpoint
 from support.outside import looked_for_again
 from support.program import PROGRAM, as_words, heed_interrupts
 
-from icl_bench import read_results
 from icl_bench.cli import main
 from icl_bench.errors import UserError
 from icl_bench.registry import BACKENDS, STORAGES
+from icl_bench.results.reading import read_results
 from icl_bench.studies import on_ray
 from icl_bench.studies.cluster import ClusterSpec
 from icl_bench.studies.file import load_study

@@ -61,12 +61,12 @@ def test_what_stands_in_vectors_alone_is_answered(program: Run, trained: Path):
     for pattern in ("vectors:3", "full"):
         code, _out, err = run(program, trained, "--attention", pattern)
         assert code == "0", err
-    frame = icl_bench.read_results(trained / "results")
+    frame = icl_bench.read(trained / "results").predictions
     right = frame.groupby("attention")["correct"].mean()
     assert right["vectors:3"] >= 0.9
     assert right["full"] < 0.25
 
-    costs = icl_bench.read_findings(trained / "results").cost.set_index("attention")
+    costs = icl_bench.read(trained / "results").findings.cost.set_index("attention")
     assert costs.loc["vectors:3", "training_flops"] > costs.loc["vectors:3", "query_flops"] > 0
     assert costs.loc["vectors:3", "training_seconds"] > 0
     # the decoder was trained too: its answers without vectors rest on that as well

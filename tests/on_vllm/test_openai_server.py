@@ -128,7 +128,7 @@ def journalled(results: Path) -> int:
 
 def whole(results: Path) -> Any:
     """All predictions, checked to be there once; and no file holds the key."""
-    frame = icl_bench.read_results(results)
+    frame = icl_bench.read(results).predictions
     assert len(frame) == frame["test_id"].nunique() == ROWS
     for file in results.rglob("*"):
         assert not file.is_file() or KEY.encode() not in file.read_bytes()

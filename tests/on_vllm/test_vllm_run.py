@@ -34,7 +34,7 @@ def test_a_sweep_on_vllm_prints_its_table_and_gives_the_predictions_of_version_0
     assert all(line.startswith("  note: ") for line in said[1:-2]), done.stderr
     assert done.stdout.startswith("trec · gemma3-270m")
 
-    frame = icl_bench.read_results(tmp_path / "results")
+    frame = icl_bench.read(tmp_path / "results").predictions
     assert set(frame["backend"]) == {"vllm"}
     assert frame["valid"].all()
     before = pd.read_csv(STORED, keep_default_na=False, dtype=str)

@@ -14,7 +14,6 @@ from scipy.special import expit
 from support.fakes import FREE_TEXT, FakeBackend, plan, runner
 from support.predictions import answers, cell, frame, scored
 
-from icl_bench import read_results
 from icl_bench.analysis.advice import ADVICE, LOSSES, Budget, advise, advise_folder, lines
 from icl_bench.analysis.cell_cost import CellCost
 from icl_bench.analysis.columns import POINT
@@ -25,6 +24,7 @@ from icl_bench.analysis.statistics.contrast import contrast, judge
 from icl_bench.analysis.statistics.paired import holm
 from icl_bench.cli import main
 from icl_bench.errors import UserError
+from icl_bench.results.reading import read_results
 from icl_bench.tasks.label_subset import HalfLabels
 
 ANY = Budget()

@@ -14,12 +14,11 @@ from support.disks import files_no_larger_than
 from support.fakes import FakeBackend, plan, runner
 from support.stored import meta
 
-from icl_bench import read_results
 from icl_bench.errors import UserError
 from icl_bench.results.exporting import FIRST, Origin, export_results, origins
 from icl_bench.results.facts import Facts
 from icl_bench.results.importing import import_predictions
-from icl_bench.results.reading import EXPORT_META, finished_cells
+from icl_bench.results.reading import EXPORT_META, finished_cells, read_results
 
 
 @pytest.fixture

@@ -25,7 +25,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.fakes import FREE_TEXT, FakeBackend, plan, runner
 
-from icl_bench import read_results
 from icl_bench.analysis.summary import summarise_folder
 from icl_bench.cli import main
 from icl_bench.cli.output.summary import print_summary
@@ -35,7 +34,7 @@ from icl_bench.report.prompt_trace import find_prediction
 from icl_bench.results.cells import ALWAYS, AXES, prediction_schema
 from icl_bench.results.exporting import export_results
 from icl_bench.results.importing import NEEDED, Import, find_import, import_predictions
-from icl_bench.results.reading import failed_cells, finished_cells, read_stored
+from icl_bench.results.reading import failed_cells, finished_cells, read_results, read_stored
 from icl_bench.results.storage import LocalStorage
 
 FORMATS = ("mine.parquet", "mine.csv", "mine.csv.gz", "MINE.CSV")

@@ -19,12 +19,12 @@ from support.fakes import ENGINE, FakeBackend, plan
 from support.s3 import BUCKET, S3Server
 from unit.results.test_storage import everything, fill, sweep
 
-from icl_bench import read_results
 from icl_bench.cli import main
 from icl_bench.errors import UserError
 from icl_bench.results import object_storage
 from icl_bench.results.exporting import export_results
 from icl_bench.results.object_storage import LOCKS, ObjectJournals, ObjectStorage
+from icl_bench.results.reading import read_results
 from icl_bench.results.storage import LocalStorage, storage_at
 from icl_bench.results.store import Store
 from icl_bench.sweep.runner import Runner

@@ -19,13 +19,12 @@ from hypothesis import strategies as st
 from support.fakes import ENGINE, FakeBackend, plan
 from support.in_memory import MemoryJournals, MemoryStorage
 
-from icl_bench import read_results
 from icl_bench.errors import UserError
 from icl_bench.results.exporting import export_results
 from icl_bench.results.importing import import_predictions
 from icl_bench.results.journals import LocalJournals, journals_at
 from icl_bench.results.perplexity_losses import losses_name, read_losses, write_losses
-from icl_bench.results.reading import failed_cells, find_imported, finished_cells, read_rows, read_stored
+from icl_bench.results.reading import failed_cells, find_imported, finished_cells, read_results, read_rows, read_stored
 from icl_bench.results.storage import LocalStorage, Place, Storage, folder_of, storage_at
 from icl_bench.results.store import Store
 from icl_bench.results.stored_meta import LossesMeta

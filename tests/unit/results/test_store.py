@@ -22,7 +22,6 @@ from support.disks import files_no_larger_than
 from support.fakes import ENGINE, FREE_TEXT, FakeBackend, plan, row, runner, tokenized_task, write_rows
 from support.in_memory import MemoryJournals, MemoryStorage
 
-from icl_bench import read_results
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import UserError
 from icl_bench.results.cells import (
@@ -38,7 +37,7 @@ from icl_bench.results.cells import (
 )
 from icl_bench.results.exporting import export_results
 from icl_bench.results.facts import Facts
-from icl_bench.results.reading import CELL_META, failed_cells, finished_cells, read_rows, result_files
+from icl_bench.results.reading import CELL_META, failed_cells, finished_cells, read_results, read_rows, result_files
 from icl_bench.results.store import OpenCell, Store
 from icl_bench.results.stored_meta import CellMeta
 from icl_bench.sweep.facts import facts

@@ -10,8 +10,9 @@ import pytest
 from support.in_process import said
 from support.models import tiny_checkpoint
 
-from icl_bench import read_findings, read_results
+from icl_bench.analysis.all_findings import read_findings
 from icl_bench.errors import UserError
+from icl_bench.results.reading import read_results
 from icl_bench.results.studies import FOLDER, read_studies
 from icl_bench.studies.file import known_studies, load_study
 from icl_bench.studies.rules import Rule, Wanted

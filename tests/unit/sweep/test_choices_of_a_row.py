@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from support.fakes import WORDS, FakeBackend, model, planned, runner, small_tokenizer, write_rows
 
-from icl_bench import read_findings, read_results
+from icl_bench.analysis.all_findings import read_findings
 from icl_bench.backends.interface import Exact, Free, Greedy
 from icl_bench.demonstrations.perturbations import Perturbation
 from icl_bench.errors import UserError
 from icl_bench.report.prompt_trace import find_prediction
 from icl_bench.results.facts import Facts
-from icl_bench.results.reading import finished_cells
+from icl_bench.results.reading import finished_cells, read_results
 from icl_bench.sweep.plan import Plan
 from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.sweep.sweep import Sweep

@@ -11,7 +11,6 @@ import pytest
 from support import fakes
 from support.fakes import FREE_TEXT, FakeBackend, plan, runner, small_tokenizer, tokenized_task
 
-from icl_bench import read_results
 from icl_bench.analysis.all_findings import read_findings
 from icl_bench.analysis.summary import summarise_folder
 from icl_bench.cli import main
@@ -20,7 +19,7 @@ from icl_bench.models import registry as models
 from icl_bench.prompts.rendering import query_text
 from icl_bench.report.leaderboard import leaderboard
 from icl_bench.report.prompt_trace import find_prediction
-from icl_bench.results.reading import finished_cells
+from icl_bench.results.reading import finished_cells, read_results
 
 PERTURBATIONS = ["labels:permuted", "labels:noise=0.5", "inputs-only", "labels-only", "nearest-removed:50"]
 CELL = {"task": "cards", "k": 6, "draw": 1}

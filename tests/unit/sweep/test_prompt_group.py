@@ -12,7 +12,6 @@ from rich.console import Console
 from support import fakes
 from support.fakes import ENGINE, FREE_TEXT, FakeBackend, plan, runner, small_tokenizer, tokenized_task
 
-from icl_bench import read_results
 from icl_bench.cli.output.lists import print_shown
 from icl_bench.demonstrations.ordering import Order
 from icl_bench.demonstrations.selector_spec import SelectorSpec
@@ -22,7 +21,7 @@ from icl_bench.models import text_encoders
 from icl_bench.models.attention_patterns import Pattern
 from icl_bench.report.prompt_trace import find_prediction
 from icl_bench.results.cells import Identity
-from icl_bench.results.reading import finished_cells
+from icl_bench.results.reading import finished_cells, read_results
 from icl_bench.sweep.facts import facts
 from icl_bench.sweep.plan import DEFAULT_DRAWS
 from icl_bench.sweep.prompt_group import PromptGroup

@@ -19,10 +19,9 @@ import pytest
 from support import fakes
 from support.fakes import FREE_TEXT, FakeBackend, plan, runner
 
-from icl_bench import read_results
 from icl_bench.errors import CellError, UserError
 from icl_bench.prompts.encoding import PromptSet
-from icl_bench.results.reading import failed_cells, finished_cells
+from icl_bench.results.reading import failed_cells, finished_cells, read_results
 from icl_bench.sweep import runner as module
 from icl_bench.sweep.plan import CellPlan, Plan
 from icl_bench.sweep.prompt_group import PromptGroup

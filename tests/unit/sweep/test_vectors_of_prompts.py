@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support.fakes import FakeBackend, plan, runner, tokenized_task, write_rows
 
-from icl_bench import read_findings, read_results
+from icl_bench.analysis.all_findings import read_findings
 from icl_bench.demonstrations.ordering import Order
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import UserError
@@ -18,6 +18,7 @@ from icl_bench.models.architecture import Architecture
 from icl_bench.models.attention_patterns import FULL, Pattern, Vectors
 from icl_bench.prompts.encoding import PromptSet
 from icl_bench.report.prompt_trace import find_prediction
+from icl_bench.results.reading import read_results
 from icl_bench.sweep.compute_cost import PromptLayout, cost_of
 from icl_bench.sweep.k_values import KValues
 from icl_bench.sweep.plan import make_plan

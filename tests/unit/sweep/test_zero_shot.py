@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 from support.fakes import FREE_TEXT, FakeBackend, plan, runner, tokenized_task
 
-from icl_bench import read_results
 from icl_bench.errors import UserError
 from icl_bench.prompts.encoding import PromptEncoder
 from icl_bench.prompts.rendering import PlainForm, query_text
 from icl_bench.report.prompt_trace import find_prediction
 from icl_bench.results.cells import CellSpec
-from icl_bench.results.reading import finished_cells
+from icl_bench.results.reading import finished_cells, read_results
 from icl_bench.sweep.plan import CellPlan, Plan
 
 ZERO_SHOT = {"select": "random", "order": "drawn", "attention": "full", "k": 0, "draw": 0}

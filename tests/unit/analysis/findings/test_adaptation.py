@@ -13,8 +13,7 @@ from rich.console import Console
 from support.predictions import cell, frame
 from support.stored import meta
 
-from icl_bench import read_findings
-from icl_bench.analysis.all_findings import find
+from icl_bench.analysis.all_findings import find, read_findings
 from icl_bench.analysis.findings.adaptation import COURSE, LOSSES, POINTS, adaptation_losses
 from icl_bench.cli.output.findings import print_findings
 from icl_bench.results.perplexity_losses import losses_name, write_losses
