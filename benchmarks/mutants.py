@@ -172,6 +172,7 @@ GROUPS: Mapping[str, Group] = {
     ),
     "facts": Group(
         [
+            "results/facts",
             "results/stored_meta",
             "results/perplexity_losses",
             "results/studies",

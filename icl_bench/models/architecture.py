@@ -48,7 +48,7 @@ class Architecture:
     windows: tuple[int | None, ...]
     """Per layer the tokens that attention reaches back; None for all."""
     key_width: int = 0
-    """Key heads times their width; 0 where a file of an earlier version does not say."""
+    """Key heads times their width; 0 where it is not known."""
     reader_parameters: int = 0
     """In the matrices that every token passes besides while it reads vectors."""
     vector_parameters: int = 0

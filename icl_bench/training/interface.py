@@ -30,7 +30,7 @@ class Learned:
     """``(test, labels)``"""
     seconds: float
     """Of answering the test rows."""
-    training: TrainingMeta
+    training: TrainingMeta = TrainingMeta()
     """How it was trained and at which cost."""
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from icl_bench.analysis.context import Context
 
 UNKNOWN = "unknown"
-"""What cells of earlier versions do not say."""
+"""What a cell does not say."""
 
 
 FACTS: Mapping[str, str] = {
@@ -47,7 +47,7 @@ def provenance(context: Context) -> pd.DataFrame:
     trainings, on the machine that computed them; command; finished, the first and the last day and
     time (UTC); versions of packages; weights, the model's fingerprint; data, its files with their
     SHA-256; seed; test_rows; pool_rows; dtype; engine; hardware. These are texts, each of which is
-    ``unknown`` where cells do not say it (those of earlier versions) or names what an import is
+    ``unknown`` where cells do not say it or names what an import is
     from.
     """
     import pandas as pd
@@ -187,7 +187,7 @@ PROVENANCE = Finding(
         "Provenance",
         "run it here: an import says the file that it is from",
         "Of each variant the command, days, versions, model, data, engine and machine. Several "
-        "values are of different cells of it; what earlier versions did not store is unknown. "
+        "values are of different cells of it; what a cell does not say is unknown. "
         "Seconds are of all its cells, with trainings, on the machine that computed them.",
         place=290,
     ),

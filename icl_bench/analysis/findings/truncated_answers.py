@@ -19,7 +19,7 @@ def truncated_answers(frame: pd.DataFrame) -> pd.DataFrame:
     """How many free answers of each point ended at ``max_answer_tokens`` instead of by themselves.
 
     Columns: the setting, k; answers, those of which it is known; truncated; and share, of them.
-    Results of versions up to 0.1.0 do not say.
+    Imports do not say.
     """
     said = frame["truncated"] if "truncated" in frame else frame["k"].map({})
     known = frame.assign(truncated=said.astype(object).map(_READ))

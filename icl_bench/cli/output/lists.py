@@ -127,7 +127,7 @@ def print_shown(shown: Shown, console: Console) -> None:
     if shown.choices:
         facts["choices"] = " | ".join(shown.choices)
     if row.get("perturbation"):
-        facts["perturbed"] = row["perturbation"]
+        facts["perturbation"] = row["perturbation"]
     if row.get("probability") is not None:
         facts["probability"] = f"{row['probability']:.4f}, margin {row['margin']:.4f}"
     for name, value in facts.items():

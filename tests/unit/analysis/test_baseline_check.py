@@ -433,8 +433,7 @@ def broken(table: pa.Table, how: str) -> pa.Table:
     if how == "twice":
         return pa.concat_tables([table, table.slice(0, 1)])
     if how == "score":
-        place = table.schema.get_field_index("rouge1")
-        return table.set_column(place, "rouge1", pa.array([1e300] * len(table)))
+        return table.append_column("rouge1", pa.array([1e300] * len(table)))
     known = json.loads(meta[EXPORT_META])
     facts = {"facts": b"[]", "json": b"{", "inner": json.dumps(dict.fromkeys(known, 1)).encode()}
     return table.replace_schema_metadata({EXPORT_META: facts[how]})

@@ -27,6 +27,7 @@ from icl_bench.report.build import make_report
 from icl_bench.report.naming import Naming
 from icl_bench.report.page import page
 from icl_bench.report.prediction_sample import in_turns, sample, sample_fields
+from icl_bench.results.facts import Facts
 from icl_bench.results.importing import import_predictions
 from icl_bench.results.reading import Stored, read_some
 from icl_bench.sweep.k_values import KValues
@@ -423,7 +424,7 @@ def test_a_sample_says_so_and_has_every_stratum(tmp_path: Path):
             for draw in range(20)
         )
     )
-    stored = Stored(made.assign(cell="c"), {}, {"v": {"imported": "made"}}, [])
+    stored = Stored(made.assign(cell="c"), {}, {"v": Facts(imported="made")}, [])
     assert stored.predictions["correct"].mean() == 0.5
     few = sample(stored, Naming({}, False), most=24)
     assert (len(few.rows), few.total) == (24, 12_000)

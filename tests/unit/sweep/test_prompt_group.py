@@ -332,9 +332,9 @@ def test_the_names_of_cells_do_not_change_unnoticed(tmp_path: Path, monkeypatch:
     found = tokenized_task(tmp_path)
     spec = plan(tmp_path, "2", draws=1).cells[0].spec
     for select, order, cell in [
-        ("random", "drawn", "8a231809d983"),
-        ("bm25", "relevance", "28ba10daceb8"),
-        ("bertscore", "relevance", "ab084bf1cf65"),
+        ("random", "drawn", "93ff718b33f2"),
+        ("bm25", "relevance", "98065fcdee10"),
+        ("bertscore", "relevance", "6a697800dc13"),
     ]:
         decided = facts(found, SelectorSpec.parse(select), ENGINE)
         named = Identity(spec.model_copy(update={"select": select, "order": order}), decided)

@@ -151,11 +151,11 @@ def test_without_prompt_hashes_there_is_no_noise_floor():
 def test_of_two_variants_it_is_said_whether_precision_or_backend_differs():
     rows = frame(run("aabb"), run("abbb"), *(run("bbbb", variant=name) for name in "wxyz"))
     told = {
-        "v": {"backend": "transformers", "dtype": "bfloat16"},
-        "w": {"backend": "transformers", "dtype": "float32"},
-        "x": {"backend": "vllm", "dtype": "bfloat16"},
-        "y": {"backend": "vllm", "dtype": "float32"},
-        "z": {"backend": "vllm", "dtype": "float32", "seed": 1},
+        "v": Facts(backend="transformers", dtype="bfloat16"),
+        "w": Facts(backend="transformers", dtype="float32"),
+        "x": Facts(backend="vllm", dtype="bfloat16"),
+        "y": Facts(backend="vllm", dtype="float32"),
+        "z": Facts(backend="vllm", dtype="float32", seed=1),
     }
     found = with_reasons(noise_floor(rows), told).set_index(["variant", "other_variant"])
     reasons = found["differs_in"].to_dict()

@@ -1,9 +1,9 @@
-"""A results folder of version 0.1.0 is read as that version read it, and a run goes on in it.
+"""A stored results folder is read back as it was written, and a run goes on in it.
 
-``results-0.1.0/`` was written by that version with gemma3-270m in float32 on a CPU and with TREC,
-by the commands of ``RUNS``, two of ``finetune`` (``--k 12,100000 --method probe`` and ``--k 12
---method knn``) and an ``import`` of four rows with a column ``seconds``. ``export.csv`` and
-``summary.json`` are what its ``export`` and ``summary --json`` made of it.
+``results/`` was written with gemma3-270m in float32 on a CPU and with TREC, by the commands of
+``RUNS``, two of ``finetune`` (``--k 12,100000 --method probe`` and ``--k 12 --method knn``) and an
+``import`` of four rows with a column ``seconds``. ``export.csv`` and ``summary.json`` are what
+``export`` and ``summary --json`` made of it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from icl_bench.results.cells import FAILED, FINISHED, CellSpec, Identity
 from icl_bench.results.exporting import export_results
 from icl_bench.results.reading import failed_cells, finished_cells, read_results
 
-HERE = Path(__file__).parent / "results-0.1.0"
+HERE = Path(__file__).parent / "results"
 RESULTS = HERE / "results"
 COMMON = ("--task", "trec", "--model", "gemma3-270m", "--dtype", "float32", "--device", "cpu")
 RUNS = (
@@ -50,10 +50,6 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def identity(stored: Any) -> Identity:
-    return Identity(CellSpec.model_validate(stored["spec"]), stored["facts"])
-
-
 def test_every_prediction_is_read():
     frame = read_results(RESULTS)
     assert len(frame) == CELLS * 6 + 4
@@ -66,16 +62,16 @@ def test_cells_and_variants_have_the_hashes_and_the_files_the_names_that_they_ha
     found = list(finished_cells(RESULTS))
     assert len(found) == CELLS
     for name, meta in found:
-        same = identity(meta)
-        assert (same.cell, same.variant) == (meta["cell"], meta["variant"])
+        same = Identity(CellSpec(**meta.spec.model_dump()), meta.facts)
+        assert (same.cell, same.variant) == (meta.cell, meta.variant)
         assert name == f"{same.name}{FINISHED}"
 
 
 def test_a_failed_cell_is_still_known_with_its_reason():
     (failure,) = failed_cells(RESULTS)
-    assert failure["reason"] == "k=100,000 is more than the pool's 5,404"
+    assert failure.reason == "k=100,000 is more than the pool's 5,404"
     (mark,) = RESULTS.rglob(f"*{FAILED}")
-    assert mark.name.endswith(f"-{failure['cell']}{FAILED}")
+    assert mark.name.endswith(f"-{failure.cell}{FAILED}")
 
 
 def test_an_export_has_the_same_bytes(tmp_path: Path):
