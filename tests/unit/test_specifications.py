@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,10 +15,11 @@ from icl_bench.analysis.advice import Budget
 from icl_bench.analysis.query_cost import Prices
 from icl_bench.demonstrations.interface import SharedSelector
 from icl_bench.demonstrations.ordering import Order
+from icl_bench.demonstrations.parameters import options_of
 from icl_bench.demonstrations.perturbations import Perturbation
 from icl_bench.demonstrations.selector_spec import SelectorSpec, retrievers
 from icl_bench.errors import UserError
-from icl_bench.models import attention_patterns
+from icl_bench.models.attention_patterns import Pattern
 from icl_bench.registry import ATTENTION_PATTERNS, ORDERS, PERTURBATIONS, SELECTORS
 from icl_bench.studies.rules import KEYS, Rule
 from icl_bench.sweep.k_values import KValues, parse_per_label
@@ -66,7 +67,13 @@ def decimal(least: float, most: float, **ends: bool) -> Texts:
 
 COUNT = number(1, 10**9 - 1)
 BY = st.sampled_from(retrievers()).map("by={}".format)
-SHARED = {name: found.options for name, found in SELECTORS.items() if issubclass(found, SharedSelector)}
+SHARED = {
+    name: {option: get_args(get_type_hints(selector)[option]) for option in options_of(selector)}
+    for name, selector in SELECTORS.items()
+    if issubclass(selector, SharedSelector)
+}
+"""Selector -> its options -> the values of each."""
+assert all(values for options in SHARED.values() for values in options.values())
 BASE = st.sampled_from(sorted(SHARED)).flatmap(
     lambda name: joined(
         name,
@@ -125,9 +132,9 @@ def numbers_written(numbers: tuple[int, ...]) -> str:
 
 OPTIONS = {
     "select": Option(SelectorSpec.parse, SELECTOR),
-    "demonstrations": Option(Perturbation.parse, PERTURBATION),
+    "perturbation": Option(Perturbation.parse, PERTURBATION),
     "order": Option(Order.parse, ORDER),
-    "attention": Option(attention_patterns.parse, PATTERN),
+    "attention": Option(Pattern.parse, PATTERN),
     "labels": Option(
         HalfLabels.parse, one_of("all", joined("half:", number(0, 10**18 - 1))), lambda half: str(half or "all")
     ),
