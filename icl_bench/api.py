@@ -24,7 +24,7 @@ from icl_bench.studies.options import MachineOptions
 from icl_bench.sweep.options import RunOptions
 from icl_bench.tasks.spec import TaskSpec
 from icl_bench.training.spec import FinetuneSpec
-from icl_bench.wording import nearest, short
+from icl_bench.wording import counted, nearest, short
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -308,7 +308,7 @@ class Results:
         failed = len(self.failed)
         lines = [
             f"Results of {self.folder}: {len(self.predictions):,} predictions"
-            + (f", {failed:,} cells failed (.failed)" if failed else "")
+            + (f", {counted(failed, 'cell')} failed (.failed)" if failed else "")
         ]
         if len(points := self._points()):
             lines.append(points.to_string(index=False))

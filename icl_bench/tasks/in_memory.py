@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import string
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -135,10 +136,12 @@ def _records(given: Any, split: str, name: str) -> list[dict[str, Any]]:
 
 def _plain(value: Any) -> Any:
     """A cell as JSON has it: numbers of numpy as Python's, pandas' missing values as None."""
-    if isinstance(value, np.ndarray):
-        return [_plain(one) for one in value.tolist()]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if value is None or isinstance(value, str | list | dict | bool):
-        return value
-    return None if value != value or type(value).__name__ in ("NAType", "NaTType") else value
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if type(value).__name__ in ("NAType", "NaTType"):
+        return None
+    return None if isinstance(value, float) and math.isnan(value) else value
