@@ -24,7 +24,7 @@ from icl_bench.studies.options import MachineOptions
 from icl_bench.sweep.options import RunOptions
 from icl_bench.tasks.spec import TaskSpec
 from icl_bench.training.spec import FinetuneSpec
-from icl_bench.wording import nearest
+from icl_bench.wording import counted, nearest, short
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -108,11 +108,12 @@ def plan(*, results: Place | None = None, **options: Any) -> pd.DataFrame:
     from icl_bench.sweep.sweep import Sweep
 
     given, _ = _split(RunSpec, options)
+    place = None if results is None else _place(results)
     rows: list[dict[str, Any]] = []
     _, problem = do_each(
         RunSpec,
         given,
-        lambda one: rows.extend(plan_records(Sweep.prepare(one, to_run=False), results)),
+        lambda one: rows.extend(plan_records(Sweep.prepare(one, to_run=False), place)),
         Display(quiet=True).problem,
     )
     if problem is not None:
@@ -170,7 +171,7 @@ class Results:
         """``cells`` are names of files without endings, ``only`` a task or a model, and ``tasks`` those
         whose rows were given in Python.
         """
-        self.folder = place
+        self.folder = place = _place(place)
         """The folder that was given."""
         self._place: Place = place if cells is None else CellsOf(place, cells)
         self._only, self._tasks = dict(only or {}), {task.name: task for task in tasks}
@@ -307,7 +308,7 @@ class Results:
         failed = len(self.failed)
         lines = [
             f"Results of {self.folder}: {len(self.predictions):,} predictions"
-            + (f", {failed:,} cells failed (.failed)" if failed else "")
+            + (f", {counted(failed, 'cell')} failed (.failed)" if failed else "")
         ]
         if len(points := self._points()):
             lines.append(points.to_string(index=False))
@@ -316,6 +317,14 @@ class Results:
     def _repr_html_(self) -> str:
         points = self._points()
         return f"<p>{len(self.predictions):,} predictions in {self.folder}</p>{points.to_html(index=False)}"
+
+
+def _place(given: Any) -> Place:
+    """A place of results. Raises ``UserError``."""
+    if isinstance(given, str | Path) or hasattr(given, "names"):
+        place: Place = given
+        return place
+    raise UserError(f"--results {short(given)}: expected a folder, or an address like s3://bucket/results")
 
 
 def _split(spec: type[Options], options: Mapping[str, Any]) -> tuple[dict[str, Any], MachineOptions]:
@@ -327,7 +336,7 @@ def _split(spec: type[Options], options: Mapping[str, Any]) -> tuple[dict[str, A
         if name not in known:
             raise UserError(f"{name}: not an option of {spec.about}; {nearest(name, {**known, 'results': None})}")
     for name in ("task", "model"):
-        if given.get(name) is None:
+        if given.get(name) in (None, []):
             raise UserError(f"--{name}: is missing")
     return given, MachineOptions(**machines)
 
@@ -337,6 +346,7 @@ def _carried_out(spec: Any, options: Mapping[str, Any], results: Place, quiet: b
     from icl_bench.cli.output.progress import Display
 
     given, machines = _split(spec, options)
+    results = _place(results)
     done, problem = carry_out(spec, given, machines, results, Display(quiet), lambda _: None)
     if problem is not None:
         raise problem

@@ -128,6 +128,7 @@ class Options(Frozen):
     @classmethod
     def _in_one_line(cls, given: Any, handler: Any) -> Any:
         if isinstance(given, Mapping):
+            given = cls._as_python_has_it(given)
             cls._check_kinds(given)
         try:
             return handler(given)
@@ -136,6 +137,16 @@ class Options(Frozen):
         except _WrongKindError as error:
             declared = cls.declared()[error.name]
             raise UserError(f"{declared.flag} {_shown(error.value)}: expected {declared.expected}") from None
+
+    @classmethod
+    def _as_python_has_it(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Without options that are None, which are not given; numpy's numbers and arrays as Python's."""
+        declared = cls.declared()
+        return {
+            name: value.tolist() if name in declared and hasattr(value, "tolist") else value
+            for name, value in given.items()
+            if value is not None or name not in declared
+        }
 
     @classmethod
     def _check_kinds(cls, given: Mapping[str, Any]) -> None:
@@ -168,6 +179,8 @@ def _shown(value: object) -> str:
     """A value in a message: text as the command line has it."""
     if isinstance(value, str):
         return plain(value) if len(value) <= 60 else short(value)
+    if isinstance(value, list | tuple) and not value:
+        return "[]"
     return str(value).lower() if isinstance(value, bool) else short(value)
 
 
@@ -234,7 +247,9 @@ class Reading:
             parts = [part for one in given for part in (split(one) if isinstance(one, str) else [one])]
         else:
             parts = [given]
-        return tuple(dict.fromkeys(self._one(name, part) for part in parts))
+        if not (found := tuple(dict.fromkeys(self._one(name, part) for part in parts))):
+            raise _WrongKindError(name, given)
+        return found
 
 
 class _WrongKindError(Exception):

@@ -9,13 +9,15 @@ import warnings
 
 
 def hush_libraries() -> None:
-    """Call this before they are imported: that is when they read it."""
+    """Call this before they are imported: that is when they read it. Transformers heeds it later, too."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     os.environ.setdefault("TQDM_DISABLE", "1")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     for library in ("TRANSFORMERS", "HF_HUB", "DATASETS"):
         os.environ.setdefault(f"{library}_VERBOSITY", "error")
     warnings.filterwarnings("ignore", module="transformers|torch|datasets|bert_score|tqdm")
+    if (transformers := sys.modules.get("transformers")) is not None:  # it has read its variables
+        transformers.utils.logging.disable_progress_bar()
 
 
 def spare_imports() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from icl_bench.errors import UserError
+from icl_bench.models.in_memory import model_name
 from icl_bench.options import Options
 from icl_bench.wording import comma_list
 
@@ -69,7 +70,7 @@ def do_each(
         try:
             done.append(do(spec(**one)))
         except UserError as error:
-            left.append(f"{one['task']} with {one['model']}")
+            left.append(f"{getattr(one['task'], 'name', one['task'])} with {model_name(one['model'])}")
             say(f"{left[-1]}: {error}")
     problem = f"{len(left)} of {len(several)} not done, see above: {'; '.join(left)}"
     return done, UserError(problem) if left else None

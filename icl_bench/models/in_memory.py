@@ -11,7 +11,8 @@ from typing import Any
 
 from icl_bench.errors import UserError
 from icl_bench.models.cache_folder import cache_dir
-from icl_bench.wording import first_line
+from icl_bench.quiet_libraries import hush_libraries
+from icl_bench.wording import first_line, plain, short
 
 IDENTITY = "icl_bench_identity.json"
 """In the saved folder: the hash of the weights, its fingerprint in results."""
@@ -27,11 +28,31 @@ def read_model(given: Any) -> Any:
     """
     if isinstance(given, Path):
         return str(given)
-    if isinstance(given, tuple | list) and len(given) in (2, 3) and hasattr(given[0], "save_pretrained"):
-        return str(_saved(*given))
-    if hasattr(given, "save_pretrained"):
+    parts = given if isinstance(given, tuple | list) else (given,)
+    if not any(map(_is_loaded, parts)):
+        return given
+    if not _is_loaded(parts[0]) or len(parts) not in (2, 3) or not hasattr(parts[1], "get_vocab"):
         raise UserError("--model: a loaded model needs its tokenizer; give model=(model, tokenizer)")
-    return given
+    return str(_saved(*parts))
+
+
+def model_name(given: Any) -> str:
+    """What messages call a model: what the user wrote, or the name of a loaded one."""
+    parts = given if isinstance(given, tuple | list) else (given,)
+    loaded = next(filter(_is_loaded, parts), None)
+    if loaded is not None:
+        return _name(loaded, *parts[2:3])
+    return plain(given) if isinstance(given, str | Path) else short(given)
+
+
+def _is_loaded(given: Any) -> bool:
+    return hasattr(given, "save_pretrained") and hasattr(given, "state_dict")
+
+
+def _name(model: Any, given: object = None) -> str:
+    """The name that was given, else that of the checkpoint which it was loaded from, as a folder has it."""
+    said = str(given or Path(str(getattr(model.config, "_name_or_path", "") or "")).name)
+    return re.sub(r"[^\w.+-]+", "-", said).strip("-.") or UNNAMED
 
 
 def stated_fingerprint(folder: Path) -> str | None:
@@ -44,21 +65,13 @@ def stated_fingerprint(folder: Path) -> str | None:
         return None
 
 
-def _saved(model: Any, tokenizer: Any, name: str | None = None) -> Path:
-    """The folder of a loaded model, written where it is not there yet.
-
-    The weights are hashed whole, each tensor with its name, type and shape, and so are the vocabulary
-    and the configuration: a model that was trained a step further is another one.
-    """
-    config = {k: v for k, v in model.config.to_dict().items() if k not in ("_name_or_path", "transformers_version")}
-    digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
-    for key, tensor in sorted(model.state_dict().items()):
-        digest.update(f"\0{key}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
-        digest.update(memoryview(tensor.detach().cpu().contiguous().view(-1).view(_bytes()).numpy()))
-    digest.update(_tokenizer_text(tokenizer).encode())
-    said = name or Path(str(getattr(model.config, "_name_or_path", "") or "")).name
-    folder = re.sub(r"[^\w.+-]+", "-", said).strip("-.") or UNNAMED
-    place = cache_dir() / "models" / "in-memory" / digest.hexdigest()[:16] / folder
+def _saved(model: Any, tokenizer: Any, name: object = None) -> Path:
+    """The folder of a loaded model, written where it is not there yet. Raises ``UserError``."""
+    if hasattr(model, "merge_and_unload") or getattr(model, "_hf_peft_config_loaded", False):
+        raise UserError("--model: the loaded model has an adapter that is not merged; give model.merge_and_unload()")
+    hush_libraries()
+    identity = _identity(model, tokenizer)
+    place = cache_dir() / "models" / "in-memory" / identity[:16] / _name(model, name)
     if (place / IDENTITY).exists():
         return place
     try:
@@ -67,7 +80,7 @@ def _saved(model: Any, tokenizer: Any, name: str | None = None) -> Path:
             saved = Path(work) / "saved"
             model.save_pretrained(saved)
             tokenizer.save_pretrained(saved)
-            stated = {"fingerprint": f"weights-sha256:{digest.hexdigest()}"}
+            stated = {"fingerprint": f"weights-sha256:{identity}"}
             (saved / IDENTITY).write_text(json.dumps(stated), encoding="utf-8")
             saved.replace(place)
     except OSError as error:
@@ -80,15 +93,35 @@ def _saved(model: Any, tokenizer: Any, name: str | None = None) -> Path:
     return place
 
 
-def _bytes() -> Any:
+def _identity(model: Any, tokenizer: Any) -> str:
+    """A hash of the whole weights, each tensor with its name, type and shape, and of the configurations
+    and the tokenizer: a model that was trained a step further is another one.
+    """
     import torch
 
-    return torch.uint8
+    digest = hashlib.sha256(json.dumps([_settings(model), _tokenizer_text(tokenizer)], default=str).encode())
+    for key, tensor in sorted(model.state_dict().items()):
+        digest.update(f"\0{key}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+        digest.update(memoryview(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()))
+    return digest.hexdigest()
 
 
-def _tokenizer_text(tokenizer: Any) -> str:
-    """What decides the tokens: the whole of a fast tokenizer, else its vocabulary."""
+def _settings(model: Any) -> list[dict[str, Any]]:
+    """The configurations of a model and of its generation, which names the tokens that end a text."""
+    both = (model.config, getattr(model, "generation_config", None))
+    passing = ("_name_or_path", "transformers_version")
+    return [
+        {name: value for name, value in sorted(one.to_dict().items()) if name not in passing}
+        for one in both
+        if one is not None
+    ]
+
+
+def _tokenizer_text(tokenizer: Any) -> list[Any]:
+    """What decides the tokens and the prompts of a chat: a fast tokenizer whole, else its vocabulary."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is not None:
-        return str(backend.to_str())
-    return json.dumps(sorted(tokenizer.get_vocab().items()))
+    if backend is None:
+        words: Any = sorted(tokenizer.get_vocab().items())
+    else:  # a batch that was padded or cut leaves its settings behind
+        words = {**json.loads(backend.to_str()), "padding": None, "truncation": None}
+    return [words, getattr(tokenizer, "special_tokens_map", None), getattr(tokenizer, "chat_template", None)]

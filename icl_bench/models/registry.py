@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from icl_bench.models.packaged import PackagedModel
 from icl_bench.models.packaged_gemma import GEMMA3_270M
 from icl_bench.models.packaged_smollm2 import SMOLLM2_135M
 from icl_bench.models.tokenizers import Tokenizer
-from icl_bench.wording import first_line, nearest
+from icl_bench.wording import first_line, nearest, short
 
 
 @dataclass(frozen=True)
@@ -92,11 +93,12 @@ def resolve(name: str, context_tokens: int | None = None, prepare: bool = True) 
             return Model(name, name, str(folder), None, window, fingerprint, spec.dtype)
         return _from_hub(name, str(spec.hub), spec.revision, context_tokens or spec.context_tokens)
     folder = Path(name).expanduser() if name.startswith("~/") else Path(name)
-    if name and folder.is_dir():
+    if name and os.path.isdir(folder):  # noqa: PTH112 - Path.is_dir raises for a very long name
         return _from_folder(folder, context_tokens)
     if "/" in name and not name.startswith((".", "/", "~")) and name.count("/") == 1:
         return _from_hub(name, name, None, context_tokens)
-    raise UserError(f"model {name!r}: not a known name, a folder or a hub id like org/name; {nearest(name, REGISTRY)}")
+    known = nearest(name, REGISTRY)
+    raise UserError(f"model {short(name)}: not a known name, a folder or a hub id like org/name; {known}")
 
 
 def served(name: str, tokenizer: str, context_tokens: int | None = None) -> Model:

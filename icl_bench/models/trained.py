@@ -70,4 +70,4 @@ def own_pattern(model: str) -> Pattern:
     ``model`` is as a user names it: only a folder can be that of an adapted one. Raises
     ``UserError``.
     """
-    return (Path(model).is_dir() and adapted_to(model)) or FULL
+    return adapted_to(model) or FULL

@@ -59,7 +59,7 @@ def _task(given: Any) -> Any:
         from icl_bench.errors import UserError
         from icl_bench.wording import short
 
-        expected = "a task's name, the path of a task file, or an icl_bench.Task"
+        expected = "a task's name, the path of a task file, an icl_bench.Task, or a list of them"
         raise UserError(f"--task {short(given)}: expected {expected}")
     return given
 
@@ -77,7 +77,7 @@ ModelOption = Annotated[
         "A model's name (icl-bench models lists them), a folder, or a hub id like org/name.",
         MODEL,
         "NAME",
-        expected="a model's name, a folder, a hub id, or a loaded model with its tokenizer",
+        expected="a model's name, a folder, a hub id, a loaded model with its tokenizer, or a list of them",
     ),
 ]
 
@@ -117,7 +117,10 @@ def draws_field(default: int | None = None) -> Any:
 def _pairs(given: Any) -> Any:
     """A mapping as the command line writes it: ``NAME=VALUE``, values as JSON."""
     if isinstance(given, Mapping):
-        return tuple(f"{name}={json.dumps(value)}" for name, value in given.items())
+        try:
+            return tuple(f"{name}={json.dumps(value)}" for name, value in given.items())
+        except TypeError as error:
+            raise ValueError(str(error)) from None
     return (given,) if isinstance(given, str) else given
 
 
@@ -273,6 +276,7 @@ class RunOptions(BackendSpec):
             PROMPTS,
             "NAME=VALUE",
             repeated=True,
+            expected="text like enable_thinking=false, or a dictionary",
         ),
     ] = ()
 

@@ -13,6 +13,7 @@ from icl_bench.backends.interface import BackendLoader
 from icl_bench.backends.spec import BackendSpec
 from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import FULL
+from icl_bench.models.in_memory import read_model
 from icl_bench.models.trained import own_pattern
 from icl_bench.prompts.chat import ChatSettings, read_settings
 from icl_bench.registry import SELECTORS
@@ -44,9 +45,10 @@ class RunSpec(RunOptions):
     @model_validator(mode="before")
     @classmethod
     def _as_adapted(cls, given: Any) -> Any:
-        if isinstance(given, dict) and given.get("attention") is None:
-            return {**given, "attention": (own_pattern(str(given.get("model", ""))),)}
-        return given
+        if not isinstance(given, dict) or given.get("attention") is not None:
+            return given
+        model = read_model(given.get("model"))  # the folder of a loaded one
+        return {**given, "model": model, "attention": (own_pattern(str(model)),)}
 
     @model_validator(mode="after")
     def _agree(self) -> RunSpec:

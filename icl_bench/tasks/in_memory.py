@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import string
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from pydantic import PrivateAttr, ValidationError
 from icl_bench.errors import UserError
 from icl_bench.tasks.spec import TaskSpec, TestRows
 from icl_bench.tasks.splits import Source, source_of_rows
+from icl_bench.tasks.task_files import field_problem
 from icl_bench.wording import plain, short
 
 MEMORY = "memory"
@@ -51,33 +54,28 @@ class Task(TaskSpec):
         output: str,
         fields: Mapping[str, str] | None = None,
         labels: Mapping[str, Any] | None = {},
-        metrics: Sequence[str] = (),
+        metrics: str | Sequence[str] | None = None,
         separator: str | None = None,
         test_rows: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> None:
         rows = {split: _records(given, split, name) for split, given in {"train": train, "test": test}.items()}
-        names = {field for text in (input, output) for _, field, _, _ in _parts(text) if field}
-        columns = {field: (fields or {}).get(field, field) for field in sorted(names)}
-        columns |= dict(fields or {})
+        if fields is None or isinstance(fields, Mapping):
+            fields = {field: field for field in _shown_fields(input, output, labels)} | dict(fields or {})
+        data = more.pop("data", {})
+        if isinstance(data, Mapping):
+            data = {"source": MEMORY, "fields": fields, **data}
         template = {"input": input, "output": output, **({} if separator is None else {"separator": separator})}
-        if not metrics and labels is not None:
-            metrics = LABEL_METRICS
+        values = {"data": data, "template": template, "labels": labels, "metrics": _metrics(metrics, labels)}
+        values["test"] = test_rows or {"size": min(TestRows().size, len(rows["test"]))}
+        if labels is None and not metrics:
+            raise UserError(f"task {plain(name)}: metrics: is missing; free text needs one, like exact_match or rouge")
+        if "template" in more:
+            raise UserError(f"task {plain(name)}: template: give input, output and separator")
         try:
-            super().__init__(
-                name=name,
-                data={"source": MEMORY, "fields": columns, **more.pop("data", {})},
-                template=template,
-                labels=None if labels is None else dict(labels),
-                metrics=tuple(metrics),
-                test=dict(test_rows or {"size": min(TestRows().size, len(rows["test"]))}),
-                **more,
-            )
+            super().__init__(name=name, **values, **more)
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ".".join(map(str, first["loc"]))
-            said = first["msg"].removeprefix("Value error, ")
-            raise UserError(f"task {plain(name)}: {where + ': ' if where else ''}{said}") from None
+            raise UserError(f"task {plain(name)}: {field_problem(error)}") from None
         self._source = source_of_rows(name, "rows given in Python", rows["train"], rows["test"], self.data.fields)
 
 
@@ -91,11 +89,29 @@ def given_rows(spec: TaskSpec, data_dir: Path | None) -> Source:  # noqa: ARG001
     )
 
 
-def _parts(template: str) -> Iterable[tuple[str, str | None, str | None, str | None]]:
-    try:
-        return list(string.Formatter().parse(template))
-    except ValueError:  # the template's own check says what is wrong
-        return []
+def _shown_fields(input: str, output: str, labels: object) -> list[str]:  # noqa: A002 - as in a task file
+    """The fields that a template names in braces, and that of each row's own choices."""
+    found = {own} if (own := _own_choices(labels)) else set()
+    for text in (input, output):
+        with suppress(ValueError, TypeError):  # the template's own check says what is wrong
+            found |= {field for _, field, _, _ in string.Formatter().parse(text) if field}
+    return sorted(found)
+
+
+def _own_choices(labels: object) -> str | None:
+    """The field of each row's own choices, if it has some."""
+    own = labels.get("choices") if isinstance(labels, Mapping) else None
+    return own if isinstance(own, str) else None
+
+
+def _metrics(given: Any, labels: object) -> Any:
+    """The metrics, by default those of labels. Macro F1 is for labels that rows have in common."""
+    if isinstance(given, str):
+        return (given,)
+    if given is not None or labels is None:
+        return given
+    in_common = not _own_choices(labels) or (isinstance(labels, Mapping) and labels.get("style") == "letters")
+    return LABEL_METRICS if in_common else LABEL_METRICS[:1]
 
 
 def _records(given: Any, split: str, name: str) -> list[dict[str, Any]]:
@@ -120,10 +136,12 @@ def _records(given: Any, split: str, name: str) -> list[dict[str, Any]]:
 
 def _plain(value: Any) -> Any:
     """A cell as JSON has it: numbers of numpy as Python's, pandas' missing values as None."""
-    if isinstance(value, np.ndarray):
-        return [_plain(one) for one in value.tolist()]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if value is None or isinstance(value, str | list | dict | bool):
-        return value
-    return None if value != value or type(value).__name__ in ("NAType", "NaTType") else value
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if type(value).__name__ in ("NAType", "NaTType"):
+        return None
+    return None if isinstance(value, float) and math.isnan(value) else value

@@ -11,6 +11,7 @@ from typing import get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from icl_bench.errors import UserError
 from icl_bench.tasks.lm_eval import FunctionLoader, converted, is_lm_eval
@@ -110,20 +111,32 @@ def _parse_task(raw: bytes, shown: str) -> TaskSpec:
 
 
 def _field_error(error: ValidationError, tree: yaml.Node, shown: str) -> str:
-    """One line for the most telling of pydantic's errors: an unknown field, else the deepest."""
+    """One line for the most telling of pydantic's errors, with the line of the file."""
     found = [(e, *locate(tree, e["loc"])) for e in error.errors(include_url=False)]
     worst, path, line = min(found, key=lambda f: (f[0]["type"] != "extra_forbidden", -len(f[1])))
-    problem = f"{worst['msg']}, not {short(worst['input'])}"
-    if worst["type"] == "extra_forbidden":
-        path = _without_engine(worst["loc"])
-        problem = f"unknown field; {nearest(str(path[-1]), _siblings(worst['loc']))}"
-    elif worst["type"] == "missing":
-        path, problem = _without_engine(worst["loc"]), "is missing"
-    elif worst["type"] == "value_error":
-        problem = worst["msg"].removeprefix("Value error, ")
+    return one_line(f"{shown}:{line}: {_problem(worst, path)}")
+
+
+def field_problem(error: ValidationError) -> str:
+    """The most telling of pydantic's errors on a task that has no file: an unknown field, else the deepest."""
+    found = error.errors(include_url=False)
+    worst = min(found, key=lambda one: (one["type"] != "extra_forbidden", -len(one["loc"])))
+    return one_line(_problem(worst, _without_engine(worst["loc"])))
+
+
+def _problem(error: ErrorDetails, path: Sequence[int | str]) -> str:
+    """The field of an error, and what is wrong with it."""
+    problem = f"{error['msg']}, not {short(error['input'])}"
+    if error["type"] == "extra_forbidden":
+        path = _without_engine(error["loc"])
+        problem = f"unknown field; {nearest(str(path[-1]), _siblings(error['loc']))}"
+    elif error["type"] == "missing":
+        path, problem = _without_engine(error["loc"]), "is missing"
+    elif error["type"] == "value_error":
+        problem = error["msg"].removeprefix("Value error, ")
     names = (f"[{p}]" if isinstance(p, int) else f".{plain(p)}" for p in path)
     where = "".join(names).lstrip(".")
-    return one_line(f"{shown}:{line}: {where + ': ' if where else ''}{problem}")
+    return f"{where + ': ' if where else ''}{problem}"
 
 
 def _without_engine(loc: Sequence[int | str]) -> list[int | str]:

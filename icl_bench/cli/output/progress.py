@@ -1,4 +1,4 @@
-"""What a run shows while it works: bars on a terminal, nothing elsewhere."""
+"""What a run shows while it works: bars on a terminal or below a notebook's cell, nothing elsewhere."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
+from icl_bench.cli.output.notebook import CellOutput
 from icl_bench.cli.output.terminal import console
 from icl_bench.cli.output.working import Elapsed, Spinner
 from icl_bench.escaping import visible
@@ -41,10 +42,13 @@ class Display(Listener):
         self._began = time.monotonic()
         self._console = console(stderr=True)
         self._live = self._console.is_terminal and not quiet
+        self._cell = CellOutput() if self._console.is_jupyter and not quiet else None
 
     def note(self, text: str) -> None:
         """One line, unless quiet."""
-        if not self._quiet:
+        if self._cell is not None:
+            self._cell.note(text)
+        elif not self._quiet:
             self._console.print(text)
 
     def problem(self, text: str) -> None:
@@ -53,8 +57,15 @@ class Display(Listener):
 
     @contextmanager
     def preparing(self) -> Iterator[Callable[[str], None]]:
-        """A spinner with the time and a word on what is being prepared."""
+        """A word on what is being prepared; on a terminal with a spinner and the time."""
         hush_libraries()
+        if self._cell is not None:
+            self._cell.show("starting")
+            try:
+                yield self._cell.show
+            finally:
+                self._cell.clear()
+            return
         if not self._live:
             yield lambda _: None
             return
@@ -76,15 +87,19 @@ class Display(Listener):
     @contextmanager
     def running(self, plan: Plan) -> Iterator[Watcher]:
         """Bars while cells are computed."""
-        if not self._live:
+        if not self._live and self._cell is None:
             yield Watcher()
             return
-        with _Bar(plan, self._console, self._began) as bar:
+        with _Bar(plan, self._area, self._began) as bar:
             yield bar
 
     def shared_bars(self) -> SharedBars | None:
-        """Bars of a study that several processes compute; None where there is no terminal."""
-        return SharedBars(self._console, self._began) if self._live else None
+        """Bars of a study that several processes compute; None where nobody would see them."""
+        return SharedBars(self._area, self._began) if self._live or self._cell is not None else None
+
+    def _area(self, content: RenderableType) -> _OnTerminal | _BelowCell:
+        """Where something that changes is shown."""
+        return _OnTerminal(content, self._console) if self._cell is None else _BelowCell(content, self._cell)
 
     def outcome(self, outcome: Outcome, results: Place) -> None:
         """How it ended."""
@@ -109,6 +124,35 @@ class Display(Listener):
         self.note(f"{counted(computed, 'cell')} computed{already}{without}. Results: {results}/")
 
 
+class _OnTerminal(Live):
+    """Something that changes, on a terminal: drawn again four times a second, gone at the end."""
+
+    def __init__(self, content: RenderableType, terminal: Console) -> None:
+        super().__init__(content, console=terminal, transient=True)
+
+    def changed(self) -> None:
+        """Nothing to do: it is drawn again anyway."""
+
+
+class _BelowCell:
+    """The same below a notebook's cell: drawn again when it has changed."""
+
+    def __init__(self, content: RenderableType, output: CellOutput) -> None:
+        self._content, self._output = content, output
+        self.changed = output.changed
+
+    def __enter__(self) -> _BelowCell:
+        self._output.show(self._content)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._output.clear()
+
+
+Area = Callable[["RenderableType"], _OnTerminal | _BelowCell]
+"""Makes the place where something that changes is shown."""
+
+
 class _Bar(Watcher):
     """The scores so far; the cell at hand; a bar over the whole run, predictions, speed, time left.
 
@@ -116,7 +160,7 @@ class _Bar(Watcher):
     that since the command began.
     """
 
-    def __init__(self, plan: Plan, console: Console, began: float) -> None:
+    def __init__(self, plan: Plan, area: Area, began: float) -> None:
         cells = [cell for cell in plan.cells if cell.problem is None]
         self._left = float(sum(cell.new_tokens for cell in cells))
         self._predictions = sum(cell.queries for cell in cells)
@@ -126,11 +170,9 @@ class _Bar(Watcher):
         self._working_seconds, self._since = 0.0, time.monotonic()
         self._title = Text("looking for what is there already")
         self._scores = _Scores(cells)
-        self._bar = Progress(
-            Elapsed(began), BarColumn(bar_width=None), TextColumn("{task.fields[said]}"), console=console
-        )
+        self._bar = _bar(began)
         self._task = self._bar.add_task("", total=self._left, said="")
-        self._live = Live(Group(self._scores.text, self._title, self._bar), console=console, transient=True)
+        self._live = area(Group(self._scores.text, self._title, self._bar))
 
     def __enter__(self) -> _Bar:
         self._live.__enter__()
@@ -145,7 +187,7 @@ class _Bar(Watcher):
         self._advance(cell, already)
 
     def backend_loading(self) -> None:
-        self._title.plain = "loading the model"
+        self._say("loading the model")
 
     def backend_ready(self) -> None:
         self._since = time.monotonic()
@@ -166,15 +208,20 @@ class _Bar(Watcher):
 
     def scored(self, cell: CellPlan, measure: str, scores: Sequence[float]) -> None:
         self._scores.add(cell, measure, scores)
+        self._live.changed()
 
     def waiting(self, cells: int) -> None:
-        self._title.plain = f"waiting for another process, which is at work on {cells} of the cells"
+        self._say(f"waiting for another process, which is at work on {cells} of the cells")
+
+    def _say(self, text: str) -> None:
+        self._title.plain = text
+        self._live.changed()
 
     def _name_cell(self) -> None:
         assert self._cell is not None
         spec = self._cell.spec
         draw = f", draw {spec.draw + 1} of {self._draws}" if self._draws > 1 else ""
-        self._title.plain = f"{spec.task} · {spec.select}, {spec.order}, k={spec.k:,}{draw}"
+        self._say(f"{spec.task} · {spec.select}, {spec.order}, k={spec.k:,}{draw}")
 
     def _advance(self, cell: CellPlan, predictions: int) -> None:
         share = cell.new_tokens * predictions / cell.queries
@@ -186,6 +233,12 @@ class _Bar(Watcher):
             said.append(f"{self._computed / self._working_seconds:,.0f} tokens/s")
             said.append(f"{timedelta(seconds=round(left))} left")
         self._bar.update(self._task, advance=share, said=", ".join(said))
+        self._live.changed()
+
+
+def _bar(began: float) -> Progress:
+    """One bar with the time that has passed and a text; who shows it draws it."""
+    return Progress(Elapsed(began), BarColumn(bar_width=None), TextColumn("{task.fields[said]}", markup=False))
 
 
 class _Scores:
@@ -233,13 +286,11 @@ class SharedBars:
     LINES = 8
     """Engines that are named."""
 
-    def __init__(self, console: Console, began: float) -> None:
+    def __init__(self, area: Area, began: float) -> None:
         self._title, self._engines = Text(), Text()
-        self._bar = Progress(
-            Elapsed(began), BarColumn(bar_width=None), TextColumn("{task.fields[said]}"), console=console
-        )
+        self._bar = _bar(began)
         self._task = self._bar.add_task("", total=1.0, said="")
-        self._live = Live(Group(self._title, self._engines, self._bar), console=console, transient=True)
+        self._live = area(Group(self._title, self._engines, self._bar))
         self._live.__enter__()
 
     def show(self, state: Shared) -> None:
@@ -255,6 +306,7 @@ class SharedBars:
         if state.seconds_left is not None:
             said += f", {timedelta(seconds=round(state.seconds_left))} left"
         self._bar.update(self._task, completed=state.share, said=said)
+        self._live.changed()
 
     def close(self) -> None:
         """Take it away."""

@@ -1,0 +1,71 @@
+"""Progress in a notebook: one text below the cell, which is replaced while it changes.
+
+The text goes through IPython's display handle. tqdm.auto and rich's own live displays need ipywidgets in a
+notebook, and a stored notebook shows their widgets as nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from typing import TYPE_CHECKING, Any
+
+from icl_bench.cli.output.terminal import Terminal
+from icl_bench.escaping import visible
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+WIDTH = 100
+"""Of the text, in characters."""
+
+PAUSE_SECONDS = 0.25
+"""Between two updates, at least: each is a message to the browser."""
+
+
+class CellOutput:
+    """Notes, which stay, and below them something that changes, until it is cleared."""
+
+    def __init__(self) -> None:
+        self._notes: list[str] = []
+        self._changing: RenderableType | None = None
+        self._handle: Any = None
+        self._written = 0.0
+
+    def note(self, text: str) -> None:
+        """One more line."""
+        self._notes.append(visible(text))
+        self._write()
+
+    def show(self, changing: RenderableType) -> None:
+        """Show this below the notes."""
+        self._changing = changing
+        self.changed()
+
+    def changed(self) -> None:
+        """Show the changes, unless the last update was a moment ago."""
+        if time.monotonic() - self._written >= PAUSE_SECONDS:
+            self._write()
+
+    def clear(self) -> None:
+        """Show notes alone."""
+        self._changing = None
+        self._write()
+
+    def _write(self) -> None:
+        from IPython.display import display
+
+        self._written = time.monotonic()
+        data = {"text/plain": "\n".join([*self._notes, *self._lines()])}
+        if self._handle is not None:
+            self._handle.update(data, raw=True)
+        elif data["text/plain"]:
+            self._handle = display(data, raw=True, display_id=True)
+
+    def _lines(self) -> list[str]:
+        """What changes, as plain text."""
+        if self._changing is None:
+            return []
+        text = io.StringIO()
+        Terminal(file=text, width=WIDTH, force_jupyter=False, color_system=None).print(self._changing)
+        return [line.rstrip() for line in text.getvalue().splitlines() if line.strip()]

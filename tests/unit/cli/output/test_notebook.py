@@ -1,0 +1,79 @@
+"""What a run shows below a notebook's cell, run by a kernel as a notebook runs it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAM = """
+from pathlib import Path
+from support.fakes import FakeBackend, plan, runner
+from icl_bench.cli.output.progress import Display
+
+folder = Path({folder!r})
+made = plan(folder / "task", "1,2,4", draws=2)
+shown = Display(quiet={quiet})
+with shown.preparing() as say:
+    say("reading the data")
+shown.note("cards: 6 test examples, [b]pool of 40[/b]")
+with shown.running(made) as watcher:
+    outcome = runner(made, folder / "results", FakeBackend(pause=0.05), watcher).run()
+shown.outcome(outcome, "results")
+"""
+
+
+@pytest.fixture
+def executed(tmp_path: Path) -> Any:
+    """Run the cell; gives its outputs, and the text of each update with the time at which it came."""
+    nbformat = pytest.importorskip("nbformat")
+    client = pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+
+    def run(quiet: bool) -> tuple[list[Any], list[tuple[float, str]]]:
+        updates = []
+
+        class Listening(client.NotebookClient):
+            def process_message(self, msg: Any, *rest: Any) -> Any:
+                if msg["msg_type"] == "update_display_data":
+                    updates.append((time.monotonic(), msg["content"]["data"]["text/plain"]))
+                return super().process_message(msg, *rest)
+
+        book = nbformat.v4.new_notebook()
+        source = PROGRAM.format(folder=str(tmp_path), quiet=quiet)
+        book.cells.append(nbformat.v4.new_code_cell(source))
+        Listening(book, timeout=300, kernel_name="python3").execute()
+        return book.cells[0].outputs, updates
+
+    return run
+
+
+def test_a_notebook_has_one_text_that_is_updated_and_keeps_the_notes(executed: Any):
+    outputs, updates = executed(quiet=False)
+    (output,) = outputs
+    assert output["output_type"] == "display_data"
+    lines = output["data"]["text/plain"].splitlines()
+    assert list(output["data"]) == ["text/plain"]
+    assert lines[0] == "cards: 6 test examples, [b]pool of 40[/b]"
+    assert lines[-1] == "6 cells computed. Results: results/"
+    assert len(lines) == 3
+    running = [text for _, text in updates if "predictions" in text]
+    assert len(running) > 2
+    assert all(text.startswith(lines[0]) for text in running)
+    assert "random, drawn, k=1: " in running[-1]
+    done = [int(text.rpartition(" of 36 predictions")[0].rpartition(" ")[2]) for text in running]
+    assert done == sorted(done)
+    assert done[-1] > done[0]
+
+
+def test_updates_come_at_most_four_times_a_second(executed: Any):
+    _, updates = executed(quiet=False)
+    running = [at for at, text in updates if "predictions" in text]
+    # what is sent at once may arrive a little late
+    assert len(running) <= 2 + (running[-1] - running[0]) / 0.2
+
+
+def test_a_quiet_run_shows_nothing_in_a_notebook(executed: Any):
+    assert executed(quiet=True) == ([], [])
