@@ -82,11 +82,7 @@ class Registry(Mapping[str, Any]):
     @cached_property
     def _entries(self) -> dict[str, list[EntryPoint]]:
         """Name -> its different entry points, of which there is one unless packages clash."""
-        try:
-            found = sorted(entry_points(group=self.group), key=lambda entry: (entry.name, _package(entry)))
-        except Exception as error:  # one malformed file, whosever it is
-            self._warn("", f"plugins cannot be found, an installed package has malformed entry points ({_why(error)})")
-            return {}
+        found = sorted(entry_points(group=self.group), key=lambda entry: (entry.name, _package(entry)))
         by_name: dict[str, dict[str, EntryPoint]] = {}
         for entry in found:
             by_name.setdefault(entry.name, {}).setdefault(entry.value, entry)
@@ -100,8 +96,10 @@ class Registry(Mapping[str, Any]):
             if name in self._built_in:
                 self._loaded[name] = named_object(self._built_in[name])
                 self._warn_of_taken(name)
-            else:
+            elif name in self:
                 self._loaded[name] = self._load(name, self._entries[name])
+            else:
+                raise KeyError(name)
         return self._loaded[name]
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -109,7 +107,7 @@ class Registry(Mapping[str, Any]):
         return self[name] if name in self and self._usable(name) else default
 
     def __iter__(self) -> Iterator[str]:
-        for name in self._entries.keys() & self._reserved:
+        for name in sorted(self._entries.keys() & self._reserved):
             self._warn_of_taken(name)
         yield from filter(self._usable, self.names)
 

@@ -128,17 +128,10 @@ def test_a_plugin_with_a_built_in_name_changes_nothing_and_is_named_in_a_warning
     words = install(f"{name} = zoo_words:ZOO", zoo_words="ZOO = 'lion'")
     assert list(words) == list(words) == ["upper", "lower"]
     assert words["lower"].startswith("abc")
+    assert words.get("auto") is None
+    with pytest.raises(KeyError):
+        words["auto"]
     assert only(recwarn) == f"word {name} of mine has a built-in name: skipped"
-
-
-def test_malformed_entry_points_of_a_package_leave_the_built_in_things(
-    install: Install, tmp_path: Path, recwarn: pytest.WarningsRecorder
-) -> None:
-    words = install("zoo = zoo_words:ZOO")
-    (tmp_path / "mine-1.0.dist-info" / "entry_points.txt").write_text("[test.words]\nnonsense\n")
-    assert words.names == ("upper", "lower")
-    assert list(words) == ["upper", "lower"]
-    assert only(recwarn).startswith("plugins cannot be found, an installed package has malformed entry points (")
 
 
 def test_what_a_plugin_raises_in_use_skips_it_and_what_a_built_in_thing_raises_is_raised(
