@@ -64,7 +64,7 @@ def timed(spec: RunSpec, results: Path | None = None) -> Timed:
         outcome = sweep.run(folder)
         seconds = time.perf_counter() - start
         assert not outcome.kept, f"{folder} holds earlier results: nothing to time"
-        cells = {meta.spec.k: meta.seconds for _, meta in finished_cells(folder)}
+        cells = {meta.spec.k: meta.seconds or 0.0 for _, meta in finished_cells(folder)}
         return Timed(sweep, backend, loaded, seconds, read_results(folder), cells)
 
 

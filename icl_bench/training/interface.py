@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,7 +29,7 @@ class Learned:
     """``(test, labels)``"""
     seconds: float
     """Of answering the test rows."""
-    training: TrainingMeta = TrainingMeta()
+    training: TrainingMeta = field(default_factory=TrainingMeta)
     """How it was trained and at which cost."""
 
 
