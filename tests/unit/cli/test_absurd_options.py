@@ -12,6 +12,7 @@ from support.fakes import FakeBackend, plan, runner, write_task
 from support.in_process import run_command
 
 from icl_bench.results.cells import CellSpec, Identity
+from icl_bench.results.facts import Facts
 from icl_bench.results.reading import read_results
 
 DIGITS = "9" * 5000
@@ -67,7 +68,7 @@ def test_names_that_are_too_long_for_a_folder_are_stored_all_the_same(tmp_path: 
     runner(made, tmp_path / "results", FakeBackend()).run()
     assert set(read_results(tmp_path / "results")["task"]) == {"a" * 300}
     axes = {"select": "random", "order": "drawn", "attention": "full", "k": 1, "draw": 0}
-    names = [Identity(CellSpec(task=f"{LONG}{end}", model="m", **axes), {}).name.partition("/")[0] for end in "ab"]
+    names = [Identity(CellSpec(task=f"{LONG}{end}", model="m", **axes), Facts()).name.partition("/")[0] for end in "ab"]
     assert len(set(names)) == 2
     assert max(map(len, names)) <= 255
 

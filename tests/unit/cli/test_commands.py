@@ -270,7 +270,7 @@ def test_show_tells_a_changed_prompt_from_the_plain_one(icl: Run, sweep: tuple[A
     done = icl(*show, "--perturbation", "labels-only", "--select", "random")
     assert "hash checked" in done.out
     assert done.out.startswith("intent: ")
-    assert "perturbed  labels-only" in done.out
+    assert "perturbation  labels-only" in done.out
 
 
 def test_cells_that_fail_are_named_and_the_run_exits_with_1(

@@ -365,6 +365,8 @@ ODD_META: dict[str, dict[str, Any]] = {
     "no draw": {"spec": {**SPEC.model_dump(), "draw": None}},
     "facts that are a list": {"facts": ["fake"]},
     "no facts": {"facts": None},
+    "a seed that is text": {"facts": {"backend": "fake", "seed": "0"}},
+    "a run that is a list": {"run": ["icl-bench run"]},
     "seconds that are text": {"seconds": "1.5"},
     "ids that are a mapping": {"demonstration_ids": {"x": 1}},
     "ids that are numbers": {"demonstration_ids": [1]},

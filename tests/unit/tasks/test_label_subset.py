@@ -141,7 +141,7 @@ def test_a_test_row_with_the_id_of_a_demonstration_is_no_copy(tmp_path: Path):
     runner(plan(tmp_path / "task", "4", draws=1), tmp_path / "results", FakeBackend()).run()
     stored = read_some(tmp_path / "results")
     (meta,) = stored.cells.values()
-    frame = stored.predictions.assign(test_id=[*meta["demonstration_ids"], "x", "y"])
+    frame = stored.predictions.assign(test_id=[*meta.demonstration_ids, "x", "y"])
     assert find(replace(stored, predictions=frame)).copying.empty
 
 

@@ -462,7 +462,7 @@ def test_findings_set_training_beside_prompting_with_the_same_examples(tmp_path:
     stored = read_some(tmp_path / "results")
     # made by other engines under other names: one model, as far as tables are concerned
     frame = stored.predictions.assign(model="one")
-    variants = {name: {**facts, "fingerprint": "one"} for name, facts in stored.variants.items()}
+    variants = {name: facts.with_more(fingerprint="one") for name, facts in stored.variants.items()}
     found = find(replace(stored, predictions=frame, variants=variants))
     table = found.training_gain.set_index("select")
     assert sorted(table.index) == ["full", "full-paper", "probe"]

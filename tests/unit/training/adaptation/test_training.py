@@ -193,9 +193,9 @@ def test_it_learns_and_writes_an_ordinary_checkpoint(tmp_path: Path, tiny: Path,
     told = training_of(str(spec.out))
     assert told is not None
     assert told.decoder
-    assert told.about["base"] == tiny.name
-    assert told.about["tokens"] == spec.steps * 2 * 32
-    assert told.about["losses"] == losses
+    assert told.cost["base"] == tiny.name
+    assert told.cost["tokens"] == spec.steps * 2 * 32
+    assert told.cost["losses"] == losses
     # a step of it by hand: every other layer of the two sees all before a token, the other nine
     config = AutoConfig.from_pretrained(spec.out)
     passed = sum(w.numel() for name, w in before.items() if "layers" in name or "model.norm" in name)
@@ -203,7 +203,7 @@ def test_it_learns_and_writes_an_ordinary_checkpoint(tmp_path: Path, tiny: Path,
     seen = (32 * 33 // 2 + (45 + 23 * 9)) * config.num_hidden_layers // 2
     width = config.num_attention_heads * config.head_dim
     once = 2 * 32 * (passed + head) + 4 * seen * width
-    assert told.about["flops"] == pytest.approx(3 * 2 * spec.steps * once)
+    assert told.cost["flops"] == pytest.approx(3 * 2 * spec.steps * once)
     assert not (spec.out / CHECKPOINTS).exists()
     assert any("tokens a second" in text and "min left" in text for text in said)
     assert Adaptation.prepare(spec).folder.is_done()
@@ -253,7 +253,7 @@ def test_lora_is_merged_into_the_weights(tmp_path: Path, tiny: Path, texts: Path
     assert torch.equal(before[name], after[name])
     told = training_of(str(spec.out))
     assert told is not None
-    assert told.about["trainable_parameters"] < sum(w.numel() for w in after.values()) / 4
+    assert told.cost["trainable_parameters"] < sum(w.numel() for w in after.values()) / 4
 
 
 def test_positions_are_stretched_where_that_is_asked_for(tmp_path: Path, tiny: Path, texts: Path):

@@ -218,7 +218,7 @@ def test_operations_are_those_of_a_hand_count(tmp_path: Path, tiny: Path):
         trained_as = training_of(str(spec.out))
         assert trained_as is not None
         assert trained_as.decoder == (train == "all")
-        found[train] = trained_as.about
+        found[train] = trained_as.cost
         assert found[train] == {
             "method": "vectors",
             "seconds": log["seconds"],
@@ -298,7 +298,7 @@ def test_without_vectors_the_decoder_alone_learns_from_the_same_rows(tmp_path: P
     told = training_of(str(spec.out))
     assert told is not None
     assert told.decoder
-    assert told.about["trainable_parameters"] == sum(w.numel() for w in after.values())
+    assert told.cost["trainable_parameters"] == sum(w.numel() for w in after.values())
     beside = VectorTraining.prepare(asked(tmp_path, tiny, vectors=2, train="all", epochs=1))
     rows = [[(row.prompt, row.answer) for row in one.examples.epoch(0, range(4))] for one in (training, beside)]
     assert rows[0] == rows[1]
