@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 from support.golden_runs import RUNS, carry_out
 
-from icl_bench.metrics.scores import SCORES
+from icl_bench.metrics.scores import score_columns
 
 STORED = Path(__file__).parent / "predictions"
-FLOATS = ("probability", "margin", "label_mass", *SCORES)
+FLOATS = ("probability", "margin", "label_mass", *score_columns())
 """Columns whose last digits a processor may decide."""
 SOLVED = {"simple-methods": 1e-3}
 """Runs whose probabilities come of a solver that stops at a tolerance: it makes more of last digits.

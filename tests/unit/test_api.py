@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -291,7 +292,7 @@ def shown(value: object) -> str:
 @pytest.mark.parametrize(
     ("expected", "option", "value"),
     [(text, option, value) for text, (options, values) in WRONG.items() for option in options for value in values],
-    ids=str,
+    ids=lambda value: re.sub(r" at 0x\w+", "", str(value)),
 )
 def test_a_wrong_value_is_refused_in_one_line_with_the_option_the_value_and_what_is_expected(
     expected: str, option: str, value: Any

@@ -52,17 +52,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
         "studies",
         "report",
     ),
-    "api": (
-        *GROUND,
-        "tasks",
-        "results",
-        "sweep",
-        "analysis",
-        "training",
-        "studies",
-        "report",
-        "cli",
-    ),
+    "api": (*GROUND, "tasks", "results", "sweep", "analysis", "training", "studies", "report", "cli"),
 }
 """Package -> what it may import besides itself: the table of ``docs/design.md``."""
 WITHIN_GROUND = {
