@@ -176,7 +176,7 @@ def test_right_answers_are_extracted_as_answers_are(tmp_path: Path):
     said = refused(tmp_path, "2+2=4", "#### 1", **changes)
     assert said.endswith("rows.jsonl:1: answer.extract finds nothing in answers, '2+2=4'")
     said = refused(tmp_path, "#### four", "#### 1", **changes)
-    assert said.endswith("rows.jsonl:1: answers: 'four' is no number, for numeric")
+    assert said.endswith("rows.jsonl:1: answers: 'four' is not a number, for numeric")
 
 
 def test_an_empty_list_is_a_question_without_an_answer_where_the_task_has_a_word_for_it(tmp_path: Path):
