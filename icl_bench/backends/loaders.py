@@ -137,7 +137,7 @@ class OpenAILoader(BackendLoader):
         from icl_bench.backends.servers.openai import OpenAIBackend, address
 
         return OpenAIBackend(
-            model.asked,
+            model.requested_name,
             base_url=address(self.spec.base_url),
             endpoint=self._endpoint,
             concurrency=self.spec.concurrency or 8,

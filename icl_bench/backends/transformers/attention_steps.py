@@ -31,7 +31,7 @@ from icl_bench.backends.transformers.attention_kernels import (
     on_cuda,
 )
 from icl_bench.backends.transformers.kv_cache import LayerKeys, PackKeys, Prefix, chunk_means, joined
-from icl_bench.models.attention_patterns import Layout, Ranges, ReceptiveSpan
+from icl_bench.models.attention_patterns import BlockLayout, Ranges, ReceptiveSpan
 
 SLIDING_BLOCK = 128
 """Queries of a sliding layer that are computed together: each block sees W - 1 + 128 keys."""
@@ -47,7 +47,7 @@ class View:
 
     spans: tuple[ReceptiveSpan, ...] | None = None
     """Of each layer; None where the model's own windows are all there is."""
-    layout: Layout | None = None
+    layout: BlockLayout | None = None
     """The blocks of the demonstrations."""
     vectors: tuple[str, ...] = ()
     """Texts that all tokens read as vectors."""
@@ -144,7 +144,7 @@ class Extend:
 
     # -- blocks of demonstrations ---------------------------------------------------------------
 
-    def _blocked(self, held: LayerKeys, query: Tensor, scale: float, layout: Layout) -> Tensor:
+    def _blocked(self, held: LayerKeys, query: Tensor, scale: float, layout: BlockLayout) -> Tensor:
         """Each block sees itself, its local blocks and the sink; nothing else is computed."""
         outs, first = [], self.prefix.length
         for start, end in self._runs(layout):
@@ -164,7 +164,7 @@ class Extend:
             outs.append(merge(parts))
         return torch.cat(outs, 2)
 
-    def _runs(self, layout: Layout) -> Iterator[tuple[int, int]]:
+    def _runs(self, layout: BlockLayout) -> Iterator[tuple[int, int]]:
         """Ranges of new tokens that are computed together: a block, or several small ones.
 
         A range in which some tokens see everything before them and others do not is cut there.

@@ -173,7 +173,7 @@ def test_blocks_cover_every_token_of_every_row_that_has_any(lengths, query_token
     ascending = np.array(sorted(lengths), dtype=np.int64)
     starts = np.concatenate([[0], np.cumsum(ascending)])
     seen = []
-    for rows, places, length in bertscore.blocks(ascending, query_tokens):
+    for rows, places, length in bertscore.row_blocks(ascending, query_tokens):
         assert (ascending[rows] == length).all()
         assert (places.start, places.stop) == (starts[rows.start], starts[rows.stop])
         seen += list(range(rows.start, rows.stop))
@@ -183,6 +183,6 @@ def test_blocks_cover_every_token_of_every_row_that_has_any(lengths, query_token
 @given(st.lists(st.integers(0, 3000), max_size=60))
 def test_batches_keep_the_order_and_stay_within_what_the_encoder_reads_at_once(lengths):
     texts = [[0] * length for length in lengths]
-    batches = list(bertscore.batches(texts))
+    batches = list(bertscore.token_batches(texts))
     assert [ids for batch in batches for ids in batch] == texts
     assert all(len(b) * max(map(len, b)) <= bertscore.BATCH_TOKENS for b in batches)

@@ -101,13 +101,13 @@ def test_split_drops_what_is_empty_and_leaves_mistakes_to_be_read():
         ("hybrid:20,by=cosine", "by=cosine: not a similarity; known: bertscore, bm25, dense"),
         ("hybrid:20,by=", "by='': not a similarity"),
         ("hybrid:20,by=bm52", "did you mean bm25"),
-        ("hybrid:20,by=dense,by=bm25", "by= is there twice"),
-        ("hybrid:20,dense", "dense is no option; there are by="),
-        ("hybrid:20,k=3", "k=3 is no option"),
-        ("hybrid:20,of=queries", "of= goes with centroids alone"),
-        ("random,by=dense", "by= goes with hybrid:S and per-label:N alone"),
-        ("random,of=queries", "of= goes with centroids alone"),
-        ("dense,of=queries", "of= goes with centroids alone"),
+        ("hybrid:20,by=dense,by=bm25", "by= is given twice"),
+        ("hybrid:20,dense", "dense is not an option; there are by="),
+        ("hybrid:20,k=3", "k=3 is not an option"),
+        ("hybrid:20,of=queries", "of= is an option of centroids only"),
+        ("random,by=dense", "by= is an option of hybrid:S and per-label:N only"),
+        ("random,of=queries", "of= is an option of centroids only"),
+        ("dense,of=queries", "of= is an option of centroids only"),
         ("centroids,of=query", "of=query: not known; did you mean queries"),
         ("bm25+hybrid:20", "bm25 cannot stand before \\+hybrid:S; known: balanced, centroids"),
         ("centroids+balanced+hybrid:20", "only one selector can stand before"),
@@ -120,7 +120,7 @@ def test_split_drops_what_is_empty_and_leaves_mistakes_to_be_read():
         ("per-label:0", "a whole number from 1 up, like per-label:2"),
         ("hybrid:per-label", "per-label says how many demonstrations of each label"),
         ("per-label:2,by=bm", "by=bm: not a similarity; did you mean bm25"),
-        ("per-label:2,of=queries", "of= goes with centroids alone"),
+        ("per-label:2,of=queries", "of= is an option of centroids only"),
         ("centroids+per-label:2", "cannot read centroids \\+ per-label:2"),
     ],
 )
@@ -145,7 +145,7 @@ def test_a_mistake_is_named_with_what_to_write(text, message):
     ],
 )
 def test_parts_that_do_not_fit_together_are_no_choice(fields):
-    with pytest.raises(ValueError, match="no way to choose"):
+    with pytest.raises(ValueError, match="not a valid selection"):
         SelectorSpec(**fields)
 
 

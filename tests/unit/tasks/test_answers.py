@@ -19,7 +19,7 @@ from icl_bench.metrics.exact_text import ExactText
 from icl_bench.tasks.answers import extracted
 from icl_bench.tasks.examples import TaskData, load_data
 from icl_bench.tasks.spec import AnswerRule
-from icl_bench.tasks.splits import Row
+from icl_bench.tasks.splits import StoredRow
 from icl_bench.tasks.task_files import load_task
 
 NUMBER = AnswerRule(extract=r"####\s*(.+)", take="last")
@@ -299,7 +299,7 @@ CELLS = {
     ],
 )
 def test_a_path_leads_to_what_lies_in_a_cell(path: str, value: Any):
-    assert Row("f:1", CELLS).cell(path) == value
+    assert StoredRow("f:1", CELLS).cell(path) == value
 
 
 @pytest.mark.parametrize(
@@ -319,7 +319,7 @@ def test_a_path_leads_to_what_lies_in_a_cell(path: str, value: Any):
 )
 def test_a_path_that_leads_nowhere_is_refused(path: str, reason: str):
     with pytest.raises(UserError) as error:
-        Row("f:1", CELLS).cell(path)
+        StoredRow("f:1", CELLS).cell(path)
     assert reason in str(error.value)
 
 
@@ -338,7 +338,7 @@ PLACES = dict(places(CELLS))
 def test_every_place_has_a_path():
     assert len(PLACES) == 25
     for steps, value in PLACES.items():
-        assert Row("f:1", CELLS).cell(".".join(steps)) == value
+        assert StoredRow("f:1", CELLS).cell(".".join(steps)) == value
 
 
 @given(
@@ -351,7 +351,7 @@ def test_a_path_that_goes_on_otherwise_gives_a_value_or_is_refused(
 ):
     path = ".".join([*steps[:kept], *others])
     try:
-        value = Row("f:1", CELLS).cell(path)
+        value = StoredRow("f:1", CELLS).cell(path)
     except UserError as error:
         assert "f:1: " in str(error)  # noqa: PT017
     else:
