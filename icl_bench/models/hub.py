@@ -26,7 +26,9 @@ def fetch(
             snapshot_download(hub, revision=revision, allow_patterns=list(files), ignore_patterns=list(ignore) or None)
         )
     except Exception as error:  # requests, hub and file errors alike
-        raise UserError(one_line(f"{subject} cannot be downloaded from the hub ({first_line(error)}); {hint}")) from None
+        raise UserError(
+            one_line(f"{subject} cannot be downloaded from the hub ({first_line(error)}); {hint}")
+        ) from None
 
 
 def cached_file(hub: str, file: str, revision: str | None = None) -> Path | None:

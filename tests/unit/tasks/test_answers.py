@@ -186,7 +186,7 @@ def test_an_empty_list_is_a_question_without_an_answer_where_the_task_has_a_word
     assert found["r2"].golds == ("",)
     assert found["r1"].golds == ("yes", "Yes!")
     said = refused(tmp_path, ["yes"], [])
-    assert "rows.jsonl:2: answers is an empty list; what demonstrations write" in said
+    assert "rows.jsonl:2: answers is an empty list; for questions without an answer, set answer.unanswerable" in said
     said = refused(tmp_path, ["yes"], [], **word, metrics=["f1", "rouge"])
     assert "metric rouge has no score where the right answer is the empty one" in said
 

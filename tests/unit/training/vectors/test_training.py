@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from support.models import tiny_checkpoint
 from unit.sweep.test_vectors_of_prompts import passages_task
 
-from icl_bench.backends.transformers.vector_layers import Reading
+from icl_bench.backends.transformers.vector_layers import VectorReading
 from icl_bench.errors import UserError
 from icl_bench.models.architecture import architecture_of
 from icl_bench.models.trained import LOG, training_of
@@ -136,7 +136,7 @@ def test_the_loss_is_that_of_the_answers_tokens(tmp_path: Path, tiny: Path):
         model.readers.reading = None
         if row.texts:
             found = torch.from_numpy(training.encoder.vectors(row.texts, None))[None]
-            model.readers.reading = Reading(model.readers.project(found))
+            model.readers.reading = VectorReading(model.readers.project(found))
         both = torch.tensor([[*row.prompt, *row.answer]])
         told = model.network(both, use_cache=False).logits[0].log_softmax(-1)
         at = range(len(row.prompt) - 1, len(row.prompt) + len(row.answer) - 1)
