@@ -26,7 +26,7 @@ from icl_bench.models.text_encoders import Encoder, encoder_default
 if TYPE_CHECKING:
     import torch
 
-BATCH_TOKENS = 8192
+ENCODER_BATCH_TOKENS = 8192
 """Tokens of a batch of the encoder, including padding."""
 
 
@@ -112,12 +112,12 @@ class BertScoreRecall(Retriever):
 
 
 def token_batches(tokenized: Iterable[list[int]]) -> Iterator[list[list[int]]]:
-    """Group tokenized texts, in order, into batches of at most ``BATCH_TOKENS`` when padded."""
+    """Group tokenized texts, in order, into batches of at most ``ENCODER_BATCH_TOKENS`` when padded."""
     batch: list[list[int]] = []
     longest = 0
     for ids in tokenized:
         longest = max(longest, len(ids))
-        if batch and (len(batch) + 1) * longest > BATCH_TOKENS:
+        if batch and (len(batch) + 1) * longest > ENCODER_BATCH_TOKENS:
             yield batch
             batch, longest = [], len(ids)
         batch.append(ids)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from icl_bench.demonstrations.ranking import Ranking, nearest
+from icl_bench.demonstrations.ranking import Ranking, most_similar
 from icl_bench.errors import ChoiceError
 from icl_bench.wording import short
 
@@ -25,7 +25,7 @@ def nearest_of_each(
 
     Demonstrations are grouped by label, the most similar first. Groups are sorted by their most
     similar demonstration. If a label has too few that are related to the query, the rest is drawn
-    at random and counts as less similar (see :func:`nearest`, also on ``rng``).
+    at random and counts as less similar (see :func:`most_similar`, also on ``rng``).
 
     ``labels`` has the index into ``names`` of each demonstration's label, ``alike`` a number for
     each different demonstration, ``(pool,)`` both. Of demonstrations that are alike, one is chosen,
@@ -34,7 +34,7 @@ def nearest_of_each(
 
     Raises ``ChoiceError`` if a label has too few different demonstrations.
     """
-    ranked = nearest(ranking, len(labels), rng)
+    ranked = most_similar(ranking, len(labels), rng)
     unshown = ranked[~np.isin(alike[ranked], alike[shared])]
     candidates = unshown[np.sort(np.unique(alike[unshown], return_index=True)[1])]
     labels_of_candidates = labels[candidates]

@@ -12,7 +12,7 @@ import numpy as np
 from icl_bench.demonstrations.interface import SharedSelector
 from icl_bench.demonstrations.per_label import nearest_of_each
 from icl_bench.demonstrations.random import draw as permutation
-from icl_bench.demonstrations.ranking import nearest, own_part
+from icl_bench.demonstrations.ranking import most_similar, own_part
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.demonstrations.similarity import Similarity
 from icl_bench.prompts.rendering import demonstration_text
@@ -125,7 +125,7 @@ class DemonstrationPool:
     def retrieved(self, by: str, draw: int, k: int) -> np.ndarray:
         """Train indices of each test row's k demonstrations, most similar first: ``(test, k)``."""
         places = [
-            nearest(ranking, k, self._fill(by, draw, row))
+            most_similar(ranking, k, self._fill(by, draw, row))
             for ranking, row in zip(self.similarity.ranked(by), self.data.test, strict=True)
         ]
         return self._rows(np.stack(places))

@@ -18,7 +18,7 @@ class Ranking(NamedTuple):
     """``(pool,)`` bool: whether the demonstration can be retrieved."""
 
 
-def nearest(ranking: Ranking, k: int, rng: np.random.Generator) -> np.ndarray:
+def most_similar(ranking: Ranking, k: int, rng: np.random.Generator) -> np.ndarray:
     """Choose the k most similar demonstrations, the most similar first: ``(k,)`` pool indices.
 
     Equally similar ones keep the pool's order. If fewer than k are related, the rest is drawn at
@@ -44,14 +44,14 @@ def own_part(
     ``shared`` holds pool indices, as the result does. ``alike`` numbers the pool's different
     demonstrations from 0, ``(pool,)``: equal text and label, equal number. Only one of each number
     is chosen, and none that is like a shared one. If fewer than ``count`` are related to the query,
-    the rest is drawn at random and comes first (see :func:`nearest`, also on ``rng``).
+    the rest is drawn at random and comes first (see :func:`most_similar`, also on ``rng``).
 
     Raises ``ChoiceError`` if the pool has too few different ones.
     """
     different = int(alike.max()) + 1
     repeating = len(alike) - different
     enough = min(len(shared) + count + repeating, len(alike))
-    ranked = nearest(ranking, enough, rng)
+    ranked = most_similar(ranking, enough, rng)
     unshown = ranked[~np.isin(alike[ranked], alike[shared])]
     _, first = np.unique(alike[unshown], return_index=True)
     if len(first) < count:

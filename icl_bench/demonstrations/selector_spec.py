@@ -230,7 +230,7 @@ HYBRID_BY, PER_LABEL_BY = "bm25", "dense"
 """The default retrievers of the query's own part."""
 
 
-_NUMBER = re.compile(r"0*[1-9][0-9]{0,8}", re.ASCII)
+_COUNT = re.compile(r"0*[1-9][0-9]{0,8}", re.ASCII)
 
 
 class SelectorPart(NamedTuple):
@@ -352,7 +352,7 @@ def _parse_each(count: str, option_text: str) -> int:
 
 def _parse_count(count: str, option_text: str, meaning: str, example: str) -> int:
     """Parse a number of demonstrations. Raises ``UserError``."""
-    if not _NUMBER.fullmatch(count):
+    if not _COUNT.fullmatch(count):
         raise UserError(
             f"{option_text} says how many demonstrations {meaning}, a whole number from 1 up, like {example}"
         )

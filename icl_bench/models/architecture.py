@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.models.config import read_config, states_everything
-from icl_bench.models.vector_encoder import settings_of
+from icl_bench.models.vector_encoder import vector_settings_of
 from icl_bench.quiet_libraries import spare_imports
 from icl_bench.wording import first_line
 
@@ -80,7 +80,7 @@ def architecture_of(source: str) -> Architecture:
     If the format of a file is unknown, transformers creates the model without memory for its
     weights.
     """
-    config, vectors = read_config(source), settings_of(source)
+    config, vectors = read_config(source), vector_settings_of(source)
     parameters = stored_parameters(Path(source)) if states_everything(source) else None
     return Architecture(
         laid_out_parameters(source) if parameters is None else parameters,
@@ -162,7 +162,7 @@ def check_family(pattern: Pattern, model: Model) -> None:
     """Raise ``UserError`` if a model does not support a pattern."""
     if pattern == FULL:
         return
-    if pattern.reads_vectors and settings_of(model.source) is None:
+    if pattern.reads_vectors and vector_settings_of(model.source) is None:
         raise UserError(
             f"--attention {pattern}: {model.name} was not trained to read vectors; "
             "icl-bench train-vectors makes a model that was"

@@ -69,7 +69,7 @@ class VectorSettings(Frozen):
         (folder / SETTINGS).write_text(text, encoding="utf-8")
 
 
-def settings_of(source: str) -> VectorSettings | None:
+def vector_settings_of(source: str) -> VectorSettings | None:
     """The vector settings of a checkpoint; None if it does not read vectors. Raises ``UserError``."""
     file = Path(source) / SETTINGS
     try:

@@ -142,8 +142,8 @@ class Template(Frozen):
     @property
     def input_fields(self) -> tuple[str, ...]:
         """The fields that the input shows, in the order of their first appearance."""
-        seen = [f for _, f, _, _ in string.Formatter().parse(self.input) if f is not None]
-        return tuple(dict.fromkeys(seen))
+        fields = [f for _, f, _, _ in string.Formatter().parse(self.input) if f is not None]
+        return tuple(dict.fromkeys(fields))
 
     @property
     def answer_field(self) -> str:

@@ -28,7 +28,7 @@ from icl_bench.wording import one_line
 KEY = "OPENAI_API_KEY"
 
 
-PATIENCE_SECONDS = 600.0
+RETRY_SECONDS = 600.0
 """How long requests are repeated if the server is unreachable, overloaded or failing."""
 
 
@@ -136,7 +136,7 @@ class OpenAIBackend:
         identity: Mapping[str, str],
         endpoint: Literal["completions", "chat"] = "completions",
         concurrency: int = 8,
-        patience_seconds: float = PATIENCE_SECONDS,
+        patience_seconds: float = RETRY_SECONDS,
     ) -> None:
         """Connect to the server. Raises ``CellError`` if it does not respond."""
         import openai

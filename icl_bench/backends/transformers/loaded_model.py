@@ -25,7 +25,7 @@ from icl_bench.backends.transformers.last_layer import shorten
 from icl_bench.backends.transformers.vector_layers import VectorReaders, VectorReading
 from icl_bench.errors import CellError, UserError
 from icl_bench.models.config import layer_windows
-from icl_bench.models.vector_encoder import VectorEncoder, VectorSettings, settings_of
+from icl_bench.models.vector_encoder import VectorEncoder, VectorSettings, vector_settings_of
 from icl_bench.prompts.encoding import Ids
 from icl_bench.quiet_libraries import spare_imports
 
@@ -103,7 +103,7 @@ class LoadedModel:
         _check_vocabulary(str(source), network, tokenizer)
         try:
             loaded = cls(network.to(where).eval(), tokenizer, where, kind)
-            if (settings := settings_of(str(source))) is not None:
+            if (settings := vector_settings_of(str(source))) is not None:
                 loaded._take_readers(str(source), settings)
         except RuntimeError as error:
             if not out_of_memory(error):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from icl_bench.demonstrations.dense import Dense
-from icl_bench.demonstrations.ranking import nearest
+from icl_bench.demonstrations.ranking import most_similar
 from icl_bench.errors import UserError
 from icl_bench.models import text_encoders as sentences
 from icl_bench.models.array_cache import cached_array, draft, load_arrays
@@ -69,7 +69,7 @@ def test_the_most_similar_in_meaning_comes_first_and_equal_texts_are_equally_sim
     retriever.fit(POOL)
     (ranking,) = retriever.rank(["still waiting for the plastic that you sent by post"])
     assert ranking.scores[1] == ranking.scores[3]
-    assert nearest(ranking, 2, np.random.default_rng(0)).tolist() == [1, 3]
+    assert most_similar(ranking, 2, np.random.default_rng(0)).tolist() == [1, 3]
 
 
 def test_rankings_do_not_depend_on_how_many_queries_are_asked_at_once(encoder, monkeypatch):

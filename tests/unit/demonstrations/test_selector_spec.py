@@ -11,7 +11,7 @@ from icl_bench.demonstrations.balanced import Balanced
 from icl_bench.demonstrations.centroids import Centroids
 from icl_bench.demonstrations.per_label import nearest_of_each
 from icl_bench.demonstrations.random import Random
-from icl_bench.demonstrations.ranking import Ranking, nearest, own_part
+from icl_bench.demonstrations.ranking import Ranking, most_similar, own_part
 from icl_bench.demonstrations.selector_spec import SelectorSpec, cautions, known, split
 from icl_bench.errors import UserError
 
@@ -227,7 +227,7 @@ def test_the_querys_own_are_the_most_similar_unlike_any_shown_the_most_similar_l
     count = data.draw(st.integers(0, k))
     shared = np.array(drawn[: k - count], dtype=np.int64)
     shown, expected = {*alike[shared].tolist()}, []
-    for i in nearest(ranking, len(rows), np.random.default_rng(3)).tolist():
+    for i in most_similar(ranking, len(rows), np.random.default_rng(3)).tolist():
         if alike[i] not in shown:
             shown.add(alike[i])
             expected.append(i)
@@ -250,7 +250,7 @@ def test_of_each_label_the_most_similar_are_chosen_the_most_similar_label_first(
     labels, each = np.array([of_alike[i] for i in alike]), data.draw(st.integers(1, 3))
     places = np.array(drawn[:k], dtype=np.int64)
     shown, found = {*alike[places].tolist()}, dict[int, list[int]]()
-    for i in nearest(ranking, len(rows), np.random.default_rng(3)).tolist():
+    for i in most_similar(ranking, len(rows), np.random.default_rng(3)).tolist():
         if alike[i] not in shown:
             shown.add(alike[i])
             found.setdefault(int(labels[i]), []).append(i)
