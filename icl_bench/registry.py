@@ -272,7 +272,7 @@ ORDERS = Registry(
     "order",
     "icl_bench.orders",
     {
-        "drawn": "icl_bench.demonstrations.ordering:Drawn",
+        "drawn": "icl_bench.demonstrations.ordering:AsDrawn",
         "shuffled": "icl_bench.demonstrations.ordering:Shuffled",
         "by-label": "icl_bench.demonstrations.ordering:ByLabel",
         "relevance": "icl_bench.demonstrations.ordering:Relevance",

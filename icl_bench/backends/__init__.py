@@ -1,3 +1,3 @@
-"""Backends that turn prompts (token ids) into answers."""
+"""Backends: they turn prompts (token ids) into answers."""
 
 from __future__ import annotations

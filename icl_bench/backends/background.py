@@ -1,4 +1,4 @@
-"""Asynchronous work in a thread of its own, whose results are taken as they come."""
+"""Runs a coroutine in its own thread and yields its results as they arrive."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _PARTING_SECONDS = 1.0
-"""How long work that is cancelled has to close its connections."""
+"""How long a cancelled coroutine has to close its connections."""
 
 
-def packs(work: Callable[[Callable[[T], None]], Coroutine[Any, Any, None]]) -> Iterator[list[T]]:
-    """What a coroutine hands to the function that it is given, in lists of what has come meanwhile.
+def packs(coroutine_of: Callable[[Callable[[T], None]], Coroutine[Any, Any, None]]) -> Iterator[list[T]]:
+    """Yield the results of a coroutine in lists of those that have arrived meanwhile.
 
-    When the iterator is closed or interrupted, the coroutine is cancelled. Its thread ends with the
-    program at the latest, so that Ctrl-C waits for nobody. Raises what the coroutine raises, after
-    all that it handed over.
+    ``coroutine_of`` is called with a function that takes one result. If the iterator is closed or
+    interrupted, the coroutine is cancelled. Its thread is a daemon, so Ctrl-C does not wait for it.
+    Raises the coroutine's exception after all results.
     """
-    came: SimpleQueue[T | None] = SimpleQueue()
+    results: SimpleQueue[T | None] = SimpleQueue()
     with _event_loop() as loop:
-        working = asyncio.run_coroutine_threadsafe(work(came.put), loop)
-        working.add_done_callback(lambda _: came.put(None))
+        future = asyncio.run_coroutine_threadsafe(coroutine_of(results.put), loop)
+        future.add_done_callback(lambda _: results.put(None))
         ended = False
         while not ended:
-            found = [came.get()]
-            found += [came.get() for _ in range(came.qsize())]
-            ended = found[-1] is None
-            if pack := [item for item in found if item is not None]:
-                yield pack
-        working.result()
+            items = [results.get()]
+            items += [results.get() for _ in range(results.qsize())]
+            ended = items[-1] is None
+            if batch := [item for item in items if item is not None]:
+                yield batch
+        future.result()
 
 
 @contextmanager
 def _event_loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """A loop that runs in a thread of its own, as the caller's may have one: a notebook has."""
+    """An event loop in its own thread: the caller's thread may already have one, as in a notebook."""
     runner = asyncio.Runner()
     ready: SimpleQueue[asyncio.AbstractEventLoop] = SimpleQueue()
 

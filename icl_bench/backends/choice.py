@@ -1,20 +1,20 @@
-"""Which backend is meant, and whether it can do what is asked of it.
+"""Chooses a backend, and checks that it supports a run.
 
-What ``auto`` means is decided in :func:`choose` and nowhere else. On one card the two backends
-differ in what a step of decoding reads: with Q queries over a shared prefix of P tokens, whose keys
-and values take b bytes a token, vLLM reads Q·P·b bytes, for each query reads all of its prompt (it
-shared such reading once, as cascade attention; that is off, and gone in 0.32). Packed queries read
-P·b bytes (Juravsky et al. 2024, Hydragen, section 3). They have about 20 ms of the host a step
-more, for vLLM replays graphs. So where the card reads B bytes a second, packed queries are faster
-from ``0.02·B / ((Q - 1)·b)`` tokens on: 513 for Llama-2-7B (b = 512 KiB) and 250 queries on an H100
-(3.35 TB/s). Labels take few steps, so that below this both are done in a fraction of a second.
-The rule does not look at k: the backend is part of a cell's identity, and one curve has one.
+Only :func:`choose` determines what ``auto`` means. On one GPU, the two backends differ in how much a
+step of decoding reads. With Q queries over a shared prefix of P tokens, whose keys and values take b
+bytes per token, vLLM reads Q·P·b bytes, because each query reads its whole prompt (its cascade
+attention shared this, but it is off by default and removed in 0.32). Packed queries read P·b bytes
+(Juravsky et al. 2024, Hydragen, section 3). They take about 20 ms more of the host per step, because
+vLLM replays graphs. So if the GPU reads B bytes per second, packed queries are faster from
+``0.02·B / ((Q - 1)·b)`` tokens: 513 for Llama-2-7B (b = 512 KiB) and 250 queries on an H100
+(3.35 TB/s). Labels take few steps, so below this both take a fraction of a second. The rule does not
+depend on k: the backend is part of a cell's identity, and a curve has one backend.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from icl_bench.backends.interface import BackendLoader
@@ -29,13 +29,13 @@ from icl_bench.wording import listed_or
 
 @dataclass(frozen=True)
 class Needs:
-    """What a run needs of a backend, beside its options."""
+    """What a run needs from a backend, beside its options."""
 
     patterns: Sequence[Pattern] = ()
     exact: bool = False
-    """Whether every label is to be scored."""
+    """Whether every label is scored."""
     free: bool = False
-    """Whether answers are generated freely, not held to labels."""
+    """Whether answers are generated freely, not constrained to labels."""
     shares: bool = True
     """Whether queries have demonstrations in common."""
 
@@ -46,7 +46,7 @@ class ChosenBackend:
 
     loader: BackendLoader
     reason: str | None = None
-    """Why ``auto`` takes it; None where it was asked for by name."""
+    """Why ``auto`` chose it; None if it was requested by name."""
 
     @property
     def name(self) -> str:
@@ -55,7 +55,7 @@ class ChosenBackend:
 
 
 def choose(spec: BackendSpec, needs: Needs = Needs()) -> ChosenBackend:
-    """The backend that was asked for, or the one that ``auto`` takes for this run on this machine.
+    """The requested backend, or the one that ``auto`` chooses for this run on this machine.
 
     Raises ``UserError`` for an unknown name.
     """
@@ -68,7 +68,7 @@ def choose(spec: BackendSpec, needs: Needs = Needs()) -> ChosenBackend:
 
 
 def _auto(spec: BackendSpec, needs: Needs) -> tuple[str, str]:
-    """What ``auto`` takes, by name, and why."""
+    """The name of the backend that ``auto`` chooses, and why."""
     if any(pattern != FULL for pattern in needs.patterns):
         return "transformers", "--attention runs there alone"
     if spec.base_url:
@@ -80,7 +80,7 @@ def _auto(spec: BackendSpec, needs: Needs) -> tuple[str, str]:
             return "transformers", f"{flag(field)} is for it"
     if options := [field for field in spec.given if field in VllmLoader.options]:
         return "vllm", f"{flag(options[0])} is for it"
-    # without vLLM the device need not be asked for, which takes a while
+    # looking for a device takes a while, and is not needed without vLLM
     if importlib.util.find_spec("vllm") is None:
         return "transformers", "vLLM is not installed"
     from icl_bench.backends.device import device_name
@@ -91,7 +91,7 @@ def _auto(spec: BackendSpec, needs: Needs) -> tuple[str, str]:
 
 
 def _on_cuda(needs: Needs) -> tuple[str, str]:
-    """The same where a card is there and both backends could answer."""
+    """The same on a GPU where both backends could answer."""
     if (problem := vllm_problem()) is not None:
         return "transformers", problem.partition(";")[0]
     if needs.free:
@@ -102,48 +102,41 @@ def _on_cuda(needs: Needs) -> tuple[str, str]:
 
 
 def check_backend(loader: BackendLoader, *, to_run: bool = True) -> None:
-    """Raise ``UserError`` for what can be told of the options without loading anything.
+    """Raise ``UserError`` for wrong options, without loading anything.
 
-    What is not ``to_run`` here needs no installed engine, server or key.
+    Without ``to_run``, engine, server and key are not checked.
     """
     check_dtype(loader.spec.dtype)
     if to_run:
         loader.check_installed()
     for field in loader.spec.given:
         if field not in loader.options:
-            owners = _listed(n for n, other in BACKENDS.items() if field in other.options)
+            owners = listed_or(name for name, loader_class in BACKENDS.items() if field in loader_class.options)
             raise UserError(f"{flag(field)}: applies to --backend {owners} only, this is {loader.name}")
     if to_run:
         loader.check()
 
 
 def check_patterns(loader: BackendLoader, patterns: Sequence[Pattern]) -> None:
-    """Raise ``UserError`` where the backend does not compute one of these attention patterns."""
+    """Raise ``UserError`` if the backend does not compute one of these attention patterns."""
     sparse = [pattern for pattern in patterns if pattern != FULL]
     if sparse and not loader.patterns:
-        able = _listed(name for name, other in BACKENDS.items() if other.patterns)
-        raise UserError(f"--attention {sparse[0]}: runs on --backend {able}, not {loader.name}")
+        names = listed_or(name for name, loader_class in BACKENDS.items() if loader_class.patterns)
+        raise UserError(f"--attention {sparse[0]}: runs on --backend {names}, not {loader.name}")
 
 
 def check_able(loader: BackendLoader, tokenizer: str | None, *, exact: bool) -> None:
-    """Raise ``UserError`` where the backend cannot do what is asked of it.
-
-    That is counting tokens by a tokenizer that is named, or without one, and with ``exact`` a score
-    of every label.
+    """Raise ``UserError`` if the backend does not support ``exact`` scoring, needs ``--tokenizer``, or
+    does not allow it.
     """
     if exact and not loader.exact:
-        able = _listed(name for name, other in BACKENDS.items() if other.exact)
-        raise UserError(f"--score exact: runs on --backend {able}")
+        names = listed_or(name for name, loader_class in BACKENDS.items() if loader_class.exact)
+        raise UserError(f"--score exact: runs on --backend {names}")
     if loader.needs_tokenizer_name and tokenizer is None:
         raise UserError(
             f"--backend {loader.name} needs --tokenizer: a model name, folder or hub id whose "
             "tokenizer counts the prompt's tokens"
         )
     if tokenizer is not None and not loader.needs_tokenizer_name:
-        able = _listed(name for name, other in BACKENDS.items() if other.needs_tokenizer_name)
-        raise UserError(f"--tokenizer: applies to --backend {able} only")
-
-
-def _listed(names: Iterable[str]) -> str:
-    """Backends that can do something, for a message."""
-    return listed_or(names)
+        names = listed_or(name for name, loader_class in BACKENDS.items() if loader_class.needs_tokenizer_name)
+        raise UserError(f"--tokenizer: applies to --backend {names} only")

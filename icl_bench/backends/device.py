@@ -1,7 +1,7 @@
-"""Devices and number formats by name, how fast a device multiplies, and PyTorch's own of both.
+"""Devices and number formats by name and in PyTorch, and how fast a device multiplies.
 
-What a plan asks (which device, which dtype, how fast) is answered without PyTorch where that gives
-the same answer, because importing it takes longer than the plan.
+A plan needs the device, the dtype and the speed. If possible, they are determined without PyTorch,
+because importing it takes longer than the plan.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ _CPU_INFO = Path("/proc/cpuinfo")
 # -- names --------------------------------------------------------------------------------------
 
 
-def device_name(asked: str | None) -> str:
-    """What :func:`choose_device` chooses, by name. Raises ``UserError`` as it does."""
-    if asked == "cpu" or (asked is None and not may_have_cuda()):
+def device_name(requested: str | None) -> str:
+    """The name of the device that :func:`choose_device` chooses. Raises ``UserError``."""
+    if requested == "cpu" or (requested is None and not may_have_cuda()):
         return "cpu"
-    return str(choose_device(asked))
+    return str(choose_device(requested))
 
 
-def dtype_name(asked: str, device: str) -> str:
-    """What :func:`choose_dtype` chooses, by name."""
-    if asked != "auto":
-        return asked
+def dtype_name(requested: str, device: str) -> str:
+    """The name of the dtype that :func:`choose_dtype` chooses."""
+    if requested != "auto":
+        return requested
     on_cpu = device.partition(":")[0] == "cpu"
     return "float32" if on_cpu and not cpu_has_bfloat16() else "bfloat16"
 
 
 def may_have_cuda() -> bool:
-    """Whether PyTorch could find a CUDA (or ROCm) device: False only where it cannot.
+    """Whether PyTorch could find a CUDA (or ROCm) device. False only if it cannot.
 
-    Asks the driver's library how many devices there are, as PyTorch does.
+    Asks the driver's library for the number of devices, like PyTorch.
     """
     if sys.platform == "darwin":
         return False
@@ -66,7 +66,7 @@ def may_have_cuda() -> bool:
 
 @cache
 def cpu_has_bfloat16() -> bool:
-    """Whether the CPU multiplies bfloat16 itself, by AVX-512 or AMX, as PyTorch decides it."""
+    """Whether the CPU multiplies bfloat16 itself, by AVX-512 or AMX, by PyTorch's criteria."""
     if sys.platform == "linux" and platform.machine() == "x86_64":
         with suppress(OSError):
             for line in _CPU_INFO.read_text().splitlines():
@@ -80,60 +80,59 @@ def cpu_has_bfloat16() -> bool:
 # -- PyTorch's own ------------------------------------------------------------------------------
 
 
-def choose_device(asked: str | None) -> torch.device:
-    """The device that was asked for, else CUDA where there is one, else the CPU.
+def choose_device(requested: str | None) -> torch.device:
+    """The requested device, else CUDA if available, else the CPU.
 
-    Raises ``UserError`` for one that cannot be used here.
+    Raises ``UserError`` for a device that cannot be used on this machine.
     """
     import torch
 
-    if asked is None:
+    if requested is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        device = torch.device(asked)
+        device = torch.device(requested)
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise UserError(f"--device {asked}: not usable here ({reason})") from None
+        raise UserError(f"--device {requested}: not usable here ({reason})") from None
     return device
 
 
-def choose_dtype(asked: str, device: torch.device) -> torch.dtype:
-    """``auto`` is bfloat16, but float32 on a CPU that has no bfloat16 arithmetic.
+def choose_dtype(requested: str, device: torch.device) -> torch.dtype:
+    """``auto`` is bfloat16, but float32 on a CPU without bfloat16 arithmetic.
 
-    There bfloat16 products are emulated and take several times as long.
+    Such a CPU emulates bfloat16 products, which takes several times as long.
     """
     import torch
 
-    found: torch.dtype = getattr(torch, dtype_name(asked, device.type))
-    return found
+    chosen: torch.dtype = getattr(torch, dtype_name(requested, device.type))
+    return chosen
 
 
 # -- how fast -----------------------------------------------------------------------------------
 
 
 def device_rate(device: str, dtype: str) -> float:
-    """Operations a second of a plain matrix product on a device.
+    """Operations per second of a plain matrix product on a device.
 
-    What was measured with PyTorch on this machine is kept in the cache folder and taken from
-    there. On a CPU for which nothing is kept, and as long as PyTorch is not loaded, the product is
-    numpy's in float32: a CPU with bfloat16 arithmetic is faster than that in bfloat16, one without
-    is slower, each several times.
+    Measurements with PyTorch are cached in the cache folder. On a CPU without a cached measurement,
+    if PyTorch is not loaded, numpy's float32 product is measured instead. In bfloat16, a CPU with
+    bfloat16 arithmetic is several times faster than this, and one without is several times slower.
     """
     file = cache_dir() / "rates.json"
     key = f"{platform.node()} {platform.machine()} {os.cpu_count()} {_threads()} {device} {dtype}"
-    kept = _kept_rates(file)
-    if key in kept:
-        return kept[key]
+    rates = _cached_rates(file)
+    if key in rates:
+        return rates[key]
     if device == "cpu" and "torch" not in sys.modules:
         return numpy_rate()
     rate = torch_rate(device, dtype)
-    _keep_rates(file, {**kept, key: rate})
+    _cache_rates(file, {**rates, key: rate})
     return rate
 
 
 def numpy_rate() -> float:
-    """Operations a second of numpy's matrix product in float32."""
+    """Operations per second of numpy's matrix product in float32."""
     import numpy as np
 
     size = 1024
@@ -142,7 +141,7 @@ def numpy_rate() -> float:
 
 
 def torch_rate(device: str, dtype: str) -> float:
-    """Operations a second of PyTorch's matrix product."""
+    """Operations per second of PyTorch's matrix product."""
     import torch
 
     kind = getattr(torch, dtype)
@@ -170,16 +169,16 @@ def _threads() -> str:
     return os.environ.get("OMP_NUM_THREADS", "all")
 
 
-def _kept_rates(file: Path) -> dict[str, float]:
+def _cached_rates(file: Path) -> dict[str, float]:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        return {str(key): float(rate) for key, rate in found.items() if rate > 0}
+        rates = json.loads(file.read_text(encoding="utf-8"))
+        return {str(key): float(rate) for key, rate in rates.items() if rate > 0}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
 
 
-def _keep_rates(file: Path, rates: dict[str, float]) -> None:
-    # without a cache it is measured again: no reason to stop
+def _cache_rates(file: Path, rates: dict[str, float]) -> None:
+    # if it cannot be written, speeds are measured again next time
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False) as draft:

@@ -1,6 +1,6 @@
-"""What a run asks of a backend: token ids in, answers out, a pack at a time.
+"""The interface of backends: token ids in, answers out, a pack at a time.
 
-A backend of another package is one file: a :class:`BackendLoader`, entered in
+A backend of another package is one file: a :class:`BackendLoader`, registered in
 :data:`icl_bench.registry.BACKENDS`, and the :class:`Backend` that it loads.
 """
 
@@ -33,7 +33,7 @@ class Exact:
 
     trie: LabelTrie
     sizes: tuple[int, ...] | None = None
-    """What each label's sum is divided by before they are compared; None for nothing."""
+    """Divisors of the labels' sums before they are compared, or None."""
 
 
 @dataclass(frozen=True)
@@ -43,45 +43,45 @@ class Free:
     stops: tuple[str, ...]
     max_tokens: int
     of_labels: bool = False
-    """Whether ``max_tokens`` is the length of a label in the tokens of the prompt's tokenizer."""
+    """Whether the answer is a label, and ``max_tokens`` its length by the prompt's tokenizer."""
 
     def before_stop(self, text: str) -> str | None:
-        """The text before the first stop that stands in it; None where none does.
+        """The text before the first stop in it, or None if it has none.
 
-        Asked after each token: of stops that overlap, the one that is whole first ends the text.
+        Called after each token. Of overlapping stops, the one that is complete first ends the text.
         """
-        found = [text.find(stop) for stop in self.stops]
-        at = min((place for place in found if place >= 0), default=None)
-        return None if at is None else text[:at]
+        starts = [text.find(stop) for stop in self.stops]
+        first = min((start for start in starts if start >= 0), default=None)
+        return None if first is None else text[:first]
 
 
 Decoding = Greedy | Exact | Free
-"""How the answer to one prompt is found. Prompts that are answered alike have the same object."""
+"""How one prompt is answered. Prompts that are answered alike share an object."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a backend says to one prompt."""
+    """A backend's answer to one prompt."""
 
     index: int
-    """Which prompt of the set."""
+    """The index of the prompt in the set."""
     cached_tokens: int
-    """Prompt tokens that were not computed for this answer but shared or taken from a cache."""
+    """Prompt tokens that were not computed for this answer, but shared or cached."""
     answer_tokens: int
-    """Tokens that were decided one by one (0 where labels were scored)."""
+    """Tokens that were generated one by one (0 if labels were scored)."""
     label: int | None = None
-    """Which answer of the constraint; None for free text."""
+    """The index of the label; None for free text."""
     text: str | None = None
     """The generated text before the stop; None under a constraint."""
     truncated: bool | None = None
-    """Whether the text ends where no more tokens were allowed; None under a constraint."""
+    """Whether the text ended at the token limit; None under a constraint."""
     probability: float | None = None
-    """Probability of the answer with its end, given the prompt (exact scoring only)."""
+    """Probability of the answer with its ending, given the prompt (exact scoring only)."""
     margin: float | None = None
-    """``probability`` minus that of the likeliest other label: below 0 where the answer was chosen
-    by sums that were divided (``Exact.sizes``), and another is likelier."""
+    """``probability`` minus that of the likeliest other label. Below 0 if the sums were divided
+    (``Exact.sizes``) and another label is likelier."""
     label_mass: float | None = None
-    """Probability of all labels together: what is left of 1 is on text that is no label."""
+    """Probability of all labels together. The rest is on texts that are not labels."""
 
 
 @dataclass
@@ -91,12 +91,12 @@ class Counters:
     prefix_tokens: int = 0
     """Prompt tokens computed once and shared."""
     own_tokens: int = 0
-    """Prompt tokens computed for one query alone."""
+    """Prompt tokens computed for one query only."""
     answer_tokens: int = 0
-    """Answer tokens fed back to choose the next."""
+    """Answer tokens fed back to choose the next one."""
     seconds: float = 0.0
     prefix_seconds: float = 0.0
-    """Of ``seconds``, those in which shared tokens were computed."""
+    """The part of ``seconds`` for shared tokens."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -112,12 +112,10 @@ class Backend(Protocol):
 
     @property
     def peak_prefix_bytes(self) -> int | None:
-        """Most bytes of keys and values that were kept while the last prompts were answered; None
-        where the backend does not say.
-        """
+        """Peak bytes of cached keys and values for the last prompts; None if unknown."""
 
     def identity(self) -> dict[str, str]:
-        """What of it decides the answers: its name, the dtype, ..."""
+        """What its answers depend on: its name, the dtype, ..."""
         ...
 
     def answer(
@@ -130,59 +128,59 @@ class Backend(Protocol):
     ) -> Iterator[list[Answer]]:
         """Answer the prompts whose indices are in ``todo``, a pack at a time, in any order.
 
-        ``decodings[i]`` says how prompt ``i`` is answered: there is one for each prompt of the set.
-        Calls whose prefixes extend one another should follow each other: the backend keeps what it
-        has computed. ``reserve`` is the longest prefix (tokens) that will follow. ``pattern`` says
-        which tokens see which; a backend that has only ``full`` is not asked for another.
+        ``decodings[i]`` is how prompt ``i`` is answered; there is one for each prompt of the set.
+        Calls whose prefixes extend each other should follow each other, because the backend caches
+        the prefix. ``reserve`` is the longest prefix (in tokens) of later calls. ``pattern`` is the
+        attention pattern; a backend without ``patterns`` is only called with ``full``.
 
-        Raises ``CellError`` where this cell cannot be computed, for example for lack of memory.
+        Raises ``CellError`` if this cell cannot be computed, for example for lack of memory.
         """
         ...
 
 
 @dataclass(frozen=True)
 class BackendLoader(ABC):
-    """A backend before it is loaded: what may be asked of it, and what it will be called.
+    """A backend before it is loaded: what it supports, and its identity.
 
-    What decides its answers goes into a cell's hash, so that is known before anything is loaded.
-    Making a loader imports nothing of the backend's library and checks nothing.
+    The identity is part of a cell's hash, so it is known before anything is loaded. Creating a
+    loader does not import the backend's library, and does not check anything.
     """
 
     spec: BackendSpec
 
     name: ClassVar[str]
-    """As in ``--backend`` and in the registry."""
+    """Its name in ``--backend`` and in the registry."""
     options: ClassVar[frozenset[str]] = frozenset()
-    """Fields of ``BackendSpec`` that it reads beside ``dtype``; others must not be set."""
+    """Fields of ``BackendSpec`` that it uses beside ``dtype``. Others must not be set."""
     patterns: ClassVar[bool] = False
     """Whether it computes attention patterns other than ``full``."""
     constrained: ClassVar[bool] = True
-    """Whether it holds answers to the labels (``Greedy``); else it is asked for ``Free`` alone."""
+    """Whether it constrains answers to labels (``Greedy``). If not, every decoding is ``Free``."""
     exact: ClassVar[bool] = False
     """Whether it scores every label (``Exact``)."""
     most_stops: ClassVar[int | None] = None
-    """How many texts may end a free answer, where there is a limit."""
+    """The largest number of texts that may end a free answer; None for any number."""
     needs_tokenizer_name: ClassVar[bool] = False
-    """Whether the model's files are not here, so that a tokenizer must be named to count tokens."""
+    """Whether ``--tokenizer`` is needed to count tokens, because the model's files are elsewhere."""
 
     def check_installed(self) -> None:
-        """Raise ``UserError`` where a package is missing."""
+        """Raise ``UserError`` if a package is missing."""
         return
 
     def check(self) -> None:
-        """Raise ``UserError`` for what else can be told without loading: a missing key."""
+        """Raise ``UserError`` for other problems that are known before loading, like a missing key."""
         return
 
     @abstractmethod
     def identity(self) -> dict[str, str]:
-        """What of it decides the answers, ``backend`` first; equals the loaded backend's."""
+        """What its answers depend on, ``backend`` first. Equals the loaded backend's."""
 
     @abstractmethod
     def load(self, model: Model, tokenizer: Any, room: int) -> Backend:
-        """Load the model, or make the connection. ``room`` is the tokens of the longest prompt
+        """Load the model, or connect to it. ``room`` is the number of tokens of the longest prompt
         with its answer. Raises ``UserError`` or ``CellError``.
         """
 
     def rate(self) -> float | None:
-        """Operations a second that this machine computes; None where another one computes."""
+        """Operations per second of this machine; None if another machine computes."""
         return None

@@ -1,10 +1,10 @@
-"""The label constraint: which tokens may follow while an answer is being written.
+"""The label constraint: which tokens may follow while an answer is generated.
 
-The constraint's language is ``" " + label + "\\n"`` for each label, in every tokenization the
-vocabulary allows, compiled into an automaton over token ids by ``outlines_core`` (the engine of
-``outlines``) once per (labels, tokenizer). The end belongs to the language: without it, where one
-label begins another ("order", "order status"), the shorter one would be compared at end-of-text
-against a continuation, and lose.
+The constraint's language is ``" " + label + "\\n"`` for each label, in every tokenization that the
+vocabulary allows. ``outlines_core`` (the engine of ``outlines``) compiles it to an automaton over
+token ids, once for each set of labels and tokenizer. The language includes the ending. Without it,
+if one label begins another ("order", "order status"), the shorter one would compete at end-of-text
+with a continuation, and lose.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from icl_bench.models.tokenizers import Tokenizer
 
 END = "\x00"
-"""Stands for a special token that ends an answer; no ordinary token that writes it is allowed."""
+"""A placeholder for a special token that ends an answer. Ordinary tokens cannot write it."""
 
 Spellings = dict[bytes, list[int]]
 
@@ -34,13 +34,13 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 @dataclass(frozen=True)
 class LabelAutomaton:
-    """States and token transitions of the constraint; state 0 is the start.
+    """States and token transitions of the constraint. State 0 is the start.
 
-    ``answers[i]`` is the text of label ``i`` with its lead and its end, :data:`END` where that is a
-    special token. A state is a text written
-    so far. In state ``s`` the tokens ``tokens[s]`` (sorted ids) are allowed and lead to the states
-    ``targets[s]``; ``decided[s]`` is the one answer that begins with its text, or -1 while there
-    are several: from there on no further token can change the outcome.
+    ``answers[i]`` is the text of label ``i`` with its lead and its ending, :data:`END` for a special
+    token. A state is a text written so far. In state ``s``, the tokens ``tokens[s]`` (sorted ids)
+    are allowed and lead to the states ``targets[s]``. ``decided[s]`` is the only answer that begins
+    with its text, or -1 if there are several. In a decided state, further tokens cannot change the
+    answer.
     """
 
     answers: tuple[str, ...]
@@ -48,28 +48,28 @@ class LabelAutomaton:
     targets: tuple[np.ndarray, ...]
     decided: np.ndarray
     vocabulary: np.ndarray = field(repr=False)
-    """All token ids that are ever allowed, sorted: ``(allowed,)``."""
+    """All token ids that are allowed in some state, sorted: ``(allowed,)``."""
 
     @cached_property
     def columns(self) -> tuple[np.ndarray, ...]:
-        """Per state, where its tokens stand in ``vocabulary``."""
+        """The places in ``vocabulary`` of each state's tokens."""
         return tuple(np.searchsorted(self.vocabulary, tokens) for tokens in self.tokens)
 
     @cached_property
     def longest(self) -> int:
-        """Bytes of the longest answer, and so the most tokens that one may take."""
+        """Bytes of the longest answer, which is also the largest possible number of tokens."""
         return max(len(answer.encode()) for answer in self.answers)
 
     @cached_property
     def deciding(self) -> tuple[int, ...]:
-        """Tokens that decide on an answer wherever they are allowed: generation can stop there."""
+        """Tokens that decide the answer in every state that allows them. Generation can stop there."""
         undecided: set[int] = set()
         for tokens, targets in zip(self.tokens, self.targets, strict=True):
             undecided.update(tokens[self.decided[targets] < 0].tolist())
         return tuple(token for token in self.vocabulary.tolist() if token not in undecided)
 
     def read(self, tokens: Iterable[int]) -> int:
-        """Which answer a sequence of tokens has decided on, or -1: ends at the first that does.
+        """The answer that a sequence of tokens decides, or -1. Ignores tokens after that.
 
         Raises ``ValueError`` for a token that the constraint does not allow.
         """
@@ -96,67 +96,67 @@ class LabelAutomaton:
 def compile_labels(
     answers: Sequence[str], tokenizer: Tokenizer, end_token: int | None = None, spellings: Spellings | None = None
 ) -> LabelAutomaton:
-    """Compile answers (lead, label and end: ``" card arrival\\n"``) into an automaton.
+    """Compile answers (lead, label and ending: ``" card arrival\\n"``) to an automaton.
 
-    With a special token that ends them (of a chat's turn), they are given without it: after it
-    nothing else may follow, and its text, written with ordinary tokens, does not count.
-    ``spellings`` are the tokenizer's (:func:`spellings_of`), where many are compiled for it.
+    If a special token ends them (the end of a chat's turn), they are given without it. Nothing may
+    follow this token, and its text written with ordinary tokens does not count. ``spellings`` are
+    the tokenizer's (:func:`spellings_of`), to compile many automata.
 
-    The vocabulary is first reduced to tokens whose bytes occur inside some answer, the only ones
-    that can ever be allowed: the same automaton, hundreds of times sooner.
+    The vocabulary is first reduced to tokens whose bytes occur in some answer, because no others
+    can be allowed. The automaton is the same, compiled hundreds of times faster.
 
-    Raises ``UserError`` where the tokenizer cannot write an answer.
+    Raises ``UserError`` if the tokenizer cannot write an answer.
     """
     from outlines_core import Index, Vocabulary
 
-    spelled = _inside(answers, spellings or spellings_of(tokenizer))
+    usable_spellings = _spellings_inside(answers, spellings or spellings_of(tokenizer))
     if end_token is not None:
         answers = [answer + END for answer in answers]
-        spelled = {text: ids for text, ids in spelled.items() if END.encode() not in text}
-        spelled[END.encode()] = [end_token]
+        usable_spellings = {text: ids for text, ids in usable_spellings.items() if END.encode() not in text}
+        usable_spellings[END.encode()] = [end_token]
     eos = tokenizer.eos_token_id
-    # outlines_core wants an end token outside the vocabulary it is given; any unused id will do.
+    # outlines_core needs an end token outside the given vocabulary: any unused id
     end = int(eos) if isinstance(eos, int) and eos != end_token else len(tokenizer)
     pattern = "|".join(re.escape(answer) for answer in answers)
     try:
-        index = Index(f"({pattern})", Vocabulary(end, spelled))
+        index = Index(f"({pattern})", Vocabulary(end, usable_spellings))
     except Exception as error:  # outlines_core raises plain ValueError/BaseException subclasses
-        said = one_line(str(error))
-        raise UserError(f"labels: the tokenizer cannot write them ({said})") from error
+        reason = one_line(str(error))
+        raise UserError(f"labels: the tokenizer cannot write them ({reason})") from error
     raw = {
         state: {token: target for token, target in moves.items() if token != end}
         for state, moves in index.get_transitions().items()
     }
-    return _unfolded(answers, raw, index.get_initial_state(), spelled)
+    return _unfold(answers, raw, index.get_initial_state(), usable_spellings)
 
 
-def _inside(answers: Sequence[str], spellings: Spellings) -> dict[bytes, list[int]]:
-    """Token ids by their bytes, for tokens whose bytes occur inside some answer."""
+def _spellings_inside(answers: Sequence[str], spellings: Spellings) -> dict[bytes, list[int]]:
+    """The spellings that occur in some answer."""
     encoded = map(str.encode, answers)
     pieces = {text[i:j] for text in encoded for i in range(len(text)) for j in range(i + 1, len(text) + 1)}
     return {piece: spellings[piece] for piece in pieces if piece in spellings}
 
 
 def spellings_of(tokenizer: Tokenizer) -> Spellings:
-    """Token ids by the bytes that they write (:func:`token_bytes`)."""
-    found: Spellings = {}
+    """Bytes -> the ids of tokens that write them (:func:`token_bytes`)."""
+    spellings: Spellings = {}
     for token, spelling in token_bytes(tokenizer).items():
-        found.setdefault(spelling, []).append(token)
-    return found
+        spellings.setdefault(spelling, []).append(token)
+    return spellings
 
 
-def _unfolded(
+def _unfold(
     answers: Sequence[str], moves: Mapping[int, Mapping[int, int]], start: int, spellings: Mapping[bytes, Sequence[int]]
 ) -> LabelAutomaton:
     """Unfold the compiled automaton so that a state is one text written so far.
 
-    The compiled automaton is minimal: labels with a common ending share its last states, so that
-    there a state does not say which label was written. Unfolded, it does.
+    The compiled automaton is minimal: labels with a common ending share its last states, so these
+    states do not determine the label. After unfolding, they do.
     """
     bytes_of = {token: text for text, tokens in spellings.items() for token in tokens}
     compiled, numbers = {b"": start}, {b"": 0}
     tokens, targets = [], []
-    for text in (order := [b""]):  # grows while it is walked
+    for text in (order := [b""]):  # grows during iteration
         allowed = sorted(moves.get(compiled[text], {}).items())
         for token, target in allowed:
             if (longer := text + bytes_of[token]) not in numbers:
@@ -176,7 +176,7 @@ def _unfolded(
 
 
 def _decided(answers: Sequence[str], texts: Sequence[bytes], numbers: Mapping[bytes, int]) -> np.ndarray:
-    """Per state the one answer that begins with its text, or -1 while several do: ``(states,)``."""
+    """For each state, the only answer that begins with its text, or -1: ``(states,)``."""
     decided = np.full(len(texts), -1)
     for i, answer in enumerate(map(str.encode, answers)):
         if answer not in numbers:
@@ -189,11 +189,11 @@ def _decided(answers: Sequence[str], texts: Sequence[bytes], numbers: Mapping[by
 
 
 def token_bytes(tokenizer: Tokenizer) -> dict[int, bytes]:
-    """What each ordinary token writes, as bytes; special tokens are left out.
+    """The bytes of each ordinary token, without special tokens.
 
-    Knows the two ways in which vocabularies spell bytes: byte-level (GPT-2, Llama 3, Qwen) and
-    SentencePiece (``\u2581`` for a space, ``<0xNN>`` for a byte: Llama 2, Mistral, Gemma). Tokens
-    that were added to a vocabulary are written as they are.
+    Supports both spellings of bytes in vocabularies: byte-level (GPT-2, Llama 3, Qwen) and
+    SentencePiece (``\u2581`` for a space, ``<0xNN>`` for a byte: Llama 2, Mistral, Gemma). Added
+    tokens are spelled literally.
     """
     added = tokenizer.added_tokens_decoder
     special = {*tokenizer.all_special_ids, *(i for i, token in added.items() if token.special)}
@@ -220,10 +220,10 @@ def _sentencepiece_bytes(text: str) -> bytes:
 
 @dataclass(frozen=True)
 class LabelTrie:
-    """The labels' own tokenizations as a tree, for scoring all of them in one pass.
+    """The labels' tokenizations as a tree, to score all of them in one pass.
 
-    Node 0 is the end of the query; node ``n`` is reached from ``parents[n]`` by ``tokens[n]``.
-    ``ends[i]`` is the node at which answer ``i`` is complete. Parents come before children.
+    Node 0 is the end of the query. Node ``n`` is reached from ``parents[n]`` by ``tokens[n]``.
+    ``ends[i]`` is the node where answer ``i`` is complete. Parents come before children.
     """
 
     tokens: np.ndarray
@@ -241,32 +241,32 @@ class LabelTrie:
     @cached_property
     def ranks(self) -> np.ndarray:
         """Each node's number among its parent's children: ``(nodes,)``."""
-        seen: dict[int, int] = {}
+        child_counts: dict[int, int] = {}
         ranks = np.zeros(len(self.tokens), dtype=np.int64)
         for node in range(1, len(ranks)):
             parent = int(self.parents[node])
-            ranks[node] = seen.get(parent, 0)
-            seen[parent] = ranks[node] + 1
+            ranks[node] = child_counts.get(parent, 0)
+            child_counts[parent] = ranks[node] + 1
         return ranks
 
     @cached_property
     def ancestors(self) -> np.ndarray:
-        """Whether a node is on another's path (itself included): ``(nodes, nodes)`` bool."""
-        seen = np.eye(len(self.tokens), dtype=bool)
+        """Whether a node is on another's path, including itself: ``(nodes, nodes)`` bool."""
+        is_ancestor = np.eye(len(self.tokens), dtype=bool)
         for node in range(1, len(self.tokens)):
-            seen[node] |= seen[self.parents[node]]
-        return seen
+            is_ancestor[node] |= is_ancestor[self.parents[node]]
+        return is_ancestor
 
     @cached_property
     def inner(self) -> np.ndarray:
-        """Nodes that have children, the root first: those whose next-token probabilities count."""
+        """Nodes that have children, the root first. Their next-token probabilities are needed."""
         return np.unique(self.parents[1:])
 
 
 def label_trie(answers: Sequence[Ids]) -> LabelTrie:
     """Build the tree of tokenized answers.
 
-    Raises ``ValueError`` where one answer's tokens begin another's (their ends tell them apart).
+    Raises ``ValueError`` if one answer's tokens begin another's. (Endings distinguish them.)
     """
     nodes: dict[Ids, int] = {(): 0}
     tokens, parents = [-1], [-1]

@@ -1,6 +1,6 @@
-"""The backends of this package before they are loaded.
+"""The loaders of this package's backends.
 
-Nothing here imports a backend's library before it is needed.
+They import a backend's library only when it is needed.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from icl_bench.models.registry import Model
 
 OLDEST_VLLM = (0, 31)
-"""Before, vLLM wrote the line break that ends an answer unescaped into the grammar of a choice,
-which no grammar engine reads (vllm-project/vllm#48115); before 0.28 it passed over ``head_dtype``
-too, so that logits were rounded to 16 bits."""
+"""Earlier versions do not escape the line break that ends an answer in the grammar of a choice, so
+no grammar engine can read it (vllm-project/vllm#48115). Before 0.28, ``head_dtype`` is ignored too,
+so logits are rounded to 16 bits."""
 
 
 class TransformersLoader(BackendLoader):
@@ -31,7 +31,7 @@ class TransformersLoader(BackendLoader):
     exact = True
 
     def check(self) -> None:
-        """See ``BackendLoader``: the device is there."""
+        """See ``BackendLoader``: checks that the device exists."""
         if self.spec.device is not None:
             from icl_bench.backends.device import device_name
 
@@ -53,7 +53,7 @@ class TransformersLoader(BackendLoader):
             device=self.spec.device,
             pack_rows=self.spec.pack,
         )
-        self.rate()  # measured once PyTorch is loaded, and kept for plans
+        self.rate()  # measure it with PyTorch, and cache it for plans
         return backend
 
     def rate(self) -> float:
@@ -102,7 +102,7 @@ class VllmLoader(BackendLoader):
 
 
 class OpenAILoader(BackendLoader):
-    """A server with OpenAI's API, asked over the network without constraint."""
+    """A server with OpenAI's API, over the network and without constraint."""
 
     name = "openai"
     options = frozenset({"base_url", "concurrency"})
@@ -112,11 +112,11 @@ class OpenAILoader(BackendLoader):
 
     @property
     def _endpoint(self) -> Literal["completions", "chat"]:
-        """What is asked: a chat's prompts are messages."""
+        """The endpoint. Chat prompts are messages."""
         return "chat" if self.spec.chat else "completions"
 
     def check(self) -> None:
-        """See ``BackendLoader``: its package, the server's address and the key are there."""
+        """See ``BackendLoader``: checks the package, the server's address and the key."""
         from icl_bench.backends.servers.openai import address, api_key
 
         if importlib.util.find_spec("openai") is None:
@@ -127,7 +127,7 @@ class OpenAILoader(BackendLoader):
         api_key()
 
     def identity(self) -> dict[str, str]:
-        """See ``BackendLoader``. The server's address tells models of one name apart."""
+        """See ``BackendLoader``. The server's address distinguishes models with the same name."""
         from icl_bench.backends.servers.openai import address
 
         return {"backend": self.name, "server": address(self.spec.base_url), "endpoint": self._endpoint}
@@ -137,7 +137,7 @@ class OpenAILoader(BackendLoader):
         from icl_bench.backends.servers.openai import OpenAIBackend, address
 
         return OpenAIBackend(
-            model.asked,
+            model.requested_name,
             base_url=address(self.spec.base_url),
             endpoint=self._endpoint,
             concurrency=self.spec.concurrency or 8,
@@ -146,32 +146,32 @@ class OpenAILoader(BackendLoader):
 
 
 def vllm_problem() -> str | None:
-    """Why vLLM cannot be used here and what to do, or None: it is missing, or too old."""
+    """Why vLLM cannot be used (missing or too old) and what to do, or None."""
     if importlib.util.find_spec("vllm") is None:
         return "vLLM is not installed; pip install 'icl-bench[vllm]'"
     try:
-        here = version("vllm")
-    except PackageNotFoundError:  # on the path without having been installed
+        installed = version("vllm")
+    except PackageNotFoundError:  # on the path, but not installed
         return None
-    if tuple(map(int, re.findall(r"\d+", here)[:2])) >= OLDEST_VLLM:
+    if tuple(map(int, re.findall(r"\d+", installed)[:2])) >= OLDEST_VLLM:
         return None
     oldest = ".".join(map(str, OLDEST_VLLM))
     return (
-        f"vLLM {here} is too old: before {oldest} it fails on answers that end with a line break, "
+        f"vLLM {installed} is too old: before {oldest} it fails on answers that end with a line break, "
         "before 0.28 it rounds logits to 16 bits (head_dtype is ignored); "
         "pip install --upgrade 'icl-bench[vllm]'"
     )
 
 
-def dtype_here(asked: str, device: str | None = None) -> str:
-    """The name of the number format that is meant on a device of this machine."""
+def dtype_here(requested: str, device: str | None = None) -> str:
+    """The name of the dtype on a device of this machine."""
     from icl_bench.backends.device import device_name, dtype_name
 
-    return dtype_name(asked, device_name(device))
+    return dtype_name(requested, device_name(device))
 
 
 def rate_here(dtype: str, device: str | None = None) -> float:
-    """Operations a second of a device of this machine."""
+    """Operations per second of a device of this machine."""
     from icl_bench.backends.device import device_name, device_rate
 
     return device_rate(device_name(device), dtype_here(dtype, device))

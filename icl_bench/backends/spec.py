@@ -1,4 +1,4 @@
-"""The options of an engine."""
+"""The options of a backend."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Device = Annotated[
 
 
 class BackendSpec(Options):
-    """What a user asks of the engine. Options of other engines must be left at their defaults."""
+    """The user's options for the backend. Options of other backends must have their defaults."""
 
     backend: Annotated[
         str,
@@ -80,14 +80,14 @@ class BackendSpec(Options):
             "STYLE",
         ),
     ] = None
-    """Part of the prompts; a server has an endpoint of its own for it."""
+    """Determines the prompts, and the endpoint of a server."""
 
     @property
     def given(self) -> list[str]:
-        """Options that are set and that not every engine has."""
+        """Options that are set and that not every backend has."""
         fields = BackendSpec.model_fields
-        own = [name for name in fields if name not in ("backend", "dtype", "chat")]
-        return [name for name in own if getattr(self, name) != fields[name].default]
+        special = [name for name in fields if name not in ("backend", "dtype", "chat")]
+        return [name for name in special if getattr(self, name) != fields[name].default]
 
 
 def check_dtype(name: str) -> None:

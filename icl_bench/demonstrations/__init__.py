@@ -1,1 +1,1 @@
-"""Demonstrations: which examples a prompt shows, in which order, and what it shows of them."""
+"""Demonstrations: which examples a prompt shows, in which order, and how they are perturbed."""

@@ -13,21 +13,22 @@ from icl_bench.models.attention_patterns import Pattern
 T = TypeVar("T")
 
 
-def text_and_vectors(shown: np.ndarray, choice: SelectorSpec, pattern: Pattern) -> tuple[np.ndarray, np.ndarray]:
-    """Split demonstrations ``(..., k)`` as they are stored into both: ``(..., n)`` each.
+def text_and_vectors(demonstrations: np.ndarray, spec: SelectorSpec, pattern: Pattern) -> tuple[np.ndarray, np.ndarray]:
+    """Split demonstrations ``(..., k)``, in stored order, into text and vectors: ``(..., n)`` each.
 
-    The first ones are text; where some were retrieved, the last ones, which are the most similar.
+    The first demonstrations are text. If the prompt has retrieved ones, the last are text: they are
+    the most similar.
     """
-    k = shown.shape[-1]
+    k = demonstrations.shape[-1]
     count = pattern.as_vectors(k)
-    if choice.by is not None:
-        return shown[..., count:], shown[..., :count]
-    return shown[..., : k - count], shown[..., k - count :]
+    if spec.by is not None:
+        return demonstrations[..., count:], demonstrations[..., :count]
+    return demonstrations[..., : k - count], demonstrations[..., k - count :]
 
 
-def stored_as_text(shown: Sequence[T], select: str, attention: str) -> tuple[list[T], list[T]]:
-    """The same of one prompt's demonstrations, by a cell's axes."""
-    places, pattern = np.arange(len(shown)), Pattern.parse(attention)
-    parts = text_and_vectors(places, SelectorSpec.parse(select), pattern)
-    text, vectors = ([shown[i] for i in part] for part in parts)
+def stored_as_text(demonstrations: Sequence[T], select: str, attention: str) -> tuple[list[T], list[T]]:
+    """Split one prompt's demonstrations by the selection and attention pattern of its cell."""
+    positions, pattern = np.arange(len(demonstrations)), Pattern.parse(attention)
+    parts = text_and_vectors(positions, SelectorSpec.parse(select), pattern)
+    text, vectors = ([demonstrations[i] for i in part] for part in parts)
     return text, vectors

@@ -19,41 +19,41 @@ import numpy as np
 
 from icl_bench.demonstrations.interface import Encoders, Retriever
 from icl_bench.demonstrations.ranking import Ranking
-from icl_bench.models.array_cache import draft, load
+from icl_bench.models.array_cache import draft, load_arrays
 from icl_bench.models.fingerprints import key_of, sha256_of
 from icl_bench.models.text_encoders import Encoder, encoder_default
 
 if TYPE_CHECKING:
     import torch
 
-BATCH_TOKENS = 8192
-"""Tokens, padding included, that the encoder reads at once."""
+ENCODER_BATCH_TOKENS = 8192
+"""Tokens of a batch of the encoder, including padding."""
 
 
 SIMILARITIES = 2**25
-"""Token pairs that are compared at once: 128 MiB of float32."""
+"""Token pairs compared at once: 128 MiB of float32."""
 
 
 class Packed(NamedTuple):
-    """The token vectors of many texts, shortest text first, one text's tokens after another's."""
+    """The concatenated token vectors of many texts, shortest text first."""
 
     tokens: np.ndarray
-    """``(tokens, width)`` float16, of length 1. Rounding moves a recall by some 1e-5."""
+    """``(tokens, width)`` float16 unit vectors. Rounding changes a recall by about 1e-5."""
     lengths: np.ndarray
-    """``(rows,)`` tokens of each row, ascending; 0 for an empty text."""
+    """``(rows,)`` the number of tokens of each row, ascending; 0 for an empty text."""
     rows: np.ndarray
-    """``(texts,)`` the row that holds each text; equal texts share one."""
+    """``(texts,)`` the row of each text; equal texts share a row."""
 
 
 class BertScoreRecall(Retriever):
-    """BERTScore recall of queries against whole demonstrations, equal to bert-score's own.
+    """BERTScore recall of queries against whole demonstrations, as the library bert-score computes it.
 
-    As in bert-score's default, all tokens weigh the same, except that the query's special tokens
-    weigh nothing; an empty text scores 0; what lies beyond the encoder's window is not compared.
-    Equal to bert-score one pair at a time, that is: in a batch it counts padding as a token of
-    similarity 0, so that a token like no other scores 0 or less depending on its neighbours.
+    As by default there, all tokens have the same weight, except the query's special tokens, which
+    have none. An empty text scores 0. Text beyond the encoder's window is not compared. Scores
+    equal those of bert-score for one pair at a time: in a batch it counts padding as a token of
+    similarity 0, so a score would depend on its neighbours.
 
-    The pool's vectors are computed once and kept in ``cache_dir``, where given.
+    The pool's vectors are computed once and cached in ``cache_dir``, if given.
     """
 
     name = "bertscore"
@@ -74,24 +74,24 @@ class BertScoreRecall(Retriever):
         return {"bertscore_encoder": encoders.bertscore_encoder.name}
 
     @cached_property
-    def _model(self) -> _Model:
-        return _Model(self.encoder)
+    def _model(self) -> _BertScoreModel:
+        return _BertScoreModel(self.encoder)
 
     def fit(self, demonstrations: Sequence[str]) -> None:
-        """Encode the pool, or find its vectors in the cache."""
+        """Encode the pool, or load its vectors from the cache."""
         if self._cache_dir is None:
             self._pool = self._model.pack(demonstrations)
         else:
-            self._pool = _cached(self._model, demonstrations, self._cache_dir)
+            self._pool = _cached_vectors(self._model, demonstrations, self._cache_dir)
 
     def rank(self, queries: Sequence[str]) -> Iterator[Ranking]:
         """Score the pool for each query; every demonstration is related."""
-        for batch in batches(map(self._model.tokenize, queries)):
+        for batch in token_batches(map(self._model.tokenize, queries)):
             for scores in self._recall(batch)[:, self._pool.rows]:
                 yield Ranking(scores.astype(np.float64), np.ones(len(scores), dtype=bool))
 
     def _recall(self, queries: Sequence[list[int]]) -> np.ndarray:
-        """Return float32 ``(queries, rows)``: how the pool's rows recall tokenized queries."""
+        """Return the recall of tokenized queries by the pool's rows: float32 ``(queries, rows)``."""
         import torch
 
         recall = np.zeros((len(queries), len(self._pool.lengths)), dtype=np.float32)
@@ -103,7 +103,7 @@ class BertScoreRecall(Retriever):
         share = torch.zeros(len(vectors), len(queries))  # each query's mean over its own tokens
         share[torch.arange(len(vectors)), torch.from_numpy(owner[weighs])] = 1
         share = share / share.sum(0).clamp(min=1)
-        for rows, places, length in blocks(self._pool.lengths, len(vectors)):
+        for rows, places, length in row_blocks(self._pool.lengths, len(vectors)):
             tokens = torch.from_numpy(np.array(self._pool.tokens[places]))
             similar = tokens.float() @ vectors.T
             best = similar.view(-1, length, len(vectors)).amax(1)
@@ -111,13 +111,13 @@ class BertScoreRecall(Retriever):
         return recall
 
 
-def batches(tokenized: Iterable[list[int]]) -> Iterator[list[list[int]]]:
-    """Group tokenized texts, in order, so that a padded batch has at most ``BATCH_TOKENS``."""
+def token_batches(tokenized: Iterable[list[int]]) -> Iterator[list[list[int]]]:
+    """Group tokenized texts, in order, into batches of at most ``ENCODER_BATCH_TOKENS`` when padded."""
     batch: list[list[int]] = []
     longest = 0
     for ids in tokenized:
         longest = max(longest, len(ids))
-        if batch and (len(batch) + 1) * longest > BATCH_TOKENS:
+        if batch and (len(batch) + 1) * longest > ENCODER_BATCH_TOKENS:
             yield batch
             batch, longest = [], len(ids)
         batch.append(ids)
@@ -125,10 +125,10 @@ def batches(tokenized: Iterable[list[int]]) -> Iterator[list[list[int]]]:
         yield batch
 
 
-def blocks(lengths: np.ndarray, query_tokens: int) -> Iterator[tuple[slice, slice, int]]:
-    """Cut packed rows into runs of equal length, small enough to be compared at once.
+def row_blocks(lengths: np.ndarray, query_tokens: int) -> Iterator[tuple[slice, slice, int]]:
+    """Split packed rows into blocks of equal length, small enough to compare at once.
 
-    Yields the rows, the places of their tokens, and the length. Empty rows are left out.
+    Yields the rows, the positions of their tokens, and the length. Skips empty rows.
     """
     starts = np.concatenate([[0], np.cumsum(lengths)])
     edges = np.flatnonzero(np.diff(lengths, prepend=0, append=-1)).tolist()
@@ -140,8 +140,8 @@ def blocks(lengths: np.ndarray, query_tokens: int) -> Iterator[tuple[slice, slic
             yield slice(first, last), slice(starts[first], starts[last]), length
 
 
-class _Model:
-    """bert-score's tokenizer and encoder, and the vectors they give."""
+class _BertScoreModel:
+    """bert-score's tokenizer and encoder."""
 
     def __init__(self, encoder: Encoder) -> None:
         import torch
@@ -149,19 +149,19 @@ class _Model:
 
         self.encoder = encoder
         self._tokenizer: Any = get_tokenizer(encoder.model)
-        # a GPU rounds otherwise, and so does half precision: the choice would be another
+        # a GPU or half precision rounds differently, so the selection would differ
         self._network: Any = get_model(encoder.model, encoder.layers).to("cpu", torch.float32)
         self.special = (self._tokenizer.cls_token_id, self._tokenizer.sep_token_id)
 
     def tokenize(self, text: str) -> list[int]:
-        """Return a text's token ids, special ones included; none for an empty text."""
+        """Return a text's token ids with special tokens; empty for an empty text."""
         from bert_score.utils import sent_encode
 
         ids: list[int] = sent_encode(self._tokenizer, text) if text.strip() else []
         return ids if len(ids) > 2 else []  # two are the special ones
 
     def encode(self, batch: Sequence[list[int]]) -> torch.Tensor:
-        """Return unit vectors ``(tokens, width)`` of tokenized texts, one text after another."""
+        """Return the concatenated unit vectors of tokenized texts: ``(tokens, width)``."""
         import torch
         from bert_score.utils import bert_encode, padding
 
@@ -170,7 +170,7 @@ class _Model:
         return torch.nn.functional.normalize(hidden.float(), dim=-1)
 
     def pack(self, texts: Sequence[str], file: Path | None = None) -> Packed:
-        """Encode texts, equal ones once; the vectors go to ``file`` where given, else to memory."""
+        """Encode texts, equal ones once. The vectors are written to ``file``, if given."""
         unique = list(dict.fromkeys(texts))
         tokenized = sorted(((self.tokenize(text), text) for text in unique), key=_length)
         lengths = np.array([len(ids) for ids, _ in tokenized], dtype=np.int64)
@@ -180,15 +180,15 @@ class _Model:
             tokens = np.empty(shape, np.float16)
         else:
             tokens = np.lib.format.open_memmap(file, "w+", np.float16, shape)
-        done = 0
-        for batch in batches(ids for ids, _ in tokenized if ids):
+        written = 0
+        for batch in token_batches(ids for ids, _ in tokenized if ids):
             vectors = self.encode(batch).numpy()
-            tokens[done : done + len(vectors)] = vectors
-            done += len(vectors)
+            tokens[written : written + len(vectors)] = vectors
+            written += len(vectors)
         return Packed(tokens, lengths, np.array([row[text] for text in texts], dtype=np.int64))
 
     def fingerprint(self) -> str:
-        """Return a hash of the model's files and of the libraries that read them."""
+        """Return a hash of the model's files and of the versions of the libraries that read them."""
         from huggingface_hub import hf_hub_download
 
         model = self.encoder.model
@@ -206,14 +206,14 @@ def _length(row: tuple[list[int], str]) -> int:
     return len(row[0])
 
 
-def _cached(model: _Model, texts: Sequence[str], cache_dir: Path) -> Packed:
-    """Return the vectors of texts from the cache; compute and store them where they are missing.
+def _cached_vectors(model: _BertScoreModel, texts: Sequence[str], cache_dir: Path) -> Packed:
+    """Return the vectors of texts from the cache. Computes and stores missing ones.
 
-    The entry's name holds a hash of the texts and of the model, so neither can go stale.
+    The entry's name has a hash of the texts and of the model, so it cannot become stale.
     """
     entry = cache_dir / f"bertscore-{key_of([model.fingerprint(), *texts])}"
-    if (found := load(entry, Packed._fields)) is not None:
-        return Packed(*found)
+    if (arrays := load_arrays(entry, Packed._fields)) is not None:
+        return Packed(*arrays)
     with draft(entry) as folder:
         packed = model.pack(texts, folder / "tokens.npy")
         if isinstance(packed.tokens, np.memmap):

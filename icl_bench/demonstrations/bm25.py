@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 _WORD = re.compile(r"[^\W_]+")
 
 
-# NLTK's English list (nltk_data, corpora/stopwords, after Porter et al.): the usual one, and short
-# enough to keep words like "order" or "interest" that other lists drop and these tasks turn on.
-# It is embedded because NLTK would download it. Its contractions are left out: words() splits them
-# at the apostrophe, and their halves are here.
+# NLTK's English list (nltk_data, corpora/stopwords, after Porter et al.): the usual one. Other lists
+# drop words like "order" or "interest", which matter in these tasks. It is embedded because NLTK
+# would download it. Its contractions are omitted: words() splits them at the apostrophe, and their
+# halves are listed.
 STOP_WORDS = frozenset(
     _WORD.findall(
         """
@@ -46,18 +46,18 @@ def words(text: str) -> list[str]:
 class BM25(Retriever):
     """BM25 (Okapi, as in the library rank_bm25) of queries against whole demonstrations.
 
-    A demonstration is related to a query if both hold the same word, stop words aside (Bertsch et
-    al. 2025, section 3.1, footnote 3). A word that stands in every demonstration, like the
-    template's "query:" and "intent:", tells none of them apart and counts as a stop word too.
+    A demonstration is related to a query if both have a word in common that is not a stop word
+    (Bertsch et al. 2025, section 3.1, footnote 3). A word of every demonstration, like the
+    template's "query:" and "intent:", counts as a stop word too.
     """
 
     name = "bm25"
     _pool_size: int
     _index: BM25Okapi | None
     _places: dict[str, np.ndarray]
-    """The demonstrations that hold a word, ascending."""
+    """The demonstrations that have a word, ascending."""
     _scores: dict[str, np.ndarray]
-    """What a word adds to the scores of those demonstrations."""
+    """What a word adds to the scores of these demonstrations."""
 
     def fit(self, demonstrations: Sequence[str]) -> None:
         """Index the pool: whole demonstration texts."""
@@ -69,7 +69,7 @@ class BM25(Retriever):
             for word in dict.fromkeys(document):
                 places.setdefault(word, []).append(place)
         self._pool_size = len(documents)
-        self._places = {word: np.array(found) for word, found in places.items() if len(found) < self._pool_size}
+        self._places = {word: np.array(holders) for word, holders in places.items() if len(holders) < self._pool_size}
         telling = [[word for word in document if word in self._places] for document in documents]
         # rank_bm25 divides by the number of words
         self._index = BM25Okapi(telling) if self._places else None
@@ -78,8 +78,8 @@ class BM25(Retriever):
     def rank(self, queries: Sequence[str]) -> Iterator[Ranking]:
         """Score the pool for each query, as ``BM25Okapi.get_scores`` does.
 
-        ``related`` is decided by shared words, not by the score, which is zero for a word that
-        half of the pool holds. A query of stop words alone is related to nothing.
+        ``related`` depends on shared words, not on the score, which is zero for a word of half of
+        the pool. A query of stop words alone is not related to any demonstration.
         """
         for query in queries:
             scores = np.zeros(self._pool_size)
@@ -91,9 +91,9 @@ class BM25(Retriever):
             yield Ranking(scores, related)
 
     def _scores_of(self, word: str) -> np.ndarray:
-        """Score one word. A score is the sum over words, so each is asked of rank_bm25 once."""
+        """The scores of one word. A query's score is the sum over words, so each is computed once."""
         if word not in self._scores:
-            assert self._index is not None, "a known word is in the index"
-            found = self._index.get_batch_scores([word], self._places[word].tolist())
-            self._scores[word] = np.array(found)
+            assert self._index is not None, "the index has this word"
+            scores = self._index.get_batch_scores([word], self._places[word].tolist())
+            self._scores[word] = np.array(scores)
         return self._scores[word]

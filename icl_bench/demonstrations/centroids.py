@@ -1,9 +1,9 @@
-"""Centroid selection: demonstrations spread over the pool, or over what the queries ask.
+"""Centroid selection: demonstrations spread over the pool, or over the test queries.
 
-k-means finds k clusters of sentence embeddings, and the pool example nearest to each centroid is a
-demonstration, the same for all queries. Golchin et al. 2025 cluster the test queries;
-that is a look at the test set, if only at its texts, and ``of=queries`` in the selector's name says
-so. Of the pool itself, nothing of the test set is seen.
+k-means finds k clusters of sentence embeddings. The pool example nearest to each centroid becomes a
+demonstration that all queries share. Golchin et al. 2025 cluster the test queries
+(``of=queries``), which uses the texts of the test set. By default the pool is clustered, which does
+not use the test set.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from icl_bench.demonstrations.interface import Pool, SharedSelector
 from icl_bench.errors import ChoiceError, UserError
-from icl_bench.models.array_cache import kept
+from icl_bench.models.array_cache import cached_array
 from icl_bench.models.fingerprints import key_of
 
 
@@ -25,12 +25,12 @@ from icl_bench.models.fingerprints import key_of
 class Centroids(SharedSelector):
     """The pool's example nearest to each of k centroids.
 
-    Every k has a clustering of its own, so the choice for k does not begin that for a larger k: of
-    1,000 clusters none need be among 500. A nested order could only be had by another method.
+    Every k has its own clustering, so selections are not nested: none of 500 clusters need be among
+    1,000.
     """
 
     of: Literal["pool", "queries"] = "pool"
-    """What the k-means is of."""
+    """What is clustered."""
     name = "centroids"
     nested = False
     embeds = True
@@ -46,15 +46,15 @@ class Centroids(SharedSelector):
         if not k:
             return pool.rows[:0]
         queries = pool.similarity.query_embeddings if self.sees_queries else None
-        found = nearest_to_centroids(
+        places = nearest_to_centroids(
             pool.similarity.pool_embeddings,
             k,
             pool.rng("centroids", draw, k),
             queries=queries,
             cache_dir=pool.similarity.cache_dir,
         )
-        chosen: np.ndarray = pool.rows[found]
-        return chosen
+        demonstrations: np.ndarray = pool.rows[places]
+        return demonstrations
 
     def most(self, pool: Pool, draw: int) -> int:
         """See ``SharedSelector``."""
@@ -72,15 +72,15 @@ def nearest_to_centroids(
 ) -> np.ndarray:
     """Choose the pool example nearest to each of k centroids: ``(k,)`` pool indices, none twice.
 
-    ``pool`` and ``queries`` are embeddings of length 1, ``(examples, width)``; the clusters are of
-    ``queries`` where given, else of the pool. An example that is nearest to several centroids goes
-    to the one that it is nearest to, and the others take the nearest of those that are left. The
-    order is random: clusters have none. One generator seed gives one choice, on one machine
-    whatever its number of threads; draws differ by where k-means begins, hence little at small k.
+    ``pool`` and ``queries`` are unit embeddings, ``(examples, width)``. The ``queries`` are
+    clustered if given, else the pool. If an example is nearest to several centroids, it goes to the
+    nearest of them, and the others take their nearest example that remains. The order is random.
+    A seed determines the selection on one machine, independent of the number of threads. Draws
+    differ by the start of k-means, so they differ little at small k.
 
-    The choice is kept in ``cache_dir``, where given: a k-means of 15,000 into 500 takes seconds.
+    The selection is cached in ``cache_dir``, if given: k-means of 15,000 into 500 takes seconds.
 
-    Raises ``ChoiceError`` where there are more centroids than examples or queries.
+    Raises ``ChoiceError`` if there are more centroids than examples or queries.
     """
     of = pool if queries is None else queries
     if k > len(pool):
@@ -96,20 +96,20 @@ def nearest_to_centroids(
     seed = int(rng.integers(2**32))
 
     def choose() -> np.ndarray:
-        chosen = assign(pool, kmeans(of, k, seed))
-        return np.random.default_rng(seed).permutation(chosen)
+        places = assign(pool, kmeans(of, k, seed))
+        return np.random.default_rng(seed).permutation(places)
 
     if cache_dir is None:
         return choose()
-    return np.array(kept(cache_dir / f"centroids-{_key(pool, queries, k, seed)}", choose))
+    return np.array(cached_array(cache_dir / f"centroids-{_key(pool, queries, k, seed)}", choose))
 
 
 def kmeans(points: np.ndarray, k: int, seed: int) -> np.ndarray:
-    """The centroids ``(k, width)`` of scikit-learn's k-means, begun once by k-means++.
+    """The centroids ``(k, width)`` of scikit-learn's k-means with one k-means++ initialisation.
 
-    It runs in one thread: with more, sums are in the order in which threads end, and their rounding
-    can change a cluster. MiniBatchKMeans was no way out: its clusters of 15,000 embeddings were 1.4
-    to 5.7% wider (mean squared distance), in 1 to 5 seconds instead of 6.
+    It runs in one thread: with several, the order of sums varies, and rounding can change a cluster.
+    MiniBatchKMeans was not an alternative: its clusters of 15,000 embeddings were 1.4 to 5.7% wider
+    (mean squared distance), in 1 to 5 seconds instead of 6.
     """
     try:
         from sklearn.cluster import KMeans
@@ -118,35 +118,35 @@ def kmeans(points: np.ndarray, k: int, seed: int) -> np.ndarray:
         raise UserError("--select centroids needs scikit-learn: pip install 'icl-bench[encoder]'") from None
     model: Any = KMeans(k, n_init=1, random_state=seed)
     with threadpool_limits(limits=1), warnings.catch_warnings():
-        # fewer different points than clusters: then centroids coincide, and examples still do not
+        # with fewer different points than clusters, centroids coincide; the chosen examples still differ
         warnings.filterwarnings("ignore", message="Number of distinct clusters")
-        found: np.ndarray = model.fit(points).cluster_centers_
-    return found
+        centroids: np.ndarray = model.fit(points).cluster_centers_
+    return centroids
 
 
 def assign(pool: np.ndarray, centroids: np.ndarray) -> np.ndarray:
-    """The example of each centroid, ``(centroids,)``, in rounds of those that have none yet."""
+    """Assign a different example to each centroid, in rounds: ``(centroids,)``."""
     # |p - c|² = 1 - 2 (p·c - |c|²/2): the larger this is, the nearer they are
     near = centroids @ pool.T - (centroids**2).sum(axis=1, keepdims=True) / 2
-    chosen = np.full(len(centroids), -1)
-    left = np.arange(len(centroids))
-    while len(left):
-        wanted = near[left].argmax(axis=1)
-        # of the centroids that want one example, the nearest comes first
-        first = np.lexsort((left, -near[left, wanted], wanted))
-        _, heads = np.unique(wanted[first], return_index=True)
+    assigned = np.full(len(centroids), -1)
+    unassigned = np.arange(len(centroids))
+    while len(unassigned):
+        nearest_example = near[unassigned].argmax(axis=1)
+        # of the centroids with the same nearest example, the closest comes first
+        first = np.lexsort((unassigned, -near[unassigned, nearest_example], nearest_example))
+        _, heads = np.unique(nearest_example[first], return_index=True)
         winners = first[heads]
-        chosen[left[winners]] = wanted[winners]
-        near[:, wanted[winners]] = -np.inf
-        left = np.delete(left, winners)
-    return chosen
+        assigned[unassigned[winners]] = nearest_example[winners]
+        near[:, nearest_example[winners]] = -np.inf
+        unassigned = np.delete(unassigned, winners)
+    return assigned
 
 
 def _key(pool: np.ndarray, queries: np.ndarray | None, k: int, seed: int) -> str:
-    """Names what decides a choice."""
+    """The cache key: a hash of all that decides a selection."""
     from hashlib import sha256
     from importlib.metadata import version
 
-    sides = [pool] if queries is None else [pool, queries]
-    hashes = [sha256(np.ascontiguousarray(side).tobytes()).hexdigest() for side in sides]
+    arrays = [pool] if queries is None else [pool, queries]
+    hashes = [sha256(np.ascontiguousarray(array).tobytes()).hexdigest() for array in arrays]
     return key_of([version("scikit-learn"), version("numpy"), k, seed, *hashes])

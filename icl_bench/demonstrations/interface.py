@@ -1,4 +1,4 @@
-"""What chooses demonstrations: selectors of what all queries share, and retrievers."""
+"""The interfaces of selectors: of demonstrations that all queries share, and of retrievers."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
 
 
 NO_LABELS = "answers are free text, or choices of each row's own, not labels that rows share"
-"""What is said of a task where something needs its labels."""
+"""The reason in messages why a task does not allow what needs labels."""
 
 
 class Embeddings(Protocol):
-    """Sentence embeddings of the pool and of the queries, of length 1."""
+    """Sentence embeddings of the pool and of the queries, as unit vectors."""
 
     @property
     def pool_embeddings(self) -> np.ndarray:
-        """``(pool, width)``. Raises ``UserError`` where there is no encoder."""
+        """``(pool, width)``. Raises ``UserError`` if there is no encoder."""
 
     @property
     def query_embeddings(self) -> np.ndarray:
-        """``(test, width)``. Raises ``UserError`` where there is no encoder."""
+        """``(test, width)``. Raises ``UserError`` if there is no encoder."""
 
     @property
     def cache_dir(self) -> Path:
-        """Where what is computed once is kept."""
+        """The folder of cached results."""
 
 
 class Pool(Protocol):
-    """What a selector chooses from (:class:`icl_bench.demonstrations.pool.DemonstrationPool`)."""
+    """The pool that a selector chooses from (:class:`icl_bench.demonstrations.pool.DemonstrationPool`)."""
 
     data: TaskData
 
@@ -60,14 +60,14 @@ class Pool(Protocol):
         """Train indices of the pool in the order of one draw: ``(pool,)``."""
 
     def rng(self, *names: str | int) -> np.random.Generator:
-        """The generator of a purpose, of the run's seed."""
+        """A random generator for a purpose, from the run's seed."""
 
     def __len__(self) -> int:
-        """Demonstrations there are."""
+        """The number of demonstrations in the pool."""
 
 
 class SharedSelector(ABC):
-    """Base of what chooses demonstrations that all queries share.
+    """Base of selectors of demonstrations that all queries share.
 
     A subclass is a frozen data class. Its typed fields are its parameters, which ``--select`` writes
     behind its name: a field without a default behind a colon, the others as options
@@ -76,34 +76,34 @@ class SharedSelector(ABC):
 
     name: ClassVar[str]
     nested: ClassVar[bool] = True
-    """Whether the choice for k begins the choice for every larger k."""
+    """Whether the selection for k begins the selection for every larger k."""
     embeds: ClassVar[bool] = False
     """Whether it depends on a sentence encoder."""
     needs_labels: ClassVar[bool] = False
-    """Whether it is for tasks whose answers are labels."""
+    """Whether the task's answers must be labels."""
     refuses: ClassVar[bool] = False
-    """Whether :meth:`choose` itself says what is wrong with a k that is more than the pool."""
+    """Whether :meth:`choose` itself explains why k is larger than the pool allows."""
 
     @abstractmethod
     def choose(self, pool: Pool, draw: int, k: int) -> np.ndarray:
-        """Train indices of the k demonstrations of one draw, as selected: ``(k,)``.
+        """Train indices of the k demonstrations of one draw, in the order of selection: ``(k,)``.
 
-        What is random takes its generator from ``pool.rng(...)``. Raises ``ChoiceError`` where
-        there are not enough: this k is left out then, and others go on.
+        Take random generators from ``pool.rng(...)``. Raises ``ChoiceError`` if there are not
+        enough: a sweep then skips this k and runs the others.
         """
 
     def most(self, pool: Pool, draw: int) -> int:
-        """The largest k there is."""
+        """The largest possible k."""
         del draw
         return len(pool)
 
     @property
     def sees_queries(self) -> bool:
-        """Whether it looks at the (unlabelled) test queries."""
+        """Whether it uses the (unlabelled) test queries."""
         return False
 
     def facts(self, encoders: Encoders) -> Mapping[str, Any]:
-        """What decides its choice beside the data: goes into a cell's identity."""
+        """What its selection depends on beside the data. Part of a cell's identity."""
         return sentence_encoder_fact(encoders) if self.embeds else {}
 
     def __str__(self) -> str:
@@ -111,49 +111,49 @@ class SharedSelector(ABC):
 
 
 class Encoders(Protocol):
-    """What a retriever may compare texts by; each is loaded when it is asked for."""
+    """The text encoders that a retriever may use. Each is loaded on first use."""
 
     @property
     def bertscore_encoder(self) -> Encoder:
-        """Compares tokens. Raises ``UserError`` where there is none."""
+        """The encoder of tokens. Raises ``UserError`` if there is none."""
 
     @property
     def sentence_encoder(self) -> SentenceEncoder:
-        """Embeds whole texts. Raises ``UserError`` where there is none."""
+        """The encoder of whole texts. Raises ``UserError`` if there is none."""
 
     @property
     def cache_dir(self) -> Path:
-        """Where what is computed once is kept."""
+        """The folder of cached results."""
 
 
 def sentence_encoder_fact(encoders: Encoders) -> Mapping[str, Any]:
-    """The fact that names the sentence encoder. Raises ``UserError`` where there is none."""
+    """The fact that names the sentence encoder. Raises ``UserError`` if there is none."""
     return {"sentence_encoder": encoders.sentence_encoder.name}
 
 
 class Retriever(ABC):
-    """Base of measures of similarity that rank the pool for each query."""
+    """Base of similarities that rank the pool for each query."""
 
     name: ClassVar[str]
     embeds: ClassVar[bool] = False
     """Whether it depends on the sentence encoder of ``--encoder``."""
     compares: ClassVar[Literal["demonstrations", "inputs"]] = "demonstrations"
-    """What of the pool a query's input is compared with: answers too, or inputs alone."""
+    """Whether a query's input is compared with whole demonstrations or with their inputs alone."""
 
     @classmethod
     def of(cls, encoders: Encoders) -> Self:
-        """Make one, with the encoder that it needs."""
+        """Create a retriever with the encoder that it needs."""
         del encoders
         return cls()
 
     @classmethod
     def facts(cls, encoders: Encoders) -> Mapping[str, Any]:
-        """What decides its rankings beside the texts: goes into a cell's identity."""
+        """What its rankings depend on beside the texts. Part of a cell's identity."""
         return sentence_encoder_fact(encoders) if cls.embeds else {}
 
     @abstractmethod
     def fit(self, demonstrations: Sequence[str]) -> None:
-        """Take in the pool's texts."""
+        """Index the pool's texts."""
 
     @abstractmethod
     def rank(self, queries: Sequence[str]) -> Iterator[Ranking]:

@@ -1,6 +1,7 @@
 """Orders: how the chosen demonstrations are arranged in the prompt.
 
-A query's own demonstrations behind shared ones have an order of their own: the most similar last.
+In a hybrid selection, only the shared demonstrations are arranged. The query's own always follow
+them, the most similar last.
 """
 
 from __future__ import annotations
@@ -27,28 +28,28 @@ class Order(ABC):
 
     name: ClassVar[str]
     written: ClassVar[str]
-    """How it is written, for messages."""
+    """Its syntax, for messages."""
     nested: ClassVar[bool] = False
     """Whether the prompt of a smaller k begins the prompt of a larger k, for all test examples.
 
     (``relevance-reversed`` grows at its end too, but there each test example has its own prompt, so
     there is no prefix to share.)"""
     for_neighbours: ClassVar[bool] = False
-    """Whether it is for demonstrations that see each other."""
+    """Whether it makes sense only if demonstrations see each other."""
 
     @staticmethod
     def parse(text: str) -> Order:
-        """Read an order. Raises UserError on an unknown name or what stands behind it."""
+        """Parse an order. Raises UserError for an unknown name or a wrong argument."""
         name, colon, argument = text.partition(":")
         if name not in ORDERS:
-            known = nearest(name, (order.written for order in ORDERS.values()))
-            raise UserError(f"unknown order {short(text)}: {known}")
-        found: Order = ORDERS[name].parse_argument(argument if colon else None, text)
-        return found
+            hint = nearest(name, (order.written for order in ORDERS.values()))
+            raise UserError(f"unknown order {short(text)}: {hint}")
+        order: Order = ORDERS[name].parse_argument(argument if colon else None, text)
+        return order
 
     @classmethod
     def parse_argument(cls, argument: str | None, text: str) -> Order:
-        """Make one from what stands behind its name and a colon; ``text`` is the whole of it."""
+        """Create an order from the text behind its name and colon; ``text`` is the whole option."""
         if argument is not None:
             raise UserError(f"order {short(text)}: only a shuffle has a seed; write {cls.name}")
         return cls()
@@ -57,20 +58,20 @@ class Order(ABC):
         return self.name
 
     def check_allowed(self, spec: SelectorSpec, *, labelled: bool = True) -> None:
-        """Raise UserError if demonstrations that are chosen so cannot be put in this order.
+        """Raise UserError if the selector's demonstrations cannot be put in this order.
 
-        ``labelled`` says whether the task's answers are labels that rows have in common.
+        ``labelled``: whether the task's answers are labels that rows have in common.
         """
         del spec, labelled
 
     def arrange(self, indices: np.ndarray, labels: Sequence[str], *names: str | int) -> np.ndarray:
         """Return the demonstrations ``(k,)`` in the order of the prompt, first to last.
 
-        ``indices`` come as selected: drawn first to last, or the most similar first. ``labels``
-        are theirs, in the same order, as the prompt shows them. ``names`` say whose demonstrations
-        these are (draw, test example, ...), for what is random.
+        ``indices`` are in the order of selection: of the draw, or the most similar first.
+        ``labels`` are their labels, in the same order, as the prompt shows them. ``names`` identify
+        the prompt (draw, test example, ...) and seed random orders.
 
-        Raises ValueError if there are more or fewer labels than demonstrations.
+        Raises ValueError if the numbers of labels and demonstrations differ.
         """
         if len(labels) != len(indices):
             raise ValueError(f"{len(labels)} labels for {len(indices)} demonstrations")
@@ -78,12 +79,12 @@ class Order(ABC):
 
     @abstractmethod
     def arranged(self, indices: np.ndarray, labels: Sequence[str], *names: str | int) -> np.ndarray:
-        """As :meth:`arrange`, for an order to say: of as many labels as demonstrations."""
+        """What an order implements for :meth:`arrange`, with one label for each demonstration."""
 
 
 @dataclass(frozen=True)
-class Drawn(Order):
-    """As selected."""
+class AsDrawn(Order):
+    """The order of selection."""
 
     name = "drawn"
     written = "drawn"
@@ -108,7 +109,7 @@ class Drawn(Order):
 class Shuffled(Order):
     """A random order (Bertsch et al. 2025, section 4).
 
-    Shuffles with one seed but of different demonstrations are independent.
+    Shuffles of different demonstrations are independent, also with the same seed.
     """
 
     seed: int
@@ -133,7 +134,7 @@ class Shuffled(Order):
 
 @dataclass(frozen=True)
 class ByLabel(Order):
-    """Sorted by the label that is shown, as selected within a label."""
+    """Sorted by the label that the prompt shows. Within a label, the order of selection."""
 
     name = "by-label"
     written = "by-label"

@@ -30,26 +30,26 @@ def options_of(selector: type) -> list[str]:
     return [field.name for field in _fields(selector) if _has_default(field)]
 
 
-def read(selector: type, given: Mapping[str, str], shown: str) -> dict[str, Any]:
-    """The values of fields, given as text, in their types. Raises ``UserError`` that begins with ``shown``."""
+def parse_values(selector: type, texts: Mapping[str, str], option_text: str) -> dict[str, Any]:
+    """Parse the texts of fields as their types. Raises ``UserError`` that begins with ``option_text``."""
     from pydantic import TypeAdapter, ValidationError
 
     kinds = get_type_hints(selector, include_extras=True)
-    found = {}
-    for name, text in given.items():
-        written, kind = f"{shown}: {name}={plain(text[:40])}", kinds[name]
-        if get_origin(kind) is Literal and text not in (choices := list(map(str, get_args(kind)))):
-            raise UserError(f"{written}: not known; {nearest(text, choices)}")
+    parsed = {}
+    for name, text in texts.items():
+        context, kind = f"{option_text}: {name}={plain(text[:40])}", kinds[name]
+        if get_origin(kind) is Literal and text not in (allowed := list(map(str, get_args(kind)))):
+            raise UserError(f"{context}: not known; {nearest(text, allowed)}")
         try:
-            found[name] = TypeAdapter(kind).validate_python(text)
+            parsed[name] = TypeAdapter(kind).validate_python(text)
         except ValidationError as error:
             why = error.errors()[0]["msg"]
-            raise UserError(f"{written}: {why[:1].lower()}{why[1:]}") from None
-    return found
+            raise UserError(f"{context}: {why[:1].lower()}{why[1:]}") from None
+    return parsed
 
 
 def written(selector: Any) -> str:
-    """The text of a selector behind its name: ``:3,by=words``. Options at their defaults are left out."""
+    """The text of a selector behind its name: ``:3,by=words``. Omits options that have their default."""
     name = argument_of(type(selector))
     argument = "" if name is None else f":{_text(getattr(selector, name))}"
     changed = [field for field in _fields(type(selector)) if _changed(field, getattr(selector, field.name))]

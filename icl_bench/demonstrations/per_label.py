@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from icl_bench.demonstrations.ranking import Ranking, nearest
+from icl_bench.demonstrations.ranking import Ranking, most_similar
 from icl_bench.errors import ChoiceError
 from icl_bench.wording import short
 
@@ -16,42 +16,42 @@ def nearest_of_each(
     labels: np.ndarray,
     names: Sequence[str],
     alike: np.ndarray,
-    shown: np.ndarray,
+    shared: np.ndarray,
     each: int,
     rng: np.random.Generator,
     written: str,
 ) -> np.ndarray:
     """Choose the ``each`` most similar of every label: ``(labels * each,)`` places in the pool.
 
-    The label of the most similar one stands first, with all of its own, the most similar first;
-    then the label of the most similar of the others, and so on. Of a label with too few that are
-    related to the query, the rest is drawn at random and counts as less similar (see
-    :func:`nearest`, also on ``rng``).
+    Demonstrations are grouped by label, the most similar first. Groups are sorted by their most
+    similar demonstration. If a label has too few that are related to the query, the rest is drawn
+    at random and counts as less similar (see :func:`most_similar`, also on ``rng``).
 
-    ``labels`` numbers the pool's labels as they stand in ``names``, and ``alike`` its different
-    demonstrations, ``(pool,)`` both. Of those that are alike one is chosen, and none where one of
-    ``shown``, which are places in the pool too, is like it. ``written`` is how it was asked for.
+    ``labels`` has the index into ``names`` of each demonstration's label, ``alike`` a number for
+    each different demonstration, ``(pool,)`` both. Of demonstrations that are alike, one is chosen,
+    and none if one of ``shared`` (places in the pool too) is like it. ``written`` is the selector,
+    for messages.
 
-    Raises ``ChoiceError`` where a label has too few different ones.
+    Raises ``ChoiceError`` if a label has too few different demonstrations.
     """
-    ranked = nearest(ranking, len(labels), rng)
-    others = ranked[~np.isin(alike[ranked], alike[shown])]
-    candidates = others[np.sort(np.unique(alike[others], return_index=True)[1])]
-    label = labels[candidates]
-    found = np.bincount(label, minlength=len(names))
-    few = int(found.argmin())
-    if (there := int(found[few])) < each:
-        less = f"ask for at most {there:,}" if there else "leave such labels out"
-        unlike = " that are not shown already" if len(shown) else ""
+    ranked = most_similar(ranking, len(labels), rng)
+    unshown = ranked[~np.isin(alike[ranked], alike[shared])]
+    candidates = unshown[np.sort(np.unique(alike[unshown], return_index=True)[1])]
+    labels_of_candidates = labels[candidates]
+    counts = np.bincount(labels_of_candidates, minlength=len(names))
+    scarce = int(counts.argmin())
+    if (fewest := int(counts[scarce])) < each:
+        less = f"ask for at most {fewest:,}" if fewest else "leave such labels out"
+        unlike = " that are not shown already" if len(shared) else ""
         raise ChoiceError(
-            f"--select {written}: label {short(names[few])} has {there:,} different examples in "
+            f"--select {written}: label {short(names[scarce])} has {fewest:,} different examples in "
             f"the pool{unlike}; {less}"
         )
-    by_label = np.argsort(label, kind="stable")
+    by_label = np.argsort(labels_of_candidates, kind="stable")
     within = np.empty_like(by_label)
-    within[by_label] = np.arange(len(label)) - np.repeat(np.cumsum(found) - found, found)
-    chosen, of = candidates[within < each], label[within < each]
-    first = np.full(len(names), len(of))
-    np.minimum.at(first, of, np.arange(len(of)))
-    together: np.ndarray = chosen[np.argsort(first[of], kind="stable")]
-    return together
+    within[by_label] = np.arange(len(labels_of_candidates)) - np.repeat(np.cumsum(counts) - counts, counts)
+    selected, labels_of_selected = candidates[within < each], labels_of_candidates[within < each]
+    first = np.full(len(names), len(labels_of_selected))
+    np.minimum.at(first, labels_of_selected, np.arange(len(labels_of_selected)))
+    grouped: np.ndarray = selected[np.argsort(first[labels_of_selected], kind="stable")]
+    return grouped

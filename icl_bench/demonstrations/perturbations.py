@@ -1,9 +1,8 @@
-"""Perturbations: what prompts show of the demonstrations instead of all of them as they are.
+"""Perturbations: changes to the demonstrations that prompts show.
 
-Beside the unperturbed curve these tell whether a model learns the task from its demonstrations or
-from something less: from the answers' mere presence (permuted and wrong labels: Min et al. 2022,
-section 4), from the inputs or the labels alone (section 5), or from the few that are most like the
-query.
+Compared with the unperturbed curve, they show what a model learns from its demonstrations: whether
+it needs right answers (permuted and wrong labels: Min et al. 2022, section 4), inputs as well as
+labels (section 5), or the few demonstrations most similar to the query.
 """
 
 from __future__ import annotations
@@ -34,50 +33,50 @@ class Perturbation:
 
     name: ClassVar[str]
     written: ClassVar[str]
-    """How it is written, for messages."""
+    """Its syntax, for messages."""
     shared: ClassVar[bool] = True
-    """Whether demonstrations that all queries share are still shared."""
+    """Whether shared demonstrations are still the same for all queries."""
     embeds: ClassVar[bool] = False
     """Whether it depends on a sentence encoder."""
     changes_answers: ClassVar[bool] = False
-    """Whether :meth:`answers` gives other answers than the data."""
+    """Whether :meth:`answers` changes answers."""
 
     @staticmethod
     def parse(text: str) -> Perturbation:
-        """Read one. Raises ``UserError`` for an unknown name or an amount out of its range."""
-        shown = f"--perturbation {plain(text[:60])}"
+        """Parse a perturbation. Raises ``UserError`` for an unknown name or an amount out of range."""
+        option_text = f"--perturbation {plain(text[:60])}"
         for name in sorted(PERTURBATIONS.names, key=len, reverse=True):
             rest = text.removeprefix(name)
             if text == name or (rest != text and rest[:1] in ("=", ":")):
-                found: Perturbation = PERTURBATIONS[name].parse_amount(rest, shown)
-                return found
-        known = nearest(text, (found.written for found in PERTURBATIONS.values()))
-        raise UserError(f"{shown}: not known; {known}")
+                perturbation: Perturbation = PERTURBATIONS[name].parse_amount(rest, option_text)
+                return perturbation
+        hint = nearest(text, (perturbation.written for perturbation in PERTURBATIONS.values()))
+        raise UserError(f"{option_text}: not known; {hint}")
 
     @classmethod
-    def parse_amount(cls, text: str, shown: str) -> Perturbation:
-        """Make one from what stands behind its name; ``shown`` is the option as it was given."""
+    def parse_amount(cls, text: str, option_text: str) -> Perturbation:
+        """Create a perturbation from the text behind its name; ``option_text`` begins messages."""
         if text:
-            raise UserError(f"{shown}: not known; did you mean {cls.name}?")
+            raise UserError(f"{option_text}: not known; did you mean {cls.name}?")
         return cls()
 
     def __str__(self) -> str:
         return self.name
 
     def check_allowed(self, *, shared: bool, labelled: bool) -> None:
-        """Raise ``UserError`` where it does not apply.
+        """Raise ``UserError`` if it does not apply.
 
-        ``shared`` says whether the selector gives all queries the same demonstrations, ``labelled``
-        whether the task's answers are labels.
+        ``shared``: whether all queries have the same demonstrations. ``labelled``: whether the
+        task's answers are labels.
         """
 
     @property
     def smallest_k(self) -> int:
-        """The smallest k of which something is shown."""
+        """The smallest k of which a demonstration remains."""
         return 1
 
     def check_k(self, k: int) -> None:
-        """Raise ``UserError`` for a k of which nothing would be shown."""
+        """Raise ``UserError`` for a k of which no demonstration would remain."""
 
     @property
     def piece(self) -> Piece:
@@ -86,32 +85,31 @@ class Perturbation:
 
     @property
     def changes_piece(self) -> bool:
-        """Whether a demonstration is written in another way than input and answer."""
+        """Whether a demonstration is written differently from input and answer."""
         return self.piece is not demonstration_text
 
     def answers(
         self, train: Sequence[Example], labels: Sequence[str], seed: int, draw: int, drawn: np.ndarray
     ) -> tuple[Example, ...]:
-        """The train rows as one draw's demonstrations show them, in the order given.
+        """The train rows with the answers that demonstrations of one draw have, in the order given.
 
         ``labels`` are the task's; wrong ones are drawn from them. ``drawn`` are the train indices
-        of the pool in the draw's order, ``(pool,)``. What a row shows does not depend on k: a
-        larger k shows the same of what a smaller one shows, so that prompts stay nested, and a row
-        that is the query's own shows what it shows as a shared one.
+        of the pool in the draw's order, ``(pool,)``. A row's answer does not depend on k or on
+        whether the row is shared, so prompts stay nested.
         """
         del labels, seed, draw, drawn
         return tuple(train)
 
-    def of_queries(self, shown: np.ndarray, pool: DemonstrationPool) -> np.ndarray:
-        """What each query's prompt shows of k shared demonstrations: ``(test, up to k)``.
+    def of_queries(self, demonstrations: np.ndarray, pool: DemonstrationPool) -> np.ndarray:
+        """Which of k shared demonstrations each query's prompt has: ``(test, up to k)``.
 
-        ``shown`` are their train indices in the prompt's order, ``(k,)``. Asked only where
+        ``demonstrations`` are train indices in the prompt's order, ``(k,)``. Called only if
         ``shared`` is false.
         """
-        return np.tile(shown, (len(pool.data.test), 1))
+        return np.tile(demonstrations, (len(pool.data.test), 1))
 
     def facts(self, pool: DemonstrationPool) -> Mapping[str, Any]:
-        """What decides it beside its name: goes into a cell's identity."""
+        """What it depends on beside its name. Part of a cell's identity."""
         return sentence_encoder_fact(pool.similarity) if self.embeds else {}
 
 
@@ -131,8 +129,8 @@ NONE = NoPerturbation()
 class PermutedLabels(Perturbation):
     """The answers of all train rows, permuted among them.
 
-    Labels keep their frequencies in the train file, and so in a prompt on average, but not among
-    the k that are shown: a permutation within each k could not be nested.
+    Labels keep their frequencies in the train file, and so in a prompt on average. They do not keep
+    them exactly among the k shown: a permutation within each k would not be nested.
     """
 
     name = "labels:permuted"
@@ -144,41 +142,42 @@ class PermutedLabels(Perturbation):
     ) -> tuple[Example, ...]:
         """See ``Perturbation``.
 
-        Raises ``UserError`` where a row would show what is none of its own choices.
+        Raises ``UserError`` if a row would show an answer that is not one of its own choices.
         """
         del labels, drawn
         order = generator(seed, "permuted labels", draw).permutation(len(train))
         pairs = zip(train, order, strict=True)
-        shown = tuple(replace(row, answer=train[other].answer) for row, other in pairs)
-        if any(row.choices and row.answer not in row.choices for row in shown):
+        permuted = tuple(replace(row, answer=train[other].answer) for row, other in pairs)
+        if any(row.choices and row.answer not in row.choices for row in permuted):
             raise UserError(
                 f"--perturbation {self}: rows have choices of their own, and would show what is "
                 "none of them; labels:noise=1 shows each row's wrong choices"
             )
-        return shown
+        return permuted
 
 
 @dataclass(frozen=True)
 class NoisyLabels(Perturbation):
     """A share of the first k of the draw has a wrong label (Min et al. 2022, section 4.2).
 
-    The share is exact to less than one row for every k; of k that are chosen otherwise, it is about
-    that. A wrong label is any of the others (of its own choices, where a row has them), equally
-    likely. Another share has other rows wrong; one that is wrong at both is wrong in the same way.
+    For the first k of the draw, the share is exact to less than one row; for other selections it is
+    approximate. A wrong label is any of the other labels (of the row's own choices, if it has
+    them), equally likely. Different shares perturb different rows. A row that is perturbed at two
+    shares has the same wrong label at both.
     """
 
     share: float
-    """Of wrong labels, 0 to 1."""
+    """The share of wrong labels, 0 to 1."""
     name = "labels:noise"
     written = "labels:noise=0.3"
     changes_answers = True
 
     @classmethod
-    def parse_amount(cls, text: str, shown: str) -> Perturbation:
+    def parse_amount(cls, text: str, option_text: str) -> Perturbation:
         """See ``Perturbation``."""
         share = _number(text, "=")
         if share is None or not 0 <= share <= 1:
-            raise UserError(f"{shown}: noise is a share of wrong labels from 0 to 1, like labels:noise=0.3")
+            raise UserError(f"{option_text}: noise is a share of wrong labels from 0 to 1, like labels:noise=0.3")
         return cls(abs(share))  # -0 is 0
 
     def __str__(self) -> str:
@@ -196,15 +195,15 @@ class NoisyLabels(Perturbation):
     def answers(
         self, train: Sequence[Example], labels: Sequence[str], seed: int, draw: int, drawn: np.ndarray
     ) -> tuple[Example, ...]:
-        """See ``Perturbation``. Raises ``UserError`` where there are not two labels."""
+        """See ``Perturbation``. Raises ``UserError`` if there are fewer than two labels."""
         if len(labels) < 2 and not all(row.choices for row in train):
             raise UserError(f"--perturbation {self}: needs two labels, has {len(labels)}")
-        shown = list(train)
+        noisy = list(train)
         start = generator(seed, "label noise", draw).random()
         for i in drawn[_systematic(self.share, len(drawn), start)]:
-            among = train[i].choices or labels
-            shown[i] = _wrong(train[i], among, generator(seed, "label noise", draw, train[i].id))
-        return tuple(shown)
+            candidates = train[i].choices or labels
+            noisy[i] = _wrong(train[i], candidates, generator(seed, "label noise", draw, train[i].id))
+        return tuple(noisy)
 
 
 @dataclass(frozen=True)
@@ -235,23 +234,25 @@ class LabelsOnly(Perturbation):
 
 @dataclass(frozen=True)
 class NearestRemoved(Perturbation):
-    """Without the demonstrations most similar to each query, so that fewer than k are shown."""
+    """Without the demonstrations most similar to each query, so fewer than k are shown."""
 
     percent: float
-    """That is left out, above 0 and below 100."""
+    """The percentage that is left out, above 0 and below 100."""
     name = "nearest-removed"
     written = "nearest-removed:10"
     shared = False
     embeds = True
     sign: ClassVar[int] = 1
-    """-1 where the least similar are left out."""
+    """-1 if the least similar are left out."""
 
     @classmethod
-    def parse_amount(cls, text: str, shown: str) -> Perturbation:
+    def parse_amount(cls, text: str, option_text: str) -> Perturbation:
         """See ``Perturbation``."""
         percent = _number(text, ":")
         if percent is None or not 0 < percent < 100:
-            raise UserError(f"{shown}: says how many percent are left out, above 0 and below 100, like {cls.written}")
+            raise UserError(
+                f"{option_text}: says how many percent are left out, above 0 and below 100, like {cls.written}"
+            )
         return cls(percent)
 
     def __str__(self) -> str:
@@ -278,8 +279,7 @@ class NearestRemoved(Perturbation):
     def removed_count(self, k: int) -> int:
         """How many of k shared demonstrations are left out of a query's prompt.
 
-        ``ceil(percent / 100 * k)``, in exact arithmetic. Raises ``UserError`` where nothing would
-        be left.
+        ``ceil(percent / 100 * k)``, in exact arithmetic. Raises ``UserError`` if none would remain.
         """
         if k < self.smallest_k:
             raise UserError(
@@ -287,11 +287,13 @@ class NearestRemoved(Perturbation):
             )
         return math.ceil(self._share * k)
 
-    def of_queries(self, shown: np.ndarray, pool: DemonstrationPool) -> np.ndarray:
+    def of_queries(self, demonstrations: np.ndarray, pool: DemonstrationPool) -> np.ndarray:
         """See ``Perturbation``."""
-        places, count = pool.places(shown), self.removed_count(len(shown))
+        places, count = pool.places(demonstrations), self.removed_count(len(demonstrations))
         rankings = pool.similarity.ranked("dense")
-        return np.stack([without_nearest(shown, self.sign * r.scores[places], count) for r in rankings])
+        return np.stack(
+            [without_nearest(demonstrations, self.sign * ranking.scores[places], count) for ranking in rankings]
+        )
 
     @property
     def _share(self) -> Fraction:
@@ -300,8 +302,8 @@ class NearestRemoved(Perturbation):
 
 @dataclass(frozen=True)
 class FarthestRemoved(NearestRemoved):
-    """Without the demonstrations least similar to each query: what :class:`NearestRemoved` is set
-    beside for the sample learning ratio (Zou, Khalifa & Wang 2025, ACL).
+    """Without the demonstrations least similar to each query: the counterpart of
+    :class:`NearestRemoved` in the sample learning ratio (Zou, Khalifa & Wang 2025, ACL).
     """
 
     name = "farthest-removed"
@@ -309,33 +311,33 @@ class FarthestRemoved(NearestRemoved):
     sign = -1
 
 
-def without_nearest(shown: np.ndarray, scores: np.ndarray, count: int) -> np.ndarray:
+def without_nearest(demonstrations: np.ndarray, scores: np.ndarray, count: int) -> np.ndarray:
     """Leave out the ``count`` demonstrations most similar to a query: ``(k - count,)``.
 
-    ``shown`` are the k that are shared, in the order of the prompt, which stays; ``scores`` their
-    similarities to the query, ``(k,)``. Of equally similar ones the first goes first.
+    ``demonstrations`` are the k shared ones in the order of the prompt, which is kept. ``scores``
+    are their similarities to the query, ``(k,)``. Of equally similar ones, the first is removed.
 
-    Raises ValueError if there are more or fewer scores than demonstrations, or too few of them.
+    Raises ValueError if the numbers of scores and demonstrations differ, or there are too few.
     """
-    if len(scores) != len(shown) or not 0 <= count <= len(shown):
-        raise ValueError(f"{count} of {len(shown)} demonstrations by {len(scores)} scores")
-    left: np.ndarray = np.delete(shown, np.argsort(-scores, kind="stable")[:count])
-    return left
+    if len(scores) != len(demonstrations) or not 0 <= count <= len(demonstrations):
+        raise ValueError(f"{count} of {len(demonstrations)} demonstrations by {len(scores)} scores")
+    remaining: np.ndarray = np.delete(demonstrations, np.argsort(-scores, kind="stable")[:count])
+    return remaining
 
 
 def _systematic(share: float, count: int, start: float) -> np.ndarray:
-    """Systematic sampling: of every first k places, k times the share are true: ``(count,)``.
+    """Systematic sampling: for every k, k times the share of the first k are true: ``(count,)``.
 
-    Exact to less than one. Place i is true where ``floor((i + 1) share + start)`` is more than
+    Exact to less than one. Place i is true if ``floor((i + 1) share + start)`` is more than
     ``floor(i share + start)``, with a random start, 0 to 1.
     """
-    true: np.ndarray = np.diff(np.floor(np.arange(count + 1) * share + start)) > 0
-    return true
+    sampled: np.ndarray = np.diff(np.floor(np.arange(count + 1) * share + start)) > 0
+    return sampled
 
 
 def _wrong(row: Example, labels: Sequence[str], rng: np.random.Generator) -> Example:
-    others = [label for label in labels if label != row.answer]
-    return replace(row, answer=others[int(rng.integers(len(others)))])
+    wrong = [label for label in labels if label != row.answer]
+    return replace(row, answer=wrong[int(rng.integers(len(wrong)))])
 
 
 def _shortest(amount: float) -> str:
@@ -343,7 +345,7 @@ def _shortest(amount: float) -> str:
 
 
 def _number(text: str, mark: str) -> float | None:
-    """The number behind a mark; None where there is none."""
+    """The number behind a mark, or None if there is none."""
     try:
         return float(text[1:]) if text.startswith(mark) and text.isascii() else None
     except ValueError:

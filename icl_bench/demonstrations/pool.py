@@ -1,4 +1,4 @@
-"""The pool: the training examples that demonstrations are chosen from, and the choices."""
+"""The pool: the training examples that demonstrations are chosen from, and the selections from it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from icl_bench.demonstrations.interface import SharedSelector
 from icl_bench.demonstrations.per_label import nearest_of_each
 from icl_bench.demonstrations.random import draw as permutation
-from icl_bench.demonstrations.ranking import nearest, own_part
+from icl_bench.demonstrations.ranking import most_similar, own_part
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.demonstrations.similarity import Similarity
 from icl_bench.prompts.rendering import demonstration_text
@@ -22,9 +22,9 @@ from icl_bench.tasks.examples import Example, TaskData
 
 @dataclass
 class DemonstrationPool:
-    """The pool of one task, and which of it a draw and a selector choose.
+    """The pool of one task, and what a draw and a selector choose from it.
 
-    All of it is decided by the data, the rows that are in the pool, and named seeds.
+    Everything follows from the data, the rows of the pool, and named seeds.
     """
 
     data: TaskData
@@ -32,33 +32,31 @@ class DemonstrationPool:
     """Train indices that may become demonstrations, in file order: ``(pool,)``."""
     seed: int
     cache_dir: Path
-    """Where embeddings are kept."""
+    """The folder of cached embeddings."""
     sentence_encoder: str | None = None
-    """The sentence encoder that is asked for; None for the packaged one."""
+    """The value of ``--encoder``; None for the packaged one."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @property
     def dropped(self) -> int:
-        """Train rows that are not in the pool: they are too long."""
+        """The number of train rows that are too long for the pool."""
         return len(self.data.train) - len(self)
 
     @cached_property
     def answers(self) -> Sequence[str]:
-        """The answer of each train row, as the data has it: ``(train,)``."""
+        """The answer of each train row in the data: ``(train,)``."""
         return [row.answer for row in self.data.train]
 
     @cached_property
     def labels(self) -> Sequence[str]:
-        """The different answers of the train file, sorted; those of the labels where rows have
-        labels in common.
-        """
+        """The different answers of the train file, sorted: the labels, if rows have labels in common."""
         return sorted(set(self.answers))
 
     @cached_property
     def _label_numbers(self) -> np.ndarray:
-        """Which of ``labels`` each of the pool has: ``(pool,)``."""
+        """The index into ``labels`` of each row of the pool: ``(pool,)``."""
         numbers = {label: number for number, label in enumerate(self.labels)}
         return np.array([numbers[self.answers[i]] for i in self.rows], dtype=np.int64)
 
@@ -68,18 +66,18 @@ class DemonstrationPool:
         return Similarity(self.data, self.rows, self.cache_dir, self.sentence_encoder)
 
     def rng(self, *names: str | int) -> np.random.Generator:
-        """The generator of a purpose, of the run's seed."""
+        """A random generator for a purpose, from the run's seed."""
         return generator(self.seed, *names)
 
     def places(self, train: np.ndarray) -> np.ndarray:
-        """Where train rows of the pool stand in it."""
+        """The places in the pool of train indices."""
         return np.searchsorted(self.rows, train)
 
     def drawn(self, draw: int) -> np.ndarray:
         """Train indices of the pool in the order of one draw: ``(pool,)``.
 
-        The permutation is of the whole train file, so that models whose tokenizers drop different
-        rows see the others in the same order.
+        The whole train file is permuted, so models whose tokenizers drop different rows have the
+        remaining ones in the same order.
         """
         order = permutation(len(self.data.train), self.seed, draw)
         inside: np.ndarray = order[np.isin(order, self.rows)]
@@ -88,32 +86,32 @@ class DemonstrationPool:
     # -- what all queries share -----------------------------------------------------------------
 
     def shared(self, spec: SelectorSpec, draw: int, k: int) -> np.ndarray:
-        """Train indices of k demonstrations that all queries share, as selected: ``(k,)``.
+        """Train indices of k demonstrations that all queries share, in order of selection: ``(k,)``.
 
-        Raises ``ChoiceError`` where a label has too few, or there are more centroids than rows.
+        Raises ``ChoiceError`` if a label has too few, or there are more centroids than rows.
         """
         assert spec.base is not None, f"{spec} shares nothing"
         return spec.base.choose(self, draw, k)
 
     def most_shared(self, spec: SelectorSpec, draw: int) -> int:
-        """How many demonstrations all queries could share at most."""
+        """The largest number of demonstrations that all queries could share."""
         most = len(self) if spec.base is None else min(len(self), spec.base.most(self, draw))
-        if spec.by is not None and spec.base is not None:  # the query's own are like none of them
+        if spec.by is not None and spec.base is not None:  # the query's own must differ from them
             most = min(most, int(self.alike.max()) + 1 - spec.fewest(len(self.labels)))
         if spec.base is not None and spec.each is not None:
             most = self._most_beside_labels(spec.base, spec.each, draw, most)
         return most
 
     def _most_beside_labels(self, base: SharedSelector, each: int, draw: int, most: int) -> int:
-        """How many can be shared so that of every label so many different ones are left; 0 where
-        there are too few from the first.
+        """How many can be shared so that ``each`` different ones of every label remain; 0 if there
+        are too few anyway.
         """
 
         def enough(count: int) -> bool:
-            shown = self.alike[self.places(base.choose(self, draw, count))]
-            left = ~np.isin(self.alike, shown)
-            different = np.unique(self.alike[left], return_index=True)[1]
-            numbers = np.bincount(self._label_numbers[left][different], minlength=len(self.labels))
+            shared = self.alike[self.places(base.choose(self, draw, count))]
+            candidates = ~np.isin(self.alike, shared)
+            different = np.unique(self.alike[candidates], return_index=True)[1]
+            numbers = np.bincount(self._label_numbers[candidates][different], minlength=len(self.labels))
             return bool((numbers >= each).all())
 
         low, high = 0, max(most, 0)
@@ -126,18 +124,18 @@ class DemonstrationPool:
 
     def retrieved(self, by: str, draw: int, k: int) -> np.ndarray:
         """Train indices of each test row's k demonstrations, most similar first: ``(test, k)``."""
-        found = [
-            nearest(ranking, k, self._fill(by, draw, row))
+        places = [
+            most_similar(ranking, k, self._fill(by, draw, row))
             for ranking, row in zip(self.similarity.ranked(by), self.data.test, strict=True)
         ]
-        return self._rows(np.stack(found))
+        return self._rows(np.stack(places))
 
     def of_each_label(self, spec: SelectorSpec, draw: int, shared: np.ndarray) -> np.ndarray:
-        """Train indices of each test row's most similar ones of every label that are like none of
-        the shared: ``(test, labels * each)``, the most similar label first, and in it the most
-        similar. ``shared`` are train indices too.
+        """Train indices of each test row's most similar ones of every label that differ from the
+        shared: ``(test, labels * each)``, the most similar label and demonstration first.
+        ``shared`` are train indices too.
 
-        Raises ``ChoiceError`` where a label has too few different ones.
+        Raises ``ChoiceError`` if a label has too few different ones.
         """
         assert spec.each is not None, f"{spec} does not go by labels"
         assert spec.by is not None, f"{spec} has nothing of the query's own"
@@ -162,34 +160,34 @@ class DemonstrationPool:
         )
 
     def own_part(self, spec: SelectorSpec, draw: int, shared: np.ndarray, count: int) -> np.ndarray:
-        """Train indices of those most similar to each test row that are like none of the shared,
-        most similar last: ``(test, count)``. ``shared`` are train indices too.
+        """Train indices of those most similar to each test row that differ from the shared, most
+        similar last: ``(test, count)``. ``shared`` are train indices too.
 
-        Raises ``ChoiceError`` where the pool has too few different ones.
+        Raises ``ChoiceError`` if the pool has too few different ones.
         """
         if spec.each is not None:
             return self.of_each_label(spec, draw, shared)[:, ::-1]
-        by, places = spec.by, self.places(shared)
+        by, shared_places = spec.by, self.places(shared)
         assert by is not None, f"{spec} has nothing of the query's own"
-        found = [
-            own_part(ranking, self.alike, places, count, self._fill(by, draw, row))
+        places = [
+            own_part(ranking, self.alike, shared_places, count, self._fill(by, draw, row))
             for ranking, row in zip(self.similarity.ranked(by), self.data.test, strict=True)
         ]
-        return self._rows(np.stack(found))
+        return self._rows(np.stack(places))
 
     @cached_property
     def alike(self) -> np.ndarray:
-        """The pool's demonstrations numbered, those of one text and label alike: ``(pool,)``."""
+        """A number for each different demonstration; equal text and label, equal number: ``(pool,)``."""
         template, train = self.data.spec.template, self.data.train
         numbers: dict[str, int] = {}
         texts = (demonstration_text(template, train[i]) for i in self.rows)
         return np.array([numbers.setdefault(text, len(numbers)) for text in texts], dtype=int)
 
     def _fill(self, by: str, draw: int, row: Example) -> np.random.Generator:
-        """Draws what is not related to a query, where fewer are than are wanted."""
+        """The generator that fills up a query's demonstrations if too few are related to it."""
         return self.rng("fill", by, draw, row.id)
 
     def _rows(self, places: np.ndarray) -> np.ndarray:
         """Train indices of places in the pool."""
-        found: np.ndarray = self.rows[places]
-        return found
+        rows: np.ndarray = self.rows[places]
+        return rows

@@ -22,11 +22,11 @@ class Random(SharedSelector):
 
 
 def draw(n_train: int, seed: int, draw: int) -> np.ndarray:
-    """Return the permutation ``(n_train,)`` of all training rows that belongs to one draw.
+    """Return the permutation ``(n_train,)`` of all training rows for one draw.
 
     k-shot takes its first k rows, so a smaller k's demonstrations begin a larger k's (Bertsch
-    et al. 2025, section 3.1). It permutes the whole training set: rows that are too long for the
-    pool are skipped, so that models whose tokenizers skip different rows see the others in the same
-    order.
+    et al. 2025, section 3.1). It permutes the whole training set. Rows that are too long for the
+    pool are skipped afterwards, so models whose tokenizers skip different rows have the remaining
+    ones in the same order.
     """
     return generator(seed, "draw", draw).permutation(n_train)

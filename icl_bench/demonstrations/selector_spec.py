@@ -1,4 +1,4 @@
-"""How the demonstrations of a prompt are chosen, as ``--select`` writes it."""
+"""The selection of a prompt's demonstrations, written as in ``--select``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from icl_bench.demonstrations.interface import NO_LABELS, Encoders, Retriever, SharedSelector
-from icl_bench.demonstrations.parameters import argument_of, options_of, read
+from icl_bench.demonstrations.parameters import argument_of, options_of, parse_values
 from icl_bench.demonstrations.random import Random
 from icl_bench.errors import ChoiceError, UserError
 from icl_bench.registry import SELECTORS, PluginError
@@ -19,23 +19,23 @@ RANDOM = Random()
 
 @dataclass(frozen=True)
 class SelectorSpec:
-    """One way to choose: ``SelectorSpec.parse(str(spec)) == spec``.
+    """A selection: ``SelectorSpec.parse(str(spec)) == spec``.
 
     A prompt of k demonstrations begins with ``k - S`` that all queries share and ends with S of the
-    query's own, the most similar last (the hybrid of Golchin et al. 2025), of which none repeats a
-    text and label. Either part may be empty: ``random`` has S = 0, retrieval S = k. The query's own
-    may be the most similar of each label: then their number is that of the labels times ``each``,
-    the label of the most similar one is last, and without a shared part that number is k.
+    query's own, the most similar last (the hybrid of Golchin et al. 2025). None of the query's own
+    repeats a text and label. Either part may be empty: ``random`` has S = 0, retrieval S = k. The
+    query's own may be the most similar of each label. Then S is the number of labels times
+    ``each``, the label of the most similar one is last, and without a shared part k = S.
     """
 
     base: SharedSelector | None = RANDOM
-    """What chooses the shared part; None where there is none."""
+    """The selector of the shared part; None if there is no such part."""
     by: str | None = None
-    """The retriever that chooses the query's own part; None where there is none."""
+    """The retriever of the query's own part; None if there is no such part."""
     own: int | None = 0
-    """S; None for all k, and for a number that follows from the labels."""
+    """S; None for all k, and if S follows from the labels."""
     each: int | None = None
-    """How many of each label the query's own part has; None where it does not go by labels."""
+    """How many of each label the query's own part has; None if it is not chosen by label."""
 
     def __post_init__(self) -> None:
         retrieval = self.base is None and self.by is not None and self.own is None
@@ -43,56 +43,59 @@ class SelectorSpec:
         counted = (self.own or 0) > 0 if self.each is None else self.own is None
         hybrid = self.base is not None and self.by is not None and counted
         if not (retrieval or hybrid or (shared and self.each is None)):
-            raise ValueError(f"no way to choose: {self.base}, {self.by}, {self.own} of its own")
+            raise ValueError(f"not a valid selection: base {self.base}, by {self.by}, own {self.own}")
 
     @classmethod
     def parse(cls, text: str) -> SelectorSpec:
-        """Read one. Raises ``UserError`` that names the part that is wrong."""
-        shown = f"--select {plain(text[:80])}"
-        *bases, last = _parts(text, shown)
+        """Parse a selection. Raises ``UserError`` that names the wrong part."""
+        option_text = f"--select {plain(text[:80])}"
+        *bases, last = _parts(text, option_text)
         if last.name == HYBRID:
-            return cls._read_hybrid(bases, last, shown)
+            return cls._read_hybrid(bases, last, option_text)
         if last.name == PER_LABEL and not bases:
-            by, number = _similarity(last.options, PER_LABEL_BY, shown), _each(last.argument or "", shown)
-            _refuse(last.options, shown)
+            by, number = (
+                _pop_similarity(last.options, PER_LABEL_BY, option_text),
+                _parse_each(last.argument or "", option_text),
+            )
+            _refuse_options(last.options, option_text)
             return cls(None, by, None, number)
         selector = _selector(last.name)
-        if bases or _is_astray(last.argument, selector):
+        if bases or _has_unexpected_argument(last.argument, selector):
             part = " + ".join(plain(part.written[:40]) for part in [*bases, last])
             raise UserError(
-                f"{shown}: cannot read {part}; a + goes with hybrid alone, a number with hybrid "
+                f"{option_text}: cannot read {part}; a + goes with hybrid alone, a number with hybrid "
                 "and per-label, like hybrid:20, centroids+hybrid:20 or per-label:2"
             )
         if selector is None:
-            known = nearest(last.name, [*SELECTORS.names, *HYBRIDS])
-            raise UserError(f"--select {plain(last.name[:80])}: not a selector; {known}")
+            hint = nearest(last.name, [*SELECTORS.names, *HYBRIDS])
+            raise UserError(f"--select {plain(last.name[:80])}: not a selector; {hint}")
         if issubclass(selector, Retriever):
-            _refuse(last.options, shown)
+            _refuse_options(last.options, option_text)
             return cls(None, last.name, None)
-        return cls(_shared(last, last.options, shown))
+        return cls(_shared_selector(last, last.options, option_text))
 
     @classmethod
-    def _read_hybrid(cls, bases: Sequence[Part], hybrid: Part, shown: str) -> SelectorSpec:
-        """Read what has a part of the query's own behind a shared one."""
-        base = _base(bases, shown)
-        of_base, of_hybrid = _dealt(base, hybrid, shown)
+    def _read_hybrid(cls, bases: Sequence[SelectorPart], hybrid: SelectorPart, option_text: str) -> SelectorSpec:
+        """Parse a selection with a shared part and a part of the query's own."""
+        base = _base(bases, option_text)
+        of_base, of_hybrid = _split_options(base, hybrid, option_text)
         part, _, each = (hybrid.argument or "").partition(":")
         if part == PER_LABEL:
-            by = _similarity(of_hybrid, PER_LABEL_BY, shown)
-            return cls(_shared(base, of_base, shown), by, None, _each(each, shown))
-        own = _own(hybrid.argument or "", shown)
-        by = _similarity(of_hybrid, HYBRID_BY, shown)
-        return cls(_shared(base, of_base, shown), by, own)
+            by = _pop_similarity(of_hybrid, PER_LABEL_BY, option_text)
+            return cls(_shared_selector(base, of_base, option_text), by, None, _parse_each(each, option_text))
+        own = _parse_own(hybrid.argument or "", option_text)
+        by = _pop_similarity(of_hybrid, HYBRID_BY, option_text)
+        return cls(_shared_selector(base, of_base, option_text), by, own)
 
     def __str__(self) -> str:
         if self.by is None:
             return str(self.base)
         if self.each is None and self.base is None:
             return self.by
-        own, usual = str(self.own), HYBRID_BY
+        own, default_by = str(self.own), HYBRID_BY
         if self.each is not None:
-            own, usual = f"{PER_LABEL}:{self.each}", PER_LABEL_BY
-        if self.by != usual:
+            own, default_by = f"{PER_LABEL}:{self.each}", PER_LABEL_BY
+        if self.by != default_by:
             own += f",by={self.by}"
         if self.base is None:
             return own
@@ -100,14 +103,14 @@ class SelectorSpec:
 
     @property
     def retriever(self) -> type[Retriever] | None:
-        """What ranks the pool for each query, where something does."""
+        """The class that ranks the pool for each query, or None."""
         return None if self.by is None else SELECTORS[self.by]
 
-    # -- what follows from it -------------------------------------------------------------------
+    # -- properties of the selection ------------------------------------------------------------
 
     @property
     def shared(self) -> bool:
-        """Whether all queries see the same demonstrations."""
+        """Whether all queries have the same demonstrations."""
         return self.by is None
 
     @property
@@ -117,7 +120,7 @@ class SelectorSpec:
 
     @property
     def says_k(self) -> bool:
-        """Whether k follows from it and the labels, whatever is asked for."""
+        """Whether it determines k, together with the number of labels."""
         return self.retrieves and self.each is not None
 
     @property
@@ -136,31 +139,29 @@ class SelectorSpec:
 
     @property
     def sees_queries(self) -> bool:
-        """Whether the shared part was chosen with a look at the (unlabelled) test queries."""
+        """Whether the selection of the shared part uses the (unlabelled) test queries."""
         return self.base is not None and self.base.sees_queries
 
     @property
     def caution(self) -> str | None:
-        """What every table of its results has to say, if anything."""
+        """A note for every table of its results, or None."""
         if not self.sees_queries:
             return None
         return f"{self}: its demonstrations were chosen with a look at the test queries' texts"
 
     def facts(self, encoders: Encoders) -> dict[str, Any]:
-        """What decides which demonstrations it chooses beside the data. Raises ``UserError``."""
-        found = {} if self.retriever is None else dict(self.retriever.facts(encoders))
-        return found if self.base is None else found | dict(self.base.facts(encoders))
+        """What its selection depends on beside the data. Raises ``UserError``."""
+        facts = {} if self.retriever is None else dict(self.retriever.facts(encoders))
+        return facts if self.base is None else facts | dict(self.base.facts(encoders))
 
     def fewest(self, labels: int) -> int:
-        """The smallest k there is, of a task with so many labels; 0 where nothing is the query's
-        own.
-        """
+        """The smallest possible k for a task with this number of labels; 0 if all are shared."""
         if self.each is not None:
             return self.each * labels
         return int(self.retrieves) if self.own is None else self.own
 
     def own_count(self, k: int, labels: int) -> int:
-        """How many of k demonstrations are the query's own, of a task with so many labels.
+        """How many of k demonstrations are the query's own, for a task with this number of labels.
 
         Raises ``ChoiceError`` if that is more than k.
         """
@@ -180,16 +181,14 @@ class SelectorSpec:
         return k - self.own_count(k, labels)
 
     def check_allowed(self, *, labelled: bool) -> None:
-        """Raise ``UserError`` where a selection by labels is asked of a task without labels that
-        rows have in common.
-        """
+        """Raise ``UserError`` if it selects by label and the task's rows have no labels in common."""
         by_labels = self.each is not None or (self.base is not None and self.base.needs_labels)
         if by_labels and not labelled:
             raise UserError(f"--select {self}: this task's {NO_LABELS}")
 
 
 def known(text: str) -> SelectorSpec | None:
-    """Read a stored name; None for one that is no choice, as an imported one or a training, or whose
+    """Parse a stored name. None if it is not a selection (imported results, trained models) or if its
     plugin cannot be used.
     """
     try:
@@ -202,40 +201,40 @@ def known(text: str) -> SelectorSpec | None:
 
 
 def cautions(selects: Iterable[str]) -> list[str]:
-    """What has to be said beside results of these names, each once."""
-    choices = map(known, sorted(set(map(str, selects))))
-    return [choice.caution for choice in choices if choice and choice.caution]
+    """The notes for results of these selections, each once."""
+    specs = map(known, sorted(set(map(str, selects))))
+    return [spec.caution for spec in specs if spec and spec.caution]
 
 
 def split(text: str) -> list[str]:
-    """Take a comma-separated list apart; the selectors' options have commas too.
+    """Split a comma-separated list of selectors, whose options have commas too.
 
     >>> split("random,hybrid:20,by=dense,bm25")
     ['random', 'hybrid:20,by=dense', 'bm25']
     """
-    found: list[str] = []
+    items: list[str] = []
     for word in comma_list(text):
-        if found and re.match(r"\w+\s*=", word):
-            found[-1] += f",{word}"
+        if items and re.match(r"\w+\s*=", word):
+            items[-1] += f",{word}"
         else:
-            found.append(word)
-    return found
+            items.append(word)
+    return items
 
 
 HYBRID = "hybrid"
 PER_LABEL = "per-label"
 HYBRIDS = ("hybrid:S", "centroids+hybrid:S", "balanced+hybrid:S", "per-label:N", "hybrid:per-label:N")
-"""How choices with a number are written, for messages."""
+"""The syntax of selections with a number, for messages."""
 
 HYBRID_BY, PER_LABEL_BY = "bm25", "dense"
-"""What the query's own are chosen by, where nothing else is said."""
+"""The default retrievers of the query's own part."""
 
 
-_NUMBER = re.compile(r"0*[1-9][0-9]{0,8}", re.ASCII)
+_COUNT = re.compile(r"0*[1-9][0-9]{0,8}", re.ASCII)
 
 
-class Part(NamedTuple):
-    """What stands between pluses: ``name:argument,option=value``."""
+class SelectorPart(NamedTuple):
+    """A part of a selection between pluses: ``name:argument,option=value``."""
 
     name: str
     argument: str | None
@@ -248,26 +247,26 @@ class Part(NamedTuple):
 
 
 def retrievers() -> list[str]:
-    """The names of all measures of similarity."""
-    return [name for name, found in SELECTORS.items() if issubclass(found, Retriever)]
+    """The names of all retrievers."""
+    return [name for name, selector in SELECTORS.items() if issubclass(selector, Retriever)]
 
 
 def _bases() -> list[str]:
-    return [name for name, found in SELECTORS.items() if issubclass(found, SharedSelector)]
+    return [name for name, selector in SELECTORS.items() if issubclass(selector, SharedSelector)]
 
 
 def _selector(name: str) -> type[SharedSelector | Retriever] | None:
-    """The class of this name; None for an unknown one. Raises ``PluginError``."""
+    """The class of this name, or None if it is unknown. Raises ``PluginError``."""
     return SELECTORS[name] if name in SELECTORS else None  # noqa: SIM401 - get() skips what does not load
 
 
-def _is_astray(argument: str | None, selector: type | None) -> bool:
-    """Whether there is an argument behind a name that takes none."""
+def _has_unexpected_argument(argument: str | None, selector: type | None) -> bool:
+    """Whether a selector has an argument but does not take one."""
     return argument is not None and (selector is None or argument_of(selector) is None)
 
 
-def _parts(text: str, shown: str) -> list[Part]:
-    found = []
+def _parts(text: str, option_text: str) -> list[SelectorPart]:
+    parts = []
     for part in text.split("+"):
         first, *words = (word.strip() for word in part.split(","))
         name, colon, argument = first.partition(":")
@@ -275,101 +274,111 @@ def _parts(text: str, shown: str) -> list[Part]:
         for word in words:
             option, equals, value = (piece.strip() for piece in word.partition("="))
             if not equals:
-                raise _no_option(word, shown)
+                raise _unknown_option(word, option_text)
             if option in options:
-                raise UserError(f"{shown}: {option}= is there twice")
+                raise UserError(f"{option_text}: {option}= is given twice")
             options[option] = value
-        found.append(Part(name, argument if colon else None, options))
-    return found
+        parts.append(SelectorPart(name, argument if colon else None, options))
+    return parts
 
 
-def _base(parts: Sequence[Part], shown: str) -> Part:
-    """What chooses the shared part of a hybrid."""
+def _base(parts: Sequence[SelectorPart], option_text: str) -> SelectorPart:
+    """The selector of the shared part of a hybrid."""
     if len(parts) > 1:
-        raise UserError(f"{shown}: only one selector can stand before +hybrid:S")
+        raise UserError(f"{option_text}: only one selector can stand before +hybrid:S")
     if not parts:
-        return Part(Random.name, None, {})
+        return SelectorPart(Random.name, None, {})
     (base,) = parts
     selector = _selector(base.name)
-    if selector is None or not issubclass(selector, SharedSelector) or _is_astray(base.argument, selector):
+    if (
+        selector is None
+        or not issubclass(selector, SharedSelector)
+        or _has_unexpected_argument(base.argument, selector)
+    ):
         raise UserError(
-            f"{shown}: {plain(base.written[:40])} cannot stand before +hybrid:S; {nearest(base.name, _bases())}"
+            f"{option_text}: {plain(base.written[:40])} cannot stand before +hybrid:S; {nearest(base.name, _bases())}"
         )
     return base
 
 
-def _dealt(base: Part, hybrid: Part, shown: str) -> tuple[dict[str, str], dict[str, str]]:
-    """The options of base and hybrid, each of which may be written behind the other."""
+def _split_options(base: SelectorPart, hybrid: SelectorPart, option_text: str) -> tuple[dict[str, str], dict[str, str]]:
+    """The options of base and hybrid. An option of one may be written behind the other."""
     of_base: dict[str, str] = {}
     of_hybrid: dict[str, str] = {}
-    own = options_of(SELECTORS[base.name])
+    base_options = options_of(SELECTORS[base.name])
     for part in (base, hybrid):
         for option, value in part.options.items():
-            given = of_hybrid if option == "by" and (part is hybrid or option not in own) else of_base
-            if option in given:
-                raise UserError(f"{shown}: {option}= is there twice")
-            given[option] = value
+            target = of_hybrid if option == "by" and (part is hybrid or option not in base_options) else of_base
+            if option in target:
+                raise UserError(f"{option_text}: {option}= is given twice")
+            target[option] = value
     return of_base, of_hybrid
 
 
-def _refuse(options: Mapping[str, str], shown: str) -> None:
-    """Raise ``UserError`` for the first of options that do not belong where they are."""
+def _refuse_options(options: Mapping[str, str], option_text: str) -> None:
+    """Raise ``UserError`` for the first of options that the selector does not have."""
     for option, value in options.items():
         if option == "by":
-            raise UserError(f"{shown}: by= goes with hybrid:S and per-label:N alone, like hybrid:20,by=dense")
+            raise UserError(
+                f"{option_text}: by= is an option of hybrid:S and per-label:N only, like hybrid:20,by=dense"
+            )
         having = _options().get(option)
         if having is None:
-            raise _no_option(f"{option}={value}", shown)
-        raise UserError(f"{shown}: {option}= goes with {', '.join(having)} alone")
+            raise _unknown_option(f"{option}={value}", option_text)
+        raise UserError(f"{option_text}: {option}= is an option of {listed(having)} only")
 
 
 def _options() -> dict[str, list[str]]:
     """Option -> the selectors that have it."""
-    found: dict[str, list[str]] = {"by": [HYBRID, PER_LABEL]}
+    selectors_of: dict[str, list[str]] = {"by": [HYBRID, PER_LABEL]}
     for name in _bases():
         for option in options_of(SELECTORS[name]):
-            found.setdefault(option, []).append(name)
-    return found
+            selectors_of.setdefault(option, []).append(name)
+    return selectors_of
 
 
-def _no_option(word: str, shown: str) -> UserError:
-    known = listed(f"{option}= (of {listed(names)})" for option, names in _options().items())
-    return UserError(f"{shown}: {plain(word[:40])} is no option; there are {known}")
+def _unknown_option(word: str, option_text: str) -> UserError:
+    options = listed(f"{option}= (of {listed(names)})" for option, names in _options().items())
+    return UserError(f"{option_text}: {plain(word[:40])} is not an option; there are {options}")
 
 
-def _own(count: str, shown: str) -> int:
-    return _number(count, f"{shown}: hybrid", "are the query's own", "hybrid:20")
+def _parse_own(count: str, option_text: str) -> int:
+    return _parse_count(count, f"{option_text}: hybrid", "are the query's own", "hybrid:20")
 
 
-def _each(count: str, shown: str) -> int:
-    return _number(count, f"{shown}: per-label", "of each label", "per-label:2")
+def _parse_each(count: str, option_text: str) -> int:
+    return _parse_count(count, f"{option_text}: per-label", "of each label", "per-label:2")
 
 
-def _number(count: str, shown: str, which: str, like: str) -> int:
-    """How many demonstrations a choice says. Raises ``UserError``."""
-    if not _NUMBER.fullmatch(count):
-        raise UserError(f"{shown} says how many demonstrations {which}, a whole number from 1 up, like {like}")
+def _parse_count(count: str, option_text: str, meaning: str, example: str) -> int:
+    """Parse a number of demonstrations. Raises ``UserError``."""
+    if not _COUNT.fullmatch(count):
+        raise UserError(
+            f"{option_text} says how many demonstrations {meaning}, a whole number from 1 up, like {example}"
+        )
     return int(count)
 
 
-def _similarity(options: dict[str, str], usual: str, shown: str) -> str:
-    """What ``by=`` names; taken out of the options."""
-    by = options.pop("by", usual)
+def _pop_similarity(options: dict[str, str], default: str, option_text: str) -> str:
+    """The retriever that ``by=`` names. Removes it from the options."""
+    by = options.pop("by", default)
     if by not in SELECTORS or not issubclass(SELECTORS[by], Retriever):
-        known = nearest(by, retrievers())
-        raise UserError(f"{shown}: by={plain(by[:40])}: not a similarity; {known}")
+        hint = nearest(by, retrievers())
+        raise UserError(f"{option_text}: by={plain(by[:40])}: not a similarity; {hint}")
     return by
 
 
-def _shared(part: Part, options: Mapping[str, str], shown: str) -> SharedSelector:
+def _shared_selector(part: SelectorPart, options: Mapping[str, str], option_text: str) -> SharedSelector:
     """The selector of the shared part, with its parameters."""
     selector: Any = SELECTORS[part.name]
-    own, argument = options_of(selector), argument_of(selector)
-    _refuse({option: value for option, value in options.items() if option not in own}, shown)
-    given = dict(options)
+    options_of_selector, argument = options_of(selector), argument_of(selector)
+    _refuse_options(
+        {option: value for option, value in options.items() if option not in options_of_selector}, option_text
+    )
+    values = dict(options)
     if argument is not None:
         if not part.argument:
-            raise UserError(f"{shown}: {argument} is missing, like {part.name}:{argument.upper()}")
-        given[argument] = part.argument
-    made: SharedSelector = selector(**read(selector, given, shown))
-    return made
+            raise UserError(f"{option_text}: {argument} is missing, like {part.name}:{argument.upper()}")
+        values[argument] = part.argument
+    configured: SharedSelector = selector(**parse_values(selector, values, option_text))
+    return configured

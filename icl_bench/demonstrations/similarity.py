@@ -1,4 +1,4 @@
-"""How similar the pool is to each test row, by each measure, computed once for all that ask."""
+"""The similarity of the pool to each test row, computed once for each retriever."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 class Similarity:
     """Rankings and embeddings of one task's pool and test rows.
 
-    BM25 and BERTScore compare a query with whole demonstrations, answers included (Bertsch et al.
-    2025, section 3.1); embeddings are of inputs alone, so that all that uses them shares one set.
-    Texts are those of the data, whatever a prompt shows of them, and of the whole train file,
-    whatever a tokenizer leaves out of the pool: what is kept on disk then serves every model.
+    BM25 and BERTScore compare a query with whole demonstrations, including answers (Bertsch et al.
+    2025, section 3.1). Embeddings are of inputs alone, so one set serves all uses. The texts are
+    those of the data, not of the prompts, and of the whole train file, not of the pool. So a cache
+    on disk serves every model.
     """
 
     data: TaskData
     pool: np.ndarray
-    """Train indices, ``(pool,)``: places in it are what rankings and embeddings are by."""
+    """Train indices, ``(pool,)``. Rankings and embeddings are in this order."""
     cache_dir: Path
-    asked_encoder: str | None = None
+    encoder_name: str | None = None
     """Name, folder or hub id of the sentence encoder; None for the packaged one."""
     _ranked: dict[str, list[Ranking]] = field(default_factory=dict, repr=False)
 
     def ranked(self, by: str) -> list[Ranking]:
-        """How similar the pool is to each test row. Raises ``UserError`` for lack of an encoder."""
+        """The ranking of the pool for each test row. Raises ``UserError`` if there is no encoder."""
         if by not in self._ranked:
             retriever: Retriever = SELECTORS[by].of(self)
             train, template = self.data.train, self.data.spec.template
@@ -48,16 +48,16 @@ class Similarity:
             else:
                 retriever.fit([demonstration_text(template, row) for row in train])
             self._ranked[by] = [
-                Ranking(found.scores[self.pool], found.related[self.pool])
-                for found in retriever.rank(self._inputs(self.data.test))
+                Ranking(ranking.scores[self.pool], ranking.related[self.pool])
+                for ranking in retriever.rank(self._inputs(self.data.test))
             ]
         return self._ranked[by]
 
     @cached_property
     def pool_embeddings(self) -> np.ndarray:
         """Sentence embeddings of the pool's inputs, ``(pool, width)``. Raises ``UserError``."""
-        found: np.ndarray = self._embedded(self.data.train)[self.pool]
-        return found
+        embeddings: np.ndarray = self._embedded(self.data.train)[self.pool]
+        return embeddings
 
     @cached_property
     def query_embeddings(self) -> np.ndarray:
@@ -66,8 +66,8 @@ class Similarity:
 
     @cached_property
     def cut(self) -> tuple[int, int]:
-        """How many different inputs the sentence encoder reads only the beginning of, and how many
-        tokens that is; (0, 0) where it reads all. Raises ``UserError``.
+        """How many different inputs the sentence encoder truncates, and to how many tokens. (0, 0)
+        if it truncates none. Raises ``UserError``.
         """
         from icl_bench.models.text_encoders import cut_cached
 
@@ -85,14 +85,14 @@ class Similarity:
 
     @cached_property
     def bertscore_encoder(self) -> Encoder:
-        """What BERTScore compares tokens by. Raises ``UserError``."""
+        """The encoder of BERTScore. Raises ``UserError``."""
         from icl_bench.models.text_encoders import encoder_default
 
         return encoder_default()
 
     @cached_property
     def sentence_encoder(self) -> SentenceEncoder:
-        """What embeds whole texts. Raises ``UserError``."""
+        """The encoder of whole texts. Raises ``UserError``."""
         from icl_bench.models.text_encoders import SentenceEncoder
 
-        return SentenceEncoder.find(self.asked_encoder)
+        return SentenceEncoder.find(self.encoder_name)

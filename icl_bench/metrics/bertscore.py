@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class BertScore(Metric):
-    """BERTScore F1 by the encoder that is at hand, whose name belongs to a cell's identity."""
+    """BERTScore F1 with the default encoder, whose name is part of a cell's identity."""
 
     answers = "text"
     measures = (Measure("bertscore", "bertscore", "BERTScore"),)
 
     @cached_property
     def encoder(self) -> Encoder:
-        """What compares tokens. Raises ``UserError`` where there is none."""
+        """The encoder that compares tokens. Raises ``UserError`` if none is available."""
         from icl_bench.models.text_encoders import encoder_default
 
         return encoder_default()
@@ -31,29 +31,29 @@ class BertScore(Metric):
         """See ``Metric``."""
         return {"bertscore": self.encoder.name}
 
-    def score(self, gold: Sequence[str], said: Sequence[str]) -> Mapping[str, np.ndarray]:
+    def score(self, gold: Sequence[str], predictions: Sequence[str]) -> Mapping[str, np.ndarray]:
         """See ``Metric``."""
-        return {"bertscore": bertscore_f1(gold, said, self.encoder)}
+        return {"bertscore": bertscore_f1(gold, predictions, self.encoder)}
 
 
-def bertscore_f1(gold: Sequence[str], prediction: Sequence[str], encoder: Encoder) -> np.ndarray:
+def bertscore_f1(gold: Sequence[str], predictions: Sequence[str], encoder: Encoder) -> np.ndarray:
     """Return the BERTScore F1 of each example, ``(test,)``, not rescaled (Zhang et al. 2020).
 
-    Scores of different encoders differ: store the encoder's name beside them.
+    Scores of different encoders differ, so store the encoder's name with them.
 
-    An empty text scores 0: bert-score says so too, but fails on one with transformers 5. Pairs are
-    scored one at a time: in a batch, bert-score counts padding as a token of similarity 0, and a
+    An empty text scores 0, as in bert-score, which fails on one with transformers 5. Pairs are
+    scored one at a time: in a batch, bert-score counts padding as a token of similarity 0, so a
     score would depend on its neighbours.
     """
     import numpy as np
 
-    pairs = list(zip(gold, prediction, strict=True))
-    written = [place for place, pair in enumerate(pairs) if all(text.strip() for text in pair)]
+    pairs = list(zip(gold, predictions, strict=True))
+    nonempty = [i for i, pair in enumerate(pairs) if all(text.strip() for text in pair)]
     f1 = np.zeros(len(pairs))
-    if written:
-        references, candidates = zip(*(pairs[place] for place in written), strict=True)
-        _, _, found = _scorer(encoder).score(list(candidates), list(references), batch_size=1)
-        f1[written] = found.numpy()
+    if nonempty:
+        references, candidates = zip(*(pairs[i] for i in nonempty), strict=True)
+        _, _, scores = _scorer(encoder).score(list(candidates), list(references), batch_size=1)
+        f1[nonempty] = scores.numpy()
     return f1
 
 

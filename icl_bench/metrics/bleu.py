@@ -12,62 +12,64 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-class OfReferences(Metric):
-    """Base of sacrebleu's metrics: of each answer, and of all of a cell as one corpus.
+class ReferenceMetric(Metric):
+    """Base of sacrebleu's metrics: a score of each answer, and one of a cell's answers as a corpus.
 
-    Several right answers are its references, by a rule of its own.
+    Several right answers become references; sacrebleu combines them.
     """
 
     answers = "text"
 
     def scorer(self, *, corpus: bool) -> Any:
-        """What of sacrebleu scores a corpus, or single answers."""
+        """The object of sacrebleu that scores a corpus, or single answers."""
         raise NotImplementedError
 
-    def score(self, gold: Sequence[str], said: Sequence[str]) -> Mapping[str, np.ndarray]:
+    def score(self, gold: Sequence[str], predictions: Sequence[str]) -> Mapping[str, np.ndarray]:
         """See ``Metric``."""
-        return self.score_golds([(text,) for text in gold], said)
+        return self.score_golds([(text,) for text in gold], predictions)
 
-    def score_golds(self, golds: Sequence[Sequence[str]], said: Sequence[str]) -> Mapping[str, np.ndarray]:
+    def score_golds(self, golds: Sequence[Sequence[str]], predictions: Sequence[str]) -> Mapping[str, np.ndarray]:
         """See ``Metric``."""
         (measure,) = self.measures
-        return {measure.column: _sentence_scores(self.scorer(corpus=False), golds, said)}
+        return {measure.column: _sentence_scores(self.scorer(corpus=False), golds, predictions)}
 
-    def score_many(self, cell: np.ndarray, gold: Sequence[str], said: Sequence[str]) -> Mapping[str, np.ndarray]:
+    def score_many(self, cell: np.ndarray, gold: Sequence[str], predictions: Sequence[str]) -> Mapping[str, np.ndarray]:
         """See ``Metric``."""
-        return self.score_many_golds(cell, [(text,) for text in gold], said)
+        return self.score_many_golds(cell, [(text,) for text in gold], predictions)
 
     def score_many_golds(
-        self, cell: np.ndarray, golds: Sequence[Sequence[str]], said: Sequence[str]
+        self, cell: np.ndarray, golds: Sequence[Sequence[str]], predictions: Sequence[str]
     ) -> Mapping[str, np.ndarray]:
         """See ``Metric``."""
         (name,) = self.of_many
-        return {name: _corpus_scores(self.scorer(corpus=True), cell, golds, said)}
+        return {name: _corpus_scores(self.scorer(corpus=True), cell, golds, predictions)}
 
 
-class Bleu(OfReferences):
-    """BLEU of each answer, and of all of a cell as one corpus."""
+class Bleu(ReferenceMetric):
+    """BLEU of each answer, and of a cell's answers as one corpus."""
 
     measures = (Measure("bleu", "bleu", "BLEU"),)
     of_many: ClassVar[Mapping[str, str]] = {"corpus_bleu": "corpus BLEU"}
 
     def scorer(self, *, corpus: bool) -> Any:
-        """See ``OfReferences``."""
+        """See ``ReferenceMetric``."""
         return _bleu(effective_order=not corpus)
 
 
-def _sentence_scores(scorer: Any, golds: Sequence[Sequence[str]], said: Sequence[str]) -> np.ndarray:
-    """A share of 1 for each answer, ``(rows,)``, by one of sacrebleu's metrics."""
+def _sentence_scores(scorer: Any, golds: Sequence[Sequence[str]], predictions: Sequence[str]) -> np.ndarray:
+    """The score of each answer as a share of 1, ``(rows,)``."""
     import numpy as np
 
-    pairs = zip(said, golds, strict=True)
-    return np.array([scorer.sentence_score(text, list(of)).score / 100 for text, of in pairs])
+    pairs = zip(predictions, golds, strict=True)
+    return np.array([scorer.sentence_score(text, list(references)).score / 100 for text, references in pairs])
 
 
-def _corpus_scores(scorer: Any, cell: np.ndarray, golds: Sequence[Sequence[str]], said: Sequence[str]) -> np.ndarray:
-    """A share of 1 for the answers of each cell together, ``(cells,)``.
+def _corpus_scores(
+    scorer: Any, cell: np.ndarray, golds: Sequence[Sequence[str]], predictions: Sequence[str]
+) -> np.ndarray:
+    """The score of each cell's answers as one corpus, as a share of 1, ``(cells,)``.
 
-    sacrebleu takes references by place: where a row has fewer than others, the rest is None.
+    sacrebleu takes first references, then second ones, and so on. None stands for a missing one.
     """
     import numpy as np
 
@@ -75,20 +77,18 @@ def _corpus_scores(scorer: Any, cell: np.ndarray, golds: Sequence[Sequence[str]]
     for number in range(int(cell.max()) + 1):
         rows = np.flatnonzero(cell == number).tolist()
         most = max(len(golds[row]) for row in rows)
-        places = [[_at(golds[row], place) for row in rows] for place in range(most)]
-        scores.append(scorer.corpus_score([said[row] for row in rows], places).score / 100)
+        references = [[_reference(golds[row], place) for row in rows] for place in range(most)]
+        scores.append(scorer.corpus_score([predictions[row] for row in rows], references).score / 100)
     return np.array(scores)
 
 
-def _at(of: Sequence[str], place: int) -> str | None:
-    return of[place] if place < len(of) else None
+def _reference(golds: Sequence[str], place: int) -> str | None:
+    return golds[place] if place < len(golds) else None
 
 
 @lru_cache
 def _bleu(*, effective_order: bool) -> Any:
-    """``effective_order`` leaves out orders that a short answer has no words for, as is usual for
-    single sentences.
-    """
+    """``effective_order`` skips n-gram orders longer than the answer, as is usual for single sentences."""
     from sacrebleu.metrics.bleu import BLEU
 
     return BLEU(effective_order=effective_order)

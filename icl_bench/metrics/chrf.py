@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, ClassVar
 
-from icl_bench.metrics.bleu import OfReferences
+from icl_bench.metrics.bleu import ReferenceMetric
 from icl_bench.metrics.interface import Measure
 
 
-class Chrf(OfReferences):
-    """chrF2 of each answer, and of all of a cell as one corpus."""
+class Chrf(ReferenceMetric):
+    """chrF2 of each answer, and of a cell's answers as one corpus."""
 
     measures = (Measure("chrf", "chrf", "chrF"),)
     of_many: ClassVar[Mapping[str, str]] = {"corpus_chrf": "corpus chrF"}
 
-    def scorer(self, *, corpus: bool) -> Any:  # noqa: ARG002 - it has one rule for both
-        """See ``OfReferences``."""
+    def scorer(self, *, corpus: bool) -> Any:  # noqa: ARG002 - one rule for both
+        """See ``ReferenceMetric``."""
         return _chrf()
 
 

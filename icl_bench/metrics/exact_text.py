@@ -1,4 +1,4 @@
-"""Free text that equals the right answer letter by letter."""
+"""Free text that equals the right answer character by character."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
 
 
 class ExactText(Metric):
-    """Whether an answer is the right one as it stands.
+    """Whether an answer equals the right one without normalisation.
 
-    What makes no difference (case, punctuation, patterns) is for the task to say, in
-    ``answer.ignore``: with that, it is the ``exact_match`` of lm-evaluation-harness.
+    A task file lists what to ignore (case, punctuation, patterns) in ``answer.ignore``. With that,
+    this metric is the ``exact_match`` of lm-evaluation-harness.
     """
 
     answers = "text"
     measures = (Measure("exact_text", "exact_text", "exact text"),)
 
-    def score(self, gold: Sequence[str], said: Sequence[str]) -> Mapping[str, np.ndarray]:
+    def score(self, gold: Sequence[str], predictions: Sequence[str]) -> Mapping[str, np.ndarray]:
         """See ``Metric``."""
         import numpy as np
 
-        pairs = zip(gold, said, strict=True)
+        pairs = zip(gold, predictions, strict=True)
         return {"exact_text": np.array([right == text for right, text in pairs], dtype=float)}

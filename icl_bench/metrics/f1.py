@@ -14,26 +14,26 @@ if TYPE_CHECKING:
 
 
 class F1(Metric):
-    """F1 of an answer's words and the right one's, normalised as for exact match."""
+    """F1 of the words of an answer and of the right one, normalised as for exact match."""
 
     answers = "text"
     measures = (Measure("f1", "f1", "F1"),)
     compares_empty = True
 
-    def score(self, gold: Sequence[str], said: Sequence[str]) -> Mapping[str, np.ndarray]:
+    def score(self, gold: Sequence[str], predictions: Sequence[str]) -> Mapping[str, np.ndarray]:
         """See ``Metric``."""
         import numpy as np
 
-        pairs = zip(gold, said, strict=True)
+        pairs = zip(gold, predictions, strict=True)
         return {"f1": np.array([word_f1(right, text) for right, text in pairs], dtype=float)}
 
 
-def word_f1(gold: str, said: str) -> float:
-    """Harmonic mean of precision and recall of words, each counted as often as it stands there.
+def word_f1(gold: str, prediction: str) -> float:
+    """Harmonic mean of precision and recall of words, counted with repetitions.
 
-    Where either has no word left, 1 if both have none, else 0 (Rajpurkar et al. 2018, SQuAD 2.0).
+    If a text has no words left: 1 if both have none, else 0 (Rajpurkar et al. 2018, SQuAD 2.0).
     """
-    right, words = normalised(gold).split(), normalised(said).split()
+    right, words = normalised(gold).split(), normalised(prediction).split()
     if not right or not words:
         return float(right == words)
     common = (Counter(right) & Counter(words)).total()

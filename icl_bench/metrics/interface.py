@@ -1,4 +1,4 @@
-"""What a metric is: scores of single answers, or one number of many answers at once."""
+"""The interface of metrics: scores of single answers, or one number for many answers."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ Answers = Literal["labels", "text", "any"]
 
 
 class Measure(NamedTuple):
-    """A score of single answers, a share of 1, whose mean is the score of a point."""
+    """A score of single answers, as a share of 1. Its mean is the score of a point."""
 
     name: str
-    """What tables of comparisons call it in their column ``metric``."""
+    """Its name in the column ``metric`` of tables."""
     column: str
-    """The column of predictions that holds it."""
+    """Its column in the predictions."""
     title: str
 
 
 class Metric:
-    """Base of all metrics; :data:`icl_bench.registry.METRICS` knows them by name.
+    """Base of all metrics. :data:`icl_bench.registry.METRICS` lists them by name.
 
-    A metric has measures, which are stored beside each prediction, or numbers of many predictions
-    at once, which the analysis makes of stored answers, or both.
+    A metric has measures, which are stored with each prediction, or numbers of many predictions,
+    which the analysis computes from stored answers, or both.
     """
 
     answers: ClassVar[Answers] = "any"
-    """Which tasks may name it: those of labels, those of free text, or both."""
+    """The tasks that it applies to: tasks with labels, with free text, or both."""
     needs_common_labels: ClassVar[bool] = False
-    """Whether it is for labels that all rows share, not for a row's own choices written out."""
+    """Whether all rows must have the same labels. A row's own choices are not enough."""
     measures: ClassVar[tuple[Measure, ...]] = ()
-    """Its scores of single answers, the first the one that points are compared by."""
+    """Its scores of single answers. Points are compared by the first."""
     of_many: ClassVar[Mapping[str, str]] = {}
-    """Its numbers of many answers at once: column of the curves -> title."""
+    """Its numbers of many answers: column of the curves -> title."""
     compares_empty: ClassVar[bool] = False
-    """Whether it scores answers where the right one is empty: to a question without an answer."""
+    """Whether the right answer may be empty: for a question without an answer."""
 
     def __init_subclass__(cls) -> None:
         """Raise ``TypeError`` if ``measures`` or ``of_many`` are of the wrong kind."""
@@ -47,51 +47,49 @@ class Metric:
             raise TypeError(f"{cls.__name__}.of_many: expected a mapping of columns to titles")
 
     def facts(self) -> Mapping[str, Any]:
-        """What decides its values beside the answers (an encoder): goes into a cell's identity.
+        """What its values depend on beside the answers (an encoder). Part of a cell's identity.
 
-        Raises ``UserError`` where it cannot be had.
+        Raises ``UserError`` if it is not available.
         """
         return {}
 
-    def score(self, gold: Sequence[str], said: Sequence[str]) -> Mapping[str, np.ndarray]:
-        """Scores of answers, ``(rows,)`` each, by the columns of ``measures``.
+    def score(self, gold: Sequence[str], predictions: Sequence[str]) -> Mapping[str, np.ndarray]:
+        """Scores of answers by the columns of ``measures``, ``(rows,)`` each.
 
-        Asked once a cell, after its last answer. What is stored without its help has none.
+        Called once for each cell, after its last answer.
         """
-        del gold, said
+        del gold, predictions
         return {}
 
-    def score_golds(self, golds: Sequence[Sequence[str]], said: Sequence[str]) -> Mapping[str, np.ndarray]:
-        """The same where rows have one or more right answers: the best score over a row's.
+    def score_golds(self, golds: Sequence[Sequence[str]], predictions: Sequence[str]) -> Mapping[str, np.ndarray]:
+        """Scores where rows have one or more right answers: the best over a row's right answers.
 
-        A metric that has a rule of its own for several overrides it.
+        A metric with another rule overrides it.
         """
         import numpy as np
 
-        pairs = [(gold, text) for of, text in zip(golds, said, strict=True) for gold in of]
-        found = self.score([gold for gold, _ in pairs], [text for _, text in pairs])
-        if len(pairs) == len(said):
-            return found
-        starts = np.cumsum([0, *(len(of) for of in golds[:-1])])
-        return {name: np.maximum.reduceat(values, starts) for name, values in found.items()}
+        pairs = [(gold, text) for row_golds, text in zip(golds, predictions, strict=True) for gold in row_golds]
+        scores = self.score([gold for gold, _ in pairs], [text for _, text in pairs])
+        if len(pairs) == len(predictions):
+            return scores
+        starts = np.cumsum([0, *(len(row_golds) for row_golds in golds[:-1])])
+        return {name: np.maximum.reduceat(values, starts) for name, values in scores.items()}
 
-    def score_many(self, cell: np.ndarray, gold: Sequence[str], said: Sequence[str]) -> Mapping[str, np.ndarray]:
-        """Numbers of many answers, ``(cells,)`` each, by the columns of ``of_many``.
+    def score_many(self, cell: np.ndarray, gold: Sequence[str], predictions: Sequence[str]) -> Mapping[str, np.ndarray]:
+        """Numbers of many answers by the columns of ``of_many``, ``(cells,)`` each.
 
-        ``cell`` numbers the set that each answer belongs to, from 0: ``(rows,)``.
+        ``cell`` is the number, from 0, of the cell that each answer belongs to: ``(rows,)``.
         """
-        del cell, gold, said
+        del cell, gold, predictions
         return {}
 
     def score_many_golds(
-        self, cell: np.ndarray, golds: Sequence[Sequence[str]], said: Sequence[str]
+        self, cell: np.ndarray, golds: Sequence[Sequence[str]], predictions: Sequence[str]
     ) -> Mapping[str, np.ndarray]:
-        """The same where rows have one or more right answers; of the first unless overridden."""
-        return self.score_many(cell, [of[0] for of in golds], said)
+        """Numbers where rows have one or more right answers. By default, the first one counts."""
+        return self.score_many(cell, [row_golds[0] for row_golds in golds], predictions)
 
     def unfit(self, gold: str) -> str:
-        """Why no answer can be compared with this right one, as "is no number"; empty where any
-        can.
-        """
+        """Why this right answer cannot be scored, like "is not a number". Empty if it can."""
         del gold
         return ""

@@ -14,28 +14,28 @@ if TYPE_CHECKING:
 class MacroF1(Metric):
     """The mean F1 over the labels that the test examples have.
 
-    A label that is predicted but is nobody's gold label has no F1 of its own: predicting it costs
-    recall of the right one. Equals scikit-learn's ``f1_score(labels=<labels of gold>,
-    average="macro", zero_division=0)``.
+    A predicted label that no test example has does not have an F1; predicting it costs recall of
+    the right label. Equals scikit-learn's ``f1_score(labels=<labels of gold>, average="macro",
+    zero_division=0)``.
     """
 
     answers = "labels"
     needs_common_labels = True
     of_many: ClassVar[Mapping[str, str]] = {"macro_f1": "macro-F1"}
 
-    def score_many(self, cell: np.ndarray, gold: Sequence[str], said: Sequence[str]) -> Mapping[str, np.ndarray]:
+    def score_many(self, cell: np.ndarray, gold: Sequence[str], predictions: Sequence[str]) -> Mapping[str, np.ndarray]:
         """See ``Metric``."""
-        return {"macro_f1": _macro_f1(cell, gold, said)}
+        return {"macro_f1": _macro_f1(cell, gold, predictions)}
 
 
-def _macro_f1(cell: Any, gold: Any, prediction: Any) -> np.ndarray:
-    """Return macro-F1 ``(cells,)`` of predictions in any order; ``cell`` numbers them from 0."""
+def _macro_f1(cell: Any, gold: Any, predictions: Any) -> np.ndarray:
+    """Return macro-F1 ``(cells,)`` of predictions in any order. ``cell`` is each one's cell, from 0."""
     import numpy as np
     import pandas as pd
 
     cell = np.asarray(cell)
     actual, labels = pd.factorize(np.asarray(gold, dtype=object))
-    predicted = pd.Index(labels).get_indexer(pd.Index(np.asarray(prediction, dtype=object)))
+    predicted = pd.Index(labels).get_indexer(pd.Index(np.asarray(predictions, dtype=object)))
     shape = (int(cell.max()) + 1, len(labels))
 
     def count(code: np.ndarray, where: np.ndarray) -> np.ndarray:
@@ -45,5 +45,5 @@ def _macro_f1(cell: Any, gold: Any, prediction: Any) -> np.ndarray:
     support = count(actual, actual >= 0)
     hits = count(actual, actual == predicted)
     f1 = 2 * hits / np.maximum(support + count(predicted, predicted >= 0), 1)
-    asked = support > 0
-    return np.asarray((f1 * asked).sum(axis=1) / asked.sum(axis=1))
+    has_support = support > 0
+    return np.asarray((f1 * has_support).sum(axis=1) / has_support.sum(axis=1))

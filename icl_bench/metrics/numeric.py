@@ -20,29 +20,29 @@ _NUMBER = re.compile(rf"(?:{_GROUPS}|\d+)?(?:\.\d+)?(?:[eE][+-]?\d{{1,4}})?")
 
 
 class Numeric(Metric):
-    """Whether an answer is the right number; what is no number is wrong."""
+    """Whether an answer is the right number. A text that is not a number is wrong."""
 
     answers = "text"
     measures = (Measure("numeric", "numeric", "equal number"),)
 
-    def score(self, gold: Sequence[str], said: Sequence[str]) -> Mapping[str, np.ndarray]:
+    def score(self, gold: Sequence[str], predictions: Sequence[str]) -> Mapping[str, np.ndarray]:
         """See ``Metric``."""
         import numpy as np
 
-        pairs = ((number(right), number(text)) for right, text in zip(gold, said, strict=True))
-        same = [one is not None and one == other for one, other in pairs]
-        return {"numeric": np.array(same, dtype=float)}
+        pairs = ((number(gold_text), number(text)) for gold_text, text in zip(gold, predictions, strict=True))
+        equal = [right is not None and right == predicted for right, predicted in pairs]
+        return {"numeric": np.array(equal, dtype=float)}
 
     def unfit(self, gold: str) -> str:
         """See ``Metric``."""
-        return "" if number(gold) is not None else "is no number"
+        return "" if number(gold) is not None else "is not a number"
 
 
 def number(text: str) -> Decimal | None:
-    """The number that a text is, exactly; None where it is none.
+    """The exact number that a text is, or None if it is not a number.
 
-    Taken for the same: 18, 18.0, +18, $18, 18 €, 18%, "18." and with thousands separators (comma,
-    blank or apostrophe, between groups of three) 1,800 and 1800. A comma is no decimal point.
+    These are equal: 18, 18.0, +18, $18, 18 €, 18% and "18."; and with thousands separators (comma,
+    blank or apostrophe between groups of three) 1,800 and 1800. A comma is not a decimal point.
     """
     bare = text.strip().replace("\u2212", "-").removesuffix(".")
     bare, signs = _without_units(bare), ""
@@ -50,17 +50,17 @@ def number(text: str) -> Decimal | None:
         signs, bare = signs + bare[0], _without_units(bare[1:])
     if len(signs) > 1 or not any(letter.isdecimal() for letter in bare):
         return None
-    found = _NUMBER.fullmatch(bare)
-    if found is None:
+    match = _NUMBER.fullmatch(bare)
+    if match is None:
         return None
     try:
-        return Decimal(signs + bare.replace(found["sign"] or ",", ""))
+        return Decimal(signs + bare.replace(match["sign"] or ",", ""))
     except InvalidOperation:
         return None
 
 
 def _without_units(text: str) -> str:
-    """A text without currency signs around it, and a percent sign behind it."""
+    """A text without currency signs at its ends and percent signs at its end."""
     text = text.strip()
     while text and unicodedata.category(text[0]) == "Sc":
         text = text[1:].lstrip()

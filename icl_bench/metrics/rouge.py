@@ -23,12 +23,12 @@ class Rouge(Metric):
         Measure("rougeL", "rougeL", "ROUGE-L"),
     )
 
-    def score(self, gold: Sequence[str], said: Sequence[str]) -> Mapping[str, np.ndarray]:
+    def score(self, gold: Sequence[str], predictions: Sequence[str]) -> Mapping[str, np.ndarray]:
         """See ``Metric``."""
-        return rouge(gold, said)
+        return rouge(gold, predictions)
 
 
-def rouge(gold: Sequence[str], prediction: Sequence[str]) -> dict[str, np.ndarray]:
+def rouge(gold: Sequence[str], predictions: Sequence[str]) -> dict[str, np.ndarray]:
     """Return ROUGE-1, ROUGE-2 and ROUGE-L F1 of each example, ``(test,)``, with stemming.
 
     The package rouge-score of Bertsch et al. 2025, section 2. An empty text scores 0.
@@ -37,5 +37,5 @@ def rouge(gold: Sequence[str], prediction: Sequence[str]) -> dict[str, np.ndarra
     from rouge_score.rouge_scorer import RougeScorer
 
     scorer = RougeScorer(list(ROUGE), use_stemmer=True)
-    scores = [scorer.score(*pair) for pair in zip(gold, prediction, strict=True)]
+    scores = [scorer.score(*pair) for pair in zip(gold, predictions, strict=True)]
     return {kind: np.array([score[kind].fmeasure for score in scores], dtype=float) for kind in ROUGE}

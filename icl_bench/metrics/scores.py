@@ -1,4 +1,4 @@
-"""The one score by which the points of a task are compared, and the names of all scores."""
+"""The score that the points of a task are compared by, and the names of all scores."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
 
 ACCURACY = "accuracy"
 LARGEST_SCORE = 1.001
-"""Scores are shares of 1, but for what rounding adds; some may be below 0, but not below -1."""
+"""Scores are shares of 1, plus rounding errors. Some may be below 0, but not below -1."""
 
 
 @cache
 def usable_metrics() -> Mapping[str, type[Metric]]:
-    """All metrics by name. A plugin whose scores or numbers have the name of another's is skipped."""
-    found: dict[str, type[Metric]] = {}
-    taken: set[str] = set()
+    """All metrics by name. Skips a plugin whose scores or numbers have the name of another metric's."""
+    metrics: dict[str, type[Metric]] = {}
+    taken_names: set[str] = set()
     for name, metric in METRICS.items():
         names = {*metric.of_many, *(word for m in metric.measures for word in (m.name, m.column))}
-        if name in METRICS.added() and (same := sorted(names & taken)):
-            METRICS.skip(name, f"has the score of another metric, {same[0]}")
+        if name in METRICS.added() and (clashes := sorted(names & taken_names)):
+            METRICS.skip(name, f"has the score of another metric, {clashes[0]}")
             continue
-        taken |= names
-        found[name] = metric
-    return found
+        taken_names |= names
+        metrics[name] = metric
+    return metrics
 
 
 @cache
 def measures() -> Mapping[str, Measure]:
-    """The scores of single answers that all metrics have, by name, the preferred first."""
+    """The scores of single answers of all metrics, by name, the preferred first."""
     return {m.name: m for metric in usable_metrics().values() for m in metric.measures}
 
 
@@ -57,66 +57,66 @@ def score_columns() -> tuple[str, ...]:
 
 @cache
 def numbers_of_many() -> Mapping[str, str]:
-    """The numbers that metrics make of many answers at once: column -> title."""
+    """The numbers that metrics compute from many answers: column -> title."""
     return {name: text for metric in usable_metrics().values() for name, text in metric.of_many.items()}
 
 
 @cache
 def corpus_numbers() -> Mapping[str, str]:
-    """Those of free text, of all answers of a cell as one corpus: column -> title."""
+    """The numbers of free text that treat a cell's answers as one corpus: column -> title."""
     free = [metric for metric in usable_metrics().values() if metric.answers != "labels"]
     return {name: text for metric in free for name, text in metric.of_many.items()}
 
 
 def metrics_of(names: Sequence[str]) -> list[Metric]:
-    """The metrics that a task names. Raises ``KeyError`` for one that is not known."""
+    """The metrics that a task names. Raises ``KeyError`` for an unknown name."""
     return [METRICS[name]() for name in names]
 
 
 def checked_scores(column: str, values: ArrayLike, rows: int) -> np.ndarray:
-    """What a metric has returned for a column, ``(rows,)`` float64.
+    """Checks the scores that a metric has returned for a column: ``(rows,)`` float64.
 
-    Raises ``CellError`` where that is not one share of 1 for each answer: curves would cut a
-    percentage to 1, and nobody would see it.
+    Raises ``CellError`` unless there is one share of 1 for each answer. A percentage would be
+    clipped to 1 in curves without a message.
     """
-    found = np.asarray(values, dtype=float)
-    if found.shape != (rows,):
-        raise CellError(f"metric {column}: {rows} answers have scores of shape {found.shape}")
-    wrong = ~(np.abs(found) <= LARGEST_SCORE)
+    scores = np.asarray(values, dtype=float)
+    if scores.shape != (rows,):
+        raise CellError(f"metric {column}: {rows} answers have scores of shape {scores.shape}")
+    wrong = ~(np.abs(scores) <= LARGEST_SCORE)
     if wrong.any():
         raise CellError(
-            f"metric {column}: scores are shares of 1 (no percentages, no gaps), and one is {found[wrong][0]:g}"
+            f"metric {column}: scores are shares of 1 (no percentages, no gaps), and one is {scores[wrong][0]:g}"
         )
-    return found
+    return scores
 
 
 def scored(frame: pd.DataFrame, first: Mapping[str, str] | None = None) -> pd.DataFrame:
-    """Return predictions with ``score``, a share of 1, and ``metric``, of which it is the score.
+    """Return predictions with the columns ``metric`` and ``score``, a share of 1.
 
-    A task has one metric: the one that ``first`` names for it, where some prediction has it;
-    else accuracy, where some answer is right or wrong; else, for free text, the score that most of
-    its predictions have, the first of :func:`measures` among equals. A prediction without it has no
-    score. Predictions that have both columns are returned as they are, so that parts of a folder
-    keep the metrics of the whole.
+    A task has one metric: the one that ``first`` names for it, if some prediction has it; else
+    accuracy, if some answer is right or wrong; else, for free text, the score that most of its
+    predictions have (of equals, the first of :func:`measures`). A prediction without it has an
+    empty score. Predictions that already have both columns are returned unchanged, so parts of a
+    folder keep the metrics of the whole folder.
     """
-    known = measures()
+    all_measures = measures()
     if {"score", "metric"} <= set(frame.columns):
         return frame
-    there = {m.name: frame[m.column].notna() for m in known.values() if m.column in frame}
-    counts = frame[["task"]].assign(**there).groupby("task", observed=True).sum()
-    chosen = {
+    scored_rows = {m.name: frame[m.column].notna() for m in all_measures.values() if m.column in frame}
+    counts = frame[["task"]].assign(**scored_rows).groupby("task", observed=True).sum()
+    metric_of_task = {
         name: _metric(row, (first or {}).get(str(name), ACCURACY)) for name, row in counts.to_dict("index").items()
     }
-    metric = frame["task"].map(chosen).astype("category")
+    metric = frame["task"].map(metric_of_task).astype("category")
     score = np.full(len(frame), np.nan)
-    for name in set(chosen.values()):
+    for name in set(metric_of_task.values()):
         rows = (metric == name).to_numpy()
-        score[rows] = frame.loc[rows, known[name].column].to_numpy(dtype=float)
+        score[rows] = frame.loc[rows, all_measures[name].column].to_numpy(dtype=float)
     return frame.assign(score=score, metric=metric)
 
 
 def _metric(counts: Mapping[Any, int], first: str) -> str:
-    """The metric of a task, from how many of its predictions have each."""
+    """The metric of a task, from the number of its predictions that have each metric."""
     for name in (first, ACCURACY):
         if counts.get(name):
             return name
@@ -125,17 +125,16 @@ def _metric(counts: Mapping[Any, int], first: str) -> str:
 
 
 def first_measures(metrics_of_tasks: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Task -> the score that its points are compared by, from the metrics that each task names.
+    """Task -> the score that its points are compared by: the first measure of its first metric.
 
-    That is the first score of single answers. Tasks that have none are left out, and so are those
-    whose first metric is not known here or cannot be used.
+    Omits tasks whose first metric has no measure, is unknown or cannot be used.
     """
-    found = {}
+    first = {}
     for task, names in metrics_of_tasks.items():
-        known = [metric for name in names[:1] if (metric := METRICS.get(name)) is not None]
-        if of := [m.name for metric in known for m in metric.measures]:
-            found[task] = of[0]
-    return found
+        metrics = [metric for name in names[:1] if (metric := METRICS.get(name)) is not None]
+        if names_of_measures := [m.name for metric in metrics for m in metric.measures]:
+            first[task] = names_of_measures[0]
+    return first
 
 
 def all_golds(frame: pd.DataFrame) -> list[Sequence[str]]:
@@ -146,17 +145,18 @@ def all_golds(frame: pd.DataFrame) -> list[Sequence[str]]:
 
 
 def golds_of(several: Any, gold: Any) -> Sequence[str]:
-    """The right answers of a prediction, by its columns ``golds`` and ``gold``: one where the first
-    is missing. An import may hold them as JSON; what it may hold else is passed over.
+    """The right answers of a prediction: its column ``golds``, or ``gold`` if that is missing.
+
+    An import may hold ``golds`` as JSON. Anything else that is not a list of texts is ignored.
     """
     if isinstance(several, str):
         try:
             several = json.loads(several)
         except (ValueError, RecursionError):
             several = None
-    found = several if isinstance(several, list | tuple | np.ndarray) else ()
-    texts = [text for text in found if isinstance(text, str)]
-    return texts if texts and len(texts) == len(found) else (str(gold),)
+    values = several if isinstance(several, list | tuple | np.ndarray) else ()
+    texts = [text for text in values if isinstance(text, str)]
+    return texts if texts and len(texts) == len(values) else (str(gold),)
 
 
 def metrics(frame: pd.DataFrame) -> dict[str, str]:
@@ -166,12 +166,12 @@ def metrics(frame: pd.DataFrame) -> dict[str, str]:
 
 
 def measure(table: pd.DataFrame) -> str:
-    """What the scores of a table are called, or "score" where it has several ``metric``."""
+    """The title of a table's scores, or "score" if it has several metrics."""
     names = set(table["metric"].astype(object))
     return title(names.pop()) if len(names) == 1 else "score"
 
 
 def title(metric: str) -> str:
-    """What a metric is called; that of a column that is none of ours is the column's name."""
-    known = measures().get(metric)
-    return known.title if known else metric
+    """The title of a metric. For an unknown column, its name."""
+    measure = measures().get(metric)
+    return measure.title if measure else metric

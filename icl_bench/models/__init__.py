@@ -1,1 +1,1 @@
-"""Models: where they come from, their architecture, attention patterns, text encoders."""
+"""Models: finding and loading them, their architecture, attention patterns, text encoders."""

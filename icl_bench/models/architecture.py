@@ -1,4 +1,4 @@
-"""What of a model decides its cost, and the floating-point operations that follow from it."""
+"""The parts of a model's architecture that determine its cost in floating-point operations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.models.config import read_config, states_everything
-from icl_bench.models.vector_encoder import settings_of
+from icl_bench.models.vector_encoder import vector_settings_of
 from icl_bench.quiet_libraries import spare_imports
 from icl_bench.wording import first_line
 
@@ -34,53 +34,53 @@ _TENSOR = re.compile(
 _NOT_COUNTED = re.compile(
     r"model\.embed_tokens\.weight|lm_head\.weight|model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq"
 )
-"""Embeddings, and what older files store of positions, which is no parameter."""
+"""Embeddings, and rotary frequencies of older files, which are not parameters."""
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """What of a model decides its cost."""
+    """The parts of a model's architecture that determine its cost."""
 
     parameters: int
-    """In matrices that every token passes: without embeddings."""
+    """Parameters of the matrices that every token passes through: all but embeddings."""
     heads_width: int
     """Query heads times their width."""
     windows: tuple[int | None, ...]
-    """Per layer the tokens that attention reaches back; None for all."""
+    """The attention window of each layer in tokens; None for all."""
     key_width: int = 0
     """Key heads times their width; 0 where it is not known."""
     reader_parameters: int = 0
-    """In the matrices that every token passes besides while it reads vectors."""
+    """Parameters of the additional matrices that every token passes through to read vectors."""
     vector_parameters: int = 0
-    """In those that every vector passes."""
+    """Parameters of the matrices that every vector passes through."""
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Architecture:
-        """Read what :meth:`as_json` gave."""
+        """Restore from the result of :meth:`as_json`."""
         return cls(**{**stored, "windows": tuple(stored["windows"])})
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values, to store beside predictions."""
-        found = {**asdict(self), "windows": list(self.windows)}
-        added = ("reader_parameters", "vector_parameters")
-        return {name: value for name, value in found.items() if value or name not in added}
+        """Plain values, to store with predictions."""
+        values = {**asdict(self), "windows": list(self.windows)}
+        optional = ("reader_parameters", "vector_parameters")
+        return {name: value for name, value in values.items() if value or name not in optional}
 
     def flops(self, tokens: float, before: float) -> float:
         """Operations for tokens that each see ``before`` earlier ones (on average).
 
-        Two per parameter and token; four per seen key and head width (scores and values).
+        Two for each parameter and token; four for each visible key and head width (scores and values).
         """
-        seen = sum(min(before, window or before) for window in self.windows)
-        return tokens * (2.0 * self.parameters + 4.0 * self.heads_width * seen)
+        keys = sum(min(before, window or before) for window in self.windows)
+        return tokens * (2.0 * self.parameters + 4.0 * self.heads_width * keys)
 
 
 def architecture_of(source: str) -> Architecture:
     """Read a model's shape from its config and its files' headers, without its weights.
 
-    Where a file is not of a form that is known here, the model is laid out by transformers,
-    without memory for its weights.
+    If the format of a file is unknown, transformers creates the model without memory for its
+    weights.
     """
-    config, vectors = read_config(source), settings_of(source)
+    config, vectors = read_config(source), vector_settings_of(source)
     parameters = stored_parameters(Path(source)) if states_everything(source) else None
     return Architecture(
         laid_out_parameters(source) if parameters is None else parameters,
@@ -94,14 +94,14 @@ def architecture_of(source: str) -> Architecture:
 def stored_parameters(folder: Path) -> int | None:
     """Parameters of a checkpoint's safetensors files, without embeddings, from their headers.
 
-    None where a tensor is not one of the tested families', or not of plain floating point.
+    None if a tensor does not belong to a tested family, or is not plain floating point.
     """
     shapes: dict[str, list[int]] = {}
     for file in folder.glob("*.safetensors"):
         header = _safetensors_header(file)
-        if header is None or any(about.get("dtype") not in _FLOATS for about in header.values()):
+        if header is None or any(tensor.get("dtype") not in _FLOATS for tensor in header.values()):
             return None
-        shapes |= {name: about["shape"] for name, about in header.items()}
+        shapes |= {name: tensor["shape"] for name, tensor in header.items()}
     counted = {name: shape for name, shape in shapes.items() if not _NOT_COUNTED.fullmatch(name)}
     if not counted or not all(map(_TENSOR.fullmatch, counted)):
         return None
@@ -109,7 +109,7 @@ def stored_parameters(folder: Path) -> int | None:
 
 
 def _safetensors_header(file: Path) -> dict[str, Any] | None:
-    """Dtype and shape of each tensor of a file, by name; None where it is no such file."""
+    """Dtype and shape of each tensor of a file, by name; None if it is not a safetensors file."""
     try:
         with file.open("rb") as stream:
             size = int.from_bytes(stream.read(8), "little")
@@ -121,13 +121,13 @@ def _safetensors_header(file: Path) -> dict[str, Any] | None:
     if not isinstance(header, dict):
         return None
     header.pop("__metadata__", None)
-    return header if all(isinstance(about, dict) for about in header.values()) else None
+    return header if all(isinstance(tensor, dict) for tensor in header.values()) else None
 
 
 def laid_out_parameters(source: str) -> int:
-    """Parameters of a model that is laid out on no device, without embeddings.
+    """Parameters of a model without embeddings, counted on the meta device.
 
-    Raises ``UserError`` where its config is not that of a language model.
+    Raises ``UserError`` if its config is not that of a language model.
     """
     import torch
 
@@ -150,19 +150,19 @@ FAMILIES: Mapping[str, str] = {
     "gemma3_text": "Gemma 3",
     "gemma3": "Gemma 3",
 }
-"""Families that attention patterns are tested for, by the name in a model's config."""
+"""Families that attention patterns are tested with: name in a model's config -> name."""
 
 
 def family_of(source: str) -> str:
-    """A model's family, as its config names it."""
+    """A model's family, from its config."""
     return read_config(source).family
 
 
 def check_family(pattern: Pattern, model: Model) -> None:
-    """Raise ``UserError`` where a model cannot be read by a pattern."""
+    """Raise ``UserError`` if a model does not support a pattern."""
     if pattern == FULL:
         return
-    if pattern.reads_vectors and settings_of(model.source) is None:
+    if pattern.reads_vectors and vector_settings_of(model.source) is None:
         raise UserError(
             f"--attention {pattern}: {model.name} was not trained to read vectors; "
             "icl-bench train-vectors makes a model that was"

@@ -1,7 +1,8 @@
-"""Arrays that are computed once and kept on disk, under a name made of what they are of.
+"""A cache of arrays on disk, whose entries are named by a hash of their inputs.
 
-An entry is a folder of ``.npy`` files and ``sha256.json``, their hashes. It is written elsewhere
-and renamed, and read only where every hash is right: a torn or changed one is computed again.
+An entry is a folder of ``.npy`` files and ``sha256.json``, their hashes. It is written to a
+temporary folder and renamed. It is read only if every hash is right, so a damaged entry is computed
+again.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ import numpy as np
 
 from icl_bench.models.fingerprints import sha256_of
 
-SUMS = "sha256.json"
+HASHES = "sha256.json"
 
 
-def load(entry: Path, names: Sequence[str]) -> list[np.ndarray] | None:
-    """Read the arrays of an entry, mapped into memory; None where it is missing or damaged."""
+def load_arrays(entry: Path, names: Sequence[str]) -> list[np.ndarray] | None:
+    """Read the arrays of an entry, memory-mapped; None if it is missing or damaged."""
     try:
-        sums = json.loads((entry / SUMS).read_text(encoding="utf-8"))
+        hashes = json.loads((entry / HASHES).read_text(encoding="utf-8"))
         files = [f"{name}.npy" for name in names]
-        if any(sha256_of(entry / file) != sums[file] for file in files):
+        if any(sha256_of(entry / file) != hashes[file] for file in files):
             return None
         return [np.load(entry / file, mmap_mode="r") for file in files]
     except (OSError, ValueError, KeyError, TypeError):
@@ -34,28 +35,28 @@ def load(entry: Path, names: Sequence[str]) -> list[np.ndarray] | None:
 
 @contextmanager
 def draft(entry: Path) -> Iterator[Path]:
-    """Give a folder to write ``.npy`` files into, which become the entry, all or none of them.
+    """A folder for ``.npy`` files that become the entry at the end, all or none of them.
 
-    Without a file there is no entry. Where another process has stored the same, its files stay.
+    Without a file there is no entry. If another process has stored the entry, its files are kept.
     """
     entry.parent.mkdir(parents=True, exist_ok=True)
     kind = entry.name.partition("-")[0]
     with tempfile.TemporaryDirectory(prefix=f".{kind}-", dir=entry.parent) as name:
         folder = Path(name)
         yield folder
-        if sums := {file.name: sha256_of(file) for file in sorted(folder.glob("*.npy"))}:
-            (folder / SUMS).write_text(json.dumps(sums), encoding="utf-8")
+        if hashes := {file.name: sha256_of(file) for file in sorted(folder.glob("*.npy"))}:
+            (folder / HASHES).write_text(json.dumps(hashes), encoding="utf-8")
             shutil.rmtree(entry, ignore_errors=True)
             with suppress(OSError):  # another process has stored the same
                 folder.replace(entry)
 
 
-def kept(entry: Path, compute: Callable[[], np.ndarray]) -> np.ndarray:
-    """The entry's one array; computed, and stored where the folder can be written to."""
-    if (found := load(entry, ["array"])) is not None:
-        return found[0]
+def cached_array(entry: Path, compute: Callable[[], np.ndarray]) -> np.ndarray:
+    """The entry's only array. If missing, it is computed, and stored if the folder is writable."""
+    if (arrays := load_arrays(entry, ["array"])) is not None:
+        return arrays[0]
     array = compute()
-    # without a cache the next run computes it again: no reason to stop this one
+    # if it cannot be stored, the next run computes it again
     with suppress(OSError), draft(entry) as folder:
         np.save(folder / "array.npy", array)
     return array

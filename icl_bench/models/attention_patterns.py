@@ -1,9 +1,9 @@
-"""Attention patterns: how a model reads the demonstrations, and what that leaves to compute.
+"""Attention patterns: which earlier tokens a token sees, in every layer.
 
-A pattern says, for every layer, which earlier tokens a token sees. The query always sees every
-demonstration that its layer keeps. Nothing here touches a model: the same rules count the keys for
-a plan and draw the masks of a backend. So a pattern of another package is a subclass of
-:class:`Pattern` that is entered in :data:`icl_bench.registry.ATTENTION_PATTERNS`, and no more.
+The query sees every demonstration that its layer keeps. This module does not use models: a plan
+counts keys by the same rules as a backend computes masks. So a pattern of another package is only a
+subclass of :class:`Pattern` that is registered in
+:data:`icl_bench.registry.ATTENTION_PATTERNS`.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from icl_bench.wording import plain
 
 @dataclass(frozen=True)
 class ReceptiveSpan:
-    """How far back one layer sees, blocks aside."""
+    """How far back one layer sees, without blocks."""
 
     window: int | None = None
-    """Tokens, the token itself included; None for all."""
+    """Tokens, including the token itself; None for all."""
     chunk: int | None = None
-    """Tokens beyond the window are seen as means of so many; None: not at all."""
+    """Tokens beyond the window are seen as means of ``chunk`` tokens; None: not at all."""
 
     def first(self, positions: np.ndarray) -> np.ndarray:
-        """The first token that each of the positions sees by itself: ``(positions,)``.
+        """The first token in the window of each position: ``(positions,)``.
 
-        With chunks a window reaches back to the beginning of one, so that no token is in neither.
+        With chunks, a window starts at the beginning of a chunk, so every token is in one of them.
         """
         if self.window is None:
             return np.zeros_like(positions)
@@ -42,7 +42,7 @@ class ReceptiveSpan:
         return first // self.chunk * self.chunk if self.chunk else first
 
     def kept(self, tokens: int) -> int:
-        """Keys that are kept of so many tokens: all that a later token may see."""
+        """How many keys of this number of tokens are kept: all that a later token may see."""
         if self.window is None:
             return tokens
         first = int(self.first(np.array([tokens]))[0])
@@ -50,16 +50,16 @@ class ReceptiveSpan:
 
 
 Ranges = tuple[tuple[int, int], ...]
-"""Tokens ``[first, last)``, rising and apart from each other."""
+"""Disjoint ranges of tokens ``[first, last)``, ascending."""
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Which tokens of one prompt's demonstrations see which blocks.
+class BlockLayout:
+    """Which blocks the tokens of one prompt's demonstrations see.
 
-    A token sees the keys ``[0, sink_end)`` and from ``starts`` on up to itself. ``starts`` is
-    ``(tokens,)``, never falling, 0 or at least ``sink_end``; tokens behind it (the query) see all,
-    or of the demonstrations the ``read`` ones.
+    A token sees the keys ``[0, sink_end)`` and those from ``starts`` up to itself. ``starts`` is
+    ``(tokens,)``, not decreasing, and 0 or at least ``sink_end``. Later tokens (the query) see all
+    keys, or of the demonstrations only the ranges in ``read``.
     """
 
     starts: np.ndarray
@@ -69,52 +69,52 @@ class Layout:
     def first(self, positions: np.ndarray) -> np.ndarray:
         """The first token of the local blocks that each position sees: ``(positions,)``."""
         inside = positions < len(self.starts)
-        found = np.zeros_like(positions)
-        found[inside] = self.starts[positions[inside]]
-        return found
+        first = np.zeros_like(positions)
+        first[inside] = self.starts[positions[inside]]
+        return first
 
-    def begins(self, other: Layout | None, tokens: int) -> bool:
-        """Whether another layout is the same for so many first tokens."""
+    def begins(self, other: BlockLayout | None, tokens: int) -> bool:
+        """Whether another layout is the same for the first ``tokens`` tokens."""
         mine = self.starts[:tokens]
         if other is None or not np.array_equal(mine, other.starts[:tokens]):
             return False
         return self.sink_end == other.sink_end or not mine.any()
 
 
-def keys_seen(span: ReceptiveSpan, layout: Layout | None, first: int, last: int) -> int:
-    """Pairs of a token of ``[first, last)`` and a key that it sees in a layer (chunks: one key)."""
+def keys_seen(span: ReceptiveSpan, layout: BlockLayout | None, first: int, last: int) -> int:
+    """The number of pairs of a token of ``[first, last)`` and a key that it sees (a chunk is one key)."""
     tokens = np.arange(first, last)
-    far = span.first(tokens)
-    low = far if layout is None else np.maximum(far, layout.first(tokens))
-    seen = tokens - low + 1
+    window_start = span.first(tokens)
+    first_local = window_start if layout is None else np.maximum(window_start, layout.first(tokens))
+    count = tokens - first_local + 1
     if layout is not None:
-        seen += np.maximum(np.minimum(layout.sink_end, low) - far, 0)
+        count += np.maximum(np.minimum(layout.sink_end, first_local) - window_start, 0)
     if span.chunk:
-        seen += far // span.chunk
+        count += window_start // span.chunk
     if layout is not None and layout.read is not None:
         queries, end = tokens >= len(layout.starts), len(layout.starts)
         bounds = [0, *(place for pair in layout.read for place in pair), end]
         for start, stop in zip(bounds[::2], bounds[1::2], strict=True):  # what is not read
-            seen[queries] -= np.clip(stop - np.maximum(far, start), 0, None)[queries]
-    return int(seen.sum())
+            count[queries] -= np.clip(stop - np.maximum(window_start, start), 0, None)[queries]
+    return int(count.sum())
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """Base of all patterns; by itself ``full``: every token sees every earlier one.
+    """Base of all patterns, and the pattern ``full``: every token sees every earlier one.
 
-    A backend and a plan ask for nothing but what is defined here. A pattern is a frozen data class
-    whose ``str`` :meth:`parse` reads back: it names the pattern's cells.
+    Backends and plans use only the members of this class. A pattern is a frozen data class.
+    :meth:`parse` reads its ``str``, which names the pattern's cells.
     """
 
     name: ClassVar[str] = "full"
-    """The word that it begins with, as in the registry."""
+    """Its name in the registry, and the first word of its text."""
     written: ClassVar[str] = "full"
-    """How it is written, for messages."""
+    """Its syntax, for messages."""
 
     @staticmethod
     def parse(text: str) -> Pattern:
-        """Read one pattern: ``Pattern.parse(str(pattern)) == pattern``. Raises ``UserError``."""
+        """Parse a pattern: ``Pattern.parse(str(pattern)) == pattern``. Raises ``UserError``."""
         name, _, rest = text.strip().partition(":")
         if name not in ATTENTION_PATTERNS:
             raise UserError(f"--attention {plain(text)}: {ATTENTION_PATTERNS.unknown(name)}")
@@ -126,10 +126,10 @@ class Pattern:
 
     @classmethod
     def parse_words(cls, words: Sequence[str]) -> Self:
-        """Read what stands behind the name and its colon, split at commas.
+        """Parse the words after the name and its colon, split at commas.
 
-        Raises ``ValueError`` where it is not as ``written`` says, ``UserError`` for a value that
-        is none.
+        Raises ``ValueError`` for wrong syntax (see ``written``), ``UserError`` for a value out of
+        range.
         """
         if words:
             raise ValueError
@@ -142,18 +142,18 @@ class Pattern:
         """How far each layer sees, given the model's own windows."""
         return tuple(map(ReceptiveSpan, windows))
 
-    def layout(self, ends: Sequence[int]) -> Layout | None:  # noqa: ARG002
-        """Which blocks the demonstrations of a prompt see; None where there are no blocks.
+    def layout(self, ends: Sequence[int]) -> BlockLayout | None:  # noqa: ARG002
+        """Which blocks the demonstrations of a prompt see; None if there are no blocks.
 
-        ``ends`` is where each demonstration ends, in tokens of the prompt.
+        ``ends`` are the ends of the demonstrations, in tokens of the prompt.
         """
         return None
 
     def read(self, ends: Sequence[int], similar: np.ndarray) -> Ranges | None:  # noqa: ARG002
-        """Which of the demonstrations' tokens a query reads; None for all.
+        """The ranges of demonstration tokens that a query reads; None for all.
 
-        ``ends`` is as for :meth:`layout`, ``similar`` how similar each demonstration is to the
-        query, ``(demonstrations,)``, by what ``compares`` names.
+        ``ends`` is as for :meth:`layout`. ``similar`` is the similarity of each demonstration to
+        the query, ``(demonstrations,)``, by the retriever ``compares``.
         """
         return None
 
@@ -166,13 +166,13 @@ class Pattern:
 
     @property
     def compares(self) -> str | None:
-        """The retriever by whose similarity each query reads a part of the demonstrations; None
-        where all queries read the same.
+        """The retriever whose similarity determines the demonstrations that a query reads; None if
+        all queries read the same.
         """
         return None
 
     def check_shots(self, k: int) -> None:
-        """Raise ``UserError`` where so many demonstrations cannot be read so."""
+        """Raise ``UserError`` if the pattern is not possible with k demonstrations."""
 
     @property
     def blocks(self) -> bool:
@@ -181,21 +181,21 @@ class Pattern:
 
     @property
     def reuses(self) -> bool:
-        """Whether each demonstration is computed once and put into prompts as it is."""
+        """Whether each demonstration is computed once and reused in all prompts."""
         return False
 
     @property
     def reads_vectors(self) -> bool:
-        """Whether texts are read as vectors, by a model that was trained to."""
+        """Whether texts are read as vectors, by a model trained for this."""
         return False
 
     @property
     def fewest_texts(self) -> int:
-        """How many texts there must be to read as vectors."""
+        """The smallest number of texts that can be read as vectors."""
         return 0
 
     def as_vectors(self, texts: int) -> int:  # noqa: ARG002
-        """How many of so many texts (demonstrations, or a query's passages) are read as vectors."""
+        """How many of the ``texts`` (demonstrations, or a query's passages) are read as vectors."""
         return 0
 
     @property
@@ -204,9 +204,9 @@ class Pattern:
         return 0
 
     def packed_query_limit(self, windows: Sequence[int | None]) -> int | None:
-        """Tokens of a query, its answer included, that one call may compute; None for any number.
+        """How many tokens of a query and its answer one call may compute; None for any number.
 
-        Where a layer sees means of chunks, all of them must lie in one window. ``windows`` are the
+        If a layer sees means of chunks, all these tokens must be in one window. ``windows`` are the
         model's own.
         """
         spans = self.spans(windows)
@@ -218,30 +218,29 @@ FULL = Pattern()
 
 @dataclass(frozen=True)
 class Block(Pattern):
-    """Blocks of demonstrations that see themselves, the first and the last before them.
+    """Blocks of demonstrations that see themselves, the first blocks and the preceding ones.
 
-    Bertsch et al. 2025, section 5 and appendix F, figures 7 and 17. Positions are unchanged, and
-    what stands before the first demonstration (BOS) belongs to the first block.
+    Bertsch et al. 2025, section 5 and appendix F, figures 7 and 17. Positions are unchanged. Tokens
+    before the first demonstration (BOS) belong to the first block.
 
-    With ``top`` each query reads the sink, the last ``local`` blocks and of those between them the
-    ones that are most similar to it (after the dynamic block-sparse attention of Xiao et al. 2025,
-    arXiv 2503.08640). A block is as similar as the most similar of its demonstrations; of equally
-    similar ones the later one is read.
+    With ``top``, each query reads the sink, the last ``local`` blocks and those between them that
+    are most similar to it (after the dynamic block-sparse attention of Xiao et al. 2025, arXiv
+    2503.08640). A block's similarity is that of its most similar demonstration. Of equally similar
+    blocks, the later one is read.
     """
 
     size: int
     """Demonstrations in a block."""
     sink: int = 1
-    """First blocks that all see (the attention sink)."""
+    """The number of first blocks that all blocks see (the attention sink)."""
     local: int = 2
-    """Blocks that each sees before itself."""
+    """The number of preceding blocks that a block sees."""
     reuse: bool = False
-    """Each demonstration is computed once, behind the sink, and rotated to its place."""
+    """Whether each demonstration is computed once, after the sink, and rotated to its position."""
     top: int | float | None = None
-    """How many blocks a query reads besides, or which share of all blocks, rounded up; None: all.
-    """
+    """How many other blocks a query reads, or which share of all blocks, rounded up; None: all."""
     by: str = "bm25"
-    """The retriever that says how similar a demonstration is to a query."""
+    """The retriever that compares demonstrations with a query."""
     name: ClassVar[str] = "block"
     written: ClassVar[str] = "block:SIZE[,sink=1,local=2][,reuse] or block:SIZE[,sink=1,local=2],top=0.3[,by=bm25]"
 
@@ -266,8 +265,8 @@ class Block(Pattern):
         return cls(whole_number(size), whole_number(named.get("sink", "1")), local, reuse, top, by)
 
     def __post_init__(self) -> None:
-        _at_least(1, self, size=self.size)
-        _at_least(0, self, sink=self.sink, local=self.local)
+        _check_at_least(1, self, size=self.size)
+        _check_at_least(0, self, sink=self.sink, local=self.local)
         if self.top is not None and not 0 < self.top <= (1 if isinstance(self.top, float) else 1e9):
             raise UserError(
                 f"--attention {self}: top is a number of blocks from 1 up, or a share of them "
@@ -288,24 +287,24 @@ class Block(Pattern):
 
     def __str__(self) -> str:
         reuse = ",reuse" if self.reuse else ""
-        top = "" if self.top is None else f",top={_written(self.top)}"
+        top = "" if self.top is None else f",top={_top_text(self.top)}"
         by = "" if self.by == type(self).by else f",by={self.by}"
         return f"block:{self.size},sink={self.sink},local={self.local}{reuse}{top}{by}"
 
     def _bounds(self, ends: Sequence[int]) -> np.ndarray:
-        """Where blocks begin and the last one ends: ``(blocks + 1,)``."""
+        """The starts of the blocks and the end of the last one: ``(blocks + 1,)``."""
         bounds = np.array([0, *ends[self.size - 1 :: self.size]], dtype=np.int64)
         total = int(ends[-1]) if len(ends) else 0
         return np.append(bounds, total) if bounds[-1] < total else bounds
 
-    def layout(self, ends: Sequence[int]) -> Layout:
+    def layout(self, ends: Sequence[int]) -> BlockLayout:
         """See :meth:`Pattern.layout`."""
         bounds = self._bounds(ends)
         count = len(bounds) - 1
         sink_end = int(bounds[min(self.sink, count)])
         first = bounds[np.maximum(np.arange(count) - self.local, 0)]
         first[first <= sink_end] = 0
-        return Layout(np.repeat(first, np.diff(bounds)), sink_end)
+        return BlockLayout(np.repeat(first, np.diff(bounds)), sink_end)
 
     def read(self, ends: Sequence[int], similar: np.ndarray) -> Ranges | None:
         """See :meth:`Pattern.read`."""
@@ -313,9 +312,9 @@ class Block(Pattern):
         if blocks is None:
             return None
         bounds = self._bounds(ends)
-        # no token of the prompt begins in the last demonstrations where they are the query's
-        kept = np.isin(np.arange(len(bounds) - 1), blocks)[np.diff(bounds) > 0]
-        cuts = np.flatnonzero(np.diff(np.concatenate([[False], kept, [False]]).astype(int)))
+        # the last blocks are empty if their demonstrations belong to the query
+        is_read = np.isin(np.arange(len(bounds) - 1), blocks)[np.diff(bounds) > 0]
+        cuts = np.flatnonzero(np.diff(np.concatenate([[False], is_read, [False]]).astype(int)))
         bounds = np.unique(bounds)
         return tuple((int(bounds[a]), int(bounds[b])) for a, b in cuts.reshape(-1, 2).tolist())
 
@@ -328,17 +327,15 @@ class Block(Pattern):
         between = np.arange(min(self.sink, count), max(count - self.local, min(self.sink, count)))
         later_first = between[::-1]
         ranked = later_first[np.argsort(-scores[later_first], kind="stable")]
-        left = set(ranked[self._wanted(count) :].tolist())
-        return tuple(block for block in range(count) if block not in left)
+        unread = set(ranked[self._top_count(count) :].tolist())
+        return tuple(block for block in range(count) if block not in unread)
 
-    def _wanted(self, count: int) -> int:
-        """How many of so many blocks a query reads beside the sink and the last ones, if there are
-        so many.
-        """
+    def _top_count(self, blocks: int) -> int:
+        """How many of the ``blocks`` a query reads at most, beside the sink and the last ones."""
         assert self.top is not None, "all of them"
         if isinstance(self.top, int):
             return self.top
-        return ceil(Fraction(str(self.top)) * count)
+        return ceil(Fraction(str(self.top)) * blocks)
 
     def check_shots(self, k: int) -> None:
         """See :meth:`Pattern.check_shots`."""
@@ -367,16 +364,16 @@ class Block(Pattern):
 
 @dataclass(frozen=True)
 class Grouped(Pattern):
-    """Groups of layers of which the first sees all and the others a window.
+    """Groups of layers, of which the first layer sees all tokens and the others a window.
 
-    Zebra (Song et al. 2023), section 2.1.1, equation 10. Layers that have a window of their own
-    keep it; groups are counted over the others.
+    Zebra (Song et al. 2023), section 2.1.1, equation 10. Layers with a window in the model keep it.
+    Groups are formed of the others.
     """
 
     every: int
     """Layers in a group."""
     window: int
-    """Tokens that a layer with a window sees, the token itself included."""
+    """The window in tokens, including the token itself."""
     name: ClassVar[str] = "grouped"
     written: ClassVar[str] = "grouped:EVERY,WINDOW"
 
@@ -387,30 +384,30 @@ class Grouped(Pattern):
         return cls(whole_number(every), whole_number(window))
 
     def __post_init__(self) -> None:
-        _at_least(1, self, EVERY=self.every, WINDOW=self.window)
+        _check_at_least(1, self, EVERY=self.every, WINDOW=self.window)
 
     def __str__(self) -> str:
         return f"grouped:{self.every},{self.window}"
 
     def spans(self, windows: Sequence[int | None]) -> tuple[ReceptiveSpan, ...]:
         """See :meth:`Pattern.spans`."""
-        found, place = [], 0
+        spans, index = [], 0
         for window in windows:
             if window is None:
-                found.append(ReceptiveSpan(self.window if place % self.every else None))
-                place += 1
+                spans.append(ReceptiveSpan(self.window if index % self.every else None))
+                index += 1
             else:
-                found.append(ReceptiveSpan(window))
-        return tuple(found)
+                spans.append(ReceptiveSpan(window))
+        return tuple(spans)
 
 
 @dataclass(frozen=True)
 class Approx(Pattern):
     """A window, and beyond it means of chunks of keys and values.
 
-    Zebra, section 2.1.1, equations 8 and 9: ``ln(CHUNK)`` is added to the score of a mean, so that
-    it weighs as many as it stands for. A window reaches back to the beginning of a chunk. Layers
-    that have a window of their own keep it.
+    Zebra, section 2.1.1, equations 8 and 9: ``ln(CHUNK)`` is added to the score of a mean, so its
+    weight is that of CHUNK keys. A window starts at the beginning of a chunk. Layers with a window
+    in the model keep it.
     """
 
     window: int
@@ -425,7 +422,7 @@ class Approx(Pattern):
         return cls(whole_number(window), whole_number(chunk))
 
     def __post_init__(self) -> None:
-        _at_least(1, self, WINDOW=self.window, CHUNK=self.chunk)
+        _check_at_least(1, self, WINDOW=self.window, CHUNK=self.chunk)
 
     def __str__(self) -> str:
         return f"approx:{self.window},{self.chunk}"
@@ -441,14 +438,14 @@ class Approx(Pattern):
 
 @dataclass(frozen=True)
 class Vectors(Pattern):
-    """Some texts are read as vectors, one each, by a model that ``train-vectors`` made.
+    """Some texts are read as one vector each, by a model that ``train-vectors`` trained.
 
-    Vec-RA (Chen et al. 2024). Of k demonstrations the first k - N are text, or under retrieval the
-    most similar ones; where a task's rows have passages, their first N are vectors.
+    Vec-RA (Chen et al. 2024). Of k demonstrations, the first k - N are text, or under retrieval the
+    k - N most similar ones. If a task's rows have passages, the first N passages are vectors.
     """
 
     count: int | None
-    """How many; None for all."""
+    """The number of vectors; None for all texts."""
     name: ClassVar[str] = "vectors"
     written: ClassVar[str] = "vectors:N or vectors:all"
 
@@ -460,7 +457,7 @@ class Vectors(Pattern):
 
     def __post_init__(self) -> None:
         if self.count is not None:
-            _at_least(1, self, N=self.count)
+            _check_at_least(1, self, N=self.count)
 
     def __str__(self) -> str:
         return f"vectors:{'all' if self.count is None else self.count}"
@@ -480,7 +477,7 @@ class Vectors(Pattern):
         return texts if self.count is None else min(self.count, texts)
 
 
-def _at_least(least: int, pattern: Pattern, **values: int) -> None:
+def _check_at_least(least: int, pattern: Pattern, **values: int) -> None:
     for name, value in values.items():
         if value < least:
             raise UserError(f"--attention {pattern}: {name} {value}; must be at least {least}")
@@ -493,8 +490,8 @@ def split(text: str) -> tuple[str, ...]:
 
 
 def pattern_of(attention: str) -> Pattern | None:
-    """The pattern that this is the text of; None for the name of some other attention, or of a plugin
-    that cannot be used.
+    """Parse a stored pattern. None for the name of another kind of attention, or of a plugin that
+    cannot be used.
     """
     try:
         return Pattern.parse(str(attention))
@@ -506,14 +503,14 @@ def pattern_of(attention: str) -> Pattern | None:
 
 
 def _number_or_share(text: str) -> int | float:
-    """Read a number of blocks, or a share of them. Raises ``ValueError``."""
+    """Parse a number of blocks, or a share of them. Raises ``ValueError``."""
     if re.fullmatch(r"[0-9]{0,9}\.[0-9]{1,9}", text, re.ASCII):
         return float(text)
     return whole_number(text)
 
 
-def _written(top: int | float) -> str:
-    """A number of blocks or a share as :func:`_number_or_share` reads it back."""
+def _top_text(top: int | float) -> str:
+    """The text of a number of blocks or a share, which :func:`_number_or_share` parses."""
     if isinstance(top, int):
         return str(top)
     text = f"{top:.9f}".rstrip("0")
@@ -521,7 +518,7 @@ def _written(top: int | float) -> str:
 
 
 def whole_number(text: str) -> int:
-    """Read a number of a pattern. Raises ``ValueError``."""
+    """Parse a number of a pattern. Raises ``ValueError``."""
     if not re.fullmatch(r"[0-9]{1,9}", text):
         raise ValueError
     return int(text)

@@ -1,4 +1,4 @@
-"""Where the program keeps what it has prepared once: models, tokenizers, embeddings, rates."""
+"""The cache folder: prepared models, tokenizers, embeddings, measured speeds."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 
 def cache_dir() -> Path:
-    """``ICL_BENCH_CACHE``, or a folder of this program in the user's cache."""
-    if asked := os.environ.get("ICL_BENCH_CACHE"):
-        return Path(asked).expanduser()
+    """``ICL_BENCH_CACHE``, or this program's folder in the user's cache."""
+    if folder := os.environ.get("ICL_BENCH_CACHE"):
+        return Path(folder).expanduser()
     from platformdirs import user_cache_path
 
     return user_cache_path("icl-bench")

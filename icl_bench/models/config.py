@@ -1,8 +1,8 @@
-"""What a checkpoint's config.json says of a model, as transformers reads it.
+"""Reads a checkpoint's config.json, with the same result as transformers.
 
-transformers fills what a file leaves out with each family's own defaults. The four families that
-attention patterns are tested for are read here, without transformers, as long as the file itself
-says all that a default would decide; everything else is asked of transformers.
+transformers fills missing fields with defaults of the model's family. This module reads the four
+families that attention patterns are tested with, if the file has every field whose default matters.
+Otherwise transformers reads the file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _REQUIRED: Mapping[str, frozenset[str]] = {
     "qwen2": frozenset({"num_key_value_heads", "use_sliding_window"}),
     "gemma3_text": frozenset({"num_key_value_heads", "sliding_window", "layer_types", "head_dim"}),
 }
-"""By family, the fields whose default is neither null nor read here."""
+"""Family -> fields that must be present: this module does not know their default."""
 
 _NULL: Mapping[str, frozenset[str]] = {
     "llama": frozenset({"num_key_value_heads", "head_dim", "sliding_window"}),
@@ -27,7 +27,7 @@ _NULL: Mapping[str, frozenset[str]] = {
     "qwen2": frozenset({"sliding_window", "layer_types"}),
     "gemma3_text": frozenset({"sliding_window"}),
 }
-"""By family, the fields that may be null."""
+"""Family -> fields that may be null."""
 
 _OPTIONAL = (
     "num_key_value_heads",
@@ -41,71 +41,71 @@ _OPTIONAL = (
 _ALWAYS = frozenset({"hidden_size", "num_attention_heads", "num_hidden_layers", "max_position_embeddings"})
 
 _OTHER_READINGS = frozenset({"quantization_config", "text_config", "auto_map", "use_bidirectional_attention"})
-"""Fields that, where they are set, change what others mean or which class reads them."""
+"""Fields that change the meaning of others, or which class reads them."""
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """What the program asks of a text model's config."""
+    """The fields of a text model's config that the program uses."""
 
     family: str
     """``model_type``, like ``llama``."""
     context_tokens: int | None
-    """The trained window; None where the config states none."""
+    """The trained context window; None if the config has none."""
     heads: int
     key_heads: int
     head_width: int
     windows: tuple[int | None, ...]
-    """Per layer the tokens that attention reaches back; None for all."""
+    """The attention window of each layer in tokens; None for all."""
 
 
 def read_config(source: str, revision: str | None = None) -> ModelConfig:
-    """Read the config of a folder or hub id. Raises what transformers raises."""
-    stated = _stated(Path(source) / "config.json")
-    return _of(stated) if stated is not None else _by_transformers(source, revision)
+    """Read the config of a folder or hub id. Raises any exception of transformers."""
+    stated = _complete_config(Path(source) / "config.json")
+    return _from_config(stated) if stated is not None else _from_transformers(source, revision)
 
 
 def states_everything(source: str) -> bool:
     """Whether a checkpoint's config.json can be read without transformers."""
-    return _stated(Path(source) / "config.json") is not None
+    return _complete_config(Path(source) / "config.json") is not None
 
 
-def _stated(file: Path) -> dict[str, Any] | None:
-    """The file's fields where nothing in it is left to a default; else None."""
+def _complete_config(file: Path) -> dict[str, Any] | None:
+    """The file's fields if no default matters; else None."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        config = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    if not isinstance(found, dict) or found.get("model_type") not in _REQUIRED:
+    if not isinstance(config, dict) or config.get("model_type") not in _REQUIRED:
         return None
-    family = found["model_type"]
-    wanted = _ALWAYS | _REQUIRED[family]
-    if not wanted <= found.keys() or any(found.get(name) for name in _OTHER_READINGS):
+    family = config["model_type"]
+    required = _ALWAYS | _REQUIRED[family]
+    if not required <= config.keys() or any(config.get(name) for name in _OTHER_READINGS):
         return None
-    null = {name for name in _OPTIONAL if name in found and found[name] is None}
-    if not null <= _NULL[family] or _layers_by_default(found):
+    null = {name for name in _OPTIONAL if name in config and config[name] is None}
+    if not null <= _NULL[family] or _layers_by_default(config):
         return None
-    if family in {"llama", "mistral"} and "layer_types" in found:  # not theirs: up to transformers
+    if family in {"llama", "mistral"} and "layer_types" in config:  # not a field of these families
         return None
-    numbers = [found[name] for name in _ALWAYS]
-    numbers += [found[n] for n in ("num_key_value_heads", "head_dim") if found.get(n) is not None]
-    if found.get("sliding_window") is not None:
-        numbers.append(found["sliding_window"])
-    kinds = found.get("layer_types")
-    if kinds is not None and (not isinstance(kinds, list) or len(kinds) != found["num_hidden_layers"]):
+    numbers = [config[name] for name in _ALWAYS]
+    numbers += [config[n] for n in ("num_key_value_heads", "head_dim") if config.get(n) is not None]
+    if config.get("sliding_window") is not None:
+        numbers.append(config["sliding_window"])
+    kinds = config.get("layer_types")
+    if kinds is not None and (not isinstance(kinds, list) or len(kinds) != config["num_hidden_layers"]):
         return None
-    whole = all(type(number) is int and number > 0 for number in numbers)
-    if not whole or found["hidden_size"] % found["num_attention_heads"]:
+    valid = all(type(number) is int and number > 0 for number in numbers)
+    if not valid or config["hidden_size"] % config["num_attention_heads"]:
         return None
-    return found
+    return config
 
 
-def _layers_by_default(found: Mapping[str, Any]) -> bool:
-    """Whether a default decides which layers have a window."""
-    return bool(found.get("use_sliding_window")) and not found.get("layer_types")
+def _layers_by_default(config: Mapping[str, Any]) -> bool:
+    """Whether a default determines which layers have a window."""
+    return bool(config.get("use_sliding_window")) and not config.get("layer_types")
 
 
-def _of(stated: Mapping[str, Any]) -> ModelConfig:
+def _from_config(stated: Mapping[str, Any]) -> ModelConfig:
     heads = stated["num_attention_heads"]
     window = stated.get("sliding_window")
     if stated["model_type"] == "qwen2" and not stated["use_sliding_window"]:
@@ -116,11 +116,11 @@ def _of(stated: Mapping[str, Any]) -> ModelConfig:
         heads,
         stated.get("num_key_value_heads") or heads,
         stated.get("head_dim") or stated["hidden_size"] // heads,
-        _windows(window, stated.get("layer_types"), stated["num_hidden_layers"]),
+        _layer_windows(window, stated.get("layer_types"), stated["num_hidden_layers"]),
     )
 
 
-def _by_transformers(source: str, revision: str | None) -> ModelConfig:
+def _from_transformers(source: str, revision: str | None) -> ModelConfig:
     from transformers import AutoConfig
 
     config: Any = AutoConfig.from_pretrained(source, revision=revision or "main").get_text_config()
@@ -138,12 +138,12 @@ def _by_transformers(source: str, revision: str | None) -> ModelConfig:
 
 
 def layer_windows(config: Any) -> tuple[int | None, ...]:
-    """Each layer's own window in tokens, of a text model's config; None where it sees all."""
+    """Each layer's attention window in tokens, from a text model's config; None for all tokens."""
     window = getattr(config, "sliding_window", None)
-    return _windows(window, getattr(config, "layer_types", None), int(config.num_hidden_layers))
+    return _layer_windows(window, getattr(config, "layer_types", None), int(config.num_hidden_layers))
 
 
-def _windows(window: int | None, kinds: Any, layers: int) -> tuple[int | None, ...]:
+def _layer_windows(window: int | None, kinds: Any, layers: int) -> tuple[int | None, ...]:
     if window is not None and (type(window) is not int or window < 1):
         raise ValueError(f"sliding_window is {window!r}, not a number of tokens")
     if kinds is None:

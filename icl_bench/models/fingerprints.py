@@ -1,4 +1,4 @@
-"""Hashes that say which files a result or a cache entry was made from."""
+"""Hashes that identify the files of a result or a cache entry."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 SAMPLES, SAMPLE_BYTES, SMALL_FILE = 64, 65536, 64 * 2**20
-"""Of a file larger than ``SMALL_FILE`` bytes, this many samples of so many bytes are read."""
+"""Files larger than ``SMALL_FILE`` bytes are sampled: ``SAMPLES`` times ``SAMPLE_BYTES``."""
 
 _OF_CHECKPOINT = frozenset({".json", ".safetensors", ".model", ".txt"})
 
@@ -20,24 +20,24 @@ def sha256_of(file: Path) -> str:
 
 
 def key_of(parts: Sequence[str | int]) -> str:
-    """A name for what these parts decide: 32 hex digits. No two lists of parts have one."""
+    """A hash of these parts as a name: 32 hex digits. Different lists have different names."""
     return hashlib.sha256(json.dumps(list(parts)).encode()).hexdigest()[:32]
 
 
 def key_of_files(parts: Sequence[str], folder: Path, files: Iterable[Path]) -> str:
     """:func:`key_of` of parts and of files below a folder, by name and content.
 
-    Raises ``OSError`` where a file cannot be read.
+    Raises ``OSError`` if a file cannot be read.
     """
-    named = [(file.relative_to(folder).as_posix(), file) for file in sorted(files)]
-    return key_of([*parts, *(part for name, file in named for part in (name, sha256_of(file)))])
+    named_files = [(file.relative_to(folder).as_posix(), file) for file in sorted(files)]
+    return key_of([*parts, *(part for name, file in named_files for part in (name, sha256_of(file)))])
 
 
 def folder_fingerprint(folder: Path) -> str:
-    """Hash of a checkpoint's files: small files whole, large ones by size and 64 samples.
+    """Hash of a checkpoint's files: all of small files, size and 64 samples of large ones.
 
-    A retrained checkpoint differs in nearly every tensor, so that samples tell it apart, in a
-    second instead of minutes.
+    A retrained checkpoint differs in nearly every tensor, so samples distinguish it, in a second
+    instead of minutes.
     """
     digest = hashlib.sha256()
     for file in sorted(folder.iterdir()):

@@ -1,7 +1,7 @@
 """A GGUF file's metadata and weights, read with numpy and the gguf package's arithmetic.
 
-The gguf package's own reader makes several arrays of each of a vocabulary's 262,144 strings, which
-takes 20 s; here they are read in one pass. The format is that of the specification, version 3
+The gguf package's reader creates several arrays for each of a vocabulary's 262,144 strings, which
+takes 20 s. This module reads them in one pass. The format is version 3 of the specification
 (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md).
 """
 
@@ -19,20 +19,20 @@ import numpy as np
 _ALIGNMENT = 32
 _STRING, _ARRAY = 8, 9
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-"""Value types by number, as :mod:`struct` names them."""
+"""Value type -> format of :mod:`struct`."""
 
 
 @dataclass(frozen=True)
-class Tensor:
-    """One tensor of a file, not read yet."""
+class GgufTensor:
+    """One tensor of a file, without its weights."""
 
     name: str
     shape: tuple[int, ...]
-    """The outermost dimension first, as numpy and PyTorch have it (the file has it last)."""
+    """The outermost dimension first, as in numpy and PyTorch (it is last in the file)."""
     kind: int
-    """Its quantization, by the format's number."""
+    """The number of its quantization."""
     offset: int
-    """In bytes, from the beginning of the file."""
+    """In bytes from the beginning of the file."""
 
 
 class GgufFile:
@@ -53,8 +53,8 @@ class GgufFile:
         self.metadata: Mapping[str, Any] = {self._string(): self._value() for _ in range(fields)}
         self.tensors = tuple(self._tensors(tensors))
 
-    def weights(self, tensor: Tensor) -> np.ndarray:
-        """A tensor's weights without their quantization: float32, of the tensor's shape."""
+    def weights(self, tensor: GgufTensor) -> np.ndarray:
+        """A tensor's dequantized weights: float32, in the tensor's shape."""
         import gguf
 
         kind = gguf.GGMLQuantizationType(tensor.kind)
@@ -62,26 +62,27 @@ class GgufFile:
         *outer, width = tensor.shape
         row = width // block * size
         count = row * int(np.prod(outer, dtype=int))
-        stored = np.frombuffer(self._bytes, np.uint8, count, tensor.offset)
-        found: np.ndarray = gguf.dequantize(
-            stored.view(np.float32) if kind == gguf.GGMLQuantizationType.F32 else stored.reshape(*outer, row), kind
+        quantized = np.frombuffer(self._bytes, np.uint8, count, tensor.offset)
+        weights: np.ndarray = gguf.dequantize(
+            quantized.view(np.float32) if kind == gguf.GGMLQuantizationType.F32 else quantized.reshape(*outer, row),
+            kind,
         )
-        return found.reshape(tensor.shape)
+        return weights.reshape(tensor.shape)
 
-    def _tensors(self, count: int) -> Iterator[Tensor]:
-        found = []
+    def _tensors(self, count: int) -> Iterator[GgufTensor]:
+        headers = []
         for _ in range(count):
             name, dimensions = self._string(), self._scalar("I")
             shape = tuple(self._scalar("Q") for _ in range(dimensions))[::-1]
-            found.append((name, shape, self._scalar("I"), self._scalar("Q")))
+            headers.append((name, shape, self._scalar("I"), self._scalar("Q")))
         start = -(-self._place // _ALIGNMENT) * _ALIGNMENT
-        for name, shape, kind, offset in found:
-            yield Tensor(name, shape, kind, start + offset)
+        for name, shape, kind, offset in headers:
+            yield GgufTensor(name, shape, kind, start + offset)
 
     def _scalar(self, form: str) -> Any:
-        (found,) = struct.unpack_from(f"<{form}", self._bytes, self._place)
+        (value,) = struct.unpack_from(f"<{form}", self._bytes, self._place)
         self._place += struct.calcsize(f"<{form}")
-        return found
+        return value
 
     def _string(self) -> str:
         size = self._scalar("Q")
@@ -94,10 +95,10 @@ class GgufFile:
             return self._string()
         if kind != _ARRAY:
             return self._scalar(_SCALARS[kind])
-        inner, count = self._scalar("I"), self._scalar("Q")
-        if inner in {_STRING, _ARRAY}:
-            return [self._value(inner) for _ in range(count)]
-        form = np.dtype(_SCALARS[inner]).newbyteorder("<")
-        found = np.frombuffer(self._bytes, form, count, self._place)
-        self._place += found.nbytes
-        return found.tolist()
+        item_kind, count = self._scalar("I"), self._scalar("Q")
+        if item_kind in {_STRING, _ARRAY}:
+            return [self._value(item_kind) for _ in range(count)]
+        form = np.dtype(_SCALARS[item_kind]).newbyteorder("<")
+        array = np.frombuffer(self._bytes, form, count, self._place)
+        self._place += array.nbytes
+        return array.tolist()

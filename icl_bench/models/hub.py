@@ -1,4 +1,4 @@
-"""Files of a model on the Hugging Face hub: fetched, or refused in one line."""
+"""Files of a model on the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -9,38 +9,31 @@ from icl_bench.errors import UserError
 from icl_bench.wording import first_line, one_line
 
 TOKENIZER_FILES = ("*.json", "tokenizer.model", "*.txt")
-"""Of a checkpoint: its configs and its tokenizer, no weights."""
+"""The files of a checkpoint without weights: configs and tokenizer."""
 
 
 def fetch(
-    hub: str,
-    files: Sequence[str],
-    *,
-    whose: str,
-    instead: str,
-    revision: str | None = None,
-    leave_out: Sequence[str] = (),
+    hub: str, files: Sequence[str], *, subject: str, hint: str, revision: str | None = None, ignore: Sequence[str] = ()
 ) -> Path:
-    """Fetch the files that match these patterns, and say in which folder they are.
+    """Download the files that match these patterns. Returns their folder.
 
-    A refusal begins with ``whose`` and ends with ``instead``, what to do instead. Raises
-    ``UserError``.
+    Raises ``UserError``, whose message begins with ``subject`` and ends with ``hint``.
     """
     from huggingface_hub import snapshot_download
 
     try:
         return Path(
-            snapshot_download(
-                hub, revision=revision, allow_patterns=list(files), ignore_patterns=list(leave_out) or None
-            )
+            snapshot_download(hub, revision=revision, allow_patterns=list(files), ignore_patterns=list(ignore) or None)
         )
     except Exception as error:  # requests, hub and file errors alike
-        raise UserError(one_line(f"{whose} cannot be had from the hub ({first_line(error)}); {instead}")) from None
+        raise UserError(
+            one_line(f"{subject} cannot be downloaded from the hub ({first_line(error)}); {hint}")
+        ) from None
 
 
 def cached_file(hub: str, file: str, revision: str | None = None) -> Path | None:
-    """Where a file of a model is on this machine; None where it was not fetched yet."""
+    """The path of a model's file on this machine; None if it was not downloaded yet."""
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(hub, file, revision=revision)
-    return Path(found) if isinstance(found, str) else None
+    path = try_to_load_from_cache(hub, file, revision=revision)
+    return Path(path) if isinstance(path, str) else None

@@ -1,8 +1,8 @@
-"""Models that come in Python packages, each prepared once as an ordinary checkpoint.
+"""Models in Python packages, each converted once to an ordinary checkpoint.
 
 The packages have GGUF files of quantized weights. transformers can read these, in up to 140 s of
-processor time; what is written here in a tenth of that is the same to the bit: the weights as
-bfloat16, and a tokenizer of the same vocabulary and merges (``tests/differential``).
+processor time. This module takes a tenth of that, with identical results: the weights as bfloat16,
+and a tokenizer with the same vocabulary and merges (``tests/differential``).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from icl_bench.models.cache_folder import cache_dir
 from icl_bench.models.gguf_file import GgufFile
 
 CONTROL, USER_DEFINED = 3, 4
-"""Types of tokens, as the format numbers them."""
+"""Token types of the format."""
 
-NAMES = {
+TENSOR_NAMES = {
     "token_embd": "embed_tokens",
     "output_norm": "norm",
     "blk": "layers",
@@ -37,18 +37,18 @@ NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-"""Parts of a tensor's name in the file and in a checkpoint, where all families have them so."""
+"""Part of a tensor's name in the file -> in a checkpoint, for all families."""
 
 
 class PackagedModel(ABC):
-    """A model whose weights a Python package carries."""
+    """A model whose weights are in a Python package."""
 
     name: str
-    """What the registry and messages call it."""
+    """Its name in the registry and in messages."""
     package: str
-    """The package's name in Python."""
+    """The import name of the package."""
     install: str
-    """What to give to pip."""
+    """The arguments of ``pip install``."""
 
     def is_installed(self) -> bool:
         """Whether its files are on this machine."""
@@ -56,38 +56,38 @@ class PackagedModel(ABC):
 
     @abstractmethod
     def sha256(self) -> str:
-        """Of its GGUF file, in hex."""
+        """The SHA-256 of its GGUF file, in hex."""
 
     @abstractmethod
     def gguf(self, work: Path) -> Path:
-        """Its GGUF file, checked; put together in a folder for work where it comes in parts.
+        """Its GGUF file, checked. If it comes in parts, they are joined in the folder ``work``.
 
-        Raises ``ValueError`` for a file that is another.
+        Raises ``ValueError`` if the file is a different one.
         """
 
     @abstractmethod
     def checkpoint_name(self, tensor: str) -> str:
-        """What a checkpoint calls a tensor of the file."""
+        """The name in a checkpoint of a tensor of the file."""
 
     def weights(self, name: str, weights: np.ndarray, metadata: Mapping[str, Any]) -> np.ndarray:  # noqa: ARG002
-        """A tensor as a checkpoint has it, float32; ``name`` is the checkpoint's."""
+        """Convert a tensor to the form of a checkpoint, float32. ``name`` is its checkpoint name."""
         return weights
 
     @abstractmethod
     def files(self, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The checkpoint's JSON files by name, made of the file's metadata."""
+        """The checkpoint's JSON files by name, from the file's metadata."""
 
     def keep_tokenizer(self, place: Path) -> None:  # noqa: B027 - none by default
-        """Keep what reading the tokenizer would keep, where that is known without transformers."""
+        """Write the tokenizer's cache entry, if that is possible without transformers."""
 
     def folder(self) -> Path:
-        """Where it is kept once it is prepared."""
+        """The folder of the prepared checkpoint."""
         return cache_dir() / "models" / f"{self.name}-{self.sha256()[:12]}"
 
     def prepared(self) -> Path:
-        """It as an ordinary checkpoint (bfloat16, safetensors), converted once.
+        """The folder of the ordinary checkpoint (bfloat16, safetensors), converted on first use.
 
-        Raises ``UserError`` where the cache folder cannot be written to, or the package is damaged.
+        Raises ``UserError`` if the cache folder cannot be written to, or the package is damaged.
         """
         place = self.folder()
         if (place / "config.json").exists():
@@ -113,7 +113,7 @@ class PackagedModel(ABC):
         return place
 
     def _convert(self, work: Path) -> Path:
-        """Write the checkpoint into a folder below this one, and say which."""
+        """Write the checkpoint into a folder below ``work``. Returns this folder."""
         saved = work / "saved"
         saved.mkdir()
         file = GgufFile(self.gguf(work))
@@ -124,7 +124,7 @@ class PackagedModel(ABC):
         return saved
 
     def _write_weights(self, file: GgufFile, path: Path) -> None:
-        """The weights as bfloat16, in safetensors' format, one tensor in memory at a time."""
+        """Write the weights as bfloat16 in safetensors format, one tensor in memory at a time."""
         tensors = sorted((self.checkpoint_name(tensor.name), tensor) for tensor in file.tensors)
         header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
         end = 0
@@ -132,7 +132,7 @@ class PackagedModel(ABC):
             start, end = end, end + 2 * int(np.prod(tensor.shape))
             header[name] = {"dtype": "BF16", "shape": tensor.shape, "data_offsets": [start, end]}
         text = json.dumps(header, separators=(",", ":")).encode()
-        text += b" " * (-len(text) % 8)  # the format wants data that is aligned
+        text += b" " * (-len(text) % 8)  # the format aligns the data
         with path.open("wb") as stream:
             stream.write(len(text).to_bytes(8, "little") + text)
             for name, tensor in tensors:
@@ -146,13 +146,13 @@ def renamed(tensor: str, names: Mapping[str, str]) -> str:
 
 
 def added_token(number: int, token: str, special: bool) -> dict[str, Any]:
-    """A token that is found in a text before it is split, as tokenizer.json has it."""
+    """An entry of ``added_tokens`` in tokenizer.json."""
     as_it_is = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {"id": number, "content": token, **as_it_is, "special": special}
 
 
 def bpe(vocabulary: Mapping[str, int], merges: Sequence[Sequence[str]], **more: Any) -> dict[str, Any]:
-    """The ``model`` of a tokenizer.json that merges by byte pairs."""
+    """The ``model`` in tokenizer.json of a byte-pair encoding."""
     return {
         "type": "BPE",
         "dropout": None,
@@ -169,7 +169,7 @@ def bpe(vocabulary: Mapping[str, int], merges: Sequence[Sequence[str]], **more: 
 
 
 def _bfloat16(weights: np.ndarray) -> Iterator[bytes]:
-    """Finite float32 rounded to the nearest bfloat16, ties to even, as bytes, a part at a time."""
+    """Round finite float32 to the nearest bfloat16, ties to even. Yields bytes in parts."""
     bits = np.ascontiguousarray(weights).reshape(-1).view(np.uint32)
     for start in range(0, len(bits), 2**20):
         part = bits[start : start + 2**20]

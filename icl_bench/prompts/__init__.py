@@ -1,1 +1,1 @@
-"""Prompts: examples to text and token ids. The only place that builds a prompt."""
+"""Prompts: from examples to text and token ids. Only this package builds prompts."""

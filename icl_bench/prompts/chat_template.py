@@ -1,8 +1,8 @@
-"""A model's chat template: messages to text, as ``apply_chat_template`` of transformers does it.
+"""A model's chat template: messages to text, like ``apply_chat_template`` of transformers.
 
-Rendered here because the rest of a plan needs no transformers; the language is theirs (Jinja in a
-sandbox, with ``raise_exception``, ``strftime_now``, ``tojson``, ``generation`` blocks), and a
-differential test holds both to the same text.
+Rendered here so that plans do not import transformers. The language is the same (Jinja in a
+sandbox, with ``raise_exception``, ``strftime_now``, ``tojson`` and ``generation`` blocks), and a
+differential test compares both.
 """
 
 from __future__ import annotations
@@ -28,35 +28,37 @@ _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cl
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """A template, what it is told beside the messages, and whose it is."""
+    """A template with its arguments and the name of its model."""
 
     source: str
-    """The template itself, in Jinja's language."""
-    whose: str
+    """The template's source, in Jinja."""
+    model_name: str
     """The model, for messages."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """``enable_thinking`` and the like; the names of special tokens are among them."""
+    """``enable_thinking`` and the like, and the special tokens by name."""
 
     @classmethod
-    def of_folder(cls, folder: Path, whose: str, arguments: Mapping[str, Any]) -> ChatTemplate:
-        """Read the template that lies with a tokenizer's files.
+    def of_folder(cls, folder: Path, model_name: str, arguments: Mapping[str, Any]) -> ChatTemplate:
+        """Read the template from a tokenizer's folder.
 
-        Raises ``UserError`` where there is none, or it cannot be read.
+        Raises ``UserError`` if there is none, or it cannot be read.
         """
         try:
             config = _read_config(folder / _CONFIG)
             source = _source(folder, config)
         except (OSError, ValueError) as error:
-            raise UserError(f"model {whose}: its chat template cannot be read ({first_line(error)})") from None
+            raise UserError(f"model {model_name}: its chat template cannot be read ({first_line(error)})") from None
         if source is None:
-            raise UserError(f"--chat: model {whose} has no chat template; give an instruct model, or leave --chat out")
-        special = {name: _spelled(config[name]) for name in _SPECIAL if config.get(name)}
-        return cls(source, whose, {**special, **arguments})
+            raise UserError(
+                f"--chat: model {model_name} has no chat template; give an instruct model, or leave --chat out"
+            )
+        special = {name: _token_text(config[name]) for name in _SPECIAL if config.get(name)}
+        return cls(source, model_name, {**special, **arguments})
 
     def render(self, messages: Sequence[Message], *, answer_follows: bool = True) -> str:
-        """The whole conversation as text, up to where the model answers.
+        """Render a conversation as text, up to the model's answer.
 
-        Raises ``UserError`` with the template's own words where it refuses the messages.
+        Raises ``UserError`` with the template's message if it refuses the conversation.
         """
         import jinja2
 
@@ -71,12 +73,12 @@ class ChatTemplate:
         except (jinja2.TemplateError, TypeError, KeyError, ArithmeticError) as error:
             roles = "/".join(dict.fromkeys(message["role"] for message in messages))
             raise UserError(
-                f"--chat: the chat template of model {self.whose} refuses a conversation of "
+                f"--chat: the chat template of model {self.model_name} refuses a conversation of "
                 f"{roles} turns ({first_line(error)})"
             ) from None
 
     def __getstate__(self) -> dict[str, Any]:
-        """What another process needs: compiled, a template cannot be sent."""
+        """The state to pickle: without the compiled template, which cannot be pickled."""
         return {name: value for name, value in vars(self).items() if name != "_compiled"}
 
     @cached_property
@@ -86,12 +88,12 @@ class ChatTemplate:
         from jinja2.sandbox import ImmutableSandboxedEnvironment
 
         class Generation(jinja2.ext.Extension):
-            """``{% generation %}`` marks what a model wrote, for training; here it shows it."""
+            """``{% generation %}`` marks what a model wrote, for training. Here it has no effect."""
 
-            tags = {"generation"}  # noqa: RUF012 - as the library has it
+            tags = {"generation"}  # noqa: RUF012 - as in the library
 
             def parse(self, parser: Any) -> Any:
-                """Give the block's own content."""
+                """Return the block's content."""
                 next(parser.stream)
                 return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
@@ -99,17 +101,17 @@ class ChatTemplate:
             trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
         )
         environment.filters["tojson"] = _as_json
-        environment.globals["raise_exception"] = _refuse
+        environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
         try:
             return environment.from_string(self.source)
         except jinja2.TemplateError as error:
             raise UserError(
-                f"--chat: the chat template of model {self.whose} cannot be read ({first_line(error)})"
+                f"--chat: the chat template of model {self.model_name} cannot be read ({first_line(error)})"
             ) from None
 
 
-def _refuse(message: str) -> None:
+def _raise_exception(message: str) -> None:
     import jinja2
 
     raise jinja2.TemplateError(message)
@@ -120,25 +122,25 @@ def _as_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
 
 
 def _read_config(file: Path) -> dict[str, Any]:
-    found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    if not isinstance(found, dict):
-        raise ValueError(f"{file.name} is no object")
-    return found
+    config = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    if not isinstance(config, dict):
+        raise ValueError(f"{file.name} is not an object")
+    return config
 
 
 def _source(folder: Path, config: Mapping[str, Any]) -> str | None:
-    """The template's file, or what the config has: one text, or several by name."""
+    """The template from its file, or from the config, which has one text or several by name."""
     if (folder / _FILE).exists():
         return (folder / _FILE).read_text(encoding="utf-8")
-    found = config.get("chat_template")
-    if isinstance(found, list):
-        named = {one.get("name"): one.get("template") for one in found if isinstance(one, dict)}
-        found = named.get("default")
-    if found is not None and not isinstance(found, str):
-        raise ValueError(f"{_CONFIG}: chat_template is no text")
-    return found
+    source = config.get("chat_template")
+    if isinstance(source, list):
+        sources = {entry.get("name"): entry.get("template") for entry in source if isinstance(entry, dict)}
+        source = sources.get("default")
+    if source is not None and not isinstance(source, str):
+        raise ValueError(f"{_CONFIG}: chat_template is not a text")
+    return source
 
 
-def _spelled(token: Any) -> str:
-    """A special token's text: configs have it plain, or with how it is found."""
+def _token_text(token: Any) -> str:
+    """A special token's text. Configs have it as a text or as an object with its ``content``."""
     return str(token["content"] if isinstance(token, dict) else token)

@@ -1,9 +1,9 @@
-"""Examples to text and token ids: the only place that builds a prompt.
+"""Examples to token ids: the only module that builds prompts.
 
-A prompt is a list of token ids, built once and handed to a backend as it is. It always equals the
-tokenization of its whole text (with BOS once in front, where the tokenizer has one), although the
-shared demonstrations and the queries are tokenized apart: every join is checked, and where one
-does not hold (a token would span it), the prompt is tokenized whole instead.
+A prompt is a list of token ids, which a backend receives unchanged. It always equals the
+tokenization of its whole text, after BOS if the tokenizer has one, although shared demonstrations
+and queries are tokenized separately. Every join is checked: if a token would span it, the whole
+prompt is tokenized instead.
 """
 
 from __future__ import annotations
@@ -28,61 +28,60 @@ Ids = tuple[int, ...]
 
 @dataclass(frozen=True)
 class PromptSet:
-    """The prompts of one cell: a shared prefix and what each query adds to it.
+    """The prompts of one cell: a shared prefix and a suffix for each query.
 
-    ``prefix`` is shared by all; prompt ``i`` is ``prefix + suffixes[i]``.
+    Prompt ``i`` is ``prefix + suffixes[i]``.
     """
 
     prefix: Ids
     suffixes: tuple[Ids, ...]
     shared_text: str = ""
-    """Text that all prompts begin with; it need not end where ``prefix`` ends."""
+    """The text that all prompts begin with. It need not end where ``prefix`` ends."""
     own_texts: tuple[str, ...] = ()
-    """What each prompt's text adds to it."""
+    """The rest of each prompt's text."""
     ends: tuple[tuple[int, ...], ...] = ()
-    """Where each demonstration, its separator included, ends in a prompt, in tokens: one tuple for
-    all prompts where the demonstrations are shared, one for each where they are not and it was
-    asked for, else none."""
+    """The end of each demonstration with its separator, in tokens of the prompt: one tuple for all
+    prompts if demonstrations are shared; else one for each prompt, if requested; else empty."""
     lead: int = 0
-    """Tokens before the first demonstration: BOS, or what a chat begins with."""
+    """Tokens before the first demonstration: BOS, or the beginning of a chat."""
     vector_texts: tuple[tuple[str, ...], ...] = ()
-    """Texts that each prompt has besides, to be read as vectors: one tuple for all prompts where
-    they share them, else one for each; none where there are none."""
+    """Additional texts that the model reads as vectors: one tuple for all prompts if they share
+    them, else one for each; empty if there are none."""
     similar: np.ndarray | None = field(default=None, repr=False, compare=False)
-    """How similar each of the demonstrations that all share is to each query, ``(queries, k)``,
-    where it decides what is read of them."""
-    talk: Callable[[int], Sequence[Message]] | None = field(default=None, repr=False, compare=False)
-    """The messages of each prompt that is a conversation."""
+    """The similarity of each shared demonstration to each query, ``(queries, k)``, if it determines
+    which demonstrations are read."""
+    conversation: Callable[[int], Sequence[Message]] | None = field(default=None, repr=False, compare=False)
+    """The messages of a prompt by its index, for chat prompts."""
 
     def __len__(self) -> int:
         return len(self.suffixes)
 
     def ends_of(self, index: int) -> tuple[int, ...]:
-        """Where the demonstrations of one prompt end."""
+        """The ends of one prompt's demonstrations."""
         return self.ends[0 if len(self.ends) == 1 else index]
 
     def vectors_of(self, index: int) -> tuple[str, ...]:
-        """The texts that one prompt has as vectors."""
+        """The texts that the model reads as vectors in one prompt."""
         if not self.vector_texts:
             return ()
         return self.vector_texts[0 if len(self.vector_texts) == 1 else index]
 
     def read_by(self, pattern: Pattern) -> tuple[Ranges | None, ...]:
-        """Which tokens of the demonstrations each query reads; empty where all read the same."""
+        """The ranges of demonstration tokens that each query reads; empty if all read the same."""
         if self.similar is None or pattern.compares is None:
             return ()
         return tuple(pattern.read(self.ends_of(i), row) for i, row in enumerate(self.similar))
 
     def with_vectors(self, texts: Sequence[tuple[str, ...]]) -> PromptSet:
-        """The same prompts, each with texts of its own to be read as vectors.
+        """The same prompts with additional texts to be read as vectors.
 
-        What a token becomes depends on the vectors that it sees: prompts that have different ones
-        share no token.
+        Hidden states depend on the vectors that tokens see, so prompts with different vectors share
+        no prefix.
         """
         if len(set(texts)) == 1:
             return replace(self, vector_texts=(texts[0],) if texts[0] else ())
-        whole = tuple(self.ids(i) for i in range(len(self)))
-        return replace(self, prefix=(), suffixes=whole, vector_texts=tuple(texts))
+        prompts = tuple(self.ids(i) for i in range(len(self)))
+        return replace(self, prefix=(), suffixes=prompts, vector_texts=tuple(texts))
 
     @property
     def longest(self) -> int:
@@ -91,16 +90,16 @@ class PromptSet:
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens of all prompts, the shared prefix counted once for each."""
+        """Tokens of all prompts, including the shared prefix of each."""
         return len(self.prefix) * len(self.suffixes) + self.own_tokens
 
     @property
     def own_tokens(self) -> int:
-        """Tokens of all suffixes: what is left to compute once the prefix is cached."""
+        """Tokens of all suffixes: what remains to compute when the prefix is cached."""
         return sum(map(len, self.suffixes))
 
     def ids(self, index: int) -> Ids:
-        """The whole prompt of one query."""
+        """The token ids of one query's whole prompt."""
         return self.prefix + self.suffixes[index]
 
     def text(self, index: int) -> str:
@@ -108,14 +107,14 @@ class PromptSet:
         return self.shared_text + self.own_texts[index]
 
     def messages(self, index: int) -> Sequence[Message]:
-        """The prompt of one query as messages; plain text is one of the user's."""
-        if self.talk is None:
+        """The prompt of one query as messages. Plain text is one user message."""
+        if self.conversation is None:
             return [{"role": "user", "content": self.text(index)}]
-        return self.talk(index)
+        return self.conversation(index)
 
     def hashes(self) -> list[str]:
-        """SHA-256 (16 hex digits) of each prompt's ids, as little-endian 32-bit integers, and of
-        the texts that are read as vectors behind them, where there are any.
+        """SHA-256 (16 hex digits) of each prompt's ids, as little-endian 32-bit integers, followed
+        by its texts that are read as vectors.
         """
         shared = hashlib.sha256(_as_bytes(self.prefix))
         digests = []
@@ -133,9 +132,9 @@ def _as_bytes(ids: Ids) -> bytes:
 
 
 def shared_prefix(prompts: Sequence[Ids], within: Ids | None = None) -> PromptSet:
-    """Split off the longest common beginning, leaving each prompt at least one token of its own.
+    """Split off the longest common prefix that leaves each prompt at least one token of its own.
 
-    ``within`` keeps to a beginning that these ids share too.
+    With ``within``, the prefix is also a prefix of these ids.
     """
     limit = min(map(len, prompts)) - 1
     sharing = list(prompts)
@@ -154,54 +153,55 @@ class _Start(NamedTuple):
 
     ids: Ids
     sizes: np.ndarray | None
-    """Tokens of the first n, ``(demonstrations + 1,)``; None where a token spans two of them."""
+    """Tokens of the first n, ``(demonstrations + 1,)``; None if a token spans two of them."""
     behind: Sequence[Ids | None]
-    """Each as it stands behind a separator; None where a token would span the join."""
+    """Ids of each demonstration after a separator; None if a token would span the join."""
 
 
-class PromptEncoder:
-    """Builds token ids of prompts of one form with one tokenizer."""
+class PromptTokenizer:
+    """Turns examples into token ids of prompts of one form, with one tokenizer."""
 
     def __init__(self, form: PromptForm, tokenizer: Tokenizer) -> None:
-        """A form with special tokens writes BOS itself, where its model wants it."""
+        """A form with special tokens writes BOS itself, if its model needs it."""
         self.form = form
         self._tokenizer: Any = tokenizer
-        self._known: dict[str, Ids | None] = {}
+        self._ids_after_joint: dict[str, Ids | None] = {}
         bos = None if form.has_special_tokens else tokenizer.bos_token_id
         self.bos: Ids = () if bos is None else (int(bos),)
-        self._anchor, start = self._encode([form.joint, form.start])
+        self._anchor, start = self._tokenize([form.joint, form.start])
         self._lead = len(self.bos) + len(start)
 
     def _tokens_before(self, text: str, cuts: Sequence[int]) -> np.ndarray:
-        """How many tokens of a text begin before each of these places, in characters.
+        """How many tokens of a text begin before each of these positions, in characters.
 
-        Raises ``UserError`` for a tokenizer that does not tell where its tokens stand.
+        Raises ``UserError`` if the tokenizer does not return offsets.
         """
         if not getattr(self._tokenizer, "is_fast", False):
             raise UserError(
                 "--attention block: this model's tokenizer does not tell where its "
                 "tokens stand in a text; it needs a tokenizer.json"
             )
-        found = self._tokenizer(
+        encoding = self._tokenizer(
             [text],
             add_special_tokens=False,
             split_special_tokens=not self.form.has_special_tokens,
             return_offsets_mapping=True,
             verbose=False,
         )
-        return np.searchsorted([start for start, _ in found["offset_mapping"][0]], cuts)
+        return np.searchsorted([start for start, _ in encoding["offset_mapping"][0]], cuts)
 
     def _ends(self, pieces: Sequence[str], text: str) -> tuple[int, ...]:
-        """Where demonstrations end in a prompt that begins with their pieces, in tokens.
+        """The ends of demonstrations in a prompt that begins with their pieces, in tokens.
 
-        A token that spans the end of one belongs to it. Raises ``UserError`` as above.
+        A token that spans the end of a demonstration belongs to it. Raises ``UserError`` if the
+        tokenizer does not return offsets.
         """
         before = self._tokens_before(text, np.cumsum([len(piece) for piece in pieces]).tolist())
         return tuple(len(self.bos) + int(n) for n in before)
 
-    def _encode(self, texts: Sequence[str]) -> list[Ids]:
-        """Ids of each text alone, no special tokens but those that the form writes: text that looks
-        like one stays text.
+    def _tokenize(self, texts: Sequence[str]) -> list[Ids]:
+        """Ids of each text by itself. Only special tokens that the form writes are read as such;
+        elsewhere, text that looks like one stays text.
         """
         if not texts:
             return []
@@ -215,47 +215,46 @@ class PromptEncoder:
         return [tuple(ids) for ids in encoded]
 
     def whole(self, text: str) -> Ids:
-        """Ids of a whole prompt: BOS once, then its text."""
-        return self.bos + self._encode([text])[0]
+        """Ids of a whole prompt: BOS and its text."""
+        return self.bos + self._tokenize([text])[0]
 
     def _after_separator(self, texts: Sequence[str]) -> list[Ids | None]:
-        """Ids of texts as they stand behind a joint; None where a token would span the join."""
-        new = [t for t in dict.fromkeys(texts) if t not in self._known]
-        self._known.update(zip(new, self._after(self.form.joint, new), strict=True))
-        return [self._known[t] for t in texts]
+        """Ids of texts after a joint; None if a token would span the join."""
+        new = [t for t in dict.fromkeys(texts) if t not in self._ids_after_joint]
+        self._ids_after_joint.update(zip(new, self._after(self.form.joint, new), strict=True))
+        return [self._ids_after_joint[t] for t in texts]
 
     def demonstrations(self, examples: Sequence[HasText]) -> list[str]:
-        """Text of each demonstration with the joint behind it."""
+        """The text of each demonstration, followed by the joint."""
         return [self.form.demonstration(example) for example in examples]
 
-    def _talk(
+    def _conversation(
         self, demonstrations: Sequence[Sequence[HasText]], queries: Sequence[HasText]
     ) -> Callable[[int], Sequence[Message]] | None:
-        """Messages of each prompt, made when they are asked for."""
+        """A function from a prompt's index to its messages; None for plain text."""
         if not self.form.has_special_tokens:
             return None
         return lambda index: self.form.messages(demonstrations[index], queries[index])
 
     def _begun(self, pieces: list[str]) -> list[str]:
-        """Pieces that prompts begin with: what stands before the first demonstration is its."""
+        """Pieces that prompts begin with. The form's start becomes part of the first one."""
         return [self.form.start + pieces[0], *pieces[1:]] if pieces else []
 
     def demonstration_lengths(self, examples: Sequence[HasText]) -> np.ndarray:
-        """Tokens of each demonstration with its separator, as it stands inside a prompt.
+        """Tokens of each demonstration with its separator inside a prompt.
 
         Returns an ``(examples,)`` integer array.
         """
         pieces = self.demonstrations(examples)
         joined = zip(self._after_separator(pieces), pieces, strict=True)
-        return np.array([len(ids or self._encode([piece])[0]) for ids, piece in joined], dtype=int)
+        return np.array([len(ids or self._tokenize([piece])[0]) for ids, piece in joined], dtype=int)
 
     def lesson(self, examples: Sequence[HasText]) -> tuple[Ids, tuple[int, ...], list[tuple[int, int]]]:
-        """Demonstrations one behind another, to learn from: ids with BOS, where each ends, and
-        where each one's answer with its end begins and ends, in tokens.
+        """Concatenated demonstrations for training: ids with BOS, the end of each demonstration, and
+        the start and end of each answer (including its ending), in tokens.
 
-        A token that spans the beginning of an answer belongs to it. Raises ``UserError`` for a
-        form that cannot be put together of pieces, and for a tokenizer that does not tell where
-        its tokens stand.
+        A token that spans the start of an answer belongs to the answer. Raises ``UserError`` if
+        the form does not concatenate pieces, or the tokenizer does not return offsets.
         """
         pieces = self._begun(self.demonstrations(examples))
         if not self.form.is_pieced(examples, ()):
@@ -264,79 +263,82 @@ class PromptEncoder:
             )
         text = "".join(pieces)
         ends = np.cumsum([len(piece) for piece in pieces])
-        asked = [len(self.form.query(example)) for example in examples]
+        query_lengths = [len(self.form.query(example)) for example in examples]
         begins = [0, *ends[:-1].tolist()]
         begins[:1] = [len(self.form.start)]
-        starts = [begin + size for begin, size in zip(begins, asked, strict=True)]
+        starts = [begin + size for begin, size in zip(begins, query_lengths, strict=True)]
         ids = self.whole(text)
         lead = len(self.bos)
-        # the token that begins before a place and ends behind it spans it
+        # a token that begins before a position and ends after it spans it
         before = self._tokens_before(text, [*(start + 1 for start in starts), *ends.tolist()])
         first = [lead + int(n) - 1 for n in before[: len(starts)]]
         last = [lead + int(n) for n in before[len(starts) :]]
         return ids, tuple(last), list(zip(first, last, strict=True))
 
     def answers(self, answers: Sequence[str]) -> list[Ids]:
-        """Ids of each answer with its end, as it continues a query.
+        """Ids of each answer with its ending, as the continuation of a query.
 
-        Where a token would span the query's end and the answer, the answer is tokenized as it
-        stands at the beginning of a line.
+        If a token would span the query's end and the answer, the answer is tokenized as at the
+        beginning of a line.
         """
         texts = [self.form.answer(answer) for answer in answers]
         behind_query = self._after(self.form.before_answer, texts)
         on_a_line = self._after("\n", texts)
-        alone = self._encode(texts)
+        alone = self._tokenize(texts)
         return [a or b or c for a, b, c in zip(behind_query, on_a_line, alone, strict=True)]
 
     @property
     def ending_token(self) -> int | None:
-        """The special token that ends answers, where one does."""
+        """The special token that ends answers, or None."""
         if not self.form.has_special_tokens:
             return None
-        last = int(self._encode([self.form.answer("a")])[0][-1])
+        last = int(self._tokenize([self.form.answer("a")])[0][-1])
         added = self._tokenizer.added_tokens_decoder.get(last)
         return last if added is not None and added.special else None
 
     def _after(self, start: str, texts: Sequence[str]) -> list[Ids | None]:
-        """Ids of texts as they stand after ``start``; None where a token would span the join."""
-        anchor, *joined = self._encode([start, *(start + text for text in texts)])
+        """Ids of texts after ``start``; None if a token would span the join."""
+        anchor, *joined = self._tokenize([start, *(start + text for text in texts)])
         size = len(anchor)
         return [ids[size:] if ids[:size] == anchor else None for ids in joined]
 
     def own_prompts(
         self, demonstrations: Sequence[Sequence[HasText]], queries: Sequence[HasText], ends: bool = False
     ) -> PromptSet:
-        """Prompts in which every query has demonstrations of its own (retrieval).
+        """Prompts in which every query has its own demonstrations (retrieval).
 
-        With ``ends``, it is told where each demonstration ends.
+        With ``ends``, the result has the end of each demonstration.
         """
-        prompts = zip(demonstrations, queries, strict=True)
-        if not all(self.form.is_pieced(shown, [query]) for shown, query in prompts):
+        pairs = zip(demonstrations, queries, strict=True)
+        if not all(self.form.is_pieced(own, [query]) for own, query in pairs):
             return self._rendered_whole(demonstrations, queries)
-        pieces = [self._begun(self.demonstrations(shown)) for shown in demonstrations]
+        own_pieces = [self._begun(self.demonstrations(own)) for own in demonstrations]
         tails = [self.form.query(query) for query in queries]
-        texts = ["".join(shown or [self.form.start]) + end for shown, end in zip(pieces, tails, strict=True)]
-        found = shared_prefix([self.bos + ids for ids in self._encode(texts)])
-        where: list[tuple[int, ...]] = []
+        texts = ["".join(own or [self.form.start]) + tail for own, tail in zip(own_pieces, tails, strict=True)]
+        prompts = shared_prefix([self.bos + ids for ids in self._tokenize(texts)])
+        token_ends: list[tuple[int, ...]] = []
         if ends:
-            where = [self._ends(p, text) for p, text in zip(pieces, texts, strict=True)]
+            token_ends = [self._ends(p, text) for p, text in zip(own_pieces, texts, strict=True)]
         return replace(
-            found, own_texts=tuple(texts), ends=tuple(where), lead=self._lead, talk=self._talk(demonstrations, queries)
+            prompts,
+            own_texts=tuple(texts),
+            ends=tuple(token_ends),
+            lead=self._lead,
+            conversation=self._conversation(demonstrations, queries),
         )
 
     def shared_prompts(
         self, demonstrations: Sequence[HasText], shots: Sequence[int], queries: Sequence[HasText]
     ) -> dict[int, PromptSet]:
-        """Prompts for several k over one list of demonstrations: k uses the first k of it.
+        """Prompts for several k from one list of demonstrations: k uses the first k of it.
 
-        As long as every join holds, every demonstration is tokenized once, whatever the number of
-        shots, and the prefix of a smaller k is a prefix of a larger one's, so that a cache can be
-        extended from one to the next; that of k=0 is what the queries begin with alike.
+        If no token spans a join, every demonstration is tokenized once for all k. The prefix of a
+        smaller k then is a prefix of a larger one's, so a cache can be extended from one k to the
+        next. The prefix for k=0 is the common beginning of the queries.
         """
         demonstrations = demonstrations[: max(shots)]
         if not self.form.is_pieced(demonstrations, queries):
-            of = {k: [demonstrations[:k]] * len(queries) for k in shots}
-            return {k: self._rendered_whole(shown, queries) for k, shown in of.items()}
+            return {k: self._rendered_whole([demonstrations[:k]] * len(queries), queries) for k in shots}
         pieces = self._begun(self.demonstrations(demonstrations))
         tails = [self.form.query(query) for query in queries]
         start = self._start(pieces)
@@ -345,12 +347,12 @@ class PromptEncoder:
             if k == 0:
                 result[k] = self.own_prompts([[] for _ in queries], queries)
                 continue
-            found = self._joined(pieces[:k], start, tails)
-            if not found.ends:
-                where = self._clipped_ends(pieces[:k], len(found.prefix))
-                found = replace(found, ends=(where,))
-            talk = self._talk([demonstrations[:k]] * len(queries), queries)
-            result[k] = replace(found, talk=talk)
+            prompts = self._joined(pieces[:k], start, tails)
+            if not prompts.ends:
+                ends = self._clipped_ends(pieces[:k], len(prompts.prefix))
+                prompts = replace(prompts, ends=(ends,))
+            conversation = self._conversation([demonstrations[:k]] * len(queries), queries)
+            result[k] = replace(prompts, conversation=conversation)
         return result
 
     def mixed_prompts(
@@ -360,83 +362,90 @@ class PromptEncoder:
         queries: Sequence[HasText],
         ends: bool = False,
     ) -> PromptSet:
-        """Prompts that begin with shared demonstrations, followed by some of each query's own.
+        """Prompts of shared demonstrations, followed by some of each query's own.
 
-        As long as every join holds, the prefix is the shared ones, tokenized once. With ``ends``,
-        it is told where each prompt's demonstrations end.
+        If no token spans a join, the prefix is the shared ones, tokenized once. With ``ends``, the
+        result has the end of each demonstration of each prompt.
         """
         if not shared:
             return self.own_prompts(own, queries, ends)
-        shown_to = [[*shared, *shown] for shown in own]
-        if not all(self.form.is_pieced(d, [q]) for d, q in zip(shown_to, queries, strict=True)):
-            return self._rendered_whole(shown_to, queries)
+        demonstrations = [[*shared, *examples] for examples in own]
+        if not all(
+            self.form.is_pieced(examples, [query]) for examples, query in zip(demonstrations, queries, strict=True)
+        ):
+            return self._rendered_whole(demonstrations, queries)
         pieces = self._begun(self.demonstrations(shared))
-        behind = [self.demonstrations(shown) for shown in own]
-        pairs = zip(behind, queries, strict=True)
-        tails = ["".join([*shown, self.form.query(q)]) for shown, q in pairs]
-        found = self._joined(pieces, self._start(pieces), tails)
-        found = replace(found, talk=self._talk(shown_to, queries))
+        own_pieces = [self.demonstrations(examples) for examples in own]
+        pairs = zip(own_pieces, queries, strict=True)
+        tails = ["".join([*texts, self.form.query(query)]) for texts, query in pairs]
+        prompts = self._joined(pieces, self._start(pieces), tails)
+        prompts = replace(prompts, conversation=self._conversation(demonstrations, queries))
         if not ends:
-            return replace(found, ends=())
-        where = [self._ends([*pieces, *shown], found.text(i)) for i, shown in enumerate(behind)]
-        return replace(found, ends=tuple(where))
+            return replace(prompts, ends=())
+        token_ends = [self._ends([*pieces, *texts], prompts.text(i)) for i, texts in enumerate(own_pieces)]
+        return replace(prompts, ends=tuple(token_ends))
 
     def _rendered_whole(self, demonstrations: Sequence[Sequence[HasText]], queries: Sequence[HasText]) -> PromptSet:
-        """Prompts that cannot be put together of pieces: each rendered and tokenized by itself.
+        """Prompts that are not concatenations of pieces: each is rendered and tokenized as a whole.
 
-        What they share is found in their ids; where demonstrations end is not known.
+        The prefix is the longest common one. The ends of demonstrations are unknown.
         """
         texts = [self.form.whole(d, q) for d, q in zip(demonstrations, queries, strict=True)]
-        found = shared_prefix([self.bos + ids for ids in self._encode(texts)])
-        return replace(found, own_texts=tuple(texts), lead=len(self.bos), talk=self._talk(demonstrations, queries))
+        prompts = shared_prefix([self.bos + ids for ids in self._tokenize(texts)])
+        return replace(
+            prompts,
+            own_texts=tuple(texts),
+            lead=len(self.bos),
+            conversation=self._conversation(demonstrations, queries),
+        )
 
     def _start(self, pieces: Sequence[str]) -> _Start:
-        """Tokenize demonstrations that all prompts begin with."""
+        """Tokenize the demonstrations that all prompts begin with."""
         behind = self._after_separator(pieces)
-        (whole,) = self._encode(["".join(pieces)])
-        parts = [*self._encode(pieces[:1]), *(ids or () for ids in behind[1:])]
-        exact = tuple(chain.from_iterable(parts)) == whole
-        return _Start(whole, np.cumsum([0, *map(len, parts)]) if exact else None, behind)
+        (whole_ids,) = self._tokenize(["".join(pieces)])
+        parts = [*self._tokenize(pieces[:1]), *(ids or () for ids in behind[1:])]
+        exact = tuple(chain.from_iterable(parts)) == whole_ids
+        return _Start(whole_ids, np.cumsum([0, *map(len, parts)]) if exact else None, behind)
 
     def _joined(self, pieces: Sequence[str], start: _Start, tails: Sequence[str]) -> PromptSet:
-        """Prompts of the first pieces of a start, each followed by a tail of its own.
+        """Prompts of a start's first pieces, each followed by its own tail.
 
-        ``ends`` are those of the pieces, none where the prompts had to be tokenized whole.
+        ``ends`` are those of the pieces; empty if the prompts had to be tokenized as a whole.
         """
         text, count = "".join(pieces), len(pieces)
-        where: tuple[tuple[int, ...], ...] = ()
+        ends: tuple[tuple[int, ...], ...] = ()
         behind = self._tails(pieces[-1], start.behind[count - 1], tails)
         if start.sizes is not None and behind is not None:
             sizes = start.sizes[: count + 1]
-            found = PromptSet(self.bos + start.ids[: sizes[-1]], behind)
-            where = (tuple(int(n) for n in len(self.bos) + sizes[1:]),)
+            prompts = PromptSet(self.bos + start.ids[: sizes[-1]], behind)
+            ends = (tuple(int(n) for n in len(self.bos) + sizes[1:]),)
         else:
-            prompts = [self.bos + ids for ids in self._encode([text + tail for tail in tails])]
-            found = shared_prefix(prompts, within=self.bos + start.ids)
-        return replace(found, shared_text=text, own_texts=tuple(tails), ends=where, lead=self._lead)
+            whole_ids = [self.bos + ids for ids in self._tokenize([text + tail for tail in tails])]
+            prompts = shared_prefix(whole_ids, within=self.bos + start.ids)
+        return replace(prompts, shared_text=text, own_texts=tuple(tails), ends=ends, lead=self._lead)
 
     def _tails(self, piece: str, piece_ids: Ids | None, tails: Sequence[str]) -> tuple[Ids, ...] | None:
-        """Ids of texts as they stand behind a demonstration; None where a token would span a join.
+        """Ids of texts after a demonstration; None if a token would span a join.
 
-        Looks one demonstration back: no tokenizer in use merges across a whole demonstration.
+        One demonstration is enough context: no tokenizer in use merges across a whole one.
         """
         if piece_ids is None:
             return None
         before = self._anchor + piece_ids
-        together = self._encode([self.form.joint + piece + tail for tail in tails])
+        together = self._tokenize([self.form.joint + piece + tail for tail in tails])
         if any(ids[: len(before)] != before for ids in together):
             return None
         return tuple(ids[len(before) :] for ids in together)
 
     def _clipped_ends(self, pieces: Sequence[str], prefix: int) -> tuple[int, ...]:
-        """As :meth:`_ends`, none behind the shared prefix: what is not shared is the query's."""
+        """As :meth:`_ends`, but no end is after the shared prefix: the rest belongs to the query."""
         if not getattr(self._tokenizer, "is_fast", False):
             return ()
         return tuple(min(end, prefix) for end in self._ends(pieces, "".join(pieces)))
 
 
 def parts(prompts: PromptSet, index: int, sink: int = 0) -> list[Ids]:
-    """Ids of one prompt's demonstrations behind the first ``sink`` of them."""
+    """Ids of each of one prompt's demonstrations after the first ``sink``."""
     ids, ends = prompts.ids(index), prompts.ends_of(index)
     bounds = [prompts.lead, *ends]
     return [ids[start:end] for start, end in pairwise(bounds[sink:])]

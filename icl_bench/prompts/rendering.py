@@ -20,7 +20,7 @@ def answer_line(template: AnyTemplate, example: HasText) -> str:
 
 
 class HasText(Protocol):
-    """What a prompt needs of an example (``icl_bench.tasks.examples.Example`` is one)."""
+    """The attributes of an example that prompts use (``icl_bench.tasks.examples.Example``)."""
 
     @property
     def fields(self) -> Mapping[str, str]:
@@ -28,7 +28,7 @@ class HasText(Protocol):
 
     @property
     def answer(self) -> str:
-        """The label as the prompt shows it, or the free text."""
+        """The label as written in the prompt, or the free text."""
 
 
 Message = Mapping[str, str]
@@ -36,7 +36,7 @@ Message = Mapping[str, str]
 
 
 Piece = Callable[["AnyTemplate", HasText], str]
-"""Text of one demonstration, without the separator behind it."""
+"""Writes the text of one demonstration, without the separator after it."""
 
 
 def demonstration_text(template: AnyTemplate, example: HasText) -> str:
@@ -50,10 +50,10 @@ def query_text(template: AnyTemplate, example: HasText) -> str:
 
 
 def answer_text(template: AnyTemplate, answer: str) -> str:
-    """What a model should write after the query: ``" card arrival\\n"``.
+    """The text that a model should write after the query: ``" card arrival\\n"``.
 
-    The end belongs to it: where one label begins another ("order", "order status"), only the end
-    tells the shorter one from the longer one's beginning.
+    It includes the answer's ending: if one label begins another ("order", "order status"), only the
+    ending distinguishes them.
     """
     return f"{template.answer_link}{answer}{template.answer_end}"
 
@@ -71,41 +71,41 @@ class PromptForm(Protocol):
 
     @property
     def has_special_tokens(self) -> bool:
-        """Whether what it writes around examples holds special tokens, to be read as such."""
+        """Whether special tokens in its text are to be read as such."""
 
     @property
     def start(self) -> str:
-        """What stands before the first demonstration, or the query."""
+        """The text before the first demonstration, or before the query."""
 
     @property
     def joint(self) -> str:
-        """What stands between demonstrations, and between the last one and the query."""
+        """The text between demonstrations, and between the last one and the query."""
 
     @property
     def before_answer(self) -> str:
-        """The end of every prompt, behind which answers stand."""
+        """The end of every prompt, which an answer follows."""
 
     @property
     def stop(self) -> str:
-        """What ends free text."""
+        """The text that ends a free answer."""
 
     def demonstration(self, example: HasText) -> str:
-        """A demonstration with the joint behind it."""
+        """A demonstration, followed by the joint."""
 
     def query(self, example: HasText) -> str:
-        """The query, up to where the model answers."""
+        """The query, up to the model's answer."""
 
     def answer(self, answer: str) -> str:
-        """What a model should write: an answer with what leads to it and what ends it."""
+        """The text that a model should write: an answer with its lead and its ending."""
 
-    def whole(self, shown: Sequence[HasText], query: HasText) -> str:
+    def whole(self, demonstrations: Sequence[HasText], query: HasText) -> str:
         """The text of one prompt."""
 
-    def messages(self, shown: Sequence[HasText], query: HasText) -> Sequence[Message]:
+    def messages(self, demonstrations: Sequence[HasText], query: HasText) -> Sequence[Message]:
         """One prompt as a conversation."""
 
-    def is_pieced(self, shown: Sequence[HasText], queries: Sequence[HasText]) -> bool:
-        """Whether prompts of these are their pieces, one behind the other."""
+    def is_pieced(self, demonstrations: Sequence[HasText], queries: Sequence[HasText]) -> bool:
+        """Whether prompts of these examples are the concatenation of their pieces."""
 
 
 class PlainForm:
@@ -129,17 +129,17 @@ class PlainForm:
         return query_text(self.template, example)
 
     def answer(self, answer: str) -> str:
-        """See ``PromptForm``: its line ends it."""
+        """See ``PromptForm``: ends with the end of its line."""
         return answer_text(self.template, answer)
 
-    def whole(self, shown: Sequence[HasText], query: HasText) -> str:
+    def whole(self, demonstrations: Sequence[HasText], query: HasText) -> str:
         """See ``PromptForm``."""
-        return prompt_text(self.template, shown, query, self._piece)
+        return prompt_text(self.template, demonstrations, query, self._piece)
 
-    def messages(self, shown: Sequence[HasText], query: HasText) -> Sequence[Message]:
-        """See ``PromptForm``: all of it is one message."""
-        return [{"role": "user", "content": self.whole(shown, query)}]
+    def messages(self, demonstrations: Sequence[HasText], query: HasText) -> Sequence[Message]:
+        """See ``PromptForm``: one user message."""
+        return [{"role": "user", "content": self.whole(demonstrations, query)}]
 
-    def is_pieced(self, shown: Sequence[HasText], queries: Sequence[HasText]) -> bool:  # noqa: ARG002
+    def is_pieced(self, demonstrations: Sequence[HasText], queries: Sequence[HasText]) -> bool:  # noqa: ARG002
         """See ``PromptForm``: always."""
         return True

@@ -13,7 +13,7 @@ from icl_bench.demonstrations.selector_spec import known
 from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import Pattern
 from icl_bench.prompts.chat import ChatSettings, chat_form
-from icl_bench.prompts.encoding import PromptEncoder, PromptSet
+from icl_bench.prompts.encoding import PromptSet, PromptTokenizer
 from icl_bench.prompts.rendering import Piece, PlainForm, PromptForm, demonstration_text
 from icl_bench.results.cells import FINISHED
 from icl_bench.results.facts import ChatFacts
@@ -243,7 +243,7 @@ def _checked(text: str, vectors: tuple[str, ...], row: Mapping[str, Any], meta: 
         model = _model(meta)
         if model.fingerprint != meta.facts.fingerprint:
             return "not checked: the model's files have changed since"
-        encoder = PromptEncoder(form, load_tokenizer(model))
+        encoder = PromptTokenizer(form, load_tokenizer(model))
     except UserError as error:
         return f"not checked: {error}"
     rebuilt = PromptSet((), (encoder.whole(text),)).with_vectors([vectors])

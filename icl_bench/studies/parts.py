@@ -142,7 +142,7 @@ def found_here(model: Model) -> Model:
     """
     if model.tokenizer is not None or Path(model.source).exists():
         return model
-    return replace(model, source=resolve(model.asked, model.context_tokens).source)
+    return replace(model, source=resolve(model.requested_name, model.context_tokens).source)
 
 
 @dataclass

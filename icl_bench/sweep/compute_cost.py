@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icl_bench.models.architecture import Architecture
-from icl_bench.models.attention_patterns import Layout, Pattern, Ranges, keys_seen
+from icl_bench.models.attention_patterns import BlockLayout, Pattern, Ranges, keys_seen
 from icl_bench.prompts.encoding import parts
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class PromptLayout:
         """How many one prompt reads."""
         return self.vectors[0 if len(self.vectors) == 1 else index] if self.vectors else 0
 
-    def layout(self, index: int) -> Layout | None:
+    def layout(self, index: int) -> BlockLayout | None:
         """The blocks of one prompt."""
         if not self.ends:
             return None
@@ -86,7 +86,7 @@ class ComputeCost:
 
 
 def flops(
-    architecture: Architecture, pattern: Pattern, layout: Layout | None, first: int, last: int, vectors: int = 0
+    architecture: Architecture, pattern: Pattern, layout: BlockLayout | None, first: int, last: int, vectors: int = 0
 ) -> float:
     """Operations for the tokens ``[first, last)`` of one prompt, each of which reads ``vectors``:
     one key each in every layer, and what was added to the layers.

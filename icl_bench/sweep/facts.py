@@ -112,7 +112,7 @@ def cell_meta(
         demonstration_labels=labelled if task.data.labels else None,
         context_tokens=task.model.context_tokens,
         task=TaskMeta(**task.data.spec.model_dump(mode="json")),
-        model_source=task.model.asked,
+        model_source=task.model.requested_name,
         tokenizer=task.model.tokenizer,
         versions=dict(versions),
         run=RunMeta(**this_run()),

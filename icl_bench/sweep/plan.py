@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from icl_bench.demonstrations.ordering import Drawn, Order
+from icl_bench.demonstrations.ordering import AsDrawn, Order
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import ChoiceError, UserError
 from icl_bench.models.attention_patterns import FULL, Pattern
@@ -160,7 +160,7 @@ def _zero_shot(task: TokenizedTask, attention: Sequence[Pattern]) -> list[Planne
     attention = list(dict.fromkeys(attention))
     own = [p for p in attention if p.reads_vectors and task.data.spec.data.passages]
     groups = [
-        PromptGroup(task, SelectorSpec(), Drawn(), draw=0, pattern=pattern)
+        PromptGroup(task, SelectorSpec(), AsDrawn(), draw=0, pattern=pattern)
         for pattern in [*([FULL] if len(own) < len(attention) else []), *own]
     ]
     return [PlannedGroup(group, _cells(group, [0])) for group in groups]

@@ -14,7 +14,7 @@ import numpy as np
 from icl_bench.backends.interface import Answer, Backend
 from icl_bench.errors import CellError
 from icl_bench.models.architecture import Architecture
-from icl_bench.models.trained import Trained
+from icl_bench.models.trained import TrainingRecord
 from icl_bench.prompts.encoding import PromptSet
 from icl_bench.results.cells import CellSpec, Identity, Prediction
 from icl_bench.results.store import OpenCell, Store
@@ -111,7 +111,7 @@ class Runner:
     """Versions of the packages that compute predictions; they do not decide them."""
     architecture: Callable[[], Architecture] | None = None
     """Tells what of the model decides its cost, where its files are here."""
-    trained: Trained | None = None
+    trained: TrainingRecord | None = None
     """How a model was trained by this program."""
     _backend: Backend | None = None
     _refusal: str | None = None

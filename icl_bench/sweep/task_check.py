@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from icl_bench.tasks.data_report import check
+from icl_bench.tasks.data_report import report_on
 from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.task_files import load_task
 
@@ -20,7 +20,7 @@ def check_task(name: str, *, model: str | None, data_dir: Path | None, test_size
     """
     spec = load_task(name)
     data = load_data(spec, data_dir=data_dir, test_size=test_size)
-    report = asdict(check(data))
+    report = asdict(report_on(data))
     if model is not None:
         from icl_bench.models.registry import load_tokenizer, resolve
         from icl_bench.sweep.tokenized_task import TokenizedTask

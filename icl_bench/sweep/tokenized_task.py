@@ -22,7 +22,7 @@ from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.models.cache_folder import cache_dir
 from icl_bench.models.registry import Model
 from icl_bench.prompts.chat import ChatForm, ChatSettings, chat_form
-from icl_bench.prompts.encoding import Ids, PromptEncoder
+from icl_bench.prompts.encoding import Ids, PromptTokenizer
 from icl_bench.prompts.rendering import Piece, PlainForm, PromptForm, demonstration_text
 from icl_bench.registry import SELECTORS
 from icl_bench.results.cells import Prediction
@@ -60,9 +60,9 @@ class TokenizedTask:
     _decodings: dict[tuple[str, ...], Decoding] = field(default_factory=dict, repr=False)
 
     @cached_property
-    def encoder(self) -> PromptEncoder:
+    def encoder(self) -> PromptTokenizer:
         """Turns examples into token ids."""
-        return PromptEncoder(self.form(self.perturbation.piece), self.tokenizer)
+        return PromptTokenizer(self.form(self.perturbation.piece), self.tokenizer)
 
     def form(self, piece: Piece = demonstration_text) -> PromptForm:
         """How prompts are written, with demonstrations written so. Raises ``UserError``."""
@@ -74,7 +74,7 @@ class TokenizedTask:
     @cached_property
     def lengths(self) -> np.ndarray:
         """Tokens of each train row as a whole demonstration with its separator: ``(train,)``."""
-        plain = PromptEncoder(PlainForm(self.data.spec.template), self.tokenizer)
+        plain = PromptTokenizer(PlainForm(self.data.spec.template), self.tokenizer)
         return plain.demonstration_lengths(self.data.train)
 
     @cached_property

@@ -1,1 +1,1 @@
-"""Tasks: specifications, where their rows come from, and their examples."""
+"""Tasks: specifications, sources of rows, and examples."""

@@ -10,20 +10,20 @@ from icl_bench.tasks.task_files import known_tasks, load_task
 
 
 def task_records(data_dir: Path | None) -> list[dict[str, Any]]:
-    """The shipped tasks: name, description, where their data would come from, license."""
+    """The shipped tasks: name, description, source of their data, license."""
     records = []
     for name in known_tasks():
         spec = load_task(name)
-        here = _here(spec, data_dir)
+        location = _local_data(spec, data_dir)
         hub = spec.data.hub
-        needs = "" if here else f"the hub: {hub.path}, or --data-dir" if hub else "--data-dir"
+        needs = "" if location else f"the hub: {hub.path}, or --data-dir" if hub else "--data-dir"
         records.append(
             {
                 "name": name,
                 "description": spec.description,
                 "metrics": list(spec.metrics),
-                "installed": here is not None,
-                "data": here or needs,
+                "installed": location is not None,
+                "data": location or needs,
                 "license": spec.license,
                 "source": spec.source,
             }
@@ -31,8 +31,8 @@ def task_records(data_dir: Path | None) -> list[dict[str, Any]]:
     return records
 
 
-def _here(spec: TaskSpec, data_dir: Path | None) -> str | None:
-    """Where the task's rows are on this machine, if they are."""
+def _local_data(spec: TaskSpec, data_dir: Path | None) -> str | None:
+    """The location of the task's rows on this machine, or None."""
     if spec.data.kind != "folder":
         return spec.data.kind
     folder = data_dir / (spec.data.folder or spec.name) if data_dir else None

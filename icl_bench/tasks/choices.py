@@ -1,4 +1,4 @@
-"""A row's own choices: read from its list, written as answers are, and shown in its prompt."""
+"""A row's own choices: read from a list, written as answers, and listed in the prompt."""
 
 from __future__ import annotations
 
@@ -10,84 +10,84 @@ from typing import Any
 
 from icl_bench.errors import UserError
 from icl_bench.tasks.spec import Labels
-from icl_bench.tasks.splits import Row, number_as_text
+from icl_bench.tasks.splits import StoredRow, number_as_text
 from icl_bench.wording import plain, short
 
 
 @dataclass(frozen=True, slots=True)
 class RowChoices:
-    """What one row may be answered with."""
+    """The possible answers of one row."""
 
     written: tuple[str, ...]
     """Each choice as an answer: its text as the task writes it, or its letter."""
-    shown: str
-    """What the template's field shows: a line for each."""
+    listing: str
+    """The value of the template's field: one line for each choice."""
     gold: int
-    """Which one is right."""
-    repeats: bool
-    """Whether two have the same text, and only their letters tell them apart."""
+    """The index of the right one."""
+    has_repeats: bool
+    """Whether two have the same text and differ only in their letters."""
 
 
 @dataclass(frozen=True)
-class _Listed:
+class _ChoiceList:
     texts: Sequence[str]
     keys: Sequence[str]
 
 
 @dataclass(frozen=True)
-class Choices:
-    """What may be answered: a row's own choices, or those that all rows share."""
+class AnswerChoices:
+    """The possible answers: a row's own choices, or those that all rows share."""
 
     written: tuple[str, ...]
-    shown: str
-    repeats: bool
-    listed: _Listed
+    listing: str
+    has_repeats: bool
+    listed: _ChoiceList
     name: str
-    """Where they stand, for messages."""
+    """The name of their column or field, for messages."""
 
-    def right(self, labels: Labels, row: Row, answer: str) -> int:
-        """Which one a row's column names. Raises ``UserError`` where it names none of them."""
+    def right(self, labels: Labels, row: StoredRow, answer: str) -> int:
+        """The index of the choice that a row's column names. Raises ``UserError`` if there is none."""
         return _gold(labels, row, self.listed, row.cell(answer), plain(answer), self.name)
 
 
-def read_choices(labels: Labels, row: Row, column: str, answer: str) -> RowChoices:
-    """A row's choices from one column and which of them is right from another.
+def read_choices(labels: Labels, row: StoredRow, column: str, answer: str) -> RowChoices:
+    """Read a row's choices from one column, and the right one from another.
 
-    Raises ``UserError`` that names the row: for what is no list of two different texts or more, and
-    for an answer that is not among them.
+    Raises ``UserError`` that names the row if there is not a list of at least two different texts,
+    or if the answer is not among them.
     """
-    found = read_list(labels, row, row.cell(column), plain(column))
-    return RowChoices(found.written, found.shown, found.right(labels, row, answer), found.repeats)
+    choices = read_list(labels, row, row.cell(column), plain(column))
+    return RowChoices(choices.written, choices.listing, choices.right(labels, row, answer), choices.has_repeats)
 
 
-def read_list(labels: Labels, row: Row, value: Any, name: str) -> Choices:
-    """Choices from what a row has, or from what all rows share. Raises ``UserError`` as above."""
-    listed = _listed(row, value, name)
+def read_list(labels: Labels, row: StoredRow, value: Any, name: str) -> AnswerChoices:
+    """Read choices of one row, or of all rows. Raises ``UserError`` like :func:`read_choices`."""
+    listed = _parse_list(row, value, name)
     texts = [labels.written(text) for text in listed.texts]
     for source, text in zip(listed.texts, texts, strict=True):
         _check_text(row, name, source, text)
     if len(texts) < 2:
-        there = f"one choice, {short(texts[0])}" if texts else "no choice"
-        raise UserError(f"{row.where}: {name} has {there}; expected several")
-    twice = next((text for i, text in enumerate(texts) if text in texts[:i]), None)
+        count = f"one choice, {short(texts[0])}" if texts else "no choice"
+        raise UserError(f"{row.where}: {name} has {count}; expected several")
+    repeated = next((text for i, text in enumerate(texts) if text in texts[:i]), None)
     letters = labels.style == "letters"
-    if twice is not None and not letters:
+    if repeated is not None and not letters:
         raise UserError(
-            f"{row.where}: {name} has the choice {short(twice)} twice; only style: letters tells such choices apart"
+            f"{row.where}: {name} has the choice {short(repeated)} twice; only style: letters tells such choices apart"
         )
     if letters and len(texts) > len(ascii_uppercase):
         raise UserError(f"{row.where}: {name} has {len(texts)} choices; letters are for 26 at most")
     marks = [f"{letter}." for letter in ascii_uppercase] if letters else ["-"] * len(texts)
-    shown = "\n".join(f"{mark} {text}" for mark, text in zip(marks, texts, strict=False))
+    listing = "\n".join(f"{mark} {text}" for mark, text in zip(marks, texts, strict=False))
     written = tuple(ascii_uppercase[: len(texts)]) if letters else tuple(texts)
-    return Choices(written, shown, twice is not None, listed, name)
+    return AnswerChoices(written, listing, repeated is not None, listed, name)
 
 
-def _listed(row: Row, value: Any, name: str) -> _Listed:
-    """The texts of the choices and their keys, which are letters where the list has none.
+def _parse_list(row: StoredRow, value: Any, name: str) -> _ChoiceList:
+    """The texts of the choices and their keys. Keys are letters if the list has none.
 
-    A list of texts; of objects with ``text``, and ``label`` where they have keys; or, as data sets
-    of the hub have it, one object with these as lists.
+    The value is a list of texts, a list of objects with ``text`` and optionally ``label``, or, as in
+    data sets of the hub, one object with these as lists.
     """
     if isinstance(value, dict) and isinstance(value.get("text"), list):
         keys = value.get("label", [None] * len(value["text"]))
@@ -103,27 +103,27 @@ def _listed(row: Row, value: Any, name: str) -> _Listed:
         )
     texts, keys = [], []
     for letter, item in zip(_letters(len(value)), value, strict=True):
-        whole = isinstance(item, dict)
-        if whole and "text" not in item:
+        is_object = isinstance(item, dict)
+        if is_object and "text" not in item:
             raise UserError(f"{row.where}: {name} has a choice without text: {short(item)}")
-        texts.append(_text(row, name, item["text"] if whole else item))
-        keys.append(_text(row, name, item["label"]) if whole and "label" in item else letter)
+        texts.append(_choice_text(row, name, item["text"] if is_object else item))
+        keys.append(_choice_text(row, name, item["label"]) if is_object and "label" in item else letter)
     if len(set(keys)) < len(keys):
-        twice = next(key for i, key in enumerate(keys) if key in keys[:i])
-        raise UserError(f"{row.where}: {name} has the label {short(twice)} twice")
-    return _Listed(texts, keys)
+        repeated = next(key for i, key in enumerate(keys) if key in keys[:i])
+        raise UserError(f"{row.where}: {name} has the label {short(repeated)} twice")
+    return _ChoiceList(texts, keys)
 
 
 def _letters(count: int) -> list[str]:
-    """Keys of choices that have none."""
+    """Default keys of choices."""
     return [ascii_uppercase[i] if i < len(ascii_uppercase) else str(i) for i in range(count)]
 
 
-def _text(row: Row, name: str, value: Any) -> str:
-    """A text; numbers are written as JSON writes them, as those of answers are."""
+def _choice_text(row: StoredRow, name: str, value: Any) -> str:
+    """A choice as text. Numbers are written as in JSON, like those of answers."""
     value = number_as_text(value)
     if not isinstance(value, str):
-        raise UserError(f"{row.where}: {name} has a choice that is no text: {short(value)}")
+        raise UserError(f"{row.where}: {name} has a choice that is not a text: {short(value)}")
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -131,9 +131,9 @@ def _text(row: Row, name: str, value: Any) -> str:
     return value
 
 
-def _check_text(row: Row, name: str, source: str, text: str) -> None:
+def _check_text(row: StoredRow, name: str, source: str, text: str) -> None:
     if not text or text.isspace():
-        raise UserError(f"{row.where}: {name} has a choice that is written as nothing: {source!r}")
+        raise UserError(f"{row.where}: {name} has a choice that is written as an empty text: {source!r}")
     if text.splitlines() != [text]:
         raise UserError(f"{row.where}: {name}: the choice {short(text)} holds a line break")
     if text != text.strip():
@@ -141,17 +141,17 @@ def _check_text(row: Row, name: str, source: str, text: str) -> None:
         raise UserError(f"{at}: the choice {short(text)} begins or ends with a space")
 
 
-def _gold(labels: Labels, row: Row, listed: _Listed, value: Any, answer: str, name: str) -> int:
-    """Which choice the answer names, as ``labels.gold`` says: never guessed."""
-    among = {"text": listed.texts, "key": listed.keys}.get(labels.gold)
-    if among is None:
-        among = [str(i) for i in range(len(listed.texts))]
-    said = value
+def _gold(labels: Labels, row: StoredRow, listed: _ChoiceList, value: Any, answer: str, name: str) -> int:
+    """The index of the choice that the answer names, by ``labels.gold``. Never guesses."""
+    names = {"text": listed.texts, "key": listed.keys}.get(labels.gold)
+    if names is None:
+        names = [str(i) for i in range(len(listed.texts))]
+    answer_text = value
     if labels.gold == "index or text" and not (isinstance(value, int) and not isinstance(value, bool)):
-        among = listed.texts
+        names = listed.texts
     if isinstance(value, int | float) and not isinstance(value, bool):
-        said = json.dumps(value)
-    places = [place for place, one in enumerate(among) if one == said]
+        answer_text = json.dumps(value)
+    places = [place for place, option in enumerate(names) if option == answer_text]
     if len(places) == 1:
         return places[0]
     if places:
@@ -161,5 +161,5 @@ def _gold(labels: Labels, row: Row, listed: _Listed, value: Any, answer: str, na
         )
     kinds = {"text": "text", "key": "key", "index": "index, from 0,", "index or text": "index, from 0, nor the text"}
     kind = kinds[labels.gold]
-    there = ", ".join(short(one) for one in among[:6]) + (", …" if len(among) > 6 else "")
-    raise UserError(f"{row.where}: {answer} is {short(value)}, not the {kind} of one of the row's choices ({there})")
+    options = ", ".join(short(option) for option in names[:6]) + (", …" if len(names) > 6 else "")
+    raise UserError(f"{row.where}: {answer} is {short(value)}, not the {kind} of one of the row's choices ({options})")

@@ -1,4 +1,4 @@
-"""Counts a task's labels, duplicates and test rows that leak into train."""
+"""Counts of a task's labels, duplicates, and test rows that leak into train."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from icl_bench.tasks.examples import Example, TaskData
 
 @dataclass(frozen=True, slots=True)
 class LabelCount:
-    """How often one label stands in the usable rows of the train and of the whole test file."""
+    """The number of usable rows of the train file and of the whole test file that have a label."""
 
     label: str
     train: int
@@ -21,7 +21,7 @@ class LabelCount:
 
 @dataclass(frozen=True)
 class DataReport:
-    """What a look at a task's data tells, before any model is involved."""
+    """Facts about a task's data that do not depend on a model."""
 
     task: str
     origin: str
@@ -30,9 +30,9 @@ class DataReport:
     test_rows: int
     """Usable rows of the whole test file."""
     chosen_rows: int
-    """Test rows that are asked."""
+    """Test rows that are evaluated."""
     left_out: Mapping[str, int]
-    """``train`` and ``test`` -> rows that lack an input field."""
+    """``train`` and ``test`` -> number of rows without an input field."""
     labels: tuple[LabelCount, ...]
     """Every label of either split, sorted; empty for free text."""
     fewest: int
@@ -40,32 +40,32 @@ class DataReport:
     median: float
     most: int
     unseen_labels: Mapping[str, int]
-    """Labels that only the test file has -> its rows with them."""
+    """Labels that only the test file has -> number of its rows with them."""
     duplicates: int
-    """Train rows whose input stands in an earlier train row."""
+    """Train rows whose input also appears in an earlier train row."""
     leaks: tuple[str, ...]
-    """Ids of rows of the test file whose input also stands in train."""
+    """Ids of rows of the test file whose input also appears in train."""
     chosen_leaks: tuple[str, ...]
-    """The same, of the chosen test rows."""
+    """Ids of the chosen test rows among them."""
     notes: tuple[str, ...]
 
 
 def leaking(test: Iterable[Example], train: Iterable[Example]) -> tuple[str, ...]:
-    """Ids of the test rows whose input also stands in train; texts are compared exactly."""
-    seen = set(map(inputs_of, train))
-    return tuple(example.id for example in test if inputs_of(example) in seen)
+    """Ids of the test rows whose input also appears in train, compared exactly."""
+    train_inputs = set(map(inputs_of, train))
+    return tuple(example.id for example in test if inputs_of(example) in train_inputs)
 
 
 def inputs_of(example: Example) -> tuple[str, ...]:
-    """The values of its input fields, which must not stand in train and test."""
+    """The values of an example's input fields, which must not appear in both train and test."""
     return tuple(example.fields.values())
 
 
-def check(data: TaskData) -> DataReport:
-    """Count labels, duplicates and test rows that leak into train; texts are compared exactly."""
+def report_on(data: TaskData) -> DataReport:
+    """Count labels, duplicates, and test rows that leak into train. Texts are compared exactly."""
     duplicates = len(data.train) - len(set(map(inputs_of, data.train)))
     leaks = leaking(data.test_pool, data.train)
-    chosen = {e.id for e in data.test}
+    test_ids = {e.id for e in data.test}
     classes = data.spec.has_common_labels
     train = Counter(e.answer for e in data.train) if classes else Counter[str]()
     test = Counter(e.answer for e in data.test_pool) if classes else Counter[str]()
@@ -84,6 +84,6 @@ def check(data: TaskData) -> DataReport:
         unseen_labels={label: n for label, n in sorted(test.items()) if label not in train},
         duplicates=duplicates,
         leaks=leaks,
-        chosen_leaks=tuple(name for name in leaks if name in chosen),
+        chosen_leaks=tuple(name for name in leaks if name in test_ids),
         notes=data.notes,
     )

@@ -1,7 +1,7 @@
-"""Turns a task's stored rows into its examples, and chooses the test rows that are asked.
+"""Turns a task's stored rows into its examples, and chooses the test rows.
 
-Nothing is repaired on the way: a row that cannot be used is either an error that names its line or
-is left out, counted and noted.
+Rows are never repaired. A row that cannot be used is either an error that names its line, or it is
+left out, counted and noted.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pathlib import Path
 from icl_bench.errors import UserError
 from icl_bench.seeds import generator
 from icl_bench.tasks.answers import FreeAnswers, RightAnswer
-from icl_bench.tasks.choices import Choices, read_choices, read_list
+from icl_bench.tasks.choices import AnswerChoices, read_choices, read_list
 from icl_bench.tasks.jinja import choices_of, input_of, output_of
 from icl_bench.tasks.passages import read_passages
 from icl_bench.tasks.sources import data_folder, find_source
 from icl_bench.tasks.spec import TaskSpec
-from icl_bench.tasks.splits import Row, Split, encodable, number_as_text
+from icl_bench.tasks.splits import Split, StoredRow, encodable, number_as_text
 from icl_bench.tasks.templates import JinjaTemplate
 from icl_bench.text_files import decode, parse_json, read_file
 from icl_bench.wording import nearest, one_line, plain, short, whole
@@ -31,19 +31,19 @@ PAPER_IDS = "paper_test_ids.json"
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One row of a data set, in the names that the task's template uses."""
+    """One row of a data set, with the field names of the task's template."""
 
     id: str
     fields: Mapping[str, str]
     """Values of the template's input fields, exactly as in the source."""
     answer: str
-    """The label as the prompt shows it (``spec.labels.written``), or the free text."""
+    """The label as written in the prompt (``spec.labels.written``), or the free text."""
     golds: tuple[str, ...] | None = None
-    """What answers are compared with, where that is not ``answer`` alone: several right answers,
-    or what is extracted from them. An empty one stands for "there is no answer"."""
+    """The texts that answers are compared with, if that is not ``answer`` alone: several right
+    answers, or parts extracted from them. An empty one means "there is no answer"."""
     choices: tuple[str, ...] = ()
-    """What this row may be answered with, where rows have choices of their own: their texts as they
-    are written, or their letters. ``answer`` is one of them."""
+    """The possible answers of this row, if rows have their own choices: written texts, or letters.
+    ``answer`` is one of them."""
     passages: tuple[str, ...] = ()
     """Texts that a model may read as vectors, the most relevant first."""
 
@@ -60,21 +60,21 @@ class TaskData:
     test_pool: tuple[Example, ...]
     """Every usable test row, in file order."""
     labels: tuple[str, ...]
-    """The labels of ``train``, sorted; empty for free text, and where rows have choices of their
-    own that are written out."""
+    """The labels of ``train``, sorted; empty for free text, and if rows have their own written
+    choices."""
     origin: str
-    """Where the rows are from, in one line: ``folder ../data/banking77``."""
+    """The source of the rows, in one line: ``folder ../data/banking77``."""
     files: Mapping[str, str]
-    """Name of each file read -> SHA-256, in hex, of its bytes as stored (of the rows, where there
-    is no file)."""
+    """Name of each file -> SHA-256, in hex, of its stored bytes (of the rows, if there is no
+    file)."""
     left_out: Mapping[str, int]
-    """``train`` and ``test`` -> rows of the file that lack an input field."""
+    """``train`` and ``test`` -> number of rows without an input field."""
     notes: tuple[str, ...]
-    """What a user should know, one sentence each."""
+    """Notes for the user, one sentence each."""
 
 
 RENDERED = {name: name for name in ("input", "output", "choices")}
-"""Columns of what a Jinja template makes of a row."""
+"""The columns of a row that a Jinja template has rendered."""
 
 
 # -- rows to examples ---------------------------------------------------------------------------
@@ -82,31 +82,31 @@ RENDERED = {name: name for name in ("input", "output", "choices")}
 
 @dataclass
 class _ExampleReader:
-    """Turns stored rows into examples; remembers how labels are written, across both splits."""
+    """Turns the stored rows of both splits into examples."""
 
     spec: TaskSpec
     columns: Mapping[str, str]
     sources: dict[str, str] = field(default_factory=dict)
     """Written label -> label of the source."""
-    repeating: list[str] = field(default_factory=list)
-    """Where choices with equal texts stand, which their letters tell apart."""
-    shared: Choices | None = None
-    """The choices of all rows, once they are read."""
+    repeated_choices: list[str] = field(default_factory=list)
+    """Rows that have choices with equal texts, which differ only in their letters."""
+    shared: AnswerChoices | None = None
+    """The choices that all rows share, once read."""
 
     def read(self, split: Split) -> tuple[tuple[Example, ...], dict[str, str]]:
-        """The usable rows, and the ids of the others with the field that they lack."""
+        """The usable rows, and the ids of the others -> the field that is missing."""
         examples, lacking = [], {}
-        places: dict[str, str] = {}
+        where_of_id: dict[str, str] = {}
         for number, row in enumerate(split.rows):
             name = self._id(row, split.name, number)
-            if name in places:
-                raise UserError(f"{row.where}: id {name!r} stands already at {places[name]}")
-            places[name] = row.where
+            if name in where_of_id:
+                raise UserError(f"{row.where}: id {name!r} is already used at {where_of_id[name]}")
+            where_of_id[name] = row.where
             passages = self._passages(row)
             if isinstance(self.spec.template, JinjaTemplate):
                 row = self._rendered(self.spec.template, row)
-            shown = [f for f in self.spec.template.input_fields if f != self._own]
-            inputs = {f: _text(row, self.columns[f]) for f in shown}
+            input_fields = [f for f in self.spec.template.input_fields if f != self._own]
+            inputs = {f: _text(row, self.columns[f]) for f in input_fields}
             filled = {f: text for f, text in inputs.items() if text and not text.isspace()}
             if len(filled) < len(inputs):
                 lacking[name] = next(f for f in inputs if f not in filled)
@@ -120,7 +120,7 @@ class _ExampleReader:
             raise UserError(f"{split.file}: no row has {{{next(iter(lacking.values()))}}}")
         return tuple(examples), lacking
 
-    def _id(self, row: Row, split: str, number: int) -> str:
+    def _id(self, row: StoredRow, split: str, number: int) -> str:
         if "id" not in row.cells:
             return f"{self.spec.data.folder or self.spec.name}-{split}-{number}"
         value = row.cells["id"]
@@ -128,12 +128,12 @@ class _ExampleReader:
             raise UserError(f"{row.where}: id must be text or a whole number, not {short(value)}")
         return encodable(str(value), row, "id")
 
-    def _passages(self, row: Row) -> tuple[str, ...]:
-        asked = self.spec.data.passages
-        return () if asked is None else read_passages(asked, row)
+    def _passages(self, row: StoredRow) -> tuple[str, ...]:
+        spec = self.spec.data.passages
+        return () if spec is None else read_passages(spec, row)
 
-    def _rendered(self, template: JinjaTemplate, row: Row) -> Row:
-        """What a Jinja template makes of a row, as a row of its own."""
+    def _rendered(self, template: JinjaTemplate, row: StoredRow) -> StoredRow:
+        """The row that a Jinja template renders from a stored row."""
         labels = self.spec.labels
         has_choices = labels is not None and labels.choices is not None
         cells = {
@@ -144,41 +144,39 @@ class _ExampleReader:
             cells["choices"] = choices_of(labels.own, row)
         if "id" in row.cells:
             cells["id"] = row.cells["id"]
-        return Row(row.where, cells)
+        return StoredRow(row.where, cells)
 
-    def _of_choices(self, name: str, filled: dict[str, str], row: Row) -> Example:
-        labels, own = self.spec.labels, self._own
+    def _of_choices(self, name: str, filled: dict[str, str], row: StoredRow) -> Example:
+        labels, choices_field = self.spec.labels, self._own
         assert labels is not None, "only labels have choices"
         answer = self.columns[self.spec.template.answer_field]
-        if own is None:
-            if self.shared is None:  # the same for all rows: read and checked once
+        if choices_field is None:
+            if self.shared is None:  # the same for all rows, so checked once
                 listed = list(labels.choices or ())
                 self.shared = read_list(labels, row, listed, "labels.choices")
             right = self.shared.right(labels, row, answer)
             return Example(name, filled, self.shared.written[right])
-        found = read_choices(labels, row, self.columns[own], answer)
-        if found.repeats:
-            self.repeating.append(row.where)
-        if own in self.spec.template.input_fields:
-            filled[own] = found.shown
-        return Example(name, filled, found.written[found.gold], choices=found.written)
+        choices = read_choices(labels, row, self.columns[choices_field], answer)
+        if choices.has_repeats:
+            self.repeated_choices.append(row.where)
+        if choices_field in self.spec.template.input_fields:
+            filled[choices_field] = choices.listing
+        return Example(name, filled, choices.written[choices.gold], choices=choices.written)
 
     @cached_property
     def _own(self) -> str | None:
-        """The field of each row's own choices, if it has some. What Jinja gives has a name of its
-        own, whatever the column is called that it was taken from.
-        """
+        """The field of each row's own choices, or None. For a Jinja template, its name is fixed."""
         labels = self.spec.labels
         if labels is None or labels.own is None:
             return None
         return "choices" if isinstance(self.spec.template, JinjaTemplate) else labels.own
 
-    def _answer(self, row: Row) -> tuple[str] | RightAnswer:
+    def _answer(self, row: StoredRow) -> tuple[str] | RightAnswer:
         column = self.columns[self.spec.template.answer_field]
         if self.spec.labels is None:
             return self._free.of(row, column)
         value = number_as_text(row.cell(column))
-        answer = _text(Row(row.where, {column: value}), column)
+        answer = _text(StoredRow(row.where, {column: value}), column)
         if not answer or answer.isspace():
             raise UserError(f"{row.where}: {plain(column)} is empty")
         return (self._label(answer, row),)
@@ -187,25 +185,25 @@ class _ExampleReader:
     def _free(self) -> FreeAnswers:
         return FreeAnswers(self.spec)
 
-    def _label(self, source: str, row: Row) -> str:
+    def _label(self, source: str, row: StoredRow) -> str:
         assert self.spec.labels is not None
         label = self.spec.labels.written(source)
         if not label or label.isspace():
-            raise UserError(f"{row.where}: the label {short(source)} is written as nothing")
+            raise UserError(f"{row.where}: the label {short(source)} is written as an empty text")
         if label.splitlines() != [label]:
             raise UserError(f"{row.where}: the label {short(label)} holds a line break")
         if label != label.strip():
             raise UserError(f"{row.where}: the label {short(label)} begins or ends with a space")
-        other = self.sources.setdefault(label, source)
-        if other != source:
+        other_source = self.sources.setdefault(label, source)
+        if other_source != source:
             raise UserError(
-                f"{row.where}: labels {short(other)} and {short(source)} are duplicated after "
+                f"{row.where}: labels {short(other_source)} and {short(source)} are duplicated after "
                 f"formatting: both are written {short(label)}. Tell them apart in labels.names"
             )
         return label
 
 
-def _text(row: Row, column: str) -> str | None:
+def _text(row: StoredRow, column: str) -> str | None:
     value = row.cell(column)
     if value is None:
         return None
@@ -220,11 +218,11 @@ def _text(row: Row, column: str) -> str | None:
 def load_data(spec: TaskSpec, *, data_dir: Path | None = None, test_size: int | None = None) -> TaskData:
     """Read a task's rows and choose its test rows.
 
-    ``data_dir`` is the data folder (else the environment variable ``ICL_BENCH_DATA``); what it does
-    not have comes from the hub. ``test_size`` overrides the number of test rows: the first so many
-    in evaluation order.
+    ``data_dir`` is the data folder (by default, the environment variable ``ICL_BENCH_DATA``). Data
+    that it does not have comes from the hub. ``test_size`` overrides the number of test rows: the
+    first ones in evaluation order are taken.
 
-    Raises UserError with file and line for rows that cannot be used, and where there is no data.
+    Raises UserError with file and line for rows that cannot be used, and if there is no data.
     """
     data_dir = data_folder(spec, data_dir)
     source = find_source(spec, data_dir)
@@ -232,10 +230,10 @@ def load_data(spec: TaskSpec, *, data_dir: Path | None = None, test_size: int | 
     reader = _ExampleReader(spec, columns)
     train, train_lacking = reader.read(source.train)
     pool, test_lacking = reader.read(source.test)
-    labels = _labels(spec, train, pool)
+    labels = _common_labels(spec, train, pool)
     if spec.has_common_labels and len(labels) < 2:
         raise UserError(f"{spec.name}: train has one label, {short(labels[0])}; expected several")
-    chosen = _choose(spec, data_dir, pool, test_lacking, test_size)
+    test_rows = _select_test_rows(spec, data_dir, pool, test_lacking, test_size)
     splits = (source.train, source.test)
     same_name = source.train.file == source.test.file
     files = {f"{s.name}/{s.file}" if same_name else s.file: s.sha256 for s in splits}
@@ -245,26 +243,26 @@ def load_data(spec: TaskSpec, *, data_dir: Path | None = None, test_size: int | 
         *_lacking_notes("train", train_lacking),
         *_lacking_notes("test", test_lacking),
         *_unused_name_notes(spec, set(reader.sources.values())),
-        *_repeating_notes(reader.repeating),
-        *chosen.notes,
+        *_repeated_choice_notes(reader.repeated_choices),
+        *test_rows.notes,
         *(["train and test are the same rows"] if len({s.sha256 for s in splits}) == 1 else []),
-        *_unseen_notes(chosen.rows, labels),
+        *_unseen_notes(test_rows.rows, labels),
     ]
     return TaskData(
         spec=spec,
         train=train,
-        test=chosen.rows,
+        test=test_rows.rows,
         test_pool=pool,
         labels=labels,
         origin=source.origin,
-        files={**files, **chosen.files},
+        files={**files, **test_rows.files},
         left_out={"train": len(train_lacking), "test": len(test_lacking)},
         notes=tuple(notes),
     )
 
 
-def _labels(spec: TaskSpec, train: Sequence[Example], test: Sequence[Example]) -> tuple[str, ...]:
-    """The labels that rows have in common: those of train; as letters, those of all choices."""
+def _common_labels(spec: TaskSpec, train: Sequence[Example], test: Sequence[Example]) -> tuple[str, ...]:
+    """The labels that rows have in common: those of train, or the letters of all choices."""
     if not spec.has_common_labels:
         return ()
     assert spec.labels is not None, "labels that rows have in common"
@@ -274,8 +272,8 @@ def _labels(spec: TaskSpec, train: Sequence[Example], test: Sequence[Example]) -
     return tuple(sorted(letters or {e.answer for e in train}))
 
 
-def _repeating_notes(places: Sequence[str]) -> list[str]:
-    """Say how many rows have a choice twice, under two letters of which one is right."""
+def _repeated_choice_notes(places: Sequence[str]) -> list[str]:
+    """Note how many rows have a choice twice, with two letters of which one is right."""
     if not places:
         return []
     count = f"{len(places):,} row{' has' if len(places) == 1 else 's have'}"
@@ -284,22 +282,22 @@ def _repeating_notes(places: Sequence[str]) -> list[str]:
 
 def _lacking_notes(split: str, lacking: Mapping[str, str]) -> list[str]:
     return [
-        f"{_rows(count, split)} {'has' if count == 1 else 'have'} no {name} and "
+        f"{_row_count(count, split)} {'has' if count == 1 else 'have'} no {name} and "
         f"{'was' if count == 1 else 'were'} left out"
         for name, count in Counter(lacking.values()).items()
     ]
 
 
-def _unused_name_notes(spec: TaskSpec, there: Set[str]) -> list[str]:
-    """Say which labels of ``labels.names`` no row has: mistyped, they change no label.
+def _unused_name_notes(spec: TaskSpec, source_labels: Set[str]) -> list[str]:
+    """Note the labels of ``labels.names`` that no row has: they may be mistyped.
 
-    Where the rows have what a label is written as, they are another copy of the data.
+    Rows that already have the written label are from another copy of the data, and not noted.
     """
     names = spec.labels.names if spec.labels else {}
     return [
-        one_line(f"labels.names: no row has the label {short(name)}; {nearest(name, there)}")
+        one_line(f"labels.names: no row has the label {short(name)}; {nearest(name, source_labels)}")
         for name, written in names.items()
-        if not {name, written} & there
+        if not {name, written} & source_labels
     ]
 
 
@@ -307,14 +305,14 @@ def _unseen_notes(test: Sequence[Example], labels: Sequence[str]) -> list[str]:
     unseen = Counter(e.answer for e in test if e.answer not in set(labels)) if labels else Counter()
     if not unseen:
         return []
-    shown = ", ".join(f"{label!r}: {count}" for label, count in unseen.most_common(5))
+    counts = ", ".join(f"{label!r}: {count}" for label, count in unseen.most_common(5))
     more = f" and {len(unseen) - 5} more" if len(unseen) > 5 else ""
     total = unseen.total()
     verb = "has" if total == 1 else "have"
-    return [f"{_rows(total, 'test')} {verb} a label that no train row has ({shown}{more})"]
+    return [f"{_row_count(total, 'test')} {verb} a label that no train row has ({counts}{more})"]
 
 
-def _rows(count: int, split: str) -> str:
+def _row_count(count: int, split: str) -> str:
     return f"{count:,} {split} row{'' if count == 1 else 's'}"
 
 
@@ -322,63 +320,63 @@ def _rows(count: int, split: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Chosen:
+class _TestSelection:
     rows: tuple[Example, ...]
     notes: tuple[str, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
 
 
-def _choose(
+def _select_test_rows(
     spec: TaskSpec, data_dir: Path | None, pool: tuple[Example, ...], lacking: Mapping[str, str], test_size: int | None
-) -> _Chosen:
-    """The test rows that are asked, in evaluation order."""
+) -> _TestSelection:
+    """The test rows that are evaluated, in order."""
     if test_size is not None and test_size < 1:
         raise UserError(f"a test size of {whole(test_size)}: expected 1 or more")
-    rows = spec.test
-    if isinstance(rows.ids, tuple):
-        return _by_ids(rows.ids, f"{spec.name}: test.ids", pool, lacking, test_size)
-    path = _paper_ids_file(spec, data_dir) if rows.ids == "paper" else None
+    spec_rows = spec.test
+    if isinstance(spec_rows.ids, tuple):
+        return _by_ids(spec_rows.ids, f"{spec.name}: test.ids", pool, lacking, test_size)
+    path = _paper_ids_file(spec, data_dir) if spec_rows.ids == "paper" else None
     if path is not None:
         raw = read_file(path)
-        chosen = _by_ids(_paper_ids(raw, str(path)), str(path), pool, lacking, test_size)
-        return _Chosen(chosen.rows, chosen.notes, {path.name: hashlib.sha256(raw).hexdigest()})
-    size = rows.size if test_size is None else test_size
+        selection = _by_ids(_paper_ids(raw, str(path)), str(path), pool, lacking, test_size)
+        return _TestSelection(selection.rows, selection.notes, {path.name: hashlib.sha256(raw).hexdigest()})
+    size = spec_rows.size if test_size is None else test_size
     notes = []
     if size > len(pool):
         if test_size is not None:
             _refuse_size(size, len(pool), "the test file has")
         fewer = f"fewer than the {size:,} of the task file: all are used"
-        notes.append(f"the test file has {_rows(len(pool), 'usable')}, {fewer}")
-    if rows.ids == "paper":
+        notes.append(f"the test file has {_row_count(len(pool), 'usable')}, {fewer}")
+    if spec_rows.ids == "paper":
         count = min(size, len(pool))
-        notes.append(f"the paper's test rows were not found; {count:,} rows by seed {rows.seed}")
-    order = generator(rows.seed, "test").permutation(len(pool))[:size]
-    return _Chosen(tuple(pool[i] for i in order), tuple(notes))
+        notes.append(f"the paper's test rows were not found; {count:,} rows by seed {spec_rows.seed}")
+    order = generator(spec_rows.seed, "test").permutation(len(pool))[:size]
+    return _TestSelection(tuple(pool[i] for i in order), tuple(notes))
 
 
 def _by_ids(
-    ids: Sequence[str], shown: str, pool: Sequence[Example], lacking: Mapping[str, str], test_size: int | None
-) -> _Chosen:
-    known = {example.id: example for example in pool}
-    unknown = [name for name in ids if name not in known and name not in lacking]
+    ids: Sequence[str], origin: str, pool: Sequence[Example], lacking: Mapping[str, str], test_size: int | None
+) -> _TestSelection:
+    examples = {example.id: example for example in pool}
+    unknown = [name for name in ids if name not in examples and name not in lacking]
     if unknown:
         first = ", ".join(short(name) for name in unknown[:3])
-        raise UserError(f"{shown}: {_rows(len(unknown), 'chosen')} not in the test file: {first}")
+        raise UserError(f"{origin}: {_row_count(len(unknown), 'chosen')} not in the test file: {first}")
     if len(set(ids)) < len(ids):
-        twice = Counter(ids).most_common(1)[0][0]
-        raise UserError(f"{shown}: {short(twice)} is chosen twice")
-    rows = tuple(known[name] for name in ids if name in known)
-    out = [name for name in ids if name in lacking]
-    notes = tuple(f"chosen test row {n} has no {lacking[n]} and was left out" for n in out)
+        repeated = Counter(ids).most_common(1)[0][0]
+        raise UserError(f"{origin}: {short(repeated)} is chosen twice")
+    rows = tuple(examples[name] for name in ids if name in examples)
+    missing = [name for name in ids if name in lacking]
+    notes = tuple(f"chosen test row {n} has no {lacking[n]} and was left out" for n in missing)
     if not rows:
-        raise UserError(f"{shown}: none of the chosen rows can be used")
+        raise UserError(f"{origin}: none of the chosen rows can be used")
     if test_size is not None and test_size > len(rows):
-        _refuse_size(test_size, len(rows), f"{shown} lists")
-    return _Chosen(rows[:test_size], notes)
+        _refuse_size(test_size, len(rows), f"{origin} lists")
+    return _TestSelection(rows[:test_size], notes)
 
 
-def _refuse_size(asked: int, there: int, whose: str) -> None:
-    raise UserError(f"{whole(asked)} test rows are asked for; {whose} {there:,}: ask for at most those")
+def _refuse_size(test_size: int, available: int, subject: str) -> None:
+    raise UserError(f"{whole(test_size)} test rows are asked for; {subject} {available:,}: ask for at most those")
 
 
 def _paper_ids_file(spec: TaskSpec, data_dir: Path | None) -> Path | None:
@@ -388,12 +386,12 @@ def _paper_ids_file(spec: TaskSpec, data_dir: Path | None) -> Path | None:
     return next((p for f in folders if (p := data_dir / f / PAPER_IDS).is_file()), None)
 
 
-def _paper_ids(raw: bytes, shown: str) -> list[str]:
+def _paper_ids(raw: bytes, path: str) -> list[str]:
     try:
-        content = parse_json(decode(raw, shown))
+        content = parse_json(decode(raw, path))
     except (ValueError, RecursionError) as error:
-        raise UserError(one_line(f"{shown}: not JSON: {error}")) from None
+        raise UserError(one_line(f"{path}: not JSON: {error}")) from None
     ids = content.get("row_ids") if isinstance(content, dict) else None
     if not isinstance(ids, list) or not ids or not all(isinstance(name, str) for name in ids):
-        raise UserError(f"{shown}: expected an object with row_ids, a list of row ids")
+        raise UserError(f"{path}: expected an object with row_ids, a list of row ids")
     return ids

@@ -11,13 +11,13 @@ from pathlib import Path
 from icl_bench.errors import UserError
 from icl_bench.table_files import csv_rows, gunzip, parquet_table, refusing_damaged_parquet
 from icl_bench.tasks.spec import Holdout
-from icl_bench.tasks.splits import Row, Split, hold_out, no_column, rows_digest
+from icl_bench.tasks.splits import Split, StoredRow, hold_out, no_column, rows_digest
 from icl_bench.text_files import decode, parse_json, read_file
 from icl_bench.wording import one_line, short
 
 
 def read_split(path: Path, split: str, columns: Mapping[str, str]) -> Split:
-    """Read a JSONL, CSV or Parquet file, by its extension; the first two also as ``.gz``."""
+    """Read a JSONL, CSV or Parquet file by its extension. JSONL and CSV may be compressed (``.gz``)."""
     raw = content = read_file(path)
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if suffixes[-1:] == [".gz"] and suffixes[-2:-1] != [".parquet"]:
@@ -38,65 +38,65 @@ def read_split(path: Path, split: str, columns: Mapping[str, str]) -> Split:
 
 
 def read_cut(path: Path, holdout: Holdout, columns: Mapping[str, str]) -> dict[str, Split]:
-    """Read one file and cut the test split from its rows. Raises ``UserError``."""
-    whole = read_split(path, "all", columns)
-    found = {}
-    for split, part in hold_out(len(whole.rows), holdout.share, holdout.seed).items():
-        rows = [whole.rows[i] for i in part]
+    """Read one file and split off the test rows. Raises ``UserError``."""
+    all_rows = read_split(path, "all", columns)
+    splits = {}
+    for split, part in hold_out(len(all_rows.rows), holdout.share, holdout.seed).items():
+        rows = [all_rows.rows[i] for i in part]
         if not rows:
-            raise UserError(f"{path}: its holdout leaves no {split} row of {len(whole.rows):,}")
+            raise UserError(f"{path}: its holdout leaves no {split} row of {len(all_rows.rows):,}")
         digest = rows_digest([row.cells for row in rows])
-        found[split] = Split(split, f"{path.name}:{split}", digest, rows)
-    return found
+        splits[split] = Split(split, f"{path.name}:{split}", digest, rows)
+    return splits
 
 
-def _jsonl_rows(content: bytes, shown: str) -> Iterator[Row]:
-    for number, line in enumerate(decode(content, shown).split("\n"), 1):
+def _jsonl_rows(content: bytes, name: str) -> Iterator[StoredRow]:
+    for number, line in enumerate(decode(content, name).split("\n"), 1):
         if not line or line.isspace():
             continue
-        where = f"{shown}:{number}"
+        where = f"{name}:{number}"
         try:
             cells = parse_json(line)
         except (ValueError, RecursionError) as error:
             raise UserError(one_line(f"{where}: not JSON: {error}")) from None
         if not isinstance(cells, dict):
             raise UserError(f"{where}: expected a JSON object, not {short(cells)}")
-        yield Row(where, cells)
+        yield StoredRow(where, cells)
 
 
-def _csv_rows(content: bytes, shown: str) -> Iterator[Row]:
-    rows = csv_rows(decode(content, shown), shown)
-    where, header = next(rows, (shown, []))
-    if twice := [name for name, count in Counter(header).items() if count > 1]:
-        raise UserError(one_line(f"{where}: column {twice[0]!r} stands here twice"))
+def _csv_rows(content: bytes, file_name: str) -> Iterator[StoredRow]:
+    rows = csv_rows(decode(content, file_name), file_name)
+    where, header = next(rows, (file_name, []))
+    if repeated := [name for name, count in Counter(header).items() if count > 1]:
+        raise UserError(one_line(f"{where}: column {repeated[0]!r} appears twice"))
     for where, cells in rows:
-        yield Row(where, dict(zip(header, cells, strict=True)))
+        yield StoredRow(where, dict(zip(header, cells, strict=True)))
 
 
-def _parquet_rows(content: bytes, shown: str, columns: Mapping[str, str]) -> Iterator[Row]:
-    with refusing_damaged_parquet(shown):
+def _parquet_rows(content: bytes, name: str, columns: Mapping[str, str]) -> Iterator[StoredRow]:
+    with refusing_damaged_parquet(name):
         table = parquet_table(content)
-        records = table.select(wanted_columns(columns, table.column_names, shown)).to_pylist()
+        records = table.select(wanted_columns(columns, table.column_names, name)).to_pylist()
     for number, record in enumerate(records, 1):
-        yield Row(f"{shown} row {number}", record)
+        yield StoredRow(f"{name} row {number}", record)
 
 
-def wanted_columns(columns: Mapping[str, str], there: Sequence[str], shown: str) -> list[str]:
-    """The columns to read of a table: those of the template's fields, and ``id`` if it has one.
+def wanted_columns(columns: Mapping[str, str], stored: Sequence[str], table_name: str) -> list[str]:
+    """The columns of a table to read: those of the template's fields, and ``id`` if there is one.
 
-    All of them for a template that has no fields, but names columns.
+    All columns if there are no fields: a Jinja template names columns itself.
     """
     if not columns:
-        return list(there)
+        return list(stored)
     for column in columns.values():
-        if _stored_in(column, there) not in there:
-            raise UserError(no_column(shown, column, there))
-    found = {_stored_in(column, there) for column in columns.values()}
-    # a path may name a column whose value tells which item is meant
-    named = {part for c in columns.values() for part in re.findall(r"=([^.=]+)", c)}
-    return sorted({*found, *named, "id"} & set(there))
+        if _stored_in(column, stored) not in stored:
+            raise UserError(no_column(table_name, column, stored))
+    base_columns = {_stored_in(column, stored) for column in columns.values()}
+    # a path may name a column whose value selects an item
+    selectors = {part for c in columns.values() for part in re.findall(r"=([^.=]+)", c)}
+    return sorted({*base_columns, *selectors, "id"} & set(stored))
 
 
-def _stored_in(column: str, there: Sequence[str]) -> str:
-    """The column itself, or the one that a path begins with."""
-    return column if column in there else column.partition(".")[0]
+def _stored_in(column: str, stored: Sequence[str]) -> str:
+    """The column itself, or the first one of a path."""
+    return column if column in stored else column.partition(".")[0]

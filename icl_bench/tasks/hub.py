@@ -11,24 +11,24 @@ from typing import Any
 from icl_bench.errors import UserError
 from icl_bench.tasks.file_readers import wanted_columns
 from icl_bench.tasks.spec import HubSource
-from icl_bench.tasks.splits import Row, Source, Split, hold_out, rows_digest
+from icl_bench.tasks.splits import Source, Split, StoredRow, hold_out, rows_digest
 from icl_bench.wording import one_line
 
 HUB_SECONDS = 5.0
-"""How long the hub has for its first answer."""
+"""The time limit for the hub's first response."""
 
 
 class HubError(Exception):
-    """The hub did not give a data set; the message says why, in one line."""
+    """A data set could not be loaded from the hub. The message is the reason, in one line."""
 
 
 def hub_name(hub: HubSource) -> str:
-    """Data set and revision, as messages name them."""
+    """Data set and revision, for messages."""
     return f"{hub.path}@{hub.revision}"
 
 
 def from_hub(task: str, hub: HubSource, columns: Mapping[str, str]) -> Source:
-    """Read a set of the Hugging Face hub; where it has no test split, cut one from train."""
+    """Read a data set from the Hugging Face hub. If it has no test split, split one off train."""
     unreachable = None if Path(hub.path).is_dir() else _hub_unreachable(hub.path)
     cells = {"train": _hub_rows(hub, hub.train, columns, unreachable)}
     if hub.holdout is None:
@@ -41,24 +41,24 @@ def from_hub(task: str, hub: HubSource, columns: Mapping[str, str]) -> Source:
     for split, rows in cells.items():
         if not rows:
             raise UserError(f"{task}: {hub_name(hub)} has no {split} rows")
-        named = [Row(f"{hub_name(hub)} {split} row {n}", row) for n, row in enumerate(rows)]
-        splits[split] = Split(split, f"{hub_name(hub)}:{split}", rows_digest(rows), named)
+        stored = [StoredRow(f"{hub_name(hub)} {split} row {n}", row) for n, row in enumerate(rows)]
+        splits[split] = Split(split, f"{hub_name(hub)}:{split}", rows_digest(rows), stored)
     notes = (f"{hub_name(hub)} may change: pin a revision",) if hub.revision == "main" else ()
     return Source(f"hub {hub_name(hub)}", splits["train"], splits["test"], columns, notes)
 
 
 def _hub_unreachable(path: str) -> str | None:
-    """Why no answer comes from the hub, if none does; a refusal is an answer.
+    """Why the hub does not respond, or None if it does. An HTTP error is a response.
 
-    One short request first, because ``datasets`` tries for half a minute. It is made in a thread:
-    where packets are dropped, the request's own timeout counts anew for each address of the host.
+    This makes one short request, because ``datasets`` retries for half a minute. The request runs in
+    a thread: if packets are dropped, its own timeout starts again for each address of the host.
     """
     from datasets import config
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
 
     if config.HF_HUB_OFFLINE:
-        return None  # nobody is asked, and datasets itself keeps to its cache
+        return None  # datasets uses its cache only
     reason: str | None = f"no answer in {HUB_SECONDS:g} s"
 
     def ask() -> None:
@@ -79,9 +79,9 @@ def _hub_unreachable(path: str) -> str | None:
 
 
 def _hub_rows(hub: HubSource, split: str, columns: Mapping[str, str], unreachable: str | None) -> list[dict[str, Any]]:
-    """The needed columns of one split, class numbers replaced by the classes' names.
+    """The needed columns of one split, with class numbers replaced by class names.
 
-    For a template that names columns itself, they stay the numbers that it expects.
+    For a Jinja template, they stay numbers, as the template expects.
     """
     try:
         with _cache_only() if unreachable else nullcontext():
@@ -93,10 +93,10 @@ def _hub_rows(hub: HubSource, split: str, columns: Mapping[str, str], unreachabl
         if unreachable and isinstance(error, ConnectionError):
             lines = [f"Couldn't reach {hub.path!r} on the Hub ({unreachable})"]
         raise HubError(one_line(f"{type(error).__name__}: {lines[0]}"[:200])) from error
-    wanted = wanted_columns(columns, table.column_names, hub_name(hub))
-    table = table.select_columns(wanted)
+    needed = wanted_columns(columns, table.column_names, hub_name(hub))
+    table = table.select_columns(needed)
     rows: list[dict[str, Any]] = table.to_list()
-    for column in wanted if columns else ():
+    for column in needed if columns else ():
         if names := getattr(table.features[column], "names", None):
             for row in rows:
                 number = row[column]
@@ -106,7 +106,7 @@ def _hub_rows(hub: HubSource, split: str, columns: Mapping[str, str], unreachabl
 
 @contextmanager
 def _cache_only() -> Iterator[None]:
-    """Let ``datasets`` look into its cache only, as ``HF_HUB_OFFLINE=1`` does."""
+    """Let ``datasets`` use its cache only, like ``HF_HUB_OFFLINE=1``."""
     from datasets import config
 
     before = config.HF_HUB_OFFLINE

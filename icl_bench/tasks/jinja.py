@@ -1,8 +1,8 @@
-"""Jinja texts of task files: what they make of a row's columns, in a sandbox.
+"""Jinja texts of task files, rendered from a row's columns in a sandbox.
 
 The rules are those of lm-evaluation-harness (its ``doc_to_text``, ``doc_to_target`` and
-``doc_to_choice``): a text that is the name of a column stands for the column's value; an undefined
-name is an error; line breaks at the end are kept.
+``doc_to_choice``): a text that is the name of a column means the column's value, an undefined name
+is an error, and trailing line breaks are kept.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.errors import UserError
-from icl_bench.tasks.splits import Row, encodable
+from icl_bench.tasks.splits import StoredRow, encodable
 from icl_bench.wording import first_line, one_line, short
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def check_source(text: str) -> None:
-    """Raise ``ValueError`` for a text that is no Jinja."""
+    """Raise ``ValueError`` for a text that is not valid Jinja."""
     from jinja2 import TemplateSyntaxError
 
     try:
@@ -33,31 +33,30 @@ def check_source(text: str) -> None:
 
 
 def names_in(text: str) -> frozenset[str]:
-    """The columns that a Jinja text speaks of."""
+    """The columns that a Jinja text uses."""
     from jinja2 import meta
 
     return frozenset(meta.find_undeclared_variables(_environment().parse(text)))
 
 
-def input_of(source: str, row: Row, *, has_choices: bool) -> str:
-    """What a row's input is. Raises ``UserError`` that names the row."""
+def input_of(source: str, row: StoredRow, *, has_choices: bool) -> str:
+    """The input of a row. Raises ``UserError`` that names the row."""
     value = _value(source, row, "template.input")
     if not isinstance(value, str):
         raise UserError(f"{row.where}: template.input must give text, not {short(value)}")
     if has_choices and value.isdigit() and source not in row.cells:
         raise UserError(
-            f"{row.where}: template.input gives the number {short(value)}; inputs that are chosen "
-            "among (several inputs, one answer) are not known here"
+            f"{row.where}: template.input gives the number {short(value)}; tasks that choose among "
+            "several inputs are not supported"
         )
     return encodable(value, row, "template.input")
 
 
-def output_of(source: str, row: Row, *, has_choices: bool) -> Any:
-    """A row's right answer as its template gives it: a text, a list of texts, or for choices also
-    a whole number.
+def output_of(source: str, row: StoredRow, *, has_choices: bool) -> Any:
+    """The right answer of a row: a text, a list of texts, or for choices also a whole number.
 
-    What is rendered is a number where it is digits and there are choices, and a list where it is
-    written as one. Raises ``UserError`` that names the row.
+    A rendered text becomes a number if it is digits and there are choices, and a list if it is
+    written as a Python list. Raises ``UserError`` that names the row.
     """
     value = _value(source, row, "template.output")
     if source in row.cells:
@@ -72,7 +71,7 @@ def output_of(source: str, row: Row, *, has_choices: bool) -> Any:
     return value
 
 
-def choices_of(source: str, row: Row) -> list[Any]:
+def choices_of(source: str, row: StoredRow) -> list[Any]:
     """A row's own choices. Raises ``UserError`` that names the row."""
     value = _value(source, row, "labels.choices")
     if source not in row.cells:
@@ -85,13 +84,13 @@ def choices_of(source: str, row: Row) -> list[Any]:
     return list(value)
 
 
-def _value(source: str, row: Row, what: str) -> Any:
+def _value(source: str, row: StoredRow, field: str) -> Any:
     if source in row.cells:
         return row.cells[source]
     try:
         return _compiled(source).render(**row.cells)
     except Exception as error:  # whatever a template's expressions raise
-        raise UserError(one_line(f"{row.where}: {what} fails on this row: {first_line(error)}")) from None
+        raise UserError(one_line(f"{row.where}: {field} fails on this row: {first_line(error)}")) from None
 
 
 @lru_cache
@@ -104,9 +103,9 @@ def _environment() -> Environment:
     from jinja2 import StrictUndefined
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    found = ImmutableSandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
-    found.filters["regex_replace"] = _regex_replace
-    return found
+    environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
+    environment.filters["regex_replace"] = _regex_replace
+    return environment
 
 
 def _regex_replace(text: str, pattern: str, by: str, count: int = 0) -> str:

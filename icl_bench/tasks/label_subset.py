@@ -1,4 +1,4 @@
-"""Half of a task's labels: fewer labels in the same domain (Bertsch et al. 2025, appendix A)."""
+"""A task with half of its labels: fewer labels in the same domain (Bertsch et al. 2025, appendix A)."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ from icl_bench.wording import short
 
 @dataclass(frozen=True)
 class HalfLabels:
-    """Leaves out a random half of the labels, the smaller one where their number is odd."""
+    """Removes a random half of the labels, rounded down."""
 
     seed: int
 
     @classmethod
     def parse(cls, text: str) -> HalfLabels | None:
-        """Read ``half:SEED``; ``all`` is None. Raises ``UserError``."""
+        """Parse ``half:SEED``; ``all`` gives None. Raises ``UserError``."""
         if text == "all":
             return None
-        found = re.fullmatch(r"half:([0-9]{1,18})", text)
-        if found is None:
+        match = re.fullmatch(r"half:([0-9]{1,18})", text)
+        if match is None:
             raise UserError(f"--labels {short(text)}: expected all or half:SEED, like half:1")
-        return cls(int(found[1]))
+        return cls(int(match[1]))
 
     def __str__(self) -> str:
         return f"half:{self.seed}"
 
     def of(self, data: TaskData) -> TaskData:
-        """The task with nothing but rows of the labels that are left, train and test.
+        """The task with the train and test rows of the remaining labels.
 
-        Raises ``UserError`` where not two labels, or no test row, are left.
+        Raises ``UserError`` if fewer than two labels or no test row remain.
         """
-        out = len(data.labels) // 2
-        left = len(data.labels) - out
-        if left < 2:
-            raise UserError(f"--labels {self}: of {len(data.labels)} labels only {left} is left")
-        chosen = generator(self.seed, "half of the labels").permutation(len(data.labels))[out:]
-        kept = {data.labels[i] for i in chosen}
-        test = tuple(row for row in data.test if row.answer in kept)
+        removed = len(data.labels) // 2
+        remaining = len(data.labels) - removed
+        if remaining < 2:
+            raise UserError(f"--labels {self}: of {len(data.labels)} labels only {remaining} is left")
+        indices = generator(self.seed, "half of the labels").permutation(len(data.labels))[removed:]
+        labels = {data.labels[i] for i in indices}
+        test = tuple(row for row in data.test if row.answer in labels)
         if not test:
             raise UserError(
                 f"--labels {self}: none of the {len(data.test):,} test rows has one of the labels "
                 "that are left; ask for more rows (--test-size) or take another seed"
             )
-        note = f"{self}: {left} of {len(data.labels)} labels, with {len(test):,} of {len(data.test):,} test rows"
+        note = f"{self}: {remaining} of {len(data.labels)} labels, with {len(test):,} of {len(data.test):,} test rows"
         return replace(
             data,
-            train=tuple(row for row in data.train if row.answer in kept),
+            train=tuple(row for row in data.train if row.answer in labels),
             test=test,
-            test_pool=tuple(row for row in data.test_pool if row.answer in kept),
-            labels=tuple(label for label in data.labels if label in kept),
+            test_pool=tuple(row for row in data.test_pool if row.answer in labels),
+            labels=tuple(label for label in data.labels if label in labels),
             notes=(*data.notes, note),
         )

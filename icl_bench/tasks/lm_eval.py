@@ -1,8 +1,8 @@
-"""Task files of lm-evaluation-harness (0.4.13) as task files of ours.
+"""Converts task files of lm-evaluation-harness (0.4.13) to task files of icl-bench.
 
-What such a file says is said in ours, or the file is refused with the names of what cannot be:
-Python functions above all. Prompts, targets and choices are then equal to the letter. What only
-concerns scores beside the main one is noted in the task.
+A file either converts completely, or it is refused with the names of the unsupported fields, such
+as Python functions. Prompts, targets and choices of a converted task are identical. Unsupported
+secondary metrics are noted in the task.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from icl_bench.text_files import read_file
 from icl_bench.wording import listed, one_line, plain, short
 
 MARKS = ("doc_to_text", "doc_to_target", "dataset_path", "output_type", "include")
-"""Fields of which one is in every task file of lm-evaluation-harness, and none in ours."""
+"""Every task file of lm-evaluation-harness has one of these fields; those of icl-bench have none."""
 
 _NO_EFFECT = {
     "task",
@@ -33,7 +33,7 @@ _NO_EFFECT = {
     "doc_to_decontamination_query",
     "recipe",
 }
-_UNKNOWN = {
+_UNSUPPORTED = {
     "process_docs": "rows changed by a function",
     "process_results": "scores made by a function",
     "custom_dataset": "rows made by a function",
@@ -51,77 +51,77 @@ _SEED = 43
 
 @dataclass(frozen=True)
 class _Function:
-    """What ``!function`` names."""
+    """The Python function that ``!function`` names."""
 
     name: str
 
 
 @dataclass
 class _Reader:
-    """One task's fields on the way to ours."""
+    """Converts the fields of one task."""
 
-    said: Mapping[str, Any]
+    source: Mapping[str, Any]
     reasons: list[str] = field(default_factory=list)
-    """Names of what cannot be said."""
+    """The unsupported fields."""
     notes: list[str] = field(default_factory=list)
 
     def refuse(self, reason: str) -> None:
         if reason not in self.reasons:
             self.reasons.append(reason)
 
-    # -- what is known of no field ---------------------------------------------------------------
+    # -- all fields ------------------------------------------------------------------------------
 
     def check_fields(self) -> None:
-        """Refuse functions, fields that stand for what is not known here, and unknown ones."""
-        for name, value in self.said.items():
+        """Refuse functions, unsupported fields and unknown fields."""
+        for name, value in self.source.items():
             if value is None or value is False or name in _NO_EFFECT:
                 continue
-            if name in _UNKNOWN:
-                function = f", {value.name}" if isinstance(value, _Function) else ""
-                self.refuse(f"{name} ({_UNKNOWN[name]}{function})")
-            elif name not in _READ:
+            if name in _UNSUPPORTED:
+                called = f", {value.name}" if isinstance(value, _Function) else ""
+                self.refuse(f"{name} ({_UNSUPPORTED[name]}{called})")
+            elif name not in _CONVERTED:
                 self.refuse(f"{plain(name)} (an unknown field)")
             else:
-                for one in _functions(value):
-                    self.refuse(f"{name} (a Python function, {plain(one.name)})")
+                for function in _functions(value):
+                    self.refuse(f"{name} (a Python function, {plain(function.name)})")
 
-    def text(self, name: str, otherwise: str = "") -> str:
-        value = self.said.get(name)
+    def text(self, name: str, default: str = "") -> str:
+        value = self.source.get(name)
         if value is None or isinstance(value, _Function):
-            return otherwise
+            return default
         if not isinstance(value, str):
-            self.refuse(f"{name} ({short(value)}, which is no text)")
-            return otherwise
+            self.refuse(f"{name} ({short(value)}, which is not a text)")
+            return default
         return value
 
     def fields(self, name: str) -> dict[str, Any]:
-        """What a field holds that has fields of its own."""
-        value = self.said.get(name)
+        """The value of a field that has fields itself."""
+        value = self.source.get(name)
         if isinstance(value, Mapping):
             return dict(value)
         if value and not isinstance(value, _Function):
             self.refuse(f"{name} ({short(value)}, which has no fields)")
         return {}
 
-    def number(self, name: str, value: Any, usual: float) -> float:
-        """A number that stands in a field of a field."""
+    def number(self, name: str, value: Any, default: float) -> float:
+        """The number in a nested field."""
         if value is None:
-            return usual
+            return default
         if isinstance(value, bool) or not isinstance(value, int | float):
-            self.refuse(f"{name} ({short(value)}, which is no number)")
-            return usual
+            self.refuse(f"{name} ({short(value)}, which is not a number)")
+            return default
         return value
 
     # -- data --------------------------------------------------------------------------------------
 
     def data(self) -> dict[str, Any]:
-        """Where the rows are from."""
-        few = self.said.get("fewshot_config")
-        splits = [self.said.get(f"{kind}_split") for kind in ("fewshot", "training", "validation", "test")]
-        if isinstance(few, Mapping):
-            splits.insert(0, few.get("split"))
+        """The field ``data``: the source of the rows."""
+        fewshot = self.source.get("fewshot_config")
+        splits = [self.source.get(f"{kind}_split") for kind in ("fewshot", "training", "validation", "test")]
+        if isinstance(fewshot, Mapping):
+            splits.insert(0, fewshot.get("split"))
         train = next((name for name in splits if name), None)
-        test = self.said.get("test_split") or self.said.get("validation_split")
+        test = self.source.get("test_split") or self.source.get("validation_split")
         if not isinstance(test, str) or not isinstance(train, str):
             self.refuse("test_split (neither it nor validation_split is given)")
             return {}
@@ -129,52 +129,52 @@ class _Reader:
         if train == test:
             shared = {"holdout": {"share": 0.5, "seed": _SEED}}
             self.notes.append(f"demonstrations and test rows are both of the split {test}, halved by seed {_SEED}")
-        told = self.fields("dataset_kwargs")
-        told.pop("trust_remote_code", None)
-        files = told.pop("data_files", None)
+        options = self.fields("dataset_kwargs")
+        options.pop("trust_remote_code", None)
+        files = options.pop("data_files", None)
         path = self.text("dataset_path")
-        if path in _FILES and files is not None and not told:
+        if path in _FILES and files is not None and not options:
             return self._files(files, train, test, shared)
-        revision = told.pop("revision", None)
+        revision = options.pop("revision", None)
         if files is not None:
-            told["data_files"] = files
-        for name in told:
+            options["data_files"] = files
+        for name in options:
             self.refuse(f"dataset_kwargs.{plain(name)} (an option of data sets)")
         if not path:
             self.refuse("dataset_path (is missing)")
-        found = {"path": path, "revision": str(revision or "main"), "train": train, "test": test}
-        if configuration := self.said.get("dataset_name"):
-            found["name"] = str(configuration)
-        return {"hub": found | shared}
+        hub = {"path": path, "revision": str(revision or "main"), "train": train, "test": test}
+        if configuration := self.source.get("dataset_name"):
+            hub["name"] = str(configuration)
+        return {"hub": hub | shared}
 
     def _files(self, files: Any, train: str, test: str, shared: dict[str, Any]) -> dict[str, Any]:
-        """Local files, which lm-evaluation-harness finds from the working folder."""
+        """The field ``data`` of local files, whose paths are relative to the working folder."""
         if isinstance(files, str):
             files = {"train": files}
-        found = {}
+        paths = {}
         for split in (train, test):
             path = files.get(split) if isinstance(files, Mapping) else None
             if not isinstance(path, str) or "://" in path or "*" in path:
                 self.refuse(f"dataset_kwargs.data_files ({split}: expected the path of one file)")
                 return {}
-            found[split] = str(Path(path).absolute())
+            paths[split] = str(Path(path).absolute())
         if shared:
-            return {"file": found[test], **shared}
-        return {"train": found[train], "test": found[test]}
+            return {"file": paths[test], **shared}
+        return {"train": paths[train], "test": paths[test]}
 
     # -- prompts -----------------------------------------------------------------------------------
 
     def template(self) -> dict[str, Any]:
-        """How a row is written."""
-        target = self.said.get("doc_to_target")
+        """The field ``template``."""
+        target = self.source.get("doc_to_target")
         if isinstance(target, int) and not isinstance(target, bool):
             target = str(target)
         elif not isinstance(target, str):
             if not isinstance(target, _Function):
-                self.refuse(f"doc_to_target ({short(target)}, which is no text)")
+                self.refuse(f"doc_to_target ({short(target)}, which is not a text)")
             target = ""
-        shown = self.text("doc_to_text")
-        if not shown and self.said.get("doc_to_text") in (None, ""):
+        input_text = self.text("doc_to_text")
+        if not input_text and self.source.get("doc_to_text") in (None, ""):
             self.refuse("doc_to_text (empty: all rows would make the same prompt)")
         start = self.text("description")
         if "{{" in start or "{%" in start:
@@ -182,25 +182,25 @@ class _Reader:
         separator = self.text("fewshot_delimiter", "\n\n")
         if not separator.startswith("\n"):
             self.refuse(f"fewshot_delimiter ({separator!r}, which does not end a line)")
-        found = {"engine": "jinja", "input": shown, "output": target}
+        template = {"engine": "jinja", "input": input_text, "output": target}
         if start:
-            found["start"] = start
+            template["start"] = start
         delimiter = self.text("target_delimiter", " ")
-        return found | {"delimiter": delimiter, "separator": separator}
+        return template | {"delimiter": delimiter, "separator": separator}
 
     def check_fewshot(self) -> None:
-        """Refuse demonstrations that are written in another way than the query, or given."""
-        few = self.said.get("fewshot_config")
-        if few is None:
+        """Refuse demonstrations that are fixed or have another format than the query."""
+        fewshot = self.source.get("fewshot_config")
+        if fewshot is None:
             return
-        if not isinstance(few, Mapping):
+        if not isinstance(fewshot, Mapping):
             self.refuse("fewshot_config (no fields)")
             return
-        for name, value in few.items():
-            if name in ("split", "sampler") or value is None or value == self.said.get(name):
+        for name, value in fewshot.items():
+            if name in ("split", "sampler") or value is None or value == self.source.get(name):
                 continue
             self.refuse(f"fewshot_config.{plain(name)}")
-        sampler = few.get("sampler", "default")
+        sampler = fewshot.get("sampler", "default")
         if sampler == "first_n":
             self.notes.append(
                 "lm-eval shows the first rows of the split (sampler: first_n); demonstrations are drawn here"
@@ -210,111 +210,111 @@ class _Reader:
 
     # -- answers -----------------------------------------------------------------------------------
 
-    def metrics(self, usual: list[str]) -> list[tuple[str, dict[str, Any]]]:
-        """The metrics that are asked for, by name, with what they are told."""
-        found: list[tuple[str, dict[str, Any]]] = []
-        told = self.said.get("metric_list")
-        if told is None:
-            return [(name, {}) for name in usual]
-        for one in told if isinstance(told, list) else [told]:
-            if not isinstance(one, Mapping) or not isinstance(one.get("metric"), str):
+    def metrics(self, default: list[str]) -> list[tuple[str, dict[str, Any]]]:
+        """The names of the task's metrics, with their options."""
+        metrics: list[tuple[str, dict[str, Any]]] = []
+        listed_metrics = self.source.get("metric_list")
+        if listed_metrics is None:
+            return [(name, {}) for name in default]
+        for entry in listed_metrics if isinstance(listed_metrics, list) else [listed_metrics]:
+            if not isinstance(entry, Mapping) or not isinstance(entry.get("metric"), str):
                 self.refuse("metric_list (a metric that has no name)")
                 continue
-            beside = ("metric", "aggregation", "higher_is_better", "weight_by_size")
-            found.append((one["metric"], {n: v for n, v in one.items() if n not in beside}))
-        return found
+            not_options = ("metric", "aggregation", "higher_is_better", "weight_by_size")
+            metrics.append((entry["metric"], {n: v for n, v in entry.items() if n not in not_options}))
+        return metrics
 
-    def _leave_out(self, names: list[str], kept: bool) -> None:
-        """Metrics that are not known: noted beside one that is, else refused."""
-        if names and not kept:
+    def _leave_out(self, names: list[str], is_noted: bool) -> None:
+        """Note unsupported metrics if another one is supported, else refuse them."""
+        if names and not is_noted:
             self.refuse(f"metric {listed(names)}")
         elif names:
             self.notes.append(f"left out: metric {listed(names)}")
 
     def labels(self) -> dict[str, Any]:
-        """Answers that are chosen."""
-        choices = self.said.get("doc_to_choice")
+        """The fields of a task whose answers are chosen."""
+        choices = self.source.get("doc_to_choice")
         if isinstance(choices, Mapping):
             choices = list(choices.values())
         if isinstance(choices, list):
-            if not all(isinstance(one, str) for one in choices):
-                self.refuse("doc_to_choice (a choice that is no text)")
+            if not all(isinstance(choice, str) for choice in choices):
+                self.refuse("doc_to_choice (a choice that is not a text)")
         elif not isinstance(choices, str | _Function):
             self.refuse("doc_to_choice (is missing)")
-        ways = {"acc": "none", "acc_norm": "characters", "acc_bytes": "bytes"}
-        asked = self.metrics(["acc", "acc_norm"])
-        scored = [name for name, _ in asked if name in ways]
+        normalizations = {"acc": "none", "acc_norm": "characters", "acc_bytes": "bytes"}
+        metrics = self.metrics(["acc", "acc_norm"])
+        scored = [name for name, _ in metrics if name in normalizations]
         shared = isinstance(choices, list)
-        means = [n for n, told in asked if n == "f1" and told == {"average": "macro"} and shared]
-        kept = ["accuracy"] * bool(scored) + ["macro_f1"] * bool(means)
+        macro_f1 = [n for n, options in metrics if n == "f1" and options == {"average": "macro"} and shared]
+        supported = ["accuracy"] * bool(scored) + ["macro_f1"] * bool(macro_f1)
         if scored[1:]:
             self.notes.append(
                 f"labels are scored as {scored[0]}; for {listed(scored[1:])} set labels.normalize "
-                f"to {listed(ways[name] for name in scored[1:])}"
+                f"to {listed(normalizations[name] for name in scored[1:])}"
             )
-        others = [name for name, _ in asked if name not in ways and name not in means]
-        self._leave_out(others, bool(kept))
+        unsupported = [name for name, _ in metrics if name not in normalizations and name not in macro_f1]
+        self._leave_out(unsupported, bool(supported))
         labels = {"choices": choices, "gold": "index or text"}
-        if scored and ways[scored[0]] != "none":
-            labels["normalize"] = ways[scored[0]]
-        if self.said.get("filter_list"):
+        if scored and normalizations[scored[0]] != "none":
+            labels["normalize"] = normalizations[scored[0]]
+        if self.source.get("filter_list"):
             self.refuse("filter_list (of choices)")
-        return {"labels": labels, "metrics": kept}
+        return {"labels": labels, "metrics": supported}
 
     def free_text(self) -> dict[str, Any]:
-        """Answers that are written."""
-        if self.said.get("doc_to_choice") is not None:
+        """The fields of a task whose answers are free text."""
+        if self.source.get("doc_to_choice") is not None:
             self.refuse("doc_to_choice (with output_type: generate_until)")
-        asked, kept = self.metrics(["exact_match"]), []
+        metrics, supported = self.metrics(["exact_match"]), []
         ignored: dict[str, Any] = {}
-        others = []
-        for name, told in asked:
+        unsupported = []
+        for name, options in metrics:
             if name == "exact_match":
-                kept.append("exact_text")
-                ignored = self._ignored(told)
-            elif name in ("bleu", "chrf") and not told:
-                kept.append(name)
+                supported.append("exact_text")
+                ignored = self._ignored(options)
+            elif name in ("bleu", "chrf") and not options:
+                supported.append(name)
             else:
-                others.append(name)
-        self._leave_out(others, bool(kept))
+                unsupported.append(name)
+        self._leave_out(unsupported, bool(supported))
         rule = self._filters()
         if ignored:
             rule["ignore"] = ignored
-        return {"metrics": kept, **({"answer": rule} if rule else {}), **self._generation()}
+        return {"metrics": supported, **({"answer": rule} if rule else {}), **self._generation()}
 
-    def _ignored(self, told: Mapping[str, Any]) -> dict[str, Any]:
+    def _ignored(self, options: Mapping[str, Any]) -> dict[str, Any]:
         names = {"ignore_case": "case", "ignore_punctuation": "punctuation", "regexes_to_ignore": "patterns"}
-        for name, value in told.items():
-            if name not in names and value:
-                self.refuse(f"metric exact_match with {plain(name)}")
-        return {ours: told[name] for name, ours in names.items() if told.get(name)}
+        for lm_eval_name, value in options.items():
+            if lm_eval_name not in names and value:
+                self.refuse(f"metric exact_match with {plain(lm_eval_name)}")
+        return {name: options[lm_eval_name] for lm_eval_name, name in names.items() if options.get(lm_eval_name)}
 
     def _generation(self) -> dict[str, Any]:
-        """What ends an answer."""
-        told, at = self.fields("generation_kwargs"), "generation_kwargs"
-        until = told.pop("until", None)
+        """The fields that end an answer."""
+        options, field = self.fields("generation_kwargs"), "generation_kwargs"
+        until = options.pop("until", None)
         if until is None:
             until = self.text("fewshot_delimiter", "\n\n")
         until = [until] if isinstance(until, str) else until
         if until == []:
-            self.refuse(f"{at}.until (empty: nothing ends an answer)")
+            self.refuse(f"{field}.until (empty: nothing ends an answer)")
         elif not isinstance(until, list) or not all(isinstance(text, str) for text in until):
-            self.refuse(f"{at}.until ({short(until)}, which is no list of texts)")
-        length = next((told[name] for name in _LENGTHS if told.get(name) is not None), None)
-        heat = self.number(f"{at}.temperature", told.get("temperature"), 0)
-        if told.get("do_sample") or heat:
-            self.refuse(f"{at}.do_sample (answers drawn at random)")
-        known = {*_LENGTHS, "do_sample", "temperature", "top_p", "top_k", "num_beams"}
-        if told.get("num_beams", 1) != 1:
-            self.refuse(f"{at}.num_beams")
-        for name in sorted(told.keys() - known, key=str):
-            self.refuse(f"{at}.{plain(name)}")
-        most = int(self.number(f"{at}.max_gen_toks", length, 256))
-        return {"stop": until, "max_answer_tokens": most}
+            self.refuse(f"{field}.until ({short(until)}, which is not a list of texts)")
+        length = next((options[name] for name in _LENGTHS if options.get(name) is not None), None)
+        temperature = self.number(f"{field}.temperature", options.get("temperature"), 0)
+        if options.get("do_sample") or temperature:
+            self.refuse(f"{field}.do_sample (answers drawn at random)")
+        handled = {*_LENGTHS, "do_sample", "temperature", "top_p", "top_k", "num_beams"}
+        if options.get("num_beams", 1) != 1:
+            self.refuse(f"{field}.num_beams")
+        for name in sorted(options.keys() - handled, key=str):
+            self.refuse(f"{field}.{plain(name)}")
+        max_tokens = int(self.number(f"{field}.max_gen_toks", length, 256))
+        return {"stop": until, "max_answer_tokens": max_tokens}
 
     def _filters(self) -> dict[str, Any]:
-        """What of an answer is compared: by the first chain of filters."""
-        chains = self.said.get("filter_list") or []
+        """The field ``answer`` from the first chain of filters."""
+        chains = self.source.get("filter_list") or []
         if not isinstance(chains, list) or not all(isinstance(c, Mapping) for c in chains):
             self.refuse("filter_list (no list of filters)")
             return {}
@@ -329,7 +329,7 @@ class _Reader:
         for step in steps:
             name = step.get("function")
             if name in ("take_first", "remove_whitespace"):
-                continue  # one answer a row, and blanks around it do not count
+                continue  # there is one answer for each row, and it is stripped anyway
             if name != "regex" or rule:
                 self.refuse(f"filter {plain(name)}{' behind another regex' if rule else ''}")
                 continue
@@ -339,9 +339,9 @@ class _Reader:
     def _regex(self, step: Mapping[str, Any]) -> dict[str, Any]:
         pattern = str(step.get("regex_pattern", r"#### (\-?[0-9\.\,]+)"))
         takes = {0: "first", -1: "last"}
-        which = step.get("group_select", 0)
-        if not isinstance(which, int) or isinstance(which, bool) or which not in takes:
-            self.refuse(f"filter regex with group_select {short(which)}")
+        selected = step.get("group_select", 0)
+        if not isinstance(selected, int) or isinstance(selected, bool) or selected not in takes:
+            self.refuse(f"filter regex with group_select {short(selected)}")
             return {}
         if step.get("fallback", "[invalid]") != "[invalid]":
             self.refuse("filter regex with a fallback")
@@ -352,13 +352,13 @@ class _Reader:
             return {}
         if not groups:
             flags = re.match(r"\(\?([aiLmsux]+)\)", pattern)
-            rest = pattern[flags.end() :] if flags else pattern
-            pattern = f"(?{flags[1]})({rest})" if flags else f"({rest})"
-        found = {"extract": pattern, "take": takes[which], "of": "answers"}
-        return found | ({"group": "any"} if groups > 1 else {})
+            unflagged = pattern[flags.end() :] if flags else pattern
+            pattern = f"(?{flags[1]})({unflagged})" if flags else f"({unflagged})"
+        rule = {"extract": pattern, "take": takes[selected], "of": "answers"}
+        return rule | ({"group": "any"} if groups > 1 else {})
 
 
-_READ = {
+_CONVERTED = {
     "dataset_path",
     "dataset_name",
     "dataset_kwargs",
@@ -383,22 +383,22 @@ _READ = {
 
 
 def is_lm_eval(values: Any) -> bool:
-    """Whether a file's fields are those of a task of lm-evaluation-harness."""
+    """Whether a file's fields are those of a task file of lm-evaluation-harness."""
     return isinstance(values, Mapping) and "name" not in values and any(m in values for m in MARKS)
 
 
 def converted(path: Path) -> dict[str, Any]:
-    """The fields of a task file of ours that says what one of lm-evaluation-harness says.
+    """Convert a task file of lm-evaluation-harness to the fields of a task file of icl-bench.
 
-    Raises ``UserError`` that names all that cannot be said.
+    Raises ``UserError`` that names all unsupported fields.
     """
-    said = _read(path)
-    name = said.get("task")
-    if not isinstance(name, str) or isinstance(said.get("group"), str):
+    source = _with_includes(path)
+    name = source.get("task")
+    if not isinstance(name, str) or isinstance(source.get("group"), str):
         raise UserError(f"{path}: not one task of lm-evaluation-harness: task must be its name, not {short(name)}")
-    reader = _Reader(said)
+    reader = _Reader(source)
     reader.check_fields()
-    kind = said.get("output_type") or "generate_until"
+    kind = source.get("output_type") or "generate_until"
     values: dict[str, Any] = {"name": re.sub(r"[^A-Za-z0-9._-]", "-", name)}
     values["description"] = f"{name} of lm-evaluation-harness"
     values |= {"data": reader.data(), "template": reader.template()}
@@ -409,17 +409,17 @@ def converted(path: Path) -> dict[str, Any]:
         values |= reader.free_text()
     else:
         reader.refuse(f"output_type {plain(kind)}")
-    if said.get("repeats") not in (None, 1):
+    if source.get("repeats") not in (None, 1):
         reader.refuse("repeats (several answers a row)")
     if reader.reasons:
         raise UserError(one_line(f"{path}: cannot be said in a task file of icl-bench: {'; '.join(reader.reasons)}"))
-    if shots := said.get("num_fewshot"):
+    if shots := source.get("num_fewshot"):
         reader.notes.append(f"lm-eval shows {shots} demonstrations unless told otherwise")
     return values | ({"notes": reader.notes} if reader.notes else {})
 
 
 def _functions(value: Any) -> Iterator[_Function]:
-    """All functions that are named anywhere in a value."""
+    """All functions anywhere in a value."""
     if isinstance(value, _Function):
         yield value
     elif isinstance(value, Mapping):
@@ -434,7 +434,7 @@ def _functions(value: Any) -> Iterator[_Function]:
 
 
 class FunctionLoader(yaml.SafeLoader):
-    """YAML with ``!function``, which names a Python function that is not called here."""
+    """Reads YAML with ``!function`` without calling the function."""
 
 
 def _function(loader: yaml.SafeLoader, node: yaml.Node) -> _Function:
@@ -444,10 +444,10 @@ def _function(loader: yaml.SafeLoader, node: yaml.Node) -> _Function:
 FunctionLoader.add_constructor("!function", _function)
 
 
-def _read(path: Path, within: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """A file's fields over those of the files that it includes. Raises ``UserError``."""
+def _with_includes(path: Path, parents: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """A file's fields, merged over those of its included files. Raises ``UserError``."""
     real = path.resolve()
-    if real in within:
+    if real in parents:
         raise UserError(f"{path}: includes itself")
     values, _ = read_yaml(read_file(path), str(path), FunctionLoader)
     if not isinstance(values, dict):
@@ -457,7 +457,7 @@ def _read(path: Path, within: tuple[Path, ...] = ()) -> dict[str, Any]:
     for name in included if isinstance(included, list) else [included]:
         if not isinstance(name, str):
             raise UserError(f"{path}: include must be the name of a file, not {short(name)}")
-        other = _read(path.parent / name, (*within, real))
-        other.pop("task_list", None)
-        merged |= other
+        included_values = _with_includes(path.parent / name, (*parents, real))
+        included_values.pop("task_list", None)
+        merged |= included_values
     return merged | values

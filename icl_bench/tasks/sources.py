@@ -1,10 +1,9 @@
-"""Finds and reads a task's rows as they are stored.
+"""Finds and reads a task's stored rows.
 
-A source is a function of the task and the data folder (where one is given) that gives both splits;
-:data:`icl_bench.registry.TASK_SOURCES` knows them by name.
+A source is a function from the task and the data folder (or None) to both splits;
+:data:`icl_bench.registry.TASK_SOURCES` lists them by name.
 
-Nothing is repaired on the way: cells are taken as they stand in the source, white space and line
-breaks included.
+Cells are never changed: white space and line breaks are kept.
 """
 
 from __future__ import annotations
@@ -23,25 +22,25 @@ from icl_bench.tasks.splits import Source, source_of_rows
 DATA_DIR_VARIABLE = "ICL_BENCH_DATA"
 
 
-def data_folder(spec: TaskSpec, given: Path | None) -> Path | None:
-    """The given data folder, else the environment's; one that is needed must be there."""
-    if given is not None:
-        if not given.is_dir():
-            raise UserError(f"the data folder {given} is not there")
-        return given
-    named = os.environ.get(DATA_DIR_VARIABLE)
-    if not named:
+def data_folder(spec: TaskSpec, data_dir: Path | None) -> Path | None:
+    """The given data folder, else the environment's. Raises ``UserError`` if it is needed and missing."""
+    if data_dir is not None:
+        if not data_dir.is_dir():
+            raise UserError(f"the data folder {data_dir} does not exist")
+        return data_dir
+    value = os.environ.get(DATA_DIR_VARIABLE)
+    if not value:
         return None
-    folder = Path(named)
+    folder = Path(value)
     if folder.is_dir():
         return folder
     if spec.data.kind != "folder":
         return None
-    raise UserError(f"the data folder {folder}, which {DATA_DIR_VARIABLE} names, is not there")
+    raise UserError(f"the data folder {folder}, which {DATA_DIR_VARIABLE} names, does not exist")
 
 
 def find_source(spec: TaskSpec, data_dir: Path | None) -> Source:
-    """The task's rows, from the source that it names or that its other fields say."""
+    """The task's rows, from the source that its ``data`` names or implies."""
     source: Source = TASK_SOURCES[spec.data.kind](spec, data_dir)
     return source
 
@@ -71,17 +70,17 @@ def embedded(spec: TaskSpec, data_dir: Path | None) -> Source:  # noqa: ARG001
     from icl_bench.tasks.stdlib_docstrings import EMBEDDED, build
 
     name = str(spec.data.embedded)
-    built = build(modules=EMBEDDED[name])
+    stdlib = build(modules=EMBEDDED[name])
     rows = {
         split: [{"id": row.id, "text": row.text, "label": row.label} for row in rows]
-        for split, rows in {"train": built.train, "test": built.test}.items()
+        for split, rows in {"train": stdlib.train, "test": stdlib.test}.items()
     }
-    origin = f"standard library of Python {built.python}"
+    origin = f"standard library of Python {stdlib.python}"
     return source_of_rows(name, origin, rows["train"], rows["test"], spec.data.fields)
 
 
 def data_folder_or_hub(spec: TaskSpec, data_dir: Path | None) -> Source:
-    """The data folder's copy, else the hub's. Raises ``UserError`` where there is neither."""
+    """The data folder's copy, else the hub's. Raises ``UserError`` if there is neither."""
     data, tried = spec.data, "no data folder is given"
     if data_dir is not None:
         folder = data_dir / (data.folder or spec.name)
@@ -113,7 +112,7 @@ def data_folder_or_hub(spec: TaskSpec, data_dir: Path | None) -> Source:
 
 
 def _stored(folder: Path, split: str) -> Path | None:
-    found = [p for p in (folder / f"{split}.jsonl", folder / f"{split}.jsonl.gz") if p.is_file()]
-    if len(found) > 1:
-        raise UserError(f"{folder} has both {found[0].name} and {found[1].name}: keep one of them")
-    return found[0] if found else None
+    paths = [p for p in (folder / f"{split}.jsonl", folder / f"{split}.jsonl.gz") if p.is_file()]
+    if len(paths) > 1:
+        raise UserError(f"{folder} has both {paths[0].name} and {paths[1].name}: keep one of them")
+    return paths[0] if paths else None

@@ -1,4 +1,4 @@
-"""What a task is: frozen data that can be printed, hashed and compared."""
+"""The specification of a task: frozen data that can be printed, hashed and compared."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def _known_metric(name: str) -> str:
 MetricName = Annotated[str, AfterValidator(_known_metric)]
 
 
-def _no_truth(value: Any) -> Any:
-    """Pydantic would take ``true`` for 1."""
+def _refuse_bool(value: Any) -> Any:
+    """Refuse booleans: pydantic would read ``true`` as 1."""
     if isinstance(value, bool):
         raise ValueError(f"expected a number, not {str(value).lower()}")
     return value
 
 
-IsNumber = BeforeValidator(_no_truth)
+IsNumber = BeforeValidator(_refuse_bool)
 Seed = Annotated[int, Field(ge=0, lt=2**64), IsNumber]
 Count = Annotated[int, Field(ge=1, le=10**9), IsNumber]
 
@@ -42,7 +42,7 @@ Name = Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$
 
 
 class Holdout(Frozen):
-    """A test split cut from a set that has none: ``rng(seed).permutation(n)[:ceil(share * n)]``."""
+    """A test split for a set without one: ``rng(seed).permutation(n)[:ceil(share * n)]``."""
 
     share: Annotated[float, Field(gt=0, lt=1), IsNumber]
     seed: Seed
@@ -58,20 +58,20 @@ class HubSource(Frozen):
     train: str = "train"
     test: str = "test"
     holdout: Holdout | None = None
-    """Where set, the test split is cut from ``train``."""
+    """If set, the test split is a part of ``train``."""
     fields: dict[str, str] | None = None
-    """Template field -> column, where the hub's columns differ from ``data.fields``."""
+    """Template field -> column, if the hub's columns differ from ``data.fields``."""
 
 
 class Passages(Frozen):
-    """Texts of each row that a model may read as vectors: what was retrieved for its question."""
+    """Texts of each row that a model may read as vectors: the passages retrieved for its question."""
 
     column: str = Field(min_length=1)
-    """The column, or a path, that holds a list of texts, or of objects."""
+    """The column, or a path, of a list of texts or objects."""
     text: str = "{text}"
-    """How one is written: the names of an object's fields in braces."""
+    """The format of a passage, with names of an object's fields in braces."""
     skip: Annotated[int, Field(ge=0), IsNumber] = 0
-    """How many of the first are left out: those that the template shows."""
+    """How many passages to skip at the beginning: those that the template shows."""
 
     @field_validator("text")
     @classmethod
@@ -89,35 +89,36 @@ class Passages(Frozen):
 
 
 class DataSpec(Frozen):
-    """Where the examples come from.
+    """The source of the examples.
 
     Exactly one of ``train``/``test`` files, ``embedded``, a ``source`` by name, or the data folder,
-    with the hub behind it.
+    with the hub as a fallback.
     """
 
     folder: Name | None = None
-    """Sub-folder of the data folder; the task's name unless given."""
+    """The sub-folder of the data folder; by default the task's name."""
     hub: HubSource | None = None
     train: Path | None = None
     test: Path | None = None
     file: Path | None = None
-    """One file with all rows, of which ``holdout`` cuts the test split: in ``folder`` where that is
-    given, else relative to the task file."""
+    """One file with all rows, from which ``holdout`` takes the test split: in ``folder`` if given,
+    else relative to the task file."""
     holdout: Holdout | None = None
     embedded: Literal["stdlib", "stdlib-six"] | None = None
     """Built from the running Python's own sources: :mod:`icl_bench.tasks.stdlib_docstrings`."""
     source: str | None = None
     """One of :data:`icl_bench.registry.TASK_SOURCES`, for sources that other packages add."""
     source_options: dict[str, Any] | None = None
-    """What a ``source`` is told: for it to check."""
+    """Options of the ``source``, which checks them."""
     fields: dict[str, str] = Field(default_factory=dict)
-    """Template field -> column of the data file, or a path to what lies in one
-    (:meth:`icl_bench.tasks.splits.Row.cell`). None for a Jinja template, which names columns."""
+    """Template field -> column of the data file, or a path into one
+    (:meth:`icl_bench.tasks.splits.StoredRow.cell`). Empty for a Jinja template, which names
+    columns."""
     passages: Passages | None = None
-    """What ``--attention vectors`` reads; absent where demonstrations are read so."""
+    """The texts that ``--attention vectors`` reads; without it, it reads demonstrations."""
 
     def columns(self, fields: dict[str, str]) -> dict[str, str]:
-        """What is read of a table: the fields' columns, and that of passages."""
+        """The columns to read: those of the fields, and that of passages."""
         if self.passages is None or not fields:
             return fields
         return {**fields, "passages of each row": self.passages.column}
@@ -168,21 +169,21 @@ class Labels(Frozen):
     """How a classification task's labels are written in the prompt."""
 
     style: Literal["words", "as-is", "letters"] = "as-is"
-    """``words`` writes ``card_arrival`` as ``card arrival``; ``as-is`` leaves labels alone.
+    """``words`` writes ``card_arrival`` as ``card arrival``; ``as-is`` keeps labels unchanged.
     ``letters``, for choices, answers with A, B, C, ..., in the order of the row's list."""
     names: dict[str, str] = Field(default_factory=dict)
-    """Labels of the source that are written in a way of their own: ``{ABBR: abbreviation}``."""
+    """Labels of the source -> how they are written: ``{ABBR: abbreviation}``."""
     choices: str | Annotated[tuple[str, ...], Field(min_length=2)] | None = None
-    """The field that holds each row's own list of choices (for a Jinja template, a column, or a
-    Jinja text that gives a list). Shown in the template, it writes a line for each choice. Or the
-    labels of all rows, as a list; None where they are those of the train rows."""
+    """The field of each row's own list of choices (for a Jinja template, a column, or a Jinja text
+    that gives a list). In the template, it writes a line for each choice. Or a list of the labels
+    of all rows. By default, the labels are those of the train rows."""
     gold: Literal["text", "key", "index", "index or text"] = "text"
-    """How a row names the right one of its choices: by its text, by its key (the ``label`` that the
-    list gives it, else its letter), by its place from 0, or by its place where that is what the row
-    has, else by its text."""
+    """How a row names the right one of its choices: by its text, by its key (its ``label`` in the
+    list, else its letter), by its index from 0, or by its index if the row has a whole number, else
+    by its text."""
     normalize: Literal["none", "tokens", "characters", "bytes"] = "none"
-    """What a label's log-probability is divided by under ``--score exact``: its tokens, end
-    included, or the characters or bytes of its text."""
+    """What a label's log-probability is divided by under ``--score exact``: its number of tokens
+    (with its ending), or of characters or bytes."""
 
     @model_validator(mode="after")
     def _of_choices(self) -> Labels:
@@ -202,18 +203,18 @@ class Labels(Frozen):
 
     def _check_shared(self, choices: tuple[str, ...]) -> None:
         if self.style != "as-is" or self.gold == "key":
-            other = f"gold: {self.gold}" if self.style == "as-is" else f"style: {self.style}"
-            raise ValueError(f"{other} is for choices of each row, and these are of all rows")
-        if twice := next((c for i, c in enumerate(choices) if c in choices[:i]), None):
-            raise ValueError(f"choices has {twice!r} twice")
+            wrong = f"gold: {self.gold}" if self.style == "as-is" else f"style: {self.style}"
+            raise ValueError(f"{wrong} is for choices of each row, and these are of all rows")
+        if repeated := next((c for i, c in enumerate(choices) if c in choices[:i]), None):
+            raise ValueError(f"choices has {repeated!r} twice")
 
     @property
     def own(self) -> str | None:
-        """Where each row's own choices are, if it has some."""
+        """The field of each row's own choices, or None."""
         return self.choices if isinstance(self.choices, str) else None
 
     def written(self, label: str) -> str:
-        """The label as the prompt shows it."""
+        """The label as written in the prompt."""
         if label in self.names:
             return self.names[label]
         return label.replace("_", " ") if self.style == "words" else label
@@ -222,20 +223,20 @@ class Labels(Frozen):
 def _is_regex(pattern: str) -> re.Pattern[str]:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what a later Python may read otherwise
+            warnings.simplefilter("ignore")  # about syntax that a later Python may read differently
             return re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"not a regular expression: {error} in {pattern!r}") from None
 
 
 class Ignored(Frozen):
-    """What makes no difference between a model's answer and a right one."""
+    """Differences between a model's answer and a right one that do not count."""
 
     case: bool = False
     punctuation: bool = False
-    """That of ASCII, wherever it stands."""
+    """ASCII punctuation anywhere in the text."""
     patterns: tuple[str, ...] = ()
-    """Regular expressions: what they match is taken out first, one after the other."""
+    """Regular expressions. Their matches are removed first, in this order."""
 
     @field_validator("patterns")
     @classmethod
@@ -246,21 +247,21 @@ class Ignored(Frozen):
 
 
 class AnswerRule(Frozen):
-    """What of a free answer's text is compared with the right answers."""
+    """The part of a free answer's text that is compared with the right answers."""
 
     extract: str | None = None
-    """A regular expression; its first group is compared."""
+    """A regular expression. Its first group is compared."""
     group: Literal["first", "any"] = "first"
-    """``any``: where the first group holds nothing, the first one that does is compared."""
+    """``any``: the first group that is not empty is compared."""
     take: Literal["first", "last"] = "first"
-    """Which match of the text counts."""
+    """Which match counts."""
     of: Literal["both", "answers"] = "both"
-    """What ``extract`` is for: right answers too, or the model's answers alone."""
+    """Whether ``extract`` applies to right answers too, or to the model's answers only."""
     ignore: Ignored | None = None
-    """What is taken out of both before they are compared."""
+    """What is removed from both before they are compared."""
     unanswerable: str | None = None
-    """What demonstrations write where a question has no answer: its right answer is the empty one,
-    and an answer that is this text is read as the empty one."""
+    """The text that demonstrations show for a question without an answer. The right answer of such
+    a question is empty, and a model's answer that equals this text counts as empty."""
 
     @field_validator("extract")
     @classmethod
@@ -294,23 +295,23 @@ class AnswerRule(Frozen):
 
 
 class TestRows(Frozen):
-    """Which rows of the test file are asked."""
+    """Which rows of the test file are evaluated."""
 
-    __test__ = False  # not a test class, whatever pytest thinks of its name
+    __test__ = False  # not a test class of pytest
 
     size: Count = 250
     seed: Seed = 43
     ids: Literal["paper"] | tuple[str, ...] | None = None
-    """``paper``: the rows of ``paper_test_ids.json`` where the data folder has that file, else
-    ``size`` rows by ``seed``; a list: those row ids, in that order."""
+    """``paper``: the rows of ``paper_test_ids.json`` if the data folder has that file, else ``size``
+    rows by ``seed``. A list: these row ids, in this order."""
 
 
-class Pool(Frozen):
+class PoolSpec(Frozen):
     """Which rows of the train file may become demonstrations."""
 
     drop_longest: Annotated[float, Field(ge=0, lt=1), IsNumber] = 0.0
-    """The share of longest demonstrations (in the model's tokens) that is left out: rows longer
-    than the ``1 - drop_longest`` quantile (Bertsch et al. 2025's code: 0.01)."""
+    """The share of the longest demonstrations (in the model's tokens) to drop: rows longer than the
+    ``1 - drop_longest`` quantile (Bertsch et al. 2025's code: 0.01)."""
 
 
 class TaskSpec(Frozen):
@@ -323,19 +324,19 @@ class TaskSpec(Frozen):
     labels: Labels | None = None
     """Absent for free text."""
     metrics: tuple[MetricName, ...] = Field(min_length=1)
-    """Names of :data:`icl_bench.registry.METRICS`; points are compared by the first's score."""
+    """Names of :data:`icl_bench.registry.METRICS`. Points are compared by the first."""
     test: TestRows = TestRows()
-    pool: Pool = Pool()
+    pool: PoolSpec = PoolSpec()
     max_answer_tokens: Count = 128
     """Free text ends at the separator or after this many tokens."""
     answer: AnswerRule | None = None
-    """Absent where free text is compared as it stands."""
+    """Absent if free text is compared unchanged."""
     stop: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """Texts that end free text, beside the separator."""
     license: str = ""
     source: str = ""
     notes: tuple[str, ...] = ()
-    """What a user should know of the task, one sentence each: shown where its data is read."""
+    """Notes for the user, one sentence each, shown when the data is read."""
 
     @model_validator(mode="after")
     def _consistent(self) -> TaskSpec:
@@ -343,20 +344,20 @@ class TaskSpec(Frozen):
             self._check_fields(self.template)
         else:
             self._check_jinja()
-        usual = "labels" if self.labels else "text"
-        if wrong := sorted(n for n in self.metrics if METRICS[n].answers not in (usual, "any")):
+        answers = "labels" if self.labels else "text"
+        if wrong := sorted(n for n in self.metrics if METRICS[n].answers not in (answers, "any")):
             reason = "for free text" if self.labels else "for labels, and 'labels:' is missing"
             raise ValueError(f"metric {wrong[0]} is {reason}")
-        apart = sorted(n for n in self.metrics if METRICS[n].needs_common_labels)
-        if apart and self.labels and not self.has_common_labels:
+        common_only = sorted(n for n in self.metrics if METRICS[n].needs_common_labels)
+        if common_only and self.labels and not self.has_common_labels:
             raise ValueError(
-                f"metric {apart[0]} is for labels that all rows share, and these have choices of their own, written out"
+                f"metric {common_only[0]} needs labels that all rows share, but rows have their own written choices"
             )
         self._check_free_text()
         return self
 
     def _check_fields(self, template: Template) -> None:
-        """Refuse fields that have no column."""
+        """Refuse template fields without a column."""
         fields = {*template.input_fields, template.answer_field}
         own = self.labels.own if self.labels else None
         if own is not None:
@@ -372,7 +373,7 @@ class TaskSpec(Frozen):
         self._refuse_escaped(template, {name for _, mapping in mappings for name in mapping})
 
     def _check_jinja(self) -> None:
-        """Refuse what is for fields in braces."""
+        """Refuse settings of templates in braces."""
         if self.data.fields or (self.data.hub and self.data.hub.fields):
             raise ValueError("data.fields are for a template in braces; one in Jinja names columns")
         if self.labels and self.labels.own is not None:
@@ -384,7 +385,7 @@ class TaskSpec(Frozen):
                 )
 
     def _check_free_text(self) -> None:
-        """Refuse what is for free text alone, and what a metric cannot compare."""
+        """Refuse settings of free text for labels, and settings that a metric cannot score."""
         if self.labels and (self.answer or self.stop):
             raise ValueError(f"{'answer' if self.answer else 'stop'} is for free text, not for labels")
         if blank := [text for text in self.stop or () if not text.strip(" \t")]:
@@ -408,7 +409,7 @@ class TaskSpec(Frozen):
             )
 
     def _refuse_escaped(self, template: Template, names: set[str]) -> None:
-        """Refuse ``{{text}}``, which shows the name of a field in braces, the same in all rows."""
+        """Refuse ``{{text}}``, which writes the name of a field in braces, the same in all rows."""
         for part in (template.input, template.output):
             literal = "".join(text for text, *_ in string.Formatter().parse(part))
             if escaped := next((name for name in sorted(names) if f"{{{name}}}" in literal), None):
@@ -418,13 +419,14 @@ class TaskSpec(Frozen):
                 )
 
     def stops_beside(self, always: str) -> tuple[str, ...]:
-        """What ends free text: its own stops, and what always does unless it holds one of them.
+        """The texts that end a free answer: the task's ``stop``, and ``always`` unless it contains one
+        of them.
 
-        A separator does not, where a Jinja template has stops of its own.
+        If a Jinja task has ``stop``, the separator does not end an answer.
         """
         own = self.stop or ()
         if own and isinstance(self.template, JinjaTemplate) and always == self.template.separator:
-            return own  # as lm-evaluation-harness has it
+            return own  # as in lm-evaluation-harness
         return own if any(stop in always for stop in own) else (*own, always)
 
     @property
@@ -434,7 +436,7 @@ class TaskSpec(Frozen):
 
     @property
     def has_common_labels(self) -> bool:
-        """Whether rows have labels in common; so have those whose choices are letters."""
+        """Whether rows have labels in common. Letters of choices count as such."""
         if self.labels is None:
             return False
         return self.labels.own is None or self.labels.style == "letters"

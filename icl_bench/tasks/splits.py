@@ -1,4 +1,4 @@
-"""Rows as they are stored: a row, a split, and where both splits come from."""
+"""Stored rows: a row, a split, and a source of both splits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StoredRow:
     """One row of a file or a table, with all its columns."""
 
     where: str
@@ -25,12 +25,12 @@ class Row:
     cells: Mapping[str, Any]
 
     def cell(self, column: str) -> Any:
-        """One cell, or what lies in one, by its path: ``ctxs.0.text``.
+        """One cell, or a value inside it by its path: ``ctxs.0.text``.
 
-        A step of a path is a name, the number of a list's item from 0, or ``label=answerKey``: the
-        first item of a list whose ``label`` is the row's ``answerKey``; the list may be an object
-        of lists, as data sets of the hub have it. What lies in a missing value is missing. Raises
-        ``UserError`` that names what there is.
+        A step of a path is a name, the index of a list's item from 0, or ``label=answerKey``: the
+        first item of a list whose ``label`` is the row's ``answerKey``. The list may be an object
+        of lists, as in data sets of the hub. A path into a missing value gives None. Raises
+        ``UserError`` that lists what there is.
         """
         first, *steps = column.split(".")
         if column in self.cells or not steps or first not in self.cells:
@@ -46,7 +46,7 @@ class Row:
         return value
 
     def _step(self, value: Any, step: str, at: str) -> Any:
-        name, sign, other = step.partition("=")
+        name, sign, key = step.partition("=")
         if isinstance(value, Mapping) and step in value:
             return value[step]
         if sign and isinstance(value, Mapping) and isinstance(value.get(name), list):
@@ -54,20 +54,20 @@ class Row:
             parts = {n: v for n, v in value.items() if isinstance(v, list) and len(v) == size}
             value = [{n: v[i] for n, v in parts.items()} for i in range(size)]
         if isinstance(value, Mapping):
-            there = f"has {one_line(', '.join(map(plain, value))) or 'nothing'}"
+            problem = f"has {one_line(', '.join(map(plain, value))) or 'nothing'}"
         elif not isinstance(value, list):
-            there = f"is {short(value)}, with nothing in it"
+            problem = f"is {short(value)}, with nothing in it"
         elif step.isascii() and step.isdigit() and int(step[:9]) < len(value):
             return value[int(step[:9])]
         elif sign:
-            wanted = self.cell(other)
+            key_value = self.cell(key)
             for item in value:
-                if isinstance(item, Mapping) and name in item and item[name] == wanted:
+                if isinstance(item, Mapping) and name in item and item[name] == key_value:
                     return item
-            there = f"has no item whose {plain(name)} is {plain(other)}, {short(wanted)}"
+            problem = f"has no item whose {plain(name)} is {plain(key)}, {short(key_value)}"
         else:
-            there = f"is a list of {len(value):,}"
-        raise UserError(one_line(f"{self.where}: no {plain(step)} in {plain(at)}, which {there}"))
+            problem = f"is a list of {len(value):,}"
+        raise UserError(one_line(f"{self.where}: no {plain(step)} in {plain(at)}, which {problem}"))
 
 
 @dataclass(frozen=True)
@@ -78,12 +78,12 @@ class Split:
     """``train`` or ``test``."""
     file: str
     sha256: str
-    rows: Sequence[Row]
+    rows: Sequence[StoredRow]
 
 
 @dataclass(frozen=True)
 class Source:
-    """Both splits of a task, and where they are from."""
+    """Both splits of a task and their origin."""
 
     origin: str
     train: Split
@@ -94,14 +94,14 @@ class Source:
 
 
 def no_column(where: str, column: str, columns: Iterable[str]) -> str:
-    """What to say of a column that is not there."""
-    there = ", ".join(plain(c) for c in columns) or "none"
-    return one_line(f"{where}: no column {column!r}; columns: {there}")
+    """The message for a missing column."""
+    names = ", ".join(plain(c) for c in columns) or "none"
+    return one_line(f"{where}: no column {column!r}; columns: {names}")
 
 
-def encodable(text: str, row: Row, column: str) -> str:
-    """The text itself. JSON can escape half of a surrogate pair, which no file or tokenizer can
-    hold: raises ``UserError``.
+def encodable(text: str, row: StoredRow, column: str) -> str:
+    """The text itself. Raises ``UserError`` for half of a surrogate pair, which JSON can have and
+    files and tokenizers cannot.
     """
     try:
         text.encode()
@@ -112,14 +112,14 @@ def encodable(text: str, row: Row, column: str) -> str:
 
 
 def number_as_text(value: Any) -> Any:
-    """A finite number as JSON writes it; anything else as it is."""
+    """A finite number as written in JSON; any other value unchanged."""
     if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
         return json.dumps(value)
     return value
 
 
 def hold_out(count: int, share: float, seed: int) -> dict[str, np.ndarray]:
-    """The rows of each split of a set that has none (:class:`icl_bench.tasks.spec.Holdout`)."""
+    """The rows of each split, by a holdout (:class:`icl_bench.tasks.spec.Holdout`)."""
     import numpy as np
 
     order = np.random.default_rng(seed).permutation(count)
@@ -140,13 +140,13 @@ def source_of_rows(
     test: Sequence[Mapping[str, Any]],
     columns: Mapping[str, str],
 ) -> Source:
-    """A source made of rows that are at hand; each may have an ``id``, which messages name.
+    """A source from rows in memory. A row may have an ``id``, which messages use.
 
-    ``name`` is what the splits are called (``name-train``), ``origin`` says where the rows are from
-    in one line, ``columns`` maps template fields to columns.
+    Splits are named after ``name`` (``name-train``). ``origin`` describes the source in one line.
+    ``columns`` maps template fields to columns.
     """
     splits = {}
     for split, rows in {"train": train, "test": test}.items():
-        stored = [Row(str(row.get("id", f"{name} {split} row {n}")), row) for n, row in enumerate(rows)]
+        stored = [StoredRow(str(row.get("id", f"{name} {split} row {n}")), row) for n, row in enumerate(rows)]
         splits[split] = Split(split, f"{name}-{split}", rows_digest(rows), stored)
     return Source(origin, splits["train"], splits["test"], columns)

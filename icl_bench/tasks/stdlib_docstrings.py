@@ -1,9 +1,9 @@
 """The embedded tasks: sentences from the docstrings of Python's standard library and their module.
 
-Real text that every machine with Python has: the first sentence of each public class, function
-and method is the text, the module it comes from is the label. The modules' sources are parsed,
-never imported, so nothing runs. One Python version always gives the same rows; another version
-gives slightly others, and the rows' hashes say so.
+Every machine with Python has this text. The input is the first sentence of the docstring of a public
+class, function or method, the label is its module. The modules' sources are parsed, not imported, so
+no code runs. A Python version always gives the same rows. Other versions give slightly different
+rows, with other hashes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from icl_bench.models.cache_folder import cache_dir
 from icl_bench.models.fingerprints import key_of
 
 # fmt: off
-MODULES = (
+STDLIB_MODULES = (
     "argparse", "ast", "asyncio", "bdb", "calendar", "codecs", "collections", "concurrent.futures",
     "configparser", "contextlib", "ctypes", "datetime", "decimal", "difflib", "dis", "doctest",
     "email", "ftplib", "functools", "http", "imaplib", "importlib", "inspect", "io", "ipaddress",
@@ -39,15 +39,15 @@ MODULES = (
     "wsgiref", "xml", "xmlrpc", "zipfile",
 )
 # fmt: on
-"""The modules that may become labels, in every Python from 3.11 on: fixed, so that the label set
-does not follow what a distribution happens to install."""
+"""The modules that may become labels, in every Python since 3.11. The list is fixed, so the labels
+do not depend on what a distribution installs."""
 
 
 SIX_MODULES = ("asyncio", "decimal", "email", "tarfile", "unittest", "xml")
-"""Six of them with many docstrings, of subjects far apart: an easier task for a first look."""
+"""Six modules with many docstrings about very different subjects: an easier task."""
 
 
-EMBEDDED = {"stdlib": MODULES, "stdlib-six": SIX_MODULES}
+EMBEDDED = {"stdlib": STDLIB_MODULES, "stdlib-six": SIX_MODULES}
 """The modules of each embedded task, by the name in a task file's ``data.embedded``."""
 
 
@@ -56,7 +56,7 @@ FEWEST_EXAMPLES = 12
 
 
 TEST_SHARE = 0.15
-"""Of each module's examples, rounded: with 12 examples 2, with 229 examples 34."""
+"""The share of test rows of each module, rounded: 2 of 12 examples, 34 of 229."""
 
 
 SHORTEST, LONGEST = 20, 300
@@ -64,7 +64,7 @@ SHORTEST, LONGEST = 20, 300
 
 
 _FORM = 1
-"""Of what is kept: to be raised where sentences are found or cut in another way."""
+"""The version of the cache. Increase it when the extraction of sentences changes."""
 
 
 _TESTS = frozenset({"test", "tests"})
@@ -74,8 +74,8 @@ _SENTENCE = re.compile(r".+?[.!?](?=\s+[A-Z(\"'`]|$)")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One sentence and the module it documents; ``id`` is where it stands in the library."""
+class DocstringRow:
+    """One sentence and the module that it documents. ``id`` is its place in the library."""
 
     id: str
     text: str
@@ -84,40 +84,40 @@ class Row:
 
 @dataclass(frozen=True)
 class StdlibRows:
-    """The task's rows, its split and where they come from."""
+    """The task's rows by split, and the Python version."""
 
-    train: tuple[Row, ...]
-    test: tuple[Row, ...]
+    train: tuple[DocstringRow, ...]
+    test: tuple[DocstringRow, ...]
     python: str
     """The Python version, like ``3.11.7``."""
 
 
 @cache
-def build(library: Path | None = None, modules: tuple[str, ...] = MODULES) -> StdlibRows:
+def build(library: Path | None = None, modules: tuple[str, ...] = STDLIB_MODULES) -> StdlibRows:
     """Read the modules' sources in the standard library (by default this Python's) and split them.
 
-    Texts that stand in several modules are ambiguous and texts that name their own module are
-    answered by copying: neither is kept. A text that stands twice in one module is kept once. The
-    split is stratified by module and follows each text's hash: it needs no seed, and a text keeps
-    its side from one Python version to the next, as far as module sizes allow.
+    Texts of several modules are ambiguous, and texts that name their own module can be answered by
+    copying: both are removed. Duplicates within a module are kept once. The split is stratified by
+    module and follows each text's hash. So it needs no seed, and a text stays in its split in other
+    Python versions, as far as module sizes allow.
 
-    Raises UserError where the sources are not installed.
+    Raises UserError if the sources are not installed.
     """
     library = library or Path(sysconfig.get_path("stdlib"))
-    found = _kept_sentences(library, modules)
-    homes: dict[str, set[str]] = defaultdict(set)
-    for name, rows in found.items():
+    sentences = _cached_sentences(library, modules)
+    modules_of: dict[str, set[str]] = defaultdict(set)
+    for name, rows in sentences.items():
         for row in rows:
-            homes[row.text].add(name)
-    train: list[Row] = []
-    test: list[Row] = []
-    for name, rows in found.items():
-        unique = {row.text: row for row in reversed(rows) if len(homes[row.text]) == 1}
-        kept = [row for row in reversed(unique.values()) if not _names(row.text, name)]
-        if len(kept) >= FEWEST_EXAMPLES:
-            chosen = _test_texts(kept)
-            train += [row for row in kept if row.text not in chosen]
-            test += [row for row in kept if row.text in chosen]
+            modules_of[row.text].add(name)
+    train: list[DocstringRow] = []
+    test: list[DocstringRow] = []
+    for name, rows in sentences.items():
+        unique = {row.text: row for row in reversed(rows) if len(modules_of[row.text]) == 1}
+        usable = [row for row in reversed(unique.values()) if not _names_module(row.text, name)]
+        if len(usable) >= FEWEST_EXAMPLES:
+            test_texts = _test_texts(usable)
+            train += [row for row in usable if row.text not in test_texts]
+            test += [row for row in usable if row.text in test_texts]
     if not train:
         raise UserError(
             f"no sources of Python's standard library in {library}: the embedded task reads them. "
@@ -126,38 +126,38 @@ def build(library: Path | None = None, modules: tuple[str, ...] = MODULES) -> St
     return StdlibRows(tuple(train), tuple(test), platform.python_version())
 
 
-def _kept_sentences(library: Path, modules: tuple[str, ...]) -> dict[str, list[Row]]:
-    """:func:`_sentences` of each module, from the cache folder where the sources are unchanged.
+def _cached_sentences(library: Path, modules: tuple[str, ...]) -> dict[str, list[DocstringRow]]:
+    """:func:`_sentences` of each module, cached while the sources are unchanged.
 
-    Parsing takes two seconds. A source is told by its path, size and time of change.
+    Parsing takes two seconds. The cache compares path, size and modification time of the sources.
     """
     files = {name: _sources(library, name) for name in modules}
-    about = [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for some in files.values() for f in some]
-    key = key_of([str(_FORM), platform.python_version(), json.dumps([modules, about])])
+    stats = [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for paths in files.values() for f in paths]
+    key = key_of([str(_FORM), platform.python_version(), json.dumps([modules, stats])])
     entry = cache_dir() / "stdlib" / f"{key}.json"
     try:
-        kept = json.loads(entry.read_text(encoding="utf-8"))
-        return {name: [Row(*row) for row in rows] for name, rows in kept.items()}
+        cached = json.loads(entry.read_text(encoding="utf-8"))
+        return {name: [DocstringRow(*row) for row in rows] for name, rows in cached.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         pass
     with _collector_paused():
-        found = {name: _sentences(library, name, sources) for name, sources in files.items()}
-    rows = {name: [[row.id, row.text, row.label] for row in some] for name, some in found.items()}
-    # without a cache they are parsed again: no reason to stop
+        sentences = {name: _sentences(library, name, sources) for name, sources in files.items()}
+    rows = {name: [[row.id, row.text, row.label] for row in module_rows] for name, module_rows in sentences.items()}
+    # if the cache cannot be written, sources are parsed again next time
     with suppress(OSError):
         entry.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=entry.parent, delete=False) as draft:
             json.dump(rows, draft)
         Path(draft.name).replace(entry)
-    return found
+    return sentences
 
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Spare the search for cycles while syntax trees, which have none, come and go.
+    """Pause the garbage collector while syntax trees, which have no cycles, are created.
 
-    The collector would walk the whole heap at every few thousand nodes: with a deep learning
-    library loaded, that doubles the time.
+    The collector would scan the whole heap every few thousand nodes, which doubles the time if a
+    deep learning library is loaded.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -168,14 +168,14 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _test_texts(rows: list[Row]) -> set[str]:
-    """One module's share of test texts: those whose hashes come first."""
+def _test_texts(rows: list[DocstringRow]) -> set[str]:
+    """One module's share of test texts: those with the smallest hashes."""
     ranked = sorted((row.text for row in rows), key=lambda t: hashlib.sha256(t.encode()).digest())
     return set(ranked[: round(TEST_SHARE * len(rows))])
 
 
-def _names(text: str, module: str) -> bool:
-    """Whether a text holds its module's name, or for a dotted one any part of it, as a word."""
+def _names_module(text: str, module: str) -> bool:
+    """Whether a text has its module's name, or a part of a dotted name, as a word."""
     parts = "|".join(map(re.escape, module.split(".")))
     return re.search(rf"\b(?:{parts})\b", text, re.IGNORECASE) is not None
 
@@ -183,13 +183,13 @@ def _names(text: str, module: str) -> bool:
 def _sources(library: Path, module: str) -> list[Path]:
     """A module's files: ``name.py``, the package ``name/`` without its tests, ``_pyname.py``."""
     place = library.joinpath(*module.split("."))
-    pure = place.with_name(f"_py{place.name}.py")  # decimal, io, datetime: the code behind the name
+    pure = place.with_name(f"_py{place.name}.py")  # the implementation of decimal, io, datetime
     single = [path for path in (place.with_suffix(".py"), pure) if path.is_file()]
     package = [p for p in place.rglob("*.py") if not _TESTS & set(p.relative_to(place).parts)]
     return single + sorted(package)
 
 
-def _sentences(library: Path, module: str, sources: list[Path]) -> list[Row]:
+def _sentences(library: Path, module: str, sources: list[Path]) -> list[DocstringRow]:
     """Every usable sentence of a module, in the order of its sources."""
     rows = []
     for path in sources:
@@ -198,12 +198,12 @@ def _sentences(library: Path, module: str, sources: list[Path]) -> list[Row]:
             tree = ast.parse(path.read_bytes())
         except (OSError, SyntaxError, ValueError) as error:
             raise UserError(f"{path}: cannot be read as Python source: {error}") from None
-        seen: set[str] = set()
+        names: set[str] = set()
         for name, docstring in _docstrings(tree):
             text = first_sentence(docstring)
-            if name not in seen and SHORTEST <= len(text) <= LONGEST:
-                seen.add(name)
-                rows.append(Row(f"{where}:{name}", text, module))
+            if name not in names and SHORTEST <= len(text) <= LONGEST:
+                names.add(name)
+                rows.append(DocstringRow(f"{where}:{name}", text, module))
     return rows
 
 
@@ -223,11 +223,11 @@ def _docstrings(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 
 def first_sentence(docstring: str) -> str:
-    r"""The first sentence of a docstring's first paragraph, its white space collapsed.
+    r"""The first sentence of a docstring's first paragraph, with white space collapsed.
 
     >>> first_sentence("Return the key\n    of a row.  Never fails.\n\nMore.")
     'Return the key of a row.'
     """
     paragraph = " ".join(re.split(r"\n\s*\n", docstring.strip(), maxsplit=1)[0].split())
-    found = _SENTENCE.match(paragraph)
-    return found.group() if found else paragraph
+    match = _SENTENCE.match(paragraph)
+    return match.group() if match else paragraph

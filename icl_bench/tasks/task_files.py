@@ -1,4 +1,4 @@
-"""Reads task files, shipped ones and a user's own, and names what is wrong in one by its line."""
+"""Reads task files, shipped ones and the user's own. Errors name the line."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ from icl_bench.wording import first_line, nearest, one_line, plain, short
 
 
 def known_tasks() -> tuple[str, ...]:
-    """Names of the tasks that come with the program, sorted."""
-    return tuple(sorted(_shelf()))
+    """The names of the shipped tasks, sorted."""
+    return tuple(sorted(_shipped_task_files()))
 
 
 def load_task(name_or_path: str | Path | TaskSpec) -> TaskSpec:
-    """Read a shipped task by its name, or a task file by its path; a task that has been read is returned.
+    """Read a shipped task by its name, or a task file by its path. A ``TaskSpec`` is returned unchanged.
 
     A name with a path separator, or ending in ``.yaml`` or ``.yml``, is a path. The file's relative
     data paths become relative to the working folder, like the path itself.
 
-    Raises UserError for an unknown name, a file that cannot be read, and anything wrong in it, with
-    the line of the field.
+    Raises UserError for an unknown name, a file that cannot be read, and a wrong field, with its
+    line.
     """
     if isinstance(name_or_path, TaskSpec):
         return name_or_path
     name = os.fspath(name_or_path)
     is_path = isinstance(name_or_path, Path) or name.lower().endswith((".yaml", ".yml"))
     if not is_path and not any(separator in name for separator in ("/", os.sep)):
-        shelf = _shelf()
-        if name not in shelf:
-            own = "a task file of your own is given by its path, like ./mine.yaml"
-            raise UserError(f"no task {name!r}; {nearest(name, shelf)} ({own})")
-        return _parse_task(shelf[name].read_bytes(), f"tasks/{name}.yaml")
+        shipped = _shipped_task_files()
+        if name not in shipped:
+            hint = "a task file of your own is given by its path, like ./mine.yaml"
+            raise UserError(f"no task {name!r}; {nearest(name, shipped)} ({hint})")
+        return _parse_task(shipped[name].read_bytes(), f"tasks/{name}.yaml")
     path = Path(name)
     spec = _parse_task(read_file(path), name)
     if spec.data.kind != "files":
         return spec
-    named = {name: getattr(spec.data, name) for name in ("train", "test", "file")}
-    places = {name: path.parent / file for name, file in named.items() if file is not None}
-    return spec.model_copy(update={"data": spec.data.model_copy(update=places)})
+    files = {name: getattr(spec.data, name) for name in ("train", "test", "file")}
+    paths = {name: path.parent / file for name, file in files.items() if file is not None}
+    return spec.model_copy(update={"data": spec.data.model_copy(update=paths)})
 
 
 class _Dumper(yaml.SafeDumper):
@@ -67,10 +67,10 @@ _Dumper.add_representer(str, _text_node)
 
 
 def written_from_lm_eval(path: Path, out: Path | None) -> str:
-    """The text of the task file of ours that says what one of lm-evaluation-harness says.
+    """Convert a task file of lm-evaluation-harness. Returns the text of the new task file.
 
-    ``out`` is where it is written to, a new file. Raises ``UserError`` that names what cannot be
-    said.
+    The text is also written to ``out``, a new file, if given. Raises ``UserError`` that names
+    unsupported fields.
     """
     load_task(path)
     dumped = yaml.dump(converted(path), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=2**20)
@@ -88,26 +88,26 @@ def written_from_lm_eval(path: Path, out: Path | None) -> str:
     return text
 
 
-def _shelf() -> dict[str, Traversable]:
-    """The shipped task files: inside the installed package, or beside it in a source checkout."""
+def _shipped_task_files() -> dict[str, Traversable]:
+    """The shipped task files: in the installed package, or beside it in a source checkout."""
     package = package_files("icl_bench")
     folders: tuple[Traversable, ...] = (package / "task_files", Path(__file__).resolve().parents[2] / "tasks")
     folder = next((f for f in folders if f.is_dir()), None)
-    found = folder.iterdir() if folder else ()
-    return {f.name.removesuffix(".yaml"): f for f in found if f.name.endswith(".yaml")}
+    files = folder.iterdir() if folder else ()
+    return {f.name.removesuffix(".yaml"): f for f in files if f.name.endswith(".yaml")}
 
 
-def _parse_task(raw: bytes, shown: str) -> TaskSpec:
-    values, tree = read_yaml(raw, shown, FunctionLoader)
+def _parse_task(raw: bytes, name: str) -> TaskSpec:
+    values, tree = read_yaml(raw, name, FunctionLoader)
     if not isinstance(values, dict) or tree is None:
-        what = "empty" if values is None else short(values)
-        raise UserError(f"{shown}: a task file holds fields (name: …), and this one is {what}")
+        description = "empty" if values is None else short(values)
+        raise UserError(f"{name}: a task file holds fields (name: …), and this one is {description}")
     try:
         if is_lm_eval(values):
-            return TaskSpec.model_validate(converted(Path(shown)))
+            return TaskSpec.model_validate(converted(Path(name)))
         return TaskSpec.model_validate(values)
     except ValidationError as error:
-        raise UserError(_field_error(error, tree, shown)) from None
+        raise UserError(_field_error(error, tree, name)) from None
 
 
 def _field_error(error: ValidationError, tree: yaml.Node, shown: str) -> str:
@@ -140,12 +140,12 @@ def _problem(error: ErrorDetails, path: Sequence[int | str]) -> str:
 
 
 def _without_engine(loc: Sequence[int | str]) -> list[int | str]:
-    """A path without the name of the kind of template, which stands in no file."""
+    """A path without the kind of template, which pydantic adds and the file does not have."""
     return [part for i, part in enumerate(loc) if not (i == 1 and loc[0] == "template" and part in ENGINES)]
 
 
 def _siblings(path: Sequence[int | str]) -> Iterable[str]:
-    """The fields that are known where an unknown one stands."""
+    """The known fields beside an unknown one."""
     if path[0] == "template" and path[1] in ENGINES:
         return ENGINES[str(path[1])].model_fields
     model: type[BaseModel] = TaskSpec

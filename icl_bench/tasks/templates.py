@@ -1,4 +1,4 @@
-"""How an example becomes text: templates with fields in braces, or in Jinja."""
+"""Templates, which turn an example into text: with fields in braces, or in Jinja."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from icl_bench.tasks.jinja import check_source, names_in
 
 
 class HasFields(Protocol):
-    """What a template needs of an example."""
+    """The attribute of an example that templates use."""
 
     @property
     def fields(self) -> Mapping[str, str]:
@@ -27,12 +27,12 @@ def _starts_a_line(separator: str) -> str:
 
 
 class JinjaTemplate(Frozen):
-    """An example as Jinja writes it of a row's columns, as task files of lm-evaluation-harness do.
+    """A Jinja template of a row's columns, as in task files of lm-evaluation-harness.
 
-    A demonstration is ``input + delimiter + output``; demonstrations are joined by ``separator``,
-    behind ``start``; the query is the input alone. Instead of a Jinja text, ``input`` and
-    ``output`` may be the name of a column. Rows are rendered when they are read: an example's one
-    field is its finished input.
+    A demonstration is ``input + delimiter + output``. Demonstrations are joined by ``separator``,
+    after ``start``. The query is the input alone. Instead of a Jinja text, ``input`` and ``output``
+    may be the name of a column. Rows are rendered when they are read, so an example's only field is
+    its rendered input.
     """
 
     input_fields: ClassVar[tuple[str, ...]] = ("input",)
@@ -43,9 +43,9 @@ class JinjaTemplate(Frozen):
     input: str = Field(min_length=1)
     output: str = Field(min_length=1)
     start: str = ""
-    """What a prompt begins with: no row is shown in it."""
+    """The beginning of every prompt."""
     delimiter: str = " "
-    """What stands between an input and its answer."""
+    """The text between an input and its answer."""
     separator: str = "\n\n"
 
     _line = field_validator("separator")(_starts_a_line)
@@ -71,33 +71,33 @@ class JinjaTemplate(Frozen):
 
     @property
     def answer_link(self) -> str:
-        """What stands between the end of a query and its answer."""
+        """The text between the end of a query and its answer."""
         return self.delimiter
 
     @property
     def answer_end(self) -> str:
-        """What ends an answer: the line breaks that a separator begins with, of which one token may
-        be made.
+        """The end of an answer: all line breaks at the start of the separator, which may be one
+        token.
         """
         return self.separator[: len(self.separator) - len(self.separator.lstrip("\n"))]
 
     @property
     def answer_lead(self) -> str:
-        """What leads to an answer where no input is shown."""
+        """The text before an answer in a demonstration without input."""
         return ""
 
     @property
     def before_answer(self) -> str:
-        """Text that queries end with, as far as it is the same for all of them."""
+        """The common end of all queries."""
         _, rendered, tail = self.input.rpartition("}")
         return tail if rendered and tail else ":"
 
 
 class Template(Frozen):
-    r"""How an example becomes text (Bertsch et al. 2025, appendix G).
+    r"""A template with fields in braces (Bertsch et al. 2025, appendix G).
 
-    A demonstration is ``input + "\n" + output``; demonstrations are joined by ``separator``; the
-    query is the same up to the answer, with the trailing space removed.
+    A demonstration is ``input + "\n" + output``. Demonstrations are joined by ``separator``. The
+    query is a demonstration up to the answer, without the trailing space.
     """
 
     start: ClassVar[str] = ""
@@ -142,8 +142,8 @@ class Template(Frozen):
     @property
     def input_fields(self) -> tuple[str, ...]:
         """The fields that the input shows, in the order of their first appearance."""
-        seen = [f for _, f, _, _ in string.Formatter().parse(self.input) if f is not None]
-        return tuple(dict.fromkeys(seen))
+        fields = [f for _, f, _, _ in string.Formatter().parse(self.input) if f is not None]
+        return tuple(dict.fromkeys(fields))
 
     @property
     def answer_field(self) -> str:
@@ -161,18 +161,18 @@ class Template(Frozen):
 
     @property
     def query_link(self) -> str:
-        """What a query has behind its input: ``"\\nintent:"``."""
+        """The text of a query after its input: ``"\\nintent:"``."""
         return f"\n{self.answer_lead.rstrip(' ')}"
 
     @property
     def answer_link(self) -> str:
-        """What stands between the end of a query and its answer: the space that was removed."""
+        """The text between the end of a query and its answer: the removed space."""
         lead = self.answer_lead
         return lead[len(lead.rstrip(" ")) :]
 
     @property
     def before_answer(self) -> str:
-        """Text that all queries end with."""
+        """The common end of all queries."""
         return self.query_link
 
 

@@ -1,4 +1,4 @@
-"""Long texts: files of a folder, as they stand."""
+"""Long texts: the text files of a folder."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from icl_bench.errors import UserError
 
 
 def text_files(folder: Path) -> list[Path]:
-    """The texts of a folder, by name. Raises ``UserError`` where there is none."""
+    """The text files of a folder, sorted by name. Raises ``UserError`` if there is none."""
     if not folder.is_dir():
         raise UserError(f"--texts {folder}: there is no such folder")
-    found = sorted(p for p in folder.iterdir() if p.name.endswith((".txt", ".txt.gz")))
-    if not found:
+    paths = sorted(p for p in folder.iterdir() if p.name.endswith((".txt", ".txt.gz")))
+    if not paths:
         raise UserError(f"--texts {folder}: holds no .txt or .txt.gz file")
-    return found
+    return paths
 
 
 def text_name(file: Path) -> str:
-    """What a text is called."""
+    """The name of a text."""
     return file.name.removesuffix(".gz").removesuffix(".txt")
 
 
 def read_text(file: Path) -> tuple[str, str]:
-    """A file's text, and the SHA-256 of its bytes. Raises ``UserError``."""
+    """A file's text, and the SHA-256 of its (decompressed) bytes. Raises ``UserError``."""
     try:
         raw = file.read_bytes()
         raw = gzip.decompress(raw) if file.suffix == ".gz" else raw
@@ -41,9 +41,9 @@ def read_text(file: Path) -> tuple[str, str]:
 
 
 def text_ids(tokenizer: Any, content: str) -> list[int]:
-    """A text's tokens, without special ones."""
-    found = tokenizer(
+    """The token ids of a text, without special tokens."""
+    encoding = tokenizer(
         [content], add_special_tokens=False, split_special_tokens=True, return_attention_mask=False, verbose=False
     )
-    ids: list[int] = found["input_ids"][0]
+    ids: list[int] = encoding["input_ids"][0]
     return ids

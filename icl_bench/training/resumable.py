@@ -177,10 +177,10 @@ class LongTraining(ABC):
             raise UserError(str(error)) from None
 
     def _run(self, say: Say) -> None:
-        from icl_bench.backends.transformers.device_memory import memory_told
+        from icl_bench.backends.transformers.device_memory import memory_errors_as_cell_errors
 
         unfinished = self.folder.begin()
-        with memory_told(f"on {self.device} while training ({self.step_size})"):
+        with memory_errors_as_cell_errors(f"on {self.device} while training ({self.step_size})"):
             trainer = self.set_up(unfinished, say)
             last, done = self.folder.last_checkpoint()
             if last is not None:

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from icl_bench.errors import UserError
-from icl_bench.models.attention_patterns import FULL, Layout, Pattern, ReceptiveSpan
+from icl_bench.models.attention_patterns import FULL, BlockLayout, Pattern, ReceptiveSpan
 from icl_bench.models.config import layer_windows
 from icl_bench.models.trained import own_pattern
 
@@ -39,7 +39,7 @@ class Sparsity:
 
     spans: tuple[ReceptiveSpan, ...]
     """Of each layer."""
-    layout: Layout | None = None
+    layout: BlockLayout | None = None
     """The blocks of demonstrations, which all sequences of the batch have alike."""
     _seen: dict[tuple[object, ...], Any] = field(default_factory=dict, compare=False)
     """Masks, which many layers have in common."""

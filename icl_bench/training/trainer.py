@@ -108,7 +108,7 @@ def fine_tune(
     """
     from transformers import Trainer, TrainingArguments, set_seed
 
-    from icl_bench.backends.transformers.device_memory import memory_told
+    from icl_bench.backends.transformers.device_memory import memory_errors_as_cell_errors
 
     train, held_out, test = examples.train, examples.held_out, examples.test
     task = examples.task
@@ -119,7 +119,7 @@ def fine_tune(
     weights = base_weights(recipe.method, device, dtype)
     done = Trained()
     with (
-        memory_told(f"on {device} while training ({recipe.method}, batch {recipe.batch})"),
+        memory_errors_as_cell_errors(f"on {device} while training ({recipe.method}, batch {recipe.batch})"),
         tempfile.TemporaryDirectory(prefix="icl-bench-") as folder,
     ):
         model = load_classifier(source, len(task.data.labels), tokens, pad, weights)

@@ -14,7 +14,7 @@ from icl_bench.backends.interface import Answer, Greedy
 from icl_bench.backends.label_constraint import compile_labels
 from icl_bench.backends.transformers.backend import CHUNK_ON_CPU, TransformersBackend
 from icl_bench.models.registry import Model, load_tokenizer, resolve
-from icl_bench.prompts.encoding import PromptEncoder, PromptSet
+from icl_bench.prompts.encoding import PromptSet, PromptTokenizer
 from icl_bench.prompts.rendering import PlainForm, answer_text
 from icl_bench.tasks.examples import TaskData, load_data
 from icl_bench.tasks.task_files import load_task
@@ -43,7 +43,7 @@ def data() -> TaskData:
 
 @pytest.fixture(scope="module")
 def prompts(data: TaskData, tokenizer: Any) -> dict[int, PromptSet]:
-    encoder = PromptEncoder(PlainForm(data.spec.template), tokenizer)
+    encoder = PromptTokenizer(PlainForm(data.spec.template), tokenizer)
     return encoder.shared_prompts(data.train[:: len(data.train) // 62], SHOTS, data.test)
 
 

@@ -136,7 +136,7 @@ def test_scores_do_not_depend_on_how_the_work_is_cut_up(fitted, pool, monkeypatc
     retriever = sharing(fitted)
     retriever.fit(pool[-20:])
     whole = scores(retriever, QUERIES)
-    monkeypatch.setattr(bertscore, "BATCH_TOKENS", 64)
+    monkeypatch.setattr(bertscore, "ENCODER_BATCH_TOKENS", 64)
     monkeypatch.setattr(bertscore, "SIMILARITIES", 500)
     retriever.fit(pool[-20:])
     np.testing.assert_allclose(scores(retriever, QUERIES), whole, atol=1e-4)

@@ -11,7 +11,7 @@ import pytest
 from support.models import CORPUS, gpt2_tokenizer, llama_tokenizer, qwen_tokenizer
 
 from icl_bench.models import tokenizers
-from icl_bench.models.tokenizers import KeptTokenizer
+from icl_bench.models.tokenizers import CachedTokenizer
 
 TEXTS = [
     *CORPUS,
@@ -58,7 +58,7 @@ def twice(folder: Path) -> tuple[Any, Any]:
 
 
 def agrees(kept: Any, own: Any, texts: list[str] = TEXTS) -> None:
-    assert isinstance(kept, KeptTokenizer)
+    assert isinstance(kept, CachedTokenizer)
     for options in (
         {"add_special_tokens": False, "split_special_tokens": True},
         {"add_special_tokens": True, "split_special_tokens": False},

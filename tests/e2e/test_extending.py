@@ -181,8 +181,8 @@ def test_a_mistake_in_an_option_of_another_packages_selector_is_an_error_of_one_
         "near-length:long": "length=long: input should be a valid integer",
         "near-length:0": "length=0: input should be greater than or equal to 1",
         "near-length:3,by=word": "by=word: not known; did you mean words?",
-        "near-length:3,of=words": "of= goes with centroids alone",
-        "shared-words,by=words": "by= goes with hybrid:S and per-label:N alone",
+        "near-length:3,of=words": "of= is an option of centroids only",
+        "shared-words,by=words": "by= is an option of hybrid:S and per-label:N only",
         "shared-words:3": "cannot read shared-words:3",
     }.items():
         said = program("plan", "--task", "colours.yaml", "--model", "tiny", "--select", select, code=2)

@@ -1,1 +1,1 @@
-"""Engines behind HTTP: one client per provider."""
+"""Backends behind HTTP: one client for each provider."""

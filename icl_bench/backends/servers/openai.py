@@ -1,8 +1,8 @@
-"""The API backend: a server with OpenAI's interface, asked for free text.
+"""The API backend: a server with OpenAI's interface, which generates free text.
 
-Its answers cannot be held to the labels; they are stripped and compared with them (Bertsch et al.,
-section 4, frontier models). The prompt's text is sent, never ids: the server has a tokenizer of its
-own. The key comes from the environment alone, and is cut out of every message.
+Its answers cannot be constrained to labels; they are stripped and compared with them (Bertsch et
+al., section 4, frontier models). Requests have the prompt's text, not ids, because the server has
+its own tokenizer. The key is read from the environment only, and removed from every message.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from icl_bench.wording import one_line
 KEY = "OPENAI_API_KEY"
 
 
-PATIENCE_SECONDS = 600.0
-"""How long a server that is away, overloaded or failing is asked again."""
+RETRY_SECONDS = 600.0
+"""How long requests are repeated if the server is unreachable, overloaded or failing."""
 
 
-_PAUSE_SECONDS = 5.0  # between attempts, each of which the library itself repeats with back-off
+_PAUSE_SECONDS = 5.0  # between attempts; the library repeats each attempt with back-off
 
 
 _TIMEOUT_SECONDS = 600.0
 
 
 _ALSO_SENT = ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID")
-"""Variables that the library sends beside the key, where they are set."""
+"""Environment variables that the library sends beside the key, if set."""
 
 
 def address(base_url: str | None) -> str:
@@ -48,10 +48,10 @@ def address(base_url: str | None) -> str:
         raise UserError("--backend openai: needs --base-url, like https://host/v1")
     try:
         parts = urlsplit(base_url)
-        known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        known = False
-    if not known:
+        is_valid = False
+    if not is_valid:
         raise UserError("--base-url: not an address like https://host/v1")
     if parts.username or parts.password or parts.query or parts.fragment:
         raise UserError(f"--base-url: must hold no key, user or query; a key goes into {KEY}")
@@ -59,7 +59,7 @@ def address(base_url: str | None) -> str:
 
 
 def api_key() -> str:
-    """The key, from the environment. Raises ``UserError``, which does not repeat it."""
+    """The key, from the environment. Raises ``UserError``, which does not contain it."""
     for name in (KEY, *_ALSO_SENT):
         value = os.environ.get(name, "").strip()
         if not all("!" <= letter <= "~" for letter in value):
@@ -74,7 +74,7 @@ def api_key() -> str:
 
 
 def without_key(text: str, key: str) -> str:
-    """A message on one line, the key cut out of it, in whatever spelling it stands there."""
+    """A message on one line, without the key in any spelling."""
     for spelled in (key, json.dumps(key)[1:-1], repr(key)[1:-1], quote(key), quote(key, safe="")):
         text = text.replace(spelled, "***")
     return one_line("".join(sign if sign.isprintable() else " " for sign in text))
@@ -97,22 +97,22 @@ class _Message(BaseModel):
     content: str | None = None
 
 
-class _Choice(BaseModel):
+class _CompletionChoice(BaseModel):
     text: str | None = None
     message: _Message | None = None
     finish_reason: Any = None
 
 
 class _Completion(BaseModel):
-    """What is read of a server's answer, a completion's or a chat's; the rest may be anything."""
+    """The part of a server's response that is read, of a completion or a chat completion."""
 
-    choices: list[_Choice]
+    choices: list[_CompletionChoice]
     usage: _Usage | None = None
 
 
 @dataclass(frozen=True)
 class _Reply:
-    """What a server said to one prompt."""
+    """A server's answer to one prompt."""
 
     index: int
     text: str
@@ -136,9 +136,9 @@ class OpenAIBackend:
         identity: Mapping[str, str],
         endpoint: Literal["completions", "chat"] = "completions",
         concurrency: int = 8,
-        patience_seconds: float = PATIENCE_SECONDS,
+        patience_seconds: float = RETRY_SECONDS,
     ) -> None:
-        """Connect to the server. Raises ``CellError`` where it does not answer."""
+        """Connect to the server. Raises ``CellError`` if it does not respond."""
         import openai
 
         self.counters = Counters()
@@ -156,7 +156,7 @@ class OpenAIBackend:
         try:
             openai.OpenAI(**self._connection).models.with_raw_response.list()
         except openai.APIConnectionError as error:
-            raise self._failure(f"{base_url} does not answer ({_reason(error)})") from None
+            raise self._failure(f"{base_url} does not answer ({_failure_reason(error)})") from None
         except openai.AuthenticationError:
             raise self._failure(f"{base_url} refuses the key in {KEY}") from None
         except openai.OpenAIError:
@@ -174,7 +174,7 @@ class OpenAIBackend:
         reserve: int,  # noqa: ARG002 - the server keeps what it likes
         pattern: Pattern = FULL,
     ) -> Iterator[list[Answer]]:
-        """See ``Backend.answer``. What has been answered when a request fails is yielded first."""
+        """See ``Backend.answer``. If a request fails, completed answers are yielded first."""
         assert pattern == FULL, "attention patterns run on the transformers backend"
 
         def ask(hand: Callable[[_Reply], None]) -> Any:
@@ -190,7 +190,7 @@ class OpenAIBackend:
     async def _ask_all(
         self, prompts: PromptSet, todo: Sequence[int], decodings: Sequence[Decoding], hand: Callable[[_Reply], None]
     ) -> None:
-        """Ask some prompts at a time; where one fails, no further one is begun."""
+        """Send several requests at a time. After a failure, no further request is started."""
         in_flight = asyncio.Semaphore(self._concurrency)
         failures: list[CellError] = []
 
@@ -200,7 +200,7 @@ class OpenAIBackend:
                     return
                 try:
                     decoding = _free(decodings[index])
-                    hand(await self._ask(client, index, self._asked(prompts, index), decoding))
+                    hand(await self._ask(client, index, self._prompt_arguments(prompts, index), decoding))
                 except CellError as error:
                     failures.append(error)
 
@@ -214,33 +214,33 @@ class OpenAIBackend:
         self.counters.answer_tokens += reply.answer_tokens
         return Answer(reply.index, reply.cached_tokens, reply.answer_tokens, text=reply.text, truncated=reply.truncated)
 
-    def _asked(self, prompts: PromptSet, index: int) -> dict[str, Any]:
-        """What a request says of one prompt: its text, or its messages."""
+    def _prompt_arguments(self, prompts: PromptSet, index: int) -> dict[str, Any]:
+        """A request's arguments for one prompt: its text, or its messages."""
         if self._endpoint == "chat":
             return {"messages": [dict(message) for message in prompts.messages(index)]}
         return {"prompt": prompts.text(index)}
 
     async def _ask(self, client: Any, index: int, prompt: Mapping[str, Any], decoding: Free) -> _Reply:
-        """Ask one prompt, again and again while the server is away, overloaded or failing."""
+        """Send one prompt, repeatedly while the server is unreachable, overloaded or failing."""
         openai = self._openai
         deadline = time.monotonic() + (0.0 if self._lost else self._patience)
         while True:
             try:
-                said = await self._request(client, prompt, decoding)
+                response = await self._request(client, prompt, decoding)
             except (openai.APIConnectionError, openai.RateLimitError, openai.InternalServerError) as error:
                 if time.monotonic() > deadline:
-                    self._lost = True  # later cells are tried, but not waited for
-                    reason = f"the server failed for long ({_reason(error)})"
+                    self._lost = True  # later cells are tried once, without waiting
+                    reason = f"the server failed for long ({_failure_reason(error)})"
                     raise self._failure(reason) from None
                 await asyncio.sleep(min(_PAUSE_SECONDS, self._patience / 10))
             except openai.AuthenticationError:
                 raise self._failure(f"the server refuses the key in {KEY}") from None
             except openai.OpenAIError as error:
-                reason = f"the server refuses the request ({_reason(error)})"
+                reason = f"the server refuses the request ({_failure_reason(error)})"
                 raise self._failure(reason) from None
             else:
                 self._lost = False
-                return self._reply(index, said.http_response, decoding)
+                return self._reply(index, response.http_response, decoding)
 
     def _request(self, client: Any, prompt: Mapping[str, Any], decoding: Free) -> Any:
         # the server's tokenizer may need more tokens for the same text
@@ -251,19 +251,19 @@ class OpenAIBackend:
         return client.completions.with_raw_response.create(max_tokens=limit, **prompt, **common)
 
     def _reply(self, index: int, response: Any, decoding: Free) -> _Reply:
-        """Read an answer, which may be anything. Raises ``CellError``."""
+        """Parse a response. Raises ``CellError`` if it is not valid."""
         try:
-            said = _Completion.model_validate_json(response.content)
+            completion = _Completion.model_validate_json(response.content)
         except ValidationError as error:
-            shown = without_key(response.content[:2000].decode(errors="replace"), self._key)
-            raise self._failure(_nonsense(error, _kind(response), shown)) from None
-        choice = said.choices[0] if said.choices else _Choice()
+            content = without_key(response.content[:2000].decode(errors="replace"), self._key)
+            raise self._failure(_invalid_answer(error, _content_type(response), content)) from None
+        choice = completion.choices[0] if completion.choices else _CompletionChoice()
         message = choice.message or _Message()
         text = message.content if self._endpoint == "chat" else choice.text
         if text is None:
             raise self._failure("the server answered with nothing instead of text")
         ended = decoding.before_stop(text)
-        usage = said.usage or _Usage()
+        usage = completion.usage or _Usage()
         details = usage.prompt_tokens_details or _Details()
         return _Reply(
             index,
@@ -275,33 +275,33 @@ class OpenAIBackend:
         )
 
     def _failure(self, reason: str) -> CellError:
-        """Why a cell failed, as it is shown and stored."""
+        """The error of a failed cell, with a reason that is shown and stored."""
         return CellError(without_key(reason, self._key))
 
 
-def _reason(error: Any) -> str:
-    """What a request failed of."""
+def _failure_reason(error: Any) -> str:
+    """Why a request failed."""
     cause = error.__cause__ if str(error) == "Connection error." else None
     text = str(cause or error) or type(error).__name__
-    kind = _kind(error.response) if hasattr(error, "response") else ""
-    # a page says nothing that fits on a line
+    kind = _content_type(error.response) if hasattr(error, "response") else ""
+    # an HTML page has no message that fits on a line
     return f"status {error.status_code}, {kind}" if "html" in kind else text
 
 
-def _nonsense(error: ValidationError, kind: str, shown: str) -> str:
-    """What is wrong with an answer that is not one of OpenAI's interface."""
+def _invalid_answer(error: ValidationError, kind: str, content: str) -> str:
+    """Why a response is not valid in OpenAI's interface."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         return (
-            f"the server answered with no JSON but {kind} {shown[:80]!r}; "
+            f"the server answered with no JSON but {kind} {content[:80]!r}; "
             "is --base-url the address of its interface, like https://host/v1?"
         )
     where = ".".join(map(str, first["loc"])) or "the answer"
     return f"the server answered with something else instead of text ({where}: {first['msg']})"
 
 
-def _kind(response: Any) -> str:
-    """What kind of content a server says that its answer is: ``text/html``."""
+def _content_type(response: Any) -> str:
+    """The content type of a response: ``text/html``."""
     kind: str = response.headers.get("content-type", "")
     return kind.partition(";")[0].strip()[:60] or "content of no kind"
 

@@ -1,1 +1,1 @@
-"""The engine that runs a model's weights in this process, with transformers."""
+"""The backend that runs a model's weights in this process, with transformers."""

@@ -1,20 +1,19 @@
-"""Attention as two matrix products of oneDNN's, for a CPU that multiplies bfloat16.
+"""Attention as two matrix products of oneDNN, for a CPU that multiplies bfloat16.
 
-PyTorch's attention kernel multiplies bfloat16 through MKL unless the processor has AMX, at a
-quarter of the rate of oneDNN's products where there is AVX-512 with bfloat16 alone. But oneDNN
-rounds a product to bfloat16, which is too coarse for scores. What it can do is to apply an
-activation before it rounds, and one of these is nearly the exponential that softmax needs:
+PyTorch's attention kernel multiplies bfloat16 through MKL unless the processor has AMX. With AVX-512
+bfloat16 only, this has a quarter of the speed of oneDNN's products. But oneDNN rounds a product to
+bfloat16, which is too coarse for scores. It can apply an activation before it rounds, and one
+activation is nearly the exponential that softmax needs:
 
     logistic(s - m) = exp(s - m) / (1 + exp(s - m))
 
-where ``s - m`` is far below 0: at -7 it is 0.1% too small, less than bfloat16's own rounding, at
--20 exact in float32. Softmax does not depend on ``m``, so that of a row is set about
-:data:`BELOW` above its greatest score, which a few keys tell well enough. Weights of keys are then
-tiny, but bfloat16 has float32's exponents. Where ``m`` was chosen badly the sum of a row's weights
-says so, and nothing is returned.
+if ``s - m`` is far below 0: at -7 it is 0.1% too small, less than bfloat16's rounding, and at -20 it
+is exact in float32. Softmax does not depend on ``m``, so a row's ``m`` is set about :data:`BELOW`
+above its greatest score, which a few keys estimate well enough. Weights of keys are then tiny, but
+bfloat16 has the exponents of float32. If ``m`` is a bad estimate, the sum of a row's weights shows
+it, and nothing is returned.
 
-So weights are rounded once, and no other pass over them is made than one for their sum and one for
-a mask.
+So weights are rounded once, and only two further passes are needed: for their sum and for a mask.
 """
 
 from __future__ import annotations
@@ -27,27 +26,27 @@ import torch
 from torch import Tensor
 
 mkldnn: Any = torch.ops.mkldnn
-"""oneDNN's products, as the compiler of PyTorch uses them."""
+"""oneDNN's products, which PyTorch's compiler uses."""
 
 ROWS, KEYS = 2048, 2048
 """Queries (of all heads that share a key head) and keys of a product: 8 MiB of weights."""
 
 SAMPLED = 16
-"""Keys whose scores tell where a row's greatest ones are."""
+"""Keys whose scores estimate a row's greatest score."""
 
 BELOW = 30.0
-"""How far below 0 the greatest of the sampled scores is put, in nats."""
+"""The greatest sampled score is shifted to this much below 0, in nats."""
 
 HIGHEST, LOWEST = math.exp(-7.0), math.exp(-68.0)
-"""Sums of a row's weights between which they are exact to bfloat16's rounding: above, the logistic
-function bends; below, keys of less than a hundred-millionth of the sum are lost, as exp(-87) is the
-least weight there is."""
+"""The range of a row's sum of weights in which weights are exact to bfloat16's rounding. Above it,
+the logistic function differs from the exponential. Below it, keys with less than a
+hundred-millionth of the sum are lost, because exp(-87) is the smallest weight."""
 
 FEWEST = 32
 """Rows and keys below which PyTorch's kernel is as fast."""
 
 PARTIAL = 8
-"""Sums of which a row's is added up in float32, as each of them is rounded to bfloat16."""
+"""The number of partial sums, each rounded to bfloat16, that are added in float32."""
 
 
 @cache
@@ -61,8 +60,8 @@ def pays() -> bool:
 
 
 def suits(query: Tensor, key: Tensor) -> bool:
-    """Whether attention of ``(batch, heads, tokens, width)`` to ``(batch, key_heads, keys, width)``
-    is computed here.
+    """Whether :func:`attend` is faster for attention of ``(batch, heads, tokens, width)`` to
+    ``(batch, key_heads, keys, width)``.
     """
     rows = query.shape[1] // key.shape[1] * query.shape[2]
     return (
@@ -79,10 +78,10 @@ def attend(
 ) -> tuple[Tensor, Tensor] | None:
     """Attention of ``(1, heads, tokens, width)`` to ``(1, key_heads, keys, width)`` in bfloat16.
 
-    ``seen`` is ``(keys, tokens)``, 1 where a token sees a key and else 0, in bfloat16; ``blind``
-    are those that see none, ``(tokens,)`` bool, whose results mean nothing. Returns the result,
-    ``(1, heads, tokens, width)``, and its log-sum-exp in float32, ``(1, heads, tokens)``; None
-    where scores lie too far apart to be computed so.
+    ``seen`` is ``(keys, tokens)`` in bfloat16: 1 if a token sees a key, else 0. ``blind`` are the
+    tokens that see no key, ``(tokens,)`` bool; their results are meaningless. Returns the result,
+    ``(1, heads, tokens, width)``, and its log-sum-exp in float32, ``(1, heads, tokens)``; or None
+    if the range of scores is too large.
     """
     _, heads, tokens, width = query.shape
     key_heads = key.shape[1]
@@ -98,23 +97,23 @@ def attend(
             keys = keys.repeat(1, 2)
         sampled = keys[:: -(-len(keys) // SAMPLED)].t()
         for start in range(0, tokens, at_once):
-            those = slice(start, min(tokens, start + at_once))
-            rows = _scaled(grouped[head, :, those].reshape(-1, width), scale, exact=exact)
+            tokens_slice = slice(start, min(tokens, start + at_once))
+            rows = _scaled(grouped[head, :, tokens_slice].reshape(-1, width), scale, exact=exact)
             offsets = -(rows @ sampled).amax(1) - BELOW
-            total, weight = _weighed(rows, keys, values, offsets, None if seen is None else seen[:, those])
+            total, weight = _weighted_sums(rows, keys, values, offsets, None if seen is None else seen[:, tokens_slice])
             good = (weight > LOWEST) & (weight < HIGHEST)
             if blind is not None:
-                good |= blind[those].repeat(groups)
+                good |= blind[tokens_slice].repeat(groups)
             if not bool(good.all()):
                 return None
-            torch.div(total.view(groups, -1, width), weight.view(groups, -1, 1), out=out[head, :, those])
-            lse[head, :, those] = (weight.log_() - offsets).view(groups, -1)
+            torch.div(total.view(groups, -1, width), weight.view(groups, -1, 1), out=out[head, :, tokens_slice])
+            lse[head, :, tokens_slice] = (weight.log_() - offsets).view(groups, -1)
     return out.view(query.shape), lse.view(1, heads, tokens)
 
 
 def _scaled(rows: Tensor, scale: float, *, exact: bool) -> Tensor:
-    """``rows`` times ``scale``; where that is no power of two, what rounding takes stands behind,
-    for the same keys again: ``(rows, 2 * width)``.
+    """``rows`` times ``scale``. If that is not a power of two, the rounding error is appended, to be
+    multiplied by the same keys: ``(rows, 2 * width)``.
     """
     if exact:
         return rows * scale
@@ -123,25 +122,27 @@ def _scaled(rows: Tensor, scale: float, *, exact: bool) -> Tensor:
     return torch.cat([rounded, wide.sub_(rounded).to(rows.dtype)], 1)
 
 
-def _weighed(rows: Tensor, keys: Tensor, values: Tensor, offsets: Tensor, seen: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Sums of weighed values, ``(rows, width)``, and of weights, ``(rows,)``, both in float32.
+def _weighted_sums(
+    rows: Tensor, keys: Tensor, values: Tensor, offsets: Tensor, seen: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Sums of weighted values, ``(rows, width)``, and of weights, ``(rows,)``, both in float32.
 
-    ``seen`` is ``(keys, tokens)`` for rows that are the tokens of several heads.
+    ``seen`` is ``(keys, tokens)``; rows are the tokens of several heads.
     """
     packed = mkldnn._reorder_linear_weight(rows, min(len(keys), KEYS))
     total, weight = torch.zeros(len(rows), values.shape[1]), torch.zeros(len(rows))
     for start in range(0, len(keys), KEYS):
-        those = slice(start, start + KEYS)
-        weights = mkldnn._linear_pointwise(keys[those], packed, offsets, "sigmoid", [], "")
+        keys_slice = slice(start, start + KEYS)
+        weights = mkldnn._linear_pointwise(keys[keys_slice], packed, offsets, "sigmoid", [], "")
         if seen is not None:
-            weights.view(len(weights), -1, seen.shape[1]).mul_(seen[those].unsqueeze(1))
-        total += weights.t() @ values[those]
+            weights.view(len(weights), -1, seen.shape[1]).mul_(seen[keys_slice].unsqueeze(1))
+        total += weights.t() @ values[keys_slice]
         weight += _summed(weights)
     return total, weight
 
 
 def _summed(weights: Tensor) -> Tensor:
-    """Sums over the first dimension in float32, nearly: a sum of a 16-bit tensor is rounded."""
+    """Sums over the first dimension, nearly in float32: PyTorch rounds a sum of a 16-bit tensor."""
     even = len(weights) // PARTIAL * PARTIAL
     partial = weights[:even].view(PARTIAL, -1, weights.shape[1]).sum(1)
     total = partial.sum(0, dtype=torch.float32)

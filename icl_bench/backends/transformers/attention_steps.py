@@ -1,13 +1,13 @@
-"""Keys and values of the shared prefix and of a pack of queries, and who sees whom.
+"""The attention of one model call: over the shared prefix, and of a pack of queries.
 
-One model call is a *step*: it either extends the prefix (``Extend``) or computes tokens of several
-queries that each see the prefix and themselves but none of the others (``Pack``). A step is handed
-through the model to the attention function, which asks it for every layer's result.
+A model call is a *step*. It either extends the prefix (``Extend``), or computes tokens of several
+queries that each see the prefix and their own tokens (``Pack``). A step is passed through the model
+to the attention function, which calls it for every layer's result.
 
-A layer with a sliding window of W tokens keeps only the last W - 1 keys of the prefix: no later
-token sees further back. One that sees means of chunks beyond its window keeps those means, and its
-last tokens from the beginning of a chunk on. With blocks of demonstrations only the keys of those
-blocks are computed that a block sees.
+A layer with a sliding window of W tokens keeps only the last W - 1 keys of the prefix, because later
+tokens do not see further back. A layer that sees means of chunks beyond its window keeps the means,
+and its last tokens from the beginning of a chunk. With blocks of demonstrations, attention is
+computed only for the blocks that a block sees.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from torch import Tensor
 
 from icl_bench.backends.transformers.attention_kernels import (
     Mask,
-    Part,
+    PartialAttention,
     TokenParts,
     attend,
     has_windows,
     merge,
     on_cuda,
 )
-from icl_bench.backends.transformers.kv_cache import LayerKeys, PackKeys, Prefix, chunk_means, joined
-from icl_bench.models.attention_patterns import Layout, Ranges, ReceptiveSpan
+from icl_bench.backends.transformers.kv_cache import LayerKeys, PackKeys, Prefix, chunk_means, concatenated
+from icl_bench.models.attention_patterns import BlockLayout, Ranges, ReceptiveSpan
 
 SLIDING_BLOCK = 128
-"""Queries of a sliding layer that are computed together: each block sees W - 1 + 128 keys."""
+"""Query tokens of a sliding layer computed together. Each block of them sees W - 1 + 128 keys."""
 
 
 BLOCK_RUN = 256
-"""Tokens of small blocks that are computed together, under a mask."""
+"""Tokens of small blocks computed together, with a mask."""
 
 
 @dataclass(frozen=True)
 class View:
-    """Who sees whom in each layer."""
+    """Which tokens a token sees in each layer."""
 
     spans: tuple[ReceptiveSpan, ...] | None = None
-    """Of each layer; None where the model's own windows are all there is."""
-    layout: Layout | None = None
+    """The span of each layer; None for the model's own windows."""
+    layout: BlockLayout | None = None
     """The blocks of the demonstrations."""
     vectors: tuple[str, ...] = ()
     """Texts that all tokens read as vectors."""
@@ -57,13 +57,13 @@ class View:
             raise ValueError("blocks and means of chunks are not computed together")
 
     def span(self, layer: int, window: int | None) -> ReceptiveSpan:
-        """How far a layer sees that has a window of its own, or none."""
+        """The span of a layer, given its window in the model."""
         return ReceptiveSpan(window) if self.spans is None else self.spans[layer]
 
 
-def _weighed(part: Part, chunk: int) -> Part:
-    """A part over means of chunks, each of which weighs as many as it stands for."""
-    return Part(part.out, part.lse + math.log(chunk))
+def _with_chunk_weight(part: PartialAttention, chunk: int) -> PartialAttention:
+    """A part over means of chunks, where each mean has the weight of its chunk's keys."""
+    return PartialAttention(part.out, part.lse + math.log(chunk))
 
 
 def _windows_from(first: int, last: int, window: int) -> np.ndarray:
@@ -71,11 +71,13 @@ def _windows_from(first: int, last: int, window: int) -> np.ndarray:
     return np.arange(first, last) - (window - 1)
 
 
-def _seen(lows: np.ndarray, first: int, keys: range, near: np.ndarray | None = None, sink: int = 0) -> np.ndarray:
+def _visible_keys(
+    lows: np.ndarray, first: int, keys: range, near: np.ndarray | None = None, sink: int = 0
+) -> np.ndarray:
     """Which keys the tokens from ``first`` on see: ``(tokens, keys)`` bool.
 
-    Each token sees from its own place in ``lows`` up to itself, and besides the keys before
-    ``sink``; nothing that stands before its place in ``near``. All places are counted alike.
+    Each token sees the keys from its position in ``lows`` up to itself and those before ``sink``,
+    but none before its position in ``near``. All positions count from the same origin.
     """
     token = np.arange(first, first + len(lows))[:, None]
     key = np.arange(keys.start, keys.stop)[None]
@@ -84,26 +86,26 @@ def _seen(lows: np.ndarray, first: int, keys: range, near: np.ndarray | None = N
 
 
 class Masks:
-    """The masks of a step, each made once for all layers that need it."""
+    """The masks of a step, each created once for all layers that need it."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[object, ...], Mask] = {}
+        self._masks_by_key: dict[tuple[object, ...], Mask] = {}
 
     def get(
-        self, name: tuple[object, ...], query: Tensor, key: Tensor, seen: Callable[[], Tensor | np.ndarray]
+        self, key: tuple[object, ...], query: Tensor, key_tensor: Tensor, seen: Callable[[], Tensor | np.ndarray]
     ) -> Mask:
-        """The mask of this name for a layer's ``query`` and ``key``.
+        """The mask of this key for a layer's ``query`` and ``key_tensor``.
 
-        ``seen`` says who sees whom where it was not made yet: ``(tokens, keys)`` or
+        ``seen`` computes it if it does not exist yet: ``(tokens, keys)`` or
         ``(rows, tokens, keys)`` bool.
         """
-        groups = query.shape[1] // key.shape[1]
-        name = (*name, groups)
-        if name not in self._made:
-            shown = torch.as_tensor(seen(), device=query.device)
-            shown = shown if shown.ndim == 3 else shown[None]
-            self._made[name] = Mask(shown, groups, query.dtype)
-        return self._made[name]
+        groups = query.shape[1] // key_tensor.shape[1]
+        key = (*key, groups)
+        if key not in self._masks_by_key:
+            visible = torch.as_tensor(seen(), device=query.device)
+            visible = visible if visible.ndim == 3 else visible[None]
+            self._masks_by_key[key] = Mask(visible, groups, query.dtype)
+        return self._masks_by_key[key]
 
 
 @dataclass
@@ -114,8 +116,8 @@ class Extend:
     tokens: int
     view: View = View()
     whole: bool = True
-    """Whether their last hidden states are read; else the last layer has to hand over no more than
-    its keys and values."""
+    """Whether their last hidden states are read. If not, only keys and values of the last layer are
+    needed."""
     _masks: Masks = field(default_factory=Masks)
 
     def layer(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
@@ -135,7 +137,7 @@ class Extend:
         return merge(parts)
 
     def store(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> None:
-        """Keep a layer's keys and values; those of a window are kept while it is computed."""
+        """Store a layer's keys and values. A layer with a window stores them during attention."""
         span = self.view.span(layer, window)
         if span.chunk is None and span.window is None:
             self.prefix.append_full(layer, key, value)
@@ -144,8 +146,8 @@ class Extend:
 
     # -- blocks of demonstrations ---------------------------------------------------------------
 
-    def _blocked(self, held: LayerKeys, query: Tensor, scale: float, layout: Layout) -> Tensor:
-        """Each block sees itself, its local blocks and the sink; nothing else is computed."""
+    def _blocked(self, held: LayerKeys, query: Tensor, scale: float, layout: BlockLayout) -> Tensor:
+        """Each block sees itself, its local blocks and the sink. Nothing else is computed."""
         outs, first = [], self.prefix.length
         for start, end in self._runs(layout):
             block = query[:, :, start - first : end - first]
@@ -156,7 +158,7 @@ class Extend:
                 if low < start:
                     parts.append(attend(block, *held.part(low, start), scale))
             else:
-                seen = partial(_seen, lows, start, range(low, end))
+                seen = partial(_visible_keys, lows, start, range(low, end))
                 mask = self._masks.get(("blocks", start, end), block, held.key, seen)
                 parts = [attend(block, *held.part(low, end), scale, mask=mask)]
             if sink:
@@ -164,10 +166,10 @@ class Extend:
             outs.append(merge(parts))
         return torch.cat(outs, 2)
 
-    def _runs(self, layout: Layout) -> Iterator[tuple[int, int]]:
+    def _runs(self, layout: BlockLayout) -> Iterator[tuple[int, int]]:
         """Ranges of new tokens that are computed together: a block, or several small ones.
 
-        A range in which some tokens see everything before them and others do not is cut there.
+        Tokens that see everything before them are not in a range with tokens that do not.
         """
         start, end = self.prefix.length, self.prefix.length + self.tokens
         lows = layout.first(np.arange(start, end))
@@ -209,36 +211,36 @@ class Extend:
         return torch.cat(outs, 2)
 
     def _in_window(self, ahead: int, keys: int, window: int, query: Tensor, key: Tensor) -> Mask:
-        """The window's mask for queries whose first stands ``ahead`` keys into the keys."""
+        """The window's mask for query tokens, the first of which is at position ``ahead`` of the keys."""
         shape = (ahead, query.shape[2], keys, window)
         lows = _windows_from(ahead, ahead + query.shape[2], window)
-        return self._masks.get(shape, query, key, partial(_seen, lows, ahead, range(keys)))
+        return self._masks.get(shape, query, key, partial(_visible_keys, lows, ahead, range(keys)))
 
     def _blocks_in_window(
         self, start: int, end: int, low: int, before: int, window: int, query: Tensor, key: Tensor
     ) -> tuple[int, Mask]:
-        """What blocks leave of a window: the first key that is seen, and the mask from there on.
+        """The first key that is seen in both a window and blocks, and the mask from there on.
 
-        ``start``, ``end`` count new tokens, ``low`` and the result the held and the new ones.
+        ``start`` and ``end`` count new tokens. ``low`` and the result count stored and new ones.
         """
         layout = self.view.layout
         assert layout is not None
         first, last = self.prefix.length + start, self.prefix.length + end
-        offset = self.prefix.length - before  # the position of the first key that is there
+        offset = self.prefix.length - before  # the position of the first stored key
         lows = layout.first(np.arange(first, last))
         if layout.sink_end <= low + offset or not lows[0]:
             low = max(low, int(lows[0]) - offset)
         near, keys = _windows_from(first, last, window), range(low + offset, last)
-        seen = partial(_seen, lows, first, keys, near, layout.sink_end)
+        seen = partial(_visible_keys, lows, first, keys, near, layout.sink_end)
         return low, self._masks.get(("window", start, low, window), query, key, seen)
 
     # -- means of chunks ------------------------------------------------------------------------
 
     def _chunked(self, layer: int, query: Tensor, new: LayerKeys, scale: float, span: ReceptiveSpan) -> Tensor:
-        """A window that reaches back to the beginning of a chunk, and means before it."""
+        """A window that starts at the beginning of a chunk, and means of the chunks before it."""
         chunk, length = span.chunk or 1, self.prefix.length
-        keys = joined(self.prefix.tail(layer), new)
-        base = length + self.tokens - keys.tokens  # where the first of the keys stands
+        keys = concatenated(self.prefix.tail(layer), new)
+        base = length + self.tokens - keys.tokens  # the position of the first key
         far = span.first(np.arange(length, length + self.tokens + 1))
         count = (int(far[-1]) - base) // chunk
         if count:
@@ -248,17 +250,17 @@ class Extend:
             end = min(start + SLIDING_BLOCK, self.tokens)
             block, lows = query[:, :, start:end], far[start:end]
             low, high = int(lows[0]) - base, length + end - base
-            seen = partial(_seen, lows, length + start, range(int(lows[0]), length + end))
+            seen = partial(_visible_keys, lows, length + start, range(int(lows[0]), length + end))
             mask = self._masks.get(("near", span, start, end), block, keys.key, seen)
             parts = [attend(block, *keys.part(low, high), scale, mask=mask)]
             sure, some = int(lows[0]) // chunk, int(lows[-1]) // chunk
             if means is not None and sure:
-                parts.append(_weighed(attend(block, *means.part(0, sure), scale), chunk))
+                parts.append(_with_chunk_weight(attend(block, *means.part(0, sure), scale), chunk))
             if means is not None and some > sure:
                 gone = partial(np.less, np.arange(sure, some), lows[:, None] // chunk)
                 mask = self._masks.get(("means", span, start), block, keys.key, gone)
                 part = attend(block, *means.part(sure, some), scale, mask=mask)
-                parts.append(_weighed(part, chunk))
+                parts.append(_with_chunk_weight(part, chunk))
             outs.append(merge(parts))
         keep = int(far[-1]) - base
         self.prefix.replace_tail(layer, keys.key[:, :, keep:].clone(), keys.value[:, :, keep:].clone())
@@ -266,51 +268,51 @@ class Extend:
 
 
 @dataclass(frozen=True)
-class Reading:
+class PrefixReading:
     """Which stretches of a prefix each row of a pack reads."""
 
     stretches: Ranges
-    """Tokens of the prefix, rising and apart from each other."""
+    """Disjoint ranges of tokens of the prefix, ascending."""
     read: np.ndarray
     """``(rows, stretches)`` bool."""
 
     @classmethod
-    def of(cls, ranges: Sequence[Ranges], demonstrations: int, prefix: int) -> Reading:
-        """Take apart what rows read of so many tokens of demonstrations; what stands behind these
-        in the prefix is read by all.
+    def of(cls, ranges: Sequence[Ranges], demonstrations: int, prefix: int) -> PrefixReading:
+        """Split the prefix into stretches. ``ranges`` are those that each row reads of the
+        ``demonstrations`` tokens of demonstrations. All rows read the rest of the prefix.
         """
-        every = {place for row in ranges for pair in row for place in pair}
-        bounds = np.array(sorted({0, demonstrations, prefix} | every))
+        boundaries = {place for row in ranges for pair in row for place in pair}
+        bounds = np.array(sorted({0, demonstrations, prefix} | boundaries))
         read = np.zeros((len(ranges), len(bounds) - 1), dtype=bool)
         for row, pairs in zip(read, ranges, strict=True):
             for first, last in (*pairs, (demonstrations, prefix)):
                 row[np.searchsorted(bounds, first) : np.searchsorted(bounds, last)] = True
-        # neighbours that the same rows read are one stretch, and what none reads is none
+        # adjacent ranges that the same rows read become one stretch; ranges that no row reads are dropped
         new = np.append(True, (read[:, 1:] != read[:, :-1]).any(0))
         starts = np.flatnonzero(new)
         ends = np.append(starts[1:], len(new))
-        some = read[:, starts].any(0)
-        firsts, lasts = bounds[starts[some]].tolist(), bounds[ends[some]].tolist()
-        return cls(tuple(zip(firsts, lasts, strict=True)), read[:, starts[some]])
+        is_read_by_some = read[:, starts].any(0)
+        firsts, lasts = bounds[starts[is_read_by_some]].tolist(), bounds[ends[is_read_by_some]].tolist()
+        return cls(tuple(zip(firsts, lasts, strict=True)), read[:, starts[is_read_by_some]])
 
     def keys(self, first: int, last: int) -> np.ndarray:
         """Which of the prefix's tokens ``[first, last)`` each row reads: ``(rows, tokens)``."""
-        found = np.zeros((len(self.read), last), dtype=bool)
+        is_read = np.zeros((len(self.read), last), dtype=bool)
         for (start, end), rows in zip(self.stretches, self.read.T, strict=True):
-            found[:, start:end] = rows[:, None]
-        return found[:, first:]
+            is_read[:, start:end] = rows[:, None]
+        return is_read[:, first:]
 
 
 class Pack:
-    """Compute new tokens of some of a pack's queries, laid out one behind the other.
+    """Compute concatenated new tokens of some of a pack's queries.
 
-    Token ``n`` belongs to row ``rows[n]``, is stored in that row's slot ``slots[n]``, stands at
-    position ``prefix.length + offsets[n]`` and sees the slots ``visible[n]`` of its own row. All
-    tensors live on the model's device: ``rows``, ``slots``, ``offsets`` ``(tokens,)`` int64,
-    ``visible`` ``(tokens, slots in use)`` bool, ``slot_offsets`` ``(pack rows, slots in use)``
-    the offset of the token in each slot. With ``causal`` they are the rows' first tokens in their
-    order, and see those before them. With a ``reading`` a row sees of the prefix what it reads.
-    ``ends`` are the tokens whose last hidden states are read, ``(ends,)`` int64; None for all.
+    Token ``n`` belongs to row ``rows[n]``, is stored in that row's slot ``slots[n]``, has position
+    ``prefix.length + offsets[n]`` and sees the slots ``visible[n]`` of its row. All tensors are on
+    the model's device: ``rows``, ``slots``, ``offsets`` ``(tokens,)`` int64, ``visible`` ``(tokens,
+    slots in use)`` bool, ``slot_offsets`` ``(pack rows, slots in use)`` the offset of the token in
+    each slot. With ``causal``, the tokens are the rows' first tokens in order, and see those before
+    them. With a ``reading``, a row sees only the stretches of the prefix that it reads. ``ends``
+    are the tokens whose last hidden states are read, ``(ends,)`` int64; None for all.
     """
 
     def __init__(
@@ -325,7 +327,7 @@ class Pack:
         view: View = View(),
         *,
         causal: bool = False,
-        reading: Reading | None = None,
+        reading: PrefixReading | None = None,
         ends: Tensor | None = None,
     ) -> None:
         self.prefix, self.keys, self.view, self.causal = prefix, keys, view, causal
@@ -333,7 +335,7 @@ class Pack:
         self.rows, self.slots, self.offsets = rows, slots, offsets
         self.visible, self.slot_offsets = visible, slot_offsets
         self.live, place = torch.unique(rows, return_inverse=True)
-        # tokens of a row are neighbours: their rank inside the row is their distance to its first
+        # tokens of a row are adjacent: their rank in the row is the distance to its first token
         index = torch.arange(len(rows), device=rows.device)
         first = torch.full((len(self.live),), len(rows), device=rows.device)
         first = first.scatter_reduce(0, place, index, "amin")
@@ -344,17 +346,17 @@ class Pack:
         self._reading = reading
         self._readers = self._readers_of(reading) if reading else []
 
-    def _readers_of(self, reading: Reading) -> list[tuple[int, int, Tensor | None]]:
-        """Each stretch that a token of this step reads, and which do; None for all of them."""
+    def _readers_of(self, reading: PrefixReading) -> list[tuple[int, int, Tensor | None]]:
+        """Each stretch that a token of this step reads, and its readers; None for all tokens."""
         rows = self.rows.cpu().numpy()
-        found: list[tuple[int, int, Tensor | None]] = []
+        readers_of_stretches: list[tuple[int, int, Tensor | None]] = []
         for (start, end), read in zip(reading.stretches, reading.read.T[:, rows], strict=True):
             if read.all():
-                found.append((start, end, None))
+                readers_of_stretches.append((start, end, None))
             elif read.any():
                 readers = torch.from_numpy(np.flatnonzero(read)).to(self.rows.device)
-                found.append((start, end, readers))
-        return found
+                readers_of_stretches.append((start, end, readers))
+        return readers_of_stretches
 
     def layer(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
         """One layer's attention: ``(1, heads, tokens, head_dim)`` for query and result."""
@@ -365,7 +367,7 @@ class Pack:
         parts = [self._own(held, query, scale, span.window)]
         if self.prefix.length and span.window is None:
             if self._reading is not None:
-                return self._chosen(layer, parts[0], query, scale)
+                return self._read_stretches(layer, parts[0], query, scale)
             parts.append(attend(query, *self.prefix.full(layer), scale))
         elif (tail := self.prefix.tail(layer)) is not None and tail.tokens:
             mask = self._tail_mask(tail.tokens, span.window or 0, query, key)
@@ -373,7 +375,7 @@ class Pack:
         return merge(parts)
 
     def _held(self, layer: int, key: Tensor, value: Tensor) -> LayerKeys:
-        """A layer's keys and values of the pack, the new ones among them."""
+        """A layer's keys and values of the pack, including the new ones."""
         held = self.keys.layer(layer, key, self.visible.shape[1])
         held.key[self.rows, :, self.slots] = key[0].transpose(0, 1)
         held.value[self.rows, :, self.slots] = value[0].transpose(0, 1)
@@ -387,17 +389,17 @@ class Pack:
     def store(
         self,
         layer: int,
-        query: Tensor,  # noqa: ARG002 - a step that extends a window needs it
+        query: Tensor,  # noqa: ARG002 - only Extend needs it
         key: Tensor,
         value: Tensor,
         scale: float,  # noqa: ARG002
         window: int | None,  # noqa: ARG002
     ) -> None:
-        """Keep a layer's keys and values."""
+        """Store a layer's keys and values."""
         self._held(layer, key, value)
 
     def at_ends(self) -> Pack:
-        """The same for the tokens that are read alone, which see what they saw."""
+        """The same step for the tokens that are read only, with the same attention."""
         rows, slots, offsets, visible = (x[self.ends] for x in (self.rows, self.slots, self.offsets, self.visible))
         part = Pack(
             self.prefix, self.keys, rows, slots, offsets, visible, self.slot_offsets, self.view, reading=self._reading
@@ -405,8 +407,8 @@ class Pack:
         part._fars = {span: (far[self.ends], last) for span, (far, last) in self._fars.items()}
         return part
 
-    def _chosen(self, layer: int, own: Part, query: Tensor, scale: float) -> Tensor:
-        """What each token reads of the prefix, a stretch at a time; nothing else is read."""
+    def _read_stretches(self, layer: int, own: PartialAttention, query: Tensor, scale: float) -> Tensor:
+        """Attention to the stretches of the prefix that each token reads, one stretch at a time."""
         held, parts = self.prefix.whole(layer), [own]
         for start, end, readers in self._readers:
             if readers is None:
@@ -417,34 +419,36 @@ class Pack:
                 total.add(*held.part(start, end), readers)
         return total.result()
 
-    def _chunked(self, layer: int, held: LayerKeys, query: Tensor, scale: float, span: ReceptiveSpan) -> list[Part]:
-        """A query's own tokens, all of them in its window, the prefix's last ones, and means."""
+    def _chunked(
+        self, layer: int, held: LayerKeys, query: Tensor, scale: float, span: ReceptiveSpan
+    ) -> list[PartialAttention]:
+        """Attention to a query's own tokens, to the prefix's last ones, and to means of chunks."""
         parts = [self._own(held, query, scale, None)]
         tail, means, chunk = self.prefix.tail(layer), self.prefix.means(layer), span.chunk or 1
         if tail is None or not tail.tokens:
             return parts
         far, last = self._far(span)
         base = self.prefix.length - tail.tokens
-        past = max(0, last - base) // chunk  # chunks that leave the window in this pack
+        leaving = max(0, last - base) // chunk  # chunks that leave the window in this pack
         keys = torch.arange(base, self.prefix.length, device=far.device)
         name = ("near", span)
         mask = self._masks.get(name, query, tail.key, lambda: keys >= far[:, None])
         parts.append(attend(query, tail.key, tail.value, scale, mask=mask))
         if means is not None:
-            parts.append(_weighed(attend(query, means.key, means.value, scale), chunk))
-        if past:
-            left = chunk_means(tail, chunk, past)
-            ends = base + (torch.arange(past, device=far.device) + 1) * chunk
+            parts.append(_with_chunk_weight(attend(query, means.key, means.value, scale), chunk))
+        if leaving:
+            left_means = chunk_means(tail, chunk, leaving)
+            ends = base + (torch.arange(leaving, device=far.device) + 1) * chunk
             name = ("gone", span)
             mask = self._masks.get(name, query, tail.key, lambda: ends <= far[:, None])
-            parts.append(_weighed(attend(query, left.key, left.value, scale, mask=mask), chunk))
+            parts.append(_with_chunk_weight(attend(query, left_means.key, left_means.value, scale, mask=mask), chunk))
         return parts
 
     def _far(self, span: ReceptiveSpan) -> tuple[Tensor, int]:
-        """The first token that each new one sees by itself, ``(tokens,)``, and the last of these.
+        """The first token in each new token's window, ``(tokens,)``, and the last of these.
 
-        Found on the host, once for all layers of a step: asking the device for it would wait until
-        that has done all layers before.
+        Computed on the host, once for all layers of a step: reading it from the device would wait
+        for all earlier layers.
         """
         if span not in self._fars:
             far = span.first((self.offsets + self.prefix.length).cpu().numpy())
@@ -452,8 +456,8 @@ class Pack:
             self._fars[span] = torch.from_numpy(far).to(self.offsets.device), int(far.max())
         return self._fars[span]
 
-    def _own(self, held: LayerKeys, query: Tensor, scale: float, window: int | None) -> Part:
-        """Each row's tokens and their own row's keys, as a padded batch."""
+    def _own(self, held: LayerKeys, query: Tensor, scale: float, window: int | None) -> PartialAttention:
+        """Attention of each row's tokens to their row's keys, as a padded batch."""
         used = self.visible.shape[1]
         heads, width = query.shape[1], query.shape[3]
         padded = query.new_zeros(len(self.live), self._width, heads, width)
@@ -464,17 +468,17 @@ class Pack:
         if window is not None and self.causal and self._width <= window:
             window = None
         if self.causal and on_cuda(query) and (window is None or has_windows(query)):
-            # what stands behind a row's last token is padding, which no token of a row sees
+            # slots after a row's last token are padding, which no token of the row sees
             part = attend(padded.transpose(1, 2), key, value, scale, causal=True, window=window)
         else:
             mask = self._own_mask(window, query, key)
             part = attend(padded.transpose(1, 2), key, value, scale, mask=mask)
         out = part.out.transpose(1, 2)[self._place, self._rank]
         lse = part.lse.transpose(1, 2)[self._place, self._rank]
-        return Part(out.transpose(0, 1)[None], lse.transpose(0, 1)[None])
+        return PartialAttention(out.transpose(0, 1)[None], lse.transpose(0, 1)[None])
 
     def _own_mask(self, window: int | None, query: Tensor, key: Tensor) -> Mask:
-        """Who sees whom within a row; padding sees nothing."""
+        """Which tokens see which keys within a row. Padding sees nothing."""
 
         def own() -> Tensor:
             seen = self.visible
@@ -487,15 +491,15 @@ class Pack:
 
         return self._masks.get(("own", window), query, key, own)
 
-    def _tail_mask(self, kept: int, window: int, query: Tensor, key: Tensor) -> Mask:
-        """Which of the prefix's last ``kept`` tokens each token's window reaches."""
+    def _tail_mask(self, tail_tokens: int, window: int, query: Tensor, key: Tensor) -> Mask:
+        """Which of the prefix's last ``tail_tokens`` tokens are in each token's window."""
 
         def near() -> Tensor:
-            # the key in place j stands kept - j tokens before the first own token
-            back = torch.arange(kept, 0, -1, device=self.offsets.device)
+            # key j is tail_tokens - j tokens before the first own token
+            back = torch.arange(tail_tokens, 0, -1, device=self.offsets.device)
             seen = self.offsets[:, None] + back < window
             if self._reading is not None:
-                read = self._reading.keys(self.prefix.length - kept, self.prefix.length)
+                read = self._reading.keys(self.prefix.length - tail_tokens, self.prefix.length)
                 seen &= torch.from_numpy(read).to(seen.device)[self.rows]
             return seen
 
@@ -506,7 +510,7 @@ Step = Extend | Pack
 
 
 def causal_rows(lengths: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Rows and slots of texts laid one behind the other: two ``(sum of lengths,)`` tensors."""
+    """Rows and slots of concatenated texts: two ``(sum of lengths,)`` tensors."""
     counts = torch.tensor(lengths)
     rows = torch.repeat_interleave(torch.arange(len(lengths)), counts)
     starts = torch.cumsum(counts, 0) - counts

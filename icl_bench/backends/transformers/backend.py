@@ -1,11 +1,11 @@
-"""The transformers backend: one prefix cache that grows, many queries packed over it.
+"""The transformers backend: many queries packed over one growing prefix cache.
 
-Any decoder of the transformers library that takes its attention from ``AttentionInterface`` runs
-here unchanged; on loading, a few tokens are computed both ways and compared, so that a model whose
-attention is of another kind is refused instead of answered wrongly.
+It supports any decoder of the transformers library that uses ``AttentionInterface``. When a model is
+loaded, a few tokens are computed with and without this backend's attention and compared, so a model
+with another kind of attention is refused.
 
-The same cell has the same answers, bit for bit, whatever ran before it and however often it was
-resumed: a prefix is cut at fixed places, and queries are packed with the same others, whether or
+A cell's answers are identical to the bit, whatever ran before it and however often it was resumed:
+a prefix is computed in fixed chunks, and a query is always packed with the same others, whether or
 not these were answered already. Only lack of memory changes what is computed together.
 """
 
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from icl_bench.backends.interface import Answer, Counters, Decoding
-from icl_bench.backends.transformers.attention_steps import Reading, View
+from icl_bench.backends.transformers.attention_steps import PrefixReading, View
 from icl_bench.backends.transformers.device_memory import finish, memory_reason, no_room, out_of_memory, release
 from icl_bench.backends.transformers.forward_check import check_forward
 from icl_bench.backends.transformers.loaded_model import LoadedModel
@@ -42,15 +42,15 @@ from icl_bench.models.attention_patterns import FULL, Pattern, Ranges
 from icl_bench.prompts.encoding import Ids, PromptSet
 
 REUSING = 16
-"""Prompts whose demonstrations are computed together before they are answered, at most."""
+"""The largest number of prompts whose demonstrations are computed together."""
 
 CALLS_OPEN = 4
-"""Calls of a pack whose answers are written together on the CPU, where a call is small so that
-what it computes stays in the processor's cache."""
+"""Calls of a pack whose answers are generated together on the CPU. A call is small there, so its
+data stays in the processor's cache."""
 
 CHUNK, CHUNK_ON_CPU = 1024, 512
-"""Tokens of a prefix that are computed in one call. What lies behind the last whole chunk is
-computed for each cell anew, so that larger chunks would compute more of it twice."""
+"""Tokens of a prefix computed in one call. Tokens after the last whole chunk are computed again for
+each cell, so larger chunks would repeat more work."""
 
 T = TypeVar("T")
 
@@ -68,10 +68,10 @@ class TransformersBackend:
         pack_rows: int | None = None,
         chunk_tokens: int | None = None,
     ) -> None:
-        """Answer with a model whose attention is ours (:func:`check_forward`).
+        """``model`` uses this backend's attention (:func:`check_forward`).
 
-        ``pack_tokens`` and ``pack_rows`` limit how much is packed into one call; ``chunk_tokens``
-        is how much of a prefix is computed per call.
+        ``pack_tokens`` and ``pack_rows`` limit how much is packed into one call. ``chunk_tokens``
+        is how much of a prefix is computed in one call.
         """
         small = model.device.type == "cpu"
         self.model, self.counters = model, Counters()
@@ -82,8 +82,7 @@ class TransformersBackend:
         self.cache = PrefixCache(model, self.counters, chunk)
         self.reused = ReusedDemonstrations(self.cache, self.limits)
         self._read: tuple[Ranges | None, ...] = ()
-        """Which tokens of the demonstrations each query of the cell reads, where not all do alike.
-        """
+        """The ranges of demonstration tokens that each query of the cell reads; empty for all alike."""
 
     @classmethod
     def load(
@@ -96,14 +95,14 @@ class TransformersBackend:
         device: str | None = None,
         **limits: int | None,
     ) -> TransformersBackend:
-        """Load a model and check that it is computed rightly; ``limits`` are those of the class.
+        """Load a model and check that it is computed correctly. ``limits`` are those of the class.
 
         Raises ``UserError``.
         """
         model = LoadedModel.load(source, tokenizer, revision, dtype, device)
         try:
             check_forward(model)
-        except RuntimeError as error:  # the device's libraries take memory when first asked
+        except RuntimeError as error:  # the device's libraries allocate memory on first use
             if not out_of_memory(error):
                 raise
             raise no_room(source, error) from None
@@ -121,14 +120,14 @@ class TransformersBackend:
     # -- the prefix -----------------------------------------------------------------------------
 
     def load_prefix(self, prompts: PromptSet, reserve: int = 0, pattern: Pattern = FULL) -> None:
-        """Make the cache hold just the prompts' shared prefix, as the pattern reads it.
+        """Load exactly the prompts' shared prefix into the cache, computed with the pattern.
 
-        ``reserve`` is the tokens of the longest prefix that will follow.
+        ``reserve`` is the number of tokens of the longest prefix of later calls.
         """
         self.cache.load(prompts.prefix, reserve, self._view(pattern, prompts, 0))
 
     def _view(self, pattern: Pattern, prompts: PromptSet, index: int) -> View:
-        """Who sees whom in one prompt."""
+        """Which tokens a token sees in one prompt."""
         if pattern == FULL:
             return View()
         layout = pattern.layout(prompts.ends_of(index)) if pattern.blocks else None
@@ -137,19 +136,19 @@ class TransformersBackend:
     def losses(self, ids: Ids, pattern: Pattern = FULL) -> np.ndarray:
         """Loss of each token but the first, in nats: ``(tokens - 1,)`` float64.
 
-        That is minus the log-probability given all tokens before it, as the pattern lets them be
-        seen. Raises ``CellError`` where memory does not suffice.
+        The loss is minus the log-probability given the tokens before it that are visible with the
+        pattern. Raises ``CellError`` if memory does not suffice.
         """
-        wanted = torch.tensor(ids[1:], device=self.model.device)
-        found: list[Tensor] = []
+        next_tokens = torch.tensor(ids[1:], device=self.model.device)
+        losses: list[Tensor] = []
 
         def score(hidden: Tensor) -> None:
             for rows in hidden.split(HEAD_ROWS):
-                start = sum(map(len, found))
-                targets = wanted[start : start + len(rows)]
+                start = sum(map(len, losses))
+                targets = next_tokens[start : start + len(rows)]
                 logits = self.model.logits(rows[: len(targets)])
-                chosen = logits.gather(1, targets[:, None])[:, 0]
-                found.append(torch.logsumexp(logits, -1) - chosen)
+                chosen_logits = logits.gather(1, targets[:, None])[:, 0]
+                losses.append(torch.logsumexp(logits, -1) - chosen_logits)
 
         def read() -> None:
             self.cache.drop()
@@ -162,7 +161,7 @@ class TransformersBackend:
         self.cache.peak_bytes = 0
         self._guarded(read, len(ids))
         self.cache.drop()
-        return torch.cat(found).double().cpu().numpy()
+        return torch.cat(losses).double().cpu().numpy()
 
     # -- answering ------------------------------------------------------------------------------
 
@@ -174,9 +173,9 @@ class TransformersBackend:
         reserve: int,
         pattern: Pattern = FULL,
     ) -> Iterator[list[Answer]]:
-        """See ``Backend.answer``. Packs queries of similar length that are answered in one way; a
-        suffix that is too long for one call, or that has demonstrations to be read by blocks, is
-        computed as a prefix of its own and dropped again.
+        """See ``Backend.answer``. Packs queries of similar length and the same kind of decoding. A
+        suffix that is too long for one call, or has demonstrations in blocks, is computed as an
+        extension of the prefix and dropped again.
         """
         self.cache.peak_bytes = self.model.peak_vector_bytes = 0
         self.model.read_vectors(())
@@ -189,28 +188,28 @@ class TransformersBackend:
         self._guarded(lambda: self.load_prefix(prompts, reserve, pattern), len(prompts.prefix))
         self.counters.prefix_seconds += self.counters.seconds - start
         limits = self._query_limits(pattern, decodings, todo)
-        in_order, wanted = self._in_order(prompts, decodings), frozenset(todo)
+        in_order, pending = self._in_order(prompts, decodings), frozenset(todo)
         packed = {i for i in in_order if self._packs(prompts, i, pattern, limits[i])}
         short = [i for i in in_order if i in packed]
         self._read = prompts.read_by(pattern)
-        too_long = yield from self._answer_packed(prompts, short, wanted, decodings)
-        for i in [*too_long, *(i for i in in_order if i in wanted - packed)]:
+        too_long = yield from self._answer_packed(prompts, short, pending, decodings)
+        for i in [*too_long, *(i for i in in_order if i in pending - packed)]:
             view = self._view(pattern, prompts, i)
             work = lambda: self._answer_long(prompts, i, decodings[i], view, limits[i])  # noqa: B023, E731
             yield [self._guarded(work, len(prompts.ids(i)))]
 
     def _encode_vectors(self, prompts: PromptSet) -> None:
-        """Make vectors of what prompts read so; from here on all tokens read what they share.
+        """Encode the texts that prompts read as vectors. From here on, all tokens read shared ones.
 
-        Vectors of each prompt's own are read with its pack.
+        Vectors of single prompts are read with their packs.
         """
         self.model.encode_texts(text for texts in prompts.vector_texts for text in texts)
         self.model.read_vectors(() if _have_own_vectors(prompts) else prompts.vectors_of(0))
 
     def _query_limits(self, pattern: Pattern, decodings: Sequence[Decoding], todo: Sequence[int]) -> list[int]:
-        """Tokens of each query that may be packed: what lies in one window with its answer.
+        """The largest number of tokens of each query that may be packed: a window minus its answer.
 
-        Raises ``CellError`` where one that is asked has an answer that does not.
+        Raises ``CellError`` if an answer of ``todo`` does not fit into a window.
         """
         window = pattern.packed_query_limit(self.model.windows)
         if window is None:
@@ -223,64 +222,68 @@ class TransformersBackend:
 
     @staticmethod
     def _packs(prompts: PromptSet, index: int, pattern: Pattern, limit: int) -> bool:
-        """Whether a query is computed in one call with others."""
+        """Whether a query is computed in a pack."""
         if len(prompts.suffixes[index]) > limit:
             return False
         return not pattern.blocks or prompts.ends_of(index)[-1] <= len(prompts.prefix)
 
     @staticmethod
     def _in_order(prompts: PromptSet, decodings: Sequence[Decoding]) -> list[int]:
-        """Queries that can be packed together are neighbours, and are sorted by length."""
+        """All queries in order: those that can be packed together are adjacent, sorted by length."""
         kinds = [pack_kind(decoding) for decoding in decodings]
-        rank = {kind: place for place, kind in enumerate(dict.fromkeys(kinds))}
-        every = range(len(prompts))
-        return sorted(every, key=lambda i: (rank[kinds[i]], len(prompts.suffixes[i]), i))
+        rank = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
+        indices = range(len(prompts))
+        return sorted(indices, key=lambda i: (rank[kinds[i]], len(prompts.suffixes[i]), i))
 
     def _answer_packed(
-        self, prompts: PromptSet, short: Sequence[int], wanted: Collection[int], decodings: Sequence[Decoding]
+        self, prompts: PromptSet, short: Sequence[int], todo: Collection[int], decodings: Sequence[Decoding]
     ) -> Generator[list[Answer], None, list[int]]:
-        """Answer queries a pack at a time; packs are halved until they fit into memory.
+        """Answer queries a pack at a time. Packs are halved until they fit into memory.
 
-        A pack of which some are wanted is computed whole. Returns those that did not fit even
-        alone.
+        A pack is always computed as a whole, even if only some of its queries are in ``todo``.
+        Returns the queries that did not fit even alone.
         """
         too_long: list[int] = []
         while short:
             pack = self._first_pack(prompts, short, decodings)
-            if not any(i in wanted for i in pack):
+            if not any(i in todo for i in pack):
                 short = short[len(pack) :]
                 continue
-            suffixes, asked = [prompts.suffixes[i] for i in pack], [decodings[i] for i in pack]
+            suffixes, pack_decodings = [prompts.suffixes[i] for i in pack], [decodings[i] for i in pack]
             try:
-                answers = self._timed(lambda: self._answer_rows(prompts, pack, suffixes, asked))  # noqa: B023
+                answers = self._timed(lambda: self._answer_rows(prompts, pack, suffixes, pack_decodings))  # noqa: B023
             except RuntimeError as error:
                 if not out_of_memory(error):
                     raise
                 release(self.model.device)
                 if len(pack) > 1:
-                    self.limits.lower(len(pack), max(_widths(suffixes, asked)))
+                    self.limits.lower(len(pack), max(_widths(suffixes, pack_decodings)))
                 else:
                     self.cache.shrink(len(suffixes[0]))
                     short, too_long = short[1:], [*pack, *too_long]
                 continue
             short = short[len(pack) :]
-            placed = [_placed(a, pack, len(prompts.prefix)) for a in answers]
-            yield [answer for answer in placed if answer.index in wanted]
+            placed = [_with_prompt_index(a, pack, len(prompts.prefix)) for a in answers]
+            yield [answer for answer in placed if answer.index in todo]
         return too_long
 
     def _first_pack(self, prompts: PromptSet, in_order: Sequence[int], decodings: Sequence[Decoding]) -> Sequence[int]:
-        """As many of the first queries as are answered alike and keep within the limits."""
+        """The first queries with the same kind of decoding, up to the limits."""
         kind = pack_kind(decodings[in_order[0]])
         alike = [i for i in in_order[: self.limits.rows] if pack_kind(decodings[i]) == kind]
         widths = _widths([prompts.suffixes[i] for i in alike], [decodings[i] for i in alike])
-        # trees of labels are computed in one call behind all of a pack's queries
+        # trees of labels are computed in one call after all of a pack's queries
         trees = tree_tokens(decodings[in_order[0]])
         return alike[: self.limits.first_rows(widths, 1 if trees else self.limits.calls_open)]
 
     def _answer_pack(
-        self, cache: PrefixCache, suffixes: Sequence[Ids], decodings: Sequence[Decoding], reading: Reading | None = None
+        self,
+        cache: PrefixCache,
+        suffixes: Sequence[Ids],
+        decodings: Sequence[Decoding],
+        reading: PrefixReading | None = None,
     ) -> list[Answer]:
-        """Answer queries over a prefix; an answer's index is its place in the pack."""
+        """Answer queries over a prefix. An answer's index is its place in the pack."""
         opened = OpenPack.of(cache, suffixes, decodings, self.limits, reading)
         answers = opened.answers(decodings)
         self.counters.own_tokens += sum(map(len, suffixes))
@@ -294,13 +297,13 @@ class TransformersBackend:
             self.model.read_own_vectors([prompts.vectors_of(i) for i in pack])
         return self._answer_pack(self.cache, suffixes, decodings, self._reading(pack))
 
-    def _reading(self, pack: Sequence[int]) -> Reading | None:
-        """What each query of a pack reads of the prefix; None for all of it."""
+    def _reading(self, pack: Sequence[int]) -> PrefixReading | None:
+        """The parts of the prefix that each query of a pack reads; None for all of it."""
         layout = self.cache.view.layout
         if layout is None or not self._read:
             return None
         ranges = [self._read[i] or ((0, len(layout.starts)),) for i in pack]
-        return Reading.of(ranges, len(layout.starts), self.cache.prefix.length)
+        return PrefixReading.of(ranges, len(layout.starts), self.cache.prefix.length)
 
     def _answer_long(self, prompts: PromptSet, index: int, decoding: Decoding, view: View, limit: int) -> Answer:
         """Answer one prompt whose own part is long (retrieved demonstrations)."""
@@ -308,13 +311,13 @@ class TransformersBackend:
             self.model.read_vectors(prompts.vectors_of(index))
         suffix = prompts.suffixes[index]
         step = min(self.cache.chunk_tokens, limit)
-        own = (len(suffix) - 1) // step * step
-        if view.layout is not None:  # what comes behind the demonstrations sees all of them
-            own = min(max(0, len(view.layout.starts) - len(prompts.prefix)), len(suffix) - 1)
-        with self.cache.extended(suffix[:own], view):
+        own_tokens = (len(suffix) - 1) // step * step
+        if view.layout is not None:  # tokens after the demonstrations see all of them
+            own_tokens = min(max(0, len(view.layout.starts) - len(prompts.prefix)), len(suffix) - 1)
+        with self.cache.extended(suffix[:own_tokens], view):
             reading = self._reading([index])
-            (answer,) = self._answer_pack(self.cache, [suffix[own:]], [decoding], reading)
-        return _placed(answer, [index], len(prompts.prefix))
+            (answer,) = self._answer_pack(self.cache, [suffix[own_tokens:]], [decoding], reading)
+        return _with_prompt_index(answer, [index], len(prompts.prefix))
 
     # -- demonstrations that are computed once --------------------------------------------------
 
@@ -323,19 +326,19 @@ class TransformersBackend:
     ) -> Iterator[list[Answer]]:
         """Answer prompts whose demonstrations are computed once for all of them.
 
-        Which are computed together depends on the prompts before, also on those that are answered
-        already; so these are gone through as well.
+        Which demonstrations are computed together depends on all earlier prompts, so prompts that
+        are answered already are processed too.
         """
         self.reused.clear()
-        wanted = frozenset(todo)
+        pending = frozenset(todo)
         try:
             for batch in self.reused.batches(prompts, REUSING, pattern):
                 if batch.start > max(todo, default=-1):
                     return
-                work = lambda: self._answer_batch(prompts, batch, wanted, decodings, pattern)  # noqa: B023, E731
+                work = lambda: self._answer_batch(prompts, batch, pending, decodings, pattern)  # noqa: B023, E731
                 if answers := self._guarded(work, max(len(prompts.ids(i)) for i in batch)):
                     yield answers
-        finally:  # no other cell needs them, and a cell that failed for lack of memory least
+        finally:  # no other cell needs them, also after lack of memory
             self.reused.clear()
             release(self.model.device)
 
@@ -343,15 +346,15 @@ class TransformersBackend:
         self,
         prompts: PromptSet,
         batch: Sequence[int],
-        wanted: Collection[int],
+        todo: Collection[int],
         decodings: Sequence[Decoding],
         pattern: Pattern,
     ) -> list[Answer]:
         answers = []
-        for ready in self.reused.assembled(prompts, batch, wanted, pattern):
-            i, there = ready.index, ready.cache.prefix.length
-            (answer,) = self._answer_pack(ready.cache, [prompts.ids(i)[there:]], [decodings[i]])
-            answers.append(_placed(answer, [i], there - ready.new_tokens))
+        for ready in self.reused.assembled(prompts, batch, todo, pattern):
+            index, prefix_tokens = ready.index, ready.cache.prefix.length
+            (answer,) = self._answer_pack(ready.cache, [prompts.ids(index)[prefix_tokens:]], [decodings[index]])
+            answers.append(_with_prompt_index(answer, [index], prefix_tokens - ready.new_tokens))
         return answers
 
     # -- time and memory ------------------------------------------------------------------------
@@ -359,12 +362,12 @@ class TransformersBackend:
     def _timed(self, work: Callable[[], T]) -> T:
         start = time.perf_counter()
         result = work()
-        finish(self.model.device)  # else the time of asking is measured, not that of computing
+        finish(self.model.device)  # kernels are asynchronous
         self.counters.seconds += time.perf_counter() - start
         return result
 
     def _guarded(self, work: Callable[[], T], tokens: int) -> T:
-        """Run work on so many tokens that cannot be halved; lack of memory fails the cell only."""
+        """Run work that cannot be split. Lack of memory fails only the cell."""
         try:
             return self._timed(work)
         except RuntimeError as error:
@@ -377,16 +380,16 @@ class TransformersBackend:
 
 
 def _have_own_vectors(prompts: PromptSet) -> bool:
-    """Whether each prompt reads vectors of its own; such prompts share no token."""
+    """Whether each prompt has its own vectors. Such prompts share no prefix."""
     return len(prompts.vector_texts) > 1
 
 
 def _widths(suffixes: Sequence[Ids], decodings: Sequence[Decoding]) -> list[int]:
-    """Tokens of the widest row of a pack's first rows, the last their number: rising."""
+    """For each n, the tokens of the widest of a pack's first n rows."""
     own = (len(s) + tree_tokens(d) for s, d in zip(suffixes, decodings, strict=True))
     return list(accumulate(own, max))
 
 
-def _placed(answer: Answer, pack: Sequence[int], cached: int) -> Answer:
-    """The answer with its place in the prompt set instead of the pack."""
+def _with_prompt_index(answer: Answer, pack: Sequence[int], cached: int) -> Answer:
+    """The answer with its index in the prompt set instead of the pack."""
     return replace(answer, index=pack[answer.index], cached_tokens=cached)

@@ -1,7 +1,6 @@
-"""A checkpoint's weights in a model of the transformers library: all of them, or a refusal.
+"""Loads a checkpoint's weights into a model of the transformers library, completely or not at all.
 
-By itself the library gives random numbers to what a checkpoint lacks, and passes over what it has
-besides.
+The library itself initialises missing weights with random numbers, and ignores additional ones.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from icl_bench.errors import UserError
 from icl_bench.wording import first_line, listed
 
 NAMED = 3
-"""Weights that a message names of each kind."""
+"""The number of weights that a message names, for each kind of difference."""
 
 _COMPUTED = "rotary_emb.inv_freq"
-"""What older checkpoints store of positions; the library computes it."""
+"""Rotary frequencies, which older checkpoints store and the library computes."""
 
 _OTHER_SIZES = "ignore_mismatched_sizes"
 
@@ -26,50 +25,51 @@ _OTHER_SIZES = "ignore_mismatched_sizes"
 def load_network(auto: Any, source: str, *, new_head: bool = False, **options: Any) -> Any:
     """Read a model by one of transformers' auto classes, from a folder or the hub.
 
-    With ``new_head`` the checkpoint may lack the model's head and have another one: only its
-    decoder must be whole. Raises ``UserError`` for weights that are missing, of another shape or
-    not the model's, for damaged files, and where memory does not suffice.
+    With ``new_head``, the checkpoint need not have the model's head and may have another one; only
+    its decoder must be complete. Raises ``UserError`` for weights that are missing, unexpected or
+    have another shape, for damaged files, and if memory does not suffice.
     """
     try:
-        network, found = auto.from_pretrained(source, output_loading_info=True, **options)
+        network, loading_info = auto.from_pretrained(source, output_loading_info=True, **options)
     except Exception as error:  # the library raises many kinds, some of dependencies
         if _OTHER_SIZES in str(error):
-            # the message names no weight; the model is laid out again, without memory for weights
+            # the message does not name the weights: load again, without memory for weights
             options |= {"device_map": "meta", _OTHER_SIZES: True}
-            network, found = auto.from_pretrained(source, output_loading_info=True, **options)
+            network, loading_info = auto.from_pretrained(source, output_loading_info=True, **options)
         else:
             raise UserError(f"model {source}: {_refusal(Path(source), error)}") from None
     if new_head:
-        _leave_out_heads(network, found)
-    if wrong := _differences(found):
+        _ignore_heads(network, loading_info)
+    if differences := _differences(loading_info):
         raise UserError(
-            f"model {source}: its weights are not those of its config.json: {'; '.join(wrong)}; "
+            f"model {source}: its weights are not those of its config.json: {'; '.join(differences)}; "
             "give the whole folder that save_pretrained wrote"
         )
     return network
 
 
-def _leave_out_heads(network: Any, found: dict[str, Any]) -> None:
-    """Leave only the decoder's weights among those that differ."""
+def _ignore_heads(network: Any, loading_info: dict[str, Any]) -> None:
+    """Keep only the decoder's weights among those that differ."""
     decoder = f"{network.base_model_prefix}."
     kinds = ["unexpected_keys"]
-    if network.base_model is not network:  # else it has no head, and its names no prefix
+    if network.base_model is not network:  # else the model has no head, and names have no prefix
         kinds.append("missing_keys")
     for kind in kinds:
-        found[kind] = {name for name in found[kind] if name.startswith(decoder)}
+        loading_info[kind] = {name for name in loading_info[kind] if name.startswith(decoder)}
 
 
-def _differences(found: dict[str, Any]) -> list[str]:
-    """In what a checkpoint's weights differ from the model's."""
+def _differences(loading_info: dict[str, Any]) -> list[str]:
+    """The differences between a checkpoint's weights and the model's."""
     shapes = {
-        f"{name} is {tuple(there)} instead of {tuple(wanted)}" for name, there, wanted in found["mismatched_keys"]
+        f"{name} is {tuple(shape)} instead of {tuple(expected)}"
+        for name, shape, expected in loading_info["mismatched_keys"]
     }
-    others = {name for name in found["unexpected_keys"] if not name.endswith(_COMPUTED)}
-    kinds = {"missing": found["missing_keys"], "of another shape": shapes, "not in the model": others}
-    return [f"{what}: {_named(names)}" for what, names in kinds.items() if names]
+    unexpected = {name for name in loading_info["unexpected_keys"] if not name.endswith(_COMPUTED)}
+    kinds = {"missing": loading_info["missing_keys"], "of another shape": shapes, "not in the model": unexpected}
+    return [f"{kind}: {_listed_names(names)}" for kind, names in kinds.items() if names]
 
 
-def _named(names: Iterable[str]) -> str:
+def _listed_names(names: Iterable[str]) -> str:
     first = sorted(names)
     more = [f"{len(first) - NAMED:,} more"] if len(first) > NAMED else []
     return listed([*first[:NAMED], *more])
@@ -77,12 +77,12 @@ def _named(names: Iterable[str]) -> str:
 
 def _refusal(folder: Path, error: Exception) -> str:
     """Why a model cannot be loaded."""
-    said = first_line(error)[:200]
+    reason = first_line(error)[:200]
     if out_of_memory(error):
-        return f"does not fit the memory ({said}); take a smaller one, or --dtype bfloat16"
+        return f"does not fit the memory ({reason}); take a smaller one, or --dtype bfloat16"
     if (damaged := _damaged_file(folder)) is not None:
-        return f"{damaged.name} is damaged or not whole ({said}); copy or download it again"
-    return f"cannot be loaded ({said})"
+        return f"{damaged.name} is damaged or not whole ({reason}); copy or download it again"
+    return f"cannot be loaded ({reason})"
 
 
 def _damaged_file(folder: Path) -> Path | None:

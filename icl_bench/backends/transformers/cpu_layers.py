@@ -1,17 +1,17 @@
-"""A decoder's layers, computed on a CPU in fewer passes over memory and with fewer roundings.
+"""A decoder's layers for a CPU, with fewer passes over memory and fewer roundings.
 
-The library's layers are written for all devices: a norm is ten operations, each of which writes a
-tensor; a product lays its weights out anew for the processor's matrix units at every call; the
-activation between two products is rounded and written three times. What stands in their place here
-computes the same: norms in four passes, weights laid out once (oneDNN's blocked formats), the
-activation and the gate within the products.
+The library's layers are written for all devices: a norm is ten operations that each write a tensor;
+a product rearranges its weights for the processor's matrix units at every call; the activation
+between two products is rounded and written three times. The replacements compute the same: norms in
+four passes, weights arranged once (oneDNN's blocked formats), the activation and the gate within the
+products.
 
-In 16-bit formats the residual stream is kept in float32 where norms alone read it; keys, values and
-products stay as they are. ``docs/speed.md`` has what that saves, and how many answers it changes.
+In 16-bit formats, the residual stream is kept in float32 if only norms read it. Keys, values and
+products are not changed. ``docs/speed.md`` has the time saved, and how many answers change.
 
-A layer is recognised by what it computes: each stand-in is compared with the layer on random input,
-and what is not the same within the format's rounding stays as it was. So a family's own kind of
-norm or activation is not taken for another.
+A layer is recognised by its result: each replacement is compared with the layer on random input,
+and not used if the difference exceeds the format's rounding. So special norms or activations of a
+family are not replaced by others.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from torch.nn import functional
 from icl_bench.backends.transformers.device_memory import out_of_memory
 
 mkldnn: Any = torch.ops.mkldnn
-"""oneDNN's products, as the compiler of PyTorch uses them."""
+"""oneDNN's products, which PyTorch's compiler uses."""
 
 ROWS_HINT = 512
-"""Tokens of a call that weights are laid out for; others take the same layout."""
+"""The number of tokens that weights are arranged for. Other numbers use the same arrangement."""
 
 TRIED_ROWS = 5
-"""Tokens on which a stand-in is compared with the layer."""
+"""Tokens on which a replacement is compared with the layer."""
 
 
 class Norm(nn.Module):
@@ -45,9 +45,7 @@ class Norm(nn.Module):
     factor: Tensor
 
     def __init__(self, factor: Tensor, eps: float, dtype: torch.dtype) -> None:
-        """``factor`` is float32 ``(width,)``, what is normed is multiplied by it; ``dtype`` is the
-        result's.
-        """
+        """``factor`` is float32 ``(width,)`` and multiplies the result. ``dtype`` is the result's."""
         super().__init__()
         self.register_buffer("factor", factor, persistent=False)
         self.eps, self.dtype = eps, dtype
@@ -57,13 +55,13 @@ class Norm(nn.Module):
         wide = x.float()
         scale = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
         scale = scale.square_().div_(x.shape[-1]).add_(self.eps).rsqrt_()
-        # in place but where it is what was given
+        # in place, unless it is the argument
         wide = wide * scale if wide is x else wide.mul_(scale)
         return wide.mul_(self.factor).to(self.dtype)
 
 
 class Linear(nn.Module):
-    """A product whose weights are laid out once, with an activation before it is rounded."""
+    """A product whose weights are arranged once, with an activation before rounding."""
 
     def __init__(self, linear: nn.Linear, activation: tuple[str, str] = ("none", "")) -> None:
         super().__init__()
@@ -76,9 +74,9 @@ class Linear(nn.Module):
         packed: Tensor = mkldnn._linear_pointwise(x, self.weight, self.bias, self.activation, [], self.algorithm)
         return packed
 
-    def times(self, x: Tensor, other: Tensor) -> Tensor:
-        """The product of ``x``, times another tensor ``(..., out)`` before it is rounded."""
-        result: Tensor = mkldnn._linear_pointwise.binary(x, other, self.weight, self.bias, "mul")
+    def times(self, x: Tensor, factor: Tensor) -> Tensor:
+        """The product of ``x``, times ``factor`` ``(..., out)`` before rounding."""
+        result: Tensor = mkldnn._linear_pointwise.binary(x, factor, self.weight, self.bias, "mul")
         return result
 
 
@@ -87,7 +85,7 @@ ACTIVATIONS: dict[tuple[str, str], Callable[[Tensor], Tensor]] = {
     ("gelu", "none"): functional.gelu,
     ("swish", ""): functional.silu,
 }
-"""By their names in oneDNN."""
+"""Name in oneDNN -> function."""
 
 
 class GatedMlp(nn.Module):
@@ -104,16 +102,16 @@ class GatedMlp(nn.Module):
         return down
 
 
-# -- putting them in ----------------------------------------------------------------------------
+# -- replacing layers ---------------------------------------------------------------------------
 
 
 @torch.inference_mode()
 def refit(core: Any, dtype: torch.dtype) -> None:
-    """Put these layers into a decoder on a CPU, wherever they compute what is there.
+    """Replace layers of a decoder on a CPU, if the replacement computes the same.
 
-    ``core`` is the library's decoder without its head, its weights in ``dtype``; one that does not
-    call its blocks ``layers`` (GPT-2) stays as it is. Weights that are laid out anew replace those
-    that were there, one layer at a time. Raises ``RuntimeError`` where memory does not suffice.
+    ``core`` is the library's decoder without its head, with weights in ``dtype``. A decoder whose
+    blocks are not called ``layers`` (GPT-2) is not changed. Arranged weights replace the original
+    ones, one layer at a time. Raises ``RuntimeError`` if memory does not suffice.
     """
     _keep_freed_memory()
     if not hasattr(core, "layers"):
@@ -128,14 +126,14 @@ def refit(core: Any, dtype: torch.dtype) -> None:
         kind = (type(child), *(tuple(p.shape) for p in child.parameters()))
         if not packs or kind in refused:
             return None
-        if (made := _product(child)) is None:
+        if (replacement := _product(child)) is None:
             refused.add(kind)
-        return made
+        return replacement
 
     def put_into(module: nn.Module) -> None:
         for name, child in list(module.named_children()):
-            if (made := stand_in(module, name, child)) is not None:
-                setattr(module, name, made)
+            if (replacement := stand_in(module, name, child)) is not None:
+                setattr(module, name, replacement)
             else:
                 put_into(child)
 
@@ -148,16 +146,16 @@ def refit(core: Any, dtype: torch.dtype) -> None:
 
 
 def _is_added(module: nn.Module, name: str, core: Any) -> bool:
-    """Whether what a norm returns is added to the residual stream, or is the decoder's result."""
+    """Whether a norm's result is added to the residual stream, or is the decoder's result."""
     after = ("post_attention_layernorm", "post_feedforward_layernorm")
     return module is core or (name in after and hasattr(module, "pre_feedforward_layernorm"))
 
 
 def _widen(core: Any, dtype: torch.dtype) -> None:
-    """Keep the residual stream in float32, if all that reads it takes it so.
+    """Keep the residual stream in float32, if all its readers accept this.
 
-    That is tried on two tokens. Products that read the stream themselves (OLMo 2's do: its norms
-    stand behind them) refuse it; then it stays as it was.
+    This is tried on two tokens. Products that read the stream directly (as in OLMo 2, where norms
+    come after them) raise an error; then nothing is changed.
     """
     hooks = [core.get_input_embeddings().register_forward_hook(lambda _m, _a, out: out.float())]
     if isinstance(rotary := getattr(core, "rotary_emb", None), nn.Module):
@@ -175,41 +173,41 @@ def _widen(core: Any, dtype: torch.dtype) -> None:
 
 
 def _norm(module: nn.Module, dtype: torch.dtype) -> Norm | None:
-    """A norm that computes what the module does, or None."""
+    """A norm that computes the same as the module, or None."""
     weight = getattr(module, "weight", None)
     eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
     if weight is None or weight.ndim != 1 or not isinstance(eps, float):
         return None
-    tried = _random(weight.shape[0], torch.float32)  # whose rounding hides nothing
+    sample = _random(weight.shape[0], torch.float32)  # its rounding does not hide differences
     factors = (weight.detach().float(), 1.0 + weight.detach().float())
     for factor in factors:
-        if _alike(Norm(factor, eps, torch.float32)(tried), module(tried)):
+        if _alike(Norm(factor, eps, torch.float32)(sample), module(sample)):
             return Norm(factor, eps, dtype)
     return None
 
 
 def _product(module: Any) -> nn.Module | None:
-    """A product, or a layer of three with their activation, that computes the same, or None."""
-    made: nn.Module
+    """A product, or a gated layer of three products, that computes the same, or None."""
+    replacement: nn.Module
     if type(module) is nn.Linear:
-        made, width = Linear(module), module.in_features
+        replacement, width = Linear(module), module.in_features
     elif (activation := _activation(module)) is not None:
-        made, width = GatedMlp(module, activation), module.gate_proj.in_features
+        replacement, width = GatedMlp(module, activation), module.gate_proj.in_features
     else:
         return None
-    tried = _random(width, torch.bfloat16)
-    return made if _alike(made(tried), module(tried)) else None
+    sample = _random(width, torch.bfloat16)
+    return replacement if _alike(replacement(sample), module(sample)) else None
 
 
 def _activation(module: nn.Module) -> tuple[str, str] | None:
-    """The name in oneDNN of the activation of a gated layer of three products; None for another."""
+    """The oneDNN name of the activation of a gated layer of three products, or None."""
     linear = {name for name, child in module.named_children() if type(child) is nn.Linear}
     if linear != {"gate_proj", "up_proj", "down_proj"}:
         return None
     if not callable(act := getattr(module, "act_fn", None)):
         return None
-    tried = _random(64, torch.float32)
-    return next((n for n, f in ACTIVATIONS.items() if torch.allclose(f(tried), act(tried))), None)
+    sample = _random(64, torch.float32)
+    return next((n for n, f in ACTIVATIONS.items() if torch.allclose(f(sample), act(sample))), None)
 
 
 def _random(width: int, dtype: torch.dtype) -> Tensor:
@@ -217,21 +215,22 @@ def _random(width: int, dtype: torch.dtype) -> Tensor:
     return torch.randn(1, TRIED_ROWS, width, generator=generator).to(dtype)
 
 
-def _alike(one: Tensor, other: Tensor) -> bool:
-    """Whether two results differ by the rounding of a format alone."""
-    bound = 1e-5 if other.dtype == torch.float32 else 0.02
-    one, other = one.float(), other.float()
-    return bool((one - other).abs().max() <= bound * other.abs().max())
+def _alike(actual: Tensor, expected: Tensor) -> bool:
+    """Whether two results differ only by rounding."""
+    bound = 1e-5 if expected.dtype == torch.float32 else 0.02
+    actual, expected = actual.float(), expected.float()
+    return bool((actual - expected).abs().max() <= bound * expected.abs().max())
 
 
 # -- memory -------------------------------------------------------------------------------------
 
 
 def _keep_freed_memory() -> None:
-    """Let the C library keep what tensors have freed, for the next ones.
+    """Make the C library reuse memory that tensors have freed.
 
-    By itself glibc hands large blocks back, and the kernel clears every page of the next: that
-    takes longer than most of the operations between two products. What a user has set stays.
+    By default, glibc returns large blocks to the kernel, which clears every page of the next one.
+    That takes longer than most of the operations between two products. Settings of the user are not
+    changed.
     """
     if sys.platform != "linux" or any(name.startswith("MALLOC_") for name in os.environ):
         return
@@ -239,4 +238,4 @@ def _keep_freed_memory() -> None:
         set_option = ctypes.CDLL(None).mallopt
         trim_threshold, mmap_threshold = -1, -3
         set_option(trim_threshold, 2**30)
-        set_option(mmap_threshold, 2**25)  # the most that it takes
+        set_option(mmap_threshold, 2**25)  # the largest allowed value

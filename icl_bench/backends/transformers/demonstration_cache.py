@@ -1,9 +1,9 @@
-"""Demonstrations that are computed once and put into many prompts.
+"""Demonstrations that are computed once and reused in many prompts.
 
-Where a demonstration sees nothing but itself and a sink that all prompts begin with, its keys and
-values do not depend on the prompt; only the keys' rotation does. So they are computed behind the
-sink, kept, and rotated by the distance to their place (a key that rotary embeddings have rotated
-for position p, rotated by d more, is one for position p + d: Su et al. 2021, section 3.2).
+If a demonstration sees only itself and a sink that all prompts begin with, its keys and values do
+not depend on the prompt, except for the rotation of keys. So they are computed once after the sink,
+cached, and rotated by the distance to their position (a key with the rotary embedding of position p,
+rotated by d, has that of position p + d: Su et al. 2021, section 3.2).
 """
 
 from __future__ import annotations
@@ -21,15 +21,13 @@ from icl_bench.models.attention_patterns import ReceptiveSpan
 from icl_bench.prompts.encoding import Ids
 
 LIMIT_BYTES = 4 * 2**30
-"""Keys and values of demonstrations that are kept for later prompts. While a batch of prompts is
-answered, what it shows is kept besides, up to the same limit (one prompt may show more)."""
+"""The limit of cached keys and values for later prompts. The demonstrations of the current batch of
+prompts are cached in addition, up to the same limit (one prompt may need more)."""
 
 
 @dataclass
 class DemonstrationCache:
-    """Keys and values of demonstrations, each computed at position ``base``; the least recently
-    used go first when the limit is reached.
-    """
+    """A least-recently-used cache of demonstrations' keys and values, computed at position ``base``."""
 
     base: int
     limit_bytes: int = LIMIT_BYTES
@@ -40,17 +38,17 @@ class DemonstrationCache:
         return ids in self._held
 
     def get(self, ids: Ids) -> Mapping[int, LayerKeys]:
-        """One demonstration's layers; it counts as used."""
+        """One demonstration's layers. Marks it as used."""
         self._held.move_to_end(ids)
         return self._held[ids]
 
     def put(self, ids: Ids, layers: Mapping[int, LayerKeys]) -> None:
-        """Keep one more."""
+        """Add a demonstration."""
         self._held[ids] = layers
         self.nbytes += _nbytes(layers)
 
     def trim(self, needed: Collection[Ids] = ()) -> None:
-        """Drop what is over the limit, but nothing that is still needed."""
+        """Drop demonstrations over the limit, but none of ``needed``."""
         for ids in list(self._held):
             if self.nbytes <= self.limit_bytes or len(self._held) <= 1:
                 return
@@ -63,7 +61,7 @@ def _nbytes(layers: Mapping[int, LayerKeys]) -> int:
 
 
 class RotaryShift:
-    """Rotates keys by a distance, as a model's rotary embedding does."""
+    """Rotates keys by a distance, by a model's rotary embedding."""
 
     def __init__(self, core: Any) -> None:
         self._rotary = core.rotary_emb
@@ -73,17 +71,17 @@ class RotaryShift:
     def angles(self, distances: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
         """Cosines and sines, ``(tokens, head_dim)`` each, of distances ``(tokens,)``, by kind."""
         like = torch.zeros(1, device=distances.device)
-        found = {}
+        angles = {}
         for kind in dict.fromkeys(self._kinds or [""]):
-            # without what follows a call of it within the model: its results as they are
+            # forward() bypasses hooks on the module
             cos, sin = self._rotary.forward(like, distances[None], *([kind] if kind else []))
             name = f"{kind}_attention_scaling" if kind else "attention_scaling"
             scaling = getattr(self._rotary, name, 1.0)
-            found[kind] = (cos[0] / scaling, sin[0] / scaling)
-        return found
+            angles[kind] = (cos[0] / scaling, sin[0] / scaling)
+        return angles
 
     def kind(self, layer: int) -> str:
-        """Which of the angles a layer takes."""
+        """The kind of angles that a layer uses."""
         return self._kinds[layer] if self._kinds else ""
 
 
@@ -96,14 +94,14 @@ def rotated(key: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 def assembled(
     head: Prefix,
-    shown: Sequence[Mapping[int, LayerKeys]],
+    demonstrations: Sequence[Mapping[int, LayerKeys]],
     base: int,
     spans: Sequence[ReceptiveSpan],
     shift: RotaryShift,
 ) -> Prefix:
-    """A prefix of the head and, behind it, demonstrations that were computed at ``base``."""
-    device = next(iter(shown[0].values())).key.device
-    sizes = [next(iter(layers.values())).tokens for layers in shown]
+    """A prefix of the head, followed by demonstrations that were computed at ``base``."""
+    device = next(iter(demonstrations[0].values())).key.device
+    sizes = [next(iter(layers.values())).tokens for layers in demonstrations]
     length = head.length + sum(sizes)
     places = head.length + torch.cumsum(torch.tensor([0, *sizes]), 0)[:-1]
     distances = torch.repeat_interleave(places - base, torch.tensor(sizes)).to(device)
@@ -111,8 +109,8 @@ def assembled(
     result = Prefix()
     result.reserve(length)
     for layer, span in enumerate(spans):
-        key = torch.cat([layers[layer].key for layers in shown], 2)
-        value = torch.cat([layers[layer].value for layers in shown], 2)
+        key = torch.cat([layers[layer].key for layers in demonstrations], 2)
+        value = torch.cat([layers[layer].value for layers in demonstrations], 2)
         key = rotated(key, *angles[shift.kind(layer)])
         start = head.tail(layer) if span.window else LayerKeys(*head.full(layer))
         if start is not None:

@@ -1,4 +1,4 @@
-"""A device's work and memory: waiting for it, what lack of memory looks like, giving it back."""
+"""A device's work and memory: synchronising, recognising out-of-memory errors, releasing memory."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from icl_bench.wording import first_line
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether it is the lack of memory of a GPU or, in Linux' or another system's words, a CPU."""
-    # a library of CUDA that finds no room for itself says so in words of its own
+    """Whether an error is a lack of memory, of a GPU or a CPU."""
+    # CUDA's libraries have their own messages if they cannot allocate memory
     messages = (
         "out of memory",
         "can't allocate memory",
@@ -28,18 +28,18 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def no_room(source: object, error: BaseException) -> UserError:
-    """What to raise for a model that leaves no memory to compute in, or has none itself."""
+    """The error for a model that does not fit into memory, or leaves none to compute."""
     return UserError(f"model {source}: does not fit the memory ({first_line(error)[:200]})")
 
 
 def memory_reason(error: BaseException, tokens: int) -> str:
-    """Why a cell with prompts of so many tokens fails."""
+    """The reason of a failed cell with prompts of this number of tokens."""
     return f"out of memory at {tokens:,} prompt tokens ({first_line(error)[:200]})"
 
 
 @contextmanager
-def memory_told(where: str) -> Iterator[None]:
-    """Raise ``CellError`` in one line for lack of memory in what is done here."""
+def memory_errors_as_cell_errors(where: str) -> Iterator[None]:
+    """Turn out-of-memory errors in this context into ``CellError``, with a message of one line."""
     try:
         yield
         return
@@ -47,29 +47,29 @@ def memory_told(where: str) -> Iterator[None]:
         if not out_of_memory(error):
             raise
         reason = first_line(error)[:200]
-    # no longer holding the error, whose frames hold what is to be freed
+    # raised outside the except block: the error's frames would keep the memory
     raise CellError(f"out of memory {where}: {reason}")
 
 
 def finish(device: torch.device) -> None:
-    """Wait until the device has done all that it was asked for; a GPU is asked ahead of its work.
+    """Wait until the device has finished; a GPU works asynchronously.
 
-    Raises what went wrong in it, lack of memory for one.
+    Raises the device's errors, such as lack of memory.
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def release(device: torch.device) -> None:
-    """Give back what is not needed any more, also what an error's frames still hold in a circle.
+    """Release unused memory, including reference cycles of an error's frames.
 
-    Looking for circles takes a third of a second where the large libraries are loaded.
+    The search for cycles takes a third of a second if large libraries are loaded.
     """
     gc.collect()
     give_back(device)
 
 
 def give_back(device: torch.device) -> None:
-    """Give back to the device what was freed; nothing is looked for."""
+    """Return freed memory to the device, without a search for cycles."""
     if device.type == "cuda":
         torch.cuda.empty_cache()

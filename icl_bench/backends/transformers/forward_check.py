@@ -1,4 +1,4 @@
-"""Whether a model is computed rightly here: a few tokens both ways, on loading."""
+"""Checks on loading that a model is computed correctly, by a few tokens."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from icl_bench.prompts.encoding import Ids
 from icl_bench.wording import first_line
 
 ENDS = [-1, 13]
-"""Places of a prompt at which two queries of the check end."""
+"""The positions of a prompt where the check's two queries end."""
 
 UNSUPPORTED = (TypeError, AttributeError, ValueError, IndexError, RuntimeError)
-"""What a model of another kind raises when it is called so."""
+"""The errors of models that cannot be called by this backend."""
 
 
 @torch.inference_mode()
 def check_forward(model: LoadedModel) -> None:
-    """Compare with the model's own forward pass on a few tokens; refuse a model that differs.
+    """Compare with the model's own forward pass on a few tokens, and refuse a model that differs.
 
-    Covers what differs between model families: how attention is scaled, masked and given
-    positions, and how logits are made of hidden states. What shows only in longer prompts is
-    read from the model's config. Raises ``UserError``; afterwards the model's attention is ours,
-    and its last layer is shortened where that computes the same.
+    This covers differences between model families: scaling, masks and positions of attention, and
+    how logits are computed from hidden states. Differences that appear only in longer prompts are
+    read from the model's config. Raises ``UserError``. Afterwards, the model uses this backend's
+    attention, and its last layer is shortened if the result is the same.
     """
     name, vocabulary = type(model.network).__name__, int(model.config.vocab_size)
     ids = tuple(np.random.default_rng(0).integers(0, vocabulary, 24).tolist())
     expected = model.plain_logits(ids, ENDS)
     model.take_over()
     try:
-        got, layers = _packed_logits(model, ids)
+        logits, layers = _packed_logits(model, ids)
     except UNSUPPORTED as error:
         if out_of_memory(error):
             raise
         raise UserError(f"{name}: not supported ({first_line(error)[:200]})") from None
     reason = _beyond_a_few_tokens(model.config, layers)
     allowed = (0.02 if model.dtype == torch.float32 else 0.5) * float(expected.std())
-    if not float((got - expected).abs().max()) <= allowed:
+    if not float((logits - expected).abs().max()) <= allowed:
         reason = "its logits differ from the model's own"
     if reason:
         raise UserError(
@@ -60,13 +60,13 @@ def check_forward(model: LoadedModel) -> None:
             raise
         restore()
         return
-    if not float((again - got).abs().max()) <= allowed:
+    if not float((again - logits).abs().max()) <= allowed:
         restore()
 
 
 def _packed_logits(model: LoadedModel, ids: Ids) -> tuple[Tensor, tuple[int, int]]:
-    """Logits of ``ENDS`` over a prefix read in two steps, and how many full and how many sliding
-    layers have handed over keys.
+    """Logits at ``ENDS`` over a prefix read in two steps, and the numbers of full and of sliding
+    layers that called the backend's attention.
     """
     cache = PrefixCache(model, Counters(), len(ids))
     cache.read(ids[:4])
@@ -76,9 +76,9 @@ def _packed_logits(model: LoadedModel, ids: Ids) -> tuple[Tensor, tuple[int, int
 
 
 def _beyond_a_few_tokens(config: Any, layers: tuple[int, int]) -> str | None:
-    """What a model does with long prompts that is not computed here, or None.
+    """What a model does with long prompts that this backend does not support, or None.
 
-    ``layers`` is how many full and how many sliding layers have handed over keys.
+    ``layers`` are the numbers of full and of sliding layers that called the backend's attention.
     """
     ropes = getattr(config, "rope_parameters", None) or {}
     ropes = [ropes, *(rope for rope in ropes.values() if isinstance(rope, dict))]

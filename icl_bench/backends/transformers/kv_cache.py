@@ -12,7 +12,7 @@ from torch import Tensor
 class LayerKeys:
     """One layer's keys and values: ``(rows, key_heads, tokens, head_dim)`` each.
 
-    Of the prefix they are a buffer with room to grow, the last tokens, or means of chunks.
+    In a prefix, they are a buffer with room to grow, the last tokens, or means of chunks.
     """
 
     key: Tensor
@@ -20,7 +20,7 @@ class LayerKeys:
 
     @property
     def tokens(self) -> int:
-        """How many keys there are, or have room."""
+        """The number of keys, including free room."""
         return int(self.key.shape[2])
 
     def part(self, start: int, end: int) -> tuple[Tensor, Tensor]:
@@ -40,9 +40,9 @@ class Mark:
 class Prefix:
     """Keys and values of the tokens that all queries share.
 
-    A full layer holds ``(1, key_heads, capacity, head_dim)`` and is written in place; a sliding
-    layer holds ``(1, key_heads, <= window - 1, head_dim)`` and is replaced, so that marking a state
-    copies nothing; so are the means of chunks.
+    A full layer has a buffer ``(1, key_heads, capacity, head_dim)`` that is written in place. A
+    sliding layer has ``(1, key_heads, <= window - 1, head_dim)``, which is replaced, like the means
+    of chunks, so that :meth:`mark` does not copy.
     """
 
     def __init__(self) -> None:
@@ -54,15 +54,15 @@ class Prefix:
 
     @property
     def layers(self) -> tuple[int, int]:
-        """How many full and how many sliding layers have keys here."""
+        """The numbers of full and of sliding layers that have keys."""
         return len(self._full), len(self._tails)
 
     def reserve(self, tokens: int) -> None:
-        """Make room for so many tokens, so that extending does not copy."""
+        """Reserve room for this number of tokens, so that extending does not copy."""
         self.capacity = max(self.capacity, tokens)
 
     def mark(self) -> Mark:
-        """Remember this state; later tokens may be added and dropped again by ``rewind``."""
+        """Save this state. ``rewind`` drops tokens that were added later."""
         return Mark(self.length, dict(self._tails), dict(self._means))
 
     def rewind(self, mark: Mark) -> None:
@@ -71,7 +71,7 @@ class Prefix:
         self._means = dict(mark.means)
 
     def nbytes(self) -> int:
-        """Bytes of keys and values, without the room that is reserved for more."""
+        """Bytes of keys and values, without reserved room."""
         parts = [held.part(0, self.length) for held in self._full.values()]
         parts += [(h.key, h.value) for h in (*self._tails.values(), *self._means.values())]
         return sum(x.nbytes for part in parts for x in part)
@@ -81,7 +81,7 @@ class Prefix:
         return self._full[layer].part(0, self.length)
 
     def whole(self, layer: int) -> LayerKeys:
-        """A full layer's buffer, with the tokens that were written behind ``length``."""
+        """A full layer's buffer, including the tokens after ``length``."""
         return self._full[layer]
 
     def tail(self, layer: int) -> LayerKeys | None:
@@ -89,7 +89,7 @@ class Prefix:
         return self._tails.get(layer)
 
     def append_full(self, layer: int, key: Tensor, value: Tensor) -> None:
-        """Write new tokens behind a full layer's; ``length`` moves when the step is over."""
+        """Append new tokens to a full layer. ``length`` is changed after the step."""
         end = self.length + key.shape[2]
         held = self._full.get(layer)
         if held is None or held.key.shape[2] < end:
@@ -112,20 +112,20 @@ class Prefix:
 
     def append_means(self, layer: int, new: LayerKeys) -> None:
         """Add the means of further chunks."""
-        self._means[layer] = joined(self._means.get(layer), new)
+        self._means[layer] = concatenated(self._means.get(layer), new)
 
 
 def grown(old: Tensor | None, new: Tensor, size: int, used: int) -> Tensor:
     """A buffer ``(1, key_heads, size, head_dim)`` like ``new`` that begins with the old tokens."""
     batch, heads, _, width = new.shape
-    grown = new.new_empty(batch, heads, size, width)
+    buffer = new.new_empty(batch, heads, size, width)
     if old is not None:
-        grown[:, :, :used] = old[:, :, :used]
-    return grown
+        buffer[:, :, :used] = old[:, :, :used]
+    return buffer
 
 
-def joined(first: LayerKeys | None, then: LayerKeys) -> LayerKeys:
-    """Keys and values of some tokens and of those behind them."""
+def concatenated(first: LayerKeys | None, then: LayerKeys) -> LayerKeys:
+    """Keys and values of some tokens and of the following ones."""
     if first is None:
         return then
     return LayerKeys(torch.cat([first.key, then.key], 2), torch.cat([first.value, then.value], 2))
@@ -143,18 +143,18 @@ def chunk_means(keys: LayerKeys, chunk: int, count: int) -> LayerKeys:
 
 
 GROWTH = 16
-"""Slots that a pack's rows grow by at least: an answer's tokens, of which most have fewer."""
+"""The smallest number of slots by which a pack's rows grow. Most answers have fewer tokens."""
 
 
 class PackKeys:
-    """Keys and values of a pack's own tokens: ``(rows, key_heads, slots, head_dim)`` a layer.
+    """Keys and values of a pack's own tokens: ``(rows, key_heads, slots, head_dim)`` for each layer.
 
-    Room for an answer is made while it is written: the longest label in bytes, or the most tokens
-    of a free answer, is many times what nearly all rows take.
+    Room for an answer is added during generation: the largest possible answer (the longest label in
+    bytes, or the token limit) is many times longer than most.
     """
 
     def __init__(self, rows: int, slots: int = 0) -> None:
-        """``slots`` is how many a row takes at least, so that they are not made bit by bit."""
+        """``slots`` is the initial number of slots of a row."""
         self.rows, self._slots = rows, slots
         self._held: dict[int, LayerKeys] = {}
 
@@ -164,7 +164,7 @@ class PackKeys:
         if held is None or held.tokens < used:
             size = max(used, self._slots if held is None else held.tokens + GROWTH)
             shape = (self.rows, like.shape[1], size, like.shape[3])
-            # zeros: slots that no token has filled are masked, but 0 * nan would still be nan
+            # zeros: unused slots are masked, but 0 * nan would still be nan
             room = LayerKeys(like.new_zeros(shape), like.new_zeros(shape))
             if held is not None:
                 room.key[:, :, : held.tokens] = held.key

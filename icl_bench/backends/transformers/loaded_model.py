@@ -1,7 +1,7 @@
-"""A decoder of the transformers library in memory: one call of it, and the logits behind it.
+"""A decoder of the transformers library in memory: its forward pass and its logits.
 
-Its attention is taken over by ``AttentionInterface``: every layer asks the step that is handed
-through the call which keys are seen (:mod:`icl_bench.backends.transformers.attention_steps`).
+Its attention is replaced through ``AttentionInterface``: every layer calls the step that is passed
+through the model (:mod:`icl_bench.backends.transformers.attention_steps`).
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from icl_bench.backends.transformers.checkpoint import load_network
 from icl_bench.backends.transformers.cpu_layers import refit
 from icl_bench.backends.transformers.device_memory import no_room, out_of_memory
 from icl_bench.backends.transformers.last_layer import shorten
-from icl_bench.backends.transformers.vector_layers import Reading, VectorReaders
+from icl_bench.backends.transformers.vector_layers import VectorReaders, VectorReading
 from icl_bench.errors import CellError, UserError
 from icl_bench.models.config import layer_windows
-from icl_bench.models.vector_encoder import VectorEncoder, VectorSettings, settings_of
+from icl_bench.models.vector_encoder import VectorEncoder, VectorSettings, vector_settings_of
 from icl_bench.prompts.encoding import Ids
 from icl_bench.quiet_libraries import spare_imports
 
-ATTENTION = "icl_bench"
-"""Our attention's name in the transformers library."""
+ATTENTION_NAME = "icl_bench"
+"""The name of this backend's attention in the transformers library."""
 
 
 def _attention(
@@ -38,13 +38,13 @@ def _attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | None,  # noqa: ARG001 - always None: the step knows
+    attention_mask: Tensor | None,  # noqa: ARG001 - always None: the step determines visibility
     scaling: float | None = None,
     sliding_window: int | None = None,
     step: Step | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """What the model calls in every layer; the step knows which keys are seen."""
+    """The attention function of every layer. The step determines which keys are visible."""
     if step is None:
         raise UserError("this model does not hand options through to its attention layers")
     for name in ("softcap", "s_aux"):
@@ -56,7 +56,7 @@ def _attention(
 
 
 def _check_vocabulary(source: str, network: Any, tokenizer: Any) -> None:
-    """Raise ``UserError`` where the tokenizer writes tokens that the model does not have."""
+    """Raise ``UserError`` if the tokenizer has tokens that the model does not have."""
     rows = len(network.get_input_embeddings().weight)
     added = tokenizer.added_tokens_decoder
     largest = max((i for i in tokenizer.get_vocab().values() if i not in added), default=0)
@@ -72,18 +72,18 @@ class LoadedModel:
     """A decoder with its tokenizer, on one device."""
 
     def __init__(self, network: Any, tokenizer: Any, device: torch.device, dtype: torch.dtype) -> None:
-        """``network`` is the library's model with a head, on the device, in that number format."""
+        """``network`` is the library's model with a head, on this device and in this dtype."""
         self.network, self.tokenizer = network, tokenizer
         self.device, self.dtype = device, dtype
         self.core = network.get_decoder()
         self.readers: VectorReaders | None = None
-        """What reads vectors in front of its layers, where it was trained to."""
+        """The readers of vectors, for a model that was trained to read them."""
         self._vectors: VectorEncoder | None = None
         self._encoded: dict[str, Tensor] = {}
         self.peak_vector_bytes = 0
-        """Most bytes that keys and values of vectors took since this was set to 0."""
+        """Peak bytes of keys and values of vectors since this was set to 0."""
         self._owners: Tensor | None = None
-        """Which row of a pack each vector is for, where rows have vectors of their own."""
+        """The row of a pack that each vector belongs to, if rows have their own vectors."""
         self._head = network.get_output_embeddings()
         self._head_rows: tuple[bytes, Tensor, Tensor | float] | None = None
 
@@ -103,7 +103,7 @@ class LoadedModel:
         _check_vocabulary(str(source), network, tokenizer)
         try:
             loaded = cls(network.to(where).eval(), tokenizer, where, kind)
-            if (settings := settings_of(str(source))) is not None:
+            if (settings := vector_settings_of(str(source))) is not None:
                 loaded._take_readers(str(source), settings)
         except RuntimeError as error:
             if not out_of_memory(error):
@@ -118,7 +118,7 @@ class LoadedModel:
 
     @property
     def windows(self) -> tuple[int | None, ...]:
-        """Each layer's own window in tokens; None where it sees all."""
+        """Each layer's attention window in tokens; None for all."""
         return layer_windows(self.config)
 
     @property
@@ -131,7 +131,7 @@ class LoadedModel:
 
     @cached_property
     def end_tokens(self) -> frozenset[int]:
-        """Tokens after which it is done."""
+        """Tokens that end generation."""
         ids = getattr(self.network.generation_config, "eos_token_id", None)
         ids = ids if isinstance(ids, list) else [ids]
         return frozenset(int(i) for i in [*ids, self.tokenizer.eos_token_id] if i is not None)
@@ -139,20 +139,20 @@ class LoadedModel:
     def tokens(self, ids: Sequence[int]) -> Tensor:
         """Token ids on the model's device, ``(tokens,)``.
 
-        Raises ``CellError`` where the model has no weights for one of them, as for a special token
-        that was added to the tokenizer alone: a card would end the whole program.
+        Raises ``CellError`` if the model has no embedding for one of them, for example a special
+        token that was only added to the tokenizer. On a GPU, this would end the program.
         """
-        largest, known = max(ids, default=0), self.network.get_input_embeddings().weight.shape[0]
-        if largest >= known:
+        largest, rows = max(ids, default=0), self.network.get_input_embeddings().weight.shape[0]
+        if largest >= rows:
             raise CellError(
-                f"the prompt has token {largest:,}, and the model has weights of {known:,} tokens: "
+                f"the prompt has token {largest:,}, and the model has weights of {rows:,} tokens: "
                 "take the tokenizer's files that were saved with the weights"
             )
         return torch.tensor(ids, device=self.device)
 
     @torch.inference_mode()
     def plain_logits(self, ids: Ids, places: list[int]) -> Tensor:
-        """Logits of some places by the library's own forward pass: ``(places, vocabulary)``.
+        """Logits at some positions by the library's own forward pass: ``(places, vocabulary)``.
 
         Only before :meth:`take_over`.
         """
@@ -165,10 +165,10 @@ class LoadedModel:
         self._vectors = VectorEncoder.of_checkpoint(source, settings)
 
     def encode_texts(self, texts: Iterable[str]) -> None:
-        """Make vectors of all texts that a cell's prompts read, at once.
+        """Encode all texts that a cell's prompts read as vectors.
 
-        Raises ``UserError`` where the encoder cannot be loaded, ``CellError`` where the model reads
-        no vectors.
+        Raises ``UserError`` if the encoder cannot be loaded, ``CellError`` if the model does not
+        read vectors.
         """
         if self._vectors is None:
             raise CellError("this model was not trained to read vectors (train-vectors)")
@@ -176,63 +176,64 @@ class LoadedModel:
 
     @torch.inference_mode()
     def read_vectors(self, texts: Sequence[str]) -> None:
-        """From here on, all tokens read these texts as vectors; without any, text alone.
+        """From here on, all tokens read these texts as vectors. Without texts, they read only text.
 
-        They were encoded (:meth:`encode_texts`).
+        The texts must be encoded (:meth:`encode_texts`).
         """
         self._owners = None
         if self.readers is None:
             return
         self.readers.reading = None
         if texts:
-            found = torch.stack([self._encoded[text] for text in texts])
-            held = self.readers.project(found[None].to(self.device, self.dtype))
-            self.readers.reading = Reading(held)
-            self.peak_vector_bytes = max(self.peak_vector_bytes, held.nbytes())
+            vectors = torch.stack([self._encoded[text] for text in texts])
+            projected = self.readers.project(vectors[None].to(self.device, self.dtype))
+            self.readers.reading = VectorReading(projected)
+            self.peak_vector_bytes = max(self.peak_vector_bytes, projected.nbytes())
 
     def read_own_vectors(self, texts: Sequence[Sequence[str]]) -> None:
-        """From here on, tokens of a pack read the vectors of their row: ``texts`` are the rows'."""
+        """From here on, tokens of a pack read the vectors of their row's ``texts``."""
         self.read_vectors([text for row in texts for text in row])
         owners = [number for number, row in enumerate(texts) for _ in row]
         self._owners = torch.tensor(owners, device=self.device) if owners else None
 
-    def _look_at_own(self, step: Step) -> None:
-        """Let each token of a step see the vectors of its row alone."""
+    def _restrict_to_own_vectors(self, step: Step) -> None:
+        """Make each token of a step see only the vectors of its row."""
         if self._owners is None or self.readers is None or self.readers.reading is None:
             return
         assert isinstance(step, Pack), "only packs have rows"
-        seen = step.rows[:, None] == self._owners
-        self.readers.reading = Reading(self.readers.reading.vectors, seen[None])
+        visible = step.rows[:, None] == self._owners
+        self.readers.reading = VectorReading(self.readers.reading.vectors, visible[None])
 
     def take_over(self) -> None:
-        """From here on, layers ask a step for their attention.
+        """From here on, layers use a step's attention.
 
-        On a CPU they are computed as is best there (:mod:`icl_bench.backends.transformers.cpu_layers`).
+        On a CPU, layers are also replaced by faster ones
+        (:mod:`icl_bench.backends.transformers.cpu_layers`).
         """
         from transformers import AttentionInterface
 
         if self.device.type == "cpu":
             refit(self.core, self.dtype)
 
-        AttentionInterface.register(ATTENTION, _attention)
-        self.network.set_attn_implementation(ATTENTION)
+        AttentionInterface.register(ATTENTION_NAME, _attention)
+        self.network.set_attn_implementation(ATTENTION_NAME)
 
     def shorten_last_layer(self) -> Callable[[], None]:
-        """From here on, the last layer is computed for the tokens that are read of it alone.
+        """From here on, the last layer is computed only for tokens whose hidden states are read.
 
-        Returns what takes that back; a decoder that does not call its blocks ``layers`` (GPT-2)
-        stays as it is.
+        Returns a function that undoes this. A decoder whose blocks are not called ``layers`` (GPT-2)
+        is not changed.
         """
         layers = getattr(self.core, "layers", None)
         return shorten(layers[-1]) if layers else lambda: None
 
     @torch.inference_mode()
     def forward(self, tokens: Tensor, positions: Tensor, step: Step) -> Tensor:
-        """Last hidden states of flat tokens: ``(tokens, hidden)``.
+        """Last hidden states of concatenated tokens: ``(tokens, hidden)``.
 
-        Of those that the step reads alone, where the last layer is shortened.
+        If the last layer is shortened, only of the tokens that the step reads.
         """
-        self._look_at_own(step)
+        self._restrict_to_own_vectors(step)
         output = self.core(input_ids=tokens[None], position_ids=positions[None], use_cache=False, step=step)
         hidden: Tensor = output.last_hidden_state[0]
         return hidden
@@ -241,7 +242,7 @@ class LoadedModel:
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits over the whole vocabulary in float32: ``(rows, vocabulary)``.
 
-        Raises ``CellError`` where one is not a finite number.
+        Raises ``CellError`` if one is not finite.
         """
         logits: Tensor = self._head(hidden.to(self._head.weight.dtype)).float()
         self._check(float(logits.sum()))  # before they are capped, which makes them finite
@@ -258,8 +259,8 @@ class LoadedModel:
     def some_logits(self, hidden: Tensor, vocabulary: np.ndarray) -> np.ndarray:
         """Logits of some tokens only, up to a monotone function: ``(rows, allowed)`` float32.
 
-        In single precision whatever the model's: logits rounded to bfloat16 often tie. Raises
-        ``CellError`` where one is not a finite number.
+        Always in single precision: logits rounded to bfloat16 are often equal. Raises ``CellError``
+        if one is not finite.
         """
         name = vocabulary.tobytes()
         if self._head_rows is None or self._head_rows[0] != name:
@@ -273,9 +274,9 @@ class LoadedModel:
         return logits.cpu().numpy()
 
     def _check(self, total: float) -> None:
-        """Raise ``CellError`` where a sum of logits is not a finite number.
+        """Raise ``CellError`` if a sum of logits is not finite.
 
-        The largest of such logits is always the first one: every answer would be the first label.
+        Otherwise the first of such logits would be the largest, and every answer the first label.
         """
         if math.isfinite(total):
             return
@@ -284,5 +285,5 @@ class LoadedModel:
             "float16": "they leave its range: take --dtype bfloat16 or float32",
             "bfloat16": "take --dtype float32; if that does not help, the checkpoint is damaged",
         }
-        said = help_.get(dtype, "the checkpoint is damaged, or was not trained to its end")
-        raise CellError(f"logits in {dtype} are infinite or not numbers; {said}")
+        advice = help_.get(dtype, "the checkpoint is damaged, or was not trained to its end")
+        raise CellError(f"logits in {dtype} are infinite or not numbers; {advice}")

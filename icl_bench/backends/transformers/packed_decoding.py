@@ -1,4 +1,4 @@
-"""A pack of queries while their answers are written: greedy, free, or every label scored."""
+"""Decoding of a pack of queries: greedy, free, or with every label scored."""
 
 from __future__ import annotations
 
@@ -11,61 +11,59 @@ from torch import Tensor
 
 from icl_bench.backends.interface import Answer, Decoding, Exact, Free, Greedy
 from icl_bench.backends.label_constraint import LabelAutomaton, LabelTrie
-from icl_bench.backends.transformers.attention_steps import Pack, Reading, causal_rows
+from icl_bench.backends.transformers.attention_steps import Pack, PrefixReading, causal_rows
 from icl_bench.backends.transformers.kv_cache import LayerKeys, PackKeys
 from icl_bench.backends.transformers.prefix_cache import PrefixCache
 from icl_bench.prompts.encoding import Ids
 
 HEAD_ROWS = 128
-"""Rows of logits over a whole vocabulary that are held at once."""
+"""Rows of logits over the whole vocabulary in memory at once."""
 
 
 def pack_kind(decoding: Decoding) -> object:
-    """What the queries of one pack have in common: how they are answered."""
+    """The kind of decoding, which all queries of a pack have in common."""
     return type(decoding)
 
 
 def answer_room(decoding: Decoding) -> int:
-    """Tokens that an answer takes at most."""
+    """The largest number of tokens of an answer."""
     if isinstance(decoding, Greedy):
         return decoding.automaton.longest
     return decoding.max_tokens if isinstance(decoding, Free) else int(decoding.trie.depths.max())
 
 
 def tree_tokens(decoding: Decoding) -> int:
-    """Tokens that are computed behind a query in one call (0 where they follow one by one)."""
+    """Tokens computed after a query in one call (0 if tokens are generated one by one)."""
     return len(decoding.trie.inner) if isinstance(decoding, Exact) else 0
 
 
 @dataclass
 class PackLimits:
-    """How much is computed in one call; the backend lowers it where memory is short."""
+    """How much is computed in one call. The backend lowers the limits if memory is short."""
 
     rows: int
     tokens: int
-    """Rows times the width of the widest, in one call."""
+    """Rows of one call times the width of the widest."""
     calls_open: int = 1
-    """How many calls' rows are answered together: a token is written for all of them at once, and
+    """The number of calls whose rows are answered together, a token for all rows at a time, because
     products of few rows take nearly as long as those of many."""
 
     def first_rows(self, widths: Sequence[int], calls: int = 1) -> int:
-        """How many of the first rows make so many calls, given their widths in rising order: at
-        least one.
-        """
+        """The number of first rows for this number of calls, given ascending widths; at least one."""
         count, room = 1, calls * self.tokens
         while count < min(len(widths), self.rows) and widths[count] * (count + 1) <= room:
             count += 1
         return count
 
     def lower(self, rows: int, width: int) -> None:
-        """So many rows, the widest of this width, did not fit: from here on, fewer together."""
+        """Lower the limits after ``rows`` rows, the widest of ``width`` tokens, did not fit."""
         if self.calls_open > 1:
             self.calls_open //= 2
         else:
             self.tokens = rows // 2 * width
 
     def calls(self, widths: Sequence[int]) -> Iterator[range]:
-        """The rows of each call, given their widths in rising order."""
+        """The rows of each call, given ascending widths."""
         start = 0
         while start < len(widths):
             end = start + self.first_rows(widths[start:])
@@ -74,7 +72,7 @@ class PackLimits:
 
 
 class OpenPack:
-    """A pack of queries behind one prefix while their answers are being written."""
+    """A pack of queries after one prefix, during decoding."""
 
     def __init__(
         self,
@@ -82,12 +80,12 @@ class OpenPack:
         suffixes: Sequence[Ids],
         extra: int,
         limits: PackLimits | None = None,
-        reading: Reading | None = None,
+        reading: PrefixReading | None = None,
     ) -> None:
-        """Compute the queries; ``extra`` is the tokens that a row's answer may take behind it.
+        """Compute the queries. ``extra`` is the largest number of tokens of an answer.
 
-        With ``limits`` they are computed so many tokens in a call, else all in one. ``reading`` is
-        what each reads of the prefix; None for all of it.
+        With ``limits``, queries are computed in several calls, else in one. ``reading`` has the
+        parts of the prefix that each query reads; None for all of it.
         """
         self._reading = reading
         self._cache, self._model = cache, cache.model
@@ -111,7 +109,7 @@ class OpenPack:
             )
             ends.append(hidden)
         self.ends = torch.cat(ends)
-        """Last hidden states of the queries' ends: ``(rows, hidden)``."""
+        """Last hidden states of the queries' last tokens: ``(rows, hidden)``."""
 
     @classmethod
     def of(
@@ -120,9 +118,9 @@ class OpenPack:
         suffixes: Sequence[Ids],
         decodings: Sequence[Decoding],
         limits: PackLimits | None = None,
-        reading: Reading | None = None,
+        reading: PrefixReading | None = None,
     ) -> OpenPack:
-        """Compute queries that will be answered so."""
+        """Compute queries, with room for their decodings."""
         extra = max(tree_tokens(d) or answer_room(d) for d in decodings)
         return cls(cache, suffixes, extra, limits, reading)
 
@@ -136,11 +134,11 @@ class OpenPack:
         *,
         ends: Tensor | None = None,
     ) -> Tensor:
-        """Last hidden states of new tokens; of rows' first tokens, in their order, with ``ends``,
-        of those at these places alone.
+        """Last hidden states of new tokens. With ``ends``, the tokens are the rows' first ones in
+        order, and only the states at ``ends`` are returned.
         """
         prefix = self._cache.prefix
-        seen = self._slot_offsets[:, : visible.shape[1]]
+        slot_offsets = self._slot_offsets[:, : visible.shape[1]]
         step = Pack(
             prefix,
             self._keys,
@@ -148,7 +146,7 @@ class OpenPack:
             slots,
             offsets,
             visible,
-            seen,
+            slot_offsets,
             self._cache.view,
             causal=ends is not None,
             reading=self._reading,
@@ -163,7 +161,7 @@ class OpenPack:
         return self._keys.row(row, tokens)
 
     def _next(self, rows: Sequence[int], tokens: Sequence[int], written: int) -> Tensor:
-        """Feed one chosen token for each live row; hidden states ``(rows, hidden)``."""
+        """Feed the chosen token of each remaining row. Returns hidden states ``(rows, hidden)``."""
         live = torch.tensor(rows, device=self._device)
         slots = self._lengths[live] + written
         used = int(slots.max()) + 1
@@ -172,7 +170,7 @@ class OpenPack:
         return self._call(tokens, live, slots, slots, visible)
 
     def answers(self, decodings: Sequence[Decoding]) -> list[Answer]:
-        """Answer every query by its own decoding; all are of one :func:`pack_kind`.
+        """Answer every query by its decoding. All have the same :func:`pack_kind`.
 
         An answer's index is its row.
         """
@@ -189,7 +187,7 @@ class OpenPack:
     # -- greedy ---------------------------------------------------------------------------------
 
     def _greedy(self, automata: Sequence[LabelAutomaton]) -> list[Answer]:
-        """Walk each row's automaton, all rows a token at a time, until it has one label left."""
+        """Walk each row's automaton, a token for all rows at a time, until its label is decided."""
         vocabulary, columns = _joint_vocabulary(automata)
         states = [0] * len(automata)
         answers: dict[int, Answer] = {}
@@ -214,7 +212,7 @@ class OpenPack:
     # -- free text ------------------------------------------------------------------------------
 
     def _free(self, decodings: Sequence[Free]) -> list[Answer]:
-        """Generate without constraint until a row's stop texts, the end token or its limit."""
+        """Generate without constraint until a row's stop text, end token or limit."""
         ends, decode = self._model.end_tokens, self._model.tokenizer.decode
         written: list[list[int]] = [[] for _ in decodings]
         answers: dict[int, Answer] = {}
@@ -223,15 +221,15 @@ class OpenPack:
             blocks = hidden.split(HEAD_ROWS)
             tokens = torch.cat([self._model.logits(h).argmax(-1) for h in blocks]).tolist()
             for row, token in zip(rows, tokens, strict=True):
-                asked, text, stopped = decodings[row], None, True
+                decoding, text, stopped = decodings[row], None, True
                 if token in ends:
                     text = decode(written[row])
                 else:
                     written[row].append(token)
                     so_far = decode(written[row])
-                    text = asked.before_stop(so_far)
+                    text = decoding.before_stop(so_far)
                     stopped = text is not None
-                    if step + 1 == asked.max_tokens and not stopped:
+                    if step + 1 == decoding.max_tokens and not stopped:
                         text = so_far
                 if text is not None:
                     answers[row] = Answer(row, 0, step + 1, text=text, truncated=not stopped)
@@ -244,76 +242,77 @@ class OpenPack:
 
     # -- every label ----------------------------------------------------------------------------
 
-    def _exact(self, asked: Sequence[Exact]) -> list[Answer]:
-        """Log-probability of every label: each row's are branches of one tree behind its query."""
-        tries = [decoding.trie for decoding in asked]
+    def _exact(self, decodings: Sequence[Exact]) -> list[Answer]:
+        """Log-probability of every label. A row's labels are branches of a tree after its query."""
+        tries = [decoding.trie for decoding in decodings]
         counts = np.array([len(trie.inner) for trie in tries])
         starts = np.cumsum(counts) - counts
         step = self._branches(self._inner(tries, starts), tries)
         answers: dict[int, Answer] = {}
         for rows, trie in _grouped(tries):
             inner = trie.inner
-            own = step[starts[rows][:, None] + np.arange(len(inner))]
+            log_probabilities = step[starts[rows][:, None] + np.arange(len(inner))]
             logs = np.zeros((len(rows), len(trie.tokens)))
             place = np.searchsorted(inner, trie.parents[1:])
-            logs[:, 1:] = own[:, place, trie.ranks[1:]]
+            logs[:, 1:] = log_probabilities[:, place, trie.ranks[1:]]
             total = logs @ trie.ancestors.T  # sums along each path from the root
             for row, scores in zip(rows.tolist(), total[:, trie.ends], strict=True):
-                answers[row] = _scored(row, scores, asked[row].sizes)
+                answers[row] = _scored(row, scores, decodings[row].sizes)
         return [answers[row] for row in range(len(tries))]
 
     def _inner(self, tries: Sequence[LabelTrie], starts: np.ndarray) -> Tensor:
         """Hidden states of the inner nodes of each row's tree, row by row: ``(nodes, hidden)``.
 
-        ``starts`` is where each row's begin, ``(rows,)``: the root's is that of the query's end.
+        ``starts`` are the indices of the roots, ``(rows,)``. A root's state is that of the query's
+        last token.
         """
         sizes = np.array([len(trie.inner) - 1 for trie in tries])
         if not sizes.any():
             return self.ends
         roots = torch.from_numpy(starts).to(self._device)
-        found = self.ends.new_empty(len(tries) + int(sizes.sum()), self.ends.shape[1])
-        under = torch.ones(len(found), dtype=torch.bool, device=self._device)
+        states = self.ends.new_empty(len(tries) + int(sizes.sum()), self.ends.shape[1])
+        under = torch.ones(len(states), dtype=torch.bool, device=self._device)
         under[roots] = False
-        found[roots], found[under] = self.ends, self._trees(tries, sizes)
-        return found
+        states[roots], states[under] = self.ends, self._trees(tries, sizes)
+        return states
 
     def _branches(self, hidden: Tensor, tries: Sequence[LabelTrie]) -> np.ndarray:
         """Log-probabilities of each inner node's children, in the order of their ranks.
 
-        ``hidden`` are the inner nodes of all rows, ``(nodes, hidden)``; the result is ``(nodes,
-        most children)``, of what is no child's where a node has fewer.
+        ``hidden`` are the inner nodes of all rows, ``(nodes, hidden)``. The result is ``(nodes, most
+        children)``. Values beyond a node's children are meaningless.
         """
         most = max(int(trie.ranks.max()) + 1 for trie in tries)
         tables = {id(trie): _children(trie, most) for trie in tries}
-        wanted = torch.from_numpy(np.concatenate([tables[id(trie)] for trie in tries]))
-        wanted = wanted.to(self._device)
-        found = []
+        children = torch.from_numpy(np.concatenate([tables[id(trie)] for trie in tries]))
+        children = children.to(self._device)
+        log_probabilities = []
         for start in range(0, len(hidden), HEAD_ROWS):
             logits = self._model.logits(hidden[start : start + HEAD_ROWS])
-            chosen = logits.gather(1, wanted[start : start + len(logits)])
-            found.append(chosen - torch.logsumexp(logits, -1, keepdim=True))
-        return torch.cat(found).cpu().numpy()
+            child_logits = logits.gather(1, children[start : start + len(logits)])
+            log_probabilities.append(child_logits - torch.logsumexp(logits, -1, keepdim=True))
+        return torch.cat(log_probabilities).cpu().numpy()
 
     def _trees(self, tries: Sequence[LabelTrie], sizes: np.ndarray) -> Tensor:
-        """Hidden states of inner nodes but the roots, row by row: ``(nodes, hidden)``.
+        """Hidden states of inner nodes except roots, row by row: ``(nodes, hidden)``.
 
         ``sizes`` are their numbers, ``(rows,)``.
         """
         count, most, device = len(tries), int(sizes.max()), self._device
-        known = {id(trie): _paths(trie, most) for _, trie in _grouped(tries)}
+        paths_of = {id(trie): _paths(trie, most) for _, trie in _grouped(tries)}
         tokens = np.concatenate([trie.tokens[trie.inner[1:]] for trie in tries])
-        paths = np.concatenate([known[id(trie)][0] for trie in tries])
-        depths = torch.from_numpy(np.stack([known[id(trie)][1] for trie in tries])).to(device)
+        paths = np.concatenate([paths_of[id(trie)][0] for trie in tries])
+        depths = torch.from_numpy(np.stack([paths_of[id(trie)][1] for trie in tries])).to(device)
         number = np.concatenate([np.arange(size) for size in sizes])
         rows = torch.from_numpy(np.arange(count).repeat(sizes)).to(device)
         order = torch.from_numpy(number).to(device)
         starts = self._lengths[rows]
         slot = torch.arange(int(self._lengths.max()) + most, device=device)
         visible = slot[None] < starts[:, None]
-        each = torch.arange(len(rows), device=device)[:, None]
-        visible[each, starts[:, None] + slot[:most]] = torch.from_numpy(paths).to(device)
-        every = torch.arange(count, device=device)[:, None]
-        self._slot_offsets[every, self._lengths[:, None] + slot[:most]] = self._lengths[:, None] + depths
+        nodes = torch.arange(len(rows), device=device)[:, None]
+        visible[nodes, starts[:, None] + slot[:most]] = torch.from_numpy(paths).to(device)
+        all_rows = torch.arange(count, device=device)[:, None]
+        self._slot_offsets[all_rows, self._lengths[:, None] + slot[:most]] = self._lengths[:, None] + depths
         self._cache.counters.answer_tokens += len(rows)
         offsets = starts + depths[rows, order]
         return self._call(tokens.tolist(), rows, starts + order, offsets, visible)
@@ -324,8 +323,8 @@ def _grouped(tries: Sequence[LabelTrie]) -> Iterator[tuple[np.ndarray, LabelTrie
     rows: dict[int, list[int]] = {}
     for row, trie in enumerate(tries):
         rows.setdefault(id(trie), []).append(row)
-    for found in rows.values():
-        yield np.array(found), tries[found[0]]
+    for rows_of_trie in rows.values():
+        yield np.array(rows_of_trie), tries[rows_of_trie[0]]
 
 
 def _children(trie: LabelTrie, most: int) -> np.ndarray:
@@ -336,21 +335,21 @@ def _children(trie: LabelTrie, most: int) -> np.ndarray:
 
 
 def _paths(trie: LabelTrie, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Who sees whom among a tree's inner nodes but its root, ``(nodes, most)``, and how far behind
-    the query's end they stand, ``(most,)``; what is no node is seen by none.
+    """Which of a tree's inner nodes except its root see each other, ``(nodes, most)``, and their
+    distances from the query's end, ``(most,)``. Places beyond the nodes are not visible.
     """
     nodes = trie.inner[1:]
-    seen = np.zeros((len(nodes), most), dtype=bool)
-    seen[:, : len(nodes)] = trie.ancestors[np.ix_(nodes, nodes)]
+    visible = np.zeros((len(nodes), most), dtype=bool)
+    visible[:, : len(nodes)] = trie.ancestors[np.ix_(nodes, nodes)]
     depths = np.zeros(most, dtype=np.int64)
     depths[: len(nodes)] = trie.depths[nodes] - 1
-    return seen, depths
+    return visible, depths
 
 
 def _joint_vocabulary(automata: Sequence[LabelAutomaton]) -> tuple[np.ndarray, dict[int, np.ndarray | slice]]:
-    """Tokens that any of the automata allows, sorted; by an automaton's id, where its own stand.
+    """All tokens that some automaton allows, sorted; and by an automaton's id, the places of its own.
 
-    One product gives the logits of all rows, however many automata they have.
+    One product computes the logits of all rows, for any number of automata.
     """
     different = {id(automaton): automaton for automaton in automata}
     if len(different) == 1:
@@ -362,8 +361,8 @@ def _joint_vocabulary(automata: Sequence[LabelAutomaton]) -> tuple[np.ndarray, d
 def _scored(row: int, scores: np.ndarray, sizes: Sequence[int] | None = None) -> Answer:
     """The best label of ``(labels,)`` log-probabilities, with its probability and margin.
 
-    With ``sizes`` the best is that of the largest log-probability for its size; the numbers are of
-    the probabilities as they are.
+    With ``sizes``, the best label has the largest log-probability divided by its size. Probability
+    and margin are always of undivided probabilities.
     """
     chances = np.exp(scores)
     best = int((scores if sizes is None else scores / np.array(sizes)).argmax())

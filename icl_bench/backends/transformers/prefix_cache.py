@@ -1,9 +1,8 @@
-"""The prefix that a model has read: made to hold what is asked for next, computing what is new.
+"""The cache of the prefix that a model has read, extended for each next prefix.
 
-In 16-bit formats a token's keys depend a little on which tokens are computed in one call with it.
-So a prefix is cut at multiples of one number of tokens, whatever was asked for before: what lies
-before the last such place is kept for longer prefixes, what lies behind it is computed for each
-anew.
+In 16-bit formats, a token's keys depend slightly on the tokens computed in the same call. So a
+prefix is always computed in chunks of a fixed number of tokens. Whole chunks are kept for longer
+prefixes. Tokens after the last whole chunk are computed again for each prefix.
 """
 
 from __future__ import annotations
@@ -23,33 +22,33 @@ from icl_bench.backends.transformers.loaded_model import LoadedModel
 from icl_bench.prompts.encoding import Ids
 
 SMALLEST_CHUNK = 64
-"""Tokens of a prefix that are not computed in smaller chunks, however short memory is."""
+"""The smallest chunk of a prefix, also if memory is short."""
 
 
 class PrefixCache:
     """Keys and values of one prefix at a time, over which queries are computed."""
 
     def __init__(self, model: LoadedModel, counters: Counters, chunk_tokens: int) -> None:
-        """``chunk_tokens`` is how much of a prefix is computed per call, and where it is cut; it
-        falls where memory is short.
+        """``chunk_tokens`` is how much of a prefix is computed in one call. It is lowered if memory
+        is short.
         """
         self.model, self.counters, self.chunk_tokens = model, counters, chunk_tokens
         self.prefix, self.view = Prefix(), View()
         self.peak_bytes = 0
-        """Most bytes that were held since this was last set to 0."""
+        """Peak bytes of the prefix since this was last set to 0."""
         self._ids: Ids = ()
-        self._kept = self.prefix.mark()
-        """The state at the last place that is cut there in every prefix."""
+        self._kept_mark = self.prefix.mark()
+        """The state after the last whole chunk."""
         self._reserves = True
 
     def load(self, prefix: Ids, reserve: int, view: View) -> None:
-        """Make the cache hold just this prefix, computing what it does not hold yet.
+        """Load exactly this prefix, computing the tokens that are not cached.
 
-        ``reserve`` is the tokens of the longest prefix that will follow.
+        ``reserve`` is the number of tokens of the longest later prefix.
         """
         if self._ids != prefix or not self._holds(view):
-            self.prefix.rewind(self._kept)
-            self._ids = self._ids[: self._kept.length]
+            self.prefix.rewind(self._kept_mark)
+            self._ids = self._ids[: self._kept_mark.length]
         if self._ids != prefix[: len(self._ids)] or not self._holds(view):
             self.drop()
         self.view = view
@@ -61,7 +60,7 @@ class PrefixCache:
             except RuntimeError as error:
                 if not out_of_memory(error):
                     raise
-                # room for later cells must not cost this one
+                # this cell must not fail because of room for later ones
                 self._reserves, self.chunk_tokens = False, chunk_tokens
                 self.drop()
                 release(self.model.device)
@@ -69,30 +68,30 @@ class PrefixCache:
         self.read(prefix[len(self._ids) :])
 
     def _holds(self, view: View) -> bool:
-        """Whether what is cached was computed as this view has it."""
+        """Whether the cached prefix was computed with this view."""
         mine = self.view
         if mine.layout is None or view.layout is None:
             return mine == view
         return mine.spans == view.spans and view.layout.begins(mine.layout, len(self._ids))
 
     def drop(self) -> None:
-        """Forget the prefix and give its memory back; nothing holds it in a circle."""
+        """Drop the prefix and release its memory."""
         self.prefix, self._ids = Prefix(), ()
-        self._kept = self.prefix.mark()
+        self._kept_mark = self.prefix.mark()
         give_back(self.model.device)
 
-    def read(self, ids: Ids, each: Callable[[Tensor], None] | None = None) -> None:
-        """Compute more tokens of the prefix, a chunk a call; smaller chunks if memory is short.
+    def read(self, ids: Ids, on_chunk: Callable[[Tensor], None] | None = None) -> None:
+        """Compute more tokens of the prefix, a chunk per call; smaller chunks if memory is short.
 
-        ``each`` is given the last hidden states of every chunk, ``(tokens, hidden)``, which are not
-        computed without it.
+        ``on_chunk`` is called with the last hidden states of every chunk, ``(tokens, hidden)``,
+        which are computed only for it.
         """
-        done = 0
-        while done < len(ids):
-            part = ids[done : done + self.chunk_tokens]
+        start = 0
+        while start < len(ids):
+            part = ids[start : start + self.chunk_tokens]
             mark = self.prefix.mark()
             try:
-                hidden = self._chunk(part, whole=each is not None)
+                hidden = self._chunk(part, read_hidden=on_chunk is not None)
             except BaseException as error:
                 self.prefix.rewind(mark)
                 if not out_of_memory(error) or len(part) <= SMALLEST_CHUNK:
@@ -101,49 +100,49 @@ class PrefixCache:
                 release(self.model.device)
                 continue
             self.prefix.length += len(part)
-            if each is not None:
-                each(hidden)
-            done += len(part)
+            if on_chunk is not None:
+                on_chunk(hidden)
+            start += len(part)
             self._ids += part
             self.counters.prefix_tokens += len(part)
             if self.prefix.length % self.chunk_tokens == 0:
-                self._kept = self.prefix.mark()
+                self._kept_mark = self.prefix.mark()
         self.peak_bytes = max(self.peak_bytes, self.prefix.nbytes())
 
     def shrink(self, tokens: int) -> None:
-        """From here on, compute less than so many tokens in a call, but not less than the smallest
-        chunk. Chunks are halved, so that what was cut before is still cut in the same places.
+        """From here on, compute chunks of fewer than ``tokens``, but not smaller than the smallest
+        chunk. Chunks are halved, so earlier boundaries remain boundaries.
         """
         while self.chunk_tokens >= tokens and self.chunk_tokens > SMALLEST_CHUNK:
             self.chunk_tokens = max(SMALLEST_CHUNK, self.chunk_tokens // 2)
 
-    def _chunk(self, ids: Ids, *, whole: bool) -> Tensor:
-        """Keys and values of the next tokens; with ``whole``, their last hidden states ``(tokens,
+    def _chunk(self, ids: Ids, *, read_hidden: bool) -> Tensor:
+        """Compute the next tokens. With ``read_hidden``, returns their last hidden states ``(tokens,
         hidden)``.
         """
         start, device = self.prefix.length, self.model.device
         tokens = self.model.tokens(ids)
         positions = torch.arange(start, start + len(ids), device=device)
-        step = Extend(self.prefix, len(ids), self.view, whole)
+        step = Extend(self.prefix, len(ids), self.view, read_hidden)
         return self.model.forward(tokens, positions, step)
 
     @contextmanager
-    def extended(self, own: Ids, view: View) -> Iterator[None]:
-        """For a while, the prefix with one prompt's own tokens behind it, which count as such."""
+    def extended(self, own_ids: Ids, view: View) -> Iterator[None]:
+        """A context in which the prefix is extended by one prompt's own tokens."""
         mark, ids, before = self.prefix.mark(), self._ids, self.counters.prefix_tokens
-        shared, kept, self.view = self.view, self._kept, view
+        shared, kept_mark, self.view = self.view, self._kept_mark, view
         try:
-            self.prefix.reserve(self.prefix.length + len(own))
-            self.read(own)
+            self.prefix.reserve(self.prefix.length + len(own_ids))
+            self.read(own_ids)
             yield
         finally:
             self.prefix.rewind(mark)
-            self._ids, self._kept, self.view = ids, kept, shared
+            self._ids, self._kept_mark, self.view = ids, kept_mark, shared
             self.counters.own_tokens += self.counters.prefix_tokens - before
             self.counters.prefix_tokens = before
 
-    def standing_in(self, prefix: Prefix) -> PrefixCache:
-        """The same with another prefix, which was computed elsewhere; this one stays as it is."""
-        other = copy.copy(self)
-        other.prefix = prefix
-        return other
+    def with_prefix(self, prefix: Prefix) -> PrefixCache:
+        """A copy of this cache with another prefix."""
+        copied = copy.copy(self)
+        copied.prefix = prefix
+        return copied

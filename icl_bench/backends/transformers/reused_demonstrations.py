@@ -1,4 +1,4 @@
-"""Prompts that are put together of demonstrations, each computed once for all prompts."""
+"""Prompts assembled from demonstrations that are each computed once for all prompts."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from icl_bench.prompts.encoding import Ids, PromptSet, parts
 
 @dataclass(frozen=True)
 class AssembledPrompt:
-    """One prompt whose demonstrations are there."""
+    """One prompt whose demonstrations are computed."""
 
     index: int
-    """Which prompt of the set."""
+    """The index of the prompt in the set."""
     cache: PrefixCache
-    """Holds its demonstrations, and what stands before them."""
+    """The cache of its demonstrations and the tokens before them."""
     new_tokens: int
-    """How many of its tokens were computed for it and for no prompt before."""
+    """The number of its tokens that no earlier prompt had."""
 
 
 class ReusedDemonstrations:
-    """Demonstrations that were shown once, kept behind the sink that they were computed behind."""
+    """Caches of demonstrations, for each sink that they were computed after."""
 
     def __init__(self, cache: PrefixCache, limits: PackLimits) -> None:
         self._cache, self._limits = cache, limits
@@ -37,66 +37,66 @@ class ReusedDemonstrations:
 
     @property
     def kept(self) -> Mapping[Ids, DemonstrationCache]:
-        """What is kept, by the tokens of the sink."""
+        """Tokens of the sink -> the cache of demonstrations."""
         return self._kept
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Drop all demonstrations."""
         self._kept.clear()
 
-    def batches(self, prompts: PromptSet, most: int, pattern: Pattern) -> Iterator[range]:
-        """All prompts, so many together at most, but no more than have room for what they show.
+    def batches(self, prompts: PromptSet, max_prompts: int, pattern: Pattern) -> Iterator[range]:
+        """All prompts in batches of at most ``max_prompts`` whose demonstrations fit into the limit.
 
-        One prompt alone may show more than has room. Which are together depends on all of them,
-        so that a cell that is resumed has the same batches.
+        A single prompt may exceed the limit. Batches depend on all prompts, so a resumed cell has
+        the same batches.
         """
         room = self._limit_bytes // self._cache.model.token_bytes
-        start, together, tokens = 0, set[Ids](), 0
+        start, batch_demonstrations, tokens = 0, set[Ids](), 0
         for i in range(len(prompts)):
-            shown = set(parts(prompts, i, pattern.sink))
-            more = sum(map(len, shown - together))
-            if i > start and (i - start == most or tokens + more > room):
+            demonstrations = set(parts(prompts, i, pattern.sink))
+            new_tokens = sum(map(len, demonstrations - batch_demonstrations))
+            if i > start and (i - start == max_prompts or tokens + new_tokens > room):
                 yield range(start, i)
-                start, together, tokens = i, set(), 0
-                more = sum(map(len, shown))
-            together |= shown
-            tokens += more
+                start, batch_demonstrations, tokens = i, set(), 0
+                new_tokens = sum(map(len, demonstrations))
+            batch_demonstrations |= demonstrations
+            tokens += new_tokens
         yield range(start, len(prompts))
 
     def assembled(
-        self, prompts: PromptSet, batch: Sequence[int], wanted: Collection[int], pattern: Pattern
+        self, prompts: PromptSet, batch: Sequence[int], todo: Collection[int], pattern: Pattern
     ) -> Iterator[AssembledPrompt]:
-        """Put those prompts of a batch together that are wanted; what none of the batch, wanted or
-        not, has shown before is computed first.
+        """Assemble the prompts of a batch that are in ``todo``. First computes the demonstrations of
+        the whole batch that are not cached.
         """
         head = prompts.ids(batch[0])[: [prompts.lead, *prompts.ends_of(batch[0])][pattern.sink]]
-        behind = head if pattern.sink else ()
+        sink_ids = head if pattern.sink else ()
         spans = pattern.spans(self._cache.model.windows)
-        self._cache.load(behind, 0, View(spans))
-        kept = self._kept.setdefault(behind, DemonstrationCache(len(behind), self._limit_bytes))
-        shown = {i: parts(prompts, i, pattern.sink) for i in batch}
-        needed = {ids for i in batch for ids in shown[i]}
-        fresh = {ids for ids in needed if ids not in kept}
-        self._compute(sorted(fresh, key=lambda ids: (len(ids), ids)), kept, needed)
+        self._cache.load(sink_ids, 0, View(spans))
+        cache = self._kept.setdefault(sink_ids, DemonstrationCache(len(sink_ids), self._limit_bytes))
+        demonstrations = {index: parts(prompts, index, pattern.sink) for index in batch}
+        needed = {ids for index in batch for ids in demonstrations[index]}
+        fresh = {ids for ids in needed if ids not in cache}
+        self._compute(sorted(fresh, key=lambda ids: (len(ids), ids)), cache, needed)
         self._cache.load(head, 0, View(spans))
         shift = RotaryShift(self._cache.model.core)
-        for i in batch:
-            assert prompts.ids(i)[: len(head)] == head, "prompts that reuse begin alike"
-            layers = [kept.get(part) for part in shown[i]]
-            new = sum(len(part) for part in shown[i] if part in fresh)
-            fresh.difference_update(shown[i])
-            if i in wanted:
-                prefix = assembled(self._cache.prefix, layers, kept.base, spans, shift)
-                held = prefix.nbytes() + kept.nbytes
+        for index in batch:
+            assert prompts.ids(index)[: len(head)] == head, "prompts that reuse begin alike"
+            layers = [cache.get(part) for part in demonstrations[index]]
+            new = sum(len(part) for part in demonstrations[index] if part in fresh)
+            fresh.difference_update(demonstrations[index])
+            if index in todo:
+                prefix = assembled(self._cache.prefix, layers, cache.base, spans, shift)
+                held = prefix.nbytes() + cache.nbytes
                 self._cache.peak_bytes = max(self._cache.peak_bytes, held)
-                yield AssembledPrompt(i, self._cache.standing_in(prefix), new)
-        kept.trim()
+                yield AssembledPrompt(index, self._cache.with_prefix(prefix), new)
+        cache.trim()
 
-    def _compute(self, texts: Sequence[Ids], kept: DemonstrationCache, needed: Collection[Ids]) -> None:
-        """Compute demonstrations behind the loaded sink, many in one call; sorted by length.
+    def _compute(self, texts: Sequence[Ids], cache: DemonstrationCache, needed: Collection[Ids]) -> None:
+        """Compute demonstrations after the loaded sink, many in one call. ``texts`` are sorted by
+        length.
 
-        Those that are needed make room for themselves: at no time more is kept than the limit,
-        the needed ones and one call's.
+        The cache is trimmed after each call, but keeps the ``needed`` demonstrations.
         """
         start, counters = time.perf_counter(), self._cache.counters
         while texts:
@@ -104,8 +104,8 @@ class ReusedDemonstrations:
             pack, texts = texts[:size], texts[size:]
             opened = OpenPack(self._cache, pack, 0)
             for row, text in enumerate(pack):
-                kept.put(text, opened.keys_of(row, len(text)))
-            kept.trim(needed)
+                cache.put(text, opened.keys_of(row, len(text)))
+            cache.trim(needed)
             counters.prefix_tokens += sum(map(len, pack))
         finish(self._cache.model.device)
         counters.prefix_seconds += time.perf_counter() - start

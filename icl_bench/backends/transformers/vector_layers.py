@@ -1,16 +1,16 @@
 """A decoder that reads vectors beside its text (Vec-RA; Chen et al. 2024, sections 2.2 and 4.1).
 
-Every layer gets a part in front of it: a projector of its own (encoder width to model width),
-cross-attention (query: the layer's input; keys and values: the projected vectors) and an MLP. Both
-begin with the layer's own weights. What the paper leaves open is chosen so that the model answers
-nearly as before until it is trained:
+A reader before every layer has a projector (encoder width to model width), cross-attention (query:
+the layer's input; keys and values: the projected vectors) and an MLP. Attention and MLP are
+initialised with the layer's weights. Details that the paper does not specify are chosen so that the
+untrained model's answers hardly change:
 
-- The part is a copy of the whole layer whose self-attention reads vectors instead of tokens, with
-  the layer's own norms and residuals. What it changes is added, times a number that is trained and
-  begins at :data:`GATE` (Alayrac et al. 2022 begin at 0, where most weights have no gradient).
-- A projected vector passes the norm that tokens pass before the layer's attention.
-- Vectors are a set: neither they nor the queries are rotated to positions.
-- A token that no vector is there for passes unchanged.
+- The reader is a copy of the whole layer, with its norms and residuals, whose self-attention reads
+  vectors instead of tokens. Its change is multiplied by a trained number, initially :data:`GATE`
+  (Alayrac et al. 2022 start at 0, where most weights have no gradient), and added.
+- A projected vector passes through the norm that tokens pass through before the layer's attention.
+- Vectors are a set: neither vectors nor queries are rotated to positions.
+- A token without vectors is not changed.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from icl_bench.models.vector_encoder import WEIGHTS, VectorSettings
 from icl_bench.wording import first_line
 
 GATE = 0.01
-"""What a part's change of its layer's input is multiplied by before it is trained."""
+"""The initial factor of a reader's change of its layer's input."""
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 
 @dataclass(frozen=True)
 class ProjectedVectors:
-    """What every layer's part makes of some vectors, once for however many tokens read them."""
+    """Some vectors projected for every layer, once for all tokens that read them."""
 
     layers: Sequence[tuple[Tensor, Tensor]]
     """Keys and values of each layer: ``(rows, key_heads, vectors, head_dim)`` each."""
 
     @property
     def count(self) -> int:
-        """Vectors of a row."""
+        """The number of vectors of a row."""
         return int(self.layers[0][0].shape[2])
 
     def nbytes(self) -> int:
@@ -53,17 +53,17 @@ class ProjectedVectors:
 
 
 @dataclass(frozen=True)
-class Reading:
-    """What a model reads beside the tokens of its next calls."""
+class VectorReading:
+    """The vectors that a model reads in its next calls."""
 
     vectors: ProjectedVectors
     seen: Tensor | None = None
-    """Which token sees which vectors: bool ``(rows, tokens or 1, vectors)``; None: each sees all of
-    its row."""
+    """Which token sees which vectors: bool ``(rows, tokens or 1, vectors)``; None for all of its
+    row."""
 
 
 class CrossAttention(nn.Module):
-    """A layer's attention whose keys and values are projected vectors; positions do not count."""
+    """A layer's attention with projected vectors as keys and values, without positions."""
 
     q_proj: nn.Module
     k_proj: nn.Module
@@ -72,24 +72,24 @@ class CrossAttention(nn.Module):
     q_norm: nn.Module | None
     k_norm: nn.Module | None
 
-    def __init__(self, own: Any) -> None:
-        """``own`` is a copy of a layer's self-attention. Raises ``UserError`` for other kinds."""
+    def __init__(self, attention: Any) -> None:
+        """``attention`` is a copy of a layer's self-attention. Raises ``UserError`` if unsupported."""
         super().__init__()
-        if any(not isinstance(getattr(own, name, None), nn.Module) for name in PROJECTIONS):
+        if any(not isinstance(getattr(attention, name, None), nn.Module) for name in PROJECTIONS):
             raise UserError(
-                f"vectors cannot be read by {type(own).__name__}: its attention is not made of "
+                f"vectors cannot be read by {type(attention).__name__}: its attention is not made of "
                 + ", ".join(PROJECTIONS)
             )
         for name in PROJECTIONS:
-            setattr(self, name, getattr(own, name))
-        self.head_dim = int(own.head_dim)
-        self.scaling = float(getattr(own, "scaling", self.head_dim**-0.5))
-        self.q_norm, self.k_norm = getattr(own, "q_norm", None), getattr(own, "k_norm", None)
+            setattr(self, name, getattr(attention, name))
+        self.head_dim = int(attention.head_dim)
+        self.scaling = float(getattr(attention, "scaling", self.head_dim**-0.5))
+        self.q_norm, self.k_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
         self.keys: tuple[Tensor, Tensor] | None = None
         self.seen: Tensor | None = None
 
     def _heads(self, x: Tensor, norm: nn.Module | None) -> Tensor:
-        """Split into heads, ``(rows, heads, tokens, head_dim)``, with the norm of either form."""
+        """Split into heads, ``(rows, heads, tokens, head_dim)``, with a norm per head or before it."""
         per_head = norm is not None and next(norm.parameters()).numel() == self.head_dim
         if norm is not None and not per_head:
             x = norm(x)
@@ -104,19 +104,19 @@ class CrossAttention(nn.Module):
         return key, self._heads(self.v_proj(hidden), None)
 
     def forward(self, hidden_states: Tensor, **_: Any) -> tuple[Tensor, None]:
-        """As the layer calls its attention: ``(rows, tokens, hidden)``."""
+        """The signature of a layer's attention: ``(rows, tokens, hidden)``."""
         assert self.keys is not None
         query = self._heads(self.q_proj(hidden_states), self.q_norm)
         key, value = (x.expand(len(query), *x.shape[1:]).to(query.dtype) for x in self.keys)
         mask = None
-        if self.seen is not None:  # who sees nothing sees all here, and is left out behind
+        if self.seen is not None:  # tokens that see nothing are dropped later
             mask = (self.seen | ~self.seen.any(-1, keepdim=True))[:, None]
         out = nn.functional.scaled_dot_product_attention(query, key, value, mask, scale=self.scaling, enable_gqa=True)
         return self.o_proj(out.transpose(1, 2).flatten(2)), None
 
 
 class LayerReader(nn.Module):
-    """What reads vectors in front of one layer."""
+    """Reads vectors before one layer."""
 
     layer: Any
     """The copy, with cross-attention."""
@@ -124,9 +124,9 @@ class LayerReader(nn.Module):
     def __init__(self, layer: Any, width: int) -> None:
         super().__init__()
         self.layer = copy.deepcopy(layer)
-        own = self.layer.self_attn
-        self.layer.self_attn = CrossAttention(own)
-        weight = own.k_proj.weight
+        attention = self.layer.self_attn
+        self.layer.self_attn = CrossAttention(attention)
+        weight = attention.k_proj.weight
         self.projector = nn.Linear(width, weight.shape[1], device=weight.device, dtype=weight.dtype)
         norm = getattr(layer, "input_layernorm", None)
         self.norm = nn.Identity() if norm is None else copy.deepcopy(norm)
@@ -138,7 +138,7 @@ class LayerReader(nn.Module):
         return attention.project(self.norm(self.projector(vectors)))
 
     def of_vectors(self) -> Iterable[nn.Parameter]:
-        """The weights that vectors pass, and tokens do not."""
+        """The weights that vectors pass through, and tokens do not."""
         attention = self.layer.self_attn
         for part in (self.projector, self.norm, attention.k_proj, attention.v_proj, attention.k_norm):
             if part is not None:
@@ -148,53 +148,53 @@ class LayerReader(nn.Module):
         self,
         hidden: Tensor,
         keys: tuple[Tensor, Tensor],
-        seen: Tensor | None,
-        more: Sequence[Any],
-        named: dict[str, Any],
+        visible: Tensor | None,
+        arguments: Sequence[Any],
+        keyword_arguments: dict[str, Any],
     ) -> Tensor:
-        """The layer's input ``(rows, tokens, hidden)`` with what is read of the vectors.
+        """The layer's input ``(rows, tokens, hidden)`` with the change from the vectors.
 
-        ``more`` and ``named`` are what else the layer is called with.
+        ``arguments`` and ``keyword_arguments`` are the layer's other arguments.
         """
-        self.layer.self_attn.keys, self.layer.self_attn.seen = keys, seen
-        own = hidden.to(self.projector.weight.dtype)
-        changed = self.layer(own, *more, **named)
+        self.layer.self_attn.keys, self.layer.self_attn.seen = keys, visible
+        layer_input = hidden.to(self.projector.weight.dtype)
+        changed = self.layer(layer_input, *arguments, **keyword_arguments)
         changed = changed[0] if isinstance(changed, tuple) else changed
-        change = self.gate * (changed - own).float()
-        if seen is not None:
-            change = change * seen.any(-1, keepdim=True)
+        change = self.gate * (changed - layer_input).float()
+        if visible is not None:
+            change = change * visible.any(-1, keepdim=True)
         out: Tensor = hidden + change.to(hidden.dtype)
         return out
 
 
 class VectorReaders(nn.Module):
-    """The readers of all layers of a decoder, which they are put in front of.
+    """The readers of all layers of a decoder, called before each layer.
 
-    They are no part of the decoder's own weights, so that its checkpoint stays an ordinary one.
+    They are not part of the decoder's weights, so its checkpoint stays an ordinary one.
     """
 
     def __init__(self, core: Any, width: int) -> None:
-        """``core`` is the decoder without its head, ``width`` that of a vector.
+        """``core`` is the decoder without its head, ``width`` the width of a vector.
 
-        Raises ``UserError`` for a model whose layers cannot be copied so.
+        Raises ``UserError`` if the model's layers are not supported.
         """
         super().__init__()
         self.width = width
-        made = [LayerReader(layer, width) for layer in core.layers]
-        self.readers: Sequence[LayerReader] = nn.ModuleList(made)  # type: ignore[assignment]
-        self.reading: Reading | None = None
-        """What the decoder's next calls read; None for text alone."""
+        readers = [LayerReader(layer, width) for layer in core.layers]
+        self.readers: Sequence[LayerReader] = nn.ModuleList(readers)  # type: ignore[assignment]
+        self.reading: VectorReading | None = None
+        """The vectors of the decoder's next calls; None for text only."""
         for place, layer in enumerate(core.layers):
             layer.register_forward_pre_hook(self._in_front(place), with_kwargs=True)
 
     def _in_front(self, place: int) -> Any:
-        def read(_: Any, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        def read(_: Any, arguments: tuple[Any, ...], keyword_arguments: dict[str, Any]) -> Any:
             if self.reading is None or not self.reading.vectors.count:
                 return None
-            hidden, *more = given if given else (named["hidden_states"],)
-            named = {name: value for name, value in named.items() if name != "hidden_states"}
+            hidden, *rest = arguments if arguments else (keyword_arguments["hidden_states"],)
+            keyword_arguments = {name: value for name, value in keyword_arguments.items() if name != "hidden_states"}
             keys, reader = self.reading.vectors.layers[place], self.readers[place]
-            return (reader(hidden, keys, self.reading.seen, more, named), *more), named
+            return (reader(hidden, keys, self.reading.seen, rest, keyword_arguments), *rest), keyword_arguments
 
         return read
 
@@ -204,21 +204,21 @@ class VectorReaders(nn.Module):
 
     @classmethod
     def load(cls, core: Any, source: str, settings: VectorSettings) -> VectorReaders:
-        """Those of a checkpoint, on its decoder's device and in its number format.
+        """Load a checkpoint's readers, on its decoder's device and in its dtype.
 
-        Raises ``UserError`` for a file that is missing, damaged or another's.
+        Raises ``UserError`` for a file that is missing, damaged or from another checkpoint.
         """
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
-        made, file = cls(core, settings.width), Path(source) / WEIGHTS
+        readers, file = cls(core, settings.width), Path(source) / WEIGHTS
         try:
             if sha256_of(file) != settings.weights:
                 raise UserError(f"{file}: is not the file that training wrote; copy the whole folder")
-            made.load_state_dict(load_file(file))
+            readers.load_state_dict(load_file(file))
         except (OSError, SafetensorError, RuntimeError) as error:
             raise UserError(f"{file}: cannot be read ({first_line(error)}); copy the whole folder") from None
-        return made.eval()
+        return readers.eval()
 
     def save(self, folder: Path) -> str:
         """Write the weights into a checkpoint's folder. Returns the file's SHA-256 in hex."""
@@ -230,11 +230,11 @@ class VectorReaders(nn.Module):
         return sha256_of(file)
 
     def counts(self) -> tuple[int, int]:
-        """Parameters that every token passes, and those that every vector does."""
+        """The numbers of parameters that every token and every vector pass through."""
         of_vectors = [p for reader in self.readers for p in reader.of_vectors()]
-        own = sum(p.numel() for p in of_vectors)
-        return sum(p.numel() for p in self.parameters()) - own, own
+        vector_parameters = sum(p.numel() for p in of_vectors)
+        return sum(p.numel() for p in self.parameters()) - vector_parameters, vector_parameters
 
     def gates(self) -> Iterable[nn.Parameter]:
-        """The numbers by which changes are multiplied, a layer each."""
+        """The factor of each layer's change."""
         return [reader.gate for reader in self.readers]

@@ -1,1 +1,1 @@
-"""The engine that hands prompts to vLLM in this process."""
+"""The backend that runs vLLM in this process."""

@@ -1,8 +1,8 @@
-"""The vLLM backend: demonstrations stay in its prefix cache, answers are held to the labels.
+"""The vLLM backend: demonstrations stay in its prefix cache, answers are constrained to labels.
 
-One engine of vLLM serves a run. Of a cell its prefix is asked for first and alone, so that its
-queries find it in the cache instead of each computing it; then the queries, many in a call. Cells
-of a draw follow each other with rising k, so that every prefix extends the one before it.
+One vLLM engine serves a run. A cell's prefix is computed first, so its queries find it in the cache
+instead of each computing it. Then come the queries, many in a call. Cells of a draw follow each other
+with increasing k, so every prefix extends the previous one.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from icl_bench.prompts.encoding import Ids, PromptSet
 from icl_bench.wording import one_line
 
 CPU_CACHE_BYTES = 4 * 2**30
-"""Room for keys and values on a CPU, or half of what memory is free where that is less, unless
-VLLM_CPU_KVCACHE_SPACE (GiB) says otherwise."""
+"""Room for keys and values on a CPU, or half of the free memory if that is less.
+VLLM_CPU_KVCACHE_SPACE (GiB) overrides it."""
 
-QUERIES = 256
-"""Requests that the engine works on at once. More than a cell asks cost memory on a GPU, and time
-for graphs that are captured when it starts."""
+MAX_REQUESTS = 256
+"""Requests that the engine processes at once. More than a cell has would cost memory on a GPU, and
+time to capture graphs when the engine starts."""
 
 CALL = 64
-"""Queries of one call: what is answered is kept from then on, whatever becomes of the others."""
+"""Queries of one call. Answers of a call are kept, also if later calls fail."""
 
 
 class VllmBackend:
@@ -58,13 +58,13 @@ class VllmBackend:
         constraint: str | None = None,
         **engine: Any,
     ) -> None:
-        """Start the engine; ``max_model_len`` is the longest prompt and answer in tokens.
+        """Start the engine. ``max_model_len`` is the longest prompt with its answer, in tokens.
 
-        ``constraint`` is ``processor`` (ours) or one of vLLM's grammar engines; by default the
-        processor on a CPU, where it is the fastest, and xgrammar on CUDA, where the processor's
-        speed is not known (docs/constrained-decoding.md).
-        ``engine`` are further arguments of ``vllm.LLM``. Raises ``CellError`` with the engine's own
-        words where it does not start.
+        ``constraint`` is ``processor`` (of this package) or one of vLLM's grammar engines. The
+        default is the processor on a CPU, where it is the fastest, and xgrammar on CUDA, where the
+        processor's speed is not known (docs/constrained-decoding.md). ``engine`` are further
+        arguments of ``vllm.LLM``. Raises ``CellError`` with the engine's message if it does not
+        start.
         """
         _set_environment()
         self.tokenizer, self.counters = tokenizer, Counters()
@@ -73,7 +73,7 @@ class VllmBackend:
         self.constraint = constraint or ("xgrammar" if cuda else "processor")
         self._folder = tempfile.TemporaryDirectory(prefix="icl-bench-")
         self._written: dict[int, tuple[LabelAutomaton, str]] = {}
-        engine = {"max_num_seqs": QUERIES, **engine} if cuda else _on_a_cpu(engine, gpu_memory)
+        engine = {"max_num_seqs": MAX_REQUESTS, **engine} if cuda else _on_a_cpu(engine, gpu_memory)
         if kv_cache_dtype is not None:
             engine["kv_cache_dtype"] = kv_cache_dtype
         if gpu_memory is not None:
@@ -85,10 +85,10 @@ class VllmBackend:
             engine = {"hf_overrides": {"head_dtype": "float32"}, **engine}
         if self.constraint == "processor":
             engine["logits_processors"] = [_processor(cuda=cuda)]
-        # what the engine's processes write, for as long as they live
+        # standard error of the engine's processes
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
         try:
-            with _errors_into(self._log):
+            with _stderr_into(self._log):
                 from vllm import LLM
 
                 self.llm: Any = LLM(
@@ -102,7 +102,7 @@ class VllmBackend:
                     **engine,
                 )
         except Exception as error:  # the engine raises many kinds, some of other processes
-            raise CellError(_not_started(self._said(error), max_model_len)) from None
+            raise CellError(_not_started(self._reason(error), max_model_len)) from None
 
     @property
     def _grammar(self) -> str:
@@ -117,10 +117,10 @@ class VllmBackend:
         prompts: PromptSet,
         todo: Sequence[int],
         decodings: Sequence[Decoding],
-        reserve: int,  # noqa: ARG002 - the engine's cache has the size it has
+        reserve: int,  # noqa: ARG002 - the engine's cache has a fixed size
         pattern: Pattern = FULL,
     ) -> Iterator[list[Answer]]:
-        """See ``Backend.answer``: a pack is what one call answers."""
+        """See ``Backend.answer``. A pack is the answers of one call."""
         assert pattern == FULL, "attention patterns run on the transformers backend"
         for first in range(0, len(todo), CALL):
             start = time.perf_counter()
@@ -129,48 +129,48 @@ class VllmBackend:
                     self.warm(prompts.prefix)
                 answers = self._answers(prompts, todo[first : first + CALL], decodings)
             except Exception as error:
-                raise CellError(f"vLLM failed ({self._said(error)})") from None
+                raise CellError(f"vLLM failed ({self._reason(error)})") from None
             self.counters.seconds += time.perf_counter() - start
             yield answers
 
     def warm(self, prefix: Ids) -> None:
-        """Compute a prefix once, before many queries ask for it at the same time."""
+        """Compute a prefix once, before many queries need it at the same time."""
         from vllm import SamplingParams
 
-        (done,) = self.generate([prefix], [SamplingParams(temperature=0, max_tokens=1)])
-        self.counters.prefix_tokens += len(prefix) - _cached(done)
+        (output,) = self.generate([prefix], [SamplingParams(temperature=0, max_tokens=1)])
+        self.counters.prefix_tokens += len(prefix) - _cached_tokens(output)
 
     def _answers(self, prompts: PromptSet, todo: Sequence[int], decodings: Sequence[Decoding]) -> list[Answer]:
         different = {id(decodings[i]): decodings[i] for i in todo}
         sampling = {name: self.sampling(decoding) for name, decoding in different.items()}
-        asked = [sampling[id(decodings[i])] for i in todo]
-        done = self.generate([prompts.ids(i) for i in todo], asked)
+        sampling_of_prompts = [sampling[id(decodings[i])] for i in todo]
+        outputs = self.generate([prompts.ids(i) for i in todo], sampling_of_prompts)
         answers = []
-        for index, output in zip(todo, done, strict=True):
-            cached, (said,), decoding = _cached(output), output.outputs, decodings[index]
+        for index, output in zip(todo, outputs, strict=True):
+            cached, (completion,), decoding = _cached_tokens(output), output.outputs, decodings[index]
             self.counters.own_tokens += len(prompts.ids(index)) - cached
-            self.counters.answer_tokens += len(said.token_ids)
+            self.counters.answer_tokens += len(completion.token_ids)
             if isinstance(decoding, Greedy):
-                label = decoding.automaton.read(said.token_ids)
+                label = decoding.automaton.read(completion.token_ids)
                 if label < 0:
-                    raise RuntimeError(f"the engine stopped within a label: {said.text!r}")
-                answers.append(Answer(index, cached, len(said.token_ids), label=label))
+                    raise RuntimeError(f"the engine stopped within a label: {completion.text!r}")
+                answers.append(Answer(index, cached, len(completion.token_ids), label=label))
             else:
                 assert isinstance(decoding, Free), "exact scoring runs on the transformers backend"
-                ended = decoding.before_stop(said.text)  # the engine takes stops in their order
+                ended = decoding.before_stop(completion.text)  # the engine takes stops in their order
                 answers.append(
                     Answer(
                         index,
                         cached,
-                        len(said.token_ids),
-                        text=said.text if ended is None else ended,
-                        truncated=said.finish_reason == "length",
+                        len(completion.token_ids),
+                        text=completion.text if ended is None else ended,
+                        truncated=completion.finish_reason == "length",
                     )
                 )
         return answers
 
     def sampling(self, decoding: Decoding) -> Any:
-        """Sampling parameters for a decoding, as vLLM takes them."""
+        """VLLM's sampling parameters for a decoding."""
         from vllm import SamplingParams
         from vllm.sampling_params import StructuredOutputsParams
 
@@ -180,17 +180,17 @@ class VllmBackend:
         automaton = decoding.automaton
         common = {"temperature": 0, "max_tokens": automaton.longest + 1, "detokenize": False}
         if self.constraint == "processor":
-            path, end = self._saved(automaton)
+            path, end = self._automaton_file(automaton)
             return SamplingParams(**common, stop_token_ids=[*automaton.deciding, end], extra_args={FILE: path})
         # no early stop here: grammar engines keep stop tokens back until their grammar ends
         choice = StructuredOutputsParams(choice=[a.removesuffix(END) for a in automaton.answers])
         return SamplingParams(**common, structured_outputs=choice)
 
-    def _saved(self, automaton: LabelAutomaton) -> tuple[str, int]:
-        """The file that holds an automaton for the engine, and the token that ends its answers."""
-        known = set(automaton.vocabulary.tolist())
-        ends = (self.tokenizer.eos_token_id, *range(len(known) + 1))
-        end = next(i for i in ends if i is not None and i not in known)
+    def _automaton_file(self, automaton: LabelAutomaton) -> tuple[str, int]:
+        """The file of an automaton for the engine, and the token that ends its answers."""
+        allowed = set(automaton.vocabulary.tolist())
+        ends = (self.tokenizer.eos_token_id, *range(len(allowed) + 1))
+        end = next(i for i in ends if i is not None and i not in allowed)
         if id(automaton) not in self._written:
             path = Path(self._folder.name) / f"{len(self._written)}.json"
             write_automaton(automaton, end, path)
@@ -198,13 +198,13 @@ class VllmBackend:
         return self._written[id(automaton)][1], end
 
     def generate(self, prompts: Sequence[Ids], sampling: Sequence[Any]) -> list[Any]:
-        """Request outputs of vLLM, in the order of the prompts; sampling parameters of each."""
-        asked = [{"prompt_token_ids": list(ids)} for ids in prompts]
-        done: list[Any] = self.llm.generate(asked, list(sampling), use_tqdm=False)
-        return done
+        """VLLM's request outputs, in the order of the prompts. ``sampling`` has one for each prompt."""
+        requests = [{"prompt_token_ids": list(ids)} for ids in prompts]
+        outputs: list[Any] = self.llm.generate(requests, list(sampling), use_tqdm=False)
+        return outputs
 
-    def _said(self, error: BaseException) -> str:
-        """The engine's own last error on one line; its processes' words before ours."""
+    def _reason(self, error: BaseException) -> str:
+        """The engine's last error on one line, preferably of its processes."""
         self._log.seek(0)
         log = self._log.read().decode(errors="replace")
         text = str(error)
@@ -214,25 +214,25 @@ class VllmBackend:
 
 
 def _set_environment() -> None:
-    """What vLLM reads before it starts."""
-    # a process that has asked for CUDA, as ours has to choose a device, must not be forked
+    """Set the environment variables that vLLM reads before it starts."""
+    # a process that has used CUDA, as ours to choose a device, must not be forked
     os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
-    # asked for by --context or --max-model-len: longer than the model's config says
+    # --context and --max-model-len may exceed the window of the model's config
     os.environ.setdefault("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "1")
 
 
 def _on_a_cpu(engine: Mapping[str, Any], gpu_memory: float | None) -> dict[str, Any]:
-    """The engine's arguments where there is no GPU.
+    """The engine's arguments without a GPU.
 
-    In this process it starts in half the time and uses all cores; compiling takes minutes and
-    gains little; and by itself vLLM would take nearly all memory.
+    In this process, the engine starts in half the time and uses all cores. Compiling takes minutes
+    and gains little. By default, vLLM would reserve nearly all memory.
     """
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     arguments = {"enforce_eager": True, **engine}
     if gpu_memory is None and "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
-        import psutil  # vLLM needs it, too
+        import psutil  # a dependency of vLLM
 
         room = min(CPU_CACHE_BYTES, psutil.virtual_memory().available // 2)
         arguments = {"kv_cache_memory_bytes": room, **arguments}
@@ -240,17 +240,17 @@ def _on_a_cpu(engine: Mapping[str, Any], gpu_memory: float | None) -> dict[str, 
 
 
 def _processor(*, cuda: bool) -> str:
-    """The name of the label processor for the model runner that will run: V2 on CUDA.
+    """The name of the label processor for the model runner: V2 on CUDA.
 
-    Raises ``CellError`` where vLLM is too old to have that runner's interface.
+    Raises ``CellError`` if vLLM is too old to have the interface of this runner.
     """
     if not cuda:
         return "icl_bench.backends.vllm.logits_processor:LabelProcessor"
     try:
-        found = importlib.util.find_spec("vllm.v1.worker.gpu.sample.logits_processor")
+        module = importlib.util.find_spec("vllm.v1.worker.gpu.sample.logits_processor")
     except ModuleNotFoundError:
-        found = None
-    if found is None:
+        module = None
+    if module is None:
         raise CellError("this vLLM's V2 model runner takes no logits processor: 0.32 or later does")
     os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1"
     return "icl_bench.backends.vllm.device_processor:DeviceLabelProcessor"
@@ -262,32 +262,32 @@ def _has_cuda() -> bool:
     return torch.cuda.is_available()
 
 
-def _cached(output: Any) -> int:
+def _cached_tokens(output: Any) -> int:
     return int(output.num_cached_tokens or 0)
 
 
-def _not_started(said: str, max_model_len: int) -> str:
-    """Why the engine did not start, and what would help."""
-    short = any(word in said.lower() for word in ("max seq len", "kv cache", "memory"))
+def _not_started(reason: str, max_model_len: int) -> str:
+    """Why the engine did not start, and advice."""
+    short = any(word in reason.lower() for word in ("max seq len", "kv cache", "memory"))
     advice = (
         f"; room for {max_model_len:,} tokens was asked for: take a smaller k, --max-model-len, "
         "--dtype bfloat16, more --gpu-memory, or more cards with --tensor-parallel"
     )
-    return f"vLLM did not start ({said}){advice if short else ''}"
+    return f"vLLM did not start ({reason}){advice if short else ''}"
 
 
 @contextmanager
-def _errors_into(file: IO[bytes]) -> Iterator[None]:
-    """Send what this process and the ones it starts write to standard error into a file."""
+def _stderr_into(file: IO[bytes]) -> Iterator[None]:
+    """Redirect standard error of this process and its children to a file."""
     sys.stderr.flush()
-    kept = os.dup(2)
+    stderr_copy = os.dup(2)
     os.dup2(file.fileno(), 2)
     try:
         yield
     finally:
         sys.stderr.flush()
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr_copy, 2)
+        os.close(stderr_copy)
 
 
 _ERROR = re.compile(r"\b((?:[A-Za-z_]+\.)*[A-Za-z]*(?:Error|Exception)): +(\S.*)$")
@@ -297,9 +297,9 @@ _WRAPPED = ("See root cause above", "Engine core initialization failed", "Engine
 
 
 def last_error(log: str) -> str | None:
-    """The message of the last error in a log that is not only about another one above it."""
+    """The message of the last error in a log that does not only refer to an earlier one."""
     for line in reversed(log.splitlines()):
-        found = _ERROR.search(line)
-        if found and not any(text in line for text in _WRAPPED):
-            return found[2]
+        match = _ERROR.search(line)
+        if match and not any(text in line for text in _WRAPPED):
+            return match[2]
     return None

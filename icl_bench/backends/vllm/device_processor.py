@@ -1,8 +1,8 @@
 """The label constraint inside vLLM's V2 model runner: tables of the automata on the device.
 
-A request has a slot there, and what it has written stands on the device. Each step walks the
-automata from their starts over what has been written, at most a label's tokens: nothing is kept
-between steps, so that requests may be put off and taken up again, and no step waits for the device.
+A request has a slot, and its output is on the device. Each step walks the automata from their starts
+over the output, at most a label's tokens. No state is kept between steps, so requests may be
+preempted and resumed, and no step waits for the device.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor
 from icl_bench.backends.vllm.label_file import FILE, States, read_states
 
 FREE = -1
-"""The start of a request that is not constrained."""
+"""The start state of a request without constraint."""
 
 
 class Tables:
-    """Automata one behind the other; their states are rows.
+    """Concatenated automata, with a row for each state.
 
-    ``tokens`` and ``targets`` are ``(states, widest)`` int64: what is allowed in a state and where
-    it leads, the first repeated to the widest state's number.
+    ``tokens`` and ``targets`` are ``(states, widest)`` int64: the tokens that are allowed in a state
+    and the states they lead to. The first one is repeated to the width of the widest state.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -48,10 +48,10 @@ class Tables:
         self.targets = torch.cat([_wider(self.targets, widest), new[..., 1]])
 
     def after(self, state: Tensor, token: Tensor) -> Tensor:
-        """Where tokens lead, ``(rows,)`` each; one that is not allowed leads nowhere."""
-        found = self.tokens[state] == token.unsqueeze(1)
-        target = self.targets[state].gather(1, found.int().argmax(1, keepdim=True)).squeeze(1)
-        return torch.where(found.any(1), target, state)
+        """The states after tokens, ``(rows,)`` each. A token that is not allowed keeps the state."""
+        matches = self.tokens[state] == token.unsqueeze(1)
+        target = self.targets[state].gather(1, matches.int().argmax(1, keepdim=True)).squeeze(1)
+        return torch.where(matches.any(1), target, state)
 
 
 def _wider(table: Tensor, width: int) -> Tensor:
@@ -60,7 +60,7 @@ def _wider(table: Tensor, width: int) -> Tensor:
 
 
 class DeviceLabelProcessor(LogitsProcessor):  # type: ignore[misc]
-    """Leaves each constrained request only the tokens that its automaton allows."""
+    """Masks the tokens that a constrained request's automaton does not allow."""
 
     def __init__(self, vllm_config: Any, req_states: Any) -> None:  # noqa: ARG002
         self._requests = req_states
@@ -70,16 +70,16 @@ class DeviceLabelProcessor(LogitsProcessor):  # type: ignore[misc]
         self._changed = False
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
-        """Take up a request in a slot; whether it is constrained."""
+        """Add a request to a slot. Returns whether it is constrained."""
         path = (sampling_params.extra_args or {}).get(FILE)
         self._starts[req_idx] = self._tables.start(path) if path else FREE
         self._changed = True
         return path is not None
 
     def apply_staged_writes(self) -> None:
-        """Bring the slots' starts to the device."""
+        """Copy the slots' start states to the device."""
         if self._changed:
-            # a copy: the next step may write while this one is still on its way
+            # a clone: the next step may write while this copy is in progress
             self._on_device = self._starts.clone().to(self._on_device.device, non_blocking=True)
             self._changed = False
 
@@ -90,14 +90,14 @@ class DeviceLabelProcessor(LogitsProcessor):  # type: ignore[misc]
         constrained = (start != FREE).unsqueeze(1)
         state = self._written(start.clamp_min(0), slots, ctx)
         allowed = self._tables.tokens[state]
-        kept = torch.full_like(logits, float("-inf"))
-        kept.scatter_(1, allowed, logits.gather(1, allowed))
-        return logits.copy_(torch.where(constrained, kept, logits))
+        masked = torch.full_like(logits, float("-inf"))
+        masked.scatter_(1, allowed, logits.gather(1, allowed))
+        return logits.copy_(torch.where(constrained, masked, logits))
 
     def _written(self, state: Tensor, slots: Tensor, ctx: Any) -> Tensor:
         """The states that the requests' outputs have reached: ``(rows,)``."""
         prompt = self._requests.prompt_len
-        # known to the host, so that it does not ask the device how far there is to go
+        # the upper bound is on the host, so the number of iterations does not depend on the device
         written = ctx.seq_lens_upper_bound_np - prompt.np[ctx.idx_mapping_np]
         first = prompt.gpu[slots].long()
         length = ctx.pos.long() + 1 - first

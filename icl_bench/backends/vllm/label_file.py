@@ -1,4 +1,4 @@
-"""A label constraint as a file, for an engine that runs in processes of its own."""
+"""A label constraint as a file, for an engine that runs in other processes."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 from icl_bench.backends.label_constraint import LabelAutomaton
 
 FILE = "icl_bench_labels"
-"""Under which of a request's ``extra_args`` its automaton's file is named."""
+"""The key of the automaton's file in a request's ``extra_args``."""
 
 States = list[dict[int, int | None]]
-"""Of each state the tokens that are allowed and the states to which they lead; where an answer is
-decided, that is the token that ends it, and it leads nowhere."""
+"""For each state, the allowed tokens and the states that they lead to. In a decided state, only the
+token that ends the answer is allowed, and leads to None."""
 
 
 def write_automaton(automaton: LabelAutomaton, end: int, path: Path) -> None:
-    """Save what the processor needs; ``end`` is the token that ends a decided answer."""
+    """Write an automaton for the processor. ``end`` is the token that ends a decided answer."""
     states = [
         dict(zip(tokens.tolist(), targets.tolist(), strict=True))
         for tokens, targets in zip(automaton.tokens, automaton.targets, strict=True)
@@ -26,9 +26,9 @@ def write_automaton(automaton: LabelAutomaton, end: int, path: Path) -> None:
 
 
 def read_states(path: str) -> States:
-    """What :func:`write_automaton` has saved."""
-    held = json.loads(Path(path).read_text())
+    """Read the states that :func:`write_automaton` has written."""
+    saved = json.loads(Path(path).read_text())
     return [
-        {held["end"]: None} if decided else {int(token): to for token, to in moves.items()}
-        for moves, decided in zip(held["states"], held["decided"], strict=True)
+        {saved["end"]: None} if decided else {int(token): to for token, to in moves.items()}
+        for moves, decided in zip(saved["states"], saved["decided"], strict=True)
     ]

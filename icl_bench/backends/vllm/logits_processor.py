@@ -1,7 +1,7 @@
 """The label constraint inside vLLM's V1 model runner: a logits processor that walks the automaton.
 
-The engine loads the class by name, in its own process; a request names its automaton's file in
-``extra_args``. Requests without one pass unchanged.
+The engine loads the class by name in its own process. A request has its automaton's file in
+``extra_args``. Requests without one are not changed.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from icl_bench.backends.vllm.label_file import FILE, States, read_states
 
 @dataclass
 class _Automaton:
-    """States, and the tokens that each of them allows, ``(allowed,)`` int64."""
+    """States, and the tokens that each state allows, ``(allowed,)`` int64."""
 
     states: States
     allowed: list[torch.Tensor]
 
 
 @cache
-def _read(path: str, device: torch.device) -> _Automaton:
+def _load_automaton(path: str, device: torch.device) -> _Automaton:
     states = read_states(path)
     return _Automaton(states, [torch.tensor(list(moves), device=device) for moves in states])
 
 
 class _Row:
-    """One request: its automaton and the state that its output has reached."""
+    """One request: its automaton and the state after its output."""
 
     def __init__(self, automaton: _Automaton, output: list[int]) -> None:
         self._automaton, self._output = automaton, output
@@ -48,7 +48,7 @@ class _Row:
 
 
 class LabelProcessor(LogitsProcessor):  # type: ignore[misc]
-    """Leaves each constrained request only the tokens that its automaton allows."""
+    """Masks the tokens that a constrained request's automaton does not allow."""
 
     def __init__(
         self,
@@ -60,22 +60,22 @@ class LabelProcessor(LogitsProcessor):  # type: ignore[misc]
         self._rows: dict[int, _Row] = {}
 
     def is_argmax_invariant(self) -> bool:
-        """Whether the likeliest token stays the same: it does not."""
+        """Whether the likeliest token is never changed: no."""
         return False
 
     def update_state(self, batch_update: Any) -> None:
-        """Follow requests that come, go and move within the batch."""
+        """Update the requests that are added, removed or moved within the batch."""
         process_dict_updates(self._rows, batch_update, self._added)
 
     def _added(self, params: Any, _: Any, output: list[int]) -> _Row | None:
         path = (params.extra_args or {}).get(FILE)
-        return _Row(_read(path, self._device), output) if path else None
+        return _Row(_load_automaton(path, self._device), output) if path else None
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
         """Mask ``(requests, vocabulary)`` logits in place."""
         for index, row in self._rows.items():
             allowed = row.allowed()
-            kept = logits[index, allowed]
+            allowed_logits = logits[index, allowed]
             logits[index] = float("-inf")
-            logits[index, allowed] = kept
+            logits[index, allowed] = allowed_logits
         return logits

@@ -24,7 +24,7 @@ from icl_bench.models.architecture import Architecture, architecture_of, check_f
 from icl_bench.models.attention_patterns import Pattern
 from icl_bench.models.config import layer_windows
 from icl_bench.models.registry import Model, load_tokenizer, resolve
-from icl_bench.models.trained import ATTENTION, adapted_to
+from icl_bench.models.trained import ADAPTED_PATTERN, adapted_to
 from icl_bench.quiet_libraries import spare_imports
 from icl_bench.sweep.compute_cost import flops
 from icl_bench.sweep.tokenized_task import TokenizedTask
@@ -237,7 +237,7 @@ class Adaptation(LongTraining):
             "flops": self._flops(model, self.log["tokens"] / self.sequences, self.sequences),
         }
         network = model.merged()
-        setattr(network.config, ATTENTION, str(self.spec.pattern))
+        setattr(network.config, ADAPTED_PATTERN, str(self.spec.pattern))
         network.save_pretrained(self.spec.out)
         self.folder.write_tokenizer(Path(self.model.source))
 

@@ -91,11 +91,11 @@ class Probe(TrainingMethod):
 
     def learn(self, examples: Examples, keep: Path | None) -> list[Learned]:
         """See ``TrainingMethod``."""
-        from icl_bench.backends.transformers.device_memory import memory_told
+        from icl_bench.backends.transformers.device_memory import memory_errors_as_cell_errors
 
         del keep
         train = examples.train
-        with memory_told(f"on {self.run.device} while reading examples"):
+        with memory_errors_as_cell_errors(f"on {self.run.device} while reading examples"):
             asked, inference = self._asked
             start = time.perf_counter()
             states = self._states.of(train)

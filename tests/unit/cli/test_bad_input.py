@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from icl_bench.errors import UserError
-from icl_bench.tasks.data_report import check
+from icl_bench.tasks.data_report import report_on
 from icl_bench.tasks.examples import TaskData, load_data
 from icl_bench.tasks.spec import TaskSpec
 from icl_bench.tasks.task_files import load_task
@@ -80,7 +80,7 @@ def read_rows(folder: Path, content: bytes, name: str) -> TaskData | None:
     except UserError as error:
         refused(error)
         return None
-    check(rows)
+    report_on(rows)
     return rows
 
 

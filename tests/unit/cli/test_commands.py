@@ -569,7 +569,7 @@ def test_a_server_that_does_not_answer_fails_every_cell_and_names_them(
         (["walk"], "No such command 'walk'"),
         (
             ["run", "--task", "trec", "--model", "gemma3-270m", "--k", "1", "--data-dir", "nowhere"],
-            "data folder nowhere is not there",
+            "data folder nowhere does not exist",
         ),
         (["summary"], "results folder results: not there; run something first"),
         (["summary", "--results", "."], "no results yet"),

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from icl_bench.demonstrations.dense import Dense
-from icl_bench.demonstrations.ranking import nearest
+from icl_bench.demonstrations.ranking import most_similar
 from icl_bench.errors import UserError
 from icl_bench.models import text_encoders as sentences
-from icl_bench.models.array_cache import draft, kept, load
+from icl_bench.models.array_cache import cached_array, draft, load_arrays
 from icl_bench.models.fingerprints import key_of
 from icl_bench.models.text_encoders import SentenceEncoder, cut_cached, embed_cached
 
@@ -69,7 +69,7 @@ def test_the_most_similar_in_meaning_comes_first_and_equal_texts_are_equally_sim
     retriever.fit(POOL)
     (ranking,) = retriever.rank(["still waiting for the plastic that you sent by post"])
     assert ranking.scores[1] == ranking.scores[3]
-    assert nearest(ranking, 2, np.random.default_rng(0)).tolist() == [1, 3]
+    assert most_similar(ranking, 2, np.random.default_rng(0)).tolist() == [1, 3]
 
 
 def test_rankings_do_not_depend_on_how_many_queries_are_asked_at_once(encoder, monkeypatch):
@@ -158,7 +158,7 @@ def test_a_torn_or_changed_entry_is_computed_again(tmp_path, file, damage):
         return np.arange(6.0).reshape(2, 3)
 
     entry = tmp_path / "numbers-1"
-    kept(entry, compute)
+    cached_array(entry, compute)
     path = entry / file
     content = path.read_bytes()
     if damage == "gone":
@@ -174,7 +174,7 @@ def test_a_torn_or_changed_entry_is_computed_again(tmp_path, file, damage):
             }[damage]
         )
     for _ in range(2):
-        assert kept(entry, compute).tolist() == [[0, 1, 2], [3, 4, 5]]
+        assert cached_array(entry, compute).tolist() == [[0, 1, 2], [3, 4, 5]]
     assert len(calls) == 2
 
 
@@ -189,7 +189,7 @@ def test_an_entry_is_written_whole_or_not_at_all(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         killed()
     assert list(tmp_path.iterdir()) == []
-    assert load(entry, ["array"]) is None
+    assert load_arrays(entry, ["array"]) is None
 
 
 def test_two_that_store_the_same_leave_one_entry(tmp_path):
@@ -198,7 +198,7 @@ def test_two_that_store_the_same_leave_one_entry(tmp_path):
         for folder in (first, second):
             np.save(folder / "array.npy", np.arange(3))
     assert [path.name for path in tmp_path.iterdir()] == ["numbers-1"]
-    (found,) = load(entry, ["array"]) or [None]
+    (found,) = load_arrays(entry, ["array"]) or [None]
     assert found is not None
     assert found.tolist() == [0, 1, 2]
 
@@ -215,7 +215,7 @@ def test_an_entry_that_another_process_is_just_storing_is_left_to_it(tmp_path, m
 
 def test_a_cache_that_cannot_be_written_to_stops_nothing(tmp_path):
     (tmp_path / "file").write_text("no folder")
-    found = kept(tmp_path / "file" / "numbers-1", lambda: np.arange(3))
+    found = cached_array(tmp_path / "file" / "numbers-1", lambda: np.arange(3))
     assert found.tolist() == [0, 1, 2]
 
 
@@ -296,7 +296,7 @@ def test_a_name_is_asked_of_the_hub_and_a_failure_is_one_line(asked, hub, monkey
     with pytest.raises(UserError) as refused:
         SentenceEncoder.find(asked)
     text = str(refused.value)
-    assert text.startswith(f"encoder {asked}: no folder, and {hub} cannot be had from the hub")
+    assert text.startswith(f"encoder {asked}: no folder, and {hub} cannot be downloaded from the hub")
     assert "(no route)" in text
     assert "\n" not in text
 

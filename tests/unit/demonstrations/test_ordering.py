@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icl_bench.demonstrations.ordering import ByLabel, Drawn, Order, Relevance, RelevanceReversed, Shuffled
+from icl_bench.demonstrations.ordering import AsDrawn, ByLabel, Order, Relevance, RelevanceReversed, Shuffled
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import UserError
 
@@ -92,7 +92,7 @@ def test_relevance_puts_the_most_similar_last_and_reversed_puts_it_first():
 
 
 def test_drawn_leaves_demonstrations_as_they_were_drawn():
-    assert Drawn().arrange(np.array([9, 4, 7]), ["x", "y", "x"]).tolist() == [9, 4, 7]
+    assert AsDrawn().arrange(np.array([9, 4, 7]), ["x", "y", "x"]).tolist() == [9, 4, 7]
 
 
 def test_by_label_sorts_by_label_and_keeps_the_drawn_order_within_one():

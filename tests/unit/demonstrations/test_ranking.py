@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from icl_bench.demonstrations import bertscore
 from icl_bench.demonstrations.bm25 import BM25, STOP_WORDS, words
 from icl_bench.demonstrations.random import draw
-from icl_bench.demonstrations.ranking import Ranking, nearest
+from icl_bench.demonstrations.ranking import Ranking, most_similar
 from icl_bench.errors import UserError
 from icl_bench.models import text_encoders
 
@@ -27,7 +27,7 @@ rankings = st.lists(st.tuples(st.sampled_from([-1.0, 0.0, 0.5, 0.5000001, 3.0]),
 
 
 def choose(ranking: Ranking, k: int, seed: int = 0) -> list[int]:
-    return nearest(ranking, k, np.random.default_rng(seed)).tolist()
+    return most_similar(ranking, k, np.random.default_rng(seed)).tolist()
 
 
 def test_a_draw_is_a_permutation_of_the_whole_training_set():
@@ -173,7 +173,7 @@ def test_blocks_cover_every_token_of_every_row_that_has_any(lengths, query_token
     ascending = np.array(sorted(lengths), dtype=np.int64)
     starts = np.concatenate([[0], np.cumsum(ascending)])
     seen = []
-    for rows, places, length in bertscore.blocks(ascending, query_tokens):
+    for rows, places, length in bertscore.row_blocks(ascending, query_tokens):
         assert (ascending[rows] == length).all()
         assert (places.start, places.stop) == (starts[rows.start], starts[rows.stop])
         seen += list(range(rows.start, rows.stop))
@@ -183,6 +183,6 @@ def test_blocks_cover_every_token_of_every_row_that_has_any(lengths, query_token
 @given(st.lists(st.integers(0, 3000), max_size=60))
 def test_batches_keep_the_order_and_stay_within_what_the_encoder_reads_at_once(lengths):
     texts = [[0] * length for length in lengths]
-    batches = list(bertscore.batches(texts))
+    batches = list(bertscore.token_batches(texts))
     assert [ids for batch in batches for ids in batch] == texts
-    assert all(len(b) * max(map(len, b)) <= bertscore.BATCH_TOKENS for b in batches)
+    assert all(len(b) * max(map(len, b)) <= bertscore.ENCODER_BATCH_TOKENS for b in batches)

@@ -11,7 +11,7 @@ from icl_bench.demonstrations.balanced import Balanced
 from icl_bench.demonstrations.centroids import Centroids
 from icl_bench.demonstrations.per_label import nearest_of_each
 from icl_bench.demonstrations.random import Random
-from icl_bench.demonstrations.ranking import Ranking, nearest, own_part
+from icl_bench.demonstrations.ranking import Ranking, most_similar, own_part
 from icl_bench.demonstrations.selector_spec import SelectorSpec, cautions, known, split
 from icl_bench.errors import UserError
 
@@ -101,13 +101,13 @@ def test_split_drops_what_is_empty_and_leaves_mistakes_to_be_read():
         ("hybrid:20,by=cosine", "by=cosine: not a similarity; known: bertscore, bm25, dense"),
         ("hybrid:20,by=", "by='': not a similarity"),
         ("hybrid:20,by=bm52", "did you mean bm25"),
-        ("hybrid:20,by=dense,by=bm25", "by= is there twice"),
-        ("hybrid:20,dense", "dense is no option; there are by="),
-        ("hybrid:20,k=3", "k=3 is no option"),
-        ("hybrid:20,of=queries", "of= goes with centroids alone"),
-        ("random,by=dense", "by= goes with hybrid:S and per-label:N alone"),
-        ("random,of=queries", "of= goes with centroids alone"),
-        ("dense,of=queries", "of= goes with centroids alone"),
+        ("hybrid:20,by=dense,by=bm25", "by= is given twice"),
+        ("hybrid:20,dense", "dense is not an option; there are by="),
+        ("hybrid:20,k=3", "k=3 is not an option"),
+        ("hybrid:20,of=queries", "of= is an option of centroids only"),
+        ("random,by=dense", "by= is an option of hybrid:S and per-label:N only"),
+        ("random,of=queries", "of= is an option of centroids only"),
+        ("dense,of=queries", "of= is an option of centroids only"),
         ("centroids,of=query", "of=query: not known; did you mean queries"),
         ("bm25+hybrid:20", "bm25 cannot stand before \\+hybrid:S; known: balanced, centroids"),
         ("centroids+balanced+hybrid:20", "only one selector can stand before"),
@@ -120,7 +120,7 @@ def test_split_drops_what_is_empty_and_leaves_mistakes_to_be_read():
         ("per-label:0", "a whole number from 1 up, like per-label:2"),
         ("hybrid:per-label", "per-label says how many demonstrations of each label"),
         ("per-label:2,by=bm", "by=bm: not a similarity; did you mean bm25"),
-        ("per-label:2,of=queries", "of= goes with centroids alone"),
+        ("per-label:2,of=queries", "of= is an option of centroids only"),
         ("centroids+per-label:2", "cannot read centroids \\+ per-label:2"),
     ],
 )
@@ -145,7 +145,7 @@ def test_a_mistake_is_named_with_what_to_write(text, message):
     ],
 )
 def test_parts_that_do_not_fit_together_are_no_choice(fields):
-    with pytest.raises(ValueError, match="no way to choose"):
+    with pytest.raises(ValueError, match="not a valid selection"):
         SelectorSpec(**fields)
 
 
@@ -227,7 +227,7 @@ def test_the_querys_own_are_the_most_similar_unlike_any_shown_the_most_similar_l
     count = data.draw(st.integers(0, k))
     shared = np.array(drawn[: k - count], dtype=np.int64)
     shown, expected = {*alike[shared].tolist()}, []
-    for i in nearest(ranking, len(rows), np.random.default_rng(3)).tolist():
+    for i in most_similar(ranking, len(rows), np.random.default_rng(3)).tolist():
         if alike[i] not in shown:
             shown.add(alike[i])
             expected.append(i)
@@ -250,7 +250,7 @@ def test_of_each_label_the_most_similar_are_chosen_the_most_similar_label_first(
     labels, each = np.array([of_alike[i] for i in alike]), data.draw(st.integers(1, 3))
     places = np.array(drawn[:k], dtype=np.int64)
     shown, found = {*alike[places].tolist()}, dict[int, list[int]]()
-    for i in nearest(ranking, len(rows), np.random.default_rng(3)).tolist():
+    for i in most_similar(ranking, len(rows), np.random.default_rng(3)).tolist():
         if alike[i] not in shown:
             shown.add(alike[i])
             found.setdefault(int(labels[i]), []).append(i)

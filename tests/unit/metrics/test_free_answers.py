@@ -211,7 +211,7 @@ def test_a_number_is_read_with_separators_currency_and_sign(text: str, value: st
 def test_what_is_no_number_is_wrong_and_cannot_be_a_right_answer(text: str):
     assert number(text) is None
     assert Numeric().score(["18", text], [text, text])["numeric"].tolist() == [0, 0]
-    assert Numeric().unfit(text) == "is no number"
+    assert Numeric().unfit(text) == "is not a number"
 
 
 def test_numbers_are_compared_exactly():

@@ -116,8 +116,8 @@ def test_a_cache_that_cannot_be_written_says_what_to_set(monkeypatch: pytest.Mon
 def test_a_folder_is_a_model_with_the_window_of_its_config(saved: Path):
     found = resolve(str(saved))
     assert (found.name, found.context_tokens) == ("tiny", 512)
-    assert found.asked == found.source == str(saved)
-    assert resolve(found.asked) == found
+    assert found.requested_name == found.source == str(saved)
+    assert resolve(found.requested_name) == found
     assert len(load_tokenizer(found)) > 256
 
 
@@ -204,7 +204,7 @@ def test_a_large_files_fingerprint_samples_it_from_end_to_end(tmp_path: Path, mo
 
 @pytest.mark.parametrize("asked", ["llama2", "someone/some-model"])
 def test_a_hub_model_without_a_network_is_refused_in_one_line(asked: str, offline: None):
-    with pytest.raises(UserError, match="cannot be had from the hub") as refused:
+    with pytest.raises(UserError, match="cannot be downloaded from the hub") as refused:
         resolve(asked)
     assert "\n" not in str(refused.value)
     assert "give a local folder as --model" in str(refused.value)

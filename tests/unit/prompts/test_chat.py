@@ -17,7 +17,7 @@ from support.models import Row, llama_tokenizer, qwen_tokenizer
 from icl_bench.errors import UserError
 from icl_bench.prompts.chat import ChatForm, ChatSettings, around_turns, chat_form, read_settings
 from icl_bench.prompts.chat_template import ChatTemplate
-from icl_bench.prompts.encoding import PromptEncoder
+from icl_bench.prompts.encoding import PromptTokenizer
 from icl_bench.prompts.rendering import PlainForm, demonstration_text, query_text
 from icl_bench.tasks.spec import Template
 from icl_bench.tasks.templates import JinjaTemplate
@@ -88,7 +88,7 @@ def test_ids_are_those_of_the_library_for_every_k_and_query(tmp_path: Path, name
     source, make, arguments = TEMPLATES[name]
     model = Model(tmp_path, source, make)
     form = model.form(ChatSettings(style=style, arguments=tuple(arguments.items())))
-    encoder = PromptEncoder(form, model.tokenizer)
+    encoder = PromptTokenizer(form, model.tokenizer)
     sets = encoder.shared_prompts(ROWS, range(len(ROWS) + 1), QUERIES)
     for k, prompts in sets.items():
         for i, query in enumerate(QUERIES):
@@ -110,7 +110,7 @@ def test_ids_are_those_of_the_library_for_every_k_and_query(tmp_path: Path, name
 def test_demonstrations_are_shared_where_the_template_treats_turns_alike(tmp_path: Path):
     model = Model(tmp_path, CHATML, qwen_tokenizer)
     form = model.form(ChatSettings(style="turns"))
-    sets = PromptEncoder(form, model.tokenizer).shared_prompts(ROWS, [1, 4], QUERIES)
+    sets = PromptTokenizer(form, model.tokenizer).shared_prompts(ROWS, [1, 4], QUERIES)
     one, four = sets[1].prefix, sets[4].prefix
     assert four[: len(one)] == one
     assert max(map(len, sets[4].suffixes)) < 40
@@ -148,7 +148,7 @@ def test_an_answer_stands_behind_the_generation_prompt_and_ends_with_its_turn(
     model = Model(tmp_path, source, make)
     form = model.form(ChatSettings(style="turns", arguments=(("enable_thinking", False),)))
     assert form.answer("order status") == f"{lead}order status{ending}"
-    encoder = PromptEncoder(form, model.tokenizer)
+    encoder = PromptTokenizer(form, model.tokenizer)
     short, long = encoder.answers(["order", "order status"])
     assert short[-1] == long[-1] == model.tokenizer.convert_tokens_to_ids(ending.strip())
     assert short != long[: len(short)]
@@ -187,7 +187,7 @@ def test_a_model_without_a_template_says_so(tmp_path: Path):
     with pytest.raises(UserError, match=told):
         ChatTemplate.of_folder(tmp_path, "mine", {})
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": 3}))
-    with pytest.raises(UserError, match=r"cannot be read .*chat_template is no text"):
+    with pytest.raises(UserError, match=r"cannot be read .*chat_template is not a text"):
         ChatTemplate.of_folder(tmp_path, "mine", {})
 
 
@@ -216,7 +216,7 @@ def test_only_the_special_token_itself_ends_an_answer(tmp_path: Path):
     from icl_bench.backends.label_constraint import compile_labels
 
     model = Model(tmp_path, CHATML, qwen_tokenizer)
-    encoder = PromptEncoder(model.form(ChatSettings(style="turns")), model.tokenizer)
+    encoder = PromptTokenizer(model.form(ChatSettings(style="turns")), model.tokenizer)
     end = model.tokenizer.convert_tokens_to_ids("<|im_end|>")
     assert encoder.ending_token == end
     held = compile_labels(["order", "order status"], model.tokenizer, end)
@@ -232,7 +232,7 @@ def test_an_answer_that_a_line_break_ends_is_ended_by_no_special_token(tmp_path:
     form = model.form(ChatSettings(style="turns"))
     assert form.answer("order") == "order\n"
     for written in (form, PlainForm(TASK)):
-        assert PromptEncoder(written, model.tokenizer).ending_token is None
+        assert PromptTokenizer(written, model.tokenizer).ending_token is None
     twice = Model(tmp_path / "twice", CHATML.replace("<|im_end|>\n", " \n\n"), qwen_tokenizer)
     form = twice.form(ChatSettings(style="turns"))
     assert (form.answer("order"), form.stop) == ("order \n", "")
@@ -241,14 +241,14 @@ def test_an_answer_that_a_line_break_ends_is_ended_by_no_special_token(tmp_path:
 @pytest.mark.parametrize(("source", "rows"), [(NUMBERED, ROWS), (TRIMMED, [Row(" led by a blank", {"text": "x"})])])
 def test_turns_that_a_template_changes_are_no_lesson(tmp_path: Path, source: str, rows: Sequence[Row]):
     model = Model(tmp_path, source, qwen_tokenizer)
-    encoder = PromptEncoder(model.form(ChatSettings(style="turns")), model.tokenizer)
+    encoder = PromptTokenizer(model.form(ChatSettings(style="turns")), model.tokenizer)
     with pytest.raises(UserError, match=r"^demonstrations to learn from must not depend on each"):
         encoder.lesson(rows)
 
 
 def test_prompts_that_are_rendered_whole_tell_no_ends_and_pair_up(tmp_path: Path):
     model = Model(tmp_path, NUMBERED, qwen_tokenizer)
-    encoder = PromptEncoder(model.form(ChatSettings(style="turns")), model.tokenizer)
+    encoder = PromptTokenizer(model.form(ChatSettings(style="turns")), model.tokenizer)
     found = encoder.own_prompts([ROWS[:2], ROWS[2:]], QUERIES, ends=True)
     assert (found.ends, found.lead) == ((), 0)
     for count in (1, 3):
@@ -294,7 +294,7 @@ def test_facts_tell_how_a_prompt_was_written(tmp_path: Path, style: Any):
     other = Model(tmp_path / "other", CHATML + "\n", qwen_tokenizer).form(form.settings).facts()
     assert other["template"] != facts["template"]
 
-    piece, between, behind = around_turns(facts, TASK, demonstration_text)
+    piece, between, behind = around_turns(facts["style"], facts["around"], TASK, demonstration_text)
     parts = [piece(TASK, row) + between for row in ROWS[:2]]
     written = start + "".join(parts) + query_text(TASK, QUERIES[0]) + behind
     assert written == form.whole(ROWS[:2], QUERIES[0])
@@ -402,7 +402,7 @@ def test_special_tokens_and_templates_are_read_as_configs_have_them(tmp_path: Pa
     # a file beside it goes first, and what is asked for before what the config says
     assert rendered(tmp_path, "{{ bos_token }}", bos_token="<b>") == "<b>"
     (tmp_path / "chat_template.jinja").unlink()
-    for wrong, why in (("[]", "tokenizer_config.json is no object"), ("{", "Expecting property name")):
+    for wrong, why in (("[]", "tokenizer_config.json is not an object"), ("{", "Expecting property name")):
         file.write_text(wrong, encoding="utf-8")
         with pytest.raises(UserError, match=rf"^model mine: its chat template cannot be read \({why}"):
             ChatTemplate.of_folder(tmp_path, "mine", {})

@@ -15,7 +15,7 @@ from support.models import Row, gpt2_tokenizer, llama_tokenizer, qwen_tokenizer,
 
 from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import FULL, Pattern, Ranges
-from icl_bench.prompts.encoding import PromptEncoder, PromptSet, parts, shared_prefix
+from icl_bench.prompts.encoding import PromptSet, PromptTokenizer, parts, shared_prefix
 from icl_bench.prompts.rendering import (
     PlainForm,
     answer_line,
@@ -78,7 +78,7 @@ def bos_of(tokenizer: Any) -> tuple[int, ...]:
 
 
 def assert_exact(tokenizer: Any, template: Template, shown: Sequence[Row], queries: Sequence[Row]) -> None:
-    encoder = PromptEncoder(PlainForm(template), tokenizer)
+    encoder = PromptTokenizer(PlainForm(template), tokenizer)
     sets = encoder.shared_prompts(shown, range(1, len(shown) + 1), queries)
     own = encoder.own_prompts([shown[i:] for i, _ in enumerate(queries)], queries)
     for i, query in enumerate(queries):
@@ -98,7 +98,7 @@ def assert_exact(tokenizer: Any, template: Template, shown: Sequence[Row], queri
 
 
 def assert_mixed_exact(
-    tokenizer: Any, encoder: PromptEncoder, shared: Sequence[Row], rest: Sequence[Row], queries: Sequence[Row]
+    tokenizer: Any, encoder: PromptTokenizer, shared: Sequence[Row], rest: Sequence[Row], queries: Sequence[Row]
 ) -> None:
     """Each query has as many of the rest as its own, in an order of its own."""
     own = [[*rest[i % len(rest) :], *rest[: i % len(rest)]] if rest else [] for i in range(len(queries))]
@@ -136,7 +136,7 @@ def test_a_shipped_tasks_prefix_is_all_of_its_demonstrations(tokenizer, name):
     """Every join holds, so that queries share all demonstrations and the next k extends them."""
     template = TEMPLATES[name]
     shown = rows_of(template, ORDINARY)
-    encoder = PromptEncoder(PlainForm(template), tokenizer)
+    encoder = PromptTokenizer(PlainForm(template), tokenizer)
     for k, prompts in encoder.shared_prompts(shown, [1, 2, 5], shown).items():
         assert prompts.prefix == encoder.whole("".join(encoder.demonstrations(shown[:k])))
     mixed = encoder.mixed_prompts(shown[:3], [shown[3:], shown[:3:-1]], shown[:2])
@@ -146,7 +146,7 @@ def test_a_shipped_tasks_prefix_is_all_of_its_demonstrations(tokenizer, name):
 def test_a_mixed_prompt_tells_where_all_of_its_demonstrations_end(tokenizer):
     template = TEMPLATES["banking77"]
     shown = rows_of(template, ORDINARY)
-    encoder = PromptEncoder(PlainForm(template), tokenizer)
+    encoder = PromptTokenizer(PlainForm(template), tokenizer)
     own = [shown[3:], shown[:3:-1]]
     mixed = encoder.mixed_prompts(shown[:3], own, shown[:2], ends=True)
     assert encoder.mixed_prompts(shown[:3], own, shown[:2]).ends == ()
@@ -160,7 +160,7 @@ def test_a_mixed_prompt_tells_where_all_of_its_demonstrations_end(tokenizer):
 def test_a_prompt_of_its_own_demonstrations_tells_where_they_end(tokenizer):
     template = TEMPLATES["banking77"]
     shown = rows_of(template, ORDINARY)
-    encoder = PromptEncoder(PlainForm(template), tokenizer)
+    encoder = PromptTokenizer(PlainForm(template), tokenizer)
     own = [shown[1:4], shown[3:]]
     found = encoder.own_prompts(own, shown[:2], ends=True)
     assert encoder.mixed_prompts([], own, shown[:2], ends=True) == found
@@ -179,7 +179,7 @@ def test_a_token_that_spans_the_end_of_a_demonstration_belongs_to_it():
     tokenizer = gpt2_tokenizer()
     template = Template(input="is it {text}", output="intent: {label}", separator="\n==\n ")
     rows = rows_of(template, ORDINARY)
-    encoder = PromptEncoder(PlainForm(template), tokenizer)
+    encoder = PromptTokenizer(PlainForm(template), tokenizer)
     pieces = encoder.demonstrations(rows[:3])
     offsets = tokenizer("".join(pieces), return_offsets_mapping=True)["offset_mapping"]
     cuts = np.cumsum([*map(len, pieces)])
@@ -201,12 +201,12 @@ def test_a_tokenizer_that_does_not_tell_where_tokens_stand_is_refused_where_it_i
     template = Template(input="is it {text}", output="intent: {label}", separator="\n==\n ")
     rows = rows_of(template, ORDINARY)
     slow: Any = Slow()
-    (found,) = PromptEncoder(PlainForm(template), slow).shared_prompts(rows, [3], rows[:2]).values()
-    (fast,) = PromptEncoder(PlainForm(template), known).shared_prompts(rows, [3], rows[:2]).values()
+    (found,) = PromptTokenizer(PlainForm(template), slow).shared_prompts(rows, [3], rows[:2]).values()
+    (fast,) = PromptTokenizer(PlainForm(template), known).shared_prompts(rows, [3], rows[:2]).values()
     assert found.ends == ((),)
     assert (found.prefix, found.suffixes) == (fast.prefix, fast.suffixes)
     with pytest.raises(UserError, match=r"^--attention block: .* it needs a tokenizer\.json$"):
-        PromptEncoder(PlainForm(template), slow).own_prompts([rows], rows[:1], ends=True)
+        PromptTokenizer(PlainForm(template), slow).own_prompts([rows], rows[:1], ends=True)
 
 
 def test_where_every_join_holds_no_tokenizer_has_to_tell_where_demonstrations_end():
@@ -221,8 +221,8 @@ def test_where_every_join_holds_no_tokenizer_has_to_tell_where_demonstrations_en
     template = TEMPLATES["banking77"]
     rows = rows_of(template, ORDINARY)
     slow: Any = Slow()
-    found = PromptEncoder(PlainForm(template), slow).shared_prompts(rows, [2], rows)[2]
-    encoder = PromptEncoder(PlainForm(template), known)
+    found = PromptTokenizer(PlainForm(template), slow).shared_prompts(rows, [2], rows)[2]
+    encoder = PromptTokenizer(PlainForm(template), known)
     first, second = encoder.demonstrations(rows[:2])
     assert found.ends == ((len(encoder.whole(first)), len(encoder.whole(first + second))),)
 
@@ -231,7 +231,7 @@ def test_where_every_join_holds_no_tokenizer_has_to_tell_where_demonstrations_en
 def test_lengths_of_demonstrations_add_up_to_the_prefix(tokenizer, name):
     template = TEMPLATES[name]
     shown = rows_of(template, ORDINARY)
-    encoder = PromptEncoder(PlainForm(template), tokenizer)
+    encoder = PromptTokenizer(PlainForm(template), tokenizer)
     lengths = encoder.demonstration_lengths(shown)
     sets = encoder.shared_prompts(shown, range(1, 6), shown)
     dummy = (
@@ -254,7 +254,7 @@ def test_bos_stands_once_whatever_the_tokenizers_own_setting(make, adds_bos):
     assert (tokenizer("hi")["input_ids"][0] == bos) is adds_bos  # the setting is a real one
     template = TEMPLATES["banking77"]
     shown = rows_of(template, [("<s>", "</s>"), *ORDINARY])
-    encoder = PromptEncoder(PlainForm(template), tokenizer)
+    encoder = PromptTokenizer(PlainForm(template), tokenizer)
     sets = [*encoder.shared_prompts(shown, [1, 3], shown).values()]
     sets.append(encoder.own_prompts([shown for _ in shown], shown))
     sets.append(encoder.own_prompts([[] for _ in shown], shown))
@@ -266,7 +266,7 @@ def test_bos_stands_once_whatever_the_tokenizers_own_setting(make, adds_bos):
 
 def test_gemma_gets_bos_although_its_tokenizer_adds_none(gemma_tokenizer):
     assert gemma_tokenizer("hi")["input_ids"][0] != gemma_tokenizer.bos_token_id
-    encoder = PromptEncoder(PlainForm(TEMPLATES["trec"]), gemma_tokenizer)
+    encoder = PromptTokenizer(PlainForm(TEMPLATES["trec"]), gemma_tokenizer)
     row = rows_of(TEMPLATES["trec"], [("<bos>", "<bos>")])
     ids = encoder.shared_prompts(row, [1], row)[1].ids(0)
     assert (ids[0], ids.count(2)) == (2, 1)
@@ -275,7 +275,7 @@ def test_gemma_gets_bos_although_its_tokenizer_adds_none(gemma_tokenizer):
 def test_a_tokenizer_without_bos_gets_none():
     tokenizer = qwen_tokenizer()
     rows = rows_of(TEMPLATES["trec"], ORDINARY)
-    encoder = PromptEncoder(PlainForm(TEMPLATES["trec"]), tokenizer)
+    encoder = PromptTokenizer(PlainForm(TEMPLATES["trec"]), tokenizer)
     text = prompt_text(TEMPLATES["trec"], rows[:2], rows[2])
     assert encoder.shared_prompts(rows, [2], rows[2:])[2].ids(0) == tokenized(tokenizer, text)
 
@@ -285,7 +285,7 @@ def test_text_that_looks_like_a_special_token_stays_text(tokenizer):
     special = [spelled[number] for number in tokenizer.all_special_ids]
     template = TEMPLATES["clinic150"]
     rows = rows_of(template, [(f"{token} and{token}", f"x {token}") for token in special])
-    prompts = PromptEncoder(PlainForm(template), tokenizer).shared_prompts(rows, [len(rows)], rows)[len(rows)]
+    prompts = PromptTokenizer(PlainForm(template), tokenizer).shared_prompts(rows, [len(rows)], rows)[len(rows)]
     for i, query in enumerate(rows):
         ids = prompts.ids(i)[len(bos_of(tokenizer)) :]
         assert not set(ids) & set(tokenizer.all_special_ids)
@@ -298,7 +298,7 @@ def test_a_separator_that_merges_with_its_neighbours_is_still_exact_and_nested(s
     tokenizer = gpt2_tokenizer()
     template = Template(input=f"{lead} {{text}}", output="intent: {label}", separator=separator)
     rows = rows_of(template, ORDINARY)
-    encoder = PromptEncoder(PlainForm(template), tokenizer)
+    encoder = PromptTokenizer(PlainForm(template), tokenizer)
     apart = [tokenized(tokenizer, piece) for piece in encoder.demonstrations(rows)]
     whole = tokenized(tokenizer, "".join(encoder.demonstrations(rows)))
     assert sum(apart, ()) != whole  # the case that this test is about
@@ -380,7 +380,7 @@ def test_braces_of_a_template_and_of_a_text_stay_as_they_are():
 def test_an_answers_ids_continue_its_query(tokenizer, name):
     """Query and answer together are the text's own tokens, wherever these part between them."""
     template = TEMPLATES[name]
-    encoder = PromptEncoder(PlainForm(template), tokenizer)
+    encoder = PromptTokenizer(PlainForm(template), tokenizer)
     (query,) = rows_of(template, [("where is my card?", "")])
     labels = ["card arrival", "card", "état", "[x] (y)", "中文", "a.b", "x "]
     start = query_text(template, query)
@@ -408,7 +408,7 @@ def test_plain_prompts_are_one_message_of_the_user_whatever_is_shown_of_demonstr
         said = [{"role": "user", "content": text}]
         assert form.whole(shown, query) == text
         assert form.messages(shown, query) == said
-        prompts = PromptEncoder(form, tokenizer).shared_prompts(shown, [2], [shown[0], query])[2]
+        prompts = PromptTokenizer(form, tokenizer).shared_prompts(shown, [2], [shown[0], query])[2]
         assert prompts.messages(1) == said
 
 
@@ -456,7 +456,7 @@ def test_a_lesson_tells_where_answers_begin_and_end_in_tokens(make: Any, separat
     tokenizer = make()
     template = JinjaTemplate(engine="jinja", input="{{x}}", output="y", start=start, separator=separator)
     rows = [Row(answer, {"input": f"is it {text}\nintent:"}) for text, answer in ORDINARY]
-    encoder = PromptEncoder(PlainForm(template), tokenizer)
+    encoder = PromptTokenizer(PlainForm(template), tokenizer)
     ids, ends, answers = encoder.lesson(rows)
     text, begins, stops = start, [], []
     for one in rows:

@@ -271,7 +271,7 @@ def test_how_a_passage_is_written_names_plain_fields(tmp_path: Path, text: str):
     ("ctxs", "said"),
     [
         ("none", "ctxs must be a list"),
-        ([3], "which is no text and no object"),
+        ([3], "which is neither a text nor an object"),
         ([{"title": "t"}], "has no text text"),
         ([{"title": " ", "text": ""}], None),
     ],

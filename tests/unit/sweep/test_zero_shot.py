@@ -9,7 +9,7 @@ import pytest
 from support.fakes import FREE_TEXT, FakeBackend, plan, runner, tokenized_task
 
 from icl_bench.errors import UserError
-from icl_bench.prompts.encoding import PromptEncoder
+from icl_bench.prompts.encoding import PromptTokenizer
 from icl_bench.prompts.rendering import PlainForm, query_text
 from icl_bench.report.prompt_trace import find_prediction
 from icl_bench.results.cells import CellSpec
@@ -128,7 +128,7 @@ def test_its_prompt_is_shown_by_any_name(tmp_path: Path, named: dict[str, Any]):
 def test_without_a_first_token_queries_may_have_nothing_in_common(tmp_path: Path):
     found = tokenized_task(tmp_path, template={"input": "{text}", "output": "intent: {label}"})
     tokenizer: Any = found.tokenizer
-    encoder = PromptEncoder(PlainForm(found.data.spec.template), _without_bos(tokenizer))
+    encoder = PromptTokenizer(PlainForm(found.data.spec.template), _without_bos(tokenizer))
     prompts = encoder.shared_prompts([], [0], found.data.test)[0]
     assert prompts.prefix == ()
     texts = [query_text(found.data.spec.template, row) for row in found.data.test]

@@ -19,7 +19,7 @@ from icl_bench.metrics.exact_text import ExactText
 from icl_bench.tasks.answers import extracted
 from icl_bench.tasks.examples import TaskData, load_data
 from icl_bench.tasks.spec import AnswerRule
-from icl_bench.tasks.splits import Row
+from icl_bench.tasks.splits import StoredRow
 from icl_bench.tasks.task_files import load_task
 
 NUMBER = AnswerRule(extract=r"####\s*(.+)", take="last")
@@ -176,7 +176,7 @@ def test_right_answers_are_extracted_as_answers_are(tmp_path: Path):
     said = refused(tmp_path, "2+2=4", "#### 1", **changes)
     assert said.endswith("rows.jsonl:1: answer.extract finds nothing in answers, '2+2=4'")
     said = refused(tmp_path, "#### four", "#### 1", **changes)
-    assert said.endswith("rows.jsonl:1: answers: 'four' is no number, for numeric")
+    assert said.endswith("rows.jsonl:1: answers: 'four' is not a number, for numeric")
 
 
 def test_an_empty_list_is_a_question_without_an_answer_where_the_task_has_a_word_for_it(tmp_path: Path):
@@ -186,7 +186,7 @@ def test_an_empty_list_is_a_question_without_an_answer_where_the_task_has_a_word
     assert found["r2"].golds == ("",)
     assert found["r1"].golds == ("yes", "Yes!")
     said = refused(tmp_path, ["yes"], [])
-    assert "rows.jsonl:2: answers is an empty list; what demonstrations write" in said
+    assert "rows.jsonl:2: answers is an empty list; for questions without an answer, set answer.unanswerable" in said
     said = refused(tmp_path, ["yes"], [], **word, metrics=["f1", "rouge"])
     assert "metric rouge has no score where the right answer is the empty one" in said
 
@@ -299,7 +299,7 @@ CELLS = {
     ],
 )
 def test_a_path_leads_to_what_lies_in_a_cell(path: str, value: Any):
-    assert Row("f:1", CELLS).cell(path) == value
+    assert StoredRow("f:1", CELLS).cell(path) == value
 
 
 @pytest.mark.parametrize(
@@ -319,7 +319,7 @@ def test_a_path_leads_to_what_lies_in_a_cell(path: str, value: Any):
 )
 def test_a_path_that_leads_nowhere_is_refused(path: str, reason: str):
     with pytest.raises(UserError) as error:
-        Row("f:1", CELLS).cell(path)
+        StoredRow("f:1", CELLS).cell(path)
     assert reason in str(error.value)
 
 
@@ -338,7 +338,7 @@ PLACES = dict(places(CELLS))
 def test_every_place_has_a_path():
     assert len(PLACES) == 25
     for steps, value in PLACES.items():
-        assert Row("f:1", CELLS).cell(".".join(steps)) == value
+        assert StoredRow("f:1", CELLS).cell(".".join(steps)) == value
 
 
 @given(
@@ -351,7 +351,7 @@ def test_a_path_that_goes_on_otherwise_gives_a_value_or_is_refused(
 ):
     path = ".".join([*steps[:kept], *others])
     try:
-        value = Row("f:1", CELLS).cell(path)
+        value = StoredRow("f:1", CELLS).cell(path)
     except UserError as error:
         assert "f:1: " in str(error)  # noqa: PT017
     else:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from icl_bench.errors import UserError
 from icl_bench.tasks.choices import read_choices
-from icl_bench.tasks.data_report import check
+from icl_bench.tasks.data_report import report_on
 from icl_bench.tasks.examples import TaskData, load_data
 from icl_bench.tasks.spec import Labels, TaskSpec
-from icl_bench.tasks.splits import Row
+from icl_bench.tasks.splits import StoredRow
 from icl_bench.tasks.task_files import load_task
 
 TEXTS = ["a bank", "the mall", "a_library"]
@@ -127,9 +127,9 @@ def test_an_answer_that_is_none_of_the_choices_is_refused_with_its_line(load: Lo
         ([], "2: choices has no choice; expected several"),
         (["a bank"], "2: choices has one choice, 'a bank'; expected several"),
         (["a", "b", "a"], "2: choices has the choice 'a' twice"),
-        (["a", None], "2: choices has a choice that is no text: None"),
-        (["a", ["b"]], "2: choices has a choice that is no text: a list"),
-        (["a", ""], "2: choices has a choice that is written as nothing: ''"),
+        (["a", None], "2: choices has a choice that is not a text: None"),
+        (["a", ["b"]], "2: choices has a choice that is not a text: a list"),
+        (["a", ""], "2: choices has a choice that is written as an empty text: ''"),
         (["a", "b\nc"], "2: choices: the choice 'b\\nc' holds a line break"),
         (["a", " b"], "2: choices: the choice ' b' begins or ends with a space"),
         (["a", "\ud800"], "2: choices holds half a character"),
@@ -176,7 +176,7 @@ def test_choices_that_are_written_out_are_shown_behind_dashes_and_are_no_labels(
     data = load(task({"style": "words"}, template=SHOWN), ROW)
     assert data.train[0].fields["choices"] == "- a bank\n- the mall\n- a library"
     assert data.labels == ()
-    assert check(data).labels == ()
+    assert report_on(data).labels == ()
 
 
 def test_letters_tell_equal_choices_apart_and_the_user_is_told(load: Load):
@@ -207,7 +207,7 @@ def test_every_way_to_name_the_right_one_gives_the_same(texts: list[str], data: 
     right = data.draw(st.integers(0, len(texts) - 1))
     said = {"text": texts[right], "key": "ABCDEF"[right], "index": right}
     found = [
-        read_choices(Labels(choices="c", style=style, gold=gold), Row("here", {"c": texts, "a": value}), "c", "a")
+        read_choices(Labels(choices="c", style=style, gold=gold), StoredRow("here", {"c": texts, "a": value}), "c", "a")
         for gold, value in said.items()
     ]
     assert {row.gold for row in found} == {right}
@@ -228,7 +228,7 @@ def test_every_way_to_name_the_right_one_gives_the_same(texts: list[str], data: 
         ({"names": {"a": "b"}}, {}, "names are of labels that all rows share"),
         ({"style": "letters"}, {}, "style: letters needs {choices} in the template's input"),
         ({"style": "letters", "normalize": "bytes"}, {"template": SHOWN}, "as long as one another"),
-        ({}, {"metrics": ["accuracy", "macro_f1"]}, "metric macro_f1 is for labels that all rows"),
+        ({}, {"metrics": ["accuracy", "macro_f1"]}, "metric macro_f1 needs labels that all rows share"),
     ],
 )
 def test_what_does_not_go_together_is_refused(labels: Any, changes: Any, said: str):

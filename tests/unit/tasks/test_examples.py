@@ -25,7 +25,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from icl_bench.errors import UserError
 from icl_bench.seeds import generator
 from icl_bench.tasks import hub as hub_module
-from icl_bench.tasks.data_report import check
+from icl_bench.tasks.data_report import report_on
 from icl_bench.tasks.examples import Example, TaskData, load_data
 from icl_bench.tasks.spec import TaskSpec
 from icl_bench.tasks.task_files import load_task
@@ -160,7 +160,7 @@ def test_a_file_of_another_kind_is_refused_with_the_known_ones(tmp_path: Path):
         (b'{"text": "a", "label": ""}\n', ":1: label is empty"),
         (b'{"text": "a", "label": null}\n', ":1: label is empty"),
         (b'{"text": "a", "label": "b\\nc"}\n', r":1: the label 'b\nc' holds a line break"),
-        (b'{"text": "a", "label": "_"}\n', ":1: the label '_' is written as nothing"),
+        (b'{"text": "a", "label": "_"}\n', ":1: the label '_' is written as an empty text"),
         (b'{"text": "a", "label": "_b"}\n', ":1: the label ' b' begins or ends with a space"),
         (b'{"text": "\\ud800", "label": "b"}\n', r":1: text holds \ud800, half a character"),
         (b'{"id": 1.5, "text": "a", "label": "b"}\n', ":1: id must be text or a whole number"),
@@ -179,7 +179,7 @@ def test_a_row_that_cannot_be_used_is_refused_with_file_and_line(load, content, 
     ("content", "message"),
     [
         ("text,label\na,b\nc\n", ":3: 1 cells, but the header has 2"),
-        ("text,text\na,b\n", ":1: column 'text' stands here twice"),
+        ("text,text\na,b\n", ":1: column 'text' appears twice"),
         ("text,kind\na,b\n", ":2: no column 'label'; columns: text, kind"),
         ('text,label\n"a,b\n', ":2: not CSV: unexpected end of data"),
         ("text,label\n", "has no rows"),
@@ -217,7 +217,7 @@ def test_the_id_column_names_a_row(load):
 
 def test_an_id_that_stands_twice_is_refused_with_both_places(load):
     said = complaint(load, [{"id": "x", **row} for row in TRAIN])
-    assert "train.jsonl:2: id 'x' stands already at" in said
+    assert "train.jsonl:2: id 'x' is already used at" in said
     assert said.endswith("train.jsonl:1")
 
 
@@ -296,12 +296,12 @@ def test_the_data_folder_of_the_environment_is_used_unless_one_is_given(load, tm
     assert load_data(task()).origin == f"folder {tmp_path / 'mine'}"
     monkeypatch.setenv("ICL_BENCH_DATA", str(tmp_path / "nowhere"))
     assert load_data(task(), data_dir=tmp_path).origin == f"folder {tmp_path / 'mine'}"
-    with pytest.raises(UserError, match="which ICL_BENCH_DATA names, is not there"):
+    with pytest.raises(UserError, match="which ICL_BENCH_DATA names, does not exist"):
         load_data(task())
 
 
 def test_a_data_folder_that_does_not_exist_is_refused_at_once(tmp_path: Path):
-    with pytest.raises(UserError, match=r"the data folder .*nowhere is not there"):
+    with pytest.raises(UserError, match=r"the data folder .*nowhere does not exist"):
         load_data(load_task("stdlib"), data_dir=tmp_path / "nowhere")
 
 
@@ -590,7 +590,7 @@ def test_a_check_counts_labels_duplicates_leaks_and_unseen_labels(load):
         {"text": "new", "label": "other"},
         {"text": "Gone", "label": "lost_card"},
     ]
-    report = check(load(train, test, test={"ids": ["mine-test-1", "mine-test-2"]}))
+    report = report_on(load(train, test, test={"ids": ["mine-test-1", "mine-test-2"]}))
     assert (report.train_rows, report.test_rows, report.chosen_rows) == (5, 3, 2)
     counts = [(count.label, count.train, count.test) for count in report.labels]
     assert counts == [("card arrival", 2, 0), ("lost card", 3, 2), ("other", 0, 1)]
@@ -602,7 +602,7 @@ def test_a_check_counts_labels_duplicates_leaks_and_unseen_labels(load):
 
 
 def test_ten_questions_of_trec_leak_into_train(data_dir: Path):
-    report = check(load_data(load_task("trec"), data_dir=data_dir))
+    report = report_on(load_data(load_task("trec"), data_dir=data_dir))
     assert (report.train_rows, report.test_rows, report.chosen_rows) == (5452, 500, 250)
     assert len(report.leaks) == 10
     assert set(report.chosen_leaks) < set(report.leaks)

@@ -12,7 +12,7 @@ from support.models import qwen_tokenizer
 
 from icl_bench.errors import UserError
 from icl_bench.prompts.chat import ChatForm, ChatSettings
-from icl_bench.prompts.encoding import PromptEncoder
+from icl_bench.prompts.encoding import PromptTokenizer
 from icl_bench.prompts.rendering import PlainForm
 from icl_bench.tasks import examples
 from icl_bench.tasks.choices import read_list
@@ -67,7 +67,7 @@ def test_a_prompt_is_its_start_then_demonstrations_then_the_input_alone(tmp_path
 def test_ids_are_those_of_the_whole_text(tmp_path, k):
     data = loaded(tmp_path, start="Yes or no.\n\n")
     form, tokenizer = PlainForm(data.spec.template), qwen_tokenizer()
-    encoder = PromptEncoder(form, tokenizer)
+    encoder = PromptTokenizer(form, tokenizer)
     prompts = encoder.shared_prompts(data.train[:2], [k], data.train[2:])[k]
     assert prompts.ids(0) == encoder.whole(form.whole(data.train[:k], data.train[2]))
     assert prompts.text(0) == form.whole(data.train[:k], data.train[2])
@@ -175,7 +175,7 @@ def test_in_a_chat_the_start_is_the_system_s_turn(tmp_path):
         ({"input": "label"}, "rows.jsonl:1: template.input must give text, not 1"),
         (
             {"input": "{{label}}"},
-            "rows.jsonl:1: template.input gives the number '1'; inputs that are chosen among (several inputs, one answer) are not known here",
+            "rows.jsonl:1: template.input gives the number '1'; tasks that choose among several inputs are not supported",
         ),
         (
             {"output": "{{label + 1}}"},

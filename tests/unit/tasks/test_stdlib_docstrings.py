@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from icl_bench.errors import UserError
-from icl_bench.tasks.data_report import check
+from icl_bench.tasks.data_report import report_on
 from icl_bench.tasks.examples import load_data
-from icl_bench.tasks.stdlib_docstrings import FEWEST_EXAMPLES, MODULES, SIX_MODULES, build, first_sentence
+from icl_bench.tasks.stdlib_docstrings import FEWEST_EXAMPLES, SIX_MODULES, STDLIB_MODULES, build, first_sentence
 from icl_bench.tasks.task_files import load_task
 
 
@@ -35,7 +35,7 @@ def texts(folder: Path) -> Counter[tuple[str, str]]:
 
 def test_the_task_has_about_sixty_labels_and_three_thousand_examples():
     rows = load_data(load_task("stdlib"))
-    assert 50 <= len(rows.labels) <= len(MODULES) == 60
+    assert 50 <= len(rows.labels) <= len(STDLIB_MODULES) == 60
     assert 2_500 <= len(rows.train) + len(rows.test_pool) <= 3_500
     assert len(rows.test) == 250
     assert rows.origin == f"standard library of Python {sys.version.split()[0]}"
@@ -43,7 +43,7 @@ def test_the_task_has_about_sixty_labels_and_three_thousand_examples():
 
 
 def test_every_label_stands_in_both_splits_and_nothing_leaks():
-    report = check(load_data(load_task("stdlib")))
+    report = report_on(load_data(load_task("stdlib")))
     assert all(count.train and count.test for count in report.labels)
     assert min(count.train + count.test for count in report.labels) >= FEWEST_EXAMPLES
     assert report.leaks == ()
@@ -53,11 +53,11 @@ def test_every_label_stands_in_both_splits_and_nothing_leaks():
 def test_the_demos_task_has_six_labels_and_is_checked_like_the_large_one():
     rows = load_data(load_task("stdlib_six"))
     assert sorted(rows.labels) == sorted(SIX_MODULES)
-    assert set(SIX_MODULES) < set(MODULES)
+    assert set(SIX_MODULES) < set(STDLIB_MODULES)
     assert 600 <= len(rows.train) <= 1_000
     assert 100 <= len(rows.test) <= 250
     assert set(rows.files) == {"stdlib-six-train", "stdlib-six-test"}
-    report = check(rows)
+    report = report_on(rows)
     assert report.leaks == ()
     assert report.duplicates == 0
     assert all(count.test for count in report.labels)

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from support.models import tiny_config
 from torch import Tensor
 
-from icl_bench.models.attention_patterns import FULL, Layout, Pattern, ReceptiveSpan
+from icl_bench.models.attention_patterns import FULL, BlockLayout, Pattern, ReceptiveSpan
 from icl_bench.models.config import layer_windows
 from icl_bench.training import sparse_attention
 from icl_bench.training.sparse_attention import Sparsity, take_over
 
 
 def dense(
-    span: ReceptiveSpan, layout: Layout | None, query: Tensor, key: Tensor, value: Tensor, scale: float
+    span: ReceptiveSpan, layout: BlockLayout | None, query: Tensor, key: Tensor, value: Tensor, scale: float
 ) -> Tensor:
     """Token by token, as the patterns are described."""
     groups = query.shape[1] // key.shape[1]

@@ -82,7 +82,7 @@ def test_a_chat_server_gets_the_prompt_as_one_user_message():
 
 def test_a_chat_server_gets_the_turns_of_a_conversation():
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    asked = replace(PROMPTS, talk=lambda i: [*turns, {"role": "user", "content": f"query {i}"}])
+    asked = replace(PROMPTS, conversation=lambda i: [*turns, {"role": "user", "content": f"query {i}"}])
     with serving(lambda _: chat("card lost")) as server:
         answers(backend(server.url, endpoint="chat"), [2], asked)
     (request,) = server.requests

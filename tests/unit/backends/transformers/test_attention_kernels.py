@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from icl_bench.backends.transformers.attention_kernels import Mask, attend, merge, plain
+from icl_bench.backends.transformers.attention_kernels import Mask, attend, merge, plain_attention
 
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"))]
@@ -108,7 +108,7 @@ def test_scores_far_apart_merge_without_overflow():
 def test_the_fused_kernel_and_plain_products_agree(heads, key_heads):
     query, key, value = random_tensors((2, heads, 9, 8), (2, heads, 9, 8), (2, heads, 9, 8))
     fused = attend(query, key, value, 0.3, causal=True)
-    products = plain(query, key, value, 0.3, None, causal=True)
+    products = plain_attention(query, key, value, 0.3, None, causal=True)
     torch.testing.assert_close(fused.out, products.out, **CLOSE)
     torch.testing.assert_close(fused.lse, products.lse, **CLOSE)
 
@@ -130,6 +130,6 @@ def test_the_cuda_kernel_gives_the_same_log_sum_exp_as_plain_products(causal, wi
     tensors = random_tensors((1, 4, 65, width), (1, 4, 65, width), (1, 4, 65, width), device="cuda")
     query, key, value = (x.bfloat16() for x in tensors)
     fused = attend(query, key, value, width**-0.5, causal=causal)
-    products = plain(query, key, value, width**-0.5, None, causal=causal)
+    products = plain_attention(query, key, value, width**-0.5, None, causal=causal)
     torch.testing.assert_close(fused.lse, products.lse, atol=0.02, rtol=0.02)
     torch.testing.assert_close(fused.out, products.out, atol=0.02, rtol=0.02)

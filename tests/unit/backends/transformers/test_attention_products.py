@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from icl_bench.backends.transformers import attention_kernels, attention_products
-from icl_bench.backends.transformers.attention_kernels import Mask, Part, plain
+from icl_bench.backends.transformers.attention_kernels import Mask, PartialAttention, plain_attention
 from icl_bench.backends.transformers.attention_products import KEYS, ROWS
 
 pytestmark = pytest.mark.skipif(
@@ -27,17 +27,17 @@ def drawn(heads: int, key_heads: int, tokens: int, keys: int, width: int, *, spr
     return [x.bfloat16() for x in (query * spread, key, value)]
 
 
-def expected(query: Tensor, key: Tensor, value: Tensor, seen: Tensor | None) -> Part:
+def expected(query: Tensor, key: Tensor, value: Tensor, seen: Tensor | None) -> PartialAttention:
     """Plain softmax attention in float32, key heads repeated."""
     groups = query.shape[1] // key.shape[1]
     key, value = (x.float().repeat_interleave(groups, 1) for x in (key, value))
     bias = None
     if seen is not None:
         bias = torch.zeros(seen.shape).masked_fill_(~seen, -math.inf)[None, None]
-    return plain(query.float(), key, value, query.shape[-1] ** -0.5, bias, causal=False)
+    return plain_attention(query.float(), key, value, query.shape[-1] ** -0.5, bias, causal=False)
 
 
-def close(found: Part, wanted: Part, rows: Tensor | slice = slice(None)) -> None:
+def close(found: PartialAttention, wanted: PartialAttention, rows: Tensor | slice = slice(None)) -> None:
     """Within what roundings of weights, of products and of the result come to."""
     size = wanted.out[:, :, rows].square().mean().sqrt()
     apart = (found.out.float() - wanted.out)[:, :, rows]
@@ -58,7 +58,7 @@ def test_it_is_softmax_attention(heads, tokens, keys, width, spread):
     query, key, value = drawn(*heads, tokens, keys, width, spread=spread)
     found = attention_products.attend(query, key, value, width**-0.5)
     assert found is not None
-    close(Part(*found), expected(query, key, value, None))
+    close(PartialAttention(*found), expected(query, key, value, None))
 
 
 @pytest.mark.parametrize("tokens", [5, ROWS // 4 + 3])
@@ -67,7 +67,7 @@ def test_rows_and_keys_of_several_products_are_put_together(tokens, keys):
     query, key, value = drawn(4, 1, tokens, keys, 64, spread=2.0)
     found = attention_products.attend(query, key, value, 0.125)
     assert found is not None
-    close(Part(*found), expected(query, key, value, None))
+    close(PartialAttention(*found), expected(query, key, value, None))
 
 
 @given(
@@ -85,7 +85,7 @@ def test_a_mask_hides_keys(heads, tokens, keys, share):
     assert mask.blind is not None
     found = attention_products.attend(query, key, value, 32**-0.5, mask.factors, mask.blind[0, 0])
     assert found is not None
-    close(Part(*found), expected(query, key, value, seen), seen.any(1))
+    close(PartialAttention(*found), expected(query, key, value, seen), seen.any(1))
 
 
 def test_a_mask_of_several_products_hides_what_it_hides():
@@ -94,7 +94,7 @@ def test_a_mask_of_several_products_hides_what_it_hides():
     seen = torch.rand(tokens, keys, generator=torch.Generator().manual_seed(3)) < 0.3
     found = attention_products.attend(query, key, value, 32**-0.5, Mask(seen[None], 4, torch.bfloat16).factors)
     assert found is not None
-    close(Part(*found), expected(query, key, value, seen))
+    close(PartialAttention(*found), expected(query, key, value, seen))
 
 
 def test_sums_of_weights_are_not_rounded_to_bfloat16():

@@ -631,7 +631,7 @@ STAIRS = """
 
     import numpy as np
 
-    from icl_bench.models.attention_patterns import Layout, Pattern, ReceptiveSpan, whole_number
+    from icl_bench.models.attention_patterns import BlockLayout, Pattern, ReceptiveSpan, whole_number
 
 
     @dataclass(frozen=True)
@@ -655,7 +655,7 @@ STAIRS = """
         def layout(self, ends):
             bounds = np.array([0, *ends])
             place = np.arange(len(ends))
-            return Layout(np.repeat(bounds[place - place // 2], np.diff(bounds)), int(ends[0]))
+            return BlockLayout(np.repeat(bounds[place - place // 2], np.diff(bounds)), int(ends[0]))
 
         @property
         def blocks(self):

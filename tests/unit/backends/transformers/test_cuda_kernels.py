@@ -17,7 +17,7 @@ from support.models import packed_logits, plain_logits, plain_model, qwen_tokeni
 from torch import Tensor
 
 from icl_bench.backends.transformers import attention_kernels, attention_steps
-from icl_bench.backends.transformers.attention_kernels import Mask, attend, has_windows, plain, runs
+from icl_bench.backends.transformers.attention_kernels import Mask, attend, has_windows, plain_attention, runs
 from icl_bench.backends.transformers.backend import TransformersBackend
 from icl_bench.backends.transformers.loaded_model import LoadedModel
 from icl_bench.models.attention_patterns import Pattern
@@ -118,7 +118,7 @@ def _computed(
         ahead = place - torch.arange(keys)[None]
         hidden = (ahead < 0) | (ahead >= (window or keys))
         bias = torch.zeros(tokens, keys).masked_fill(hidden, -math.inf)
-    return tuple(plain(query, key, value, scale, bias, causal=False))  # type: ignore[return-value]
+    return tuple(plain_attention(query, key, value, scale, bias, causal=False))  # type: ignore[return-value]
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ def test_the_first_kernel_that_the_card_has_is_taken(
     assert card.calls == kernel
     every = (x.repeat_interleave(2, 1) for x in (key, value))
     bias = torch.zeros(seen.shape).masked_fill(~seen, -math.inf)[:, None] if masked else None
-    out, lse = plain(query, *every, 0.1, bias, causal=False)
+    out, lse = plain_attention(query, *every, 0.1, bias, causal=False)
     out, lse = out.nan_to_num(), lse.nan_to_num(neginf=-math.inf)
     assert (part.out.shape, part.lse.shape) == (query.shape, query.shape[:3])
     torch.testing.assert_close(part.out, out)
@@ -204,7 +204,7 @@ def test_a_window_ends_at_the_last_key(tokens: int, keys: int, window: int, card
     seen = (place <= token) & (place > token - window)
     bias = torch.zeros(seen.shape).masked_fill(~seen, -math.inf)
     every = (x.repeat_interleave(2, 1) for x in (key, value))
-    out, lse = plain(query, *every, 0.3, bias, causal=False)
+    out, lse = plain_attention(query, *every, 0.3, bias, causal=False)
     torch.testing.assert_close(part.out, out)
     torch.testing.assert_close(part.lse, lse)
 

@@ -15,11 +15,11 @@ from safetensors.torch import load_file
 from support.models import tiny_checkpoint
 from unit.sweep.test_vectors_of_prompts import passages_task
 
-from icl_bench.backends.transformers.vector_layers import Reading
+from icl_bench.backends.transformers.vector_layers import VectorReading
 from icl_bench.errors import UserError
 from icl_bench.models.architecture import architecture_of
 from icl_bench.models.trained import LOG, training_of
-from icl_bench.models.vector_encoder import ENCODER, SETTINGS, WEIGHTS, VectorEncoder, settings_of
+from icl_bench.models.vector_encoder import ENCODER, SETTINGS, WEIGHTS, VectorEncoder, vector_settings_of
 from icl_bench.training import resumable
 from icl_bench.training.resumable import CHECKPOINTS, STARTED
 from icl_bench.training.vectors.model import collated
@@ -136,7 +136,7 @@ def test_the_loss_is_that_of_the_answers_tokens(tmp_path: Path, tiny: Path):
         model.readers.reading = None
         if row.texts:
             found = torch.from_numpy(training.encoder.vectors(row.texts, None))[None]
-            model.readers.reading = Reading(model.readers.project(found))
+            model.readers.reading = VectorReading(model.readers.project(found))
         both = torch.tensor([[*row.prompt, *row.answer]])
         told = model.network(both, use_cache=False).logits[0].log_softmax(-1)
         at = range(len(row.prompt) - 1, len(row.prompt) + len(row.answer) - 1)
@@ -159,7 +159,7 @@ def test_it_learns_and_writes_an_ordinary_checkpoint_with_readers_beside_it(tmp_
     assert log["seconds"] > 0
     assert any(re.match(r"training [0-9.]+ million parameters, .* GiB", line) for line in said)
     assert not (spec.out / CHECKPOINTS).exists()
-    told = settings_of(str(spec.out))
+    told = vector_settings_of(str(spec.out))
     assert told is not None
     assert (told.vectors, told.width, told.trained) == (2, 384, "added")
     frozen, after = (load_file(folder / "model.safetensors") for folder in (tiny, spec.out))
@@ -208,7 +208,7 @@ def test_operations_are_those_of_a_hand_count(tmp_path: Path, tiny: Path):
     for train, passes in (("added", 2), ("all", 3)):
         spec = asked(tmp_path, tiny, train=train, epochs=1, out=tmp_path / train)
         trained(spec)
-        log, told = json.loads((spec.out / LOG).read_text()), settings_of(str(spec.out))
+        log, told = json.loads((spec.out / LOG).read_text()), vector_settings_of(str(spec.out))
         assert told is not None
         tokens, rows = log["tokens"], VectorTraining.prepare(spec).examples.rows
         seen = tokens / rows / 2 * 4 * shape.heads_width * len(shape.windows)
@@ -258,7 +258,7 @@ def test_the_encoder_is_trained_after_the_epochs_that_are_named(tmp_path: Path, 
     name = "encoder.layer.0.attention.self.query.weight"
     apart = (after[name] - plain[name]).abs().max()
     assert 0 < apart < 0.05
-    told = settings_of(str(spec.out))
+    told = vector_settings_of(str(spec.out))
     assert told is not None
     own = VectorEncoder.of_checkpoint(str(spec.out), told)
     assert own.source == str(spec.out / ENCODER)
@@ -291,7 +291,7 @@ def test_without_vectors_the_decoder_alone_learns_from_the_same_rows(tmp_path: P
     spec = asked(tmp_path, tiny, vectors=0, train="all", encoder=None, epochs=1)
     training = VectorTraining.prepare(spec)
     training.run()
-    assert settings_of(str(spec.out)) is None
+    assert vector_settings_of(str(spec.out)) is None
     assert not (spec.out / WEIGHTS).parent.exists()
     frozen, after = (load_file(folder / "model.safetensors") for folder in (tiny, spec.out))
     assert not any(torch.equal(frozen[name], after[name]) for name in frozen if "layers" in name)
@@ -345,10 +345,10 @@ def test_losses_that_are_no_numbers_end_it_in_one_line(tmp_path: Path, tiny: Pat
 
 
 def test_settings_that_cannot_be_read_are_refused(tmp_path: Path):
-    assert settings_of(str(tmp_path)) is None
+    assert vector_settings_of(str(tmp_path)) is None
     (tmp_path / SETTINGS).write_text('{"encoder": 3}')
     with pytest.raises(UserError, match=r"vectors.json: cannot be read"):
-        settings_of(str(tmp_path))
+        vector_settings_of(str(tmp_path))
 
 
 def test_checkpoints_hold_only_what_is_learnt(tmp_path: Path, tiny: Path):
