@@ -32,9 +32,9 @@ def reliability(frame: pd.DataFrame, bins: int = BINS, normalise: bool = True) -
 
     labelled = _answered(frame, normalise)
     chance, right = labelled["chance"].to_numpy(), labelled["correct"].to_numpy(dtype=float)
-    keys, found = grids(labelled, POINT)
+    keys, points = grids(labelled, POINT)
     rows = []
-    for at, point in enumerate(found):
+    for at, point in enumerate(points):
         places = point.rows[point.rows >= 0]
         number = equal_bins(chance[places], bins)
         count = np.bincount(number, minlength=bins)
@@ -64,10 +64,10 @@ def calibration_error(
     labelled = _answered(frame, normalise)
     chance = labelled["chance"].to_numpy()
     gap = chance - labelled["correct"].to_numpy(dtype=float)
-    keys, found = grids(labelled, POINT)
+    keys, points = grids(labelled, POINT)
     rows = []
     counts: dict[tuple[int, ...], Counts] = {}  # by shape: drawing them is slow
-    for point in found:
+    for point in points:
         part = point.joined()
         shape, known = part.rows.shape, part.rows >= 0
         if shape not in counts:
@@ -78,8 +78,8 @@ def calibration_error(
         again = means(parts, counts[shape], student=False)
         rows.append((*_limits(_of_bins(parts), again), part.predictions))
     table = keys.join(pd.DataFrame(rows, columns=["error", "ci_low", "ci_high", "predictions"]))
-    there = frame[frame["correct"].notna()].groupby(POINT, observed=True).size().rename("left_out")
-    table = table.join(there, on=POINT)
+    answered = frame[frame["correct"].notna()].groupby(POINT, observed=True).size().rename("left_out")
+    table = table.join(answered, on=POINT)
     return table.assign(left_out=table["left_out"] - table["predictions"])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from icl_bench.analysis.columns import COLUMNS
-from icl_bench.analysis.findings.provenance import PAIR, as_pairs
+from icl_bench.analysis.findings.provenance import FACT_COLUMNS, as_pairs
 from icl_bench.report.sections.panels import Drawn
 from icl_bench.report.tables import table
 
@@ -22,5 +22,5 @@ def provenance(finding: Finding, findings: Findings, naming: Naming) -> Drawn | 
         return None
     known = {name: f"{name}, {text}" for name, text in naming.settings.items()}
     frame = frame.assign(variant=[known.get(name, name) for name in frame["variant"]])
-    columns = [*(COLUMNS[name] for name in ("task", "model", "variant")), *PAIR]
+    columns = [*(COLUMNS[name] for name in ("task", "model", "variant")), *FACT_COLUMNS]
     return Drawn((), [table(as_pairs(frame), finding.caption, columns)])
