@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from icl_bench.analysis.findings.attention import differences
-from icl_bench.analysis.findings.saturation import saturation_said
+from icl_bench.analysis.findings.saturation import saturation_text
 from icl_bench.analysis.words import founded_on, points, too_little
 from icl_bench.metrics.scores import ACCURACY, measure, title
 from icl_bench.report.naming import Naming, unshuffled
@@ -107,7 +107,7 @@ def _saturated(points: pd.DataFrame, chances: pd.DataFrame) -> Iterator[Sentence
     for row in points.itertuples():
         if (chances["series"] == row.series).sum() > 1:  # nobody asks it of a single k
             link = " is " if row.spoken else ": "
-            yield Sentence("Saturation", f"{row.series}{link}{saturation_said(row)}.")
+            yield Sentence("Saturation", f"{row.series}{link}{saturation_text(row)}.")
 
 
 def _gains(topic: str, table: pd.DataFrame, base: str) -> Iterator[Sentence]:

@@ -9,7 +9,7 @@ import numpy as np
 from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.finding import Finding, Printed
 from icl_bench.analysis.statistics.best import best_interval
-from icl_bench.analysis.statistics.gaps import Layout
+from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import grids, partition
 from icl_bench.metrics.scores import metrics, scored
 from icl_bench.results.trained_methods import UPPER
@@ -42,7 +42,7 @@ def best_points(frame: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for places in partition(keys, ["task", "model"])[1]:
         points = [all_points[place].joined().values(values) for place in places]
-        best = int(np.argmax([Layout(scores).mean for scores in points]))
+        best = int(np.argmax([TwoWayLayout(scores).mean for scores in points]))
         key = keys.iloc[places[best]].to_dict()
         draws, test_rows = points[best].shape
         mean, low, high = best_interval(points)

@@ -9,7 +9,7 @@ import numpy as np
 from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.finding import Finding, Printed, Section
 from icl_bench.analysis.statistics.bootstrap import Counts, means, resample
-from icl_bench.analysis.statistics.gaps import Layout
+from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import grids
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def calibration_error(
     The bins are :func:`reliability`'s, weighted by their predictions (Nguyen & O'Connor 2015,
     EMNLP). Chance alone makes the error larger, as differences of either sign add up: its lower
     limit counts this, so that a calibrated model's is 0. Where scores are missing, test examples
-    count alike (:class:`icl_bench.analysis.statistics.gaps.Layout`), however many draws have them.
+    count alike (:class:`icl_bench.analysis.statistics.gaps.TwoWayLayout`), however many draws have them.
 
     Columns: the setting, k, error, ci_low, ci_high (95%, see :func:`_limits`), predictions and
     left_out (those without a probability, or in draws that have no test example in common with the
@@ -86,7 +86,7 @@ def calibration_error(
 def _of_bins(parts: np.ndarray) -> np.ndarray:
     """Means of ``(bins, draws, test)``, of which all have the same gaps: ``(bins,)``."""
     if np.isnan(parts).any():
-        return np.array([Layout(part).mean for part in parts])
+        return np.array([TwoWayLayout(part).mean for part in parts])
     return np.asarray(parts.mean(axis=(1, 2)))
 
 

@@ -11,7 +11,7 @@ from icl_bench.analysis.draws import interval_over, is_drawn
 from icl_bench.analysis.finding import Finding, Printed
 from icl_bench.analysis.statistics.alike import all_or_common, filled, on_tests
 from icl_bench.analysis.statistics.bootstrap import means, resample
-from icl_bench.analysis.statistics.gaps import Layout
+from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import grids, partition
 from icl_bench.analysis.statistics.saturating import Curves, likely_curves
 from icl_bench.errors import UserError
@@ -174,7 +174,7 @@ def _seen(matrices: list[np.ndarray], rng: np.random.Generator) -> _Seen:
     for place, matrix in enumerate(matrices):
         of_chance[place] = means(matrix, counts[len(matrix)], student=False)
     covariance = np.cov(of_chance) + 1e-6 * np.eye(len(matrices))
-    return _Seen(np.array([Layout(matrix).mean for matrix in matrices]), covariance)
+    return _Seen(np.array([TwoWayLayout(matrix).mean for matrix in matrices]), covariance)
 
 
 def _reached(curves: Curves, wanted: float, first: int, last: int) -> dict[str, float]:

@@ -11,7 +11,7 @@ from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.draws import interval_over
 from icl_bench.analysis.finding import Finding, Printed
 from icl_bench.analysis.statistics.bootstrap import means, resample
-from icl_bench.analysis.statistics.gaps import Layout
+from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import common_rows, grids
 from icl_bench.metrics.scores import metrics, scored
 from icl_bench.results.cells import SETTING
@@ -84,7 +84,7 @@ def learning_ratio(predictions: pd.DataFrame, effects: pd.DataFrame, rng: np.ran
         draws, tests, at = common
         plain, *less = (np.where(part < 0, np.nan, scores[part]) for part in at)
         row |= {
-            "score": float(Layout(plain).mean),
+            "score": float(TwoWayLayout(plain).mean),
             "draws": len(draws),
             "test_rows": len(tests),
             "interval_over": interval_over(len(draws) > 1),
@@ -119,7 +119,7 @@ def _ratio(nearest: np.ndarray, farthest: np.ndarray, rng: np.random.Generator) 
     for name, lost in (("nearest", nearest), ("farthest", farthest)):
         again.append(means(lost, counts))
         low, high = np.quantile(again[-1], [0.025, 0.975]).tolist()
-        mean = float(Layout(lost).mean)
+        mean = float(TwoWayLayout(lost).mean)
         losses |= {f"{name}_lost": mean, f"{name}_low": low, f"{name}_high": high}
     if losses["farthest_low"] <= 0:
         return {**losses, "reason": SMALL_DIVISOR}

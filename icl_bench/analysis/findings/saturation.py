@@ -14,7 +14,7 @@ from icl_bench.analysis.curves import SATURATED, saturation
 from icl_bench.analysis.finding import Finding, Printed, Section
 from icl_bench.analysis.statistics.alike import all_or_common, filled, on_tests
 from icl_bench.analysis.statistics.bootstrap import means, resample
-from icl_bench.analysis.statistics.gaps import Layout
+from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import Grid, grids, partition
 from icl_bench.metrics.scores import ACCURACY, metrics, scored
 from icl_bench.results.cells import SETTING
@@ -117,7 +117,7 @@ def with_likely(points: pd.DataFrame, chances: pd.DataFrame) -> pd.DataFrame:
     return points.join(pd.DataFrame(likely, index=points.index, columns=names, dtype=float))
 
 
-def saturation_said(row: Any) -> str:
+def saturation_text(row: Any) -> str:
     """Text about a curve's saturation point and its certainty, or why there is none.
 
     ``row`` is one of :func:`with_likely`'s; the text follows the curve's name.
@@ -146,7 +146,7 @@ def _chances(
     draws = reduce(np.union1d, [point.draws for point in points])
     counts = resample(rng, resamples, len(draws), len(tests))
     matrices = filled(points, scores, tests)
-    mean = np.array([Layout(matrix).mean for matrix in matrices])
+    mean = np.array([TwoWayLayout(matrix).mean for matrix in matrices])
     again = np.empty((len(points), resamples))
     for number, matrix in enumerate(matrices):
         own = counts
@@ -200,7 +200,7 @@ def _curve(frame: pd.DataFrame) -> pd.DataFrame:
         column = values.to_numpy()
         present = ~np.isnan(column)
         parts = [point.joined(present).values(column) for point in points]
-        keys[name] = np.array([Layout(part).mean if part.size else np.nan for part in parts])
+        keys[name] = np.array([TwoWayLayout(part).mean if part.size else np.nan for part in parts])
     return _named(keys, metrics(frame))
 
 
