@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from icl_bench.analysis.columns import COLUMNS
 from icl_bench.analysis.findings.provenance import FACT_COLUMNS, as_pairs
-from icl_bench.report.sections.panels import Drawn
+from icl_bench.report.sections.panels import Drawing
 from icl_bench.report.tables import table
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from icl_bench.report.naming import Naming
 
 
-def provenance(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
+def provenance(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
     """Every fact on a line of its own, hashes whole."""
     frame = findings.provenance
     if frame.empty:
@@ -23,4 +23,4 @@ def provenance(finding: Finding, findings: Findings, naming: Naming) -> Drawn | 
     known = {name: f"{name}, {text}" for name, text in naming.settings.items()}
     frame = frame.assign(variant=[known.get(name, name) for name in frame["variant"]])
     columns = [*(COLUMNS[name] for name in ("task", "model", "variant")), *FACT_COLUMNS]
-    return Drawn((), [table(as_pairs(frame), finding.caption, columns)])
+    return Drawing((), [table(as_pairs(frame), finding.caption, columns)])
