@@ -43,7 +43,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Entry:
-    """One task and model in a few words; empty without data."""
+    """One task and model in a few words; a text without data is empty."""
 
     task: str
     model: str
