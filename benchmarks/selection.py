@@ -19,7 +19,7 @@ from typing import Any
 from icl_bench.analysis.cell_cost import CellCost
 from icl_bench.analysis.curves import curves
 from icl_bench.analysis.findings.cost import cost
-from icl_bench.analysis.predictions import asked
+from icl_bench.analysis.predictions import unperturbed_predictions
 from icl_bench.demonstrations.selector_spec import SelectorSpec, split
 from icl_bench.errors import UserError
 from icl_bench.quiet_libraries import hush_libraries
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace, select: str) -> None:
 def table(results: Path, task: str, model: str) -> Any:
     """Accuracy, interval, seconds and computed tokens of a query at each point of the folder."""
     stored = read_some(results, {"task": task, "model": model})
-    frame = asked(stored.predictions)
+    frame = unperturbed_predictions(stored.predictions)
     found = curves(frame).astype(dict.fromkeys(["select", "variant"], object))
     costs = cost(frame, {cell: CellCost.of(meta) for cell, meta in stored.cells.items()})
     costs = costs.astype(dict.fromkeys(["select", "variant"], object))

@@ -16,13 +16,13 @@ from icl_bench.analysis.draws import DRAWS_AND_TESTS, interval_over, is_drawn
 from icl_bench.analysis.findings.comparisons import source
 from icl_bench.analysis.findings.cost import cost
 from icl_bench.analysis.missing import in_words, missing_scores
-from icl_bench.analysis.predictions import asked
+from icl_bench.analysis.predictions import unperturbed_predictions
 from icl_bench.analysis.query_cost import MEASURES, Prices, check_queries, query_costs
 from icl_bench.analysis.statistics.alike import asked_alike, filled, on_tests
 from icl_bench.analysis.statistics.best import Candidate, losses
-from icl_bench.analysis.statistics.gaps import Layout
+from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import Grid, grids, partition
-from icl_bench.analysis.statistics.paired import compare, holm
+from icl_bench.analysis.statistics.paired import ALPHA, ONE_DRAW, compare, holm
 from icl_bench.analysis.words import advice_over, points, try_more
 from icl_bench.demonstrations.selector_spec import cautions
 from icl_bench.errors import UserError
@@ -35,14 +35,11 @@ from icl_bench.wording import counted, counted_queries, percent, plain, rounded,
 if TYPE_CHECKING:
     import pandas as pd
 
-ALPHA = 0.05
-
-
 MARGIN = 0.05
 """The loss that a cheaper point may have, as a share of 1."""
 
 
-SAME = 0.02
+NEARLY_EQUAL = 0.02
 """The share by which computed tokens of a query differ by chance; one token is none either."""
 
 
@@ -54,17 +51,17 @@ UNITS = {"tokens": "computed_tokens", "seconds": "seconds", "operations": "opera
 
 
 OF_QUERIES = ("operations", "money")
-"""Columns that there are only where it is said how many queries share what is computed once."""
+"""Columns that need the number of queries that share what is computed once."""
 
 
 GIGA = 1e9
-"""Operations are told in GFLOP."""
+"""Operations are shown in GFLOP."""
 
 
 TEST = ["difference", "ci_low", "ci_high", "p", "p_holm", "rows", "draws", "base_draws", "left_out"]
 
 
-LOSSES = ["p_margin", "p_worse"]
+LOSS_P = ["p_margin", "p_worse"]
 
 
 GAPS = ["missing", "gap_difference", "gap_p"]
@@ -78,7 +75,7 @@ ADVICE = [
     "verdict",
     "advised",
     *TEST,
-    *LOSSES,
+    *LOSS_P,
     "interval_over",
     "possible",
     *GAPS,
@@ -86,9 +83,6 @@ ADVICE = [
 
 
 OTHERS = "other test examples"
-
-
-ONE_DRAW = "one draw"
 
 
 UNSURE = "not distinguishable"
@@ -105,7 +99,7 @@ def _steps(amounts: np.ndarray) -> np.ndarray:
     """Numbers of groups of nearly equal amounts, ascending: ``(amounts,)``."""
     steps, first, step = np.zeros(len(amounts), dtype=int), math.inf, -1
     for place in np.argsort(amounts, kind="stable"):
-        if step < 0 or amounts[place] > max(first * (1 + SAME), first + 1):
+        if step < 0 or amounts[place] > max(first * (1 + NEARLY_EQUAL), first + 1):
             first, step = amounts[place], step + 1
         steps[place] = step
     return steps
@@ -192,7 +186,7 @@ class Budget:
     def ranks(self, table: pd.DataFrame) -> np.ndarray:
         """Places by cost, ``(points,)``, 0 the cheapest; equally dear ones have one place.
 
-        Computed tokens within ``SAME`` of fewer ones are as many, and then those of the whole
+        Computed tokens within ``NEARLY_EQUAL`` of fewer ones are as many, and then those of the whole
         prompt count: what queries have of their own differs by chance between prompts.
         """
         if self.queries is None and self.seconds is None:
@@ -264,10 +258,10 @@ def advise(frame: pd.DataFrame, costs: pd.DataFrame, budget: Budget) -> pd.DataF
     """
     kept = _candidates(scored(frame), trained=budget.queries is not None)
     costs = budget.of(costs)
-    asked = _asked_alike(kept)
-    table = _points(kept, asked, costs)
-    table.loc[asked.others, "verdict"] = OTHERS
-    table.loc[_single(asked, table), "verdict"] = ONE_DRAW
+    aligned = _aligned(kept)
+    table = _points(kept, aligned, costs)
+    table.loc[aligned.others, "verdict"] = OTHERS
+    table.loc[_single(aligned, table), "verdict"] = ONE_DRAW
     alike = ~table["verdict"].isin(NO_CANDIDATE)
     if budget.limit is not None:
         table.loc[alike & (table[budget.cost] > budget.limit), "verdict"] = "over budget"
@@ -280,13 +274,13 @@ def advise(frame: pd.DataFrame, costs: pd.DataFrame, budget: Budget) -> pd.DataF
         bests |= dict.fromkeys(part.index[part["rank"] < part["rank"][best]], best)
         table.loc[best, "verdict"] = "best"
     tested = list(bests)
-    beside = _tests(asked.of(kept), table["select"], table["k"], bests)
+    beside = _tests(aligned.of(kept), table["select"], table["k"], bests)
     table.loc[tested, TEST] = beside[TEST]
     table.loc[tested, "interval_over"] = beside["interval_over"]
     table["p_holm"] = table.groupby(["task", "model"])["p"].transform(holm)
-    found = _losses(asked, table.loc[within.index], tested)
-    table[LOSSES] = found.reindex(table.index)
-    small, worse = (table.loc[tested, name] <= ALPHA for name in LOSSES)
+    p_values = _losses(aligned, table.loc[within.index], tested)
+    table[LOSS_P] = p_values.reindex(table.index)
+    small, worse = (table.loc[tested, name] <= ALPHA for name in LOSS_P)
     table.loc[tested, "verdict"] = np.select([small, worse], ["as good", "worse"], UNSURE)
     good = table.loc[within.index].assign(rank=ranks)
     good = good[good["verdict"].isin(GOOD)].sort_values("rank", kind="stable")
@@ -301,7 +295,7 @@ def advise_folder(results: Place, budget: Budget, only: Mapping[str, str] | None
     left out. Raises ``UserError`` where nothing is left.
     """
     stored = read_some(results, only)
-    frame = asked(scored(stored.predictions, first=stored.first_scores))
+    frame = unperturbed_predictions(scored(stored.predictions, first=stored.first_scores))
     frame = frame[frame["label_space"].isna()]
     if frame.empty:
         raise UserError(f"results folder {plain(results)}: no finished cell to advise on")
@@ -321,7 +315,7 @@ def _candidates(frame: pd.DataFrame, trained: bool) -> pd.DataFrame:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Aligned:
     """Points on the test examples that most points of their task and model were asked."""
 
     keys: pd.DataFrame
@@ -343,39 +337,39 @@ class _Asked:
         return kept.assign(point=place)[place >= 0].reset_index(drop=True)
 
 
-def _asked_alike(kept: pd.DataFrame) -> _Asked:
-    keys, found = grids(kept, POINT)
-    found = [grid.joined() for grid in found]
-    others, tests = np.zeros(len(found), dtype=bool), [grid.tests for grid in found]
+def _aligned(kept: pd.DataFrame) -> _Aligned:
+    keys, points = grids(kept, POINT)
+    points = [grid.joined() for grid in points]
+    others, tests = np.zeros(len(points), dtype=bool), [grid.tests for grid in points]
     for places in partition(keys, ["task", "model"])[1]:
-        alike = asked_alike([found[place] for place in places])
+        alike = asked_alike([points[place] for place in places])
         others[places] = alike.lack
         for place in places[~alike.lack]:
-            found[place], tests[place] = on_tests(found[place], alike.tests), alike.tests
-    return _Asked(keys, found, others, tests, kept["score"].to_numpy(dtype=float))
+            points[place], tests[place] = on_tests(points[place], alike.tests), alike.tests
+    return _Aligned(keys, points, others, tests, kept["score"].to_numpy(dtype=float))
 
 
-def _points(kept: pd.DataFrame, asked: _Asked, costs: pd.DataFrame) -> pd.DataFrame:
+def _points(kept: pd.DataFrame, aligned: _Aligned, costs: pd.DataFrame) -> pd.DataFrame:
     """The points with means, gaps and costs, not judged yet; the index is their place in order."""
-    keys, scores = asked.keys, asked.scores
-    mean = np.array([Layout(grid.values(scores)).mean for grid in asked.grids], dtype=float)
+    keys, scores = aligned.keys, aligned.scores
+    mean = np.array([TwoWayLayout(grid.values(scores)).mean for grid in aligned.grids], dtype=float)
     gaps = keys.assign(missing=0.0, gap_difference=np.nan, gap_p=np.nan)[GAPS]
-    alike = keys[~asked.others]
+    alike = keys[~aligned.others]
     for at in partition(alike, ["task", "model"])[1]:
         places = alike.index.to_numpy()[at]
-        points = [asked.grids[place] for place in places]
-        whole = filled(points, scores, asked.tests[places[0]])
-        mean[places] = [Layout(matrix).mean for matrix in whole]
+        points = [aligned.grids[place] for place in places]
+        whole = filled(points, scores, aligned.tests[places[0]])
+        mean[places] = [TwoWayLayout(matrix).mean for matrix in whole]
     if len(alike):
-        found = [asked.grids[place] for place in alike.index]
-        missing = missing_scores(alike, found, scores, by=["task", "model"])
+        alike_points = [aligned.grids[place] for place in alike.index]
+        missing = missing_scores(alike, alike_points, scores, by=["task", "model"])
         gaps.loc[alike.index, GAPS] = np.column_stack(missing)
     table = keys.assign(metric=keys["task"].map(metrics(kept)), mean=mean)
     prices = costs[[*POINT, *QUERY_COSTS]].astype({name: keys[name].dtype for name in POINT})
     table = table.merge(prices, on=POINT, how="left")
-    table[[*TEST, *LOSSES]] = np.nan
-    over = [interval_over(len(grid.draws) > 1) for grid in asked.grids]
-    sizes = [len(g.draws) * len(t) for g, t in zip(asked.grids, asked.tests, strict=True)]
+    table[[*TEST, *LOSS_P]] = np.nan
+    over = [interval_over(len(grid.draws) > 1) for grid in aligned.grids]
+    sizes = [len(g.draws) * len(t) for g, t in zip(aligned.grids, aligned.tests, strict=True)]
     return table.assign(
         verdict="not cheaper",
         advised=False,
@@ -385,33 +379,33 @@ def _points(kept: pd.DataFrame, asked: _Asked, costs: pd.DataFrame) -> pd.DataFr
     )
 
 
-def _single(asked: _Asked, table: pd.DataFrame) -> np.ndarray:
+def _single(aligned: _Aligned, table: pd.DataFrame) -> np.ndarray:
     """Which candidates have a single draw where others have more: ``(points,)`` bool."""
     drawn = table["select"].map(is_drawn).to_numpy(dtype=bool) & (table["k"] > 0).to_numpy()
-    draws = np.array([len(grid.draws) for grid in asked.grids], dtype=int)
-    drawn &= ~asked.others
+    draws = np.array([len(grid.draws) for grid in aligned.grids], dtype=int)
+    drawn &= ~aligned.others
     pairs = [table["task"], table["model"]]
     most = table.assign(draws=np.where(drawn, draws, 0)).groupby(pairs)["draws"]
     return np.asarray(drawn & (draws == 1) & (most.transform("max") > 1).to_numpy())
 
 
-def _losses(asked: _Asked, within: pd.DataFrame, tested: list[Any]) -> pd.DataFrame:
-    """The columns of ``LOSSES`` of the tested points; ``within`` has the candidates.
+def _losses(aligned: _Aligned, within: pd.DataFrame, tested: list[Any]) -> pd.DataFrame:
+    """The columns of ``LOSS_P`` of the tested points; ``within`` has the candidates.
 
     Those found to be the best have no p_worse.
     """
     import pandas as pd
 
-    table = pd.DataFrame(np.nan, index=within.index, columns=LOSSES)
+    table = pd.DataFrame(np.nan, index=within.index, columns=LOSS_P)
     for _, part in within.groupby(["task", "model"]):
         best = int((part["verdict"] == "best").argmax())
         of = np.flatnonzero(part.index.isin(tested)).tolist()
         candidates = [
-            _candidate(asked.grids[place], select, k)
+            _candidate(aligned.grids[place], select, k)
             for place, select, k in zip(part.index, part["select"], part["k"], strict=True)
         ]
-        large, none = losses(candidates, asked.scores, [best, *of], MARGIN)
-        table.loc[part.index[of], LOSSES] = np.column_stack([holm(large[1:]), holm(none[1:])])
+        large, none = losses(candidates, aligned.scores, [best, *of], MARGIN)
+        table.loc[part.index[of], LOSS_P] = np.column_stack([holm(large[1:]), holm(none[1:])])
         others = len(candidates) - 1
         table.loc[part.index[best], "p_margin"] = min(large[0] * others, 1.0)
     return table
@@ -443,22 +437,22 @@ def _tests(kept: pd.DataFrame, selects: pd.Series[Any], shots: pd.Series[Any], b
         parts.append(
             compare(part.assign(select=names, **same), {"select": "best"}, matched=matched, alternative="less")
         )
-    found = pd.concat(parts)
-    found = found.set_index(found["select"].astype(int))
-    return found[[*TEST, "interval_over"]].reindex(places.index)
+    comparisons = pd.concat(parts)
+    comparisons = comparisons.set_index(comparisons["select"].astype(int))
+    return comparisons[[*TEST, "interval_over"]].reindex(places.index)
 
 
 # -- in words -----------------------------------------------------------------------------------
 
 
 def lines(table: pd.DataFrame, budget: Budget) -> list[str]:
-    """What :func:`advise` found, in lines of text: for each task and model what to take and why."""
-    found = []
+    """The table of :func:`advise` as lines of text: for each task and model what to take and why."""
+    texts = []
     for (task, model), part in table.groupby(["task", "model"], sort=True):
-        found.append(f"{task} · {model}, {budget}:")
+        texts.append(f"{task} · {model}, {budget}:")
         named = part.assign(named=_names(part))
-        found += [f"  {line}" for line in _said(named, budget)]
-    return found
+        texts += [f"  {line}" for line in _reasons(named, budget)]
+    return texts
 
 
 def _names(part: pd.DataFrame) -> pd.Series[str]:
@@ -471,7 +465,7 @@ def _names(part: pd.DataFrame) -> pd.Series[str]:
     return named
 
 
-def _said(part: pd.DataFrame, budget: Budget) -> Iterator[str]:
+def _reasons(part: pd.DataFrame, budget: Budget) -> Iterator[str]:
     unknown = int((part["verdict"] == "cost unknown").sum())
     rows = part.to_dict("records")
     if not part["advised"].any():

@@ -1,4 +1,4 @@
-"""All findings on a results folder: every table of the analysis, each made when it is asked for."""
+"""All findings on a results folder: every table of the analysis, each made on first access."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Findings:
-    """Tidy tables of one results folder, each an attribute: ``found.retrieval_gain``.
+    """Tidy tables of one results folder, each an attribute: ``findings.retrieval_gain``.
 
     The names are those of :data:`icl_bench.registry.FINDINGS`; what makes a table describes it.
     Every table but ``perturbations``, ``perturbed_curves``, ``truncated_answers`` and ``provenance`` is of
@@ -55,9 +55,9 @@ class Findings:
         )
 
     def work_out(self, names: Collection[str], say: Callable[[str], None]) -> None:
-        """Make the tables of these names, telling ``say`` how many are made.
+        """Make the tables of these names and report progress to ``say``.
 
-        Each is made where it is asked for anyhow: this is for who wants to know of it.
+        Without it, each table is made on first access.
         """
         for number, name in enumerate(names, 1):
             say(f"working out findings: {number} of {len(names)}, {name.replace('_', ' ')}")
@@ -73,12 +73,12 @@ class Findings:
     def as_json(self) -> dict[str, Any]:
         """Plain lists of records; what is undefined is null."""
         first = self.summary.as_json()
-        found = {}
+        tables = {}
         for name in FINDINGS:
             if name not in first:
                 with FINDINGS.skipping(name):
-                    found[name] = records(self.context.table(name))
-        return first | found
+                    tables[name] = records(self.context.table(name))
+        return first | tables
 
 
 def read_findings(

@@ -1,9 +1,9 @@
-"""A results folder against a stored baseline: what may be compared, and what came of it.
+"""Compare a results folder with a stored baseline.
 
 A baseline is a Parquet file of ``icl-bench export``, or another results folder. Predictions are
-compared only where both sides were asked the same: data, template, labels, test rows, pool, seed
+compared only where both sides answered the same question: data, template, labels, test rows, pool, seed
 and scoring are facts of each variant and must be equal. What computed the answers (model file,
-dtype, backend, versions) is what is being checked: it may differ, and is said.
+dtype, backend, versions) may differ, which is reported.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def check_results(
     """Compare a results folder with a baseline, a file or another folder.
 
     Raises ``UserError`` where either cannot be read, nothing is common or has a score on both
-    sides, or a common point was not asked the same on both sides. What the run lacks of the
+    sides, or the sides of a common point answered different questions. What the run lacks of the
     baseline is for :meth:`Check.require_all` to refuse.
     """
     if not 0 <= tolerance < 1:
@@ -169,7 +169,7 @@ def check_results(
     _refuse_other_gold(base, now, pairs)
     perturbations = _perturbations(base) | _perturbations(now)
 
-    def told(table: pd.DataFrame) -> pd.DataFrame:
+    def with_perturbation(table: pd.DataFrame) -> pd.DataFrame:
         return table.assign(perturbation=table["variant"].map(perturbations))
 
     whole = overall(pairs, tolerance, alpha)
@@ -188,10 +188,10 @@ def check_results(
         alpha,
         allow_missing,
         whole,
-        told(points.merge(missing(base.predictions, pairs), on=PAIR, how="left")),
-        told(flips(pairs)),
-        told(alone(base.predictions, pairs, "base_variant")),
-        told(alone(now.predictions, pairs)),
+        with_perturbation(points.merge(missing(base.predictions, pairs), on=PAIR, how="left")),
+        with_perturbation(flips(pairs)),
+        with_perturbation(alone(base.predictions, pairs, "base_variant")),
+        with_perturbation(alone(now.predictions, pairs)),
         list(_changes(base, now, pairs)),
     )
 
@@ -271,7 +271,7 @@ def _origins(table: pa.Table, shown: str) -> dict[str, Origin]:
 
 
 def _comparable(base: Side, now: Side) -> set[tuple[str, str]]:
-    """Pairs of variants that were asked the same, the baseline's first."""
+    """Pairs of variants that answered the same question, the baseline's first."""
     return {
         (before, after)
         for before in base.predictions["variant"].unique()
@@ -298,7 +298,7 @@ def _differing(base: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tup
     """Facts of the question that are not equal: name -> the baseline's value and the other."""
     names = [name for name in sorted({*base, *now}) if name not in CHECKED]
     unlike = [name for name in names if base.get(name) != now.get(name)]
-    found: dict[str, tuple[Any, Any]] = {}
+    differences: dict[str, tuple[Any, Any]] = {}
     for name in unlike:
         if PLAINER.get(name) in unlike:
             continue
@@ -306,10 +306,10 @@ def _differing(base: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tup
         if isinstance(first, dict) and isinstance(second, dict):
             inner = sorted({*first, *second})
             parts = {f"{name} {part}": (first.get(part), second.get(part)) for part in inner}
-            found |= {part: pair for part, pair in parts.items() if pair[0] != pair[1]}
+            differences |= {part: pair for part, pair in parts.items() if pair[0] != pair[1]}
         else:
-            found[name] = (first, second)
-    return found
+            differences[name] = (first, second)
+    return differences
 
 
 def _shown(value: Any) -> str:
@@ -345,11 +345,11 @@ def _refuse_unlike(base: Side, now: Side, comparable: Collection[tuple[str, str]
 
 
 def _refuse_apart(base: Side, now: Side, first: pd.DataFrame, second: pd.DataFrame) -> NoReturn:
-    one, other = (point_name(side.iloc[0]) for side in (first, second))
+    base_point, point = (point_name(side.iloc[0]) for side in (first, second))
     raise UserError(
         one_line(
-            f"{now.shown} and {base.shown} have no point in common: the one has {other} ..., the "
-            f"baseline {one} ...; run what the baseline has, or {NEW}"
+            f"{now.shown} and {base.shown} have no point in common: the one has {point} ..., the "
+            f"baseline {base_point} ...; run what the baseline has, or {NEW}"
         )
     )
 
@@ -382,9 +382,9 @@ def _changes(base: Side, now: Side, pairs: pd.DataFrame) -> Iterator[dict[str, A
         sides = base.origins.get(before, NO_ORIGIN), now.origins.get(after, NO_ORIGIN)
         known = [{**side.facts.known(), **_versions(side.versions)} for side in sides]
         for name in [*CHECKED, *sorted({*known[0], *known[1]} - {*CHECKED})]:
-            one, other = (k.get(name) for k in known)
-            if one != other:
-                yield {"base_variant": before, "variant": after, "fact": name, "before": one, "now": other}
+            old, new = (k.get(name) for k in known)
+            if old != new:
+                yield {"base_variant": before, "variant": after, "fact": name, "before": old, "now": new}
 
 
 def _versions(about: Sequence[Mapping[str, str]]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from icl_bench.analysis.columns import POINT, TERA, Column
 from icl_bench.analysis.finding import Finding, Printed, Section
 from icl_bench.analysis.query_cost import MEASURES, QueryCosts, query_costs
 from icl_bench.analysis.statistics.contrast import contrast, judge
-from icl_bench.analysis.statistics.gaps import Layout
+from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import Grid, common_rows, grids
 from icl_bench.analysis.statistics.intervals import mean_interval
 from icl_bench.analysis.statistics.paired import holm
@@ -102,25 +102,25 @@ class Ladder(NamedTuple):
     left_out: int
     """Predictions that other k lack."""
 
-    def grid(self, asked: np.ndarray) -> Grid:
-        """The predictions that a cascade gives, of which ``asked`` is :class:`Outcome`'s."""
-        place = np.nan_to_num(asked, nan=1.0).astype(int) - 1
+    def grid(self, calls: np.ndarray) -> Grid:
+        """The predictions that a cascade gives, of which ``calls`` is :class:`CascadeOutcome`'s."""
+        place = np.nan_to_num(calls, nan=1.0).astype(int) - 1
         rows = np.take_along_axis(self.rows, place[None], axis=0)[0]
-        return Grid(self.draws, self.tests, np.where(np.isnan(asked), -1, rows))
+        return Grid(self.draws, self.tests, np.where(np.isnan(calls), -1, rows))
 
 
-class Outcome(NamedTuple):
+class CascadeOutcome(NamedTuple):
     """What a threshold does to each prediction: ``(draws, test)`` each, NaN where there is none."""
 
     correct: np.ndarray
     k: np.ndarray
-    asked: np.ndarray
-    """At how many k it was asked."""
+    calls: np.ndarray
+    """The number of k at which the model was called."""
     tokens: np.ndarray
     flops: np.ndarray
 
 
-def outcome(rungs: Rungs, threshold: float) -> Outcome:
+def outcome(rungs: Rungs, threshold: float) -> CascadeOutcome:
     """Answer each query at the first k whose margin reaches the threshold, else at the last.
 
     What was computed at smaller k is counted: the query is computed anew for each k, the
@@ -136,7 +136,7 @@ def outcome(rungs: Rungs, threshold: float) -> Outcome:
         return np.where(gone, np.nan, taken)
 
     counted = np.cumsum(rungs.flops)[first]
-    return Outcome(
+    return CascadeOutcome(
         at(rungs.correct),
         np.where(gone, np.nan, rungs.ks[first]),
         np.where(gone, np.nan, first + 1.0),
@@ -145,11 +145,11 @@ def outcome(rungs: Rungs, threshold: float) -> Outcome:
     )
 
 
-def alone(rungs: Rungs, place: int) -> Outcome:
+def alone(rungs: Rungs, place: int) -> CascadeOutcome:
     """Ask each query at one k alone."""
-    there = np.where(np.isnan(rungs.correct[0]), np.nan, 1.0)
-    return Outcome(
-        rungs.correct[place], there * rungs.ks[place], there, rungs.tokens[place], there * rungs.flops[place]
+    once = np.where(np.isnan(rungs.correct[0]), np.nan, 1.0)
+    return CascadeOutcome(
+        rungs.correct[place], once * rungs.ks[place], once, rungs.tokens[place], once * rungs.flops[place]
     )
 
 
@@ -162,9 +162,9 @@ def chosen_threshold(rungs: Rungs) -> float:
     last = np.nanmean(rungs.correct[-1])
     best, least = np.inf, np.inf
     for threshold in CANDIDATES:
-        found = outcome(rungs, float(threshold))
-        cost = np.nanmean(found.asked if np.isnan(rungs.flops).any() else found.flops)
-        if np.nanmean(found.correct) >= last and cost < least:
+        result = outcome(rungs, float(threshold))
+        cost = np.nanmean(result.calls if np.isnan(rungs.flops).any() else result.flops)
+        if np.nanmean(result.correct) >= last and cost < least:
             best, least = float(threshold), float(cost)
     return best
 
@@ -174,7 +174,7 @@ def halving() -> np.random.Generator:
     return generator(0, "cascades")
 
 
-def crossed(rungs: Rungs, rng: np.random.Generator) -> tuple[float, float, Outcome]:
+def crossed(rungs: Rungs, rng: np.random.Generator) -> tuple[float, float, CascadeOutcome]:
     """Choose a threshold on each half of the test examples, and judge it on the other half.
 
     Returns both thresholds and what came of them: of every test example under the one that was
@@ -184,11 +184,11 @@ def crossed(rungs: Rungs, rng: np.random.Generator) -> tuple[float, float, Outco
     order = rng.permutation(count)
     halves = np.sort(order[: count // 2]), np.sort(order[count // 2 :])
     thresholds = [chosen_threshold(rungs.of_tests(half)) for half in halves]
-    parts = [np.full(rungs.correct.shape[1:], np.nan) for _ in Outcome._fields]
+    parts = [np.full(rungs.correct.shape[1:], np.nan) for _ in CascadeOutcome._fields]
     for half, threshold in zip(halves, reversed(thresholds), strict=True):
         for whole, part in zip(parts, outcome(rungs.of_tests(half), threshold), strict=True):
             whole[:, half] = part
-    return thresholds[0], thresholds[1], Outcome(*parts)
+    return thresholds[0], thresholds[1], CascadeOutcome(*parts)
 
 
 def cascades(predictions: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
@@ -212,12 +212,12 @@ def cascades(predictions: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
 
     rows: list[dict[str, Any]] = []
     if predictions.reindex(columns=["margin"])["margin"].notna().any():
-        keys, found = grids(predictions, POINT)
+        keys, points = grids(predictions, POINT)
         keys = keys.astype(dict.fromkeys(SETTING, object))
         paid = keys.merge(costs.astype(dict.fromkeys(SETTING, object)), on=POINT, how="left")
         rows = [
             {**ladder.setting, **row, "left_out": ladder.left_out}
-            for ladder in ladders(predictions, keys, found, query_costs(paid, None))
+            for ladder in ladders(predictions, keys, points, query_costs(paid, None))
             for row in _rows(ladder.rungs)
         ]
     table = pd.DataFrame(rows, columns=[*SETTING, *CASCADE])
@@ -226,10 +226,12 @@ def cascades(predictions: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def ladders(predictions: pd.DataFrame, keys: pd.DataFrame, found: Sequence[Grid], paid: QueryCosts) -> Iterator[Ladder]:
+def ladders(
+    predictions: pd.DataFrame, keys: pd.DataFrame, points: Sequence[Grid], paid: QueryCosts
+) -> Iterator[Ladder]:
     """The curves with probabilities of the same draws and test examples at two k or more.
 
-    ``keys`` and ``found`` are the predictions' points (:func:`grids` by ``POINT``), ``paid`` what
+    ``keys`` and ``points`` are the predictions' points (:func:`grids` by ``POINT``), ``paid`` what
     each takes. Trained classifiers are no rungs: their number of examples is not one of
     demonstrations.
     """
@@ -240,12 +242,12 @@ def ladders(predictions: pd.DataFrame, keys: pd.DataFrame, found: Sequence[Grid]
     usable &= ~predictions["select"].astype(str).isin(BASELINES).to_numpy()
     if not usable.any():
         return
-    found = [point.of_rows(usable) for point in found]
+    points = [point.of_rows(usable) for point in points]
     flops = paid.each[:, MEASURES.index("operations")]
-    have = keys[[len(point.draws) > 0 for point in found]]
+    have = keys[[len(point.draws) > 0 for point in points]]
     for names_of, part in have.groupby(SETTING, sort=False):
         places = part.index.to_numpy()[np.argsort(part["k"].to_numpy())]
-        common = common_rows([found[place] for place in places])
+        common = common_rows([points[place] for place in places])
         if len(places) < 2 or common is None:
             continue
         draws, tests, rows = common
@@ -253,7 +255,7 @@ def ladders(predictions: pd.DataFrame, keys: pd.DataFrame, found: Sequence[Grid]
         columns = (correct, margin / mass, prompt - cached)
         right, sure, tokens = (np.where(gone, np.nan, column[rows]) for column in columns)
         ks = keys["k"].to_numpy()[places]
-        left = sum(found[place].predictions for place in places) - int((~gone).sum())
+        left = sum(points[place].predictions for place in places) - int((~gone).sum())
         setting = dict(zip(SETTING, names_of, strict=True))
         rungs = Rungs(ks, right, sure, tokens, flops[places])
         yield Ladder(setting, places, rungs, draws, tests, rows, left)
@@ -261,35 +263,35 @@ def ladders(predictions: pd.DataFrame, keys: pd.DataFrame, found: Sequence[Grid]
 
 def _rows(rungs: Rungs) -> list[dict[str, Any]]:
     first, second, best = crossed(rungs, halving())
-    one = contrast(best.correct, rungs.correct[-1], matched=True)
-    (low,), (high,), (p,) = judge([one])
-    compared = {"difference": one.difference, "difference_low": low, "difference_high": high, "p": p}
-    found = [{"rule": "chosen", "threshold": first, "other_threshold": second, **compared, **_described(rungs, best)}]
+    gain = contrast(best.correct, rungs.correct[-1], matched=True)
+    (low,), (high,), (p,) = judge([gain])
+    compared = {"difference": gain.difference, "difference_low": low, "difference_high": high, "p": p}
+    rows = [{"rule": "chosen", "threshold": first, "other_threshold": second, **compared, **_described(rungs, best)}]
     for threshold in FIXED:
-        of_it = outcome(rungs, threshold)
-        found.append({"rule": "fixed", "threshold": threshold, **_described(rungs, of_it)})
+        result = outcome(rungs, threshold)
+        rows.append({"rule": "fixed", "threshold": threshold, **_described(rungs, result)})
     for place in range(len(rungs.ks)):
-        found.append({"rule": "single", **_described(rungs, alone(rungs, place))})
-    return found
+        rows.append({"rule": "single", **_described(rungs, alone(rungs, place))})
+    return rows
 
 
-def _described(rungs: Rungs, found: Outcome) -> dict[str, Any]:
-    score, low, high = mean_interval(found.correct)
-    mean = [float(Layout(part).mean) for part in found[1:4]]
+def _described(rungs: Rungs, result: CascadeOutcome) -> dict[str, Any]:
+    score, low, high = mean_interval(result.correct)
+    mean = [float(TwoWayLayout(part).mean) for part in result[1:4]]
     return {
         "ks": ", ".join(map(str, rungs.ks.tolist())),
-        "draws": found.correct.shape[0],
-        "test_rows": found.correct.shape[1],
+        "draws": result.correct.shape[0],
+        "test_rows": result.correct.shape[1],
         "score": score,
         "ci_low": low,
         "ci_high": high,
         "mean_k": mean[0],
         "asked": mean[1],
         "computed_tokens": mean[2],
-        "query_flops": np.nan if np.isnan(rungs.flops).any() else float(np.nanmean(found.flops)),
+        "query_flops": np.nan if np.isnan(rungs.flops).any() else float(np.nanmean(result.flops)),
         "last_k": int(rungs.ks[-1]),
-        "last_score": float(Layout(rungs.correct[-1]).mean),
-        "last_tokens": float(Layout(rungs.tokens[-1]).mean),
+        "last_score": float(TwoWayLayout(rungs.correct[-1]).mean),
+        "last_tokens": float(TwoWayLayout(rungs.tokens[-1]).mean),
         "last_flops": float(rungs.flops[-1]),
     }
 
@@ -306,13 +308,13 @@ def require_cascades(findings: Findings) -> None:
 def _with_thresholds(table: pd.DataFrame) -> pd.DataFrame:
     """The same with what is needed in words."""
 
-    def said(row: Any) -> str:
+    def in_words(row: Any) -> str:
         both = sorted({row.threshold, row.other_threshold} - {None})
         texts = ["none" if np.isinf(t) else f"{t:g}" for t in both if not np.isnan(t)]
         return f"{row.rule} {', '.join(texts)}"
 
     table = table[table["rule"] != "single"]  # these are points of the curves
-    return table.assign(said=[said(row) for row in table.itertuples()])
+    return table.assign(said=[in_words(row) for row in table.itertuples()])
 
 
 CASCADES = Finding(

@@ -54,21 +54,21 @@ class CellCost:
 
     def row(self, prompt_tokens: float, answer_tokens: float) -> dict[str, float]:
         """The columns of ``OF_CELL``, given the mean tokens of its queries; NaN if unknown."""
-        found = dict.fromkeys(OF_CELL, np.nan)
+        costs = dict.fromkeys(OF_CELL, np.nan)
         known = {
             "prefill_seconds": self.prefill_seconds,
             "peak_cache_bytes": self.peak_cache_bytes,
             **({f"training_{n}": getattr(self.training, n) for n in TRAINING} if self.training else {}),
         }
-        found |= {name: float(value) for name, value in known.items() if value is not None}
+        costs |= {name: float(value) for name, value in known.items() if value is not None}
         if self.counted is not None:
-            return found | {name: float(self.counted.get(name, np.nan)) for name in BY_FORMULA}
+            return costs | {name: float(self.counted.get(name, np.nan)) for name in BY_FORMULA}
         if self.architecture is None or np.isnan(prompt_tokens):
-            return found
+            return costs
         prefix = float(self.prefix_tokens)
         own = prompt_tokens - prefix
         answer = self.architecture.flops(0 if np.isnan(answer_tokens) else answer_tokens, prompt_tokens)
-        found["prefix_flops"] = self.architecture.flops(self.prefix_tokens, prefix / 2)
-        found["query_flops"] = self.architecture.flops(own, prefix + own / 2) + answer
-        found["whole_flops"] = self.architecture.flops(prompt_tokens, prompt_tokens / 2) + answer
-        return found
+        costs["prefix_flops"] = self.architecture.flops(self.prefix_tokens, prefix / 2)
+        costs["query_flops"] = self.architecture.flops(own, prefix + own / 2) + answer
+        costs["whole_flops"] = self.architecture.flops(prompt_tokens, prompt_tokens / 2) + answer
+        return costs

@@ -1,4 +1,4 @@
-"""What findings are made of: predictions, facts and other findings, each worked out once."""
+"""The inputs of findings: predictions, facts and other findings, each computed once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from icl_bench.analysis.cell_cost import CellCost
-from icl_bench.analysis.predictions import asked, joined, prompted
+from icl_bench.analysis.predictions import joined, prompted, unperturbed_predictions
 from icl_bench.analysis.zero_shot import from_zero_shot
 from icl_bench.metrics.scores import scored
 from icl_bench.models.registry import REGISTRY
@@ -60,7 +60,7 @@ class CellFacts:
 
 @dataclass(frozen=True)
 class Context:
-    """What the ``make`` of every finding is given.
+    """The argument of every finding's ``make``.
 
     All frames of predictions have ``score`` and ``metric``, those of each task's own metric in the
     whole folder (:func:`icl_bench.metrics.scores.scored`).
@@ -72,15 +72,15 @@ class Context:
     results: Place | None = None
     """The folder that was read, for files beside the predictions."""
     model: str | None = None
-    """The only model that is asked for."""
+    """The model that the tables are restricted to."""
     task: str | None = None
-    """The only task that is asked for."""
+    """The task that the tables are restricted to."""
     wanted: float | None = None
     """A score, as a share of 1, of which forecasts say when it is likely."""
     _tables: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False, compare=False)
 
     def table(self, name: str) -> pd.DataFrame:
-        """The table of a finding, made when it is first asked for."""
+        """The table of a finding, made on first access."""
         if name not in self._tables:
             self._tables[name] = FINDINGS[name].make(self)
         return self._tables[name]
@@ -112,8 +112,8 @@ class Context:
 
     @cached_property
     def unperturbed(self) -> pd.DataFrame:
-        """Those of test examples with unperturbed demonstrations: what most findings are of."""
-        return asked(self.predictions)
+        """The predictions of test examples with unperturbed demonstrations, which most findings use."""
+        return unperturbed_predictions(self.predictions)
 
     @cached_property
     def prompts(self) -> pd.DataFrame:
@@ -121,7 +121,7 @@ class Context:
         return prompted(self.unperturbed)
 
     def from_zero_shot(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Predictions or points, every curve beginning with k=0 where that was asked."""
+        """Predictions or points; every curve begins with k=0 where that was run."""
         return from_zero_shot(frame, self.facts)
 
     def generator(self, name: str) -> np.random.Generator:

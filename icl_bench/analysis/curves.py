@@ -12,7 +12,7 @@ from icl_bench.analysis.columns import POINT
 from icl_bench.analysis.draws import interval_over, outlying_draws
 from icl_bench.analysis.missing import missing_scores
 from icl_bench.analysis.predictions import have_common_labels
-from icl_bench.analysis.statistics.gaps import Layout
+from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import Grid, grids
 from icl_bench.analysis.statistics.intervals import mean_interval
 from icl_bench.metrics.interface import Metric
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 SATURATED = 0.95
 
 
-SATURATION = ["k", "best_k", "max_k", "within_window", "metric", "spoken", "reason"]
+SATURATION_COLUMNS = ["k", "best_k", "max_k", "within_window", "metric", "spoken", "reason"]
 
 
 LEAST_POINTS = 4
@@ -56,7 +56,7 @@ def curves(predictions: pd.DataFrame) -> pd.DataFrame:
     test rows have: accuracies without skill.
 
     Where scores are missing, means and limits are of all that are there
-    (:class:`icl_bench.analysis.statistics.gaps.Layout`), macro-F1 is the mean of draws by their
+    (:class:`icl_bench.analysis.statistics.gaps.TwoWayLayout`), macro-F1 is the mean of draws by their
     predictions. ``missing`` counts the scores that a point lacks; ``gap_difference`` and ``gap_p``
     say whether they are missing at random (:func:`icl_bench.analysis.missing.missing_scores`).
     ``left_out`` are scores of draws that have no test example in common with the others, directly
@@ -68,7 +68,7 @@ def curves(predictions: pd.DataFrame) -> pd.DataFrame:
 
     predictions = scored(predictions)
     of_task = metrics(predictions)
-    keys, found = grids(predictions, POINT)
+    keys, points = grids(predictions, POINT)
     scores = {
         name: predictions[name].to_numpy(dtype=float)
         for name in ("score", "correct", "valid", *score_columns())
@@ -76,14 +76,14 @@ def curves(predictions: pd.DataFrame) -> pd.DataFrame:
     }
     if "text" in predictions:  # free answers from which something had to be extracted
         scores["read"] = np.where(predictions["text"].notna(), 1.0, np.nan)
-    there = {name: ~np.isnan(values) for name, values in scores.items()}
+    present = {name: ~np.isnan(values) for name, values in scores.items()}
     rows = [
-        {**key, **_point(grid, scores, there), "metric": of_task[key["task"]]}
-        for key, grid in zip(keys.to_dict("records"), found, strict=True)
+        {**key, **_point(grid, scores, present), "metric": of_task[key["task"]]}
+        for key, grid in zip(keys.to_dict("records"), points, strict=True)
     ]
     table = pd.DataFrame(rows, columns=[*POINT, *scored_columns()])
-    table[["majority", "uniform"]] = _without_skill(predictions, found)
-    table = table.assign(**missing_scores(keys, found, scores["score"])._asdict())
+    table[["majority", "uniform"]] = _without_skill(predictions, points)
+    table = table.assign(**missing_scores(keys, points, scores["score"])._asdict())
     for name, means in _of_many(predictions).items():
         table = table.drop(columns=name).merge(means, on=POINT, how="left")
     empty = {name for name in (*score_columns(), *corpus_numbers()) if table[name].isna().all()}
@@ -117,17 +117,17 @@ def scored_columns() -> tuple[str, ...]:
 
 
 def _of_many(predictions: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """What metrics say of many answers at once, by column: the points and the mean of draws.
+    """Metrics of many answers at once, by column: the points and the mean of draws.
 
     Draws of unequal size count by their predictions, so that one that has hardly begun decides
     nothing.
     """
-    found: dict[str, pd.DataFrame] = {}
+    tables: dict[str, pd.DataFrame] = {}
     for name, metric in usable_metrics().items():
         if metric.of_many:
             with METRICS.skipping(name):
-                found |= _of_metric(metric(), predictions)
-    return found
+                tables |= _of_metric(metric(), predictions)
+    return tables
 
 
 def _of_metric(metric: Metric, predictions: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -136,20 +136,20 @@ def _of_metric(metric: Metric, predictions: pd.DataFrame) -> dict[str, pd.DataFr
 
     labelled = predictions["correct"].notna()
     rows = {"labels": predictions[labelled], "text": predictions[~labelled]}
-    asked = rows.get(metric.answers, predictions)
-    if own := [m.column for m in metric.measures]:  # asked of the cells that have its scores
-        asked = asked[asked.reindex(columns=own).notna().any(axis=1)]
+    answers = rows.get(metric.answers, predictions)
+    if own := [m.column for m in metric.measures]:  # the cells that have its scores
+        answers = answers[answers.reindex(columns=own).notna().any(axis=1)]
     if metric.needs_common_labels:
-        asked = asked[have_common_labels(asked)]
-    if asked.empty:
+        answers = answers[have_common_labels(answers)]
+    if answers.empty:
         return {}
-    cells = asked.groupby([*POINT, "draw"], observed=True)
+    cells = answers.groupby([*POINT, "draw"], observed=True)
     of = cells.ngroup().to_numpy()
-    said = asked["prediction"].tolist()
+    texts = answers["prediction"].tolist()
     if metric.answers == "labels":
-        numbers = metric.score_many(of, asked["gold"].tolist(), said)
+        numbers = metric.score_many(of, answers["gold"].tolist(), texts)
     else:
-        numbers = metric.score_many_golds(of, all_golds(asked), said)
+        numbers = metric.score_many_golds(of, all_golds(answers), texts)
     of_draws = cells.size().reset_index(name="size").drop(columns="draw").assign(**numbers)
     points = of_draws.groupby(POINT, observed=True)
     means = points[[*numbers]].mean()
@@ -167,9 +167,9 @@ def _without_skill(predictions: pd.DataFrame, parts: Sequence[Grid]) -> np.ndarr
     """
     import pandas as pd
 
-    found = np.full((len(parts), 2), np.nan)
+    baselines = np.full((len(parts), 2), np.nan)
     if "gold" not in predictions:
-        return found
+        return baselines
     labels, _ = pd.factorize(predictions["gold"])
     labelled = have_common_labels(predictions).to_numpy()
     for number, part in enumerate(parts):
@@ -179,36 +179,36 @@ def _without_skill(predictions: pd.DataFrame, parts: Sequence[Grid]) -> np.ndarr
             counts = np.bincount(labels[rows])
             several = np.count_nonzero(counts)
             if several > 1:
-                found[number] = counts.max() / len(rows), 1 / several
-    return found
+                baselines[number] = counts.max() / len(rows), 1 / several
+    return baselines
 
 
-def _point(grid: Grid, scores: Mapping[str, np.ndarray], there: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """One point's numbers but macro-F1; ``there`` says which of the ``scores`` are no gaps."""
-    found: dict[str, Any] = dict.fromkeys(scored_columns())
-    found["draws"], found["test_rows"] = grid.rows.shape
-    parts = {name: _known(grid, values, there[name]) for name, values in scores.items()}
+def _point(grid: Grid, scores: Mapping[str, np.ndarray], present: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """One point's numbers but macro-F1; ``present`` says which of the ``scores`` are no gaps."""
+    row: dict[str, Any] = dict.fromkeys(scored_columns())
+    row["draws"], row["test_rows"] = grid.rows.shape
+    parts = {name: _known(grid, values, present[name]) for name, values in scores.items()}
     here = {name: part.values(scores[name]) for name, part in parts.items()}
     compared = here["score"]
-    found["left_out"] = 0
+    row["left_out"] = 0
     if compared.size:
-        found["draws"], found["test_rows"] = compared.shape
-        found["score"], found["ci_low"], found["ci_high"] = mean_interval(compared.clip(0, 1))
-        found["interval_over"] = interval_over(len(compared) > 1)
-        found["outlying_draws"] = outlying_draws(parts["score"].draws, compared)
-        known = np.count_nonzero((grid.rows >= 0) & there["score"][grid.rows])
-        found["left_out"] = known - np.count_nonzero(~np.isnan(compared))
-    means = {name: Layout(values.clip(0, 1)).mean for name, values in here.items() if values.size}
+        row["draws"], row["test_rows"] = compared.shape
+        row["score"], row["ci_low"], row["ci_high"] = mean_interval(compared.clip(0, 1))
+        row["interval_over"] = interval_over(len(compared) > 1)
+        row["outlying_draws"] = outlying_draws(parts["score"].draws, compared)
+        known = np.count_nonzero((grid.rows >= 0) & present["score"][grid.rows])
+        row["left_out"] = known - np.count_nonzero(~np.isnan(compared))
+    means = {name: TwoWayLayout(values.clip(0, 1)).mean for name, values in here.items() if values.size}
     if "correct" in means:
-        found["accuracy"] = means["correct"]
+        row["accuracy"] = means["correct"]
     if "correct" in means or "read" in means:
-        found["invalid"] = 1 - means["valid"] if "valid" in means else None
-    return found | {name: means[name] for name in score_columns() if name in means}
+        row["invalid"] = 1 - means["valid"] if "valid" in means else None
+    return row | {name: means[name] for name in score_columns() if name in means}
 
 
-def _known(grid: Grid, column: np.ndarray, there: np.ndarray) -> Grid:
+def _known(grid: Grid, column: np.ndarray, present: np.ndarray) -> Grid:
     """The part with scores that hang together (:meth:`Grid.joined`); may be empty."""
-    return grid.joined(there) if np.isnan(grid.values(column)).any() else grid
+    return grid.joined(present) if np.isnan(grid.values(column)).any() else grid
 
 
 def saturation(curve: pd.DataFrame) -> pd.DataFrame:
@@ -248,7 +248,7 @@ def saturation(curve: pd.DataFrame) -> pd.DataFrame:
                 "reason": reason,
             }
         )
-    return pd.DataFrame(rows, columns=[*SETTING, *SATURATION])
+    return pd.DataFrame(rows, columns=[*SETTING, *SATURATION_COLUMNS])
 
 
 def _unspoken(points: pd.DataFrame) -> str | None:

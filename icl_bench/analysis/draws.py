@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from icl_bench.analysis.statistics.gaps import Layout
+from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.demonstrations.selector_spec import known
 from icl_bench.results.cells import SETTING
 
@@ -23,7 +23,7 @@ TESTS_ONLY = "test examples only"
 
 
 OUTLYING, FEWEST = 3.5, 5
-"""The modified z-score of an outlying draw, and the fewest draws that it is worked out for."""
+"""The modified z-score of an outlying draw, and the fewest draws that it is computed for."""
 
 
 ELSEWHERE = {
@@ -68,13 +68,13 @@ def outlying_draws(draws: np.ndarray, scores: np.ndarray) -> str | None:
     """
     if scores.shape[0] < FEWEST or scores.shape[1] == 0:
         return None
-    layout = Layout(scores)
+    layout = TwoWayLayout(scores)
     means = layout.by_draw
     apart = np.abs(means - np.median(means))
     by_test = np.sqrt(layout.squares.residual / scores.shape[1])
     deviation = max(float(np.median(apart)) / 0.6745, float(by_test), 1 / scores.shape[1])
-    found = draws[apart > OUTLYING * deviation]
-    return ", ".join(str(int(draw)) for draw in found) or None
+    outlying = draws[apart > OUTLYING * deviation]
+    return ", ".join(str(int(draw)) for draw in outlying) or None
 
 
 def deviations_elsewhere(points: pd.DataFrame) -> pd.DataFrame:
@@ -89,13 +89,13 @@ def deviations_elsewhere(points: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     squares = points["draw_variance"].fillna(0) * points["draw_freedom"]
-    found = pd.DataFrame({"draws_sd": np.nan, "draws_sd_of": None}, index=points.index)
-    found["draws_sd_of"] = found["draws_sd_of"].astype(object)
+    deviations = pd.DataFrame({"draws_sd": np.nan, "draws_sd_of": None}, index=points.index)
+    deviations["draws_sd_of"] = deviations["draws_sd_of"].astype(object)
     for where, names in ELSEWHERE.items():
         keys = [points[name] for name in names]
         freedom = points["draw_freedom"].groupby(keys, observed=True).transform("sum")
         pooled = squares.groupby(keys, observed=True).transform("sum") / freedom.where(freedom > 0)
-        new = found["draws_sd"].isna() & pooled.notna()
-        found.loc[new, "draws_sd"] = np.sqrt(pooled[new])
-        found.loc[new, "draws_sd_of"] = where
-    return found
+        new = deviations["draws_sd"].isna() & pooled.notna()
+        deviations.loc[new, "draws_sd"] = np.sqrt(pooled[new])
+        deviations.loc[new, "draws_sd_of"] = where
+    return deviations

@@ -1,4 +1,4 @@
-"""What a finding is: a table made of stored predictions, and how people are shown it.
+"""What a finding is: a table made of stored predictions, and how it is shown.
 
 A new finding is one declaration, in a file of its own, and one line in
 :data:`icl_bench.registry.FINDINGS`; another package's is an entry point. From that it is a table of

@@ -21,7 +21,7 @@ from icl_bench.analysis.curves import curves
 from icl_bench.analysis.draws import interval_over
 from icl_bench.analysis.finding import Finding, Section
 from icl_bench.analysis.findings.cost import cost
-from icl_bench.analysis.predictions import asked
+from icl_bench.analysis.predictions import unperturbed_predictions
 from icl_bench.analysis.query_cost import MEASURES, Prices, QueryCosts, query_costs
 from icl_bench.analysis.statistics.alike import asked_alike, filled, on_tests
 from icl_bench.analysis.statistics.grid import Grid, grids, partition
@@ -76,16 +76,16 @@ def on_frontier(scores: np.ndarray, costs: np.ndarray) -> np.ndarray:
 
     ``costs`` is ``(points,)``; points of unknown cost (NaN) neither dominate nor are on it.
     """
-    found = np.zeros(scores.shape, dtype=bool)
+    undominated = np.zeros(scores.shape, dtype=bool)
     order = np.argsort(costs, kind="stable")
     order = order[~np.isnan(costs[order])]
     best = np.full(len(scores), -np.inf)  # of all that costs less
     for first, last in _groups(costs[order]):
         alike = order[first:last]
         top = scores[:, alike].max(axis=1)
-        found[:, alike] = (scores[:, alike] == top[:, None]) & (top > best)[:, None]
+        undominated[:, alike] = (scores[:, alike] == top[:, None]) & (top > best)[:, None]
         best = np.maximum(best, top)
-    return found
+    return undominated
 
 
 def _groups(rising: np.ndarray) -> Iterator[tuple[int, int]]:
@@ -104,16 +104,16 @@ def resampled(points: Sequence[np.ndarray], rng: np.random.Generator, resamples:
     count = points[0].shape[1]
     tests = rng.multinomial(count, np.full(count, 1 / count), size=resamples)
     of_draws: dict[int, np.ndarray] = {}
-    found = np.empty((resamples, len(points)))
+    resampled_means = np.empty((resamples, len(points)))
     for place, scores in enumerate(points):
         draws = len(scores)
         if draws not in of_draws:
             of_draws[draws] = rng.multinomial(draws, np.full(draws, 1 / draws), size=resamples)
-        there = ~np.isnan(scores)
-        sums = ((of_draws[draws] @ np.where(there, scores, 0.0)) * tests).sum(1)
-        weight = ((of_draws[draws] @ there.astype(float)) * tests).sum(1)
-        found[:, place] = np.divide(sums, weight, out=np.full(resamples, np.nan), where=weight > 0)
-    return found
+        present = ~np.isnan(scores)
+        sums = ((of_draws[draws] @ np.where(present, scores, 0.0)) * tests).sum(1)
+        weight = ((of_draws[draws] @ present.astype(float)) * tests).sum(1)
+        resampled_means[:, place] = np.divide(sums, weight, out=np.full(resamples, np.nan), where=weight > 0)
+    return resampled_means
 
 
 def frontier(
@@ -140,16 +140,16 @@ def frontier(
     import pandas as pd
 
     kept = _points(predictions)
-    keys, found = grids(kept, POINT)
+    keys, all_points = grids(kept, POINT)
     scores = keys.merge(curves(kept), on=POINT, how="left").assign(cascade=None)
     paid = query_costs(keys.merge(_as_text(costs), on=POINT, how="left"), prices)
     column = kept["score"].to_numpy(dtype=float)
-    added = list(_cascades(ladders(kept, keys, found, paid), column, paid))
-    found = [point.joined() for point in found]
+    added = list(_cascades(ladders(kept, keys, all_points, paid), column, paid))
+    all_points = [point.joined() for point in all_points]
     for point in added:
         metric = scores.loc[point.last, "metric"]
         scores.loc[len(scores)] = pd.Series({**point.row, "metric": metric})
-        found.append(point.grid)
+        all_points.append(point.grid)
         paid = paid.with_one(point.paid)
     parts = [
         scores.assign(queries=number, other_tests=False).join(pd.DataFrame(paid.of(number), columns=list(MEASURES)))
@@ -159,7 +159,7 @@ def frontier(
         for measure in MEASURES:
             part[f"chance_{measure}"], part[f"verdict_{measure}"] = np.nan, None
     for rows in partition(scores, ["task", "model"])[1]:
-        points = [found[row] for row in rows]
+        points = [all_points[row] for row in rows]
         alike = asked_alike(points)
         within = rows[~alike.lack]
         some = [on_tests(point, alike.tests) for point in compress(points, ~alike.lack)]
@@ -188,14 +188,14 @@ class _Cascade(NamedTuple):
     """Which point asks all queries at the largest k."""
 
 
-def _cascades(found: Iterable[Ladder], column: np.ndarray, paid: QueryCosts) -> Iterator[_Cascade]:
+def _cascades(all_ladders: Iterable[Ladder], column: np.ndarray, paid: QueryCosts) -> Iterator[_Cascade]:
     """The cascades of each curve with probabilities, as points."""
-    for ladder in found:
+    for ladder in all_ladders:
         rungs = ladder.rungs
         ways = [("chosen", crossed(rungs, halving())[2])]
         ways += [(f"{threshold:g}", outcome(rungs, threshold)) for threshold in FIXED]
         for name, way in ways:
-            grid = ladder.grid(way.asked).joined()
+            grid = ladder.grid(way.calls).joined()
             score, low, high = mean_interval(grid.values(column))
             draws, tests = grid.rows.shape
             row = {
@@ -209,7 +209,7 @@ def _cascades(found: Iterable[Ladder], column: np.ndarray, paid: QueryCosts) -> 
                 "test_rows": tests,
                 "interval_over": interval_over(draws > 1),
             }
-            yield _Cascade(row, grid, _paid(ladder, way.asked, paid), int(ladder.places[-1]))
+            yield _Cascade(row, grid, _paid(ladder, way.calls, paid), int(ladder.places[-1]))
 
 
 def _paid(ladder: Ladder, times: np.ndarray, paid: QueryCosts) -> QueryCosts:
@@ -269,7 +269,7 @@ def frontier_of_folder(
     ``UserError`` where nothing is left.
     """
     stored = read_some(results, only)
-    frame = asked(scored(stored.predictions, first=stored.first_scores))
+    frame = unperturbed_predictions(scored(stored.predictions, first=stored.first_scores))
     if not len(_points(frame)):
         raise UserError(f"results folder {plain(results)}: no finished cell to compare")
     costs = cost(frame, {cell: CellCost.of(meta) for cell, meta in stored.cells.items()})

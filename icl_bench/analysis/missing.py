@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from icl_bench.analysis.statistics.gaps import Layout
+from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import Grid, partition
-from icl_bench.analysis.statistics.paired import holm
+from icl_bench.analysis.statistics.paired import ALPHA, holm
 from icl_bench.results.cells import SETTING
 from icl_bench.wording import percent
 
@@ -22,10 +22,7 @@ FEW = 5
 """Fewer test examples with many gaps, or with few, tell nothing."""
 
 
-ALPHA = 0.05
-
-
-class Missing(NamedTuple):
+class MissingScores(NamedTuple):
     """The scores that the points of a table lack, a value a point."""
 
     missing: np.ndarray
@@ -37,7 +34,7 @@ class Missing(NamedTuple):
 
 def missing_scores(
     keys: pd.DataFrame, grids: Sequence[Grid], score: np.ndarray, by: Sequence[str] = SETTING
-) -> Missing:
+) -> MissingScores:
     """Count the scores that points lack, and test for each curve whether they lack them at random.
 
     ``keys`` has the columns of a setting, a row a point; ``grids`` are the points' predictions, of
@@ -69,23 +66,23 @@ def missing_scores(
     for at, corrected in zip(curves, holm(p[first]), strict=True):
         p[at] = corrected
     torn = count > 0
-    return Missing(count, np.where(torn, difference, np.nan), np.where(torn, p, np.nan))
+    return MissingScores(count, np.where(torn, difference, np.nan), np.where(torn, p, np.nan))
 
 
 def _compared(points: Sequence[Grid], values: Sequence[np.ndarray], tests: np.ndarray) -> tuple[float, float]:
     """The difference of examples with many gaps from the others, and its p."""
     total, number = np.zeros((2, len(tests)))
     for point, matrix in zip(points, values, strict=True):
-        there = ~np.isnan(matrix)
-        draws, columns = there.any(axis=1), there.any(axis=0)
+        present = ~np.isnan(matrix)
+        draws, columns = present.any(axis=1), present.any(axis=0)
         if not draws.any():
             continue
         matrix = matrix[draws][:, columns]
-        layout = Layout(matrix)
+        layout = TwoWayLayout(matrix)
         left = matrix - layout.mean - layout.effects[:, None]
         places = np.searchsorted(tests, point.tests[columns])
         total[places] += np.nansum(left, axis=0)
-        number[places] += there[draws][:, columns].sum(axis=0)
+        number[places] += present[draws][:, columns].sum(axis=0)
     known, torn = number > 0, number < number.mean()
     mean = total / np.maximum(number, 1)
     many, few = mean[known & torn], mean[known & ~torn]

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def asked(predictions: pd.DataFrame) -> pd.DataFrame:
+def unperturbed_predictions(predictions: pd.DataFrame) -> pd.DataFrame:
     """The predictions of test examples with unperturbed demonstrations.
 
     Queries that are copies of demonstrations are no test examples.

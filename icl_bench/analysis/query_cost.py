@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 QUERIES = 1000
-"""How many queries share what is computed once, where nothing else is said."""
+"""The default number of queries that share what is computed once."""
 
 MEASURES = ("tokens", "operations", "seconds", "money")
 
@@ -41,20 +41,20 @@ class Prices:
         """Read ``input=0.5,cached=0.05,output=1.5``. Raises ``UserError``."""
         shown = f"--price {plain(text[:60])}"
         like = "write input=0.5,cached=0.05,output=1.5 (per million tokens)"
-        found: dict[str, float] = {}
+        prices: dict[str, float] = {}
         for word in text.split(","):
             name, _, number = (part.strip() for part in word.partition("="))
-            if name not in ("input", "cached", "output") or name in found:
+            if name not in ("input", "cached", "output") or name in prices:
                 raise UserError(f"{shown}: {plain(word[:30])}: {like}")
             try:
-                found[name] = float(number)
+                prices[name] = float(number)
             except ValueError:
                 raise UserError(f"{shown}: {plain(word[:30])}: not a number; {like}") from None
-            if not 0 <= found[name] < math.inf:
+            if not 0 <= prices[name] < math.inf:
                 raise UserError(f"{shown}: {name} is {number}; a price is 0 or more")
-        if missing := [name for name in ("input", "cached", "output") if name not in found]:
+        if missing := [name for name in ("input", "cached", "output") if name not in prices]:
             raise UserError(f"{shown}: {' and '.join(missing)} missing; {like}")
-        return cls(**found)
+        return cls(**prices)
 
 
 def check_queries(queries: int) -> None:
@@ -73,8 +73,8 @@ class QueryCosts(NamedTuple):
 
     def of(self, queries: int) -> np.ndarray:
         """What a query takes where as many share what is computed once: ``(points, 4)``."""
-        found: np.ndarray = self.each + self.once / queries
-        return found
+        total: np.ndarray = self.each + self.once / queries
+        return total
 
     def with_one(self, more: QueryCosts) -> QueryCosts:
         """The same and, as the last point, one more, whose parts are ``(4,)``."""
@@ -119,7 +119,7 @@ def query_costs(costs: pd.DataFrame, prices: Prices | None) -> QueryCosts:
         paid, paid_once = (np.where(trained, np.nan, sums / 1e6) for sums in (paid, prices.input * shared))
     each = [anew + answer, np.where(own, number["whole_flops"], number["query_flops"]), alone, paid]
     once = [shared + training["tokens"], prefix + training["flops"], prefill + training["seconds"], paid_once]
-    found = QueryCosts(np.column_stack(each), np.column_stack(once))
+    result = QueryCosts(np.column_stack(each), np.column_stack(once))
     for place, name in enumerate(("tokens", "flops", "seconds")):
-        found.each[learnt & np.isnan(number[f"training_{name}"]), place] = np.nan
-    return found
+        result.each[learnt & np.isnan(number[f"training_{name}"]), place] = np.nan
+    return result

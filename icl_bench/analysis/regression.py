@@ -27,7 +27,7 @@ PAIR = [*COMPARED, "base_variant", "variant"]
 """A point of a run and the baseline's that it is compared with."""
 
 
-RESULT = [
+VERDICT_COLUMNS = [
     "score",
     "draws",
     "rows",
@@ -46,7 +46,7 @@ RESULT = [
 ]
 
 
-UNITS = 100
+SCORE_STEPS = 100
 """Steps of a score in the test of a loss, so that sums of scores are whole numbers."""
 
 
@@ -59,7 +59,7 @@ MANY = 5000
 
 
 ROUNDING = 1e-9
-"""What was reckoned to be the tolerance exactly is not larger."""
+"""A loss that equals the tolerance but for rounding is not larger."""
 
 
 OF_OVERALL = 5
@@ -79,7 +79,7 @@ def pair(
     that of each comparable one.
 
     Columns: those of ``PAIR``, draw, test_id, gold, ``base_gold`` (that of the baseline's row),
-    ``before`` and ``now`` (what was said), ``score`` (what is compared: the column of the score
+    ``before`` and ``now`` (the answers), ``score`` (what is compared: the column of the score
     that ``first`` names for the task, where a prediction of the point has it on both sides; else
     that which most of them have, of equals the first, ``correct`` before others; missing where
     there is none), ``base_value`` and ``value`` (the score, missing where a
@@ -100,8 +100,8 @@ def pair(
     # of a point: how many of its predictions have each score on both sides
     counts = both[PAIR].assign(**of_both).groupby(PAIR)[list(of_both)].transform("sum").to_numpy()
     named = both["task"].map({t: by_score[s] for t, s in (first or {}).items() if s in by_score})
-    asked = np.stack([(named == name).to_numpy() for name in of_both], axis=1) & (counts > 0)
-    most = np.where(asked.any(axis=1), asked.argmax(axis=1), counts.argmax(axis=1))
+    named_score = np.stack([(named == name).to_numpy() for name in of_both], axis=1) & (counts > 0)
+    most = np.where(named_score.any(axis=1), named_score.argmax(axis=1), counts.argmax(axis=1))
     for number, name in enumerate(of_both):
         chosen = (most == number) & (counts[:, number] > 0)
         values = both.loc[chosen, [f"{name}_base", name]].astype(float)
@@ -181,18 +181,18 @@ def compare(pairs: pd.DataFrame, tolerance: float = 0.01, alpha: float = 0.05) -
 
     Raises ValueError if a side predicted a test example twice in one draw of a point.
     """
-    there = pairs[["base_value", "value"]].notna().all(axis=1).to_numpy()
-    table, found = grids(pairs, PAIR)
-    parts = [grid.of_rows(there) for grid in found]
+    scored_on_both = pairs[["base_value", "value"]].notna().all(axis=1).to_numpy()
+    table, points = grids(pairs, PAIR)
+    parts = [grid.of_rows(scored_on_both) for grid in points]
     before, now = pairs["base_value"].to_numpy(), pairs["value"].to_numpy()
     sides = [(part.values(before), part.values(now)) for part in parts]
     p, p_holm, lost = decide([b - a for a, b in sides], tolerance, alpha)
     contrasts = [_over_tests(*side) for side in sides]
     low, high, _ = judge(contrasts)
-    table["score"] = [pairs["score"].iloc[grid.rows.max()] for grid in found]
+    table["score"] = [pairs["score"].iloc[grid.rows.max()] for grid in points]
     table["draws"] = [len(part.draws) for part in parts]
     table["rows"] = [len(part.tests) for part in parts]
-    counts = [(grid.predictions, part.predictions) for grid, part in zip(found, parts, strict=True)]
+    counts = [(grid.predictions, part.predictions) for grid, part in zip(points, parts, strict=True)]
     table["left_out"] = [common - compared for common, compared in counts]
     table["mean"] = np.array([c.mean for c in contrasts], dtype=float)
     table["difference"] = np.array([c.difference for c in contrasts], dtype=float)
@@ -200,7 +200,7 @@ def compare(pairs: pd.DataFrame, tolerance: float = 0.01, alpha: float = 0.05) -
     table["ci_low"], table["ci_high"] = low.clip(-1, 1), high.clip(-1, 1)
     table["p"], table["p_holm"] = p, p_holm
     verdicts = np.select([np.isnan(p), lost, p_holm <= alpha], ["no score", "loss", "small loss"], "ok")
-    return table.assign(verdict=verdicts).merge(_counts(pairs), on=PAIR)[[*PAIR, *RESULT]]
+    return table.assign(verdict=verdicts).merge(_counts(pairs), on=PAIR)[[*PAIR, *VERDICT_COLUMNS]]
 
 
 def _over_tests(before: np.ndarray, now: np.ndarray) -> Contrast:
@@ -254,19 +254,19 @@ def overall(pairs: pd.DataFrame, tolerance: float = 0.01, alpha: float = 0.05) -
     test = kept.groupby(["task", "test_id"], observed=True).ngroup().to_numpy()
     of_test = len(kept) / (test.max() + 1)
     before, now = (np.bincount(test, kept[name].to_numpy()) for name in ("base_value", "value"))
-    found = contrast(now[None] / of_test, before[None] / of_test, matched=True)
-    low, high, _ = judge([found])
+    change = contrast(now[None] / of_test, before[None] / of_test, matched=True)
+    low, high, _ = judge([change])
     p = _flip_p(_coarse(_steps(now - before)))
     share, of_points = divided(alpha, p, points)
     lost = p <= share
-    large = found.difference < -tolerance - ROUNDING
+    large = change.difference < -tolerance - ROUNDING
     return Overall(
         points,
         len(now),
         len(kept),
-        found.mean - found.difference,
-        found.mean,
-        found.difference,
+        change.mean - change.difference,
+        change.mean,
+        change.difference,
         max(float(low[0]), -1.0),
         min(float(high[0]), 1.0),
         p,
@@ -297,12 +297,12 @@ def missing(base: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
     of. What has no score in the baseline either is not counted.
     """
     points = [*COMPARED, "variant"]
-    there = _compared_columns(base)[points].value_counts().rename("missing").reset_index()
-    there = there.rename(columns={"variant": "base_variant"})
+    in_base = _compared_columns(base)[points].value_counts().rename("missing").reset_index()
+    in_base = in_base.rename(columns={"variant": "base_variant"})
     compared = pairs[["base_value", "value"]].notna().all(axis=1)
     answered = pairs[PAIR].assign(answered=compared | ~pairs["base_scored"])
     table = answered.groupby(PAIR, as_index=False)[["answered"]].sum()
-    table = table.merge(there, on=[*COMPARED, "base_variant"])
+    table = table.merge(in_base, on=[*COMPARED, "base_variant"])
     return table.assign(missing=table["missing"] - table["answered"])[[*PAIR, "missing"]]
 
 
@@ -337,9 +337,9 @@ def alone(side: pd.DataFrame, pairs: pd.DataFrame, variant: str = "variant") -> 
     ``variant`` is the side's column in ``pairs``: ``base_variant`` for the baseline's.
     """
     points = [*COMPARED, "variant"]
-    there = _compared_columns(side)[points].drop_duplicates()
+    own = _compared_columns(side)[points].drop_duplicates()
     met = pairs[[*COMPARED, variant]].drop_duplicates().set_axis(points, axis=1)
-    marked = there.merge(met, on=points, how="left", indicator="side")
+    marked = own.merge(met, on=points, how="left", indicator="side")
     left = marked.loc[marked["side"] == "left_only", points]
     return left.sort_values(points).reset_index(drop=True)
 
@@ -370,9 +370,9 @@ def decide(
 
 def _mean(difference: np.ndarray) -> float:
     """The mean of what is there."""
-    there = difference[~np.isnan(difference)]
-    if there.size < difference.size:
-        return float(there.mean()) if there.size else math.nan
+    known = difference[~np.isnan(difference)]
+    if known.size < difference.size:
+        return float(known.mean()) if known.size else math.nan
     return float(difference.mean()) if difference.size else math.nan
 
 
@@ -395,7 +395,7 @@ def loss_p(difference: np.ndarray) -> float:
 
 def _steps(sums: np.ndarray) -> np.ndarray:
     """Sums of differences as whole numbers, as small as they can be."""
-    steps: np.ndarray = np.rint(sums * UNITS).astype(np.int64)
+    steps: np.ndarray = np.rint(sums * SCORE_STEPS).astype(np.int64)
     return steps // max(int(np.gcd.reduce(steps)), 1)
 
 

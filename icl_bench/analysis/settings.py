@@ -32,7 +32,7 @@ OF_LABELS = ("labels", "pool", "pool_rows", "test", "test_rows")
 
 
 OF_CHAT = ("system", "chat_arguments", "chat_template")
-"""Facts of a chat's prompts, told only where prompts of one style differ in them."""
+"""Facts of a chat's prompts, shown only where prompts of one style differ in them."""
 
 
 def name_settings(facts: FactsOf, table: pd.DataFrame) -> dict[str, str]:
@@ -90,10 +90,10 @@ def _differing(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, An
         keys = [k for k in keys if k not in OF_CHAT or kinds(k, "chat") > styles]
     if not keys:
         return {}
-    return {v: {key: _told(f, key) for key in keys} for v, f in facts.items()}
+    return {v: {key: _value(f, key) for key in keys} for v, f in facts.items()}
 
 
-def _told(facts: Mapping[str, Any], key: str) -> Any:
+def _value(facts: Mapping[str, Any], key: str) -> Any:
     value = facts.get(key)
     return ABSENT.get(key) if value is None else value
 

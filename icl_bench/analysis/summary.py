@@ -12,7 +12,7 @@ from icl_bench.analysis.curves import curves, saturation
 from icl_bench.analysis.finding import Chart, Finding, Section
 from icl_bench.analysis.findings.order import order_sensitivity
 from icl_bench.analysis.findings.saturation import saturation_chances, with_likely
-from icl_bench.analysis.predictions import asked
+from icl_bench.analysis.predictions import unperturbed_predictions
 from icl_bench.analysis.settings import name_settings
 from icl_bench.analysis.zero_shot import from_zero_shot
 from icl_bench.metrics.scores import scored
@@ -55,8 +55,8 @@ class Summary:
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """A table's rows as plain values; what is undefined is null."""
     text: str = frame.to_json(orient="records", double_precision=15)
-    found: list[dict[str, Any]] = json.loads(text)
-    return found
+    rows: list[dict[str, Any]] = json.loads(text)
+    return rows
 
 
 def summarise(predictions: pd.DataFrame, facts: FactsOf = NO_FACTS) -> Summary:
@@ -66,7 +66,7 @@ def summarise(predictions: pd.DataFrame, facts: FactsOf = NO_FACTS) -> Summary:
     ``facts`` are those of each variant: with them curves of selectors that name an encoder begin
     with the point without demonstrations, too.
     """
-    unperturbed = asked(predictions)
+    unperturbed = unperturbed_predictions(predictions)
     table = from_zero_shot(curves(unperturbed), facts)
     resampled = generator(SEED, "saturation")
     chances = saturation_chances(from_zero_shot(unperturbed, facts), resampled)

@@ -54,12 +54,12 @@ def undecided(table: pd.DataFrame) -> list[str]:
 
 
 def comparison_notes(table: pd.DataFrame) -> list[str]:
-    """What has to be said of a table of comparisons: what its dashes, limits and draws mean."""
+    """Notes on a table of comparisons: what its dashes, limits and draws mean."""
     return [*undecided(table), *_withheld(table), *_over(table), *outlying(table)]
 
 
 def curve_notes(table: pd.DataFrame) -> list[str]:
-    """What has to be said of a table of curves: limits of one draw, and outlying draws."""
+    """Notes on a table of curves: limits of one draw, and outlying draws."""
     return [*_over(table), *outlying(table)]
 
 
@@ -85,10 +85,10 @@ def _withheld(table: pd.DataFrame) -> list[str]:
 
 def spread_of_draws(table: pd.DataFrame) -> str:
     """How far draws differ elsewhere, of the points of a table that have one draw."""
-    found = table["draws_sd"].dropna()
-    if found.empty:
+    deviations = table["draws_sd"].dropna()
+    if deviations.empty:
         return "how far draws differ is not known, as none were repeated"
-    low, high = percent(found.min()), percent(found.max())
+    low, high = percent(deviations.min()), percent(deviations.max())
     sizes = low if low == high else f"{low} to {high}"
     where = listed(sorted(set(table["draws_sd_of"].dropna())))
     return f"the score of a draw has a standard deviation of {sizes} points ({where})"
@@ -99,14 +99,14 @@ def _over(table: pd.DataFrame) -> list[str]:
     if "interval_over" not in table:
         return []
     drawn = table["select"].map(is_drawn).astype(bool) & (table["k"] > 0)
-    found = []
+    notes = []
     for over in (TESTS_ONLY, ONE_SIDE):
         count = int((drawn & (table["interval_over"] == over)).sum())
         if count:
-            found.append(
+            notes.append(
                 f"1 draw: the 95% interval of {count:,} of {counted(len(table), 'point')} is over {over}; {SILENT}"
             )
-    return found
+    return notes
 
 
 def advice_over(rows: Iterable[Mapping[Any, Any]]) -> list[str]:
@@ -125,7 +125,7 @@ def advice_over(rows: Iterable[Mapping[Any, Any]]) -> list[str]:
 
 def outlying(table: pd.DataFrame) -> list[str]:
     """The draws that lie far from the others of their point, by point."""
-    found = []
+    notes = []
     for name, select in (("outlying_draws", "select"), ("base_outlying_draws", "base_select")):
         if name not in table:
             continue
@@ -133,14 +133,14 @@ def outlying(table: pd.DataFrame) -> list[str]:
             where = "of the base " if name.startswith("base") else ""
             way = row.get(select, row["select"])
             order = row.get(select.replace("select", "order"), row.get("order"))
-            said = "" if order is None or order in USUAL_ORDERS else f", {order}"
-            found.append(
-                f"outlying {where}({row['task']}, {row['model']}, {way}{said}, k={row['k']:,}): draw {row[name]}"
+            shown_order = "" if order is None or order in USUAL_ORDERS else f", {order}"
+            notes.append(
+                f"outlying {where}({row['task']}, {row['model']}, {way}{shown_order}, k={row['k']:,}): draw {row[name]}"
             )
-    if len(found) > MOST_OUTLYING:
-        more = f"and {len(found) - MOST_OUTLYING:,} more points with outlying draws (--json has all)"
-        found = [*found[:MOST_OUTLYING], more]
-    return found
+    if len(notes) > MOST_OUTLYING:
+        more = f"and {len(notes) - MOST_OUTLYING:,} more points with outlying draws (--json has all)"
+        notes = [*notes[:MOST_OUTLYING], more]
+    return notes
 
 
 def founded_on(table: pd.DataFrame) -> str:
@@ -183,6 +183,6 @@ def too_little(row: Any) -> str:
 
 
 def cautions_of(table: pd.DataFrame) -> list[str]:
-    """What has to be said of a table's selections, and of those that a training stands beside."""
+    """Notes on a table's selections, and on those that a training is compared with."""
     beside = (text.split(", ")[0] for text in table.get("beside", ()))
     return cautions([*table.get("select", ()), *beside])

@@ -39,14 +39,14 @@ def where_attention_matters(table: pd.DataFrame, predictions: pd.DataFrame) -> p
     may have rows that were lent to curves.
     """
 
-    def asked(frame: pd.DataFrame) -> pd.Series[str]:
+    def task_and_model(frame: pd.DataFrame) -> pd.Series[str]:
         return frame["task"].astype(str) + "\n" + frame["model"].astype(str)
 
     bare = predictions[predictions["k"] == 0]
     own = bare[bare["attention"].astype(str) != STORED_AS["attention"]]
-    if own.empty:  # of millions of predictions no text is made in vain
+    if own.empty:  # saves making texts of millions of predictions
         return with_demonstrations(table)
-    return table[(table["k"] > 0) | asked(table).isin(asked(own))]
+    return table[(table["k"] > 0) | task_and_model(table).isin(task_and_model(own))]
 
 
 def from_zero_shot(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
@@ -72,7 +72,7 @@ def from_zero_shot(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFra
     for at, curve in enumerate(curves):
         if len(bare[at]) or curve["select"] in BASELINES or _reads_passages(curve, facts):
             continue
-        source = next(_of_curve(curve, [(one, curves[one]) for one in lenders], facts), None)
+        source = next(_of_curve(curve, [(lender, curves[lender]) for lender in lenders], facts), None)
         if source is None:
             continue
         lent.add(source)

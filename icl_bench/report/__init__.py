@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from icl_bench.report.viewer.folder import Folder
 
-MODULES = {"altair", "jinja2", "markupsafe", "vl_convert", "starlette", "uvicorn"}
+EXTRA_MODULES = {"altair", "jinja2", "markupsafe", "vl_convert", "starlette", "uvicorn"}
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def write_report(
     """Write the page of a results folder, or of what in it has these values (task, model).
 
     ``figures`` is a folder for the charts as files; ``data_dir`` is where prompts are rebuilt from;
-    ``say`` is told how far it is. Raises ``UserError`` where there are no results, a file cannot be
+    ``say`` gets progress messages. Raises ``UserError`` where there are no results, a file cannot be
     written, or a library of the extra ``report`` is missing.
     """
     with libraries("report"):
@@ -65,13 +65,13 @@ def write_report(
     _check_data(data_dir)
     if figures is not None:
         prepare(figures)
-    made = make_report(results, only, data_dir, say=say)
+    report = make_report(results, only, data_dir, say=say)
     say("writing the page")
-    content = page(made).encode()
+    content = page(report).encode()
     _write(out, content)
     if figures is not None:
         say("drawing figures")
-    written = write_figures(made, figures) if figures is not None else []
+    written = write_figures(report, figures) if figures is not None else []
     return Written(out, len(content), tuple(written))
 
 
@@ -122,7 +122,7 @@ def libraries(user: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in MODULES:
+        if (error.name or "").partition(".")[0] not in EXTRA_MODULES:
             raise
         raise UserError(f"the {user} needs {error.name}, which is missing: pip install 'icl-bench[report]'") from None
 

@@ -20,7 +20,7 @@ from icl_bench.report.matrix import Matrix, matrix
 from icl_bench.report.naming import Naming, unshuffled
 from icl_bench.report.prediction_sample import Sample, sample
 from icl_bench.report.sections.index import sections
-from icl_bench.report.sections.panels import Missing, Section
+from icl_bench.report.sections.panels import EmptySection, ReportSection
 from icl_bench.report.tables import Table, of_names
 from icl_bench.results.reading import read_some
 from icl_bench.results.storage import Place
@@ -44,8 +44,8 @@ class Report:
     """What a reader has to know before believing a number."""
     matrix: Matrix
     headlines: Sequence[Headlines]
-    sections: Sequence[Section]
-    missing: Sequence[Missing]
+    sections: Sequence[ReportSection]
+    missing: Sequence[EmptySection]
     sample: Sample
     failed: Table | None
     settings: Mapping[str, str]
@@ -64,28 +64,28 @@ def make_report(
     """Make the report of a results folder, or what of it has these values (task, model).
 
     ``data_dir`` is where prompts are rebuilt from. Where it is ``served``, it has no sample: the
-    page asks its server for predictions. ``say`` is told how far it is. Raises ``UserError`` where
+    page asks its server for predictions. ``say`` gets progress messages. Raises ``UserError`` where
     there is nothing.
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         stored = read_some(results, only)
-    said = [str(one.message) for one in caught if issubclass(one.category, UserWarning)]
-    for text in said:
+    messages = [str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)]
+    for text in messages:
         warnings.warn(text, stacklevel=2)
     findings = find(stored, results=results, model=(only or {}).get("model"), task=(only or {}).get("task"))
     findings.work_out([f.name for f in FINDINGS.values() if f.section], say)
     say("drawing charts")
     naming = Naming.of(findings.summary)
-    there, missing = sections(findings, naming)
+    present, missing = sections(findings, naming)
     return Report(
         _overview(stored.predictions),
         sorted(stored.predictions["task"].astype(str).unique()),
         sorted(stored.predictions["model"].astype(str).unique()),
-        [*_notes(findings), *said],
+        [*_notes(findings), *messages],
         matrix(findings, naming),
         headlines(findings, naming),
-        there,
+        present,
         missing,
         Sample.of_server(len(stored.predictions)) if served else sample(stored, naming, data_dir),
         _failed(findings),
@@ -95,7 +95,7 @@ def make_report(
 
 
 def pending(tasks: Sequence[str], models: Sequence[str], predictions: int) -> Report:
-    """What a server shows of a folder while its findings are worked out."""
+    """What a server shows of a folder while its findings are computed."""
     overview = "The results are being read."
     if predictions:
         overview = f"{counted(predictions, 'prediction')}; their findings are being worked out."
@@ -178,7 +178,7 @@ def _failed(findings: Findings) -> Table | None:
 
 def tables(report: Report) -> list[tuple[Any, Table]]:
     """Every table of the page with the section it stands in; failed cells stand in none."""
-    found: list[tuple[Any, Table]] = [(s, t) for s in report.sections for t in s.tables]
+    pairs: list[tuple[Any, Table]] = [(s, t) for s in report.sections for t in s.tables]
     if report.failed:
-        found.append((None, report.failed))
-    return found
+        pairs.append((None, report.failed))
+    return pairs

@@ -104,7 +104,7 @@ def _by_shots(look: Look, frame: pd.DataFrame) -> alt.Chart:
     low, high = look.shots
     zero = low / max(high / low, 4) ** (1 / 8)
     ticks = sorted({int(k) for k in frame["k"]})
-    shown = alt.Chart(ROWS).transform_filter(SHOWN)
+    shown = alt.Chart(ROWS).transform_filter(VISIBLE)
     if not look.zero_shot:
         axis = alt.Axis(values=ticks, format=",d", **TICKS)
         scale = alt.Scale(type="log", domain=[low / 1.18, high * 1.18], nice=False)
@@ -185,15 +185,15 @@ def _switched(layer: alt.Chart) -> alt.Chart:
     own: Any = layer.mark["opacity"] if isinstance(layer.mark, alt.MarkDef) else alt.Undefined
     opacity = 1.0 if own is alt.Undefined else float(own)
     faint = alt.when("single && datum.series != single").then(alt.value(opacity * FAINT))
-    found: alt.Chart = layer.encode(opacity=faint.otherwise(alt.value(opacity)))
-    return found
+    switched: alt.Chart = layer.encode(opacity=faint.otherwise(alt.value(opacity)))
+    return switched
 
 
 FAINT = 0.13
 """What is left of a mark's opacity where another series stands out."""
 
 
-SHOWN = "indexof(hidden, datum.series) < 0"
+VISIBLE = "indexof(hidden, datum.series) < 0"
 
 
 BANDS = "bands || datum.series == single"
@@ -237,17 +237,17 @@ def over_shots(
 
 def _beyond(base: alt.Chart, frame: pd.DataFrame, look: Look, y: alt.Y) -> list[alt.Chart]:
     """What points say that the axis ends before: their value, at its end."""
-    found = []
+    layers = []
     low, high = look.values
     for where, arrow, offset, out in (
         (f"datum.value > {high}", "▲", 13, frame["value"] > high),
         (f"datum.value < {low}", "▼", -13, frame["value"] < low),
     ):
         if out.any():
-            said = f"'{arrow} ' + format(100 * datum.value, '.0f')"
-            named = base.transform_filter(where).transform_calculate(beyond=said)
-            found.append(named.mark_text(dy=offset).encode(y, alt.Text("beyond:N")))
-    return found
+            text = f"'{arrow} ' + format(100 * datum.value, '.0f')"
+            named = base.transform_filter(where).transform_calculate(beyond=text)
+            layers.append(named.mark_text(dy=offset).encode(y, alt.Text("beyond:N")))
+    return layers
 
 
 def block_sizes(
@@ -259,7 +259,7 @@ def block_sizes(
     """
     color, shape, _ = _marks(look)
     sizes = sorted({int(size) for size in frame["size"].dropna()})
-    shown = alt.Chart(ROWS).transform_filter(SHOWN)
+    shown = alt.Chart(ROWS).transform_filter(VISIBLE)
     blocks = shown.transform_filter("isValid(datum.size)").encode(
         alt.X(
             "size:Q",
@@ -387,7 +387,7 @@ def mistakes(frame: pd.DataFrame, point: str, description: str) -> alt.LayerChar
 
 
 def against_gold(point: str, description: str) -> alt.LayerChart:
-    """How often labels are said and right; columns: point, label, gold, predicted, most of both."""
+    """How often labels are predicted and right; columns: point, label, gold, predicted, most of both."""
     scale, axis = alt.Scale(nice=False, zero=True), alt.Axis(format="~%", tickCount=5)
     base = alt.Chart(ROWS).transform_filter("datum.point == point")
     x = alt.X("gold:Q", title="share of the right answers", scale=scale, axis=axis)
@@ -460,7 +460,7 @@ def by_bins(frame: pd.DataFrame, point: str, title: str, description: str) -> al
 def shares_of_context(frame: pd.DataFrame, look: Look, description: str) -> alt.LayerChart:
     """Two shares of each row, joined; columns: row, series, value, and ``low``, ``high`` of it."""
     color, shape, _ = _marks(look)
-    base = alt.Chart(ROWS).transform_filter(SHOWN)
+    base = alt.Chart(ROWS).transform_filter(VISIBLE)
     y = alt.Y("row:N", title=None, axis=alt.Axis(labelLimit=160))
     axis = alt.Axis(format=".0%", tickCount=5)
     return _finished(
@@ -487,16 +487,16 @@ def shares_of_context(frame: pd.DataFrame, look: Look, description: str) -> alt.
 def lengths(frame: pd.DataFrame, look: Look, tips: Sequence[alt.Tooltip], description: str) -> alt.LayerChart:
     """Perplexity over length, both logarithmic; columns: series, length, value, low, high."""
     color, shape, dash = _marks(look)
-    there = sorted({int(length) for length in frame["length"]})
+    ticks = sorted({int(length) for length in frame["length"]})
     base = (
         alt.Chart(ROWS)
-        .transform_filter(SHOWN)
+        .transform_filter(VISIBLE)
         .encode(
             alt.X(
                 "length:Q",
                 title="tokens up to (log scale)",
-                scale=alt.Scale(type="log", domain=[there[0] / 1.18, there[-1] * 1.18], nice=False),
-                axis=alt.Axis(values=there, labelOverlap="greedy", labelSeparation=4, format=",d", grid=False),
+                scale=alt.Scale(type="log", domain=[ticks[0] / 1.18, ticks[-1] * 1.18], nice=False),
+                axis=alt.Axis(values=ticks, labelOverlap="greedy", labelSeparation=4, format=",d", grid=False),
             ),
             color,
         )
@@ -526,7 +526,7 @@ def over_steps(frame: pd.DataFrame, look: Look, tips: Sequence[alt.Tooltip], des
     color, shape, dash = _marks(look)
     base = (
         alt.Chart(ROWS)
-        .transform_filter(SHOWN)
+        .transform_filter(VISIBLE)
         .encode(alt.X("step:Q", title="steps of training", axis=alt.Axis(format=",d", grid=False)), color)
     )
     low, high = float(frame["value"].min()), float(frame["value"].max())
@@ -557,7 +557,7 @@ def cost(frame: pd.DataFrame, look: Look, measure: str, title: str, form: str, d
     scale = alt.Scale(type="log", domain=[low / 1.18, high * 1.18], nice=False)
     base = (
         alt.Chart(ROWS)
-        .transform_filter(SHOWN)
+        .transform_filter(VISIBLE)
         .encode(
             alt.X(
                 "cost:Q",
@@ -616,7 +616,7 @@ def frontier(
     axis = alt.Axis(tickCount=6, labelOverlap="greedy", format=form, grid=False)
     x = alt.X("cost:Q", title=f"{title} (log scale)", scale=scale, axis=axis)
     every = alt.Chart(ROWS).transform_filter("datum.point == point")
-    base = every.transform_filter(SHOWN).encode(x, color)
+    base = every.transform_filter(VISIBLE).encode(x, color)
     y = alt.Y("value:Q", **_share_axis(measure, look))
     limits = alt.Y("low:Q", title=measure)
     tips = [

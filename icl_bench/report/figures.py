@@ -17,7 +17,7 @@ from icl_bench.errors import UserError
 from icl_bench.escaping import all_visible
 from icl_bench.report.build import Report
 from icl_bench.report.charts import VEGA_LITE
-from icl_bench.report.sections.panels import Choice, Panel, Section, file_name
+from icl_bench.report.sections.panels import Choice, Panel, ReportSection, file_name
 from icl_bench.report.theme import FIGURE_FONT, LIGHT, config
 from icl_bench.text_files import write_whole
 
@@ -50,11 +50,11 @@ def write_figures(report: Report, folder: Path) -> list[Path]:
         spec = figure(panel, section.short, choice)
         svg = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE)
         png = vl_convert.vegalite_to_png(spec, vl_version=VEGA_LITE, scale=PNG_SCALE)
-        made = provenance(report, panel)
+        origin = provenance(report, panel)
         parts = {
-            "svg": svg_with(svg, made).encode(),
+            "svg": svg_with(svg, origin).encode(),
             "pdf": vl_convert.vegalite_to_pdf(spec, vl_version=VEGA_LITE),
-            "png": png_with(png, made),
+            "png": png_with(png, origin),
         }
         for kind, content in parts.items():
             path = folder / f"{name}.{kind}"
@@ -120,18 +120,18 @@ def _with_legend(panel: Panel) -> dict[str, Any]:
     """The specification, its legend without series that are not in the figure."""
     spec = panel.spec()
     hidden = {name for p in spec.get("params", ()) if p["name"] == "hidden" for name in p["value"]}
-    there = [row["series"] for row in panel.rows if row.get("series") not in (None, *hidden)]
+    drawn_series = [row["series"] for row in panel.rows if row.get("series") not in (None, *hidden)]
     for layer in spec["layer"]:
         for channel in ("color", "shape", "strokeDash"):
             encoding = layer["encoding"].get(channel, {})
             if encoding.get("field") == "series":
-                shown = {"values": list(dict.fromkeys(there))}
+                shown = {"values": list(dict.fromkeys(drawn_series))}
                 # a legend of dashes would be drawn as the outlines of the shapes
                 encoding["legend"] = None if channel == "strokeDash" else shown
     return spec
 
 
-def _named(report: Report) -> Iterator[tuple[str, Section, Panel, Choice | None]]:
+def _named(report: Report) -> Iterator[tuple[str, ReportSection, Panel, Choice | None]]:
     """Panels with names that no two share, in any writing of capitals, and what they show."""
     seen: dict[str, int] = {}
     for section in report.sections:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from icl_bench.analysis.findings.attention import differences
-from icl_bench.analysis.findings.saturation import saturation_said
+from icl_bench.analysis.findings.saturation import saturation_text
 from icl_bench.analysis.words import founded_on, points, too_little
 from icl_bench.metrics.scores import ACCURACY, measure, title
 from icl_bench.report.naming import Naming, unshuffled
@@ -28,7 +28,7 @@ class Sentence(NamedTuple):
 
 @dataclass(frozen=True)
 class Headlines:
-    """What can be said of one task and model."""
+    """The sentences about one task and model."""
 
     task: str
     model: str
@@ -52,11 +52,11 @@ def headlines(findings: Findings, naming: Naming) -> list[Headlines]:
     named = {name: naming.named(table) for name, table in tables.items()}
     curves = named["curves"]
     pairs = curves[["task", "model"]].drop_duplicates().sort_values(["task", "model"])
-    found = []
+    all_headlines = []
     for task, model in pairs.itertuples(index=False):
         of_pair = {name: table[(table["task"] == task) & (table["model"] == model)] for name, table in named.items()}
-        found.append(Headlines(task, model, tuple(_sentences(of_pair))))
-    return [headline for headline in found if headline.sentences]
+        all_headlines.append(Headlines(task, model, tuple(_sentences(of_pair))))
+    return [headline for headline in all_headlines if headline.sentences]
 
 
 def _sentences(tables: dict[str, pd.DataFrame]) -> Iterator[Sentence]:
@@ -94,7 +94,7 @@ def _founded(table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     why = [too_little(row) for row in table.to_dict("records")]
     thin = [bool(text) for text in why]
     table = table.assign(why=why)
-    return table[[not one for one in thin]], table[thin]
+    return table[[not is_thin for is_thin in thin]], table[thin]
 
 
 def _thin(rows: pd.DataFrame) -> str:
@@ -107,19 +107,22 @@ def _saturated(points: pd.DataFrame, chances: pd.DataFrame) -> Iterator[Sentence
     for row in points.itertuples():
         if (chances["series"] == row.series).sum() > 1:  # nobody asks it of a single k
             link = " is " if row.spoken else ": "
-            yield Sentence("Saturation", f"{row.series}{link}{saturation_said(row)}.")
+            yield Sentence("Saturation", f"{row.series}{link}{saturation_text(row)}.")
 
 
 def _gains(topic: str, table: pd.DataFrame, base: str) -> Iterator[Sentence]:
-    """Of each series: where it differs from its base by the test, and where it cannot be told."""
+    """Of each series: where it differs from its base by the test, and where the test cannot decide."""
     table = table[table["difference"].notna()]
     of = measure(table) if len(table) else title(ACCURACY)
     compared = "" if of == title(ACCURACY) else f", in {of}"
-    for series, found in table.sort_values("k").groupby("series"):
-        rows, thin = _founded(found)
-        told = rows[rows["advice"].notna()]
+    for series, of_series in table.sort_values("k").groupby("series"):
+        rows, thin = _founded(of_series)
+        decided = rows[rows["advice"].notna()]
         parts = []
-        for word, kept in (("better", told[told["difference"] > 0]), ("worse", told[told["difference"] < 0])):
+        for word, kept in (
+            ("better", decided[decided["difference"] > 0]),
+            ("worse", decided[decided["difference"] < 0]),
+        ):
             if len(kept):
                 ends = [kept.iloc[0], *([kept.iloc[-1]] if len(kept) > 1 else [])]
                 where = f" at {len(kept)} of {len(rows)} tested k," if len(kept) > 2 else ""
@@ -144,15 +147,17 @@ def _undecided(rows: pd.DataFrame) -> str:
 
 
 def _changed(table: pd.DataFrame) -> Iterator[Sentence]:
-    for series, found in table.assign(all_rows=table["rows"]).groupby("series"):
-        rows, thin = _founded(found.sort_values("k"))
+    for series, of_series in table.assign(all_rows=table["rows"]).groupby("series"):
+        rows, thin = _founded(of_series.sort_values("k"))
         if rows.empty:
             yield Sentence("Order", f"{series}: {_thin(thin)}.")
             continue
         ends = [rows.iloc[0], *([rows.iloc[-1]] if len(rows) > 1 else [])]
-        said = " and ".join(f"{percent(row['changed'])}% ({_range(row)}) at k = {row['k']:,}" for row in ends)
+        changes = " and ".join(f"{percent(row['changed'])}% ({_range(row)}) at k = {row['k']:,}" for row in ends)
         beside = f"; {_thin(thin)}" if len(thin) else ""
-        yield Sentence("Order", f"{series}: another order changes {said} of the answers ({founded_on(rows)}){beside}.")
+        yield Sentence(
+            "Order", f"{series}: another order changes {changes} of the answers ({founded_on(rows)}){beside}."
+        )
 
 
 def _difference(row: Any) -> str:

@@ -77,7 +77,7 @@ def leaderboard(results: Place) -> pd.DataFrame:
     Raises ``UserError`` where there is no such folder, or no finished cell in it.
     """
     from icl_bench.analysis.curves import curves, saturation
-    from icl_bench.analysis.predictions import asked
+    from icl_bench.analysis.predictions import unperturbed_predictions
     from icl_bench.analysis.zero_shot import from_zero_shot
 
     stored = read_stored(results)
@@ -86,7 +86,7 @@ def leaderboard(results: Place) -> pd.DataFrame:
     frame = frame[~upper & frame["label_space"].isna() & frame["perturbation"].isna()]
     if frame.empty:
         raise UserError(f"results folder {plain(results)}: no finished cell; run something first")
-    points = curves(asked(frame))
+    points = curves(unperturbed_predictions(frame))
     saturated = saturation(from_zero_shot(points, stored.variants))
     saturated = saturated[saturated["within_window"].astype(bool)]
     setting = [name for name in LINE if name != "k"]
@@ -111,17 +111,17 @@ def _keys(table: pd.DataFrame) -> list[tuple[Any, ...]]:
 
 def _versions(stored: Stored) -> dict[tuple[Any, ...], str]:
     """Versions of this program that made a point's predictions, several joined."""
-    found: dict[tuple[Any, ...], set[str]] = {}
+    by_point: dict[tuple[Any, ...], set[str]] = {}
     for cell in stored.cells.values():
         named = {**cell.spec.model_dump(), "variant": cell.variant}
         if (version := cell.versions.get("icl-bench")) is not None:
-            found.setdefault(tuple(named[name] for name in LINE), set()).add(version)
-    return {key: ", ".join(sorted(versions)) for key, versions in found.items()}
+            by_point.setdefault(tuple(named[name] for name in LINE), set()).add(version)
+    return {key: ", ".join(sorted(versions)) for key, versions in by_point.items()}
 
 
 def _data_hashes(stored: Stored, results: Place) -> dict[str, str]:
     """Variant -> hash of the data files and test rows behind it, or of the imported file."""
-    imports = {name: ", ".join(sorted(found)) for name, found in imported_hashes(results).items()}
+    imports = {name: ", ".join(sorted(hashes)) for name, hashes in imported_hashes(results).items()}
     return imports | {
         variant: short_hash({"data": facts.data, "test": facts.test})
         for variant, facts in stored.variants.items()
@@ -149,20 +149,20 @@ def as_csv(table: pd.DataFrame) -> str:
 
 
 def _percent(value: Any) -> str:
-    return percent(value) if _there(value) else DASH
+    return percent(value) if _known(value) else DASH
 
 
 def _interval(row: Mapping[str, Any]) -> str:
     low, high = row["ci_low"], row["ci_high"]
-    return f"{percent(low)} {DASH} {percent(high)}" if _there(low) else DASH
+    return f"{percent(low)} {DASH} {percent(high)}" if _known(low) else DASH
 
 
-def _there(value: Any) -> bool:
+def _known(value: Any) -> bool:
     return value not in (None, "") and not (isinstance(value, float) and math.isnan(value))
 
 
 def _word(value: Any) -> str:
-    return str(value) if _there(value) else DASH
+    return str(value) if _known(value) else DASH
 
 
 def _shower(score: str) -> Callable[[Mapping[str, Any]], str]:
@@ -180,7 +180,7 @@ def _numbers() -> Mapping[str, Callable[[Mapping[str, Any]], str]]:
         "macro-F1 %": lambda row: _percent(row["macro_f1"]),
         **{title(name): _shower(name) for name in score_columns()},
         **{text: _shower(name) for name, text in corpus_numbers().items()},
-        "saturated at k": lambda row: f"{row['saturation_k']}" if _there(row["saturation_k"]) else DASH,
+        "saturated at k": lambda row: f"{row['saturation_k']}" if _known(row["saturation_k"]) else DASH,
     }
 
 
@@ -192,33 +192,33 @@ def columns(table: pd.DataFrame) -> list[tuple[str, bool, list[str]]]:
     rows = records(table)
     words = ["task", "model", "select", "order"]
     words += ["attention"] if any(row["attention"] != "full" for row in rows) else []
-    found = [(name, False, [_word(row[name]) for row in rows]) for name in words]
+    texts = [(name, False, [_word(row[name]) for row in rows]) for name in words]
     for name, shown in _numbers().items():
         values = [shown(row) for row in rows]
         if name == "saturated at k" or set(values) != {DASH}:
-            found.append((name, True, values))
+            texts.append((name, True, values))
     for key, name in (("version", "version"), ("data_hash", "data"), ("variant", "variant")):
-        found.append((name, False, [_word(row[key]) for row in rows]))
-    return found
+        texts.append((name, False, [_word(row[key]) for row in rows]))
+    return texts
 
 
 def notes(table: pd.DataFrame) -> list[str]:
-    """What has to be said below it: of intervals, and of selections that saw the test queries."""
+    """Notes below it: on intervals, and on selections that saw the test queries."""
     return [*curve_notes(table), *cautions(table["select"])]
 
 
 def as_markdown(table: pd.DataFrame) -> str:
     """The table in GitHub's Markdown, in percent; columns without any value are left out.
 
-    Below it stands what has to be said of selections that saw the test queries.
+    Below it are notes on selections that saw the test queries.
     """
     shown = [
         [name, "---:", *values] if numbers else [name, "---", *map(in_markdown, values)]
         for name, numbers, values in columns(table)
     ]
     lines = [f"| {' | '.join(line)} |\n" for line in zip(*shown, strict=True)]
-    said = [f"\n{in_markdown(text)}\n" for text in notes(table)]
-    return "".join([*lines, *said])
+    remarks = [f"\n{in_markdown(text)}\n" for text in notes(table)]
+    return "".join([*lines, *remarks])
 
 
 def write(table: pd.DataFrame, out: Path) -> tuple[Path, Path]:

@@ -23,7 +23,7 @@ WIDTH, HEIGHT = 132, 40
 """Of a small curve, in the units of its picture."""
 
 
-MARGIN = 3
+PADDING = 3
 """Room around a small curve for the width of its line."""
 
 
@@ -43,7 +43,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Entry:
-    """What can be said of one task and model in a few words; empty where nothing can."""
+    """One task and model in a few words; a text without data is empty."""
 
     task: str
     model: str
@@ -147,9 +147,9 @@ def _gain(table: pd.DataFrame) -> str:
 
 
 def _difference(row: Any) -> str:
-    told = isinstance(row["advice"], str)
+    decided = isinstance(row["advice"], str)
     size = percent(row["difference"], "+").replace("-", "\N{MINUS SIGN}")
-    return f"{f'{size} points' if told else 'not distinguishable'} at k = {row['k']:,}"
+    return f"{f'{size} points' if decided else 'not distinguishable'} at k = {row['k']:,}"
 
 
 def _lines(curves: pd.DataFrame, best: str, naming: Naming) -> list[Line]:
@@ -161,7 +161,7 @@ def _lines(curves: pd.DataFrame, best: str, naming: Naming) -> list[Line]:
         return []
     ks = kept["k"]
     left, right = math.log1p(ks.min()), math.log1p(ks.max())
-    found = []
+    lines = []
     for name in names:
         part = kept[kept["series"] == name].sort_values("k")
         points = [
@@ -170,11 +170,11 @@ def _lines(curves: pd.DataFrame, best: str, naming: Naming) -> list[Line]:
         ]
         if len(points) > 1:
             slot = naming.hues.get(str(part["select"].iloc[0]), 0)
-            found.append(Line(name, slot, points))
-    return found
+            lines.append(Line(name, slot, points))
+    return lines
 
 
 def _place(value: float, low: float, high: float, size: int) -> float:
     """Where a value stands between ends, inside the margins."""
     share = (value - low) / (high - low) if high > low else 0.5
-    return MARGIN + min(max(share, 0.0), 1.0) * (size - 2 * MARGIN)
+    return PADDING + min(max(share, 0.0), 1.0) * (size - 2 * PADDING)

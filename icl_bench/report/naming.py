@@ -23,7 +23,7 @@ CURVE = ["task", "model", "series"]
 
 @dataclass(frozen=True)
 class Naming:
-    """What has to be said to tell a folder's curves apart."""
+    """The facts that distinguish a folder's curves."""
 
     settings: Mapping[str, str]
     """Variant -> its text, where a task and model have several variants."""
@@ -49,8 +49,8 @@ class Naming:
         unnamed = set(table.loc[of_curve > 1, "variant"].astype(str))
         # variants that differ only in what one of them has no use for need no name
         texts = {name: settings.get(name, f"variant {name}") for name in several if name in settings or name in unnamed}
-        there = sorted(set(table["select"].astype(str)), key=lambda name: (name != str(RANDOM), name))
-        hues = {name: place for place, name in enumerate(there)} if len(there) > 1 else {}
+        selectors = sorted(set(table["select"].astype(str)), key=lambda name: (name != str(RANDOM), name))
+        hues = {name: place for place, name in enumerate(selectors)} if len(selectors) > 1 else {}
         return cls(texts, bool((table["attention"].astype(object) != str(FULL)).any()), hues)
 
     def named(self, frame: pd.DataFrame) -> pd.DataFrame:
@@ -75,11 +75,11 @@ class Naming:
         return frame.assign(series=series)
 
     def against(self, frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-        """A named table of comparisons, of which several with other bases are told apart."""
+        """A named table of comparisons, with the base in the name where one series has several."""
         several = frame.duplicated([*by, "series", "k"], keep=False)
         base = frame["base_variant"].map(dict(self.settings)).fillna(frame["base_variant"])
-        told = frame["series"] + " against " + base
-        return frame.assign(series=frame["series"].where(~several, told))
+        with_base = frame["series"] + " against " + base
+        return frame.assign(series=frame["series"].where(~several, with_base))
 
 
 def attention_name(attention: str) -> str:

@@ -17,10 +17,10 @@ from icl_bench.escaping import in_script
 from icl_bench.report.build import Report, tables
 from icl_bench.report.charts import MOST_BANDS, VEGA_LITE
 from icl_bench.report.matrix import HEIGHT, WIDTH
-from icl_bench.report.sections.panels import Panel, Section
+from icl_bench.report.sections.panels import Panel, ReportSection
 from icl_bench.report.theme import DARK, DASHES, LIGHT, PAGE_FONT, SHAPES, config
 
-PROGRAM = ("base", "address", "tables", "charts", "legends", "view", "reader", "following", "start")
+SCRIPTS = ("base", "address", "tables", "charts", "legends", "view", "reader", "following", "start")
 """The parts of the page's program, as they follow each other."""
 
 
@@ -62,7 +62,7 @@ def library() -> str:
 
 def _program() -> str:
     """The page's own program."""
-    parts = "\n".join(_own(f"{name}.js") for name in PROGRAM)
+    parts = "\n".join(_own(f"{name}.js") for name in SCRIPTS)
     return f'(() => {{\n"use strict";\n{parts}}})();'
 
 
@@ -108,7 +108,7 @@ def _data(report: Report) -> Mapping[str, Any]:
     }
 
 
-def _legend(section: Section, specs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+def _legend(section: ReportSection, specs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """The series of a section, and whether some chart has bands."""
     look = section.look
     layers = [layer["mark"]["type"] for spec in specs for layer in spec["layer"]]

@@ -73,15 +73,15 @@ def sample_fields() -> tuple[str, ...]:
     )
 
 
-NAMES = ("task", "model", "series", "select", "order", "perturbation", "test_id", "gold", "prediction", "cell")
+NAME_FIELDS = ("task", "model", "series", "select", "order", "perturbation", "test_id", "gold", "prediction", "cell")
 
 
-TEXTS = {*NAMES, "query", "separator", "shown", "listed", "why", "text", "golds"}
+TEXT_FIELDS = {*NAME_FIELDS, "query", "separator", "shown", "listed", "why", "text", "golds"}
 """Fields that are texts or lists of them, ``listed`` pairs of an id and an answer."""
 
 
 @dataclass
-class Texts:
+class TextTable:
     """Texts by number, each held once."""
 
     texts: list[str] = field(default_factory=list)
@@ -135,7 +135,7 @@ def sample(
     order = in_turns(frame)[:most]
     chosen = naming.named(frame.iloc[order])
     prompts = Prompts(stored.cells, stored.variants, data_dir)
-    texts, rows = Texts(), []
+    texts, rows = TextTable(), []
     records: list[Any] = chosen.to_dict("records")
     for position, record in zip(order, records, strict=True):
         row = _coded(described(record, prompts), texts)
@@ -163,33 +163,33 @@ def described(record: Mapping[str, Any], prompts: Prompts) -> dict[str, Any]:
 
     ``record`` is a row of :meth:`icl_bench.report.naming.Naming.named`.
     """
-    found = prompts.end(record)
+    end = prompts.end(record)
     written = record.get("text") if prompts.computed(record) else None
     golds = golds_of(record.get("golds"), record["gold"])
     values: dict[str, Any] = {
-        **{name: _plain(record.get(name)) for name in sample_fields() if name not in TEXTS},
-        **{name: "" if missing(record.get(name)) else str(record[name]) for name in NAMES},
-        "query": found.query,
-        "separator": found.separator,
-        "shown": list(found.shown),
-        "listed": [list(pair) for pair in found.listed],
-        "count": found.count,
-        "why": found.why or None,
+        **{name: _plain(record.get(name)) for name in sample_fields() if name not in TEXT_FIELDS},
+        **{name: "" if missing(record.get(name)) else str(record[name]) for name in NAME_FIELDS},
+        "query": end.query,
+        "separator": end.separator,
+        "shown": list(end.shown),
+        "listed": [list(pair) for pair in end.listed],
+        "count": end.count,
+        "why": end.why or None,
         "text": None if missing(written) else str(written),
         "golds": list(golds) if len(golds) > 1 else None,
     }
     return {name: values[name] for name in sample_fields()}
 
 
-def _coded(values: Mapping[str, Any], texts: Texts) -> list[Any]:
+def _coded(values: Mapping[str, Any], texts: TextTable) -> list[Any]:
     """The same with numbers of texts."""
 
     def number(value: Any) -> Any:
         if isinstance(value, list):
-            return [number(one) for one in value]
+            return [number(item) for item in value]
         return None if value is None else texts.number(value)
 
-    return [number(values[name]) if name in TEXTS else values[name] for name in sample_fields()]
+    return [number(values[name]) if name in TEXT_FIELDS else values[name] for name in sample_fields()]
 
 
 def _plain(value: Any) -> Any:

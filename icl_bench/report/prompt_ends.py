@@ -69,9 +69,9 @@ class Prompts:
         """Those of further cells; tasks that were read are not read again, missing data is looked
         for once more.
         """
-        found = Prompts(cells, variants, self._data_dir)
-        found._known = {key: rows for key, rows in self._known.items() if isinstance(rows, Rows)}
-        return found
+        prompts = Prompts(cells, variants, self._data_dir)
+        prompts._known = {key: rows for key, rows in self._known.items() if isinstance(rows, Rows)}
+        return prompts
 
     def computed(self, record: Mapping[str, Any]) -> bool:
         """Whether a prediction is of a run, whose further columns are known."""
@@ -95,9 +95,9 @@ class Prompts:
         if task.spec.data.passages is None and not trained:
             # what is read as vectors stands in no prompt
             ids, _ = stored_as_text(ids, record["select"], record["attention"])
-        asked = task.train if record.get("queries") == "copied" else task.test
+        queries = task.train if record.get("queries") == "copied" else task.test
         try:
-            query = asked[record["test_id"]]
+            query = queries[record["test_id"]]
             last = tuple(task.train[name] for name in ids[-LISTED_DEMONSTRATIONS:])
         except KeyError as error:
             return End(count=len(ids), why=f"The data holds no row {error.args[0]} any more.")
@@ -130,8 +130,8 @@ class Prompts:
         if hub and not any(name.startswith(f"{hub.path}@") for name in stored):
             # it was run on local files: a report asks no network for others
             spec = spec.model_copy(update={"data": spec.data.model_copy(update={"hub": None})})
-        asked = spec.model_copy(update={"test": TestRows(size=1)})
-        data: TaskData = load_data(asked, data_dir=self._data_dir)
+        one_row = spec.model_copy(update={"test": TestRows(size=1)})
+        data: TaskData = load_data(one_row, data_dir=self._data_dir)
         if any(stored.get(name) != digest for name, digest in data.files.items()):
             return f"No prompt: the data has changed since the run ({data.origin})."
         return Rows(spec, {e.id: e for e in data.train}, {e.id: e for e in data.test_pool})

@@ -77,8 +77,8 @@ def named_cell(**names: Any) -> dict[str, Any]:
         "attention": Pattern.parse,
         "perturbation": Perturbation.parse,
     }
-    given = {name: value for name, value in names.items() if value is not None}
-    return {name: str(written[name](value)) if name in written else value for name, value in given.items()}
+    values = {name: value for name, value in names.items() if value is not None}
+    return {name: str(written[name](value)) if name in written else value for name, value in values.items()}
 
 
 def find_prediction(
@@ -103,8 +103,8 @@ def find_prediction(
         spec = tasks.get(spec.name, spec)
     copied = row.get("queries") is not None  # the query is one of the demonstrations
     rows = TestRows(size=1) if copied else TestRows(ids=(row["test_id"],))
-    asked = spec.model_copy(update={"test": rows})
-    data = load_data(asked, data_dir=data_dir)
+    one_row = spec.model_copy(update={"test": rows})
+    data = load_data(one_row, data_dir=data_dir)
     stored = meta.facts.data or {}  # may name a list of test ids too, which is not read here
     if any(stored.get(name) != digest for name, digest in data.files.items()):
         raise UserError(
@@ -194,26 +194,26 @@ def _one_cell(storage: Storage, wanted: Mapping[str, Any]) -> tuple[str, CellMet
         of_passages = "attention" in axes and Pattern.parse(axes["attention"]).reads_vectors
         same = ("select", "order", "draw", *(() if of_passages else ("attention",)))
         axes = {n: v for n, v in axes.items() if n not in same}
-    found = [
+    matches = [
         (name, meta)
         for name, meta in finished_cells(storage)
         if axes.items() <= meta.spec.model_dump().items()
         and meta.cell.startswith(str(wanted.get("cell", "")))
         and perturbation in (None, meta.facts.perturbation or str(NONE))
     ]
-    asked = " ".join(f"{name}={value}" for name, value in wanted.items())
-    if not found:
+    filters = " ".join(f"{name}={value}" for name, value in wanted.items())
+    if not matches:
         if name := find_imported(storage, axes, str(wanted.get("cell", ""))):
             where = storage.where(name)
-            raise UserError(f"{where}: imported predictions carry no prompt to show ({asked})")
-        raise UserError(f"results folder {storage.where()}: no finished cell with {asked}")
-    if len(found) > 1:
-        names = ", ".join(_stem(name) for name, _ in found[:4])
+            raise UserError(f"{where}: imported predictions carry no prompt to show ({filters})")
+        raise UserError(f"results folder {storage.where()}: no finished cell with {filters}")
+    if len(matches) > 1:
+        names = ", ".join(_stem(name) for name, _ in matches[:4])
         raise UserError(
-            f"{len(found)} cells match {asked}: {names}{', ...' if len(found) > 4 else ''}; "
+            f"{len(matches)} cells match {filters}: {names}{', ...' if len(matches) > 4 else ''}; "
             "say which by --model, --select, --order, --attention, --perturbation or --cell HASH"
         )
-    return found[0]
+    return matches[0]
 
 
 def _stem(name: str) -> str:

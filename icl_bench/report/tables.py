@@ -30,7 +30,7 @@ class Table:
     total: int
     """Rows there are; fewer may be shown."""
     notes: tuple[str, ...] = ()
-    """What has to be said beside its rows."""
+    """Notes on its rows."""
 
     def as_json(self) -> dict[str, Any]:
         """What the page's program reads."""
@@ -56,14 +56,14 @@ def table(frame: pd.DataFrame, caption: str, columns: Sequence[Column]) -> Table
     score = measure(frame) if "metric" in frame else title(ACCURACY)
     compared = "advice" in frame and "difference" in frame
     frame = with_reasons(frame) if compared else frame
-    there = [column for column in columns if column.name in frame and not _empty(frame, column)]
-    shown = frame[[column.name for column in there]].head(MOST_ROWS)
+    kept = [column for column in columns if column.name in frame and not _empty(frame, column)]
+    shown = frame[[column.name for column in kept]].head(MOST_ROWS)
     if "metric" in shown:
         shown = shown.assign(metric=shown["metric"].map(title))
-    for column in there:
+    for column in kept:
         if column.unit != 1:
             shown = shown.assign(**{column.name: shown[column.name] / column.unit})
-    named = tuple(Column(column.name, column.title.format(score=score), column.kind) for column in there)
+    named = tuple(Column(column.name, column.title.format(score=score), column.kind) for column in kept)
     rows = [list(record.values()) for record in records(shown)]
     notes = [*(comparison_notes if compared else curve_notes)(frame), *cautions_of(frame)]
     text = caption.format(score=score, Score=capital(score))

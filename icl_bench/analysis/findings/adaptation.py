@@ -109,28 +109,30 @@ def _sides(models: Sequence[_Model]) -> Iterator[dict[tuple[str, When], _Model]]
     That is the base in full and under the pattern, and the base trained on in full, of several the
     one whose training has the most like number of tokens.
     """
-    plain = {one.attention: one for one in models if one.adapted is None}
+    plain = {model.attention: model for model in models if model.adapted is None}
     in_full = [
-        one for one in models if one.adapted and one.adapted.attention == str(FULL) and one.attention == str(FULL)
+        model
+        for model in models
+        if model.adapted and model.adapted.attention == str(FULL) and model.attention == str(FULL)
     ]
-    for one in models:
-        if one.adapted is None or one.attention == str(FULL):
+    for model in models:
+        if model.adapted is None or model.attention == str(FULL):
             continue
-        if one.adapted.attention != one.attention:
+        if model.adapted.attention != model.attention:
             continue
-        found: dict[tuple[str, When], _Model] = {(one.attention, "after"): one}
-        for attention in (str(FULL), one.attention):
+        sides: dict[tuple[str, When], _Model] = {(model.attention, "after"): model}
+        for attention in (str(FULL), model.attention):
             if attention in plain:
-                found[attention, "before"] = plain[attention]
+                sides[attention, "before"] = plain[attention]
         if in_full:
-            like = min(in_full, key=lambda other: (abs(other.tokens - one.tokens), other.name))
-            found[str(FULL), "after"] = like
-        yield found
+            like = min(in_full, key=lambda other: (abs(other.tokens - model.tokens), other.name))
+            sides[str(FULL), "after"] = like
+        yield sides
 
 
 def _of(sides: Mapping[tuple[str, When], _Model]) -> _Model:
     """The model that was adapted to a pattern, among what it is compared with."""
-    return next(one for (attention, when), one in sides.items() if when == "after" and attention != str(FULL))
+    return next(model for (attention, when), model in sides.items() if when == "after" and attention != str(FULL))
 
 
 def adaptation_losses(results: Place, model: str | None = None) -> pd.DataFrame:
@@ -153,10 +155,10 @@ def adaptation_losses(results: Place, model: str | None = None) -> pd.DataFrame:
 
     groups: dict[tuple[Any, ...], dict[_Model, dict[str, np.ndarray]]] = {}
     costs: dict[_Model, Mapping[str, Mapping[str, float]]] = {}
-    for one, meta, losses in _in_losses(results):
-        key = (*one.base, meta.dtype, meta.length)
-        groups.setdefault(key, {}).setdefault(one, {})[meta.sha256] = losses
-        costs[one] = meta.by_length
+    for tested, meta, losses in _in_losses(results):
+        key = (*tested.base, meta.dtype, meta.length)
+        groups.setdefault(key, {}).setdefault(tested, {})[meta.sha256] = losses
+        costs[tested] = meta.by_length
     rows: list[dict[str, Any]] = []
     for held in groups.values():
         for sides in _sides(list(held)):
@@ -172,33 +174,35 @@ def _of_sides(
 ) -> Iterator[dict[str, Any]]:
     adapted = _of(sides)
     pattern = adapted.attention
-    texts = sorted(set.intersection(*(set(held[one]) for one in sides.values())))
+    texts = sorted(set.intersection(*(set(held[model]) for model in sides.values())))
     if not texts:
         return
-    counts = {text: min(len(held[one][text]) for one in sides.values()) for text in texts}
-    losses = {side: np.concatenate([held[one][text][: counts[text]] for text in texts]) for side, one in sides.items()}
-    lengths = sorted(set.intersection(*({int(n) for n in costs[one]} for one in sides.values())))
+    counts = {text: min(len(held[model][text]) for model in sides.values()) for text in texts}
+    losses = {
+        side: np.concatenate([held[model][text][: counts[text]] for text in texts]) for side, model in sides.items()
+    }
+    lengths = sorted(set.intersection(*({int(n) for n in costs[model]} for model in sides.values())))
     for after, length in zip([1, *lengths], lengths, strict=False):
-        part = {side: found[:, after - 1 : length - 1].mean(1) for side, found in losses.items()}
+        part = {side: values[:, after - 1 : length - 1].mean(1) for side, values in losses.items()}
         for when, attention in product(WHENS, (str(FULL), pattern)):
             side = (attention, when)
             if side not in part:
                 continue
-            one = sides[side]
+            model = sides[side]
             row = {
                 "base": adapted.base[0],
                 "pattern": pattern,
                 "adapted": adapted.name,
                 "attention": attention,
                 "trained": when,
-                "model": one.name,
-                "tokens": one.tokens,
+                "model": model.name,
+                "tokens": model.tokens,
                 "after": after,
                 "length": length,
                 "windows": len(part[side]),
                 "loss": float(part[side].mean()),
                 "perplexity": float(np.exp(part[side].mean())),
-                **costs[one][str(length)],
+                **costs[model][str(length)],
             }
             if attention == pattern:
                 row |= _won_back(part, pattern, when)
@@ -213,19 +217,19 @@ def _won_back(part: Mapping[tuple[str, When], np.ndarray], pattern: str, when: W
     if base is None:
         return {}
     added = part[pattern, when] - base
-    found: dict[str, Any] = {"added": float(added.mean())}
+    row: dict[str, Any] = {"added": float(added.mean())}
     if when == "before" or not {(full, "before"), (pattern, "before")} <= part.keys():
-        return found
+        return row
     before = part[pattern, "before"] - part[full, "before"]
-    found["against"] = "trained too" if trained_too else "as it was"
-    found["won_back"] = _share(added.mean(), before.mean())
+    row["against"] = "trained too" if trained_too else "as it was"
+    row["won_back"] = _share(added.mean(), before.mean())
     if len(added) > 1:
         drawn = generator(0, "windows").integers(len(added), size=(RESAMPLED, len(added)))
         shares = np.array([_share(added[i].mean(), before[i].mean()) for i in drawn])
         if not np.isnan(shares).any():
             low, high = np.quantile(shares, [0.025, 0.975])
-            found |= {"won_back_low": float(low), "won_back_high": float(high)}
-    return found
+            row |= {"won_back_low": float(low), "won_back_high": float(high)}
+    return row
 
 
 def _share(after: float, before: float) -> float:
@@ -243,10 +247,10 @@ def adaptation_points(context: Context) -> pd.DataFrame:
     import pandas as pd
 
     models: dict[tuple[str, str], set[_Model]] = {}
-    for one in _in_cells(context):
-        models.setdefault(one.base, set()).add(one)
-    named = [sorted(group, key=lambda one: (one.name, one.attention)) for group in models.values()]
-    sides = [found for group in named for found in _sides(group)]
+    for model in _in_cells(context):
+        models.setdefault(model.base, set()).add(model)
+    named = [sorted(group, key=lambda model: (model.name, model.attention)) for group in models.values()]
+    sides = [compared for group in named for compared in _sides(group)]
     if not sides:
         return pd.DataFrame(columns=POINTS)
     at = ["task", "model", "select", "order", "attention", "k", "variant"]
@@ -255,15 +259,15 @@ def adaptation_points(context: Context) -> pd.DataFrame:
     parts = []
     for compared in sides:
         adapted = _of(compared)
-        for (attention, when), one in compared.items():
-            mine = (curves["model"] == one.name) & (curves["attention"] == attention)
+        for (attention, when), model in compared.items():
+            mine = (curves["model"] == model.name) & (curves["attention"] == attention)
             parts.append(
-                curves[mine].assign(base=one.base[0], pattern=adapted.attention, adapted=adapted.name, trained=when)
+                curves[mine].assign(base=model.base[0], pattern=adapted.attention, adapted=adapted.name, trained=when)
             )
-    found = pd.concat(parts, ignore_index=True)[POINTS]
+    table = pd.concat(parts, ignore_index=True)[POINTS]
     whens = {"before": 0, "after": 1}
     by = ["base", "pattern", "adapted", "task", "select", "order", "k", "trained", "attention"]
-    return found.sort_values(
+    return table.sort_values(
         by, key=lambda column: column.map(whens) if column.name == "trained" else column
     ).reset_index(drop=True)
 
@@ -279,21 +283,21 @@ def adaptation_course(context: Context) -> pd.DataFrame:
 
     models = set(_in_cells(context))
     if context.results is not None:
-        models |= {one for one, _, _ in _in_losses(context.results)}
+        models |= {model for model, _, _ in _in_losses(context.results)}
     rows = [
         {
-            "base": one.base[0],
-            "pattern": one.attention,
-            "model": one.name,
-            "tokens": one.tokens,
+            "base": model.base[0],
+            "pattern": model.attention,
+            "model": model.name,
+            "tokens": model.tokens,
             "step": look.step,
             "validation": look.validation,
         }
-        for one in sorted(models, key=lambda one: (one.base, one.name))
-        if one.adapted is not None
-        and one.adapted.attention == one.attention
-        and context.model in (None, one.name, one.base[0])
-        for look in one.adapted.losses
+        for model in sorted(models, key=lambda model: (model.base, model.name))
+        if model.adapted is not None
+        and model.adapted.attention == model.attention
+        and context.model in (None, model.name, model.base[0])
+        for look in model.adapted.losses
     ]
     return pd.DataFrame(rows, columns=COURSE)
 

@@ -14,14 +14,14 @@ from icl_bench.results.cells import SETTING
 if TYPE_CHECKING:
     import pandas as pd
 
-CURVE = [name for name in SETTING if name != "attention"]
+IN_ANY_ATTENTION = [name for name in SETTING if name != "attention"]
 """What is the same where only the attention differs."""
 
 
-NUMBERS = ["size", "sink", "local", "every", "window", "chunk"]
+PATTERN_NUMBERS = ["size", "sink", "local", "every", "window", "chunk"]
 
 
-PARTS = [*NUMBERS, "reuse"]
+PARTS = [*PATTERN_NUMBERS, "reuse"]
 
 
 OF_CURVE = ["draws", "test_rows", "metric", "score", "ci_low", "ci_high", "accuracy", "interval_over", "outlying_draws"]
@@ -102,7 +102,7 @@ def attention_patterns(frame: pd.DataFrame, curve: pd.DataFrame, costs: pd.DataF
     curve = where_attention_matters(curve, frame)
     frame = where_attention_matters(frame, frame)
     table = curve.loc[curve["score"].notna(), [*POINT, *OF_CURVE]].astype(names)
-    table = table[table.groupby(CURVE)["attention"].transform("nunique") > 1]
+    table = table[table.groupby(IN_ANY_ATTENTION)["attention"].transform("nunique") > 1]
     columns = [*POINT, "kind", *PARTS, *OF_CURVE, *DIFFERENCE, "shared", *PROMPT_COSTS, *OF_FULL]
     if table.empty:
         return table.reindex(columns=columns)
@@ -111,17 +111,17 @@ def attention_patterns(frame: pd.DataFrame, curve: pd.DataFrame, costs: pd.DataF
     table = table.merge(costs[[*POINT, *PROMPT_COSTS]].astype(names), on=POINT, how="left")
     table = table.assign(other=table["attention"] != str(FULL))
     named = dict(zip(PROMPT_COSTS, OF_FULL, strict=True))
-    full = table.loc[~table["other"], [*CURVE, "k", *PROMPT_COSTS]].rename(columns=named)
-    table = table.merge(full, on=[*CURVE, "k"], how="left")
+    full = table.loc[~table["other"], [*IN_ANY_ATTENTION, "k", *PROMPT_COSTS]].rename(columns=named)
+    table = table.merge(full, on=[*IN_ANY_ATTENTION, "k"], how="left")
     for name, share in named.items():
         table[share] = _ratio(table[name], table[share])
     own = frame.reindex(columns=[*POINT, "demonstration_ids"]).dropna()[POINT].drop_duplicates()
     table = table.merge(own.astype(names), on=POINT, how="left", indicator="shared")
     table = table.assign(shared=table["shared"] == "left_only")
     table[OF_PREFIX] = table[OF_PREFIX].where(table["shared"])
-    parts = pd.DataFrame([_parts(one) for one in table["attention"]], columns=["kind", *PARTS])
-    table = pd.concat([table, parts.astype(dict.fromkeys(NUMBERS, "Int64"))], axis=1)
-    table = table.sort_values([*CURVE, "k", "other", "kind", *NUMBERS, "attention"])
+    parts = pd.DataFrame([_parts(attention) for attention in table["attention"]], columns=["kind", *PARTS])
+    table = pd.concat([table, parts.astype(dict.fromkeys(PATTERN_NUMBERS, "Int64"))], axis=1)
+    table = table.sort_values([*IN_ANY_ATTENTION, "k", "other", "kind", *PATTERN_NUMBERS, "attention"])
     return table[columns].reset_index(drop=True)
 
 
@@ -131,22 +131,22 @@ def differences(table: pd.DataFrame) -> pd.DataFrame:
     ``ci_low``, ``ci_high``, ``interval_over`` and ``draws`` are the difference's, as in every table
     of comparisons.
     """
-    found = table[table["difference"].notna()]
+    compared = table[table["difference"].notna()]
     own = {name: named for named, name in OF_DIFFERENCE.items()}
-    return found.drop(columns=list(OF_DIFFERENCE)).rename(columns=own)
+    return compared.drop(columns=list(OF_DIFFERENCE)).rename(columns=own)
 
 
 def _differences(frame: pd.DataFrame) -> pd.DataFrame:
     """Every attention beside full attention: the setting, k and the columns of ``DIFFERENCE``."""
-    found = compare(frame, {"attention": str(FULL)}, about="demonstrations")
-    found = found[found["variant"] == found["base_variant"]]
-    p_holm = found.groupby(CURVE)["p"].transform(holm)
-    better = found["attention"].where(found["difference"] > 0, str(FULL))
-    found = found.assign(
-        p_holm=p_holm, advice=better.where(p_holm <= ALPHA), recovered=_ratio(found["mean"], found["base_mean"])
+    table = compare(frame, {"attention": str(FULL)}, about="demonstrations")
+    table = table[table["variant"] == table["base_variant"]]
+    p_holm = table.groupby(IN_ANY_ATTENTION)["p"].transform(holm)
+    better = table["attention"].where(table["difference"] > 0, str(FULL))
+    table = table.assign(
+        p_holm=p_holm, advice=better.where(p_holm <= ALPHA), recovered=_ratio(table["mean"], table["base_mean"])
     )
-    found = found.rename(columns=OF_DIFFERENCE)
-    return found[[*POINT, *DIFFERENCE]]
+    table = table.rename(columns=OF_DIFFERENCE)
+    return table[[*POINT, *DIFFERENCE]]
 
 
 def _ratio(value: pd.Series[float], base: pd.Series[float]) -> pd.Series[float]:
@@ -164,9 +164,9 @@ def _parts(attention: str) -> dict[str, Any]:
 
 def _printed(table: pd.DataFrame) -> pd.DataFrame:
     """The comparisons, with the kind of the better attention: patterns are long."""
-    found = differences(table)
-    other = found["advice"] == found["attention"]
-    return found.assign(advice=found["advice"].mask(other, found["kind"]))
+    compared = differences(table)
+    other = compared["advice"] == compared["attention"]
+    return compared.assign(advice=compared["advice"].mask(other, compared["kind"]))
 
 
 ATTENTION_PATTERNS = Finding(

@@ -9,7 +9,7 @@ import numpy as np
 from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.finding import Finding, Printed
 from icl_bench.analysis.statistics.best import best_interval
-from icl_bench.analysis.statistics.gaps import Layout
+from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import grids, partition
 from icl_bench.metrics.scores import metrics, scored
 from icl_bench.results.trained_methods import UPPER
@@ -17,7 +17,7 @@ from icl_bench.results.trained_methods import UPPER
 if TYPE_CHECKING:
     import pandas as pd
 
-BEST = [*POINT, "points", "draws", "test_rows", "metric", "score", "ci_low", "ci_high"]
+BEST_COLUMNS = [*POINT, "points", "draws", "test_rows", "metric", "score", "ci_low", "ci_high"]
 
 
 def best_points(frame: pd.DataFrame) -> pd.DataFrame:
@@ -38,11 +38,11 @@ def best_points(frame: pd.DataFrame) -> pd.DataFrame:
     kept = frame.loc[frame["score"].notna() & ~shuffled & ~upper]
     kept = kept[[*POINT, "draw", "test_id", "score", "metric"]].reset_index(drop=True)
     of_task, values = metrics(kept), kept["score"].to_numpy(dtype=float).clip(0, 1)
-    keys, found = grids(kept, POINT)
+    keys, all_points = grids(kept, POINT)
     rows = []
     for places in partition(keys, ["task", "model"])[1]:
-        points = [found[place].joined().values(values) for place in places]
-        best = int(np.argmax([Layout(scores).mean for scores in points]))
+        points = [all_points[place].joined().values(values) for place in places]
+        best = int(np.argmax([TwoWayLayout(scores).mean for scores in points]))
         key = keys.iloc[places[best]].to_dict()
         draws, test_rows = points[best].shape
         mean, low, high = best_interval(points)
@@ -58,7 +58,7 @@ def best_points(frame: pd.DataFrame) -> pd.DataFrame:
                 "ci_high": high,
             }
         )
-    return pd.DataFrame(rows, columns=BEST)
+    return pd.DataFrame(rows, columns=BEST_COLUMNS)
 
 
 BEST_POINTS = Finding(

@@ -9,7 +9,7 @@ import numpy as np
 from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.finding import Finding, Printed, Section
 from icl_bench.analysis.statistics.bootstrap import Counts, means, resample
-from icl_bench.analysis.statistics.gaps import Layout
+from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import grids
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ def reliability(frame: pd.DataFrame, bins: int = BINS, normalise: bool = True) -
 
     labelled = _answered(frame, normalise)
     chance, right = labelled["chance"].to_numpy(), labelled["correct"].to_numpy(dtype=float)
-    keys, found = grids(labelled, POINT)
+    keys, points = grids(labelled, POINT)
     rows = []
-    for at, point in enumerate(found):
+    for at, point in enumerate(points):
         places = point.rows[point.rows >= 0]
         number = equal_bins(chance[places], bins)
         count = np.bincount(number, minlength=bins)
@@ -53,7 +53,7 @@ def calibration_error(
     The bins are :func:`reliability`'s, weighted by their predictions (Nguyen & O'Connor 2015,
     EMNLP). Chance alone makes the error larger, as differences of either sign add up: its lower
     limit counts this, so that a calibrated model's is 0. Where scores are missing, test examples
-    count alike (:class:`icl_bench.analysis.statistics.gaps.Layout`), however many draws have them.
+    count alike (:class:`icl_bench.analysis.statistics.gaps.TwoWayLayout`), however many draws have them.
 
     Columns: the setting, k, error, ci_low, ci_high (95%, see :func:`_limits`), predictions and
     left_out (those without a probability, or in draws that have no test example in common with the
@@ -64,10 +64,10 @@ def calibration_error(
     labelled = _answered(frame, normalise)
     chance = labelled["chance"].to_numpy()
     gap = chance - labelled["correct"].to_numpy(dtype=float)
-    keys, found = grids(labelled, POINT)
+    keys, points = grids(labelled, POINT)
     rows = []
     counts: dict[tuple[int, ...], Counts] = {}  # by shape: drawing them is slow
-    for point in found:
+    for point in points:
         part = point.joined()
         shape, known = part.rows.shape, part.rows >= 0
         if shape not in counts:
@@ -78,15 +78,15 @@ def calibration_error(
         again = means(parts, counts[shape], student=False)
         rows.append((*_limits(_of_bins(parts), again), part.predictions))
     table = keys.join(pd.DataFrame(rows, columns=["error", "ci_low", "ci_high", "predictions"]))
-    there = frame[frame["correct"].notna()].groupby(POINT, observed=True).size().rename("left_out")
-    table = table.join(there, on=POINT)
+    answered = frame[frame["correct"].notna()].groupby(POINT, observed=True).size().rename("left_out")
+    table = table.join(answered, on=POINT)
     return table.assign(left_out=table["left_out"] - table["predictions"])
 
 
 def _of_bins(parts: np.ndarray) -> np.ndarray:
     """Means of ``(bins, draws, test)``, of which all have the same gaps: ``(bins,)``."""
     if np.isnan(parts).any():
-        return np.array([Layout(part).mean for part in parts])
+        return np.array([TwoWayLayout(part).mean for part in parts])
     return np.asarray(parts.mean(axis=(1, 2)))
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from icl_bench.analysis.columns import SIGNED_LIMITS, Column
 from icl_bench.analysis.finding import Chart, Finding, Printed, Section
-from icl_bench.analysis.findings.comparisons import COMPARED, DIFFERENCE
+from icl_bench.analysis.findings.comparisons import PRINTED_COMPARISON, SHOWN_COMPARISON
 from icl_bench.analysis.statistics.paired import compare
 from icl_bench.results.facts import NO_FACTS, UNKNOWN, Facts, FactsOf
 from icl_bench.wording import short
@@ -34,7 +34,7 @@ def chat_gain(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
 
 
 def put(facts: Facts) -> str:
-    """How a variant's prompts are put: ``plain``, or the style with what else is said."""
+    """How a variant's prompts are put: ``plain``, or the style with its other arguments."""
     chat = facts.chat
     if chat is None:
         return PLAIN
@@ -49,8 +49,10 @@ CHAT_GAIN = Finding(
     lambda context: chat_gain(context.from_zero_shot(context.prompts), facts=context.facts),
     (*SIGNED_LIMITS, Column("chat", "chat")),
     caption="Conversations less plain prompts",
-    shown=f"task model series chat {COMPARED}",
-    printed=Printed("chat: {score} less that of plain prompts, points", f"task model chat select order {DIFFERENCE}"),
+    shown=f"task model series chat {SHOWN_COMPARISON}",
+    printed=Printed(
+        "chat: {score} less that of plain prompts, points", f"task model chat select order {PRINTED_COMPARISON}"
+    ),
     section=Section(
         "chat",
         "As a conversation, or as plain text?",

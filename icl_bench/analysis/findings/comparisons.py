@@ -52,8 +52,8 @@ def retrieval_gain(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFra
         )
         for matched in (True, False)
     ]
-    found = pd.concat([part for part in parts if len(part)] or parts[:1])
-    return found.sort_values([*SETTING, "k"], kind="stable").reset_index(drop=True)
+    table = pd.concat([part for part in parts if len(part)] or parts[:1])
+    return table.sort_values([*SETTING, "k"], kind="stable").reset_index(drop=True)
 
 
 def source(select: str) -> str:
@@ -134,21 +134,21 @@ def _models(context: Context) -> pd.DataFrame:
     frame = frame[~frame["order"].astype(str).str.startswith("shuffled")]
     model, task = (frame[name].astype(object) for name in ("model", "task"))
     bases = {
-        name: base if base in found else min(found) if base is None else None
-        for name, found in model.groupby(task).unique().items()
+        name: base if base in models else min(models) if base is None else None
+        for name, models in model.groupby(task).unique().items()
     }
     parts = [compare_models(frame[task == name], of, facts=context.facts) for name, of in bases.items() if of]
     return joined(parts, compare_models(frame.iloc[:0], ""))
 
 
-COMPARED = (
+SHOWN_COMPARISON = (
     "k metric mean base_mean difference ci_low ci_high interval_over p p_holm advice rows "
     "draws base_draws left_out draws_sd draws_sd_of outlying_draws "
     "base_outlying_draws"
 )
 
 
-DIFFERENCE = "k draws base_draws difference ci_low p_holm advice"
+PRINTED_COMPARISON = "k draws base_draws difference ci_low p_holm advice"
 
 
 SORTING_PENALTY = Finding(
@@ -156,8 +156,10 @@ SORTING_PENALTY = Finding(
     lambda context: sorting_penalty(context.unperturbed, facts=context.facts),
     SIGNED_LIMITS,
     caption="Sorted less drawn",
-    shown=f"task model series {COMPARED}",
-    printed=Printed("sorting: {score} of by-label less that of drawn, points", f"task model select {DIFFERENCE}"),
+    shown=f"task model series {SHOWN_COMPARISON}",
+    printed=Printed(
+        "sorting: {score} of by-label less that of drawn, points", f"task model select {PRINTED_COMPARISON}"
+    ),
     section=Section(
         "sorting",
         "What sorting by label costs",
@@ -177,8 +179,10 @@ RETRIEVAL_GAIN = Finding(
     lambda context: retrieval_gain(context.prompts, facts=context.facts),
     SIGNED_LIMITS,
     caption="Chosen less random",
-    shown=f"task model series {COMPARED}",
-    printed=Printed("selection: {score} less that of random selection, points", f"task model select {DIFFERENCE}"),
+    shown=f"task model series {SHOWN_COMPARISON}",
+    printed=Printed(
+        "selection: {score} less that of random selection, points", f"task model select {PRINTED_COMPARISON}"
+    ),
     section=Section(
         "retrieval",
         "What selection gains",
@@ -197,9 +201,10 @@ TRAINING_GAIN = Finding(
     lambda context: training_gain(context.unperturbed, facts=context.facts),
     (*SIGNED_LIMITS, Column("select", "method")),
     caption="Trained less prompted",
-    shown=f"task model series {COMPARED}",
+    shown=f"task model series {SHOWN_COMPARISON}",
     printed=Printed(
-        "training: {score} less that of a prompt with the same examples, points", f"task model select {DIFFERENCE}"
+        "training: {score} less that of a prompt with the same examples, points",
+        f"task model select {PRINTED_COMPARISON}",
     ),
     section=Section(
         "training",
@@ -221,10 +226,10 @@ PERTURBATIONS = Finding(
     lambda context: perturbation_effect(context.of_tests, facts=context.facts),
     SIGNED_LIMITS,
     caption="Perturbed less unperturbed",
-    shown=f"task model series perturbation {COMPARED}",
+    shown=f"task model series perturbation {SHOWN_COMPARISON}",
     printed=Printed(
         "perturbed demonstrations: {score} less that of unperturbed ones, points",
-        f"task model perturbation select order {DIFFERENCE}",
+        f"task model perturbation select order {PRINTED_COMPARISON}",
     ),
     section=Section(
         "perturbations",
@@ -246,9 +251,10 @@ MODELS = Finding(
     _models,
     SIGNED_LIMITS,
     caption="Models at equal k",
-    shown=f"task model series {COMPARED.replace('metric', 'base_model metric')}",
+    shown=f"task model series {SHOWN_COMPARISON.replace('metric', 'base_model metric')}",
     printed=Printed(
-        "models: {score} less that of the base model, points", f"task model base_model select order {DIFFERENCE}"
+        "models: {score} less that of the base model, points",
+        f"task model base_model select order {PRINTED_COMPARISON}",
     ),
     section=Section(
         "models",

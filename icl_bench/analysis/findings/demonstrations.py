@@ -21,10 +21,10 @@ Shared = Mapping[str, Sequence[str]]
 """Cell -> ids of the demonstrations that all its prompts have, first to last."""
 
 
-BINS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+DISTANCE_BINS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
-UNKNOWN = -2
+UNKNOWN_LABEL = -2
 
 
 CHUNK = 10_000
@@ -50,7 +50,7 @@ def by_presence(frame: pd.DataFrame, labels: Mapping[str, str], shared: Shared |
 
 
 def by_distance(
-    frame: pd.DataFrame, labels: Mapping[str, str], shared: Shared | None = None, bins: Sequence[int] = BINS
+    frame: pd.DataFrame, labels: Mapping[str, str], shared: Shared | None = None, bins: Sequence[int] = DISTANCE_BINS
 ) -> pd.DataFrame:
     """Accuracy by how far from the query the last demonstration of the right label stands.
 
@@ -86,10 +86,10 @@ def _with_distance(
 ) -> pd.DataFrame:
     """The rows with demonstrations that are known, with :func:`distances` as ``distance``."""
     frame = with_demonstrations(frame)
-    found = distances(frame, wanted, labels, shared)
-    known = (found >= 0) & frame["correct"].notna().to_numpy()
+    distance = distances(frame, wanted, labels, shared)
+    known = (distance >= 0) & frame["correct"].notna().to_numpy()
     columns = [*POINT, "draw", "test_id", "correct"]
-    return frame.loc[known, columns].assign(distance=found[known])
+    return frame.loc[known, columns].assign(distance=distance[known])
 
 
 def distances(
@@ -100,19 +100,19 @@ def distances(
     It fits if its label (its id, without ``labels``) is the row's value of the column ``wanted``.
     1 is right before the query, 0 means that none fits, and -1 that the demonstrations are unknown.
     """
-    found = np.full(len(frame), -1, dtype=np.int64)
+    distance = np.full(len(frame), -1, dtype=np.int64)
     fitting = _Fitting.of(frame[wanted], labels)
     if shared and "cell" in frame:
         cells, parts = partition(frame, ["cell"])
         for cell, rows in zip(cells["cell"], parts, strict=True):
             if cell in shared:
-                found[rows] = fitting.by_value(shared[cell])[fitting.of_row[rows]]
+                distance[rows] = fitting.by_value(shared[cell])[fitting.of_row[rows]]
     if "demonstration_ids" in frame:
         own = np.flatnonzero(frame["demonstration_ids"].notna().to_numpy())
         ids = frame["demonstration_ids"].to_numpy()
         for rows in np.array_split(own, len(own) // CHUNK + 1):
-            found[rows] = fitting.by_row(ids[rows], fitting.of_row[rows])
-    return found
+            distance[rows] = fitting.by_row(ids[rows], fitting.of_row[rows])
+    return distance
 
 
 class _Fitting(NamedTuple):
@@ -136,14 +136,14 @@ class _Fitting(NamedTuple):
         if labels is None:
             return cls(codes, len(values), of_value, -1)
         of_id = {name: of_value.get(label, -1) for name, label in labels.items()}
-        return cls(codes, len(values), of_id, UNKNOWN)
+        return cls(codes, len(values), of_id, UNKNOWN_LABEL)
 
     def codes(self, ids: Iterable[str], count: int) -> np.ndarray:
         """Code of the value of each demonstration, ``(count,)``."""
-        found = np.fromiter(map(self.of_id.get, ids, repeat(self.otherwise)), np.int64, count)
-        if (found == UNKNOWN).any():
-            raise ValueError(f"no label for {np.count_nonzero(found == UNKNOWN)} demonstrations")
-        return found
+        codes = np.fromiter(map(self.of_id.get, ids, repeat(self.otherwise)), np.int64, count)
+        if (codes == UNKNOWN_LABEL).any():
+            raise ValueError(f"no label for {np.count_nonzero(codes == UNKNOWN_LABEL)} demonstrations")
+        return codes
 
     def by_value(self, ids: Sequence[str]) -> np.ndarray:
         """Distance of the last demonstration with each value, ``(values,)``; 0 for none."""
@@ -157,9 +157,9 @@ class _Fitting(NamedTuple):
         total = int(lengths.sum())
         fits = self.codes(chain.from_iterable(ids), total) == np.repeat(wanted, lengths)
         distance = np.repeat(lengths.cumsum(), lengths) - np.arange(total)
-        found = np.full(len(ids), BEYOND)
-        np.minimum.at(found, np.repeat(np.arange(len(ids)), lengths)[fits], distance[fits])
-        return np.where(found == BEYOND, 0, found)
+        nearest = np.full(len(ids), BEYOND)
+        np.minimum.at(nearest, np.repeat(np.arange(len(ids)), lengths)[fits], distance[fits])
+        return np.where(nearest == BEYOND, 0, nearest)
 
 
 BY_PRESENCE = Finding(

@@ -11,7 +11,7 @@ from icl_bench.analysis.draws import interval_over, is_drawn
 from icl_bench.analysis.finding import Finding, Printed
 from icl_bench.analysis.statistics.alike import all_or_common, filled, on_tests
 from icl_bench.analysis.statistics.bootstrap import means, resample
-from icl_bench.analysis.statistics.gaps import Layout
+from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import grids, partition
 from icl_bench.analysis.statistics.saturating import Curves, likely_curves
 from icl_bench.errors import UserError
@@ -34,7 +34,7 @@ RESAMPLES = 500
 WIDEST = 0.3
 """An interval that is wider says nothing."""
 
-STEPS = (2, 4)
+FACTORS = (2, 4)
 """Times the largest k that was asked. Nobody has seen how good forecasts further on are."""
 
 FORECAST = [
@@ -93,10 +93,10 @@ def forecast(predictions: pd.DataFrame, rng: np.random.Generator, wanted: float 
     frame = frame.loc[~frame["select"].astype(str).str.endswith(UPPER), [*POINT, "draw", "test_id", "score", "metric"]]
     scores = frame["score"].to_numpy(dtype=float).clip(0, 1)
     of_task = metrics(frame)
-    keys, found = grids(frame, POINT)
+    keys, all_points = grids(frame, POINT)
     rows: list[dict[str, Any]] = []
     for at in partition(keys, SETTING)[1]:
-        points = [found[place].joined() for place in at]
+        points = [all_points[place].joined() for place in at]
         tests = all_or_common(points)
         points = [on_tests(point, tests) for point in points]
         matrices = filled(points, scores, tests) if len(tests) else []
@@ -113,7 +113,7 @@ def forecast(predictions: pd.DataFrame, rng: np.random.Generator, wanted: float 
             "wanted": wanted,
             "interval_over": interval_over(draws > 1 or not drawn),
         }
-        rows += [{**row, **told} for told in _told(ks, matrices, rng, wanted)]
+        rows += [{**row, **columns} for columns in _forecasts(ks, matrices, rng, wanted)]
     return pd.DataFrame(rows, columns=[*SETTING, *FORECAST])
 
 
@@ -126,7 +126,7 @@ class _Seen(NamedTuple):
     """Of the means, by chance: ``(points, points)``."""
 
 
-def _told(
+def _forecasts(
     ks: np.ndarray, matrices: list[np.ndarray], rng: np.random.Generator, wanted: float | None
 ) -> list[dict[str, Any]]:
     """The columns of both steps, or the reason that there are none."""
@@ -141,11 +141,11 @@ def _told(
     curves = likely_curves(ks.astype(float), seen.means, seen.covariance, rng)
     if curves is None:
         return [{"score": last, "reason": "no curve that rises and levels off explains it"}]
-    found = []
-    for step in STEPS:
-        next_k = step * int(ks[-1])
-        there = curves.seen(next_k, float(seen.covariance[-1, -1]), rng)
-        low, middle, high = np.quantile(there, [(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2]).tolist()
+    rows = []
+    for factor in FACTORS:
+        next_k = factor * int(ks[-1])
+        values = curves.seen(next_k, float(seen.covariance[-1, -1]), rng)
+        low, middle, high = np.quantile(values, [(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2]).tolist()
         row: dict[str, Any] = {"score": last, "next_k": next_k}
         if high - low > WIDEST:
             row["reason"] = f"anything from {percent(low)} to {percent(high)}% would be no surprise"
@@ -160,8 +160,8 @@ def _told(
             }
             if wanted is not None:
                 row |= _reached(curves, wanted, int(ks[0]), next_k)
-        found.append(row)
-    return found
+        rows.append(row)
+    return rows
 
 
 def _seen(matrices: list[np.ndarray], rng: np.random.Generator) -> _Seen:
@@ -174,7 +174,7 @@ def _seen(matrices: list[np.ndarray], rng: np.random.Generator) -> _Seen:
     for place, matrix in enumerate(matrices):
         of_chance[place] = means(matrix, counts[len(matrix)], student=False)
     covariance = np.cov(of_chance) + 1e-6 * np.eye(len(matrices))
-    return _Seen(np.array([Layout(matrix).mean for matrix in matrices]), covariance)
+    return _Seen(np.array([TwoWayLayout(matrix).mean for matrix in matrices]), covariance)
 
 
 def _reached(curves: Curves, wanted: float, first: int, last: int) -> dict[str, float]:

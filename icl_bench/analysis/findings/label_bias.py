@@ -16,30 +16,30 @@ if TYPE_CHECKING:
 
 
 def label_frequencies(frame: pd.DataFrame) -> pd.DataFrame:
-    """How often each label is right and how often it is said.
+    """How often each label is right and how often it is predicted.
 
     Columns: the setting, k, label, and gold and predicted, shares of all predictions of a point.
-    Whatever is said counts as a label; labels that are neither right nor said are left out.
+    Every answer counts as a label; labels that are neither right nor predicted are left out.
     """
-    keys, point, gold, said, labels = _coded(frame)
+    keys, point, gold, answer, labels = _coded(frame)
     shape = len(keys), len(labels)
 
     def share(code: np.ndarray) -> np.ndarray:
         counts = np.bincount(point * shape[1] + code, minlength=shape[0] * shape[1])
         return counts / np.repeat(np.bincount(point, minlength=shape[0]), shape[1])
 
-    right, predicted = share(gold), share(said)
-    there = np.flatnonzero(right + predicted)
-    table = keys.iloc[there // max(shape[1], 1)].reset_index(drop=True)
-    return table.assign(label=labels[there % max(shape[1], 1)], gold=right[there], predicted=predicted[there])
+    right, predicted = share(gold), share(answer)
+    present = np.flatnonzero(right + predicted)
+    table = keys.iloc[present // max(shape[1], 1)].reset_index(drop=True)
+    return table.assign(label=labels[present % max(shape[1], 1)], gold=right[present], predicted=predicted[present])
 
 
 def label_bias(frame: pd.DataFrame) -> pd.DataFrame:
-    """How far what is said is from what is right, labels taken together.
+    """How far the frequencies of predicted labels are from those of right labels, all labels together.
 
     Columns: the setting, k; total_variation, half the sum over labels of ``|predicted - gold|``:
     the share of answers that would have to change for the labels to be as frequent as they should
-    be; label, the one said most beyond its share, and excess, by how much. Few predictions differ
+    be; label, the one predicted most beyond its share, and excess, by how much. Few predictions differ
     by chance: bias is only worth comparing between points of as many predictions.
     """
     shares = label_frequencies(frame)
@@ -58,11 +58,11 @@ def confusions(frame: pd.DataFrame, top: int = 10) -> pd.DataFrame:
     Columns: the setting, k, gold, prediction, count, and share, of the predictions of that gold
     label. Ties are in the order of the labels.
     """
-    keys, point, gold, said, labels = _coded(frame)
+    keys, point, gold, answer, labels = _coded(frame)
     size = max(len(labels), 1)
-    asked = np.bincount(point * size + gold, minlength=len(keys) * size)
-    wrong = gold != said
-    mistake, count = np.unique((point[wrong] * size + gold[wrong]) * size + said[wrong], return_counts=True)
+    golds = np.bincount(point * size + gold, minlength=len(keys) * size)
+    wrong = gold != answer
+    mistake, count = np.unique((point[wrong] * size + gold[wrong]) * size + answer[wrong], return_counts=True)
     at = mistake // size**2
     order = np.lexsort((-count, at))
     first = np.searchsorted(at[order], np.arange(len(keys)))
@@ -70,7 +70,7 @@ def confusions(frame: pd.DataFrame, top: int = 10) -> pd.DataFrame:
     chosen = mistake[order]
     table: pd.DataFrame = keys.iloc[chosen // size**2].reset_index(drop=True)
     table["gold"], table["prediction"] = labels[chosen // size % size], labels[chosen % size]
-    table["count"], table["share"] = count[order], count[order] / asked[chosen // size]
+    table["count"], table["share"] = count[order], count[order] / golds[chosen // size]
     return table
 
 

@@ -11,7 +11,7 @@ from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.draws import interval_over
 from icl_bench.analysis.finding import Finding, Printed
 from icl_bench.analysis.statistics.bootstrap import means, resample
-from icl_bench.analysis.statistics.gaps import Layout
+from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import common_rows, grids
 from icl_bench.metrics.scores import metrics, scored
 from icl_bench.results.cells import SETTING
@@ -23,7 +23,7 @@ NEAREST, FARTHEST = "nearest-removed", "farthest-removed"
 
 RESAMPLES = 2000
 
-UNSURE = "leaving out the least similar changes too little to divide by"
+SMALL_DIVISOR = "leaving out the least similar changes too little to divide by"
 
 RATIO = [
     "k",
@@ -69,13 +69,13 @@ def learning_ratio(predictions: pd.DataFrame, effects: pd.DataFrame, rng: np.ran
     frame = scored(predictions)
     frame = frame[frame["score"].notna()]
     of_task = metrics(frame)
-    keys, found = grids(frame, POINT)
+    keys, points = grids(frame, POINT)
     scores = frame["score"].to_numpy(dtype=float)
     names = keys.astype(dict.fromkeys(SETTING, object)).itertuples(index=False)
     places = {tuple(key): place for place, key in enumerate(names)}
     rows: list[dict[str, Any]] = []
     for point, removed, near, far in _beside(effects):
-        three = [found[places[key]] for key in (point, near, far)]
+        three = [points[places[key]] for key in (point, near, far)]
         common = common_rows(three)
         row = {**dict(zip(POINT, point, strict=True)), "removed": removed, "metric": of_task[point[0]]}
         if common is None:
@@ -84,7 +84,7 @@ def learning_ratio(predictions: pd.DataFrame, effects: pd.DataFrame, rng: np.ran
         draws, tests, at = common
         plain, *less = (np.where(part < 0, np.nan, scores[part]) for part in at)
         row |= {
-            "score": float(Layout(plain).mean),
+            "score": float(TwoWayLayout(plain).mean),
             "draws": len(draws),
             "test_rows": len(tests),
             "interval_over": interval_over(len(draws) > 1),
@@ -99,14 +99,14 @@ Key = tuple[Any, ...]
 def _beside(effects: pd.DataFrame) -> Iterator[tuple[Key, float, Key, Key]]:
     """Points whose nearest, and whose farthest, demonstrations were left out, as many percent."""
     named = effects.astype({name: object for name in effects if name not in ("k", "difference")})
-    found: dict[tuple[Key, str], dict[str, Key]] = {}
+    removals: dict[tuple[Key, str], dict[str, Key]] = {}
     for row in named.to_dict("records"):
         kind, _, percent = str(row["perturbation"]).partition(":")
         if kind in (NEAREST, FARTHEST):
             own = tuple(row[name] for name in POINT)
             plain = tuple(row["base_variant" if name == "variant" else name] for name in POINT)
-            found.setdefault((plain, percent), {})[kind] = own
-    for (plain, percent), kinds in found.items():
+            removals.setdefault((plain, percent), {})[kind] = own
+    for (plain, percent), kinds in removals.items():
         if len(kinds) == 2:
             yield plain, float(percent), kinds[NEAREST], kinds[FARTHEST]
 
@@ -114,18 +114,18 @@ def _beside(effects: pd.DataFrame) -> Iterator[tuple[Key, float, Key, Key]]:
 def _ratio(nearest: np.ndarray, farthest: np.ndarray, rng: np.random.Generator) -> dict[str, Any]:
     """What is lost ``(draws, test)``, both ways, and the quotient of the means."""
     counts = resample(rng, RESAMPLES, *nearest.shape)
-    found: dict[str, Any] = {}
+    losses: dict[str, Any] = {}
     again = []
     for name, lost in (("nearest", nearest), ("farthest", farthest)):
         again.append(means(lost, counts))
         low, high = np.quantile(again[-1], [0.025, 0.975]).tolist()
-        mean = float(Layout(lost).mean)
-        found |= {f"{name}_lost": mean, f"{name}_low": low, f"{name}_high": high}
-    if found["farthest_low"] <= 0:
-        return {**found, "reason": UNSURE}
+        mean = float(TwoWayLayout(lost).mean)
+        losses |= {f"{name}_lost": mean, f"{name}_low": low, f"{name}_high": high}
+    if losses["farthest_low"] <= 0:
+        return {**losses, "reason": SMALL_DIVISOR}
     low, high = np.quantile(again[0] / again[1], [0.025, 0.975]).tolist()
-    ratio = found["nearest_lost"] / found["farthest_lost"]
-    return {**found, "ratio": ratio, "ratio_low": low, "ratio_high": high}
+    ratio = losses["nearest_lost"] / losses["farthest_lost"]
+    return {**losses, "ratio": ratio, "ratio_low": low, "ratio_high": high}
 
 
 LEARNING_RATIO = Finding(

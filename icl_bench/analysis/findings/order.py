@@ -26,7 +26,7 @@ IN_ANY_ORDER = [name for name in POINT if name != "order"]
 CHANGES = [*IN_ANY_ORDER, "reorderings", "draws", "rows", "changed", "ci_low", "ci_high", "left_out"]
 
 
-PROMPT = ["task", "model", "attention", "k", "test_id", "prompt_hash"]
+SAME_PROMPT = ["task", "model", "attention", "k", "test_id", "prompt_hash"]
 
 
 RUNS = ["task", "model", "attention", "variant", "other_variant", "k"]
@@ -46,22 +46,25 @@ def order_sensitivity(frame: pd.DataFrame) -> pd.DataFrame:
     order = frame["order"].astype(str)
     chosen = (frame["k"] > 1) & ((order == "drawn") | order.str.startswith("shuffled"))
     kept = frame.loc[chosen, [*POINT, "draw", "test_id", "prediction"]]
-    said, _ = pd.factorize(kept["prediction"])
-    keys, found = grids(kept, POINT)
+    answers, _ = pd.factorize(kept["prediction"])
+    keys, all_points = grids(kept, POINT)
     drawn = (keys["order"] == "drawn").to_numpy()
     points, places = partition(keys, IN_ANY_ORDER)
     rows = []
     for point, at in zip(points.itertuples(index=False), places, strict=True):
         base, shuffled = at[drawn[at]], at[~drawn[at]]
         if len(base) and len(shuffled):
-            of_shuffled = [found[place] for place in shuffled]
-            rows.append([*point, len(shuffled), *_changes(found[base[0]], of_shuffled, said)])
+            of_shuffled = [all_points[place] for place in shuffled]
+            rows.append([*point, len(shuffled), *_changes(all_points[base[0]], of_shuffled, answers)])
     table = pd.DataFrame(rows, columns=CHANGES)
     return table[table["changed"].notna()].reset_index(drop=True)
 
 
-def _changes(drawn: Grid, shuffled: list[Grid], said: np.ndarray) -> list[Any]:
-    """Draws, rows, share with its limits, and what was left out."""
+def _changes(drawn: Grid, shuffled: list[Grid], answers: np.ndarray) -> list[Any]:
+    """Draws, rows, share with its limits, and the number of predictions without a counterpart.
+
+    ``answers`` are the predictions as codes, by row of the frame.
+    """
     changed, pairs = np.zeros(drawn.rows.shape), np.zeros(drawn.rows.shape)
     for other in shuffled:
         _, mine, its = np.intersect1d(drawn.draws, other.draws, return_indices=True)
@@ -69,11 +72,11 @@ def _changes(drawn: Grid, shuffled: list[Grid], said: np.ndarray) -> list[Any]:
         before, after = drawn.rows[np.ix_(mine, here)], other.rows[np.ix_(its, there)]
         both = (before >= 0) & (after >= 0)
         pairs[np.ix_(mine, here)] += both
-        changed[np.ix_(mine, here)] += both & (said[before] != said[after])
+        changed[np.ix_(mine, here)] += both & (answers[before] != answers[after])
     compared = np.ix_(pairs.any(axis=1), pairs.any(axis=0))
-    found = share_interval(changed[compared], pairs[compared])
+    interval = share_interval(changed[compared], pairs[compared])
     predictions = sum(other.predictions for other in shuffled)
-    return [*pairs[compared].shape, *found, predictions - int(pairs.sum())]
+    return [*pairs[compared].shape, *interval, predictions - int(pairs.sum())]
 
 
 def noise_floor(frame: pd.DataFrame) -> pd.DataFrame:
@@ -95,13 +98,13 @@ def noise_floor(frame: pd.DataFrame) -> pd.DataFrame:
     if not again.any():
         nothing = frame.iloc[:0].assign(other_variant=None, differs=False)
         return shares(nothing, RUNS, "differs", "changed")
-    runs = frame.loc[again, [*PROMPT, "variant", "draw", "prediction"]]
+    runs = frame.loc[again, [*SAME_PROMPT, "variant", "draw", "prediction"]]
     runs = runs.assign(variant=runs["variant"].astype(object))
-    further = runs.duplicated([*PROMPT, "variant"])
+    further = runs.duplicated([*SAME_PROMPT, "variant"])
     firsts = runs[~further]
-    first = firsts[[*PROMPT, "variant", "prediction"]].assign(other_variant=firsts["variant"])
-    within = runs[further].merge(first, on=[*PROMPT, "variant"])
-    between = firsts.merge(first.drop(columns="variant"), on=PROMPT)
+    first = firsts[[*SAME_PROMPT, "variant", "prediction"]].assign(other_variant=firsts["variant"])
+    within = runs[further].merge(first, on=[*SAME_PROMPT, "variant"])
+    between = firsts.merge(first.drop(columns="variant"), on=SAME_PROMPT)
     between = between[between["variant"] < between["other_variant"]]
     pairs = pd.concat([within, between], ignore_index=True)
     pairs["differs"] = pairs["prediction_x"] != pairs["prediction_y"]
@@ -131,13 +134,13 @@ def with_reasons(noise: pd.DataFrame, facts: FactsOf) -> pd.DataFrame:
     def reason(variant: str, other: str) -> str | None:
         if variant == other:
             return None
-        one, two = (facts.get(name, UNKNOWN).known() for name in (variant, other))
-        found = [
-            f"{name} ({one.get(fact, DASH)}, {two.get(fact, DASH)})"
+        first, second = (facts.get(name, UNKNOWN).known() for name in (variant, other))
+        differing = [
+            f"{name} ({first.get(fact, DASH)}, {second.get(fact, DASH)})"
             for fact, name in REASONS.items()
-            if one.get(fact) != two.get(fact)
+            if first.get(fact) != second.get(fact)
         ]
-        return " and ".join(found) or "other settings"
+        return " and ".join(differing) or "other settings"
 
     pairs = zip(noise["variant"].astype(str), noise["other_variant"].astype(str), strict=True)
     return noise.assign(differs_in=np.array([reason(*pair) for pair in pairs], dtype=object))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from icl_bench.analysis.context import Context
 
-NAMES = [
+PERPLEXITY_COLUMNS = [
     "model",
     "attention",
     "dtype",
@@ -63,14 +63,14 @@ def perplexities(results: Place, model: str | None = None) -> pd.DataFrame:
     for group in by_model.values():
         rows += _of_model(group)
     rows = [row for row in rows if model in (None, row["model"])]
-    return pd.DataFrame(rows, columns=NAMES)
+    return pd.DataFrame(rows, columns=PERPLEXITY_COLUMNS)
 
 
 def no_perplexities() -> pd.DataFrame:
     """The table of :func:`perplexities` without a row."""
     import pandas as pd
 
-    return pd.DataFrame(columns=NAMES)
+    return pd.DataFrame(columns=PERPLEXITY_COLUMNS)
 
 
 def _of_model(group: Sequence[tuple[LossesMeta, np.ndarray]]) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from icl_bench.analysis.context import Context
 
-UNKNOWN = "unknown"
+NOT_STORED = "unknown"
 """What a cell does not say."""
 
 
@@ -62,15 +62,15 @@ def provenance(context: Context) -> pd.DataFrame:
     rows = []
     for count in counts.sort_values(keys).to_dict("records"):
         names = {name: str(count[name]) for name in keys}
-        told = metas.get(tuple(names.values()), [])
+        cells = metas.get(tuple(names.values()), [])
         facts = context.facts.get(names["variant"], Facts())
         rows.append(
             {
                 **names,
                 "cells": int(count["nunique"]),
                 "predictions": int(count["size"]),
-                "seconds": _seconds(told),
-                **(_of_cells(told) if told else _of_import(facts)),
+                "seconds": _seconds(cells),
+                **(_of_cells(cells) if cells else _of_import(facts)),
             }
         )
     return pd.DataFrame(rows, columns=KEPT)
@@ -86,19 +86,19 @@ def _seconds(metas: Iterable[CellMeta]) -> float:
 
 
 def _of_import(facts: Facts) -> dict[str, str]:
-    source = f"imported from {facts.imported}" if facts.imported is not None else UNKNOWN
-    return {**dict.fromkeys(FACTS, UNKNOWN), "command": source}
+    source = f"imported from {facts.imported}" if facts.imported is not None else NOT_STORED
+    return {**dict.fromkeys(FACTS, NOT_STORED), "command": source}
 
 
 def _of_cells(metas: Iterable[CellMeta]) -> dict[str, str]:
-    told = [dict(_of_cell(meta)) for meta in metas]
-    found = {name: _distinct(one.get(name) for one in told) for name in FACTS}
-    days = sorted(one["finished"] for one in told if one.get("finished"))
+    cells = [dict(_of_cell(meta)) for meta in metas]
+    texts = {name: _distinct(cell.get(name) for cell in cells) for name in FACTS}
+    days = sorted(cell["finished"] for cell in cells if cell.get("finished"))
     if days:
         ends = list(dict.fromkeys([days[0], days[-1]]))
-        unknown = [UNKNOWN] if len(days) < len(told) else []
-        found["finished"] = "; ".join([" to ".join(ends), *unknown])
-    return found
+        unknown = [NOT_STORED] if len(days) < len(cells) else []
+        texts["finished"] = "; ".join([" to ".join(ends), *unknown])
+    return texts
 
 
 def _of_cell(meta: CellMeta) -> Iterator[tuple[str, Any]]:
@@ -117,7 +117,7 @@ def _of_cell(meta: CellMeta) -> Iterator[tuple[str, Any]]:
 
 def _distinct(values: Iterable[Any]) -> str:
     """Different values in their order; what is missing is unknown."""
-    texts = [UNKNOWN if value in (None, "") else str(value) for value in values]
+    texts = [NOT_STORED if value in (None, "") else str(value) for value in values]
     return "; ".join(dict.fromkeys(texts))
 
 
@@ -160,7 +160,7 @@ DIGEST = 40
 """Letters from which on a word is a digest."""
 
 
-PAIR = (Column("fact", "what"), Column("value", "is"))
+FACT_COLUMNS = (Column("fact", "what"), Column("value", "is"))
 
 
 PROVENANCE = Finding(
@@ -178,7 +178,7 @@ PROVENANCE = Finding(
         "where the numbers come from",
         "task model variant fact value",
         rows=_in_brief,
-        columns_here=PAIR,
+        columns_here=FACT_COLUMNS,
         option="provenance",
     ),
     section=Section(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from icl_bench.analysis.columns import SIGNED_LIMITS, Column
 from icl_bench.analysis.finding import Chart, Finding, Printed, Section
-from icl_bench.analysis.findings.comparisons import COMPARED
+from icl_bench.analysis.findings.comparisons import SHOWN_COMPARISON
 from icl_bench.analysis.statistics.paired import compare
 from icl_bench.results.facts import NO_FACTS, FactsOf
 from icl_bench.results.reading import IMPORTED
@@ -27,9 +27,9 @@ def replication(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
     whose interval is over test examples alone.
     """
     imports = {variant for variant, known in facts.items() if known.imported is not None}
-    there = frame["variant"].astype(object).isin(imports)
-    made = there.map({True: IMPORTED, False: HERE})
-    table = compare(frame.assign(made=made), {"made": IMPORTED}, matched=False, facts=facts, about="draws")
+    imported = frame["variant"].astype(object).isin(imports)
+    origin = imported.map({True: IMPORTED, False: HERE})
+    table = compare(frame.assign(made=origin), {"made": IMPORTED}, matched=False, facts=facts, about="draws")
     agrees = (table["ci_low"] <= 0) & (table["ci_high"] >= 0)
     known = table["withheld"].isna() & table["ci_low"].notna()
     return table.assign(agrees=agrees.astype(object).where(known, None))
@@ -40,7 +40,7 @@ REPLICATION = Finding(
     lambda context: replication(context.unperturbed, context.facts),
     (*SIGNED_LIMITS, Column("agrees", "same within the interval", "flag", short="same")),
     caption="Computed here less imported",
-    shown=f"task model series agrees {COMPARED}",
+    shown=f"task model series agrees {SHOWN_COMPARISON}",
     printed=Printed(
         "beside imported predictions: {score} here less theirs, points",
         "task model select order k draws base_draws difference ci_low agrees",

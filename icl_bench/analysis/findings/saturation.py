@@ -14,7 +14,7 @@ from icl_bench.analysis.curves import SATURATED, saturation
 from icl_bench.analysis.finding import Finding, Printed, Section
 from icl_bench.analysis.statistics.alike import all_or_common, filled, on_tests
 from icl_bench.analysis.statistics.bootstrap import means, resample
-from icl_bench.analysis.statistics.gaps import Layout
+from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import Grid, grids, partition
 from icl_bench.metrics.scores import ACCURACY, metrics, scored
 from icl_bench.results.cells import SETTING
@@ -40,7 +40,7 @@ SHARES = [
 
 
 ALL_LABELS = "all"
-"""What the column ``label_space`` says where no label is left out."""
+"""The value of the column ``label_space`` where no label is left out."""
 
 
 def saturation_chances(frame: pd.DataFrame, rng: np.random.Generator, resamples: int = 1000) -> pd.DataFrame:
@@ -64,18 +64,18 @@ def saturation_chances(frame: pd.DataFrame, rng: np.random.Generator, resamples:
     frame = frame.loc[frame["score"].notna(), [*POINT, "draw", "test_id", "score", "metric"]]
     scores = frame["score"].to_numpy(dtype=float).clip(0, 1)
     of_task = metrics(frame)
-    keys, found = grids(frame, POINT)
+    keys, all_points = grids(frame, POINT)
     tables = []
     of_label = (keys["task"].astype(object).map(of_task) == ACCURACY).to_numpy()
     # labels first: their random numbers do not depend on what else is in the folder
     for at in sorted(partition(keys, SETTING)[1], key=lambda at: not of_label[at[0]]):
-        points = [found[place].joined() for place in at]
+        points = [all_points[place].joined() for place in at]
         tests = all_or_common(points)
         points = [on_tests(point, tests) for point in points]
         score, chance = _chances(points, scores, tests, rng, resamples)
         used = np.array([point.predictions for point in points])
-        there = np.array([found[place].predictions for place in at])
-        tables.append(keys.iloc[at].assign(score=score, chance=chance, rows=len(tests), left_out=there - used))
+        available = np.array([all_points[place].predictions for place in at])
+        tables.append(keys.iloc[at].assign(score=score, chance=chance, rows=len(tests), left_out=available - used))
     if not tables:
         return pd.DataFrame(columns=CHANCES)
     table = _named(pd.concat(tables).sort_index().reset_index(drop=True), of_task)
@@ -90,7 +90,7 @@ LIKELY = 0.9
 
 
 def with_likely(points: pd.DataFrame, chances: pd.DataFrame) -> pd.DataFrame:
-    """Say with each saturation point how sure it is.
+    """Add to each saturation point how certain it is.
 
     ``points`` is :func:`icl_bench.analysis.curves.saturation`'s table and ``chances``
     :func:`saturation_chances`'. Further columns: ``chance``, the share of resamples with the point
@@ -110,17 +110,17 @@ def with_likely(points: pd.DataFrame, chances: pd.DataFrame) -> pd.DataFrame:
         high = k[int((below >= 1 - edge - 1e-9).argmax())]
         rows[key] = dict(zip(k, part["chance"], strict=True)), float(low), float(high)
     missing: tuple[dict[Any, float], float, float] = ({}, np.nan, np.nan)
-    found = []
+    likely = []
     for *setting, k in points[[*SETTING, "k"]].itertuples(index=False):
         chance, low, high = rows.get(tuple(setting), missing)
-        found.append((chance.get(k, np.nan), low, high))
-    return points.join(pd.DataFrame(found, index=points.index, columns=names, dtype=float))
+        likely.append((chance.get(k, np.nan), low, high))
+    return points.join(pd.DataFrame(likely, index=points.index, columns=names, dtype=float))
 
 
-def saturation_said(row: Any) -> str:
-    """Where a curve is saturated and how sure that is, or why there is no telling.
+def saturation_text(row: Any) -> str:
+    """Text about a curve's saturation point and its certainty, or why there is none.
 
-    ``row`` is one of :func:`with_likely`'s; what is said goes behind the curve's name.
+    ``row`` is one of :func:`with_likely`'s; the text follows the curve's name.
     """
     if not row.spoken:
         return f"saturation not told: {row.reason}"
@@ -146,7 +146,7 @@ def _chances(
     draws = reduce(np.union1d, [point.draws for point in points])
     counts = resample(rng, resamples, len(draws), len(tests))
     matrices = filled(points, scores, tests)
-    mean = np.array([Layout(matrix).mean for matrix in matrices])
+    mean = np.array([TwoWayLayout(matrix).mean for matrix in matrices])
     again = np.empty((len(points), resamples))
     for number, matrix in enumerate(matrices):
         own = counts
@@ -194,13 +194,13 @@ def context_shares(frame: pd.DataFrame, windows: Mapping[str, int]) -> pd.DataFr
 
 def _curve(frame: pd.DataFrame) -> pd.DataFrame:
     """Mean score and prompt tokens of each point, of all that are there."""
-    keys, found = grids(frame, POINT)
+    keys, points = grids(frame, POINT)
     known = frame.reindex(columns=["score", "prompt_tokens"]).astype(float)
     for name, values in known.assign(score=known["score"].clip(0, 1)).items():
         column = values.to_numpy()
-        there = ~np.isnan(column)
-        parts = [point.joined(there).values(column) for point in found]
-        keys[name] = np.array([Layout(part).mean if part.size else np.nan for part in parts])
+        present = ~np.isnan(column)
+        parts = [point.joined(present).values(column) for point in points]
+        keys[name] = np.array([TwoWayLayout(part).mean if part.size else np.nan for part in parts])
     return _named(keys, metrics(frame))
 
 

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
     from icl_bench.analysis.context import Context
 
-POINT = ["study", "setting", "task", "model", "select", "order", "attention", "k"]
+STUDY_POINT = ["study", "setting", "task", "model", "select", "order", "attention", "k"]
 
-COLUMNS = [*POINT, "cells", "done", "failed", "missing", "reason"]
+STUDY_COLUMNS = [*STUDY_POINT, "cells", "done", "failed", "missing", "reason"]
 
 
 def study_points(context: Context) -> pd.DataFrame:
@@ -28,14 +28,14 @@ def study_points(context: Context) -> pd.DataFrame:
     import pandas as pd
 
     if context.results is None:
-        return pd.DataFrame(columns=COLUMNS)
-    failed = {one.cell: one.reason for one in context.stored.failed}
+        return pd.DataFrame(columns=STUDY_COLUMNS)
+    failed = {failure.cell: failure.reason for failure in context.stored.failed}
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     for study in read_studies(context.results):
         for cell in study.cells:
             if context.model not in (None, cell.model) or context.task not in (None, cell.task):
                 continue
-            point = {"study": study.study, **{name: getattr(cell, name) for name in POINT[1:]}}
+            point = {"study": study.study, **{name: getattr(cell, name) for name in STUDY_POINT[1:]}}
             row = rows.setdefault(
                 tuple(point.values()), {**point, "cells": 0, "done": 0, "failed": 0, "missing": 0, "reason": None}
             )
@@ -45,7 +45,7 @@ def study_points(context: Context) -> pd.DataFrame:
             row["done" if done else "failed" if bad else "missing"] += 1
             if bad and row["reason"] is None:
                 row["reason"] = failed[cell.cell]
-    return pd.DataFrame(list(rows.values()), columns=COLUMNS)
+    return pd.DataFrame(list(rows.values()), columns=STUDY_COLUMNS)
 
 
 STUDY_POINTS = Finding(

@@ -21,8 +21,8 @@ def truncated_answers(frame: pd.DataFrame) -> pd.DataFrame:
     Columns: the setting, k; answers, those of which it is known; truncated; and share, of them.
     Imports do not say.
     """
-    said = frame["truncated"] if "truncated" in frame else frame["k"].map({})
-    known = frame.assign(truncated=said.astype(object).map(_READ))
+    truncated = frame["truncated"] if "truncated" in frame else frame["k"].map({})
+    known = frame.assign(truncated=truncated.astype(object).map(_READ))
     known = known[known["truncated"].notna()].astype({"truncated": bool})
     points = known.groupby(POINT, observed=True)["truncated"]
     table = points.agg(answers="size", truncated="sum").reset_index()

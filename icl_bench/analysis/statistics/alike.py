@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from icl_bench.analysis.statistics.gaps import Layout
+from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import Grid
 
 ENOUGH = 0.75
@@ -31,16 +31,16 @@ def asked_alike(points: Sequence[Grid]) -> Alike:
     Of equal groups it is that with the most examples. An example belongs to them where at least
     half of the group has it.
     """
-    there = _there(points)
-    common = there @ there.T
-    size = there.sum(axis=1)
+    tested = _tested(points)
+    common = tested @ tested.T
+    size = tested.sum(axis=1)
     near = common >= ENOUGH * np.maximum(size, size[:, None])
     most = max(range(len(points)), key=lambda at: (near[at].sum(), size[at]))
-    tests = there[near[most]].mean(axis=0) >= 0.5
-    if there[most] @ tests < ENOUGH * tests.sum():
-        tests = there[most] > 0
-    lack = there @ tests < ENOUGH * tests.sum()
-    return Alike(np.flatnonzero(tests & there[~lack].any(axis=0)), lack)
+    tests = tested[near[most]].mean(axis=0) >= 0.5
+    if tested[most] @ tests < ENOUGH * tests.sum():
+        tests = tested[most] > 0
+    lack = tested @ tests < ENOUGH * tests.sum()
+    return Alike(np.flatnonzero(tests & tested[~lack].any(axis=0)), lack)
 
 
 def all_or_common(points: Sequence[Grid]) -> np.ndarray:
@@ -54,13 +54,13 @@ def all_or_common(points: Sequence[Grid]) -> np.ndarray:
     return reduce(np.intersect1d, [point.tests for point in points])
 
 
-def _there(points: Sequence[Grid]) -> np.ndarray:
+def _tested(points: Sequence[Grid]) -> np.ndarray:
     """Which test examples points have, by code, 0 or 1: ``(points, codes)``."""
     codes = 1 + max((int(point.tests.max(initial=-1)) for point in points), default=-1)
-    there = np.zeros((len(points), codes))
+    tested = np.zeros((len(points), codes))
     for at, point in enumerate(points):
-        there[at, point.tests] = 1
-    return there
+        tested[at, point.tests] = 1
+    return tested
 
 
 def on_tests(point: Grid, tests: np.ndarray) -> Grid:
@@ -82,28 +82,28 @@ def filled(points: Sequence[Grid], column: np.ndarray, tests: np.ndarray) -> lis
     if all(len(point.tests) == len(tests) for point in points):
         return parts
     places = [np.searchsorted(tests, point.tests) for point in points]
-    layouts = [Layout(part) for part in parts]
+    layouts = [TwoWayLayout(part) for part in parts]
     by_test = np.full((len(points), len(tests)), np.nan)
     for at, (place, layout) in enumerate(zip(places, layouts, strict=True)):
         by_test[at, place] = layout.by_test
     fitted = _added_up(by_test)
-    found = []
+    matrices = []
     for at, (place, layout) in enumerate(zip(places, layouts, strict=True)):
         of_draws = layout.by_draw - layout.mean
         scores = fitted[at] + of_draws[:, None]
         scores[:, place] = parts[at]
-        found.append(scores)
-    return found
+        matrices.append(scores)
+    return matrices
 
 
 def _added_up(values: np.ndarray) -> np.ndarray:
     """The least-squares fit of ``(points, test)`` with gaps by a sum of points and examples."""
-    there = ~np.isnan(values)
-    number, known = there.sum(axis=0), np.where(there, values, 0.0)
-    shares, mean = there / number, known.sum(axis=0) / number
-    within = np.where(there, known - mean, 0.0).sum(axis=1)
+    present = ~np.isnan(values)
+    number, known = present.sum(axis=0), np.where(present, values, 0.0)
+    shares, mean = present / number, known.sum(axis=0) / number
+    within = np.where(present, known - mean, 0.0).sum(axis=1)
     # the equations of points after examples are eliminated; the solution with the sum 0
-    equations = np.diag(there.sum(axis=1)) - shares @ there.T
+    equations = np.diag(present.sum(axis=1)) - shares @ present.T
     apart = np.linalg.lstsq(equations, within, rcond=1e-9)[0]
     fitted: np.ndarray = apart[:, None] + mean - apart @ shares
     return fitted

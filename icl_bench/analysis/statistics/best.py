@@ -10,7 +10,7 @@ import numpy as np
 
 from icl_bench.analysis.statistics.contrast import Contrast, contrast, judge
 from icl_bench.analysis.statistics.draw_ratios import DrawSquares, moderated
-from icl_bench.analysis.statistics.gaps import Layout
+from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import Grid
 from icl_bench.analysis.statistics.intervals import Interval, joined, mean_interval, variance_parts, wilson
 from icl_bench.analysis.statistics.meeting import meet
@@ -55,18 +55,18 @@ def losses(candidates: Sequence[Candidate], scores: np.ndarray, of: Sequence[int
     pairs = [(i, j) for i in of for j in range(len(candidates)) if j != i]
     if not pairs:
         return Losses(np.zeros(len(of)), np.ones(len(of)))
-    told = np.array([candidates[i].judged and candidates[j].judged for i, j in pairs])
-    found = [_beside(candidates[i], candidates[j], scores) for i, j in pairs]
-    told &= np.array([not math.isnan(one.difference) for one in found])
-    shifted = [one._replace(centre=one.centre + margin) for one in found]
-    large = np.where(told, judge(shifted, "greater")[2], 1.0).reshape(len(of), -1)
-    none = np.where(told, judge(found, "less")[2], 1.0).reshape(len(of), -1)
+    testable = np.array([candidates[i].judged and candidates[j].judged for i, j in pairs])
+    contrasts = [_beside(candidates[i], candidates[j], scores) for i, j in pairs]
+    testable &= np.array([not math.isnan(c.difference) for c in contrasts])
+    shifted = [c._replace(centre=c.centre + margin) for c in contrasts]
+    large = np.where(testable, judge(shifted, "greater")[2], 1.0).reshape(len(of), -1)
+    none = np.where(testable, judge(contrasts, "less")[2], 1.0).reshape(len(of), -1)
     return Losses(large.max(axis=1), np.minimum(none.min(axis=1) * none.shape[1], 1.0))
 
 
-def _beside(one: Candidate, other: Candidate, scores: np.ndarray) -> Contrast:
+def _beside(candidate: Candidate, other: Candidate, scores: np.ndarray) -> Contrast:
     """Two candidates compared, in common draws where there are any."""
-    met = meet(one.grid, other.grid, one.source == other.source)
+    met = meet(candidate.grid, other.grid, candidate.source == other.source)
     return contrast(met.point.values(scores), met.base.values(scores), met.matched)
 
 
@@ -83,7 +83,7 @@ def best_interval(points: Sequence[np.ndarray], level: float = 0.95) -> Interval
 
     Raises ValueError as that does.
     """
-    best = int(np.argmax([Layout(scores).mean for scores in points]))
+    best = int(np.argmax([TwoWayLayout(scores).mean for scores in points]))
     alone = mean_interval(points[best], level)
     upper = 1 - (1 - level) / 2 / len(points)
     if len(points[best]) == 1 or np.nanmax(points[best]) == np.nanmin(points[best]):
@@ -96,7 +96,7 @@ def best_interval(points: Sequence[np.ndarray], level: float = 0.95) -> Interval
 def _moderated_spread(points: Sequence[np.ndarray], at: int, upper: float) -> tuple[float, float]:
     """``intervals.spread`` of one point, its draws' variance moderated by those of the others."""
     drawn = [place for place, scores in enumerate(points) if len(scores) > 1]
-    layouts = [Layout(points[place]) for place in drawn]
+    layouts = [TwoWayLayout(points[place]) for place in drawn]
     squares = [DrawSquares(float(of.squares.draws), float(of.squares.residual), of.freedom) for of in layouts]
     after = moderated(squares, [of.by_draw for of in layouts])
     own = drawn.index(at)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from icl_bench.analysis.statistics.gaps import Layout
+from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.intervals import variance_parts
 from icl_bench.analysis.statistics.mean_squares import mean_squares
 
@@ -26,8 +26,8 @@ def resample(rng: np.random.Generator, resamples: int, draws: int, tests: int) -
     def counts(size: int) -> np.ndarray:
         # by far faster than Generator.multinomial
         chosen = rng.integers(size, size=(resamples, size)) + size * np.arange(resamples)[:, None]
-        found = np.bincount(chosen.ravel(), minlength=resamples * size)
-        return found.reshape(resamples, size).astype(float)
+        times = np.bincount(chosen.ravel(), minlength=resamples * size)
+        return times.reshape(resamples, size).astype(float)
 
     return Counts(counts(draws), counts(tests))
 
@@ -46,14 +46,14 @@ def means(scores: np.ndarray, counts: Counts, student: bool = True) -> np.ndarra
     far off.
 
     NaN is a gap. Means of draws and test examples, and how far they vary by chance, are then those
-    of :class:`icl_bench.analysis.statistics.gaps.Layout`; every draw and every example needs a
+    of :class:`icl_bench.analysis.statistics.gaps.TwoWayLayout`; every draw and every example needs a
     score.
     """
     from icl_bench.analysis.statistics.special import ndtri, stdtrit
 
     if np.isnan(scores).any():
         flat = scores.reshape(-1, *scores.shape[-2:])
-        again = np.array([_with_gaps(one, counts, student) for one in flat])
+        again = np.array([_with_gaps(matrix, counts, student) for matrix in flat])
         return again.reshape(*scores.shape[:-2], -1)
     by_draw, by_test = scores.mean(axis=-1), scores.mean(axis=-2)
     mean = by_draw.mean(axis=-1, keepdims=True)
@@ -69,7 +69,7 @@ def _with_gaps(scores: np.ndarray, counts: Counts, student: bool) -> np.ndarray:
     """The same of one ``(draws, test)`` with gaps: deviations that vary as the two parts do."""
     from icl_bench.analysis.statistics.special import ndtri, stdtrit
 
-    layout = Layout(scores)
+    layout = TwoWayLayout(scores)
     again = np.full(len(counts.tests), layout.mean)
     variances = variance_parts(layout.squares, scores.size)
     quantile = float(stdtrit(layout.freedom, 0.975) / ndtri(0.975)) if student else 1.0
@@ -88,8 +88,8 @@ def _stretch(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     tests_alone = np.sqrt(test / max(test - 1, 1))
     if draws == 1:
         return np.zeros((*scores.shape[:-2], 1)), np.full((*scores.shape[:-2], 1), tests_alone)
-    found = mean_squares(scores)
-    differ = found.draws_differ
-    left = np.where(differ, 1 - found.residual / np.maximum(found.tests, 1e-300), 1).clip(0)
+    squares = mean_squares(scores)
+    differ = squares.draws_differ
+    left = np.where(differ, 1 - squares.residual / np.maximum(squares.tests, 1e-300), 1).clip(0)
     draws_alone = np.sqrt(draws / (draws - 1))
     return (draws_alone * differ)[..., None], (tests_alone * np.sqrt(left))[..., None]

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from icl_bench.analysis.statistics.gaps import Layout
+from icl_bench.analysis.statistics.gaps import TwoWayLayout
 
 Alternative = Literal["two-sided", "greater", "less"]
 
@@ -42,7 +42,7 @@ def contrast(first: np.ndarray, second: np.ndarray, matched: bool) -> Contrast:
 
     ``matched`` says that row d of both is one draw; then their numbers of draws are equal, and a
     score counts where the other side has one too. NaN is a gap
-    (:class:`icl_bench.analysis.statistics.gaps.Layout`).
+    (:class:`icl_bench.analysis.statistics.gaps.TwoWayLayout`).
 
     The difference of an example, mean over its draws, is the t-test's usual datum. As Bonett &
     Price (2012, J. Educ. Behav. Stat. 37:479) do for shares of one sample, one example more is
@@ -51,8 +51,8 @@ def contrast(first: np.ndarray, second: np.ndarray, matched: bool) -> Contrast:
     """
     if not first.size:
         return Contrast(math.nan, math.nan, math.nan, math.nan, 2, ())
-    sides = Layout(first), Layout(second)
-    both = Layout(first - second) if matched else None
+    sides = TwoWayLayout(first), TwoWayLayout(second)
+    both = TwoWayLayout(first - second) if matched else None
     gaps = both is not None and not both.whole
     by_test = both.by_test if both and gaps else sides[0].by_test - sides[1].by_test
     squares, differing = float((by_test**2).sum()), np.count_nonzero(by_test)
@@ -65,10 +65,10 @@ def contrast(first: np.ndarray, second: np.ndarray, matched: bool) -> Contrast:
     return Contrast(sides[0].mean, float(by_test.mean()), centre, of_test, count, parts)
 
 
-def _of_draws(sample: Layout) -> tuple[float, float, float]:
+def _of_draws(sample: TwoWayLayout) -> tuple[float, float, float]:
     """Mean squares of a two-way layout ``(draws, test)``, by draws and residual."""
-    found, size = sample.squares, sample.scores.size
-    return float(found.draws / size), float(found.residual / size), sample.freedom
+    squares, size = sample.squares, sample.scores.size
+    return float(squares.draws / size), float(squares.residual / size), sample.freedom
 
 
 def judge(
@@ -113,9 +113,9 @@ def _deviations(contrasts: Sequence[Contrast]) -> tuple[np.ndarray, np.ndarray]:
     """Standard deviations of differences, ``(contrasts, points)``, and weights of the points."""
     variance = np.empty((len(contrasts), NODES))
     weight = np.empty((len(contrasts), NODES))
-    for number, found in enumerate(contrasts):
-        variance[number], weight[number] = found.of_test, 1.0
-        for sample, (by_draw, residual, freedom) in enumerate(found.of_draws):
+    for number, c in enumerate(contrasts):
+        variance[number], weight[number] = c.of_test, 1.0
+        for sample, (by_draw, residual, freedom) in enumerate(c.of_draws):
             quantiles, dense = _chi_square(freedom, sample)
             variance[number] += np.maximum(by_draw * freedom / quantiles - residual, 0)
             weight[number] *= dense

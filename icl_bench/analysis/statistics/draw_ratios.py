@@ -29,7 +29,7 @@ class DrawSquares(NamedTuple):
     """Degrees of freedom of the first."""
 
 
-def moderated(found: Sequence[DrawSquares], means: Sequence[np.ndarray]) -> list[DrawSquares]:
+def moderated(of_points: Sequence[DrawSquares], means: Sequence[np.ndarray]) -> list[DrawSquares]:
     """Return what is known of each point's draws after a look at all points, in their order.
 
     ``means`` has the means of each point's draws, ``(draws,)``. What is moderated is the ratio of
@@ -46,12 +46,12 @@ def moderated(found: Sequence[DrawSquares], means: Sequence[np.ndarray]) -> list
     """
     from icl_bench.analysis.statistics.special import digamma, polygamma
 
-    at = [place for place, squares in enumerate(found) if squares.residual > 0]
+    at = [place for place, squares in enumerate(of_points) if squares.residual > 0]
     if len(at) < 2:
-        return list(found)
-    freedom = np.array([found[place].freedom for place in at])
-    residual = np.array([found[place].residual for place in at])
-    ratio = (np.array([found[place].draws for place in at]) / residual).clip(LEAST, None)
+        return list(of_points)
+    freedom = np.array([of_points[place].freedom for place in at])
+    residual = np.array([of_points[place].residual for place in at])
+    ratio = (np.array([of_points[place].draws for place in at]) / residual).clip(LEAST, None)
     logarithm = np.log(ratio) - digamma(freedom / 2) + np.log(freedom / 2)
     by_nature = float(logarithm.var(ddof=1) - polygamma(1, freedom / 2).mean())
     most = _all_together([means[place] for place in at])
@@ -59,7 +59,7 @@ def moderated(found: Sequence[DrawSquares], means: Sequence[np.ndarray]) -> list
     common = math.exp(logarithm.mean() + digamma(prior / 2) - math.log(prior / 2))
     shrunk = (prior * max(common, 1.0) + freedom * ratio) / (prior + freedom)
     total = np.maximum(np.minimum(prior + freedom, most), freedom)
-    after = list(found)
+    after = list(of_points)
     for number, place in enumerate(at):
         after[place] = DrawSquares(
             float(shrunk[number] * residual[number]), float(residual[number]), float(total[number])

@@ -12,7 +12,7 @@ from icl_bench.analysis.statistics.mean_squares import MeanSquares, mean_squares
 
 
 @dataclass(frozen=True)
-class Layout:
+class TwoWayLayout:
     """Scores ``(draws, test)``, NaN where there is none: sums of draw, test example and a rest.
 
     Every draw and every test example needs a score. Without gaps everything is what is usual: plain
@@ -112,14 +112,14 @@ class _Fit(NamedTuple):
 
 
 def _fit(scores: np.ndarray) -> _Fit:
-    there = ~np.isnan(scores)
-    number, known = there.sum(axis=0), np.where(there, scores, 0.0)
-    if not (number.all() and there.any(axis=1).all()):
+    present = ~np.isnan(scores)
+    number, known = present.sum(axis=0), np.where(present, scores, 0.0)
+    if not (number.all() and present.any(axis=1).all()):
         raise ValueError("every draw and every test example needs a score")
-    by_test, shares = known.sum(axis=0) / number, there / number
-    within = np.where(there, known - by_test, 0.0)
+    by_test, shares = known.sum(axis=0) / number, present / number
+    within = np.where(present, known - by_test, 0.0)
     # the equations of draws after test examples are eliminated, in their principal axes
-    sizes, axes = np.linalg.eigh(np.diag(there.sum(axis=1)) - shares @ there.T)
+    sizes, axes = np.linalg.eigh(np.diag(present.sum(axis=1)) - shares @ present.T)
     kept = sizes > 1e-9 * len(by_test)
     sizes, axes = sizes[kept], axes[:, kept]
     sums = axes.T @ within.sum(axis=1)
@@ -132,7 +132,7 @@ def _fit(scores: np.ndarray) -> _Fit:
         residual, of_draws = total / left if left else 0.0, 0.0
     shrunk = sizes + residual / of_draws if of_draws > 0 else np.full(len(sizes), np.inf)
     correction = axes @ (axes.T @ shares.mean(axis=1) / shrunk)
-    weights = np.where(there, 1 / (len(number) * number) - correction[:, None], 0.0)
-    weights += there * (correction @ shares)
+    weights = np.where(present, 1 / (len(number) * number) - correction[:, None], 0.0)
+    weights += present * (correction @ shares)
     freedom = float(sizes.sum() ** 2 / (sizes**2).sum()) if len(sizes) else 1.0
     return _Fit(by_test, shares, axes @ (sums / shrunk), weights, of_draws, residual, freedom)

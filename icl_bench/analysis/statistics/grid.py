@@ -39,8 +39,8 @@ class Grid(NamedTuple):
         rows = self.rows
         if kept is not None:
             rows = np.where((rows >= 0) & kept[rows], rows, -1)
-        there = rows >= 0
-        draws, tests = there.any(axis=1), there.any(axis=0)
+        present = rows >= 0
+        draws, tests = present.any(axis=1), present.any(axis=0)
         return Grid(self.draws[draws], self.tests[tests], rows[draws][:, tests])
 
     def joined(self, kept: np.ndarray | None = None) -> Grid:
@@ -52,8 +52,8 @@ class Grid(NamedTuple):
         if (self.rows >= 0).all() and (kept is None or kept[self.rows].all()):
             return self
         part = self.of_rows(kept)
-        there = (part.rows >= 0).astype(float)
-        common = there @ there.T
+        present = (part.rows >= 0).astype(float)
+        common = present @ present.T
         if common.all():  # each draw with each
             return part
         from scipy.sparse.csgraph import connected_components
@@ -61,9 +61,9 @@ class Grid(NamedTuple):
         number, group = connected_components(common, directed=False)
         if number < 2:
             return part
-        most = np.bincount(group, weights=there.sum(axis=1)).argmax()
+        most = np.bincount(group, weights=present.sum(axis=1)).argmax()
         draws = np.flatnonzero(group == most)
-        return part.take(draws, np.flatnonzero(there[draws].any(axis=0)))
+        return part.take(draws, np.flatnonzero(present[draws].any(axis=0)))
 
     def take(self, draws: np.ndarray, tests: np.ndarray) -> Grid:
         """The part in these places of either axis."""

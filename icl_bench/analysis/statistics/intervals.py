@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from icl_bench.analysis.statistics.gaps import Layout
+from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.mean_squares import MeanSquares
 
 
@@ -23,7 +23,7 @@ def mean_interval(correct: np.ndarray, level: float = 0.95) -> Interval:
     """Return the mean of scores between 0 and 1, ``(draws, test)``, and its confidence limits.
 
     NaN is a gap; how the mean and its variance are had then,
-    :class:`icl_bench.analysis.statistics.gaps.Layout` says.
+    :class:`icl_bench.analysis.statistics.gaps.TwoWayLayout` says.
 
     The limits are for the mean over all draws and all test examples that there could be: both are
     crossed random effects. The variance of the mean follows from the mean squares of a two-way
@@ -52,12 +52,12 @@ def mean_interval(correct: np.ndarray, level: float = 0.95) -> Interval:
     scores = np.asarray(correct, dtype=float)
     if scores.ndim != 2 or scores.size == 0:
         raise ValueError(f"expected scores (draws, test), got shape {scores.shape}")
-    there = ~np.isnan(scores)
-    if not ((scores[there] >= 0) & (scores[there] <= 1)).all():
+    present = ~np.isnan(scores)
+    if not ((scores[present] >= 0) & (scores[present] <= 1)).all():
         raise ValueError("scores must lie between 0 and 1")
-    mean, upper = Layout(scores).mean, (1 + level) / 2
+    mean, upper = TwoWayLayout(scores).mean, (1 + level) / 2
     normal = float(ndtri(upper))
-    if np.ptp(scores[there]) == 0:
+    if np.ptp(scores[present]) == 0:
         return wilson(mean, scores.shape[1], normal)
     if not 0 < mean < 1:  # corrected too far for draws that examples lack
         mean = float(np.nanmean(scores, axis=0).mean())
@@ -72,7 +72,7 @@ def spread(scores: np.ndarray, upper: float) -> tuple[float, float]:
 
     See :func:`joined`.
     """
-    layout = Layout(scores)
+    layout = TwoWayLayout(scores)
     parts = variance_parts(layout.squares, scores.size)
     return joined(parts, (layout.freedom, scores.shape[1] - 1), upper)
 
@@ -91,12 +91,12 @@ def joined(parts: tuple[float, float], freedoms: tuple[float, float], upper: flo
     return variance, math.sqrt((t_draws**2 * of_draws + t_test**2 * of_test) / variance)
 
 
-def variance_parts(found: MeanSquares, size: int) -> tuple[float, float]:
+def variance_parts(squares: MeanSquares, size: int) -> tuple[float, float]:
     """The variance of the mean of ``size`` scores in two parts, from their mean squares: by draws, by the rest."""
-    if found.draws_differ:
-        parts = found.draws, max(found.tests - found.residual, 0.0)
+    if squares.draws_differ:
+        parts = squares.draws, max(squares.tests - squares.residual, 0.0)
     else:
-        parts = 0.0, max(found.tests, found.residual)
+        parts = 0.0, max(squares.tests, squares.residual)
     return float(parts[0] / size), float(parts[1] / size)
 
 

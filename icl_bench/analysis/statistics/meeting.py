@@ -30,8 +30,8 @@ def meet(point: Grid, base: Grid, matched: bool) -> Meeting:
     else:
         a, b = _common(a.joined(), b.joined(), "tests")
         a, b = a.of_rows(), b.of_rows()  # draws without any of the common test examples
-    there = point.predictions + base.predictions
-    return Meeting(a, b, matched, there - a.predictions - b.predictions)
+    predictions = point.predictions + base.predictions
+    return Meeting(a, b, matched, predictions - a.predictions - b.predictions)
 
 
 def _answered_by_both(a: Grid, b: Grid) -> tuple[Grid, Grid]:

@@ -69,7 +69,7 @@ def moderated(contrasts: Sequence[Contrast], samples: Sequence[Sequence[DrawMean
     for number, parts in enumerate(samples):
         for part, sample in enumerate(parts):
             groups.setdefault(sample.curve, []).append((number, part))
-    parts_of = [list(found.of_draws) for found in contrasts]
+    parts_of = [list(c.of_draws) for c in contrasts]
     for places in groups.values():
         curve = [samples[number][part] for number, part in places]
         prior = _prior(curve)
@@ -79,7 +79,7 @@ def moderated(contrasts: Sequence[Contrast], samples: Sequence[Sequence[DrawMean
             draws = len(samples[number][part].draws)
             shrunk = (prior.freedom * variance / draws + freedom * by_draw) / total
             parts_of[number][part] = (float(shrunk), residual, total)
-    return [found._replace(of_draws=tuple(parts)) for found, parts in zip(contrasts, parts_of, strict=True)]
+    return [c._replace(of_draws=tuple(parts)) for c, parts in zip(contrasts, parts_of, strict=True)]
 
 
 def _prior(curve: Sequence[DrawMeans]) -> Prior:
@@ -109,8 +109,8 @@ def _trend(log_k: np.ndarray, seen: np.ndarray, freedom: np.ndarray) -> np.ndarr
     fitted = np.full(len(seen), seen.mean())
     for _ in range(50):
         working = np.log(fitted) + (seen - fitted) / fitted
-        found, *_ = np.linalg.lstsq(weight * design, weight[:, 0] * working, rcond=None)
-        before, fitted = fitted, np.exp(np.clip(design @ found, -60, 5))
+        coefficients, *_ = np.linalg.lstsq(weight * design, weight[:, 0] * working, rcond=None)
+        before, fitted = fitted, np.exp(np.clip(design @ coefficients, -60, 5))
         if np.allclose(fitted, before, rtol=1e-6):
             break
     return fitted

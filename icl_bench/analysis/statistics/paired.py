@@ -9,7 +9,7 @@ import numpy as np
 
 from icl_bench.analysis.draws import deviations_elsewhere, interval_over, is_drawn, outlying_draws
 from icl_bench.analysis.statistics.contrast import Alternative, contrast, judge
-from icl_bench.analysis.statistics.gaps import Layout
+from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import Grid, grids
 from icl_bench.analysis.statistics.meeting import Meeting, meet
 from icl_bench.analysis.statistics.moderation import DrawMeans, moderated
@@ -48,12 +48,12 @@ RESULT = [
 ]
 
 
-TEXTS = {"metric", "advice", "interval_over", "withheld", "draws_sd_of", "outlying_draws", "base_outlying_draws"}
+TEXT_COLUMNS = {"metric", "advice", "interval_over", "withheld", "draws_sd_of", "outlying_draws", "base_outlying_draws"}
 """Columns of ``RESULT`` that are text."""
 
 
 ALPHA = 0.05
-"""Up to which p_holm the better side is advised."""
+"""The significance level: of advice, and of every other test."""
 
 
 About = Literal["draws", "demonstrations"]
@@ -62,7 +62,7 @@ are drawn; or of the very demonstrations that both sides have."""
 
 
 ONE_DRAW = "one draw"
-"""Why there is no p value."""
+"""Why there is no p value, and no candidate for advice."""
 
 
 def compare(
@@ -126,11 +126,11 @@ def compare(
     columns = [*setting, "k", "draw", "test_id", "score", "metric"]
     frame = frame.loc[frame["score"].notna(), columns]
     values = frame["score"].to_numpy(dtype=float)
-    keys, found = grids(frame, [*setting, "k"])
+    keys, points = grids(frame, [*setting, "k"])
     table = _nearest(_pairs(keys, base, setting), facts, apart)
     sides = table.pop("at").to_numpy(), table.pop("base_at").to_numpy()
     places = list(zip(*sides, strict=True))
-    met = [meet(found[at], found[base_at], matched) for at, base_at in places]
+    met = [meet(points[at], points[base_at], matched) for at, base_at in places]
     table["metric"] = table["task"].map(metrics(frame))
     contrasts = [contrast(m.point.values(values), m.base.values(values), m.matched) for m in met]
     of_draws = [
@@ -142,7 +142,7 @@ def compare(
     table["ci_low"], table["ci_high"], table["p"] = low.clip(-1, 1), high.clip(-1, 1), p
     table["mean"] = np.array([c.mean for c in contrasts], dtype=float)
     table["base_mean"] = table["mean"] - table["difference"]
-    larger = [max(len(found[at].tests), len(found[base_at].tests)) for at, base_at in places]
+    larger = [max(len(points[at].tests), len(points[base_at].tests)) for at, base_at in places]
     counts = [
         (len(m.point.tests), len(m.point.draws), len(m.base.draws), m.left_out, all_rows)
         for m, all_rows in zip(met, larger, strict=True)
@@ -151,10 +151,10 @@ def compare(
     table[names] = np.array(counts, dtype=int).reshape(-1, len(names))
     single = _single(table)
     table = table.assign(
-        **_said_of_draws(met, values, list(map(any, single.T))), **_elsewhere(keys, found, values, sides, single)
+        **_about_draws(met, values, list(map(any, single.T))), **_elsewhere(keys, points, values, sides, single)
     )
     unjudged = _unjudged(met, single, about)
-    table["withheld"] = [ONE_DRAW if one else None for one in unjudged]
+    table["withheld"] = [ONE_DRAW if hidden else None for hidden in unjudged]
     table["p"] = table["p"].where(table["withheld"].isna())
     table["p_holm"] = table.groupby(ways, observed=True)["p"].transform(holm)
     first = next(iter(base))
@@ -173,7 +173,9 @@ def _draw_means(met: Meeting, values: np.ndarray, curve: tuple[Any, ...], k: int
     else:
         samples = [("point", met.point.draws, first), ("base", met.base.draws, second)]
     return [
-        DrawMeans((*curve, side), k, draws, Layout(scores).by_draw) for side, draws, scores in samples if len(draws) > 1
+        DrawMeans((*curve, side), k, draws, TwoWayLayout(scores).by_draw)
+        for side, draws, scores in samples
+        if len(draws) > 1
     ]
 
 
@@ -182,8 +184,8 @@ def _single(table: pd.DataFrame) -> np.ndarray:
     selects = table["select"], table.get("base_select", table["select"])
     drawn = np.array([select.map(is_drawn).to_numpy(dtype=bool) for select in selects])
     drawn &= table["k"].to_numpy() > 0  # without demonstrations nothing is drawn
-    found: np.ndarray = drawn & (table[["draws", "base_draws"]].to_numpy().T == 1)
-    return found
+    single: np.ndarray = drawn & (table[["draws", "base_draws"]].to_numpy().T == 1)
+    return single
 
 
 def _unjudged(met: Sequence[Meeting], single: np.ndarray, about: About | None) -> list[bool]:
@@ -191,10 +193,10 @@ def _unjudged(met: Sequence[Meeting], single: np.ndarray, about: About | None) -
     if about is None:
         return [False] * len(met)
     same = [m.matched and about == "demonstrations" for m in met]
-    return [any(one) and not kept for one, kept in zip(single.T, same, strict=True)]
+    return [any(sides) and not kept for sides, kept in zip(single.T, same, strict=True)]
 
 
-def _said_of_draws(met: Sequence[Meeting], values: np.ndarray, unknown: Sequence[bool]) -> dict[str, Any]:
+def _about_draws(met: Sequence[Meeting], values: np.ndarray, unknown: Sequence[bool]) -> dict[str, Any]:
     """What limits are over, one side's draws ``unknown`` or not, and outlying draws of each."""
     sides = {"outlying_draws": [m.point for m in met], "base_outlying_draws": [m.base for m in met]}
     outlying = {
@@ -202,25 +204,25 @@ def _said_of_draws(met: Sequence[Meeting], values: np.ndarray, unknown: Sequence
         for name, grids in sides.items()
     }
     several = [max(len(m.point.draws), len(m.base.draws)) > 1 for m in met]
-    over = [interval_over(*one) for one in zip(several, unknown, strict=True)]
+    over = [interval_over(*both) for both in zip(several, unknown, strict=True)]
     return {"interval_over": np.array(over, dtype=object), **outlying}
 
 
 def _elsewhere(
     keys: pd.DataFrame,
-    found: Sequence[Grid],
+    all_points: Sequence[Grid],
     values: np.ndarray,
     sides: tuple[np.ndarray, np.ndarray],
     single: np.ndarray,
 ) -> dict[str, Any]:
     """How far draws differ where they were repeated, of the sides that have one draw."""
-    means = [Layout(grid.joined().values(values)).by_draw for grid in found]
+    means = [TwoWayLayout(grid.joined().values(values)).by_draw for grid in all_points]
     points = keys.assign(
         draw_variance=[m.var(ddof=1) if len(m) > 1 else np.nan for m in means],
         draw_freedom=[max(len(m) - 1, 0) for m in means],
     )
-    told = deviations_elsewhere(points)
-    sd, where = (told[name].to_numpy()[np.array(sides)] for name in ("draws_sd", "draws_sd_of"))
+    deviations = deviations_elsewhere(points)
+    sd, where = (deviations[name].to_numpy()[np.array(sides)] for name in ("draws_sd", "draws_sd_of"))
     sd = np.where(single, sd, np.nan)
     larger = np.nan_to_num(sd, nan=-1).argmax(axis=0)[None]
     largest = np.take_along_axis(sd, larger, axis=0)[0]
@@ -238,7 +240,7 @@ def _without_rows(columns: Sequence[str]) -> pd.DataFrame:
     """A table of comparisons of which there are none."""
     import pandas as pd
 
-    numbers = set(RESULT) - TEXTS
+    numbers = set(RESULT) - TEXT_COLUMNS
     return pd.DataFrame({name: np.empty(0, dtype=float if name in numbers else object) for name in columns})
 
 
@@ -269,9 +271,9 @@ def _nearest(pairs: pd.DataFrame, facts: FactsOf, apart: Collection[str]) -> pd.
         return sum(equal.get(name, False) for name in free)
 
     names = pairs[["variant", "base_variant"]]
-    found = pairs.assign(common=[common(*both) for both in names.itertuples(index=False)])
-    best = found.groupby("at")["common"].transform("max")
-    kept = (found["common"] >= 0) & (found["common"] == best)
+    ranked = pairs.assign(common=[common(*both) for both in names.itertuples(index=False)])
+    best = ranked.groupby("at")["common"].transform("max")
+    kept = (ranked["common"] >= 0) & (ranked["common"] == best)
     return pairs[kept].reset_index(drop=True)
 
 

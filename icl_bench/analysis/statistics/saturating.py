@@ -40,19 +40,19 @@ LEAST_KEPT = 50
 @cache
 def _cells() -> np.ndarray:
     """Every place and steepness of both rises, and scatter: ``(cells, 5)``."""
-    found = [
+    cells = [
         (first, steep, second, steep_too, scatter)
         for first, second in product(PLACES, PLACES)
         if second - first >= APART
         for steep, steep_too, scatter in product(STEEPNESS, STEEPNESS, SCATTER)
     ]
-    return np.array(found)
+    return np.array(cells)
 
 
 def _risen(k: np.ndarray | float, place: np.ndarray, steepness: np.ndarray) -> np.ndarray:
     """The share of a rise that is done at k."""
-    found: np.ndarray = 1 / (1 + np.exp(-steepness * (np.log(k) - place)))
-    return found
+    share: np.ndarray = 1 / (1 + np.exp(-steepness * (np.log(k) - place)))
+    return share
 
 
 @dataclass(frozen=True)
@@ -67,15 +67,15 @@ class Curves:
     def at(self, k: float) -> np.ndarray:
         """Their values at k: ``(curves,)``."""
         first, steep, second, steep_too, _ = self.cells.T
-        level, one, two = self.heights.T
-        found: np.ndarray = level + one * _risen(k, first, steep) + two * _risen(k, second, steep_too)
-        return found
+        level, height, height_too = self.heights.T
+        values: np.ndarray = level + height * _risen(k, first, steep) + height_too * _risen(k, second, steep_too)
+        return values
 
     def seen(self, k: float, variance: float, rng: np.random.Generator) -> np.ndarray:
         """What would be seen at k, with the variance of a mean of draws and test examples."""
         spread = np.sqrt(self.cells[:, 4] ** 2 + variance)
-        found: np.ndarray = (self.at(k) + rng.standard_normal(len(spread)) * spread).clip(0, 1)
-        return found
+        values: np.ndarray = (self.at(k) + rng.standard_normal(len(spread)) * spread).clip(0, 1)
+        return values
 
 
 def likely_curves(

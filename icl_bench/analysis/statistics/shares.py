@@ -50,8 +50,8 @@ def shares(frame: pd.DataFrame, by: Sequence[str], hit: str, name: str) -> pd.Da
     keys, parts = partition(frame, by)
     draws, tests = frame["draw"].to_numpy(), pd.factorize(frame["test_id"])[0]
     hits = frame[hit].to_numpy(dtype=float)
-    found = [_share(draws[part], tests[part], hits[part]) for part in parts]
-    table = pd.DataFrame(found, columns=[name, "ci_low", "ci_high"], dtype=float)
+    intervals = [_share(draws[part], tests[part], hits[part]) for part in parts]
+    table = pd.DataFrame(intervals, columns=[name, "ci_low", "ci_high"], dtype=float)
     counts = np.array([len(part) for part in parts], dtype=np.int64)
     return pd.concat([keys.assign(predictions=counts), table], axis=1)
 

@@ -32,11 +32,11 @@ def inverse_trigamma(value: float) -> float:
         return 1 / math.sqrt(value)
     if value < 1e-6:
         return 1 / value
-    found = 0.5 + 1 / value
+    root = 0.5 + 1 / value
     for _ in range(50):
-        trigamma = float(polygamma(1, found))
-        step = trigamma * (1 - trigamma / value) / float(polygamma(2, found))
-        found += step
-        if abs(step) < 1e-8 * found:
+        trigamma = float(polygamma(1, root))
+        step = trigamma * (1 - trigamma / value) / float(polygamma(2, root))
+        root += step
+        if abs(step) < 1e-8 * root:
             break
-    return found
+    return root

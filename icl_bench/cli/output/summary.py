@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from icl_bench.analysis.findings.saturation import saturation_said
+from icl_bench.analysis.findings.saturation import saturation_text
 from icl_bench.analysis.missing import in_words, not_at_random
 from icl_bench.analysis.words import USUAL_ORDERS, curve_notes
 from icl_bench.cli.output.fitting import Head, print_table
@@ -110,7 +110,7 @@ def _gaps(group: Any, settings: Mapping[str, int]) -> Iterator[str]:
 
 
 def _saturation(row: Any, settings: Mapping[str, int]) -> str:
-    return f"{_way(row)}{_setting(row.variant, settings)}: {saturation_said(row)}"
+    return f"{_way(row)}{_setting(row.variant, settings)}: {saturation_text(row)}"
 
 
 def _sensitivity(row: Any, settings: Mapping[str, int]) -> str:

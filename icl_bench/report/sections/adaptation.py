@@ -13,7 +13,7 @@ from icl_bench.report.charts import PERCENT, tip
 from icl_bench.report.naming import attention_name
 from icl_bench.report.sections.panels import (
     LIMITS,
-    Drawn,
+    Drawing,
     Panel,
     Subject,
     chart_rows,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from icl_bench.report.naming import Naming
 
 
-def adaptation(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
+def adaptation(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
     """Four lines in each chart: in full and under the pattern, before and after."""
     del naming
     losses, points = findings.adaptation_losses, findings.adaptation_points
@@ -88,7 +88,7 @@ def adaptation(finding: Finding, findings: Findings, naming: Naming) -> Drawn | 
         panels.append(
             Panel(file_name("adaptation-course", base), title, chart, chart_rows(rows, "series model step value"))
         )
-    return Drawn(panels, tables, look)
+    return Drawing(panels, tables, look)
 
 
 def _title(base: str, pattern: str, adapted: str, frame: pd.DataFrame) -> str:

@@ -11,7 +11,7 @@ from icl_bench.models.attention_patterns import FULL
 from icl_bench.report import charts
 from icl_bench.report.charts import PERCENT, Look, tip
 from icl_bench.report.naming import attention_name, unshuffled
-from icl_bench.report.sections.panels import LIMITS, Drawn, Panel, common_look, groups, panel, with_limits
+from icl_bench.report.sections.panels import BY_CURVE, LIMITS, Drawing, Panel, common_look, groups, panel, with_limits
 from icl_bench.report.tables import of_finding
 from icl_bench.wording import capital
 
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from icl_bench.analysis.all_findings import Findings
     from icl_bench.analysis.finding import Finding
     from icl_bench.report.naming import Naming
-
-BY = ["task", "model", "curve"]
-
 
 KINDS = {
     "block": "In blocks, a demonstration sees its own block, the first ones (sink) and the last "
@@ -42,7 +39,7 @@ REUSED = (
 )
 
 
-def attention(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
+def attention(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
     """Every attention pattern beside full attention."""
     frame = unshuffled(findings.attention_patterns)
     if frame.empty:
@@ -55,20 +52,20 @@ def attention(finding: Finding, findings: Findings, naming: Naming) -> Drawn | N
     lined = lined.assign(other=other).sort_values(
         ["other", "kind", "size", "sink", "local", "every", "window", "chunk", "series", "k"]
     )
-    alone = lined.groupby([*BY, "series"])["k"].transform("size") == 1
+    alone = lined.groupby([*BY_CURVE, "series"])["k"].transform("size") == 1
     lined = lined.assign(alone=alone)
     look = common_look(lined)
     panels = [*_sizes(lined, look), *_shots(lined, look), *_costs(lined, look)]
     kinds = [text for kind, text in KINDS.items() if (frame["kind"] == kind).any()]
     reused = [REUSED] if frame["reuse"].eq(True).any() else []
     words = {"kinds": " ".join([*kinds, *reused])}
-    return Drawn(panels, [of_finding(finding, frame)], look, words)
+    return Drawing(panels, [of_finding(finding, frame)], look, words)
 
 
 def _sizes(lined: pd.DataFrame, look: Look) -> Iterator[Panel]:
     """At each k the score over block sizes, where several have the same sink and local."""
     blocks = lined[(lined["kind"] == "block") & ~lined["reuse"].eq(True)]
-    mask = [*BY, "k", "sink", "local"]
+    mask = [*BY_CURVE, "k", "sink", "local"]
     several = blocks.groupby(mask)["size"].transform("nunique") > 1
     for (*curve, _, sink, local), part in groups(blocks[several], mask):
         k = int(part["k"].iloc[0])
@@ -93,7 +90,7 @@ def _sizes(lined: pd.DataFrame, look: Look) -> Iterator[Panel]:
 def _shots(lined: pd.DataFrame, look: Look) -> Iterator[Panel]:
     """Over k the score with blocks of one size, or other patterns of one kind."""
     lined = lined.assign(size=lined["size"].fillna(0))
-    for (*curve, kind, size), part in groups(lined[lined["other"]], [*BY, "kind", "size"]):
+    for (*curve, kind, size), part in groups(lined[lined["other"]], [*BY_CURVE, "kind", "size"]):
         if part["alone"].all():
             continue
         name = f"{kind} size {size}" if int(size) else kind
@@ -111,7 +108,7 @@ def _shots(lined: pd.DataFrame, look: Look) -> Iterator[Panel]:
 
 def _costs(lined: pd.DataFrame, look: Look) -> Iterator[Panel]:
     """The score against operations: of the prefill or, with demonstrations of its own, a query."""
-    for curve, part in groups(lined, BY):
+    for curve, part in groups(lined, BY_CURVE):
         shared = part["shared"].all()
         name, title = ("prefix", "prefill") if shared else ("query", "a query")
         rows = part.assign(cost=part[f"{name}_flops"] / 1e12)
@@ -135,5 +132,5 @@ def _tips(of: str) -> list[alt.Tooltip]:
 
 def _beside(lined: pd.DataFrame, curve: Sequence[str]) -> pd.DataFrame:
     """The points of full attention of the same task, model and curve."""
-    same = (lined[BY] == list(curve)).all(axis=1)
+    same = (lined[BY_CURVE] == list(curve)).all(axis=1)
     return lined[same & ~lined["other"]]

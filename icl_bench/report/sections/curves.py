@@ -9,7 +9,7 @@ from icl_bench.registry import FINDINGS
 from icl_bench.report import charts
 from icl_bench.report.charts import PERCENT, tip
 from icl_bench.report.naming import CURVE, unshuffled
-from icl_bench.report.sections.panels import LIMITS, Drawn, common_look, groups, panel, with_limits
+from icl_bench.report.sections.panels import LIMITS, Drawing, common_look, groups, panel, with_limits
 from icl_bench.report.tables import of_finding
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from icl_bench.report.naming import Naming
 
 
-def saturation(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
+def saturation(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
     """Where each curve is saturated, and how sure that is."""
     frame = unshuffled(naming.named(findings.saturation_chances))
     frame = frame[frame["chance"].notna()]
@@ -37,10 +37,10 @@ def saturation(finding: Finding, findings: Findings, naming: Naming) -> Drawn | 
     ]
     points = unshuffled(naming.named(findings.context_shares))
     points_table = of_finding(FINDINGS["context_shares"], points)
-    return Drawn(panels, [points_table, of_finding(finding, frame)])
+    return Drawing(panels, [points_table, of_finding(finding, frame)])
 
 
-def order(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
+def order(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
     """How many answers another order changes."""
     frame = naming.named(findings.order_sensitivity)
     if frame.empty:
@@ -76,11 +76,11 @@ def order(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
     ]
     tables = [of_finding(finding, frame)]
     if floor.empty:
-        return Drawn(panels, tables, look)
+        return Drawing(panels, tables, look)
     rows = naming.named(floor)
     tables.append(of_finding(FINDINGS["noise_floor"], rows if naming.attentions else rows.drop(columns="attention")))
     more = (
         "A short bar is the share that changes when the very same prompt is run again; the "
         "table also has what another backend or precision changes."
     )
-    return Drawn(panels, tables, look, more=more)
+    return Drawing(panels, tables, look, more=more)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from icl_bench.analysis.finding import Finding
-from icl_bench.analysis.finding import Section as DeclaredSection
+from icl_bench.analysis.finding import Finding, Section
 from icl_bench.metrics.scores import ACCURACY, measure, title
 from icl_bench.registry import FINDINGS
 from icl_bench.report.sections.adaptation import adaptation
 from icl_bench.report.sections.attention import attention
 from icl_bench.report.sections.curves import order, saturation
 from icl_bench.report.sections.over_k import over_k
-from icl_bench.report.sections.panels import Drawn, Missing, Section
+from icl_bench.report.sections.panels import Drawing, EmptySection, ReportSection
 from icl_bench.report.sections.perplexity import perplexity
 from icl_bench.report.sections.perturbations import perturbations
 from icl_bench.report.sections.points import bias, calibration, confusions, distance
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from icl_bench.analysis.all_findings import Findings
     from icl_bench.report.naming import Naming
 
-Drawer = Callable[[Finding, "Findings", "Naming"], Drawn | None]
+Drawer = Callable[[Finding, "Findings", "Naming"], Drawing | None]
 
 
 DRAWERS: Mapping[str, Drawer] = {
@@ -51,25 +50,25 @@ DRAWERS: Mapping[str, Drawer] = {
 """Finding -> what draws it, where it is more than the chart that it declares."""
 
 
-def sections(findings: Findings, naming: Naming) -> tuple[list[Section], list[Missing]]:
+def sections(findings: Findings, naming: Naming) -> tuple[list[ReportSection], list[EmptySection]]:
     """Return the sections that have data, in the page's order, and those that have none."""
-    found: list[Section | Missing] = []
+    all_sections: list[ReportSection | EmptySection] = []
     declarations = [(finding, finding.section) for finding in FINDINGS.values() if finding.section]
     for finding, declared in sorted(declarations, key=lambda both: both[1].place):
         with FINDINGS.skipping(finding.name):
-            found.append(_section(finding, declared, findings, naming))
-    there = [section for section in found if isinstance(section, Section)]
-    return there, [section for section in found if isinstance(section, Missing)]
+            all_sections.append(_section(finding, declared, findings, naming))
+    present = [section for section in all_sections if isinstance(section, ReportSection)]
+    return present, [section for section in all_sections if isinstance(section, EmptySection)]
 
 
-def _section(finding: Finding, declared: DeclaredSection, findings: Findings, naming: Naming) -> Section | Missing:
+def _section(finding: Finding, declared: Section, findings: Findings, naming: Naming) -> ReportSection | EmptySection:
     drawn = DRAWERS.get(finding.name, over_k)(finding, findings, naming)
     words = _words(finding, findings) | dict(drawn.words if drawn else {})
     if drawn is None:
         accuracy = {"score": title(ACCURACY), "Score": capital(title(ACCURACY))}
-        return Missing(declared.short.format(**words | accuracy), declared.needs)
+        return EmptySection(declared.short.format(**words | accuracy), declared.needs)
     reading = " ".join(part for part in (declared.reading.format(**words), drawn.more) if part)
-    return Section(
+    return ReportSection(
         declared.name,
         declared.title.format(**words),
         reading,

@@ -11,7 +11,7 @@ from icl_bench.metrics.scores import ACCURACY, measure, title
 from icl_bench.report import charts
 from icl_bench.report.charts import PERCENT, POINTS, Look, tip
 from icl_bench.report.naming import unshuffled
-from icl_bench.report.sections.panels import Drawn, Panel, common_look, groups, panel, with_limits
+from icl_bench.report.sections.panels import Drawing, Panel, common_look, groups, panel, with_limits
 from icl_bench.report.tables import of_finding
 
 if TYPE_CHECKING:
@@ -28,14 +28,14 @@ FORMS = {"share": PERCENT, "points": POINTS, "count": ",d", "number": ",.3~g", "
 """Kind of a column -> how hovering shows its values."""
 
 
-def over_k(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
+def over_k(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
     """Draw the chart of a finding, or show its table alone; nothing where it has no value."""
     frame = naming.named(findings.context.table(finding.name))
     chart = finding.section.chart if finding.section else None
     if frame.empty or (chart and not frame[chart.value].notna().any()):
         return None
     if chart is None:
-        return Drawn((), [of_finding(finding, frame)])
+        return Drawing((), [of_finding(finding, frame)])
     if chart.shuffled == "left out":
         frame = unshuffled(frame) if "order" in frame else frame
         if not frame[chart.value].notna().any():
@@ -49,7 +49,7 @@ def over_k(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None
     more = TESTED if chart.difference else ""
     if look.hidden:
         more = "Reshuffled prompts are switched off at first."
-    return Drawn(panels, [of_finding(finding, shown)], look, more=more)
+    return Drawing(panels, [of_finding(finding, shown)], look, more=more)
 
 
 def _lines(frame: pd.DataFrame, chart: Chart, naming: Naming) -> pd.DataFrame:
@@ -87,7 +87,7 @@ def _room(finding: Finding, chart: Chart) -> bool:
 
 
 def _panel(finding: Finding, chart: Chart, part: pd.DataFrame, key: tuple[str, ...], look: Look) -> Panel:
-    words = told(finding, part, key, chart)
+    words = panel_words(finding, part, key, chart)
     axis = (chart.axis or finding.column(chart.value).title).format(**words)
     form = FORMS.get(finding.column(chart.value).kind, "~g")
     about = chart.about.format(**words)
@@ -106,8 +106,8 @@ def _panel(finding: Finding, chart: Chart, part: pd.DataFrame, key: tuple[str, .
     return panel([name, *key], " · ".join(key), drawn, part, names)
 
 
-def told(finding: Finding, frame: pd.DataFrame, key: tuple[str, ...], chart: Chart) -> Mapping[str, str]:
-    """The words of a panel's texts."""
+def panel_words(finding: Finding, frame: pd.DataFrame, key: tuple[str, ...], chart: Chart) -> Mapping[str, str]:
+    """The values of the fields in a panel's texts."""
     score = measure(frame) if "metric" in frame else title(ACCURACY)
     name = finding.section.short if finding.section else finding.name
     return {

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     import altair as alt
     import pandas as pd
 
+BY_CURVE = ["task", "model", "curve"]
+"""Columns that tell panels apart, where each shows variants of one curve."""
+
+
 LIMITS = [tip("low", "95% from", PERCENT), tip("high", "95% to", PERCENT)]
 
 
@@ -35,7 +39,7 @@ class Subject(NamedTuple):
     model: str | None = None
 
 
-NOTHING = Subject()
+NO_SUBJECT = Subject()
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class Panel:
     title: str
     chart: alt.LayerChart
     rows: list[dict[str, Any]]
-    about: Subject = NOTHING
+    about: Subject = NO_SUBJECT
     choices: tuple[Choice, ...] = ()
     slides: bool = False
     """Whether the choices are steps of a slider, in their order."""
@@ -56,13 +60,13 @@ class Panel:
 
     def spec(self) -> dict[str, Any]:
         """The Vega-Lite specification, rows and all."""
-        found: dict[str, Any] = self.chart.to_dict(validate=False)  # it takes as long as the rest
-        found.pop("config", None)
-        found["datasets"] = {**found.get("datasets", {}), "rows": _with_texts(found, self.rows)}
-        return found
+        spec: dict[str, Any] = self.chart.to_dict(validate=False)  # it takes as long as the rest
+        spec.pop("config", None)
+        spec["datasets"] = {**spec.get("datasets", {}), "rows": _with_texts(spec, self.rows)}
+        return spec
 
 
-TEXTS: Mapping[str, Callable[[float], str]] = {
+NUMBER_TEXTS: Mapping[str, Callable[[float], str]] = {
     PERCENT: lambda value: f"{percent(value)}%",
     POINTS: lambda value: f"{percent(value, '+')}%".replace("-", "\N{MINUS SIGN}"),
     ".2f": lambda value: rounded(value, 2),
@@ -76,7 +80,7 @@ def _with_texts(spec: dict[str, Any], rows: Sequence[Mapping[str, Any]]) -> list
     names: dict[str, str] = {}
     for layer in spec["layer"]:
         for shown in layer.get("encoding", {}).get("tooltip", ()):
-            if text := TEXTS.get(shown.get("format", "")):
+            if text := NUMBER_TEXTS.get(shown.get("format", "")):
                 name = f"{shown['field']}_text"
                 names[name], written[name] = shown["field"], text
                 shown |= {"field": name, "type": "nominal"}
@@ -88,7 +92,7 @@ def _with_texts(spec: dict[str, Any], rows: Sequence[Mapping[str, Any]]) -> list
 
 
 @dataclass(frozen=True)
-class Section:
+class ReportSection:
     """One finding."""
 
     name: str
@@ -104,19 +108,19 @@ class Section:
     """The title where there is little room."""
 
 
-class Drawn(NamedTuple):
-    """What a drawer makes of a finding: the rest of its section is the finding's declaration."""
+class Drawing(NamedTuple):
+    """The drawn part of a finding's section; the rest comes from the finding's declaration."""
 
     panels: Sequence[Panel]
     tables: Sequence[Table]
     look: Look = Look(())
     words: Mapping[str, str] = {}
-    """What stands in the declaration's texts for names that these are."""
+    """Field of the declaration's texts -> its value."""
     more: str = ""
-    """What is to be said besides of how to read it."""
+    """A further sentence on how to read it."""
 
 
-class Missing(NamedTuple):
+class EmptySection(NamedTuple):
     """A section without data, and what gives it."""
 
     title: str
@@ -136,8 +140,8 @@ def groups(frame: pd.DataFrame, by: Sequence[str]) -> Iterator[tuple[tuple[str, 
 
 def subject(rows: pd.DataFrame) -> Subject:
     """What a panel of these rows is about."""
-    found = {name: set(rows[name].astype(str)) for name in ("task", "model") if name in rows}
-    return Subject(**{name: values.pop() for name, values in found.items() if len(values) == 1})
+    distinct = {name: set(rows[name].astype(str)) for name in ("task", "model") if name in rows}
+    return Subject(**{name: values.pop() for name, values in distinct.items() if len(values) == 1})
 
 
 def common_look(frame: pd.DataFrame, *, hidden: Sequence[str] = (), room: bool = False) -> Look:
@@ -161,7 +165,7 @@ FENCE = 3
 
 
 FEW_VALUES = 12
-"""Below so many, none can be said to be far out."""
+"""With fewer values, none counts as far out."""
 
 
 def _room(shown: np.ndarray) -> tuple[float, float]:

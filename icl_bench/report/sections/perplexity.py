@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from icl_bench.report import charts
 from icl_bench.report.charts import Look, tip
 from icl_bench.report.naming import attention_name
-from icl_bench.report.sections.panels import Drawn, groups, panel
+from icl_bench.report.sections.panels import Drawing, groups, panel
 from icl_bench.report.tables import of_finding
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from icl_bench.report.naming import Naming
 
 
-def perplexity(finding: Finding, findings: Findings, _: Naming) -> Drawn | None:
+def perplexity(finding: Finding, findings: Findings, _: Naming) -> Drawing | None:
     """Perplexity over length, and every pattern beside full attention."""
     frame = findings.perplexity
     if frame.empty:
@@ -37,4 +37,4 @@ def perplexity(finding: Finding, findings: Findings, _: Naming) -> Drawn | None:
         ]
         chart = charts.lengths(rows, look, tips, f"Perplexity over length, {model}")
         panels.append(panel(["perplexity", model], model, chart, rows, "series after length value low high"))
-    return Drawn(panels, [of_finding(finding, frame)], look)
+    return Drawing(panels, [of_finding(finding, frame)], look)

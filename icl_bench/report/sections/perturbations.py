@@ -11,7 +11,7 @@ from icl_bench.metrics.scores import measure
 from icl_bench.report import charts
 from icl_bench.report.charts import PERCENT, Look, tip
 from icl_bench.report.sections.over_k import TESTED, differences_over_k
-from icl_bench.report.sections.panels import LIMITS, Drawn, Panel, groups, panel, with_limits
+from icl_bench.report.sections.panels import BY_CURVE, LIMITS, Drawing, Panel, groups, panel, with_limits
 from icl_bench.report.tables import of_finding
 
 if TYPE_CHECKING:
@@ -21,23 +21,21 @@ if TYPE_CHECKING:
     from icl_bench.analysis.finding import Finding
     from icl_bench.report.naming import Naming
 
-BY = ("task", "model", "curve")
 
-
-def perturbations(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
+def perturbations(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
     """What demonstrations are worth when something of them is changed or left out."""
     naming = replace(naming, hues={})  # lines are perturbations, not selectors
     shown = naming.named(findings.perturbations)
     shown = shown[shown["difference"].notna()]
     if shown.empty:
         return None
-    frame = naming.against(shown.assign(curve=shown["series"], series=shown["perturbation"]), BY)
+    frame = naming.against(shown.assign(curve=shown["series"], series=shown["perturbation"]), BY_CURVE)
     both = _both_sides(findings, naming, frame)
     names = tuple(dict.fromkeys(both["series"]))
-    compared, look = differences_over_k(finding, frame, BY, names)
+    compared, look = differences_over_k(finding, frame, tuple(BY_CURVE), names)
     curves = _curves(both, replace(look, values=(0.0, 1.0)))
     panels = [panel for pair in zip(curves, compared, strict=True) for panel in pair]
-    return Drawn(panels, [of_finding(finding, shown)], look, more=TESTED)
+    return Drawing(panels, [of_finding(finding, shown)], look, more=TESTED)
 
 
 def _both_sides(findings: Findings, naming: Naming, compared: pd.DataFrame) -> pd.DataFrame:
@@ -60,8 +58,8 @@ def _both_sides(findings: Findings, naming: Naming, compared: pd.DataFrame) -> p
 
 def _curves(frame: pd.DataFrame, look: Look) -> Sequence[Panel]:
     """Panels of curves over k, one for each comparison."""
-    found = []
-    for key, part in groups(frame, BY):
+    panels = []
+    for key, part in groups(frame, BY_CURVE):
         lined, of = with_limits(part.sort_values("k"), "score"), measure(part)
         says = f"{of} over k, demonstrations perturbed and unperturbed, {' and '.join(key)}"
         tips = [
@@ -72,7 +70,7 @@ def _curves(frame: pd.DataFrame, look: Look) -> Sequence[Panel]:
             tip("draws", "draws", ",d"),
             tip("test_rows", "test rows", ",d"),
         ]
-        found.append(
+        panels.append(
             panel(
                 ["perturbed-curves", *key],
                 " · ".join(key),
@@ -81,4 +79,4 @@ def _curves(frame: pd.DataFrame, look: Look) -> Sequence[Panel]:
                 "series k value low high draws test_rows alone",
             )
         )
-    return found
+    return panels

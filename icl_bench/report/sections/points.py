@@ -9,7 +9,7 @@ from icl_bench.models.attention_patterns import FULL
 from icl_bench.registry import FINDINGS
 from icl_bench.report import charts
 from icl_bench.report.naming import CURVE, unshuffled
-from icl_bench.report.sections.panels import Choice, Drawn, Panel, groups, panel
+from icl_bench.report.sections.panels import Choice, Drawing, Panel, groups, panel
 from icl_bench.report.tables import of_finding
 
 if TYPE_CHECKING:
@@ -62,12 +62,12 @@ def _panels(
     panels = []
     for (task, model), part in groups(frame, ["task", "model"]):
         choices = _choices(part)
-        told = says.format(model=model, task=task)
+        description = says.format(model=model, task=task)
         panels.append(
             panel(
                 [name, task, model],
                 f"{task} · {model}",
-                chart(part, _usual(part, choices), told),
+                chart(part, _usual(part, choices), description),
                 part,
                 names,
                 choices=choices,
@@ -76,15 +76,15 @@ def _panels(
     return tuple(panels)
 
 
-def confusions(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
+def confusions(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
     """The most frequent mistakes."""
     frame = _pointed(naming.named(findings.confusions))
     if frame.empty:
         return None
     frame["rank"] = frame.groupby([*CURVE, "k"]).cumcount() + 1
-    said = frame["prediction"].where(frame["prediction"] != "", "(nothing)")
+    answer = frame["prediction"].where(frame["prediction"] != "", "(nothing)")
     count = frame["count"].map("{:,}".format) + " × "
-    frame["pair"] = count + frame["gold"] + " → " + said
+    frame["pair"] = count + frame["gold"] + " → " + answer
     panels = _panels(
         frame,
         "confusions",
@@ -92,11 +92,11 @@ def confusions(finding: Finding, findings: Findings, naming: Naming) -> Drawn | 
         "point rank pair gold prediction count share",
         charts.mistakes,
     )
-    return Drawn(panels, [of_finding(finding, frame)])
+    return Drawing(panels, [of_finding(finding, frame)])
 
 
-def bias(_: Finding, findings: Findings, naming: Naming) -> Drawn | None:
-    """How often each label is said and right."""
+def bias(_: Finding, findings: Findings, naming: Naming) -> Drawing | None:
+    """How often each label is predicted and right."""
     frame = _pointed(naming.named(findings.label_frequencies))
     if frame.empty:
         return None
@@ -110,10 +110,10 @@ def bias(_: Finding, findings: Findings, naming: Naming) -> Drawn | None:
         lambda _, *more: charts.against_gold(*more),
     )
     bias = unshuffled(naming.named(findings.label_bias))
-    return Drawn(panels, [of_finding(FINDINGS["label_bias"], bias)])
+    return Drawing(panels, [of_finding(FINDINGS["label_bias"], bias)])
 
 
-def calibration(_: Finding, findings: Findings, naming: Naming) -> Drawn | None:
+def calibration(_: Finding, findings: Findings, naming: Naming) -> Drawing | None:
     """Accuracy against probability."""
     frame = _pointed(naming.named(findings.reliability))
     if frame.empty:
@@ -126,10 +126,10 @@ def calibration(_: Finding, findings: Findings, naming: Naming) -> Drawn | None:
         lambda _, *more: charts.reliability(*more),
     )
     error = unshuffled(naming.named(findings.calibration_error))
-    return Drawn(panels, [of_finding(FINDINGS["calibration_error"], error)])
+    return Drawing(panels, [of_finding(FINDINGS["calibration_error"], error)])
 
 
-def distance(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
+def distance(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
     """Accuracy by how far back the right label stands."""
     frame = naming.named(findings.by_distance)
     frame = _pointed(frame.rename(columns={"ci_low": "low", "ci_high": "high"}))
@@ -149,4 +149,4 @@ def distance(finding: Finding, findings: Findings, naming: Naming) -> Drawn | No
         lambda part, point, says: charts.by_bins(part, point, "demonstrations back to the label", says),
     )
     shown = frame.rename(columns={"low": "ci_low", "high": "ci_high"})
-    return Drawn(panels, [of_finding(finding, shown)])
+    return Drawing(panels, [of_finding(finding, shown)])

@@ -15,7 +15,7 @@ from icl_bench.models.attention_patterns import FULL
 from icl_bench.report import charts
 from icl_bench.report.charts import Look
 from icl_bench.report.naming import unshuffled
-from icl_bench.report.sections.panels import Choice, Drawn, Panel, common_look, groups, panel, with_limits
+from icl_bench.report.sections.panels import Choice, Drawing, Panel, common_look, groups, panel, with_limits
 from icl_bench.report.tables import of_finding
 from icl_bench.results.trained_methods import UPPER
 from icl_bench.wording import capital, counted_queries
@@ -34,7 +34,7 @@ COST_AXES = {
 }
 
 
-def spaces(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
+def spaces(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
     """Saturation with all labels and with half of them."""
     frame = findings.label_spaces
     if frame.empty:
@@ -56,10 +56,10 @@ def spaces(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None
         )
         for (task,), part in groups(long, ["task"])
     )
-    return Drawn(panels, [of_finding(finding, frame)], look)
+    return Drawing(panels, [of_finding(finding, frame)], look)
 
 
-def cost(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
+def cost(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
     """Each task's score against tokens and seconds."""
     point = ["task", "model", "select", "order", "attention", "variant", "k"]
     names = dict.fromkeys(point[:-1], object)
@@ -75,7 +75,7 @@ def cost(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
     panels: list[Panel] = []
     for key, part in groups(shown, ["task"]):
         panels += _against(part, COST_AXES, "cost", key, look, measure(part))
-    return Drawn(panels, [of_finding(finding, frame)], look, {"score": measure(frame)})
+    return Drawing(panels, [of_finding(finding, frame)], look, {"score": measure(frame)})
 
 
 def _against(
@@ -118,7 +118,7 @@ FRONTIER_FILES = ("100 queries", "10,000 queries", "1,000,000 queries")
 """What figures show of the frontier."""
 
 
-def frontier(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
+def frontier(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
     """Scores against the cost of a query, for a number of queries that the reader chooses."""
     table = findings.frontier
     if table.empty:
@@ -165,13 +165,13 @@ def frontier(finding: Finding, findings: Findings, naming: Naming) -> Drawn | No
                 in_files=in_files,
             )
         )
-    return Drawn(panels, [of_finding(finding, frame)], look)
+    return Drawing(panels, [of_finding(finding, frame)], look)
 
 
 CASCADE_AXES = {"gflops": ("operations a query (GFLOP)", "~g"), "computed_tokens": ("tokens computed a query", "~s")}
 
 
-def cascade(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
+def cascade(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
     """Accuracy against what cascades take, beside each k alone."""
     frame = findings.cascades
     if frame.empty:
@@ -185,10 +185,10 @@ def cascade(finding: Finding, findings: Findings, naming: Naming) -> Drawn | Non
     panels: list[Panel] = []
     for key, part in groups(shown, ["task", "model"]):
         panels += _against(part, CASCADE_AXES, "cascade", key, look, "accuracy")
-    return Drawn(panels, [of_finding(finding, frame)], look)
+    return Drawing(panels, [of_finding(finding, frame)], look)
 
 
-def even(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
+def even(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
     """After how many queries training is cheaper than prompting."""
     frame = naming.named(findings.break_even.assign(order="drawn"))
     frame = frame[frame["queries"].notna() & ~frame["select"].str.endswith(UPPER)]
@@ -207,4 +207,4 @@ def even(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
         )
         for key, part in groups(shown, ["task", "model"])
     )
-    return Drawn(panels, [of_finding(finding, frame)], look)
+    return Drawing(panels, [of_finding(finding, frame)], look)

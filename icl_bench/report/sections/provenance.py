@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from icl_bench.analysis.columns import COLUMNS
-from icl_bench.analysis.findings.provenance import PAIR, as_pairs
-from icl_bench.report.sections.panels import Drawn
+from icl_bench.analysis.findings.provenance import FACT_COLUMNS, as_pairs
+from icl_bench.report.sections.panels import Drawing
 from icl_bench.report.tables import table
 
 if TYPE_CHECKING:
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from icl_bench.report.naming import Naming
 
 
-def provenance(finding: Finding, findings: Findings, naming: Naming) -> Drawn | None:
+def provenance(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
     """Every fact on a line of its own, hashes whole."""
     frame = findings.provenance
     if frame.empty:
         return None
     known = {name: f"{name}, {text}" for name, text in naming.settings.items()}
     frame = frame.assign(variant=[known.get(name, name) for name in frame["variant"]])
-    columns = [*(COLUMNS[name] for name in ("task", "model", "variant")), *PAIR]
-    return Drawn((), [table(as_pairs(frame), finding.caption, columns)])
+    columns = [*(COLUMNS[name] for name in ("task", "model", "variant")), *FACT_COLUMNS]
+    return Drawing((), [table(as_pairs(frame), finding.caption, columns)])

@@ -17,7 +17,7 @@ from icl_bench.report.build import make_report, pending
 from icl_bench.report.page import page
 from icl_bench.report.prediction_sample import described
 from icl_bench.report.prompt_ends import Prompts
-from icl_bench.report.viewer.predictions import COLUMNS, Predictions
+from icl_bench.report.viewer.predictions import HELD_COLUMNS, Predictions
 from icl_bench.results.cells import FAILED, FINISHED
 from icl_bench.results.reading import Seen, cells_of, nothing_in, nothing_of, read_row, result_files, variants_of
 from icl_bench.results.storage import Place, folder_of, storage_at
@@ -49,7 +49,7 @@ class Now:
 
 
 @dataclass
-class Progress:
+class ReadingProgress:
     """Files that were read, of how many, while they are read."""
 
     files: int = 0
@@ -59,7 +59,7 @@ class Progress:
 
 @dataclass(eq=False)
 class Folder:
-    """Reads a results folder in the background, again and again, and has its findings worked out.
+    """Reads a results folder in the background, again and again, and starts the computation of its findings.
 
     Predictions are there as soon as they are read; findings follow from a process of their own, so
     that the page answers meanwhile.
@@ -73,18 +73,18 @@ class Folder:
     """The page with all findings, and the revision that they are of."""
     problem: str = ""
     """Why there are no findings, in a line."""
-    progress: Progress = field(default_factory=Progress)
+    progress: ReadingProgress = field(default_factory=ReadingProgress)
 
     def __post_init__(self) -> None:
         self._storage = storage_at(self.results)
         self._files: list[ResultFile] = []
         self._names: frozenset[str] = frozenset()
         self._seen: Seen = {}
-        self._there: dict[str, set[str]] = {}  # of what only some is wanted
+        self._values_seen: dict[str, set[str]] = {}  # of the columns that are filtered
         self._stop = threading.Event()
         self._first = threading.Event()
         self._work: tuple[int, Any, Connection] | None = None
-        self._tried = -1  # the last revision whose findings were worked out, or could not be
+        self._tried = -1  # the last revision whose findings were computed, or could not be
         self._thread = threading.Thread(target=self._follow, daemon=True)
 
     def start(self) -> None:
@@ -172,8 +172,8 @@ class Folder:
 
     def _read(self, names: frozenset[str]) -> None:
         finished = [name for name in names if name.endswith(FINISHED)]
-        self.progress = Progress(len(finished))
-        for file in result_files(self._storage, _unheard, COLUMNS, finished, self._seen):
+        self.progress = ReadingProgress(len(finished))
+        for file in result_files(self._storage, _unheard, HELD_COLUMNS, finished, self._seen):
             if len(table := self._those(file.table)):
                 self._files.append(replace(file, table=table))
             self.progress.read += 1
@@ -191,39 +191,39 @@ class Folder:
         prompts = earlier.of(cells, variants)
         self.now = Now(revision, predictions, files, cells, prompts)
         self._first.set()
-        asked = self._questions(self.now)
-        if asked != questions:
-            self.now = replace(self.now, predictions=replace(predictions, questions=asked))
+        new_questions = self._questions(self.now)
+        if new_questions != questions:
+            self.now = replace(self.now, predictions=replace(predictions, questions=new_questions))
 
     def _those(self, table: pa.Table) -> pa.Table:
         import pyarrow.compute as pc
 
         for name, value in self.only.items():
-            self._there.setdefault(name, set()).update(table[name].unique().to_pylist())
+            self._values_seen.setdefault(name, set()).update(table[name].unique().to_pylist())
             table = table.filter(pc.equal(table[name], value))
         return table
 
     def _nothing(self) -> UserError:
-        """What is said where no prediction is left of those that were read."""
+        """The error where no prediction is left of those that were read."""
         for name, value in self.only.items():
-            if value not in (there := self._there.get(name, set())):
-                return nothing_of(self._storage.where(), name, value, there)
+            if value not in (values := self._values_seen.get(name, set())):
+                return nothing_of(self._storage.where(), name, value, values)
         return nothing_in(self._storage)
 
     def _questions(self, now: Now) -> dict[str, dict[str, str]]:
-        """Task -> test id -> what is asked of it, of the tasks whose data is at hand."""
-        found: dict[str, dict[str, str]] = {}
+        """Task -> test id -> its question, of the tasks whose data is at hand."""
+        questions: dict[str, dict[str, str]] = {}
         for meta in now.cells.values():
             task = meta.spec.task
-            if task not in found and not isinstance(rows := now.prompts.task(meta), str):
+            if task not in questions and not isinstance(rows := now.prompts.task(meta), str):
                 template = rows.spec.template
-                found[task] = {name: query_text(template, row) for name, row in rows.test.items()}
-        return found
+                questions[task] = {name: query_text(template, row) for name, row in rows.test.items()}
+        return questions
 
     # -- findings -------------------------------------------------------------------------------
 
     def _findings(self) -> None:
-        """Take what was worked out, and begin anew where the folder has changed since."""
+        """Take over finished findings, and start again where the folder has changed since."""
         if self._work and (self._work[2].poll() or not self._work[1].is_alive()):
             revision, process, connection = self._work
             try:
@@ -240,21 +240,21 @@ class Folder:
         if self._work is None and revision > self._tried:
             context = multiprocessing.get_context("spawn")
             ours, theirs = context.Pipe(duplex=False)
-            given = (theirs, self.results, dict(self.only), self.data_dir)
-            process = context.Process(target=_work_out, args=given, daemon=True)
+            arguments = (theirs, self.results, dict(self.only), self.data_dir)
+            process = context.Process(target=_work_out, args=arguments, daemon=True)
             process.start()
             theirs.close()
             self._work = revision, process, ours
 
 
 def _unheard(_: str) -> None:
-    """What is left out is said by the findings, among the page's notes."""
+    """Ignored: the findings report what is left out, among the page's notes."""
 
 
 def _joined(files: list[ResultFile]) -> pa.Table:
     import pyarrow as pa
 
-    tables = [file.table.select([name for name in COLUMNS if name in file.table.column_names]) for file in files]
+    tables = [file.table.select([name for name in HELD_COLUMNS if name in file.table.column_names]) for file in files]
     return pa.concat_tables(tables, promote_options="permissive")
 
 

@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-CURVE = ("task", "model", "select", "order", "attention", "variant", "perturbation")
+CURVE_COLUMNS = ("task", "model", "select", "order", "attention", "variant", "perturbation")
 """Columns whose combinations are the curves of the page."""
 
 
-TEXTS = (*CURVE, "test_id", "gold", "prediction", "cell", "text")
+HELD_TEXTS = (*CURVE_COLUMNS, "test_id", "gold", "prediction", "cell", "text")
 
 
-NUMBERS = ("k", "draw", "correct")
+HELD_NUMBERS = ("k", "draw", "correct")
 
 
-COLUMNS = (*TEXTS, *NUMBERS)
+HELD_COLUMNS = (*HELD_TEXTS, *HELD_NUMBERS)
 """What the viewer holds of each prediction."""
 
 
@@ -44,7 +44,7 @@ NOTHING = "(nothing)"
 ANSWERS = ("gold", "prediction")
 
 
-VERDICTS = {"wrong": 0, "right": 1, "free text": -1}
+CORRECT_CODES = {"wrong": 0, "right": 1, "free text": -1}
 """What an answer is called -> its code in the column ``correct``."""
 
 
@@ -61,7 +61,7 @@ MISSING, NOWHERE = -1, -2
 
 
 @dataclass(frozen=True)
-class Column:
+class TextColumn:
     """Texts of a column: ``codes`` (predictions,) into ``values``."""
 
     codes: np.ndarray
@@ -82,8 +82,8 @@ class Column:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        found = pc.match_substring(pa.array(self.values, pa.string()), word, ignore_case=True)
-        hits = np.append(found.to_numpy(zero_copy_only=False).astype(bool), False)  # of none
+        matches = pc.match_substring(pa.array(self.values, pa.string()), word, ignore_case=True)
+        hits = np.append(matches.to_numpy(zero_copy_only=False).astype(bool), False)  # of none
         return np.asarray(hits[self.codes])
 
 
@@ -104,19 +104,19 @@ class Pairs:
 class Predictions:
     """All predictions, in the order of the results."""
 
-    texts: Mapping[str, Column]
+    texts: Mapping[str, TextColumn]
     numbers: Mapping[str, np.ndarray]
     naming: Naming
     questions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Task -> test id -> what is asked, where the data is at hand."""
+    """Task -> test id -> its question, where the data is at hand."""
 
     @classmethod
     def of(
         cls, table: pa.Table, facts: FactsOf, questions: Mapping[str, Mapping[str, str]] | None = None
     ) -> Predictions:
-        """Take over a table of ``COLUMNS``; ``facts`` are those of its variants."""
-        texts = {name: _column(table[name]) for name in TEXTS if name in table.column_names}
-        numbers = {name: _numbers(table[name]) for name in NUMBERS}
+        """Take over a table of ``HELD_COLUMNS``; ``facts`` are those of its variants."""
+        texts = {name: _column(table[name]) for name in HELD_TEXTS if name in table.column_names}
+        numbers = {name: _numbers(table[name]) for name in HELD_NUMBERS}
         naming, series = _series(texts, facts)
         return cls({**texts, "series": series}, numbers, naming, questions or {})
 
@@ -126,33 +126,33 @@ class Predictions:
     def options(self) -> dict[str, list[str]]:
         """Filter -> the values that there are, as texts."""
         named = ("task", "model", "series", "gold", "prediction")
-        found = {name: sorted(self._there(name)) for name in named}
-        perturbation = {name or UNPERTURBED for name in self._there("perturbation")}
+        values = {name: sorted(self._values(name)) for name in named}
+        perturbation = {name or UNPERTURBED for name in self._values("perturbation")}
         ks = np.unique(self.numbers["k"])
         verdicts = set(np.unique(self.numbers["correct"]).tolist())
         for name in ANSWERS:
-            found[name] = [text or NOTHING for text in found[name]]
+            values[name] = [text or NOTHING for text in values[name]]
         return {
-            **found,
+            **values,
             "perturbation": sorted(perturbation),
             "k": [str(k) for k in ks],
-            "correct": [name for name, code in VERDICTS.items() if code in verdicts],
+            "correct": [name for name, code in CORRECT_CODES.items() if code in verdicts],
         }
 
-    def find(self, asked: Mapping[str, str]) -> np.ndarray:
+    def find(self, filters: Mapping[str, str]) -> np.ndarray:
         """Positions of the predictions that all filters let through, in order.
 
         Filters are those of :meth:`options` and ``word``, which stands in a test id, a question or
         an answer; one of an unknown value lets none through.
         """
         kept = np.ones(len(self), dtype=bool)
-        for name, value in asked.items():
+        for name, value in filters.items():
             if name == "word":
                 kept &= self._with_word(value.strip())
             elif name == "k":
                 kept &= self.numbers["k"] == (int(value) if value.isdecimal() else -1)
             elif name == "correct":
-                kept &= self.numbers["correct"] == VERDICTS.get(value, -2)
+                kept &= self.numbers["correct"] == CORRECT_CODES.get(value, -2)
             elif name == "perturbation":
                 kept &= self.texts[name].equal("" if value == UNPERTURBED else value)
             elif name in self.texts:
@@ -162,14 +162,14 @@ class Predictions:
                 kept &= same
         return np.flatnonzero(kept)
 
-    def pairs(self, asked: Mapping[str, str], other: Mapping[str, str], flips: str = "") -> Pairs:
+    def pairs(self, filters: Mapping[str, str], other: Mapping[str, str], flips: str = "") -> Pairs:
         """The predictions of :meth:`find` beside those of another point on the same examples.
 
         ``other`` names what is different of ``SIDE``. Both are of one draw, where both are drawn.
         """
-        point = {name: value for name, value in asked.items() if name not in OF_ROWS}
+        point = {name: value for name, value in filters.items() if name not in OF_ROWS}
         beside = self.find({**point, **other})
-        here = np.setdiff1d(self.find(asked), beside, assume_unique=True)  # not beside itself
+        here = np.setdiff1d(self.find(filters), beside, assume_unique=True)  # not beside itself
         same = ["task", "test", *(name for name in SIDE if name not in other)]
         there = self._matching(here, beside, same)
         paired = there >= 0
@@ -184,25 +184,25 @@ class Predictions:
             "won": int((~right & also).sum()),
             "unpaired": alone,
         }
-        said = self._said()
-        wanted = {"lost": right & ~also, "won": ~right & also, "changed": said[here] != said[there]}
+        answers = self._answers()
+        wanted = {"lost": right & ~also, "won": ~right & also, "changed": answers[here] != answers[there]}
         kept = wanted.get(flips, np.ones(len(here), dtype=bool))
         return Pairs(here[kept], there[kept], counts)
 
     def rows(self, positions: Iterable[int]) -> list[dict[str, Any]]:
         """What the list shows of predictions."""
         names = ("task", "model", "series", "perturbation", "test_id", "gold", "prediction", "cell")
-        found = []
+        rows = []
         for place in positions:
             row: dict[str, Any] = {name: self._text(name, place) for name in names}
             correct = int(self.numbers["correct"][place])
             row |= {name: int(self.numbers[name][place]) for name in ("k", "draw")}
-            found.append({**row, "correct": None if correct < 0 else bool(correct)})
-        return found
+            rows.append({**row, "correct": None if correct < 0 else bool(correct)})
+        return rows
 
     # -- of the columns -------------------------------------------------------------------------
 
-    def _there(self, name: str) -> list[str]:
+    def _values(self, name: str) -> list[str]:
         column = self.texts[name]
         return [column.values[code] if code >= 0 else "" for code in np.unique(column.codes)]
 
@@ -215,33 +215,33 @@ class Predictions:
         if not word:
             return np.ones(len(self), dtype=bool)
         names = [name for name in ("test_id", "gold", "prediction", "text") if name in self.texts]
-        found = np.logical_or.reduce([self.texts[name].holding(word) for name in names])
+        kept = np.logical_or.reduce([self.texts[name].holding(word) for name in names])
         tests, lower = self.texts["test_id"], word.lower()
-        for task, asked in self.questions.items():
+        for task, of_task in self.questions.items():
             hits = [
                 tests.places[test]
-                for test, question in asked.items()
+                for test, question in of_task.items()
                 if test in tests.places and lower in question.lower()
             ]
             if hits:
                 known = np.zeros(len(tests.values) + 1, dtype=bool)
                 known[hits] = True
-                found |= known[tests.codes] & self.texts["task"].equal(task)
-        return np.asarray(found)
+                kept |= known[tests.codes] & self.texts["task"].equal(task)
+        return np.asarray(kept)
 
-    def _said(self) -> np.ndarray:
+    def _answers(self) -> np.ndarray:
         return self.texts["prediction"].codes
 
     def _matching(self, here: np.ndarray, beside: np.ndarray, same: Sequence[str]) -> np.ndarray:
         """For each position here that of its partner, -1 where there is none."""
         drawn = self._drawn()
         with_draw = self._keys(here, [*same, "draw"]), self._keys(beside, [*same, "draw"])
-        found = _partners(*with_draw, beside)
+        partners = _partners(*with_draw, beside)
         without = self._keys(here, same), self._keys(beside, same)
         any_draw = _partners(*without, beside)
         # of one that is not drawn there is one draw, which stands beside every draw of the other
         loose = ~drawn[here] | ((any_draw >= 0) & ~drawn[np.maximum(any_draw, 0)])
-        return np.where((found < 0) & loose, any_draw, found)
+        return np.where((partners < 0) & loose, any_draw, partners)
 
     def _drawn(self) -> np.ndarray:
         column = self.texts["select"]
@@ -268,7 +268,7 @@ def _partners(here: np.ndarray, there: np.ndarray, positions: np.ndarray) -> np.
     return np.where(ordered[place] == here, positions[order[place]], -1)
 
 
-def _column(column: pa.ChunkedArray) -> Column:
+def _column(column: pa.ChunkedArray) -> TextColumn:
     import pyarrow as pa
 
     if not pa.types.is_dictionary(column.type):
@@ -277,30 +277,32 @@ def _column(column: pa.ChunkedArray) -> Column:
     if isinstance(whole, pa.ChunkedArray):  # of no rows, or of several chunks in newer versions
         whole = whole.chunk(0) if whole.num_chunks else pa.array([], column.type)
     codes = whole.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
-    return Column(codes, [str(value) for value in whole.dictionary.to_pylist()])
+    return TextColumn(codes, [str(value) for value in whole.dictionary.to_pylist()])
 
 
 def _numbers(column: pa.ChunkedArray) -> np.ndarray:
     import pyarrow as pa
 
-    found = column.cast(pa.int32()).fill_null(-1).to_numpy()
-    return np.asarray(found)
+    values = column.cast(pa.int32()).fill_null(-1).to_numpy()
+    return np.asarray(values)
 
 
-def _series(texts: Mapping[str, Column], facts: FactsOf) -> tuple[Naming, Column]:
+def _series(texts: Mapping[str, TextColumn], facts: FactsOf) -> tuple[Naming, TextColumn]:
     """What curves are called, as in the page's charts, and each prediction's."""
     import pandas as pd
 
-    codes = np.stack([texts[name].codes for name in CURVE])
-    keys = np.ravel_multi_index(codes + 1, [len(texts[name].values) + 1 for name in CURVE])
+    codes = np.stack([texts[name].codes for name in CURVE_COLUMNS])
+    keys = np.ravel_multi_index(codes + 1, [len(texts[name].values) + 1 for name in CURVE_COLUMNS])
     _, first, which = np.unique(keys, return_index=True, return_inverse=True)
-    table = pd.DataFrame({name: [_or_none(texts[name], place) for place in first] for name in CURVE}).astype(object)
+    table = pd.DataFrame({name: [_or_none(texts[name], place) for place in first] for name in CURVE_COLUMNS}).astype(
+        object
+    )
     unperturbed = table["perturbation"].isna() | (table["perturbation"] == "")
     naming = naming_of(facts, table[unperturbed], table[~unperturbed])
     names = list(naming.named(table)["series"])
     values = sorted(set(names))
     places = {name: code for code, name in enumerate(values)}
-    return naming, Column(np.array([places[name] for name in names], np.int32)[which], values)
+    return naming, TextColumn(np.array([places[name] for name in names], np.int32)[which], values)
 
 
 def naming_of(facts: FactsOf, curves: pd.DataFrame, perturbed: pd.DataFrame) -> Naming:
@@ -308,6 +310,6 @@ def naming_of(facts: FactsOf, curves: pd.DataFrame, perturbed: pd.DataFrame) -> 
     return Naming.of_curves(curves, settings_of(facts, curves, perturbed))
 
 
-def _or_none(column: Column, place: int) -> str | None:
+def _or_none(column: TextColumn, place: int) -> str | None:
     code = column.codes[place]
     return column.values[code] if code >= 0 else None

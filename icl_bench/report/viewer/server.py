@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 
 
-NAMES = (HOST, "localhost")
+HOST_NAMES = (HOST, "localhost")
 """Names that a request may have for this server: any other was led here by a foreign page."""
 
 
-MOST_ROWS = 1000
+MOST_LISTED = 1000
 """Rows of one answer."""
 
 
@@ -63,14 +63,14 @@ def application(folder: Folder) -> Starlette:
         return _json(folder.wait().predictions.options())
 
     def predictions(request: Request) -> Response:
-        return _json(_found(folder, dict(request.query_params)))
+        return _json(_matching(folder, dict(request.query_params)))
 
     def prediction(request: Request) -> Response:
-        asked = request.query_params
-        found = folder.prediction(asked.get("cell", ""), asked.get("test_id", ""))
-        if found is None:
+        query = request.query_params
+        record = folder.prediction(query.get("cell", ""), query.get("test_id", ""))
+        if record is None:
             return PlainTextResponse("no such prediction", 404, HEADERS)
-        return _json(found)
+        return _json(record)
 
     pages: Mapping[str, Callable[[Request], Response]] = {
         "/": main,
@@ -83,7 +83,7 @@ def application(folder: Folder) -> Starlette:
     }
     routes = [Route(path, answer, methods=["GET"]) for path, answer in pages.items()]
     guards = [
-        Middleware(TrustedHostMiddleware, allowed_hosts=list(NAMES), www_redirect=False),
+        Middleware(TrustedHostMiddleware, allowed_hosts=list(HOST_NAMES), www_redirect=False),
         Middleware(GZipMiddleware, minimum_size=10_000, compresslevel=1),
     ]
     return Starlette(routes=routes, middleware=guards, exception_handlers={UserError: _not_there})
@@ -93,31 +93,29 @@ def _not_there(_: Request, error: Exception) -> Response:
     return PlainTextResponse(str(error), 503, HEADERS)
 
 
-def _json(found: Any) -> Response:
-    return JSONResponse(found, headers=HEADERS)
+def _json(content: Any) -> Response:
+    return JSONResponse(content, headers=HEADERS)
 
 
-def _found(folder: Folder, asked: dict[str, str]) -> dict[str, Any]:
-    """A page of the predictions that are asked for, and where another point stands beside them its
-    answers.
-    """
+def _matching(folder: Folder, filters: dict[str, str]) -> dict[str, Any]:
+    """A page of the predictions that the filters let through, with another point's answers if wanted."""
     predictions = folder.wait().predictions
-    first, count = (_whole(asked.pop(name, ""), usual) for name, usual in WINDOW.items())
-    window = slice(first, first + min(count, MOST_ROWS))
-    flips = asked.pop("flips", "")
-    other = {name: asked.pop(f"other_{name}", "") for name in SIDE}
+    first, count = (_whole(filters.pop(name, ""), usual) for name, usual in WINDOW.items())
+    window = slice(first, first + min(count, MOST_LISTED))
+    flips = filters.pop("flips", "")
+    other = {name: filters.pop(f"other_{name}", "") for name in SIDE}
     other = {name: value for name, value in other.items() if value}
     if not other:
-        places = predictions.find(asked)
+        places = predictions.find(filters)
         return {"total": len(places), "rows": predictions.rows(places[window])}
-    pairs = predictions.pairs(asked, other, flips)
+    pairs = predictions.pairs(filters, other, flips)
     here, there = (predictions.rows(side[window]) for side in (pairs.here, pairs.there))
     rows = [{**row, "other": beside} for row, beside in zip(here, there, strict=True)]
     return {"total": len(pairs.here), "rows": rows, "pairs": dict(pairs.counts)}
 
 
 WINDOW = {"first": 0, "count": 200}
-"""Which rows of those found are asked for, and what is meant without."""
+"""Query parameters of the window of rows, and their defaults."""
 
 
 def _whole(text: str, usual: int) -> int:
@@ -126,15 +124,15 @@ def _whole(text: str, usual: int) -> int:
 
 def listen(port: int) -> socket.socket:
     """A socket of the loopback at this port, 0 for one that is free. Raises ``UserError``."""
-    found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        found.bind((HOST, port))
-        found.listen()  # who asks from here on waits until it is answered
+        listener.bind((HOST, port))
+        listener.listen()  # who asks from here on waits until it is answered
     except OSError as error:
-        found.close()
+        listener.close()
         raise UserError(f"--port {port}: {error.strerror}; give another one, or none for one that is free") from None
-    return found
+    return listener
 
 
 def serve(folder: Folder, listening: socket.socket) -> None:

@@ -14,7 +14,7 @@ from scipy.special import expit
 from support.fakes import FREE_TEXT, FakeBackend, plan, runner
 from support.predictions import answers, cell, frame, scored
 
-from icl_bench.analysis.advice import ADVICE, LOSSES, Budget, advise, advise_folder, lines
+from icl_bench.analysis.advice import ADVICE, LOSS_P, Budget, advise, advise_folder, lines
 from icl_bench.analysis.cell_cost import CellCost
 from icl_bench.analysis.columns import POINT
 from icl_bench.analysis.curves import curves
@@ -142,7 +142,7 @@ def test_single_draws_alone_tell_nothing_of_others():
     assert verdicts(table) == {("random", 1): "best", ("random", 5): "not cheaper"}
     table = advised(point(shares(0.20, 1, 4000), 30, k=1), point(shares(0.70, 1, 4000), 60, k=5))
     assert verdicts(table) == {("random", 1): "not distinguishable", ("random", 5): "best"}
-    assert table[LOSSES].iloc[0].tolist() == [1, 1]
+    assert table[LOSS_P].iloc[0].tolist() == [1, 1]
 
 
 def test_a_mean_is_that_of_the_curve():

@@ -41,7 +41,7 @@ def test_a_query_is_answered_at_the_first_k_whose_margin_is_reached():
     found = outcome(THREE, 0.5)
     assert found.k[0].tolist() == [1, 10, 100, 1]
     assert found.correct[0].tolist() == [1, 1, 1, 1]
-    assert found.asked[0].tolist() == [1, 2, 3, 1]
+    assert found.calls[0].tolist() == [1, 2, 3, 1]
     assert found.tokens[0].tolist() == [5, 10, 15, 5]
     assert found.flops[0].tolist() == [1, 11, 111, 1]
     assert outcome(THREE, 0.0).correct.tolist() == THREE.correct[0].tolist()
@@ -220,7 +220,7 @@ def test_beside_a_cascade_stands_the_largest_k_alone():
     )
     assert (best["threshold"], best["other_threshold"]) == (first, second)
     assert best["mean_k"] == pytest.approx(of_it.k.mean())
-    assert best["asked"] == pytest.approx(of_it.asked.mean())
+    assert best["asked"] == pytest.approx(of_it.calls.mean())
     assert best["query_flops"] == pytest.approx(of_it.flops.mean())
 
 

@@ -12,7 +12,7 @@ from support.predictions import answers, frame, scored
 
 from icl_bench.analysis.curves import curves
 from icl_bench.analysis.missing import in_words, not_at_random
-from icl_bench.analysis.statistics.gaps import Layout
+from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.summary import summarise
 from icl_bench.cli.output.summary import print_summary
 
@@ -76,7 +76,7 @@ def test_rows_are_compared_after_the_means_of_their_points_and_draws():
     left = []
     for _, point in rows.groupby("k"):
         scores = point.pivot_table("correct", "draw", "test_id", aggfunc="first").astype(float)
-        layout = Layout(scores.to_numpy())
+        layout = TwoWayLayout(scores.to_numpy())
         left.append(scores.sub(layout.mean + layout.effects, axis=0).stack())
     of_row = pd.concat(left).groupby("test_id").mean()
     many, few = of_row.iloc[:30], of_row.iloc[30:]

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pandas as pd
 from support.predictions import cell, frame
 
-from icl_bench.analysis.predictions import asked, have_common_labels, joined, prompted
+from icl_bench.analysis.predictions import have_common_labels, joined, prompted, unperturbed_predictions
 
 
 def test_copied_queries_and_perturbed_demonstrations_are_not_asked_for():
     rows = frame(cell("a", "a"), cell("a", "a", k=1, queries="copied"), cell("a", "a", k=2, perturbation="shuffled"))
-    assert asked(rows)["k"].tolist() == [5]
-    assert asked(rows.drop(columns="queries"))["k"].tolist() == [5, 1]
-    assert asked(rows.drop(columns="perturbation"))["k"].tolist() == [5, 2]
-    assert asked(rows.assign(queries=None))["k"].tolist() == [5, 1]
-    assert asked(cell("a", "a"))["k"].tolist() == [5]
+    assert unperturbed_predictions(rows)["k"].tolist() == [5]
+    assert unperturbed_predictions(rows.drop(columns="queries"))["k"].tolist() == [5, 1]
+    assert unperturbed_predictions(rows.drop(columns="perturbation"))["k"].tolist() == [5, 2]
+    assert unperturbed_predictions(rows.assign(queries=None))["k"].tolist() == [5, 1]
+    assert unperturbed_predictions(cell("a", "a"))["k"].tolist() == [5]
 
 
 def test_trained_classifiers_are_not_prompted():

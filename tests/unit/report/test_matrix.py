@@ -9,7 +9,7 @@ from support.predictions import answers, frame, scored
 
 from icl_bench.analysis.all_findings import find
 from icl_bench.report import charts
-from icl_bench.report.matrix import HEIGHT, MARGIN, WIDTH, Matrix, matrix
+from icl_bench.report.matrix import HEIGHT, PADDING, WIDTH, Matrix, matrix
 from icl_bench.report.naming import Naming
 from icl_bench.report.sections.panels import common_look, subject
 from icl_bench.results.reading import Stored
@@ -73,10 +73,10 @@ def test_small_curves_rise_to_the_right_inside_their_picture():
     (line,) = entry.lines
     x, y = zip(*line.points, strict=True)
     assert list(x) == sorted(x)
-    assert (x[0], x[-1]) == pytest.approx((MARGIN, WIDTH - MARGIN))
+    assert (x[0], x[-1]) == pytest.approx((PADDING, WIDTH - PADDING))
     assert list(y) == sorted(y, reverse=True)  # an SVG counts from the top
-    assert min(y) >= MARGIN
-    assert max(y) <= HEIGHT - MARGIN
+    assert min(y) >= PADDING
+    assert max(y) <= HEIGHT - PADDING
 
 
 def test_a_selector_has_one_colour_in_every_table():

@@ -9,7 +9,7 @@ from support.predictions import frame, scored
 from support.stored import facts_of
 
 from icl_bench.analysis.findings.comparisons import perturbation_effect
-from icl_bench.analysis.findings.learning_ratio import UNSURE, learning_ratio
+from icl_bench.analysis.findings.learning_ratio import SMALL_DIVISOR, learning_ratio
 from icl_bench.analysis.statistics.bootstrap import means as resampled
 from icl_bench.analysis.statistics.bootstrap import resample
 
@@ -55,7 +55,7 @@ def test_the_ratio_is_of_what_is_lost_without_the_nearest_and_the_farthest():
 
 def test_nothing_is_divided_by_what_may_be_nothing():
     (row,) = found(predictions(near=0.5, far=0.795, draws=2, test=60)).to_dict("records")
-    assert row["reason"] == UNSURE
+    assert row["reason"] == SMALL_DIVISOR
     assert np.isnan(row["ratio"])
     assert row["nearest_lost"] > 0.2
     assert row["farthest_low"] <= 0

@@ -13,7 +13,7 @@ from scipy import stats
 from support.predictions import cell
 
 from icl_bench.analysis.context import Context
-from icl_bench.analysis.findings.perplexity import NAMES, PERPLEXITY, perplexities
+from icl_bench.analysis.findings.perplexity import PERPLEXITY, PERPLEXITY_COLUMNS, perplexities
 from icl_bench.analysis.statistics.paired import holm
 from icl_bench.results.perplexity_losses import losses_name, write_losses
 from icl_bench.results.reading import Stored
@@ -51,7 +51,7 @@ OTHER = [[1, 3, 4, 6], [2, 3, 1, 2], [1, 3, 6, 8]]
 def test_each_range_has_the_tokens_between_two_lengths(tmp_path: Path):
     stored(tmp_path, "full", FULL)
     table = perplexities(tmp_path)
-    assert list(table.columns) == NAMES
+    assert list(table.columns) == PERPLEXITY_COLUMNS
     first, last = table.to_dict("records")
     means = {3: [1.5, 2, 0.5], 5: [3.5, 1, 5]}
     for row, after, tokens in ((first, 1, 6), (last, 3, 6)):
@@ -157,7 +157,7 @@ def test_a_finding_is_of_its_folder_and_model(tmp_path: Path):
     ]:
         table: pd.DataFrame = PERPLEXITY.make(context)
         assert table["model"].tolist() == models
-        assert list(table.columns) == NAMES
+        assert list(table.columns) == PERPLEXITY_COLUMNS
 
 
 def test_a_range_that_only_another_pattern_has_counted_has_no_cost(tmp_path: Path):

@@ -19,7 +19,7 @@ from support.stored import facts_of, meta
 
 from icl_bench import __version__
 from icl_bench.analysis.all_findings import find, read_findings
-from icl_bench.analysis.findings.provenance import FACTS, KEPT, PROVENANCE, UNKNOWN, as_pairs, provenance
+from icl_bench.analysis.findings.provenance import FACTS, KEPT, NOT_STORED, PROVENANCE, as_pairs, provenance
 from icl_bench.analysis.summary import records
 from icl_bench.cli import main
 from icl_bench.report import write_report
@@ -59,9 +59,9 @@ def test_values_of_different_cells_stand_beside_each_other():
 def test_what_cells_do_not_say_is_unknown_and_hides_nothing_that_others_say():
     new = {"run": {"command": "icl-bench run a", "finished": "2026-01-02T00:00:00+00:00"}}
     row = told(stored({}, new))
-    assert row["command"] == f"{UNKNOWN}; icl-bench run a"
-    assert row["finished"] == f"2026-01-02T00:00:00+00:00; {UNKNOWN}"
-    assert row["versions"] == row["data"] == UNKNOWN
+    assert row["command"] == f"{NOT_STORED}; icl-bench run a"
+    assert row["finished"] == f"2026-01-02T00:00:00+00:00; {NOT_STORED}"
+    assert row["versions"] == row["data"] == NOT_STORED
 
 
 def test_data_and_weights_are_named_with_their_whole_hashes():
@@ -106,7 +106,7 @@ def test_every_fact_of_a_cell_is_told_in_its_place():
     del made["hardware"]
     assert told(stored({"run": made, "versions": about}))["hardware"] == "x86_64"
     row = told(stored({"facts": {}, "run": {}, "versions": {}}))
-    assert {row[name] for name in FACTS} == {UNKNOWN}
+    assert {row[name] for name in FACTS} == {NOT_STORED}
 
 
 def test_seconds_are_of_all_cells_that_say_them_and_of_their_trainings():
@@ -123,7 +123,7 @@ def test_days_are_the_first_and_the_last_of_cells_that_say_them():
     days = [{"run": {"finished": f"2026-01-0{day}"}} for day in (3, 1, 2)]
     assert told(stored(*days))["finished"] == "2026-01-01 to 2026-01-03"
     assert told(stored(days[0], days[0]))["finished"] == "2026-01-03"
-    assert told(stored({}, {"run": {"finished": ""}}))["finished"] == UNKNOWN
+    assert told(stored({}, {"run": {"finished": ""}}))["finished"] == NOT_STORED
 
 
 def test_each_task_model_and_variant_has_its_own_row_and_what_is_no_import_is_unknown():
@@ -145,12 +145,12 @@ def test_each_task_model_and_variant_has_its_own_row_and_what_is_no_import_is_un
     assert list(found.columns) == KEPT
     names = ["task", "model", "variant", "cells", "predictions", "seed", "command"]
     assert found[names].to_numpy().tolist() == [
-        ["t", "m", "v", 2, 8, "0; 4", UNKNOWN],
-        ["t", "m", "w", 1, 4, "3", UNKNOWN],
-        ["t", "m", "x", 1, 4, UNKNOWN, UNKNOWN],
-        ["t", "m", "y", 1, 2, UNKNOWN, "imported from y.csv"],
-        ["t", "n", "v", 1, 4, "2", UNKNOWN],
-        ["u", "m", "v", 1, 4, "1", UNKNOWN],
+        ["t", "m", "v", 2, 8, "0; 4", NOT_STORED],
+        ["t", "m", "w", 1, 4, "3", NOT_STORED],
+        ["t", "m", "x", 1, 4, NOT_STORED, NOT_STORED],
+        ["t", "m", "y", 1, 2, NOT_STORED, "imported from y.csv"],
+        ["t", "n", "v", 1, 4, "2", NOT_STORED],
+        ["u", "m", "v", 1, 4, "1", NOT_STORED],
     ]
     assert found["seconds"].fillna(-1).tolist() == [4, 3, -1, -1, 2, 1]
 
@@ -233,7 +233,7 @@ def test_a_run_stores_when_and_on_what_it_was_made(tmp_path: Path):
     first = datetime.fromisoformat(row["finished"].partition(" to ")[0])
     assert now - timedelta(minutes=10) < first <= now
     assert row["hardware"] == this_run.hardware()
-    assert row["command"] == UNKNOWN, "the tests are no command of this program"
+    assert row["command"] == NOT_STORED, "the tests are no command of this program"
     assert "sha256:" in row["data"]
 
 

@@ -15,7 +15,7 @@ from icl_bench.analysis.findings.saturation import (
     context_shares,
     label_spaces,
     saturation_chances,
-    saturation_said,
+    saturation_text,
     with_likely,
 )
 
@@ -51,7 +51,7 @@ def test_where_two_ks_are_close_either_may_be_the_point():
 
 def told(rows: pd.DataFrame) -> list[str]:
     points = with_likely(saturation(curves(rows)), chances(rows))
-    return [saturation_said(row) for row in points.itertuples()]
+    return [saturation_text(row) for row in points.itertuples()]
 
 
 def test_what_is_said_of_saturation_names_the_likely_ks():
@@ -257,7 +257,7 @@ def test_where_there_are_no_chances_the_point_is_told_without():
     points = saturation(curves(rows))
     (found,) = with_likely(points, chances(rows.iloc[:0])).itertuples()
     assert np.isnan([found.chance, found.likely_low, found.likely_high]).all()
-    assert saturation_said(found) == "saturated at k = 5"
+    assert saturation_text(found) == "saturated at k = 5"
 
 
 def test_a_score_of_another_package_saturates_as_any():

@@ -11,7 +11,7 @@ from support.predictions import cell
 from support.stored import SPEC, meta
 
 from icl_bench.analysis.context import Context
-from icl_bench.analysis.findings.studies import COLUMNS, POINT, study_points
+from icl_bench.analysis.findings.studies import STUDY_COLUMNS, STUDY_POINT, study_points
 from icl_bench.results.reading import Stored
 from icl_bench.results.stored_meta import FailureMeta, SpecMeta, StudyCell
 from icl_bench.results.studies import write_study
@@ -34,7 +34,7 @@ def context(place: Path | None, **only: str) -> Context:
 def test_the_cells_of_each_point_are_counted(tmp_path: Path):
     write_study(tmp_path, "mine", [asked(f"c{i}", draw=i) for i in range(1, 6)], whole=True)
     (row,) = study_points(context(tmp_path)).to_dict("records")
-    point = dict(zip(POINT, ["mine", "plain", "t", "m", "random", "drawn", "full", 5], strict=True))
+    point = dict(zip(STUDY_POINT, ["mine", "plain", "t", "m", "random", "drawn", "full", 5], strict=True))
     assert row == {**point, "cells": 5, "done": 2, "failed": 2, "missing": 1, "reason": "out of memory"}
 
 
@@ -55,8 +55,8 @@ def test_points_differ_in_any_part_of_their_name_and_keep_the_order_of_the_study
     assert table["cells"].tolist() == [1] * 9
     assert table["study"].tolist() == ["mine"] * 8 + ["yours"]
     assert table["done"].tolist() == [1, 0, 0, 0, 0, 0, 0, 0, 1]
-    assert list(table.columns) == COLUMNS
-    assert json.loads(table[POINT[1:]].iloc[3:5].to_json(orient="values")) == [
+    assert list(table.columns) == STUDY_COLUMNS
+    assert json.loads(table[STUDY_POINT[1:]].iloc[3:5].to_json(orient="values")) == [
         ["plain", "t", "n", "random", "drawn", "full", 5],
         ["plain", "t", "m", "bm25", "drawn", "full", 5],
     ]
@@ -79,4 +79,4 @@ def test_without_a_study_or_a_folder_the_table_is_empty(tmp_path: Path):
         found = study_points(context(place))
         assert isinstance(found, pd.DataFrame)
         assert found.empty
-        assert list(found.columns) == COLUMNS
+        assert list(found.columns) == STUDY_COLUMNS

@@ -13,7 +13,7 @@ from scipy.stats import chi2, norm
 from icl_bench.analysis.statistics.best import Candidate, Losses, best_interval, losses
 from icl_bench.analysis.statistics.contrast import contrast, judge
 from icl_bench.analysis.statistics.draw_ratios import DrawSquares, moderated
-from icl_bench.analysis.statistics.gaps import Layout
+from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import Grid
 from icl_bench.analysis.statistics.intervals import joined, mean_interval, variance_parts, wilson
 
@@ -62,7 +62,7 @@ def test_the_lower_limit_is_wilsons_by_moderated_draws_at_the_corrected_level():
     (sample,) = equal_points(4, 1)
     sample[2] = np.maximum(sample[2], np.arange(250) < 60)  # the best by far
     points = [sample[0], sample[1][:1], sample[2], np.vstack([sample[3], sample[1]])]
-    drawn = [Layout(points[place]) for place in (0, 2, 3)]
+    drawn = [TwoWayLayout(points[place]) for place in (0, 2, 3)]
     pooled = moderated(
         [DrawSquares(of.squares.draws, of.squares.residual, of.freedom) for of in drawn], [of.by_draw for of in drawn]
     )

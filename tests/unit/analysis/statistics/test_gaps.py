@@ -12,7 +12,7 @@ from scipy.stats import norm
 from support.predictions import answers
 
 from icl_bench.analysis.statistics.contrast import contrast, judge
-from icl_bench.analysis.statistics.gaps import Layout
+from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import complete
 from icl_bench.analysis.statistics.intervals import mean_interval
 from icl_bench.analysis.statistics.mean_squares import mean_squares
@@ -32,7 +32,7 @@ def torn(scores: np.ndarray, gaps: np.ndarray) -> np.ndarray:
 
 @given(arrays(float, st.tuples(st.integers(2, 4), st.integers(2, 6)), elements=st.floats(0, 1)))
 def test_without_gaps_everything_is_what_is_usual_to_the_bit(scores):
-    layout = Layout(scores)
+    layout = TwoWayLayout(scores)
     assert layout.mean == scores.mean()
     assert layout.by_test.tolist() == scores.mean(axis=0).tolist()
     assert layout.squares == mean_squares(scores)
@@ -40,7 +40,7 @@ def test_without_gaps_everything_is_what_is_usual_to_the_bit(scores):
 
 
 def test_where_no_two_draws_share_a_test_example_all_that_varies_is_put_to_test_examples():
-    layout = Layout(np.array([[1, np.nan, 0, np.nan], [np.nan, 1, np.nan, 1]]))
+    layout = TwoWayLayout(np.array([[1, np.nan, 0, np.nan], [np.nan, 1, np.nan, 1]]))
     assert layout.by_test.tolist() == [1, 1, 0, 1]
     assert layout.squares == (0.0, 8 * 0.25 / 4, 0.0)  # of 8 places, 4 means with variance 1/4
     assert layout.effects.tolist() == [0.0, 0.0]
@@ -53,7 +53,7 @@ def test_what_holds_for_gaps_holds_for_a_layout_with_none_to_speak_of():
     (scores,) = answers(rng, (1, 3, TEST), 0.7, of_draw, rng.normal(0, 1, TEST))
     begun = np.full((1, TEST), np.nan)
     begun[0, 0] = 1
-    whole, more = Layout(scores), Layout(np.vstack([scores, begun]))
+    whole, more = TwoWayLayout(scores), TwoWayLayout(np.vstack([scores, begun]))
     assert more.mean == pytest.approx(whole.mean, abs=0.002)
     assert more.freedom == pytest.approx(2, abs=0.05)
     sizes = scores.size, scores.size + TEST
@@ -71,7 +71,7 @@ def test_an_examples_mean_is_corrected_for_the_draws_that_it_lacks():
     whole = 0.5 + of_draw + rng.normal(0, 0.1, (1, 60)) + rng.normal(0, 1e-6, (3, 60))
     gaps = np.zeros((3, 60), dtype=bool)
     gaps[2, :20] = True  # the bad draw lacks these
-    found = Layout(np.where(gaps, np.nan, whole))
+    found = TwoWayLayout(np.where(gaps, np.nan, whole))
     assert found.by_test == pytest.approx(whole.mean(axis=0), abs=1e-4)
     assert found.mean == pytest.approx(whole.mean(), abs=1e-4)
     assert found.effects == pytest.approx(of_draw[:, 0], abs=1e-4)
@@ -97,7 +97,7 @@ def test_with_gaps_all_is_what_the_equations_of_the_whole_model_give(draws: int)
     inverse = np.linalg.inv(residual * np.eye(len(y)) + spread * of_draw @ of_draw.T)
     variance = np.linalg.inv(of_test.T @ inverse @ of_test)
     by_test = variance @ of_test.T @ inverse @ y
-    found = Layout(scores)
+    found = TwoWayLayout(scores)
     assert found.by_test == pytest.approx(by_test)
     assert found.mean == pytest.approx(by_test.mean())
     assert found.effects == pytest.approx(spread * of_draw.T @ inverse @ (y - of_test @ by_test))
@@ -112,12 +112,12 @@ def test_with_gaps_all_is_what_the_equations_of_the_whole_model_give(draws: int)
 
 
 def test_a_draws_mean_is_the_mean_and_how_far_it_is_from_the_others_where_it_has_a_score():
-    found = Layout(np.array([[1, 1, 0], [0, np.nan, 0]]))
+    found = TwoWayLayout(np.array([[1, 1, 0], [0, np.nan, 0]]))
     assert found.by_draw - found.mean == pytest.approx([1 / 6, -1 / 4])
 
 
 def test_draws_that_have_too_little_in_common_are_not_corrected():
-    found = Layout(np.array([[1, 0.5, np.nan], [np.nan, 0, 1]]))
+    found = TwoWayLayout(np.array([[1, 0.5, np.nan], [np.nan, 0, 1]]))
     assert found.by_test.tolist() == [1, 0.25, 1]
     assert found.effects.tolist() == [0, 0]
     assert found.freedom == 1
@@ -130,20 +130,20 @@ def test_draws_that_have_too_little_in_common_are_not_corrected():
 def test_where_draws_do_not_differ_nothing_is_corrected():
     rng = np.random.default_rng(1)
     scores = torn(rng.normal(size=(4, 50)), rng.random((4, 50)) < 0.2)
-    squares = Layout(scores).squares
+    squares = TwoWayLayout(scores).squares
     assert squares.draws <= squares.residual
-    assert Layout(scores).mean == pytest.approx(np.nanmean(scores, axis=0).mean())
+    assert TwoWayLayout(scores).mean == pytest.approx(np.nanmean(scores, axis=0).mean())
 
 
 def test_test_examples_count_alike_however_many_draws_have_them():
     scores = np.array([[1.0, 0, 0, 1], [1.0, np.nan, np.nan, 1], [1.0, np.nan, np.nan, 1]])
-    assert Layout(scores).mean == pytest.approx(0.5)
+    assert TwoWayLayout(scores).mean == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("scores", [[[np.nan, np.nan], [1, 0]], [[np.nan, 1], [np.nan, 0]]])
 def test_draws_and_examples_without_any_score_are_refused(scores):
     with pytest.raises(ValueError, match="needs a score"):
-        _ = Layout(np.array(scores)).mean
+        _ = TwoWayLayout(np.array(scores)).mean
 
 
 @given(

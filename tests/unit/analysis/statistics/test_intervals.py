@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.special import expit
 from scipy.stats import binomtest, norm, t
 
-from icl_bench.analysis.statistics.gaps import Layout
+from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.intervals import joined, mean_interval, spread
 
 TRIALS = 1500
@@ -143,7 +143,7 @@ def test_a_mean_that_is_corrected_beyond_0_or_1_is_the_plain_one_of_test_example
     scores = np.array([[gap, 0, gap, gap], [gap, 1, gap, 0], [0, 1, 0, 0]])
     for values in (scores, 1 - scores):
         plain = np.nanmean(values, axis=0).mean()  # a sixth, and five
-        assert not 0 <= Layout(values).mean <= 1
+        assert not 0 <= TwoWayLayout(values).mean <= 1
         interval = mean_interval(values)
         assert interval.mean == plain
         assert 0 <= interval.low < plain < interval.high <= 1

@@ -23,7 +23,7 @@ from icl_bench.analysis.findings.comparisons import (
 )
 from icl_bench.analysis.statistics import paired
 from icl_bench.analysis.statistics.contrast import contrast, judge
-from icl_bench.analysis.statistics.gaps import Layout
+from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.paired import compare, holm
 from icl_bench.results.facts import Facts
 from icl_bench.results.reading import Stored
@@ -79,7 +79,7 @@ def test_matched_sides_are_compared_on_all_that_both_answered():
     (found,) = compare(rows, DRAWN).itertuples()
     assert (found.rows, found.draws, found.base_draws, found.left_out) == (4, 2, 2, 1)
     differences = np.array([[-1, 0, 0, np.nan], [1, 0, 1, 1]])
-    assert found.difference == pytest.approx(Layout(differences).mean)
+    assert found.difference == pytest.approx(TwoWayLayout(differences).mean)
 
 
 def test_unmatched_sides_count_each_test_example_alike():
@@ -87,7 +87,7 @@ def test_unmatched_sides_count_each_test_example_alike():
     (found,) = compare(rows, DRAWN, matched=False).itertuples()
     assert (found.rows, found.draws, found.base_draws, found.left_out) == (4, 1, 2, 0)
     base = np.array([[1, 1, 1, 1], [np.nan, 0, 1, 1]])
-    assert found.base_mean == pytest.approx(Layout(base).mean)
+    assert found.base_mean == pytest.approx(TwoWayLayout(base).mean)
 
 
 def test_without_a_common_draw_test_examples_alone_are_paired():
