@@ -292,7 +292,7 @@ class PromptPart(Part):
 
         plan = self.sweep.plan
         skipped = [f"skipped: {problem}" for problem in plan.problems]
-        left_out = [f"left out: {reason}" for reason in plan.asked.reasons]
+        left_out = [f"left out: {reason}" for reason in plan.combinations.reasons]
         return [*(f"note: {text}" for text in notes(self.sweep)), *skipped, *left_out]
 
     def run(self, results: Place, engines: Engines, listener: Listener) -> Outcome:
