@@ -550,8 +550,8 @@ def test_no_space_left_is_said_in_the_systems_words(store: Store, identity: Iden
 
 AGAIN = "finished predictions are kept; run the same command again once there is space"
 LONG = (
-    "a name of task, model or selection is too long for its file system; use a shorter name of the "
-    "model's folder a shorter one"
+    "the name of task, model or selection is too long for its file system; use a shorter name of the "
+    "task or of the model's folder"
 )
 
 
