@@ -41,13 +41,13 @@ settings:
 def laid_out(folder: Path, model: str, draws: int) -> Any:
     """The study; nothing is computed."""
     from icl_bench.studies.file import load_study
-    from icl_bench.studies.rules import Wanted
+    from icl_bench.studies.rules import PointFilter
     from icl_bench.studies.study import Study
 
     file = folder / "waiting.yaml"
     file.write_text(STUDY.format(model=model, draws=draws), encoding="utf-8")
     read = load_study(file)
-    return Study.prepare(read, Wanted(read.exclude))
+    return Study.prepare(read, PointFilter(read.exclude))
 
 
 def carried_out(
@@ -65,7 +65,7 @@ def carried_out(
     """
     from icl_bench.studies.cluster import ClusterSpec
     from icl_bench.studies.on_ray import connected
-    from icl_bench.studies.parts import Listener, Progress
+    from icl_bench.studies.parts import Listener, StudyProgress
 
     begun: list[tuple[float, int]] = []
 
@@ -73,7 +73,7 @@ def carried_out(
         def note(self, text: str) -> None:
             say(text)
 
-        def shared_out(self, state: Progress) -> None:
+        def cluster_progress(self, state: StudyProgress) -> None:
             progress(state.units_done)
             if not begun and state.units_done >= engines:
                 begun.append((time.perf_counter(), state.units - state.units_done))

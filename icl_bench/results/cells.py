@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PROTOCOL = 1
-"""Raised when the program changes in a way that changes predictions."""
+"""Increased when a change of the program changes predictions."""
 
 
 FINISHED, JOURNAL, FAILED = ".parquet", ".journal.jsonl", ".failed.json"
-"""How names end: of a finished cell's file, an unfinished one's journal and a failed one's mark."""
+"""Suffixes of a finished cell's file, an unfinished cell's journal and a failed cell's mark."""
 
 
 LONGEST = 200
-"""Letters of a folder's name; disks take 255."""
+"""Maximum letters of a folder's name; file systems allow 255."""
 
 
 AXES = ("task", "model", "select", "order", "attention", "k", "draw")
-"""What tells cells of one setting apart."""
+"""The fields that identify a cell among those with the same facts."""
 
 
 ALWAYS = (
@@ -47,19 +47,19 @@ ALWAYS = (
     "cell",
     "variant",
 )
-"""Columns of every file of predictions; it has others only where they have a value."""
+"""Columns of every file of predictions; further columns are stored only if they have a value."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """A cell and all that decides its predictions."""
+    """A cell and everything that decides its predictions."""
 
     spec: CellSpec
     facts: Facts
 
     @property
     def variant(self) -> str:
-        """Hash (8 hex digits) of the facts: cells of one variant differ by their axes only."""
+        """Hash (8 hex digits) of the facts: cells of one variant differ only in their axes."""
         return digest(self.facts.known())[:8]
 
     @property
@@ -69,7 +69,7 @@ class Identity:
 
     @property
     def name(self) -> str:
-        """What the cell's files are called, but for the ending: ``TASK/MODEL/...-CELL``."""
+        """Name of the cell's files without suffix: ``TASK/MODEL/...-CELL``."""
         spec = self.spec
         kind = "-".join(map(slug, (spec.select, spec.order, spec.attention)))
         file = f"{kind}-k{spec.k:05d}-d{spec.draw:02d}-{self.cell}"
@@ -77,12 +77,12 @@ class Identity:
 
 
 def slug(text: str) -> str:
-    """A text as a part of a file's name: letters, digits, dots and underscores stay."""
+    """Text for a part of a file's name: letters, digits, dots and underscores stay."""
     return re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-.") or "-"
 
 
 def _folder(name: str) -> str:
-    """A name as a folder's; where a disk would not take it, its beginning and a hash."""
+    """A name as a folder name; a name that is too long becomes its beginning and a hash."""
     folder = slug(name)
     return folder if len(folder) <= LONGEST else f"{folder[:LONGEST]}-{digest(name)[:12]}"
 
@@ -108,8 +108,8 @@ class Prediction:
     correct: bool | None
     """None for free text, which is scored by the columns of ``scores``."""
     valid: bool
-    """Whether the answer is one of the labels (always, under a constraint), or what is compared
-    could be extracted from free text."""
+    """Whether the answer is one of the labels (always, under a constraint), or an answer could be
+    extracted from free text."""
     prompt_tokens: int
     cached_tokens: int
     answer_tokens: int
@@ -118,15 +118,15 @@ class Prediction:
     margin: float | None = None
     label_mass: float | None = None
     demonstration_ids: tuple[str, ...] | None = None
-    """Only where each test example has demonstrations of its own."""
+    """Ids, if each test example has its own demonstrations."""
     truncated: bool | None = None
-    """Whether a free answer ends where ``max_answer_tokens`` cut it; None for what is not free."""
+    """Whether ``max_answer_tokens`` truncated a free-text answer; None for other answers."""
     text: str | None = None
-    """All that was written, where ``prediction`` is what was extracted from it."""
+    """The whole answer, if ``prediction`` was extracted from it."""
     golds: tuple[str, ...] | None = None
-    """All right answers, ``gold`` the first, where there are several."""
+    """All correct answers, beginning with ``gold``, if there are several."""
     read_blocks: tuple[int, ...] | None = None
-    """Which blocks of the demonstrations the query read, from 0, where it did not read all."""
+    """Blocks of demonstrations that the query read, counted from 0, if it did not read all."""
 
 
 def cell_hash(axes: Mapping[str, Any], variant: str) -> str:
@@ -135,7 +135,7 @@ def cell_hash(axes: Mapping[str, Any], variant: str) -> str:
 
 
 def prediction_schema() -> pa.Schema:
-    """The columns that predictions have in memory; those beside ``ALWAYS`` may have no value."""
+    """The columns of predictions in memory; columns other than ``ALWAYS`` may be empty."""
     import pyarrow as pa
 
     words = pa.dictionary(pa.int32(), pa.string())
@@ -166,8 +166,9 @@ def prediction_schema() -> pa.Schema:
 
 
 def further_fields() -> list[pa.Field]:
-    """Columns that follow where there are values of them: of free answers, and of queries that read
-    a part of the demonstrations. Scores follow these.
+    """Optional columns of free-text answers and of queries that read a part of the demonstrations.
+
+    Scores follow these.
     """
     import pyarrow as pa
 

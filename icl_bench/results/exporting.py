@@ -1,7 +1,7 @@
 """All predictions of a results folder as one table in one file.
 
-A Parquet file also says what decided its predictions, so that it can be a baseline: its schema's
-metadata has a JSON object of each variant's facts, and the versions of what computed them.
+A Parquet file can be a baseline, because its schema's metadata holds what decided its predictions: a
+JSON object of each variant's facts and package versions.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FIRST = (
     "cached_tokens",
     "backend",
 )
-"""Columns that stand first, in this order; the others follow."""
+"""The first columns, in this order; the others follow."""
 
 
 def export_results(results: Place, out: Path) -> int:
@@ -58,8 +58,8 @@ def export_results(results: Place, out: Path) -> int:
     try:
         if name.endswith(".parquet"):
             cells = (meta for _, meta in finished_cells(results, say=lambda _: None))
-            found = {variant: origin.model_dump() for variant, origin in origins(cells).items()}
-            about = json.dumps(found, sort_keys=True, ensure_ascii=False)
+            by_variant = {variant: origin.model_dump() for variant, origin in origins(cells).items()}
+            about = json.dumps(by_variant, sort_keys=True, ensure_ascii=False)
             write_whole(out, parquet_bytes(table.replace_schema_metadata({EXPORT_META: about})))
         else:
             _write_csv(table, out, packed=name.endswith(".gz"))
@@ -75,42 +75,42 @@ def _write_csv(table: pa.Table, out: Path, *, packed: bool) -> None:
         if pa.types.is_list(field.type):
             table = _as_json(table, field.name)
     frame = data_frame(table)
-    # without the time of day in it, the same results make the same bytes
+    # without a timestamp, the same results make the same bytes
     packing: Any = {"method": "gzip", "mtime": 0} if packed else None
     with writing_whole(out) as stream:
-        # where lines end in "\n" alone, csv leaves a "\r" in a cell without quotes
+        # if lines end in "\n" alone, csv writes "\r" in a cell without quotes
         frame.to_csv(stream, index=False, lineterminator="\r\n", mode="wb", compression=packing)
 
 
 class Origin(StoredModel):
-    """What is known of a variant's predictions."""
+    """Provenance of a variant's predictions: its facts and package versions."""
 
     facts: Facts
     versions: list[dict[str, str]] = Field(default_factory=list)
-    """Each set of versions that computed cells of it."""
+    """Each distinct set of package versions that computed its cells."""
 
 
 NO_ORIGIN = Origin(facts=UNKNOWN)
-"""Of an import."""
+"""The origin of an import."""
 
 
 def origins(cells: Iterable[CellMeta]) -> dict[str, Origin]:
     """Variant -> its origin."""
-    found: dict[str, Origin] = {}
+    by_variant: dict[str, Origin] = {}
     for cell in cells:
-        origin = found.setdefault(cell.variant, Origin(facts=cell.facts, versions=[]))
+        origin = by_variant.setdefault(cell.variant, Origin(facts=cell.facts, versions=[]))
         if cell.versions not in origin.versions:
             origin.versions.append(cell.versions)
-    return found
+    return by_variant
 
 
 def read_origins(stored: bytes) -> dict[str, Origin]:
-    """The same, as an export says it. Raises ``ValueError``."""
+    """Parse the origins stored in an export. Raises ``ValueError``."""
     return TypeAdapter(dict[str, Origin]).validate_json(stored)
 
 
 def _as_json(table: pa.Table, column: str) -> pa.Table:
-    """The table with the lists of one column as JSON, which CSV has no other form for."""
+    """The table with the lists of one column as JSON, because CSV has no lists."""
     import pyarrow as pa
 
     lists = table[column].to_pylist()

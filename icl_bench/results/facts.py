@@ -1,4 +1,4 @@
-"""What decides a cell's predictions beside its axes, as its file says it."""
+"""What decides a cell's predictions besides its axes, as stored in its file."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from pydantic import BaseModel, ConfigDict, Field, model_serializer
 
 
 class StoredModel(BaseModel):
-    """Base of what files say. Kinds are as they stand in JSON: a number in quotes is text.
+    """Base of stored metadata. Types are strict: a number in quotes is text.
 
-    A file may say more than a class knows; that is kept.
+    Unknown fields of a file are kept.
     """
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
 
 
 class ChatFacts(StoredModel):
-    """What decides how prompts are put to a chat model."""
+    """What decides the chat format of prompts."""
 
     style: str
     system: str | None = None
     arguments: dict[str, Any] = Field(default_factory=dict)
-    """What the template is given beside the messages."""
+    """Variables of the template besides the messages."""
     template: str = ""
     """Hash of the template."""
     around: list[str] = Field(default_factory=list)
-    """What the template writes around contents."""
+    """Text that the template writes around contents."""
 
 
 class Facts(StoredModel):
-    """Whatever decides a cell's predictions and is not an axis; None where a cell has no such fact.
+    """Everything other than axes that decides a cell's predictions; None if a fact does not apply.
 
-    What is None is not stored and does not enter a cell's hash, so that a fact that a later version
-    adds does not rename the cells that are there. Further facts are those of plugins.
+    None is neither stored nor hashed, so a fact that a later version adds does not rename existing
+    cells. Unknown facts belong to plugins.
     """
 
     backend: str | None = None
@@ -46,16 +46,16 @@ class Facts(StoredModel):
     endpoint: str | None = None
 
     fingerprint: str | None = None
-    """Of the model's files."""
+    """Hash of the model's files."""
     scoring: str | None = None
-    """How an answer is found: ``greedy``, ``exact``, ``unconstrained``, ``generate``, or
-    ``classifier`` for what was trained."""
+    """How an answer is decoded: ``greedy``, ``exact``, ``unconstrained``, ``generate``, or
+    ``classifier`` for a training method."""
     seed: int | None = None
 
     data: dict[str, str] | None = None
     """Each data file with its SHA-256."""
     fields: dict[str, Any] | None = None
-    """Names of a single file's columns."""
+    """Column names of a single data file."""
     passages: dict[str, Any] | None = None
     test: str | None = None
     """Hash of the ids of the test rows."""
@@ -64,7 +64,7 @@ class Facts(StoredModel):
     """Hash of the ids of the pool's rows."""
     pool_rows: int | None = None
     label_space: str | None = None
-    """Which part of the labels there is, where it is not all of them."""
+    """The part of the labels in use, if not all."""
     labels: str | None = None
     """Hash of the labels, or of each row's choices."""
     choice_style: str | None = None
@@ -72,48 +72,48 @@ class Facts(StoredModel):
     label_rule: dict[str, Any] | None = None
     normalize: str | None = None
     queries: str | None = None
-    """``copied``, where demonstrations are asked for instead of test rows."""
+    """``copied``, if queries are demonstrations instead of test rows."""
 
     template: dict[str, Any] | None = None
     chat: ChatFacts | None = None
     perturbation: str | None = None
     bertscore_encoder: str | None = None
-    """What BERTScore compared demonstrations by."""
+    """The encoder with which BERTScore compared demonstrations."""
     sentence_encoder: str | None = None
 
     max_answer_tokens: int | None = None
-    """Of free text."""
+    """Only for free text."""
     answer: dict[str, Any] | None = None
-    """What of a free answer is compared."""
+    """The answer rule: how an answer is extracted from free text."""
     stops: list[str] | None = None
     bertscore: str | None = None
-    """The encoder of the metric."""
+    """The encoder of the BERTScore metric."""
 
     recipe: dict[str, Any] | None = None
-    """How a model was fine-tuned."""
+    """Settings of fine-tuning."""
     validation: str | None = None
-    """Rows that choose the checkpoint."""
+    """Rows on which the checkpoint is chosen."""
     checkpoint: str | None = None
-    """Whether ``validation`` or ``test`` rows chose it."""
+    """The rows that it is chosen on: ``validation`` or ``test``."""
 
     imported: str | None = None
-    """Of an import, about which no other fact is known: the file that it is from."""
+    """The source file of an import, which has no other facts."""
 
     @model_serializer
     def known(self) -> dict[str, Any]:
-        """The facts that there are, by name, as they are stored."""
-        found = {name: fact for name, fact in {**self.__dict__, **(self.model_extra or {})}.items() if fact is not None}
+        """The facts that are not None, by name, as stored."""
+        facts = {name: fact for name, fact in {**self.__dict__, **(self.model_extra or {})}.items() if fact is not None}
         if self.chat is not None:
-            found["chat"] = self.chat.model_dump(exclude_none=True)
-        return found
+            facts["chat"] = self.chat.model_dump(exclude_none=True)
+        return facts
 
     def with_more(self, **facts: Any) -> Facts:
-        """The same with other facts, or further ones."""
+        """These facts, with some replaced or added."""
         return Facts(**{**self.known(), **facts})
 
     @property
     def are_of_a_run(self) -> bool:
-        """Whether predictions were computed by this program, and what decided them is known."""
+        """Whether this program computed the predictions and their facts are known."""
         return self.imported is None and self != UNKNOWN
 
     @property
@@ -122,13 +122,13 @@ class Facts(StoredModel):
         return self.choice_style not in (None, "letters")
 
     def agrees(self, other: Facts) -> bool:
-        """Whether all facts that both have are the same."""
+        """Whether both have the same values of their common facts."""
         mine, others = self.known(), other.known()
         return all(mine[name] == others[name] for name in mine.keys() & others.keys())
 
 
 UNKNOWN = Facts()
-"""Of a variant of which nothing is known."""
+"""Facts of a variant about which nothing is known."""
 
 
 FactsOf: TypeAlias = Mapping[str, Facts]
@@ -136,4 +136,4 @@ FactsOf: TypeAlias = Mapping[str, Facts]
 
 
 NO_FACTS: FactsOf = {}
-"""Of no variant anything is known."""
+"""No facts of any variant."""

@@ -1,10 +1,10 @@
-"""Takes predictions that were made elsewhere into a results folder.
+"""Imports predictions that were made elsewhere into a results folder.
 
-A file is read and checked whole before anything is stored. Cells are taken as they stand; what the
-analysis could not count honestly (repeated rows, percentages for shares, rows that contradict each
-other or themselves) is refused. Draws that lack test rows are taken in: tables compare them on
-their common rows and say what is left out. An import is one file in ``imported/``, with all its
-cells.
+A file is read and checked completely before anything is stored. Cells are stored unchanged.
+Predictions that the analysis could not count correctly are refused: repeated rows, percentages
+instead of shares, rows that contradict each other or themselves. Draws without some test rows are
+accepted: tables compare draws on their common rows and report the omitted ones. An import is one
+file in ``imported/`` with all its cells.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ NEEDED = ("task", "model", "select", "order", "k", "draw", "test_id", "gold", "p
 """Columns that a file must have."""
 
 
-TEXTS = ("gold", "prediction")
-"""Columns in which an empty text is a value; elsewhere it is a missing one."""
+EMPTY_IS_VALUE = ("gold", "prediction")
+"""Columns in which an empty text is a value; in other columns it is a missing value."""
 
 
-USUAL = {"perturbation": "none", "queries": "test", "label_space": "all"}
-"""What columns may say of the usual, for which the store has a missing value."""
+DEFAULTS = {"perturbation": "none", "queries": "test", "label_space": "all"}
+"""Default values of columns, which are stored as missing values."""
 
 
-QUERIES = ("test", "copied")
-"""What ``queries`` may say."""
+QUERY_KINDS = ("test", "copied")
+"""Possible values of ``queries``."""
 
 
 PROBABILITIES = ("probability", "margin", "label_mass")
@@ -60,7 +60,7 @@ LARGEST = 2**31 - 1
 
 
 NO_IDS = [""]
-"""Stands for text that is no list of ids; an empty list is one, of a prompt that shows none."""
+"""Marks text that is not a list of ids. The empty list is valid: a prompt without demonstrations."""
 
 
 ENDINGS = (".parquet", ".csv", ".csv.gz")
@@ -71,22 +71,22 @@ BATCH_ROWS = 50_000
 
 @dataclass(frozen=True)
 class Import:
-    """A file that is in a results folder now."""
+    """A file that has been imported into a results folder."""
 
     where: str
-    """Where it is stored, as messages name it."""
+    """Its stored location, for messages."""
     rows: int
     further: tuple[str, ...] = ()
-    """Its columns that this program does not know; they are kept."""
+    """Columns unknown to this program, which are kept."""
     before: bool = False
-    """Whether it had been imported before: nothing was written."""
+    """Whether it had been imported before, so that nothing was written."""
 
 
 def import_predictions(file: Path, results: Place) -> Import:
     """Store a file of predictions in a results folder, once.
 
-    Raises ``UserError`` where the file cannot be read, lacks columns or values, has rows that
-    repeat or contradict each other, or the folder cannot be written.
+    Raises ``UserError`` if the file cannot be read, lacks columns or values, or has rows that repeat
+    or contradict each other, or if the folder cannot be written.
     """
     ending = next((e for e in reversed(ENDINGS) if file.name.lower().endswith(e)), None)
     shown = plain(file)
@@ -116,7 +116,7 @@ def import_predictions(file: Path, results: Place) -> Import:
 
 
 def find_import(storage: Storage, sha256: str) -> tuple[str, int] | None:
-    """The whole import of a file with this hash: its name and number of predictions."""
+    """Name and number of predictions of the import of a file with this hash, unless damaged."""
     for name in sorted(storage.names(IMPORTED)):
         if not name.endswith(f"-{sha256[:12]}{FINISHED}"):
             continue
@@ -143,7 +143,7 @@ def _put(storage: Storage, name: str, table: pa.Table, source: str) -> None:
 
 
 def _read(raw: bytes, shown: str, ending: str) -> pa.Table:
-    """The columns as they stand in the file, every name once."""
+    """The columns of the file, each name once."""
     if ending == ".csv.gz":
         raw = gunzip(raw, shown)
     table = _parquet(raw, shown) if ending == ".parquet" else _csv(decode(raw, shown), shown)
@@ -162,7 +162,7 @@ def _parquet(raw: bytes, shown: str) -> pa.Table:
 
 
 def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column without its categories or another library's type around it."""
+    """A column without categories or an extension type."""
     import pyarrow as pa
 
     kind = column.type
@@ -172,7 +172,7 @@ def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _csv(text: str, shown: str) -> pa.Table:
-    """All cells as text; an empty one is a missing value, but an empty prediction is one."""
+    """All cells as text; an empty cell is a missing value, except in ``prediction``."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -192,19 +192,19 @@ def _csv(text: str, shown: str) -> pa.Table:
 
 
 def _check_names(names: Sequence[str], shown: str) -> None:
-    there = one_line(", ".join(map(plain, names))) or "none"
+    present = one_line(", ".join(map(plain, names))) or "none"
     if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise UserError(one_line(f"{shown}: column {plain(twice[0])} stands there twice"))
+        raise UserError(one_line(f"{shown}: column {plain(twice[0])} appears twice"))
     if lacking := [name for name in NEEDED if name not in names]:
         columns = f"column{'' if len(lacking) == 1 else 's'} {', '.join(lacking)}"
-        raise UserError(f"{shown}: lacks the {columns}; it has: {there}")
+        raise UserError(f"{shown}: lacks the {columns}; it has: {present}")
 
 
 # -- columns ------------------------------------------------------------------------------------
 
 
 def _known_columns(table: pa.Table, shown: str, variant: str) -> dict[str, pa.ChunkedArray]:
-    """The columns of a results file: each in its type, what is not given filled, and checked."""
+    """The columns of a results file: typed, completed and checked."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -218,16 +218,16 @@ def _known_columns(table: pa.Table, shown: str, variant: str) -> dict[str, pa.Ch
     columns["gold"] = _with_empty_golds(columns["gold"], table)
     for name in NEEDED:
         _check_missing(columns[name], f"{shown}: column {name}")
-    for name, usual in USUAL.items():
-        columns[name] = pc.if_else(pc.equal(columns[name], usual), None, columns[name])
+    for name, default in DEFAULTS.items():
+        columns[name] = pc.if_else(pc.equal(columns[name], default), None, columns[name])
     columns["attention"] = columns["attention"].fill_null("full")
     columns["backend"] = columns["backend"].fill_null("imported")
     columns["variant"] = columns["variant"].fill_null(variant)
     _check_golds(columns, shown)
     right = pc.equal(columns["gold"], columns["prediction"])
-    given = {name: table[name] for name in table.column_names} | columns
-    scored = np.any([given[name].is_valid() for name in score_columns() if name in given], axis=0)
-    labelled = pc.if_else(scored, None, right)  # free text is not right or wrong
+    by_name = {name: table[name] for name in table.column_names} | columns
+    scored = np.any([by_name[name].is_valid() for name in score_columns() if name in by_name], axis=0)
+    labelled = pc.if_else(scored, None, right)  # free text has scores instead of correct
     if columns["correct"].null_count == len(table):
         columns["correct"] = labelled
     _check_correct(columns, labelled, shown)
@@ -236,8 +236,9 @@ def _known_columns(table: pa.Table, shown: str, variant: str) -> dict[str, pa.Ch
 
 
 def _with_empty_golds(gold: pa.ChunkedArray, table: pa.Table) -> pa.ChunkedArray:
-    """Right answers, the empty one for a missing one where a metric has a score of it: a CSV file
-    does not tell the two apart.
+    """Correct answers; a missing one becomes empty if a metric scored it.
+
+    A CSV file does not distinguish empty from missing.
     """
     import pyarrow.compute as pc
 
@@ -259,7 +260,7 @@ def _plain_type(field: pa.Field) -> pa.DataType:
 
 
 def _typed(column: pa.ChunkedArray, field: pa.Field, where: str) -> pa.ChunkedArray:
-    """A given column in the type that the store has for it. Raises ``UserError``."""
+    """Convert a column to its stored type. Raises ``UserError``."""
     from pyarrow import types
 
     kind = _plain_type(field)
@@ -271,9 +272,9 @@ def _typed(column: pa.ChunkedArray, field: pa.Field, where: str) -> pa.ChunkedAr
         return _booleans(column, where)
     if types.is_list(kind):
         return _id_lists(column, where)
-    text = _text(column, where, empty=field.name in TEXTS)
+    text = _text(column, where, empty=field.name in EMPTY_IS_VALUE)
     if field.name == "queries":
-        _check(_among(text, (*QUERIES, None)), column, where, " or ".join(QUERIES))
+        _check(_among(text, (*QUERY_KINDS, None)), column, where, " or ".join(QUERY_KINDS))
     return text
 
 
@@ -303,7 +304,7 @@ def _fractions(column: pa.ChunkedArray, where: str, name: str) -> pa.ChunkedArra
     import pyarrow as pa
 
     probability = name in PROBABILITIES
-    expected = "a probability from 0 to 1" if probability else "a share of 1, no percentage"
+    expected = "a probability from 0 to 1" if probability else "a share of 1, not a percentage"
     values = _numbers(column, where, expected)
     least = 0 if probability else -LARGEST_SCORE
     _check(((values >= least) & (values <= LARGEST_SCORE)) | np.isnan(values), column, where, expected)
@@ -311,7 +312,7 @@ def _fractions(column: pa.ChunkedArray, where: str, name: str) -> pa.ChunkedArra
 
 
 def _numbers(column: pa.ChunkedArray, where: str, expected: str) -> np.ndarray:
-    """Numbers ``(rows,)``: NaN where there is none, infinite where something else stands there."""
+    """Numbers ``(rows,)``: NaN for a missing value, infinity for anything else."""
     import pyarrow as pa
     from pyarrow import types
 
@@ -340,7 +341,7 @@ def _number(text: str | None) -> float:
 
 
 def _booleans(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
-    """True and false, however they are spelled: 1, 0, TRUE, False."""
+    """Booleans, in any spelling: 1, 0, TRUE, False."""
     import pyarrow as pa
     import pyarrow.compute as pc
     from pyarrow import types
@@ -350,16 +351,16 @@ def _booleans(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
         return column
     if not any(is_kind(kind) for is_kind in (_is_text, types.is_integer, types.is_floating, types.is_null)):
         _refuse_type(column, where, expected)
-    said = pc.utf8_lower(column.cast(pa.string()))
+    text = pc.utf8_lower(column.cast(pa.string()))
     yes, no, nothing = (
-        _among(said, words) for words in (["true", "1", "1.0"], ["false", "0", "0.0"], ["", "nan", None])
+        _among(text, words) for words in (["true", "1", "1.0"], ["false", "0", "0.0"], ["", "nan", None])
     )
     _check(np.any([yes, no, nothing], axis=0), column, where, expected)
     return pa.chunked_array([pc.if_else(pa.array(nothing), None, pa.array(yes))])
 
 
 def _among(column: pa.ChunkedArray, values: Sequence[str | None]) -> np.ndarray:
-    """Whether each value is one of these, of which a missing one may be one, ``(rows,)``."""
+    """Whether each value is one of ``values``, which may include None, ``(rows,)``."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -367,7 +368,7 @@ def _among(column: pa.ChunkedArray, values: Sequence[str | None]) -> np.ndarray:
 
 
 def _id_lists(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
-    """Lists of ids; in a file of text as JSON."""
+    """Lists of ids; JSON in a text column."""
     import pyarrow as pa
 
     kind = pa.list_(pa.string())
@@ -383,23 +384,23 @@ def _id_lists(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
 
 
 def _ids(text: str | None) -> list[str] | None:
-    """The ids in one cell, ``NO_IDS`` where something else stands there."""
+    """The ids in one cell; ``NO_IDS`` if it is not a list of ids."""
     if not text:
         return None
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         return NO_IDS
-    return found if isinstance(found, list) and all(isinstance(i, str) for i in found) else NO_IDS
+    return value if isinstance(value, list) and all(isinstance(i, str) for i in value) else NO_IDS
 
 
 def _further(column: pa.ChunkedArray, name: str, where: str) -> pa.ChunkedArray:
-    """A column that the store has not in every file: a score of a metric, or one of its own."""
+    """An optional column: a metric's score, or a column unknown to this program."""
     return _fractions(column, where, name) if name in score_columns() else _kept(column, where)
 
 
 def _kept(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
-    """A column that is kept as it is. Raises ``UserError`` if it could not be read again."""
+    """A column to keep unchanged. Raises ``UserError`` if it could not be read again."""
     import pyarrow as pa
 
     try:
@@ -423,7 +424,7 @@ def _refuse_type(column: pa.ChunkedArray, where: str, expected: str) -> NoReturn
 
 
 def _check(good: np.ndarray, column: pa.ChunkedArray, where: str, expected: str) -> None:
-    """Refuse a column some of whose values are not ``good``; the first is named."""
+    """Raise ``UserError`` with the first value that is not ``good``."""
     if not good.all():
         row = int(good.argmin())
         value = short(column[row].as_py())
@@ -431,7 +432,7 @@ def _check(good: np.ndarray, column: pa.ChunkedArray, where: str, expected: str)
 
 
 def _check_golds(columns: Mapping[str, pa.ChunkedArray], shown: str) -> None:
-    """Refuse a test row that has one right answer here and another one there."""
+    """Raise ``UserError`` if a test row has different correct answers."""
     import pandas as pd
 
     keys = ["task", "variant", "label_space", "queries", "test_id"]
@@ -447,25 +448,25 @@ def _check_golds(columns: Mapping[str, pa.ChunkedArray], shown: str) -> None:
         )
         raise UserError(
             f"{shown}: column gold: {gold} in row {row + 1:,}, but {other} in row {before + 1:,} "
-            f"for the same test row ({name}); a test row has one right answer"
+            f"for the same test row ({name}); a test row has one correct answer"
         )
 
 
 def _check_correct(columns: Mapping[str, pa.ChunkedArray], right: pa.ChunkedArray, shown: str) -> None:
-    """Refuse a label that is said to be right and is not the gold one, or the other way round.
+    """Raise ``UserError`` if ``correct`` contradicts gold and prediction.
 
-    ``right`` is what the labels say, missing where nothing can be said.
+    ``right`` is the comparison of gold and prediction, missing for free text.
     """
     import pyarrow.compute as pc
 
     agrees = np.asarray(pc.equal(columns["correct"], right).fill_null(True))
     if not agrees.all():
         row = int(agrees.argmin())
-        said, gold, prediction = (short(columns[name][row].as_py()) for name in ("correct", "gold", "prediction"))
+        correct, gold, prediction = (short(columns[name][row].as_py()) for name in ("correct", "gold", "prediction"))
         raise UserError(
-            f"{shown}: column correct: {said} in row {row + 1:,}, where gold is {gold} and "
-            f"prediction {prediction}; give predictions as the labels that they stand for, or "
-            "leave the column out to have it worked out"
+            f"{shown}: column correct: {correct} in row {row + 1:,}, where gold is {gold} and "
+            f"prediction {prediction}; give predictions as full labels, or omit the column to have "
+            "it computed"
         )
 
 
@@ -477,10 +478,10 @@ def _check_missing(column: pa.ChunkedArray, where: str) -> None:
 
 
 def _cells(columns: Mapping[str, pa.ChunkedArray], shown: str) -> pa.ChunkedArray:
-    """The cell of each row: as given, else a hash of its axes and its variant.
+    """The cell of each row: the column ``cell``, else a hash of axes and variant.
 
-    Raises ``UserError`` where rows repeat, points without demonstrations have draws, or given names
-    do not name one cell each.
+    Raises ``UserError`` if rows repeat, points without demonstrations have several draws, or the
+    column does not name each cell by one hash.
     """
     import pandas as pd
     import pyarrow as pa
@@ -490,16 +491,16 @@ def _cells(columns: Mapping[str, pa.ChunkedArray], shown: str) -> pa.ChunkedArra
     codes["cell"] = cell = codes.groupby(list(keys), sort=False).ngroup()
     _check_repeats(codes, shown)
     _check_zero_shot(columns, codes, shown)
-    given = columns["cell"]
-    if given.null_count < len(given):
-        _check_missing(given, f"{shown}: column cell")
-        names = pd.DataFrame({"cell": cell, "name": _codes(given)}).drop_duplicates()
+    stated = columns["cell"]
+    if stated.null_count < len(stated):
+        _check_missing(stated, f"{shown}: column cell")
+        names = pd.DataFrame({"cell": cell, "name": _codes(stated)}).drop_duplicates()
         if not names["cell"].is_unique or not names["name"].is_unique:
             raise UserError(
-                f"{shown}: column cell: must name each cell by a hash of its own (rows that agree "
-                f"in {', '.join(keys)} are a cell); leave the column out to have it computed"
+                f"{shown}: column cell: must name each cell by its own hash (rows with the same "
+                f"{', '.join(keys)} are a cell); omit the column to have it computed"
             )
-        return given
+        return stated
     first = np.flatnonzero(~cell.duplicated())
     cells = pa.table({name: columns[name] for name in keys}).take(first).to_pylist()
     hashes = [cell_hash(axes, axes.pop("variant")) for axes in cells]
@@ -508,7 +509,7 @@ def _cells(columns: Mapping[str, pa.ChunkedArray], shown: str) -> pa.ChunkedArra
 
 
 def _codes(column: pa.ChunkedArray) -> np.ndarray:
-    """A number for each value, ``(rows,)``: the same for the same."""
+    """A number for each value, ``(rows,)``: equal numbers for equal values."""
     return np.asarray(column.dictionary_encode().combine_chunks().indices)
 
 
@@ -522,13 +523,13 @@ def _check_repeats(codes: pd.DataFrame, shown: str) -> None:
 
 
 def _check_zero_shot(columns: Mapping[str, pa.ChunkedArray], codes: pd.DataFrame, shown: str) -> None:
-    """Refuse several draws of a point of k=0: tables would count them as evidence of draws."""
+    """Raise ``UserError`` for several draws of k=0, which tables would count as independent draws."""
     bare = codes[columns["k"].to_numpy() == 0]
     point = [name for name in (*AXES, "variant") if name != "draw"]
     other = bare.groupby(point)["draw"].transform("first") != bare["draw"]
     if other.any():
         row = int(other.idxmax())
         raise UserError(
-            f"{shown}: column draw: {columns['draw'][row]} in row {row + 1:,}, a further draw of a "
-            "point of k=0; without demonstrations nothing is drawn: keep one"
+            f"{shown}: column draw: {columns['draw'][row]} in row {row + 1:,}, another draw of a "
+            "point of k=0; all draws without demonstrations are the same: keep one"
         )

@@ -1,7 +1,7 @@
-"""What a cell needs while it is computed: a lock, and a journal that survives a kill.
+"""Locks and journals of unfinished cells; a journal survives a killed process.
 
-Both are known by the cell's name (``Identity.name``). They are apart from finished files
-(:mod:`icl_bench.results.storage`), because not every place that keeps files can lock them, or add
+Both are addressed by the cell's name (``Identity.name``). They have an interface separate from
+finished files (:mod:`icl_bench.results.storage`), because not every storage can lock files or append
 to one.
 """
 
@@ -24,45 +24,46 @@ LOCKS = ".locks"
 
 
 class Journal(Protocol):
-    """The lines of one unfinished cell; only the process that has its lock opens it."""
+    """The lines of one unfinished cell; only the process that holds its lock opens it."""
 
     def read(self) -> bytes:
-        """All that is there."""
+        """All lines."""
 
     def cut(self, size: int) -> None:
-        """Keep the first ``size`` bytes; what is behind them is lost."""
+        """Keep the first ``size`` bytes and drop the rest."""
 
     def append(self, lines: bytes) -> None:
-        """Add lines, which are safe when this returns. Raises ``OSError``."""
+        """Append lines; they are durable when this returns. Raises ``OSError``."""
 
     def close(self) -> None:
-        """No more is added by this process."""
+        """Close the journal; this process appends no more lines."""
 
 
 class Journals(Protocol):
-    """Locks and journals of the cells of one results folder. What fails raises ``OSError``."""
+    """Locks and journals of the cells of one results folder. Failures raise ``OSError``."""
 
     def take(self, cell: str) -> Callable[[], None] | None:
-        """Take a cell for this process: what gives it back, or None where another has it.
+        """Lock a cell for this process.
 
-        The cells of a process that dies are free again.
+        Returns a function that releases it, or None if another process holds it. Locks of a process
+        that died are free.
         """
 
     def open(self, cell: str) -> Journal:
-        """Open the journal of a cell; an empty one where there was none."""
+        """Open the journal of a cell, empty if it is new."""
 
     def delete(self, cell: str) -> None:
         """Remove the journal of a cell, if there is one."""
 
     def others_at_work(self) -> bool:
-        """Whether another process has taken a cell that has a journal."""
+        """Whether another process holds a cell with a journal."""
 
 
 class LocalJournals:
-    """Journals beside the finished files of a folder; locks are flock's, which end with a process.
+    """Journals beside the finished files of a folder, with flock's locks, which end with a process.
 
-    Every process that shares the folder has to see the same locks: it lies on one machine, or on a
-    network's file system that knows flock.
+    All processes must see the same locks: the folder is on one machine, or on a network file system
+    that supports flock.
     """
 
     def __init__(self, root: Path) -> None:
@@ -80,7 +81,7 @@ class LocalJournals:
         return lock.release
 
     def open(self, cell: str) -> LocalJournal:
-        """Open the journal's file; makes its folder."""
+        """Open the journal's file, creating its folder."""
         path = self._path(cell)
         path.parent.mkdir(parents=True, exist_ok=True)
         return LocalJournal(path)
@@ -127,24 +128,24 @@ class LocalJournal:
         self._stream.truncate(size)
 
     def append(self, lines: bytes) -> None:
-        """Write at the end and wait for the disk."""
+        """Append and sync to disk."""
         self._stream.write(lines)
         self._stream.flush()
         os.fsync(self._stream.fileno())
 
     def close(self) -> None:
         """Close the file."""
-        with suppress(OSError):  # a full disk was reported when it was met
+        with suppress(OSError):  # a full disk has been reported before
             self._stream.close()
 
 
 def journals_at(place: Place) -> Journals:
-    """The journals of the results at a place. Raises ``TypeError`` for a storage without any."""
+    """The journals of a results folder. Raises ``TypeError`` for a storage without journals."""
     storage = storage_at(place)
     if isinstance(storage, LocalStorage):
         return LocalJournals(storage.root)
-    made = getattr(storage, "journals", None)
-    if made is None:
-        raise TypeError(f"{storage.where()}: say where its journals are kept")
-    found: Journals = made()
-    return found
+    make_journals = getattr(storage, "journals", None)
+    if make_journals is None:
+        raise TypeError(f"{storage.where()}: its storage has no method journals()")
+    journals: Journals = make_journals()
+    return journals

@@ -1,11 +1,11 @@
-"""Results in object storage: S3 and what speaks its protocol, Google Cloud, Azure.
+"""Results in object storage: S3 and compatible servers, Google Cloud, Azure.
 
-By obstore, a binding of the Rust crate ``object_store``: it puts objects whole and on conditions,
-tries again where a server throttles or does not answer, and takes credentials and addresses from
-the environment as each cloud's own tools do. A finished cell is one object. Unfinished work is kept
-in parts, an object for each pack of answers. A cell is taken by an object that its process renews:
-where that stays as it was for :data:`LEASE` seconds, by the clock of who looks, its process is dead
-and the cell is free. Should two processes compute one cell all the same, both write the same one.
+Uses obstore, a binding of the Rust crate ``object_store``. It puts objects whole and conditionally,
+retries if a server throttles or does not answer, and takes credentials and addresses from the
+environment like each cloud's own tools. A finished cell is one object. Unfinished work is stored in
+parts, one object for each pack of answers. A lock is an object that its process renews. If a lock
+does not change for :data:`LEASE` seconds by the observer's clock, its process is dead and the cell is
+free. If two processes compute one cell nevertheless, both write the same result.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ if TYPE_CHECKING:
     from obstore import ObjectMeta, PutResult, UpdateVersion
 
 LEASE = 30.0
-"""Seconds after which a lock that nobody has renewed is free."""
+"""Seconds after which a lock that is not renewed is free."""
 
 RENEWALS = 3
-"""Times that a lock is renewed within a lease."""
+"""Number of renewals within a lease."""
 
 T = TypeVar("T")
 
 Version: TypeAlias = "UpdateVersion"
-"""What tells one writing of an object from others."""
+"""Identifies one written version of an object."""
 
 LOCKS, PROBE = ".locks", ".writable"
-"""The folder of locks, and what is written to see whether that is allowed."""
+"""The folder of locks, and the name of the object that tests write access."""
 
 PATIENCE, AT_FIRST = timedelta(minutes=3), timedelta(seconds=15)
-"""How long a request is tried again, and how long the first one of a command is."""
+"""How long requests are retried, and how long the first request of a command is."""
 
 
 class ObjectStorage:
-    """Objects below a prefix of a bucket, ``s3://bucket/prefix``; names with a dot are no part."""
+    """Objects under a prefix of a bucket, ``s3://bucket/prefix``; names that begin with a dot are hidden."""
 
     readers = 32
-    """Files that are worth reading side by side."""
+    """Number of files to read in parallel."""
 
     def __init__(self, url: str) -> None:
-        """Connects to nothing yet. Raises ``UserError`` for an address that is none."""
+        """Connect to nothing yet. Raises ``UserError`` for an invalid address."""
         try:
             from obstore.store import from_url
         except ImportError:
@@ -75,9 +75,9 @@ class ObjectStorage:
         """Write an object and remove it. Raises ``UserError``."""
         name = f"{PROBE}-{uuid.uuid4().hex}"
         try:
-            with _told():
+            with _os_errors():
                 self._at_first.put(name, b"")
-            # it answers: a deletion that no answer came to in time is worth another try
+            # the server answers, so an unanswered deletion is worth retrying
             self.delete(name)
         except OSError as error:
             raise UserError(
@@ -85,9 +85,9 @@ class ObjectStorage:
             ) from None
 
     def exists(self) -> bool:
-        """Whether there is any object. Raises ``UserError`` where it cannot be asked."""
+        """Whether there is any object. Raises ``UserError`` if listing fails."""
         try:
-            with _told():
+            with _os_errors():
                 return any(self._at_first.list(chunk_size=1))
         except FileNotFoundError:
             return False
@@ -95,13 +95,13 @@ class ObjectStorage:
             raise UserError(f"results folder {self.url}: cannot be read ({error.strerror or error})") from None
 
     def names(self, under: str = "") -> list[str]:
-        """All objects, or those below a name."""
+        """Names of all objects, or of those under a name."""
         return [path for path, _ in self.listed(under) if not _hidden(path)]
 
     def listed(self, under: str = "") -> list[tuple[str, str]]:
-        """Each object, hidden ones too, with what changes whenever it is written."""
-        found = _persist(lambda: self._store.list(under or None, chunk_size=1000).collect())
-        return [(str(meta["path"]), str(meta["e_tag"])) for meta in found]
+        """Name and e-tag of each object, including hidden ones; a write changes the e-tag."""
+        objects = _persist(lambda: self._store.list(under or None, chunk_size=1000).collect())
+        return [(str(meta["path"]), str(meta["e_tag"])) for meta in objects]
 
     def has(self, name: str) -> bool:
         """Whether there is such an object."""
@@ -116,11 +116,11 @@ class ObjectStorage:
         return _persist(lambda: bytes(self._store.get(name).bytes()))
 
     def put(self, name: str, content: bytes) -> None:
-        """Put it whole."""
+        """Put the whole object."""
         _persist(lambda: self._store.put(name, content, use_multipart=False))
 
     def rename(self, name: str, to: str) -> None:
-        """Copy, then delete: object storage has nothing else."""
+        """Copy, then delete, because object storage cannot rename."""
         _persist(lambda: self._store.copy(name, to))
         self.delete(name)
 
@@ -130,17 +130,17 @@ class ObjectStorage:
             _persist(lambda: self._store.delete(name))
 
     def where(self, name: str = "") -> str:
-        """Its address."""
+        """The address of an object."""
         return f"{self.url}/{name}" if name else self.url
 
     def journals(self) -> ObjectJournals:
         """Locks and unfinished work beside the finished cells."""
         return ObjectJournals(self)
 
-    # -- on conditions --------------------------------------------------------------------------
+    # -- conditional puts --------------------------------------------------------------------------
 
     def create(self, name: str, content: bytes) -> Version | None:
-        """Put an object that is not there: its version, or None where there is one."""
+        """Put a new object. Returns its version, or None if the object exists."""
         from obstore.exceptions import AlreadyExistsError
 
         try:
@@ -148,14 +148,14 @@ class ObjectStorage:
                 _persist(lambda: self._store.put(name, content, mode="create", use_multipart=False), AlreadyExistsError)
             )
         except AlreadyExistsError:
-            # by an answer that was lost on its way it may be our own
+            # it may be our own, if the answer to an earlier attempt was lost
             with suppress(FileNotFoundError):
                 if self.read(name) == content:
                     return self.version(name)
             return None
 
     def replace(self, name: str, content: bytes, version: Version) -> Version | None:
-        """Put an object over this version of it: its new one, or None where it is another."""
+        """Replace this version of an object. Returns the new version, or None if the object has changed."""
         from obstore.exceptions import AlreadyExistsError, NotFoundError, PreconditionError
 
         lost = (AlreadyExistsError, NotFoundError, PreconditionError)
@@ -168,7 +168,7 @@ class ObjectStorage:
             return None
 
     def version(self, name: str) -> Version:
-        """What tells this writing of an object from others. Raises ``FileNotFoundError``."""
+        """The current version of an object. Raises ``FileNotFoundError``."""
         return _version(_persist(lambda: self._store.head(name)))
 
 
@@ -178,22 +178,22 @@ class ObjectJournals:
     def __init__(self, storage: ObjectStorage) -> None:
         self.storage = storage
         self._seen: dict[str, tuple[str, float]] = {}
-        """Others' locks: how they were when they were first seen so, and when that was."""
+        """E-tags of others' locks, and when each was first seen."""
         self._mine: set[str] = set()
 
     def take(self, cell: str) -> Callable[[], None] | None:
-        """Create the cell's lock, or take over one that was not renewed for a lease."""
+        """Create the cell's lock, or take over a lock that has not been renewed for a lease."""
         name, storage = _lock(cell), self.storage
         content = _owner()
         version = storage.create(name, content)
         if version is None:
             try:
-                there = storage.version(name)
+                current = storage.version(name)
             except FileNotFoundError:
-                return None  # given back just now: it is asked for again
-            if name in self._mine or not self._is_dead(name, str(there["e_tag"])):
+                return None  # released just now: the next attempt gets it
+            if name in self._mine or not self._is_dead(name, str(current["e_tag"])):
                 return None
-            version = storage.replace(name, content, there)
+            version = storage.replace(name, content, current)
             if version is None:
                 return None
         self._seen.pop(name, None)
@@ -216,13 +216,13 @@ class ObjectJournals:
             self.storage.delete(name)
 
     def others_at_work(self) -> bool:
-        """Whether there is another process' lock that may be alive."""
-        found = [(name, tag) for name, tag in self.storage.listed(LOCKS) if name not in self._mine]
-        dead = [self._is_dead(name, tag) for name, tag in found]  # each of them is looked at
+        """Whether another process may hold a lock."""
+        locks = [(name, tag) for name, tag in self.storage.listed(LOCKS) if name not in self._mine]
+        dead = [self._is_dead(name, tag) for name, tag in locks]  # observes each lock, also after a live one
         return not all(dead)
 
     def _is_dead(self, name: str, tag: str) -> bool:
-        """Whether a lock has been as it is for a lease, as far as was seen from here."""
+        """Whether a lock has not changed for a lease, as observed by this process."""
         now = time.monotonic()
         before, since = self._seen.get(name, (None, now))
         if before != tag:
@@ -244,17 +244,17 @@ class ObjectJournal:
         return b"".join(map(self._storage.read, self._parts))
 
     def cut(self, size: int) -> None:
-        """Keep the first bytes: the part that they end in is written anew, those behind it go."""
+        """Keep the first bytes: rewrite them as one part, then delete the old parts."""
         kept = self.read()[:size]
         parts, self._parts = self._parts, []
         if kept:
             self.append(kept)
-        for name in parts:  # last, so that a kill leaves what can be read twice
+        for name in parts:  # last, so that a kill leaves duplicates rather than gaps
             self._storage.delete(name)
 
     def append(self, lines: bytes) -> None:
         """Put a part. Raises ``OSError``."""
-        # a name of its own: should another process be at the same cell, neither loses anything
+        # unique names, so that two processes at the same cell do not overwrite each other
         name = f"{self._folder}/{self._next:08d}-{uuid.uuid4().hex[:8]}"
         self._storage.put(name, lines)
         self._parts.append(name)
@@ -265,7 +265,7 @@ class ObjectJournal:
 
 
 class _Lease:
-    """Renews a lock until it is given back, or somebody has taken it."""
+    """Renews a lock until it is released or another process has taken it."""
 
     def __init__(self, storage: ObjectStorage, name: str, version: Version) -> None:
         self._storage, self._name, self._version = storage, name, version
@@ -275,11 +275,11 @@ class _Lease:
         self._thread.start()
 
     def end(self) -> None:
-        """Give it back, if it is still this process'."""
+        """Release the lock, if this process still holds it."""
         self._over.set()
         self._thread.join()
         if not self._lost:
-            with suppress(OSError):  # it runs out by itself
+            with suppress(OSError):  # it expires by itself
                 self._storage.delete(self._name)
 
     def _renew(self) -> None:
@@ -287,27 +287,27 @@ class _Lease:
             try:
                 version = self._storage.replace(self._name, _owner(), self._version)
             except OSError:
-                continue  # the next one may get through
+                continue  # the next renewal may succeed
             if version is None:
                 self._lost = True
                 return
             self._version = version
 
 
-def _version(said: PutResult | ObjectMeta) -> Version:
-    # a store has one of them or both, and takes no empty one back
-    found: Version = {}
-    if said["e_tag"] is not None:
-        found["e_tag"] = said["e_tag"]
-    if said["version"] is not None:
-        found["version"] = said["version"]
-    return found
+def _version(response: PutResult | ObjectMeta) -> Version:
+    # a store has one or both of these, and does not accept None
+    version: Version = {}
+    if response["e_tag"] is not None:
+        version["e_tag"] = response["e_tag"]
+    if response["version"] is not None:
+        version["version"] = response["version"]
+    return version
 
 
 def _owner() -> bytes:
-    """Whose lock it is, for who looks, and other content each time."""
-    said = {"host": socket.gethostname(), "process": os.getpid(), "id": uuid.uuid4().hex}
-    return json.dumps(said).encode()
+    """The lock's owner, for people who look; the content is unique."""
+    owner = {"host": socket.gethostname(), "process": os.getpid(), "id": uuid.uuid4().hex}
+    return json.dumps(owner).encode()
 
 
 def _lock(cell: str) -> str:
@@ -319,8 +319,8 @@ def _hidden(path: str) -> bool:
 
 
 @contextmanager
-def _told(*but: type[BaseException]) -> Iterator[None]:
-    """Raise ``OSError`` in one line for what goes wrong, but errors that are expected."""
+def _os_errors(*but: type[BaseException]) -> Iterator[None]:
+    """Convert obstore's errors to ``OSError`` with one line, except the types in ``but``."""
     from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, UnauthenticatedError
 
     try:
@@ -336,15 +336,15 @@ def _told(*but: type[BaseException]) -> Iterator[None]:
 
 
 def _persist(do: Callable[[], T], *but: type[BaseException]) -> T:
-    """What a request gives that may be made twice. The library tries again where a server throttles
-    or breaks off, but not each kind of request where no answer came in time.
+    """Return the result of a repeatable request. The library retries if a server throttles or drops
+    the connection, but after a timeout only some kinds of requests.
 
-    Raises ``OSError`` as :func:`_told` does, after :data:`PATIENCE`.
+    Raises ``OSError`` as :func:`_os_errors` does, after :data:`PATIENCE`.
     """
     start, pause = time.monotonic(), 0.1
     while True:
         try:
-            with _told(*but):
+            with _os_errors(*but):
                 return do()
         except (FileNotFoundError, PermissionError):
             raise
@@ -356,6 +356,6 @@ def _persist(do: Callable[[], T], *but: type[BaseException]) -> T:
 
 
 def _reason(error: BaseException) -> str:
-    """What obstore says, without the structures of its library."""
-    said = str(error).partition("\n\nDebug source")[0]
-    return one_line(said)[:300] or type(error).__name__
+    """Obstore's message without its debug output."""
+    text = str(error).partition("\n\nDebug source")[0]
+    return one_line(text)[:300] or type(error).__name__

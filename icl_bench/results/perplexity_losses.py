@@ -23,9 +23,9 @@ def losses_name(model: str, file: str) -> str:
 
 
 def write_losses(storage: Storage, name: str, windows: Sequence[np.ndarray], meta: LossesMeta) -> None:
-    """Write each window's losses, ``(tokens - 1,)`` in nats, with what is to be said of them.
+    """Write each window's losses, ``(tokens - 1,)`` in nats, with their metadata.
 
-    ``name`` is one of ``losses_name``. Raises ``UserError`` where it cannot be written.
+    ``name`` comes from ``losses_name``. Raises ``UserError`` if it cannot be written.
     """
     import pyarrow as pa
 
@@ -43,9 +43,9 @@ def write_losses(storage: Storage, name: str, windows: Sequence[np.ndarray], met
 
 
 def read_losses(results: Place) -> Iterator[tuple[LossesMeta, np.ndarray]]:
-    """Every file's meta and losses, ``(windows, tokens - 1)``, by name.
+    """Metadata and losses, ``(windows, tokens - 1)``, of every file, sorted by name.
 
-    A damaged file is left out with a warning, as among predictions.
+    A damaged file is skipped with a warning.
     """
     storage = storage_at(results)
     names = [name for name in storage.names(ASIDE) if name.endswith(".parquet")]
@@ -54,9 +54,9 @@ def read_losses(results: Place) -> Iterator[tuple[LossesMeta, np.ndarray]]:
             table = parquet_table(storage.read(name))
             meta = checked((table.schema.metadata or {})[META], LossesMeta)
             losses = np.array(table["losses"].to_pylist(), np.float64)
-        # pyarrow's own errors are of these kinds
+        # includes pyarrow's own errors
         except (OSError, ValueError, KeyError, TypeError):
             where = storage.where(name)
-            warnings.warn(f"{where}: no file of losses, or a damaged one; left out", stacklevel=2)
+            warnings.warn(f"{where}: not a file of losses, or damaged; left out", stacklevel=2)
             continue
         yield meta, losses

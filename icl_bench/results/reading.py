@@ -1,6 +1,6 @@
-"""Reads a results folder: whole files of cells and of imports, marks of failed cells.
+"""Reads a results folder: finished cells, imports, and marks of failed cells.
 
-A folder may also be any other place that :func:`icl_bench.results.storage.storage_at` knows.
+A folder may be any place that :func:`icl_bench.results.storage.storage_at` knows.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ASIDE = "_perplexity"
-"""Folder of results that are no predictions; no task is called so."""
+"""Folder of results other than predictions; no task has this name."""
 
 
 IMPORTED = "imported"
-"""The folder of imports, and what their predictions are called beside those that were run here."""
+"""The folder of imports, and the name of imported predictions in comparisons."""
 
 
 CELL_META, IMPORT_META = b"icl_bench", b"icl_bench_import"
-"""Keys of what a file of one cell, or an import, says of itself."""
+"""Keys of the metadata of a cell's file, and of an import."""
 
 
 EXPORT_META = b"icl_bench_export"
-"""The same of an export, which may lie in a results folder (as a baseline) but is no result."""
+"""Key of the metadata of an export, which may be in a results folder (as a baseline) but is not read."""
 
 
 def warn(message: str) -> None:
-    """Warn of something in the folder that is left out or put aside."""
+    """Warn about a file that is skipped or set aside."""
     import warnings
 
     warnings.warn(message, stacklevel=3)
@@ -52,11 +52,11 @@ _IN_EVERY_ROW = (*AXES, "test_id", "cell", "variant")
 
 
 class DamagedError(Exception):
-    """What is wrong with a finished file."""
+    """A finished file is damaged; the message says how."""
 
 
 class ForeignError(DamagedError):
-    """The file is none of this program's."""
+    """The file was not written by this program."""
 
 
 class ExportError(DamagedError):
@@ -65,17 +65,17 @@ class ExportError(DamagedError):
 
 @dataclass(frozen=True)
 class ResultFile:
-    """A whole file: of one cell, or an import of many."""
+    """A complete file: one cell, or an import of many."""
 
     name: str
     table: pa.Table
     meta: CellMeta | None = None
-    """What the file of a cell says of it."""
+    """Metadata of a cell's file."""
     imported: ImportMeta | None = None
-    """What an import says of itself."""
+    """Metadata of an import."""
 
     def cells(self) -> list[dict[str, Any]]:
-        """Axes, cell and variant of each cell, as they follow each other."""
+        """Axes, cell and variant of each cell, in the order of the file."""
         names = [*AXES, "cell", "variant"]
         if self.imported is None:
             return [{name: self.table[name][0].as_py() for name in names}]
@@ -86,7 +86,7 @@ class ResultFile:
         return cells
 
     def without(self, cells: Collection[str]) -> ResultFile:
-        """The file without some cells, which are named by their hashes."""
+        """The file without some cells, given by their hashes."""
         import numpy as np
 
         named = self.table["cell"].combine_chunks().dictionary.to_pylist()
@@ -101,10 +101,10 @@ class ResultFile:
 def read_whole(
     storage: Storage, name: str, rows: int | None = None, columns: Collection[str] | None = None
 ) -> ResultFile:
-    """Read a whole file, or only these columns of its table. Raises ``DamagedError``.
+    """Read a file completely, or only some columns. Raises ``DamagedError``.
 
-    ``rows`` is the number of predictions that it should have, where that is known. ``columns`` has
-    those that are in every row.
+    ``rows`` is the expected number of predictions, if known. ``columns`` must include those with a
+    value in every row.
     """
     return _parsed(name, partial(storage.read, name), rows, columns)
 
@@ -112,7 +112,7 @@ def read_whole(
 def _parsed(
     name: str, read: Callable[[], bytes], rows: int | None = None, columns: Collection[str] | None = None
 ) -> ResultFile:
-    """The same of what ``read`` gives."""
+    """Parse the content that ``read`` returns, like :func:`read_whole`."""
     import pyarrow as pa
 
     try:
@@ -129,9 +129,9 @@ def _parsed(
             meta = meta.model_copy(update={name: table[name][0].as_py() for name in ("cell", "variant")})
         table = _conformed(table, columns)
         if any(table[name].null_count for name in _IN_EVERY_ROW):
-            raise ValueError("rows that are of no cell")
+            raise ValueError("rows without a cell")
         if meta is not None and len(table["test_id"].unique()) < len(table):
-            raise ValueError("test rows that stand there twice")
+            raise ValueError("duplicate test rows")
     except KeyError:
         raise ForeignError("is not a results file of this program") from None
     except (pa.ArrowException, OSError, ValueError, TypeError, IndexError) as error:
@@ -144,14 +144,14 @@ def _parsed(
 def _each(
     storage: Storage, names: Iterable[str], columns: Collection[str] | None
 ) -> Iterator[tuple[str, Callable[[], ResultFile]]]:
-    """Each file with what reads it; side by side where files are far away."""
+    """Each file's name with a function that reads it; remote files are fetched in parallel."""
     readers = getattr(storage, "readers", 1)
     if readers == 1:
         yield from ((n, partial(read_whole, storage, n, columns=columns)) for n in names)
         return
     waiting: deque[tuple[str, Future[bytes]]] = deque()
     with ThreadPoolExecutor(readers) as pool:
-        # they only fetch: many that parse, too, would wait for each other
+        # threads only fetch; parsing in them would contend for the interpreter lock
         for name in names:
             waiting.append((name, pool.submit(storage.read, name)))
             if len(waiting) > 4 * readers:
@@ -162,7 +162,7 @@ def _each(
 
 
 Seen: TypeAlias = dict[tuple[Any, ...], str]
-"""What cells have in common that must not be counted twice -> the file that has it."""
+"""Axes and variant of each cell -> the first file that holds it."""
 
 
 def result_files(
@@ -172,16 +172,16 @@ def result_files(
     names: Collection[str] | None = None,
     seen: Seen | None = None,
 ) -> Iterator[ResultFile]:
-    """Whole files, those of one cell first, then imports without the cells that went before.
+    """Complete files: single cells first, then imports without the cells that came before.
 
-    ``say`` is told what is left out; ``columns`` are those that are read of each, as for
-    :func:`read_whole`. Who reads a folder that grows gives the ``names`` of its new files and, each
-    time, what was ``seen``, to which is added. Raises ``UserError`` where there is no such folder.
+    ``say`` receives a message for each skipped file; ``columns`` restricts the columns, as in
+    :func:`read_whole`. To read a growing folder, pass the ``names`` of its new files and the same
+    ``seen`` each time, which is updated. Raises ``UserError`` if the folder does not exist.
     """
     storage = storage_at(place)
     if not storage.exists():
         where = storage.where()
-        raise UserError(f"results folder {where}: not there; run something first (icl-bench run)")
+        raise UserError(f"results folder {where}: does not exist; run something first (icl-bench run)")
     seen = {} if seen is None else seen
     names = storage.names() if names is None else names
     for name, read in _each(storage, _in_order(names), columns):
@@ -193,7 +193,7 @@ def result_files(
             say(f"{storage.where(name)}: {problem}; left out")
             continue
         except DamagedError as problem:
-            say(f"{storage.where(name)}: {problem}; left out, the same run or import mends it")
+            say(f"{storage.where(name)}: {problem}; left out; repeat the run or import to replace it")
             continue
         cells = {cell["cell"]: _same(cell) for cell in file.cells()}
         copies = [cell for cell, key in cells.items() if key in seen]
@@ -208,8 +208,8 @@ def result_files(
 
 def _in_order(names: Iterable[str]) -> list[str]:
     """The Parquet files of predictions, imports last, else by folder and name."""
-    found = [n for n in names if n.endswith(FINISHED) and ASIDE not in _parts(n)]
-    return sorted(found, key=lambda name: (_parts(name)[-2:-1] == [IMPORTED], _parts(name)))
+    predictions = [n for n in names if n.endswith(FINISHED) and ASIDE not in _parts(n)]
+    return sorted(predictions, key=lambda name: (_parts(name)[-2:-1] == [IMPORTED], _parts(name)))
 
 
 def _parts(name: str) -> list[str]:
@@ -217,7 +217,7 @@ def _parts(name: str) -> list[str]:
 
 
 def _copied(storage: Storage, name: str, first: str, copies: int, cells: int) -> str:
-    """What to say of a file some of whose cells are in an earlier one."""
+    """Message about a file with cells that an earlier file holds."""
     where, first = storage.where(name), storage.where(first)
     if copies == cells == 1:
         return f"{where}: holds the same cell as {first}; left out"
@@ -226,15 +226,15 @@ def _copied(storage: Storage, name: str, first: str, copies: int, cells: int) ->
 
 
 def _same(cell: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What cells have in common that must not be counted twice."""
+    """The key by which copies of a cell are recognised."""
     return tuple(cell[name] for name in (*AXES, "variant"))
 
 
 def finished_cells(place: Place, say: Callable[[str], None] = warn) -> Iterator[tuple[str, CellMeta]]:
-    """The names of finished cells' files, in order, with what they say of their cells.
+    """Names and metadata of finished cells' files, in order.
 
-    Imports are passed over. Damaged files, and further copies of a cell, are left out; ``say`` is
-    told which. Raises ``UserError`` where there is no such folder.
+    Imports are skipped. Damaged files and further copies of a cell are skipped with a message to
+    ``say``. Raises ``UserError`` if the folder does not exist.
     """
     for file in result_files(place, say):
         if file.meta is not None:
@@ -242,7 +242,7 @@ def finished_cells(place: Place, say: Callable[[str], None] = warn) -> Iterator[
 
 
 def find_imported(place: Place, axes: Mapping[str, Any], cell: str = "") -> str | None:
-    """The import that holds a cell with these axes and a hash that begins so, if there is one."""
+    """The import that holds a cell with these axes and this beginning of its hash; None if there is none."""
     for file in result_files(place, say=lambda _: None):
         if file.imported is not None and any(
             axes.items() <= known.items() and known["cell"].startswith(cell) for known in file.cells()
@@ -252,10 +252,10 @@ def find_imported(place: Place, axes: Mapping[str, Any], cell: str = "") -> str 
 
 
 def imported_hashes(place: Place) -> dict[str, set[str]]:
-    """Variant -> hashes that end the names of the imports with predictions of it."""
+    """Variant -> hashes (at the end of file names) of the imports with its predictions."""
     import pyarrow as pa
 
-    storage, found = storage_at(place), dict[str, set[str]]()
+    storage, by_variant = storage_at(place), dict[str, set[str]]()
     for name in _in_order(storage.names()):
         folder, _, file = name.rpartition("/")
         if folder.rpartition("/")[2] != IMPORTED:
@@ -263,15 +263,15 @@ def imported_hashes(place: Place) -> dict[str, set[str]]:
         try:
             variants = parquet_table(storage.read(name))["variant"].unique().to_pylist()
         except (pa.ArrowException, OSError, KeyError, ValueError):
-            continue  # damaged: no prediction is read from it either
+            continue  # damaged: its predictions are not read either
         for variant in variants:
-            found.setdefault(variant, set()).add(file.removesuffix(FINISHED).rpartition("-")[2])
-    return found
+            by_variant.setdefault(variant, set()).add(file.removesuffix(FINISHED).rpartition("-")[2])
+    return by_variant
 
 
 def read_row(place: Place, name: str, cell: str, test_id: str) -> pa.Table:
-    """The prediction of a cell on a test example in one file; of many rows only some are read. The
-    table is empty where there is none.
+    """The prediction of a cell on a test example in one file, without reading all rows. The table is
+    empty if there is none.
     """
     raw = storage_at(place).read(name)
     return _conformed(parquet_rows(raw, {"cell": cell, "test_id": test_id}))
@@ -284,18 +284,18 @@ def read_rows(place: Place, name: str) -> pa.Table:
 
 def failed_cells(place: Place) -> list[FailureMeta]:
     """The marks of cells that could not be computed."""
-    storage, found = storage_at(place), []
-    there = set(storage.names())
-    for name in sorted(there, key=_parts):
+    storage, failures = storage_at(place), []
+    present = set(storage.names())
+    for name in sorted(present, key=_parts):
         if not name.endswith(FAILED):
             continue
-        if name.removesuffix(FAILED) + FINISHED in there:
-            continue  # finished after all, by a process that was killed before it cleared the mark
+        if name.removesuffix(FAILED) + FINISHED in present:
+            continue  # finished later, by a process that was killed before it removed the mark
         try:
-            found.append(checked(storage.read(name), FailureMeta))
+            failures.append(checked(storage.read(name), FailureMeta))
         except (OSError, ValueError) as error:
             warn(f"{storage.where(name)}: cannot be read ({first_line(error)[:120]}); left out")
-    return found
+    return failures
 
 
 def read_results(root: Place = "results") -> pd.DataFrame:
@@ -304,17 +304,17 @@ def read_results(root: Place = "results") -> pd.DataFrame:
     Columns are the axes (task, model, select, order, attention, k, draw), test_id, gold,
     prediction, correct, valid, token counts, backend, ``cell`` and ``variant``: cells of different
     variants (another test set, template, dtype, ...) must not be averaged together. Further columns
-    (scores, probabilities, a perturbation, an import's own) are there where a prediction has a
-    value, null in rows that lack one. Damaged files and further copies of a cell are left out with
-    a warning that names them.
+    (scores, probabilities, a perturbation, an import's own) exist if a prediction has a value, and are
+    null in rows without one. Damaged files and further copies of a cell are skipped with a warning
+    that names them.
 
-    Raises ``UserError`` where there is no such folder or no result in it.
+    Raises ``UserError`` if the folder does not exist or has no results.
     """
     return data_frame(read_table(root))
 
 
 def read_table(place: Place) -> pa.Table:
-    """The same as ``read_results``, as a table in Arrow's types."""
+    """Like ``read_results``, as an Arrow table."""
     files = list(result_files(place, warn))
     if not files:
         raise nothing_in(place)
@@ -324,7 +324,7 @@ def read_table(place: Place) -> pa.Table:
 
 
 def nothing_in(place: Place) -> UserError:
-    """What is said of a place without results."""
+    """Error for a place without results."""
     where = storage_at(place).where()
     return UserError(f"results folder {where}: no results yet; run something first")
 
@@ -341,28 +341,27 @@ class Stored:
     """A results folder, read once."""
 
     predictions: pd.DataFrame
-    """The frame of ``read_results``, with all columns of ``prediction_schema``; without a row where
-    no cell is finished."""
+    """The frame of ``read_results``, with all columns of ``prediction_schema``; empty if no cell is
+    finished."""
     cells: Mapping[str, CellMeta]
-    """Cell -> what its file says of it; imports have no such files."""
+    """Cell -> metadata of its file; without imported cells."""
     variants: FactsOf
-    """Variant -> its facts; of an import's only ``imported``."""
+    """Variant -> its facts; an import has only ``imported``."""
     failed: Sequence[FailureMeta]
     """The marks of ``failed_cells``."""
 
     @property
     def first_scores(self) -> dict[str, str]:
-        """Task -> the score of the first metric that it names, for tasks that were run here."""
+        """Task -> the score of its first metric, for tasks with cells of this program."""
         named = {meta.spec.task: meta.task.metrics for meta in self.cells.values() if meta.task is not None}
         return first_measures(named)
 
 
 def read_stored(place: Place) -> Stored:
-    """Read all that a results folder holds.
+    """Read a whole results folder.
 
-    Damaged files and further copies of a cell are left out with a warning that names them. Raises
-    ``UserError`` where there is no such folder, or neither a finished nor a failed cell in it, nor
-    losses of texts.
+    Damaged files and further copies of a cell are skipped with a warning that names them. Raises
+    ``UserError`` if the folder does not exist, or has no finished cell, no failed cell and no losses.
     """
     files, failed = list(result_files(place, warn)), failed_cells(place)
     if not files and not failed and not storage_at(place).names(ASIDE):
@@ -374,34 +373,32 @@ def read_stored(place: Place) -> Stored:
 
 
 def _marked(frame: pd.DataFrame, variants: FactsOf) -> pd.DataFrame:
-    """Say of predictions whether they are choices of their row's own, written out, where some are:
-    as a column ``own_choices``.
-    """
+    """Add a column ``own_choices`` if some predictions are their row's own choices, written out."""
     own = [variant for variant, facts in variants.items() if facts.written_out]
     return frame.assign(own_choices=frame["variant"].astype(object).isin(own)) if own else frame
 
 
 def no_results() -> pd.DataFrame:
-    """The frame of ``Stored`` without a row."""
+    """The frame of ``Stored`` without rows."""
     return data_frame(prediction_schema().empty_table())
 
 
 def _conformed(table: pa.Table, only: Collection[str] | None = None) -> pa.Table:
-    """The columns of ``prediction_schema``, absent ones empty; others behind them."""
+    """The columns of ``prediction_schema``, empty if missing, then all others."""
     import pyarrow as pa
 
-    schema, there = prediction_schema(), table.schema.names
+    schema, present = prediction_schema(), table.schema.names
     columns = {
-        f.name: _as(f, table[f.name]) if f.name in there else pa.nulls(len(table), f.type)
+        f.name: _as(f, table[f.name]) if f.name in present else pa.nulls(len(table), f.type)
         for f in schema
         if only is None or f.name in only
     }
-    columns |= {name: table[name] for name in there if name not in columns}
+    columns |= {name: table[name] for name in present if name not in columns}
     return pa.table(columns)
 
 
 def _as(field: pa.Field, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column of the field's type; texts that are numbers of a dictionary stay so."""
+    """A column in the field's type; dictionary-encoded text stays encoded."""
     import pyarrow as pa
 
     if column.type == field.type:
@@ -411,7 +408,7 @@ def _as(field: pa.Field, column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _agreed(tables: Sequence[pa.Table]) -> list[pa.Table]:
-    """Tables whose further columns have the same type in all: the wider one, else text."""
+    """The tables with further columns of the same type in all: the wider type, else text."""
     agreed = list(tables)
     names = {name for table in tables for name in table.schema.names}
     for name in names - set(prediction_schema().names):
@@ -447,7 +444,7 @@ def _as_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def cells_of(files: Iterable[ResultFile]) -> dict[str, CellMeta]:
-    """Cell -> what its file says of it, as in ``Stored``."""
+    """Cell -> metadata of its file, as in ``Stored``."""
     return {file.meta.cell: file.meta for file in files if file.meta is not None}
 
 
@@ -464,9 +461,9 @@ def variants_of(files: Iterable[ResultFile]) -> dict[str, Facts]:
 
 
 def read_some(results: Place, only: Mapping[str, str] | None = None) -> Stored:
-    """Read a results folder, or what of it has these values (task, model).
+    """Read a results folder, or only its results with these values (task, model).
 
-    Raises ``UserError`` where there is neither a finished nor a failed cell left.
+    Raises ``UserError`` if no finished or failed cell has them.
     """
     wanted, stored = dict(only or {}), read_stored(results)
     failed = [f for f in stored.failed if wanted.items() <= f.spec.model_dump().items()]
@@ -479,9 +476,9 @@ def read_some(results: Place, only: Mapping[str, str] | None = None) -> Stored:
     return replace(stored, predictions=frame, failed=failed)
 
 
-def nothing_of(where: str, name: str, value: str, there: Iterable[str]) -> UserError:
-    """What is said of results that lack what is asked for, and of what there is."""
-    has = ", ".join(sorted(there))
+def nothing_of(where: str, name: str, value: str, present: Iterable[str]) -> UserError:
+    """Error for results without a requested value; names the values that are present."""
+    has = ", ".join(sorted(present))
     return UserError(f"results folder {where}: nothing of {name} {value!r} (has: {has})")
 
 

@@ -1,9 +1,8 @@
-"""Where finished files are kept: a small interface, and the folder on a disk that stands behind it.
+"""Storage of finished files: a small interface, and its implementation for a folder on disk.
 
-Whatever is finished goes through a ``Storage``: cells, imports, marks of failed cells, losses of
-long texts. Its names are relative, in POSIX's way: ``trec/gemma3-270m/random-....parquet``.
-Unfinished cells need more than that and have an interface of their own
-(:mod:`icl_bench.results.journals`).
+All finished files go through a ``Storage``: cells, imports, marks of failed cells, losses of long
+texts. Names are relative POSIX paths: ``trec/gemma3-270m/random-....parquet``. Unfinished cells need
+locks and appending, and have their own interface (:mod:`icl_bench.results.journals`).
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from icl_bench.wording import plain
 
 
 class Storage(Protocol):
-    """A place of finished files, by name. What cannot be read or written raises ``OSError``."""
+    """Finished files by name. Failures to read or write raise ``OSError``."""
 
     def prepare(self) -> None:
-        """Make the place and try to write to it. Raises ``UserError`` where that fails."""
+        """Create the place and test write access. Raises ``UserError``."""
 
     def exists(self) -> bool:
-        """Whether there is such a place at all."""
+        """Whether the place exists."""
 
     def names(self, under: str = "") -> list[str]:
-        """All files, or those below a folder, in any order; none where there is no such folder."""
+        """All files, or those under a folder, in any order; empty if the folder does not exist."""
 
     def has(self, name: str) -> bool:
         """Whether there is such a file."""
@@ -42,20 +41,20 @@ class Storage(Protocol):
         """The whole file."""
 
     def put(self, name: str, content: bytes) -> None:
-        """Store a file: others see all of it or, until then, what was there before."""
+        """Store a file atomically: readers see the whole new file or the old one."""
 
     def rename(self, name: str, to: str) -> None:
-        """Give a file another name, which takes the place of what is called so."""
+        """Rename a file, replacing a file of that name."""
 
     def delete(self, name: str) -> None:
         """Remove a file, if it is there."""
 
     def where(self, name: str = "") -> str:
-        """How messages name a file, or the place itself."""
+        """The location of a file, or of the place itself, for messages."""
 
 
 class CellsOf:
-    """A storage of which some cells alone are seen, by what their files are called without endings."""
+    """A storage that shows only some cells, given by their file names without suffixes."""
 
     def __init__(self, place: Place, cells: Collection[str]) -> None:
         self._place, self._storage, self._cells = place, storage_at(place), frozenset(cells)
@@ -73,24 +72,24 @@ class CellsOf:
 
 
 Place: TypeAlias = str | Path | Storage
-"""What a user or a caller may give for a results folder."""
+"""Possible values of a results folder."""
 
 
 ADDRESS = re.compile(r"([a-z][a-z0-9+]*)://")
-"""How an address begins that is no folder's name."""
+"""The beginning of an address, as opposed to a folder's path."""
 
 
 class LocalStorage:
-    """A folder on a disk.
+    """A folder on disk.
 
-    Files whose names begin with a dot are no part of it: such are files that are being written.
+    Files whose names begin with a dot are ignored: they are being written.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def prepare(self) -> None:
-        """Make the folder and try to write to it. Raises ``UserError``."""
+        """Create the folder and test write access. Raises ``UserError``."""
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.root):
@@ -101,23 +100,23 @@ class LocalStorage:
             ) from None
 
     def exists(self) -> bool:
-        """Whether the folder is there."""
+        """Whether the folder exists."""
         return self.root.is_dir()
 
     def names(self, under: str = "") -> list[str]:
-        """All files, or those below a folder in it."""
-        found = []
+        """All files, or those under a folder in it."""
+        names = []
         for folder, _, files in os.walk(self.root / under):
             inside = Path(folder).relative_to(self.root)
-            found += [(inside / file).as_posix() for file in files if not file.startswith(".")]
-        return found
+            names += [(inside / file).as_posix() for file in files if not file.startswith(".")]
+        return names
 
     def has(self, name: str) -> bool:
         """Whether there is such a file."""
         return (self.root / name).exists()
 
     def read(self, name: str) -> bytes:
-        """The whole file. A named pipe, which one would wait for, is none."""
+        """The whole file. Raises ``OSError`` for a named pipe, which would block."""
         path = self.root / name
         if path.exists() and not path.is_file():
             raise OSError(f"{path.name} is not a regular file")
@@ -128,7 +127,7 @@ class LocalStorage:
         write_whole(self.root / name, content)
 
     def rename(self, name: str, to: str) -> None:
-        """Give a file another name."""
+        """Rename a file."""
         (self.root / name).replace(self.root / to)
 
     def delete(self, name: str) -> None:
@@ -149,8 +148,8 @@ def from_file_url(url: str) -> LocalStorage:
 
 
 def storage_at(place: Place) -> Storage:
-    """The storage at a place: a folder of this name, an address like ``s3://bucket/results``
-    (:data:`icl_bench.registry.STORAGES`), or what is a storage already. Raises ``UserError``.
+    """The storage of a place: a folder's path, an address like ``s3://bucket/results``
+    (:data:`icl_bench.registry.STORAGES`), or a storage, which is returned. Raises ``UserError``.
     """
     if isinstance(place, Path):
         return LocalStorage(place)
@@ -160,11 +159,11 @@ def storage_at(place: Place) -> Storage:
         return LocalStorage(Path(place))
     if address[1] not in STORAGES:
         raise UserError(f"--results {plain(place)}: {STORAGES.unknown(address[1])}")
-    found: Storage = STORAGES[address[1]](place)
-    return found
+    storage: Storage = STORAGES[address[1]](place)
+    return storage
 
 
 def folder_of(place: Place) -> Path | None:
-    """The folder at a place; None where it is none, as in object storage."""
+    """The folder of a place; None if it is not a folder, as in object storage."""
     storage = storage_at(place)
     return storage.root if isinstance(storage, LocalStorage) else None

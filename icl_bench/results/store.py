@@ -1,13 +1,12 @@
 """Writes predictions: a journal while a cell is computed, then one Parquet file.
 
-A file's name ends in a hash of everything that decides the cell's predictions, so that a changed
-template, label set, data file or model is another cell and never mixes with the old. A journal has
-one JSON line per prediction; it is flushed to the disk after every pack. A last line that was torn
-by a kill is dropped on resume, and so are predictions whose prompts have changed since. Finished
-files appear whole or not at all. A cell that could not be computed is marked with its reason, in a
-file of its own. Processes that share a folder take turns by a lock per cell, which is free again
-when a process dies. The store knows nothing of backends, and where its files lie is the business of
-a ``Storage`` and of ``Journals``.
+A file's name ends in a hash of everything that decides the cell's predictions, so a changed template,
+label set, data file or model is another cell and never mixes with the old one. A journal has one JSON
+line per prediction and is synced to disk after every pack. Resuming drops a last line that was torn
+by a kill, and predictions whose prompts have changed since. Finished files appear whole or not at
+all. A failed cell is marked with the reason in a separate file. Processes that share a folder lock
+each cell; locks of a process that died are free. The store does not depend on backends; ``Storage``
+and ``Journals`` decide where files are.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ if TYPE_CHECKING:
 
 
 class Store:
-    """A results folder, to write to: a storage of what is finished, and journals of what is not.
+    """A results folder for writing: a storage of finished cells, and journals of unfinished ones.
 
-    ``place`` is a folder, or a storage; ``journals`` are those of the folder where none are given.
+    ``place`` is a folder or a storage; ``journals`` defaults to those of the place.
     """
 
     def __init__(self, place: Place, journals: Journals | None = None) -> None:
@@ -51,22 +50,20 @@ class Store:
         self.journals = journals_at(self.storage) if journals is None else journals
 
     def prepare(self) -> None:
-        """Make the folder and try to write to it. Raises ``UserError``."""
+        """Create the folder and test write access. Raises ``UserError``."""
         self.storage.prepare()
 
     def has(self, identity: Identity) -> bool:
-        """Whether a cell has a file; it may be damaged. Raises ``UserError`` where it cannot be
-        asked.
-        """
+        """Whether a cell has a file, which may be damaged. Raises ``UserError`` if the storage fails."""
         try:
             return self.storage.has(f"{identity.name}{FINISHED}")
         except OSError as error:
             raise self.unwritable(error) from None
 
     def is_done(self, identity: Identity, rows: int) -> bool:
-        """Whether the cell's file is there and whole; one that is damaged is renamed.
+        """Whether the cell's file exists and is complete; a damaged file is renamed.
 
-        ``rows`` is the number of predictions that a whole file has.
+        ``rows`` is the number of predictions of a complete file.
         """
         name = f"{identity.name}{FINISHED}"
         if not self.storage.has(name):
@@ -84,10 +81,10 @@ class Store:
 
     @contextmanager
     def claim(self, identity: Identity, rows: int) -> Iterator[OpenCell | None]:
-        """Take a cell for this process while the block runs.
+        """Lock a cell for this process while the block runs.
 
-        Gives None if it is done, or another process has it. ``rows`` is the number of predictions
-        of a whole cell. Raises ``UserError`` when the folder cannot be written.
+        Yields None if it is done or another process holds it. ``rows`` is the number of predictions
+        of a complete cell. Raises ``UserError`` if the folder cannot be written.
         """
         try:
             give_back = self.journals.take(identity.name)
@@ -100,7 +97,7 @@ class Store:
             try:
                 opened = None
                 if self.is_done(identity, rows):
-                    self.journals.delete(identity.name)  # of who died when the cell was written
+                    self.journals.delete(identity.name)  # of a process that died after writing the cell
                 else:
                     opened = OpenCell.resume(self, identity)
             except OSError as error:
@@ -118,7 +115,7 @@ class Store:
         return self.journals.others_at_work()
 
     def mark_failed(self, identity: Identity, reason: str) -> None:
-        """Mark a cell with why it cannot be computed. Raises ``UserError`` on a full disk."""
+        """Mark a cell as failed, with the reason. Raises ``UserError`` on a full disk."""
         spec = SpecMeta(**identity.spec.model_dump())
         failure = FailureMeta(spec=spec, reason=reason, cell=identity.cell, variant=identity.variant)
         text = json.dumps(as_stored(failure), ensure_ascii=False, indent=1) + "\n"
@@ -128,16 +125,15 @@ class Store:
             raise self.unwritable(error) from None
 
     def unwritable(self, error: OSError) -> UserError:
-        """What a user is told of a disk that is full, or of a folder that cannot be written."""
+        """Error for a full disk or a folder that cannot be written."""
         if error.errno == errno.ENAMETOOLONG:
             return UserError(
-                f"results folder {self.storage.where()}: a name of task, model or selection is "
-                "longer than its file system takes; give the task or the model's folder a shorter "
-                "one"
+                f"results folder {self.storage.where()}: the name of task, model or selection is too "
+                "long for its file system; use a shorter name of the task or of the model's folder"
             )
         return UserError(
-            f"results folder {self.storage.where()}: {error.strerror or error}; what was "
-            "journalled is kept, run the same command again once there is space"
+            f"results folder {self.storage.where()}: {error.strerror or error}; finished "
+            "predictions are kept; run the same command again once there is space"
         )
 
 
@@ -151,16 +147,16 @@ class OpenCell:
     done: dict[str, Prediction] = field(default_factory=dict)
     """Predictions so far, by test id."""
     _seconds: dict[str, float] = field(default_factory=dict)
-    """Each one's part of the backend's time."""
+    """Each prediction's share of the backend's time."""
 
     @property
     def seconds(self) -> float:
-        """The backend's time of the predictions so far, those of interrupted runs included."""
+        """The backend's time for the predictions so far, including interrupted runs."""
         return sum(self._seconds.values())
 
     @classmethod
     def resume(cls, store: Store, identity: Identity) -> OpenCell:
-        """Read what a journal holds, drop a torn last line, and open it for more."""
+        """Read a journal, drop a torn last line, and open it for appending."""
         cell = cls(store, identity, store.journals.open(identity.name))
         whole = 0
         for line in cell.journal.read().splitlines(keepends=True):
@@ -175,10 +171,10 @@ class OpenCell:
         return cell
 
     def keep(self, hashes: Mapping[str, str]) -> None:
-        """Drop predictions whose prompt is another than the present one, with a warning.
+        """Drop predictions whose prompt has changed, with a warning.
 
-        ``hashes`` are those of the present prompts, by test id. The journal keeps its lines: of
-        two with one id the later counts.
+        ``hashes`` are those of the current prompts, by test id. The journal keeps its lines: of two
+        lines with the same id the later one counts.
         """
         others = [name for name, row in self.done.items() if hashes.get(name) != row.prompt_hash]
         for name in others:
@@ -200,9 +196,9 @@ class OpenCell:
         self.journal.close()
 
     def append(self, predictions: Sequence[Prediction], seconds: float = 0.0) -> None:
-        """Add a pack of predictions to the journal, safely on the disk when this returns.
+        """Append a pack of predictions to the journal; they are on disk when this returns.
 
-        ``seconds`` is the time that the pack took. Raises ``UserError`` when the disk is full.
+        ``seconds`` is the time that the pack took. Raises ``UserError`` if the disk is full.
         """
         each = seconds / max(1, len(predictions))
         try:
@@ -215,12 +211,12 @@ class OpenCell:
     def finish(
         self, order: Sequence[str], meta: CellMeta, scores: Mapping[str, Sequence[float | None]] | None = None
     ) -> str:
-        """Write the cell's file and drop the journal and a mark of failure; returns its name.
+        """Write the cell's file, and remove its journal and its mark of failure. Returns the name.
 
-        Rows are in the ``order`` of test ids. ``meta`` is what the file says of the cell; its
-        seconds are added. ``scores`` are columns of floats in the same order. Raises ``UserError``
-        when the disk is full (the journal then stays), and ``ValueError`` for a score with the name
-        of another column.
+        Rows are in the ``order`` of test ids. ``meta`` is the file's metadata, to which the seconds
+        are added. ``scores`` are columns of floats in the same order. Raises ``UserError`` if the disk
+        is full (the journal then stays), and ``ValueError`` for a score with the name of another
+        column.
         """
         name = f"{self.identity.name}{FINISHED}"
         rows = [self.done[test_id] for test_id in order]
@@ -235,10 +231,9 @@ class OpenCell:
         return name
 
     def fail(self, reason: str) -> None:
-        """Mark the cell with why it cannot be computed; its journal stays.
+        """Mark the cell as failed, with the reason; its journal stays.
 
-        The mark is taken away when the cell is finished after all. Raises ``UserError`` when the
-        disk is full.
+        Finishing the cell later removes the mark. Raises ``UserError`` if the disk is full.
         """
         self.store.mark_failed(self.identity, reason)
 
@@ -261,7 +256,7 @@ class OpenCell:
         for name in Prediction.__dataclass_fields__:
             columns[name] = [getattr(row, name) for row in rows]
         if taken := set(scores) & set(columns):
-            raise ValueError(f"a score cannot be called {min(taken)}: that is a column of its own")
+            raise ValueError(f"a score cannot be called {min(taken)}: that is another column")
         columns |= scores
         fields = [*prediction_schema(), *further_fields(), *(pa.field(name, pa.float64()) for name in scores)]
         valued = {name for name, values in columns.items() if any(value is not None for value in values)}
@@ -272,7 +267,7 @@ class OpenCell:
 
 
 def _line(prediction: Prediction, seconds: float) -> bytes:
-    """A prediction as a line of a journal; what is None is left out, but for ``correct``."""
+    """A prediction as a line of a journal, without None values except ``correct``."""
     record = {k: v for k, v in prediction.__dict__.items() if v is not None}
     record["correct"] = prediction.correct
     record["seconds"] = round(seconds, 6)
@@ -280,7 +275,10 @@ def _line(prediction: Prediction, seconds: float) -> bytes:
 
 
 def _parsed(line: bytes) -> tuple[Prediction, float]:
-    """The same back, with its seconds. Raises ``ValueError`` or ``TypeError`` for what is none."""
+    """Parse one journal line: a prediction and its seconds.
+
+    Raises ``ValueError`` or ``TypeError`` if it is malformed.
+    """
     if not line.endswith(b"\n"):
-        raise ValueError("not a whole line")
+        raise ValueError("incomplete line")
     return checked_prediction(line), float(json.loads(line).get("seconds", 0.0))

@@ -1,6 +1,6 @@
-"""What stored files say of themselves, checked for the kinds of values that readers rely on.
+"""Metadata of stored files, with checked types of the fields that readers rely on.
 
-What is checked here may be left out only where it says so. Whatever else a file says is its own.
+Fields without a default are required. Unknown fields are kept.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class RunMeta(StoredModel):
     command: str | None = None
     """None where another program called this one."""
     finished: str | None = None
-    """When (UTC)."""
+    """End of the run (UTC)."""
     hardware: str | None = None
 
 
@@ -56,40 +56,42 @@ class StepLoss(StoredModel):
 
 
 class TrainingMeta(StoredModel):
-    """What was trained for a cell's answers, and what that took."""
+    """The training that a cell's answers depend on, and its cost."""
 
     method: str | None = None
     seconds: float | None = None
     tokens: float | None = None
     flops: float | None = None
     base: str | None = None
-    """Of an adaptation: the model that was adapted."""
+    """The model that was adapted, for an adaptation."""
     base_fingerprint: str | None = None
     attention: str | None = None
     losses: list[StepLoss] = Field(default_factory=list)
 
     @property
     def is_adaptation(self) -> bool:
-        """Whether a model was adapted to an attention pattern, and all of it is known."""
+        """Whether a model was adapted to an attention pattern, with all fields known."""
         return self.method == "adaptation" and None not in (self.base, self.attention, self.tokens)
 
 
-def _architecture(given: Any) -> Architecture | None:
-    if given is None or isinstance(given, Architecture):
-        return given
+def _architecture(value: Any) -> Architecture | None:
+    if value is None or isinstance(value, Architecture):
+        return value
     try:
-        return Architecture.of(given) if given else None
+        return Architecture.of(value) if value else None
     except (KeyError, TypeError) as error:
         raise ValueError(repr(error)) from None
 
 
 StoredArchitecture = Annotated[
-    Architecture | None, PlainValidator(_architecture), PlainSerializer(lambda found: found and found.as_json())
+    Architecture | None,
+    PlainValidator(_architecture),
+    PlainSerializer(lambda architecture: architecture and architecture.as_json()),
 ]
 
 
 class CellMeta(StoredModel):
-    """What the file of a finished cell says of it."""
+    """Metadata of a finished cell's file."""
 
     # a field may begin with "model"
     model_config = ConfigDict(protected_namespaces=())
@@ -98,27 +100,27 @@ class CellMeta(StoredModel):
     facts: Facts
     protocol: int | None = None
     seconds: float | None = None
-    """That the backend took to answer."""
+    """Time that the backend took to answer."""
     demonstration_ids: list[str] | None = None
-    """Of the demonstrations that all prompts share."""
+    """Ids of the demonstrations that all prompts share."""
     demonstration_labels: dict[str, list[str]] | None = None
-    """Label -> ids of the demonstrations that have it in the data."""
+    """Label in the data -> ids of its demonstrations."""
     shown_answers: dict[str, str] | None = None
     """Answers that prompts show instead of the data's, by the demonstration's id."""
     prefix_tokens: int | None = None
-    """That all prompts share."""
+    """Tokens that all prompts share."""
     context_tokens: int | None = None
-    """That the model reads."""
+    """The model's context window."""
     task: TaskMeta | None = None
     model_source: str | None = None
     tokenizer: str | None = None
-    """Of the model behind a server: whose tokenizer counts for it."""
+    """The model whose tokenizer counts tokens for a model behind a server."""
     versions: dict[str, str] = Field(default_factory=dict)
-    """Of the packages that computed the predictions."""
+    """Versions of the packages that computed the predictions."""
     run: RunMeta = RunMeta()
     notes: list[str] = Field(default_factory=list)
     data_source: str | None = None
-    """Where the data is from, in words."""
+    """Source of the data, in words."""
     architecture: StoredArchitecture = None
     training: TrainingMeta | None = None
     compute: dict[str, float] | None = None
@@ -126,25 +128,23 @@ class CellMeta(StoredModel):
     prefill_seconds: float | None = None
     peak_cache_bytes: float | None = None
 
-    # columns of the predictions, the same in all
+    # columns with the same value in all predictions
     cell: str = Field("", exclude=True)
     variant: str = Field("", exclude=True)
 
     @classmethod
     def of(cls, identity: Identity, **further: Any) -> CellMeta:
-        """That of a cell, with what is ``further`` known."""
+        """Metadata of a cell, with ``further`` fields."""
         return cls(spec=SpecMeta(**identity.spec.model_dump()), facts=identity.facts, **further)
 
     @property
     def task_as_given(self) -> dict[str, Any]:
-        """All of which :class:`icl_bench.tasks.spec.TaskSpec` is made."""
+        """The fields of the :class:`icl_bench.tasks.spec.TaskSpec`."""
         return self.task.model_dump(exclude_unset=True) if self.task else {}
 
     @model_validator(mode="after")
     def _labels_are_known(self) -> CellMeta:
-        """Where answers are labels that rows have in common, each demonstration that is named has
-        one.
-        """
+        """Check that each named demonstration has a label, if rows have common labels."""
         if self.task is None or self.task.labels is None or self.facts.written_out:
             return self
         if self.demonstration_labels is None:
@@ -156,7 +156,7 @@ class CellMeta(StoredModel):
 
 
 class ImportMeta(StoredModel):
-    """Of an import."""
+    """Metadata of an import."""
 
     source: str
     sha256: str
@@ -165,7 +165,7 @@ class ImportMeta(StoredModel):
 
 
 class LossesMeta(StoredModel):
-    """Of losses of a text."""
+    """Metadata of a text's losses."""
 
     model: str
     fingerprint: str
@@ -195,7 +195,7 @@ class FailureMeta(StoredModel):
 
 
 class StudyCell(SpecMeta):
-    """A cell that a study asks for."""
+    """A cell that a study contains."""
 
     setting: str
     """The block of the study's file."""
@@ -204,7 +204,7 @@ class StudyCell(SpecMeta):
 
 
 class StudyMeta(StoredModel):
-    """What a study asked for."""
+    """The cells of a study."""
 
     study: str
     cells: list[StudyCell]
@@ -214,24 +214,24 @@ Meta = TypeVar("Meta", bound=BaseModel)
 
 
 def checked(raw: bytes, kind: type[Meta]) -> Meta:
-    """What a file's JSON says. Raises ``ValueError``, on one line, where it is of another kind."""
+    """Parse a file's JSON as this type. Raises ``ValueError``, on one line, if it does not match."""
     try:
-        # not by pydantic's own parser, which takes no text that is not Unicode: names of files may be none
+        # not by pydantic's own parser, which refuses invalid Unicode, which names of files may have
         return kind.model_validate(json.loads(raw))
     except ValidationError as error:
         raise ValueError(_first(error)) from None
     except RecursionError:
-        raise ValueError("too deep a nesting") from None
+        raise ValueError("nested too deeply") from None
 
 
 def as_stored(meta: BaseModel) -> dict[str, Any]:
-    """The JSON of which ``checked`` makes the same; what is None is left out."""
-    found = meta.model_dump(exclude_unset=True)
-    return {name: value for name, value in found.items() if value is not None}
+    """The metadata as JSON that ``checked`` can read, without None values."""
+    fields = meta.model_dump(exclude_unset=True)
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def checked_prediction(line: bytes) -> Prediction:
-    """The prediction in a journal's line, which may have seconds too. Raises ``ValueError``."""
+    """The prediction in a journal's line, which may have seconds, too. Raises ``ValueError``."""
     return _predictions().validate_json(line, strict=True)
 
 

@@ -1,4 +1,4 @@
-"""What studies asked for, beside the predictions: so a report can say what of one is missing."""
+"""The cells of each study, stored beside the predictions, so that a report can list missing ones."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from icl_bench.results.storage import Place, storage_at
 from icl_bench.results.stored_meta import StudyCell, StudyMeta, as_stored, checked
 
 FOLDER = "_studies"
-"""Of the files, a study each; no task is called so."""
+"""Folder of the files, one for each study; no task has this name."""
 
 
 def write_study(place: Place, name: str, cells: Sequence[StudyCell], *, whole: bool) -> None:
     """Store the cells of a study.
 
-    Those of a part (not ``whole``) are added to what is stored of it. Raises ``UserError`` where it
+    Cells of a part (not ``whole``) are added to those stored before. Raises ``UserError`` if the file
     cannot be written.
     """
     storage, file = storage_at(place), f"{FOLDER}/{slug(name)}.json"
     before = [] if whole else [cell for study in read_studies(place) if study.study == name for cell in study.cells]
-    found = {cell.cell: cell for cell in (*before, *cells)}
-    content = json.dumps(as_stored(StudyMeta(study=name, cells=list(found.values()))), ensure_ascii=False)
+    by_name = {cell.cell: cell for cell in (*before, *cells)}
+    content = json.dumps(as_stored(StudyMeta(study=name, cells=list(by_name.values()))), ensure_ascii=False)
     try:
         storage.put(file, content.encode())
     except OSError as error:
@@ -37,14 +37,14 @@ def write_study(place: Place, name: str, cells: Sequence[StudyCell], *, whole: b
 def read_studies(place: Place) -> list[StudyMeta]:
     """Every study of a results folder.
 
-    A file that cannot be read is left out with a warning.
+    A file that cannot be read is skipped with a warning.
     """
-    storage, found = storage_at(place), []
+    storage, studies = storage_at(place), []
     for name in sorted(storage.names(FOLDER)):
         if not name.endswith(".json"):
             continue
         try:
-            found.append(checked(storage.read(name), StudyMeta))
+            studies.append(checked(storage.read(name), StudyMeta))
         except (OSError, ValueError) as error:
             warn(f"{storage.where(name)}: cannot be read ({str(error)[:120]}); left out")
-    return found
+    return studies

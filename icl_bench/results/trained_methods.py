@@ -1,25 +1,25 @@
-"""Names of what the examples can be used for besides prompting: a cell's ``select`` says it."""
+"""Names of training methods, which a cell's ``select`` holds instead of a selector."""
 
 from __future__ import annotations
 
 from icl_bench.registry import TRAINING_METHODS
 
 UPPER = "-paper"
-"""How the name of an upper bound ends: its checkpoint was chosen on the test rows, as in Bertsch
-et al. 2025."""
+"""Suffix of the name of an upper bound: its checkpoint was chosen on the test rows, as in Bertsch et
+al. 2025."""
 BASELINES = frozenset(name + end for name in TRAINING_METHODS.names for end in ("", UPPER))
 """All names of training methods and of their upper bounds."""
-PROMPT = "prompt"
+PROMPTED = "prompt"
 
 
 def kind(select: str) -> str:
-    """What a ``select`` is one of: a baseline is its own kind, all ways to prompt are one.
+    """The kind of a ``select``: each baseline is a kind of its own, all selectors are one kind.
 
-    Settings are told apart within a kind: that training has a learning rate and a prompt has none
-    is no difference between two settings.
+    Settings are distinguished within a kind: a learning rate, which only training has, does
+    not distinguish two settings.
     """
-    return select if select in BASELINES else PROMPT
+    return select if select in BASELINES else PROMPTED
 
 
 CLASSIFIER = "classifier"
-"""The fact ``scoring`` of their cells: answers are a classifier's, not a language model's."""
+"""The fact ``scoring`` of training methods' cells: a classifier gives the answers."""

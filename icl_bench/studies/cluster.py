@@ -1,4 +1,4 @@
-"""Where a study is computed by several processes, as it is asked for, and what carries it out."""
+"""The cluster that computes a study: its options, and the interface that runs it."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from icl_bench.studies.parts import Listener, Part
 from icl_bench.sweep.runner import Outcome
 from icl_bench.wording import plain
 
-HERE = "ray"
-"""``--on ray``: the cluster that this machine is of, or one of this machine alone."""
+LOCAL_RAY = "ray"
+"""``--on ray``: this machine's cluster, or a new one of this machine alone."""
 
 
 class Cluster(Protocol):
     """Machines that compute the parts of a study together."""
 
     def run(self, parts: Sequence[Part], results: Place, listener: Listener) -> Outcome:
-        """Carry out what is not in the results yet. Raises ``UserError``."""
+        """Compute what is missing in the results. Raises ``UserError``."""
 
 
 @dataclass(frozen=True)
 class ClusterSpec:
-    """What a user asks of a cluster: ``--on``, ``--engines``, ``--gpus-per-engine``."""
+    """Options of a cluster: ``--on``, ``--engines``, ``--gpus-per-engine``."""
 
     address: str
     """``ray``, or ``ray://HOST:10001``."""
     engines: int | None = None
-    """Processes that keep a model; None for as many as there is room for."""
+    """Number of processes that hold a model; None for as many as fit."""
     gpus_per_engine: float | None = None
-    """None for what the study needs."""
+    """None for as many as the study needs."""
 
     @classmethod
     def of(cls, options: MachineOptions) -> ClusterSpec | None:
-        """What the options ask for; None where no cluster is asked for. Raises ``UserError``."""
+        """The cluster that the options specify; None without ``--on``. Raises ``UserError``."""
         on, engines, gpus = options.on, options.engines, options.gpus_per_engine
         if on is None:
             for name, value in (("--engines", engines), ("--gpus-per-engine", gpus)):
                 if value is not None:
-                    raise UserError(f"{name} {value}: is of a cluster; give --on ray, too")
+                    raise UserError(f"{name} {value}: needs a cluster; give --on ray, too")
             return None
-        if on != HERE and not on.startswith("ray://"):
+        if on != LOCAL_RAY and not on.startswith("ray://"):
             raise UserError(f"--on {plain(on)}: expected ray, or ray://HOST:10001")
         if importlib.util.find_spec("ray") is None:
             raise UserError("--on ray: Ray is not installed; pip install 'icl-bench[ray]'")

@@ -1,4 +1,4 @@
-"""A study's file: what it may hold, and all that is wrong in one, by its lines."""
+"""A study's file: its fields, and all its problems with their lines."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ T = TypeVar("T")
 RUN = frozenset(RunSpec.declared()) - {"task", "model"}
 """Options of a block of prompts: those of ``icl-bench run``."""
 
-TRAINED = frozenset(FinetuneSpec.declared()) - {"task", "model", "method", "keep_checkpoints"}
+FINETUNE = frozenset(FinetuneSpec.declared()) - {"task", "model", "method", "keep_checkpoints"}
 """Options of a block with ``finetune``: those of ``icl-bench finetune``."""
 
 BLOCK = ("name", "tasks", "models", "finetune")
-"""What a block has beside options."""
+"""Fields of a block other than options."""
 
 EVERY = "*"
-"""In ``engines``: all models."""
+"""All models, in ``engines``."""
 
 OPTION = re.compile(r"^--([a-z-]+)")
 
@@ -49,9 +49,9 @@ class StudyFields(Frozen):
     tasks: tuple[str, ...] = Field(min_length=1)
     models: tuple[str, ...] = Field(min_length=1)
     options: dict[str, Any] = Field(default_factory=dict)
-    """Of all blocks, where a block says nothing else."""
+    """Options of all blocks; a block may override them."""
     engines: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """Options by model; ``*`` for all."""
+    """Options by model; ``*`` for all models."""
     settings: tuple[dict[str, Any], ...] = Field(min_length=1)
     exclude: tuple[dict[str, Any], ...] = ()
 
@@ -65,9 +65,9 @@ class Job:
     model: str
     options: Mapping[str, Any]
     finetune: str | None = None
-    """Training methods, where it is not prompts."""
+    """Training methods; None for prompts."""
     place: tuple[int | str, ...] = field(default=(), compare=False)
-    """Where its block stands in the file."""
+    """The place of its block in the file."""
 
     def spec(self) -> RunSpec | FinetuneSpec:
         """Read its options. Raises ``UserError``."""
@@ -81,24 +81,24 @@ class Job:
 
 @dataclass
 class Problems:
-    """All that is wrong in a file, each once, with its line."""
+    """The problems of a file, each once, with its line."""
 
     shown: str
     tree: yaml.Node
-    found: dict[tuple[int, str], None] = field(default_factory=dict)
+    messages: dict[tuple[int, str], None] = field(default_factory=dict)
 
     def add(self, place: Sequence[int | str], message: str) -> None:
-        """Something that is wrong at a place."""
-        self.found[self.line(place), one_line(message)] = None
+        """Add a problem at a place."""
+        self.messages[self.line(place), one_line(message)] = None
 
     def line(self, place: Sequence[int | str]) -> int:
-        """Where a place stands."""
+        """The line of a place."""
         return locate(self.tree, place)[1]
 
     def attempt(self, place: Sequence[int | str], do: Callable[[], T]) -> T | None:
-        """What is done, or None where it cannot be, which is noted.
+        """Return the result of ``do``; None if it raises ``UserError``, which is added as a problem.
 
-        What is said of an option is noted at its line, where the place is a block that has it.
+        A problem of an option gets the option's line, if the block at the place has it.
         """
         try:
             return do()
@@ -110,44 +110,44 @@ class Problems:
             return None
 
     def refuse(self) -> None:
-        """Raise ``UserError`` with all that was found, in the order of its lines."""
-        if self.found:
-            lines = [f"{self.shown}:{line}: {said}" for line, said in sorted(self.found)]
+        """Raise ``UserError`` with all problems, sorted by line, if there are any."""
+        if self.messages:
+            lines = [f"{self.shown}:{line}: {message}" for line, message in sorted(self.messages)]
             raise UserError("\n".join(lines))
 
 
 @dataclass(frozen=True)
 class StudyFile:
-    """A study as its file says it."""
+    """A parsed study file."""
 
     name: str
     shown: str
     fields: StudyFields
     tree: yaml.Node
     folder: Path | None
-    """What names that begin with a dot are relative to; None for a shipped study."""
+    """Base of names that begin with a dot; None for a shipped study."""
     data_dir: Path | None = None
-    """The folder of data sets, for blocks that name none."""
+    """The folder of data sets, for blocks without ``data_dir``."""
 
     @cached_property
     def jobs(self) -> list[Job]:
-        """Every block with each of its tasks and models, model by model."""
-        found = [job for i in range(len(self.fields.settings)) for job in self._of_block(i)]
-        models = list(dict.fromkeys(job.model for job in found))
-        return sorted(found, key=lambda job: models.index(job.model))
+        """Every block with each of its tasks and models, sorted by model."""
+        jobs = [job for i in range(len(self.fields.settings)) for job in self._of_block(i)]
+        models = list(dict.fromkeys(job.model for job in jobs))
+        return sorted(jobs, key=lambda job: models.index(job.model))
 
     @cached_property
     def exclude(self) -> tuple[Rule, ...]:
-        """The points that are left out."""
+        """Rules of the excluded points."""
         return tuple(Rule.read(rule) for rule in self.fields.exclude)
 
     def place_of(self, kind: str, name: str) -> tuple[int | str, ...]:
-        """Where a task (``tasks``) or model (``models``) is named first."""
+        """The place of the first mention of a task (``tasks``) or model (``models``)."""
         named: Sequence[str] = getattr(self.fields, kind)
         if name in map(self.path, named):
-            return kind, [self.path(one) for one in named].index(name)
+            return kind, [self.path(listed) for listed in named].index(name)
         for i, block in enumerate(self.fields.settings):
-            inner = [self.path(str(one)) for one in _listed(_said_or(block, kind, ()))]
+            inner = [self.path(str(listed)) for listed in _listed(_value_or(block, kind, ()))]
             if name in inner:
                 return "settings", i, kind, inner.index(name)
         return ()
@@ -161,20 +161,20 @@ class StudyFile:
     def _of_block(self, number: int) -> Iterator[Job]:
         block = self.fields.settings[number]
         methods = block.get("finetune")
-        allowed = RUN if methods is None else TRAINED
-        # null takes back what is said of all blocks: it is dropped only once they are merged
+        allowed = RUN if methods is None else FINETUNE
+        # null resets an option of all blocks, so it is dropped only after merging
         own = {name: value for name, value in block.items() if name not in BLOCK}
-        for model in _listed(_said_or(block, "models", self.fields.models)):
-            given = {
+        for model in _listed(_value_or(block, "models", self.fields.models)):
+            general = {
                 **self.fields.options,
                 **self.fields.engines.get(EVERY, {}),
                 **self.fields.engines.get(str(model), {}),
             }
-            shared = {name: value for name, value in given.items() if name in allowed}
+            shared = {name: value for name, value in general.items() if name in allowed}
             options = {name: value for name, value in {**shared, **own}.items() if value is not None}
-            for task in _listed(_said_or(block, "tasks", self.fields.tasks)):
+            for task in _listed(_value_or(block, "tasks", self.fields.tasks)):
                 yield Job(
-                    str(_said_or(block, "name", _named(block))),
+                    str(_value_or(block, "name", _named(block))),
                     self.path(str(task)),
                     self.path(str(model)),
                     self._with_paths(options),
@@ -183,20 +183,20 @@ class StudyFile:
                 )
 
     def _with_paths(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        found = dict(options)
-        if found.get("data_dir") is not None:
-            found["data_dir"] = Path(self.path(str(found["data_dir"])))
+        resolved = dict(options)
+        if resolved.get("data_dir") is not None:
+            resolved["data_dir"] = Path(self.path(str(resolved["data_dir"])))
         elif self.data_dir is not None:
-            found["data_dir"] = self.data_dir
-        return found
+            resolved["data_dir"] = self.data_dir
+        return resolved
 
 
 def load_study(name_or_path: str | Path, data_dir: Path | None = None) -> StudyFile:
     """Read a shipped study by its name, or a file by its path (ending in ``.yaml`` or ``.yml``).
 
-    ``data_dir`` is the folder of data sets, for blocks that name none. Raises ``UserError`` that
-    names all that is wrong in the file's form, a line each; what tasks, models and options say is
-    checked by :class:`icl_bench.studies.study.Study`.
+    ``data_dir`` is the folder of data sets, for blocks without one. Raises ``UserError`` with all
+    problems of the file's form, one a line. :class:`icl_bench.studies.study.Study` checks the values
+    of tasks, models and options.
     """
     name = os.fspath(name_or_path)
     if name.lower().endswith((".yaml", ".yml")) or os.sep in name:
@@ -204,7 +204,7 @@ def load_study(name_or_path: str | Path, data_dir: Path | None = None) -> StudyF
         return _parse(read_file(path), name, path.stem, path.parent, data_dir)
     shelf = _shelf()
     if name not in shelf:
-        own = "a file of your own is given by its path, like ./mine.yaml"
+        own = "for a file of your own give its path, like ./mine.yaml"
         raise UserError(f"no study {plain(name)}; {nearest(name, shelf)} ({own})")
     return _parse(shelf[name].read_bytes(), f"studies/{name}.yaml", name, None, data_dir)
 
@@ -218,29 +218,29 @@ def _shelf() -> dict[str, Traversable]:
     package = package_files("icl_bench")
     folders: tuple[Traversable, ...] = (package / "study_files", Path(__file__).resolve().parents[2] / "studies")
     folder = next((f for f in folders if f.is_dir()), None)
-    found = folder.iterdir() if folder else ()
-    return {f.name.removesuffix(".yaml"): f for f in found if f.name.endswith(".yaml")}
+    files = folder.iterdir() if folder else ()
+    return {f.name.removesuffix(".yaml"): f for f in files if f.name.endswith(".yaml")}
 
 
 def _parse(raw: bytes, shown: str, name: str, folder: Path | None, data_dir: Path | None) -> StudyFile:
     values, tree = read_yaml(raw, shown)
     if not isinstance(values, dict) or tree is None:
         what = "empty" if values is None else short(values)
-        raise UserError(f"{shown}: a study holds fields (tasks: …), and this one is {what}")
+        raise UserError(f"{shown}: expected a study's fields (tasks: …), not {what}")
     problems = Problems(shown, tree)
     try:
         fields = StudyFields.model_validate(values)
     except ValidationError as error:
-        for one in error.errors(include_url=False):
-            problems.add(one["loc"], _said(one))
+        for detail in error.errors(include_url=False):
+            problems.add(detail["loc"], _message(detail))
         problems.refuse()
-        raise  # a problem each, so that this is not reached
+        raise  # not reached: each error is a problem
     _check_options(fields, problems)
     problems.refuse()
     return StudyFile(name, shown, fields, tree, folder, data_dir)
 
 
-def _said(error: Any) -> str:
+def _message(error: Any) -> str:
     where = ".".join(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":
         return f"{where}: unknown field; {nearest(where, StudyFields.model_fields)}"
@@ -250,34 +250,34 @@ def _said(error: Any) -> str:
 
 
 def _check_options(fields: StudyFields, problems: Problems) -> None:
-    """Note every name that is no option where it stands."""
+    """Add a problem for every unknown option or invalid block."""
     for name, value in fields.options.items():
-        _check_name(("options", name), name, RUN | TRAINED, problems)
+        _check_name(("options", name), name, RUN | FINETUNE, problems)
         _check_value(("options", name), name, value, problems)
     for model, options in fields.engines.items():
         for name, value in options.items():
             _check_name(("engines", model, name), name, OF_THE_MODEL, problems)
             _check_value(("engines", model, name), name, value, problems)
-        models = {str(m) for b in fields.settings for m in _listed(_said_or(b, "models", ()))}
+        models = {str(m) for b in fields.settings for m in _listed(_value_or(b, "models", ()))}
         if model not in {EVERY, *fields.models, *models}:
             problems.add(("engines", model), f"engines: {plain(model)} is none of the models")
     for i, block in enumerate(fields.settings):
-        known = RUN if block.get("finetune") is None else TRAINED
+        known = RUN if block.get("finetune") is None else FINETUNE
         for name, value in block.items():
             _check_name(("settings", i, name), name, known | set(BLOCK), problems)
             _check_value(("settings", i, name), name, value, problems)
         for kind in ("tasks", "models"):
             if kind in block and not _listed(block[kind]):
                 problems.add(("settings", i, kind), f"{kind}: is empty")
-        said = {**fields.options, **block}
-        if said.get("k") is None and said.get("per_label") is None:
+        merged = {**fields.options, **block}
+        if merged.get("k") is None and merged.get("per_label") is None:
             problems.add(("settings", i), "a block needs k: numbers of demonstrations")
     for i, rule in enumerate(fields.exclude):
         problems.attempt(("exclude", i), lambda rule=rule: Rule.read(rule))  # type: ignore[misc]
 
 
 def _check_value(place: Sequence[int | str], name: str, value: Any, problems: Problems) -> None:
-    """Note a value that no option has."""
+    """Add a problem for a value that is a mapping."""
     if isinstance(value, dict) and name != "chat_arg":
         problems.add(place, f"{name}: expected a value, not a mapping")
 
@@ -287,10 +287,10 @@ def _check_name(place: Sequence[int | str], name: str, known: set[str] | frozens
         problems.add(place, f"{plain(name)}: unknown option; {nearest(str(name), known)}")
 
 
-def _said_or(block: Mapping[str, Any], name: str, otherwise: Any) -> Any:
-    """What a block says; null says nothing."""
-    said = block.get(name)
-    return otherwise if said is None else said
+def _value_or(block: Mapping[str, Any], name: str, otherwise: Any) -> Any:
+    """A block's value; ``otherwise`` if it is missing or null."""
+    value = block.get(name)
+    return otherwise if value is None else value
 
 
 def _listed(value: Any) -> list[Any]:
@@ -298,6 +298,6 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _named(block: Mapping[str, Any]) -> str:
-    """What a block without a name is called: by what it chooses, or trains."""
-    chosen = _said_or(block, "finetune", _said_or(block, "select", "random"))
+    """Default name of a block: its selectors or training methods."""
+    chosen = _value_or(block, "finetune", _value_or(block, "select", "random"))
     return ",".join(map(str, _listed(chosen)))

@@ -1,8 +1,8 @@
-"""Studies on Ray: engines are actors that keep a loaded model and take units of the study.
+"""Studies on Ray: engines are actors that hold a loaded model and compute units of the study.
 
-The process that starts it lays everything out, gives engines their units and counts. What an engine
-computes goes through the results folder or bucket as ever, so that nothing is lost with it: where
-one dies, another takes its unit up from what is stored.
+The study's own process plans everything, assigns units to engines and counts results. Engines store
+their results in the folder or bucket as usual, so nothing is lost if one dies: another engine resumes
+its unit.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ import icl_bench
 from icl_bench.errors import UserError
 from icl_bench.results.storage import ADDRESS, Place, storage_at
 from icl_bench.results.store import Store
-from icl_bench.studies.cluster import HERE, ClusterSpec
-from icl_bench.studies.parts import Engines, Listener, Part, Progress, Unit, share_room
+from icl_bench.studies.cluster import LOCAL_RAY, ClusterSpec
+from icl_bench.studies.parts import Engines, Listener, Part, StudyProgress, Unit, share_room
 from icl_bench.studies.scheduling import ATTEMPTS, Queue, length
 from icl_bench.sweep.runner import Outcome, Watcher
 from icl_bench.wording import first_line, plain
@@ -36,122 +36,122 @@ from icl_bench.wording import first_line, plain
 if TYPE_CHECKING:
     from icl_bench.sweep.plan import CellPlan
 
-TELL_SECONDS = 0.5
-"""How often an engine says how far it is."""
+STATUS_SECONDS = 0.5
+"""Interval at which an engine reports its status."""
 
 LOOK_SECONDS = 0.5
-"""How often the study's own process looks, where no unit ends."""
+"""Interval at which the study's own process wakes up if no unit ends."""
 
 GROW_SECONDS = 5.0
-"""How often it looks whether there are more machines."""
+"""Interval at which it looks for new machines."""
 
 PLACE_SECONDS = 60.0
-"""After which it says that no engine has a place."""
+"""Time after which it reports that no engine is running."""
 
 STOP_SECONDS = 20.0
-"""What engines have to put down their work in order when the study is stopped."""
+"""Time for engines to stop their work cleanly when the study is stopped."""
 
 
 TOKEN = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", Path.home() / ".ray" / "auth_token"))
-"""What a Ray cluster wants to see of its clients."""
+"""File of the token that a Ray cluster requires of its clients."""
 
 
 class Stopped(BaseException):
-    """The study was stopped by its user: an engine puts down its work."""
+    """The user stopped the study; an engine stops its work."""
 
 
 # -- in the engines' processes ------------------------------------------------------------------
 
 
 @dataclass
-class Told:
-    """How far an engine is with its unit."""
+class EngineStatus:
+    """An engine's progress with its unit."""
 
     predictions: int = 0
     title: str = ""
 
 
 class Board:
-    """An actor where engines say how far they are, and are told to stop."""
+    """An actor that collects the engines' statuses and tells them to stop."""
 
     def __init__(self) -> None:
-        self._told: dict[int, Told] = {}
+        self._statuses: dict[int, EngineStatus] = {}
         self._stopping = False
 
-    def tell(self, ticket: int, told: Told) -> bool:
-        """How far a unit is; whether its engine is to stop."""
-        self._told[ticket] = told
+    def report(self, ticket: int, status: EngineStatus) -> bool:
+        """Store the status of a unit. Returns whether its engine must stop."""
+        self._statuses[ticket] = status
         return self._stopping
 
-    def read(self, over: Sequence[int] = ()) -> dict[int, Told]:
-        """How far units are, by ticket, without those that are ``over``."""
+    def read(self, over: Sequence[int] = ()) -> dict[int, EngineStatus]:
+        """Statuses by ticket, after removing those in ``over``."""
         for ticket in over:
-            self._told.pop(ticket, None)
-        return self._told
+            self._statuses.pop(ticket, None)
+        return self._statuses
 
     def stop(self) -> None:
-        """All engines are to stop."""
+        """Tell all engines to stop."""
         self._stopping = True
 
 
-class _Telling(Watcher):
-    """Tells the board what an engine does."""
+class _StatusWatcher(Watcher):
+    """Reports an engine's status to the board."""
 
     def __init__(self, board: Any, ticket: int) -> None:
         self._board, self._ticket = board, ticket
-        self._told, self._last = Told(), 0.0
+        self._status, self._last = EngineStatus(), 0.0
 
     def cell_started(self, cell: CellPlan, already: int) -> None:
-        self._told.title = str(cell.spec)
-        self._told.predictions += already
-        self._tell()
+        self._status.title = str(cell.spec)
+        self._status.predictions += already
+        self._report()
 
     def backend_loading(self) -> None:
-        self._told.title = "loading the model"
-        self._tell()
+        self._status.title = "loading the model"
+        self._report()
 
     def predicted(self, predictions: int, computed_tokens: int) -> None:  # noqa: ARG002
-        self._told.predictions += predictions
-        self._tell()
+        self._status.predictions += predictions
+        self._report()
 
     def cell_ended(self, cell: CellPlan, outcome: str) -> None:
         if outcome == "kept":
-            self._told.predictions += cell.queries
-        self._tell()
+            self._status.predictions += cell.queries
+        self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         import ray
 
-        if time.monotonic() - self._last < TELL_SECONDS:
+        if time.monotonic() - self._last < STATUS_SECONDS:
             return
         self._last = time.monotonic()
         stop = False
-        with suppress(ray.exceptions.RayError):  # the board's machine went away, or comes back
-            stop = ray.get(self._board.tell.remote(self._ticket, self._told), timeout=10)
+        with suppress(ray.exceptions.RayError):  # the board's machine is gone, or restarting
+            stop = ray.get(self._board.report.remote(self._ticket, self._status), timeout=10)
         if stop:
             raise Stopped
 
 
 @dataclass
 class Result:
-    """What came of a unit."""
+    """The result of a unit."""
 
     outcome: Outcome = field(default_factory=Outcome)
     loaded: object = None
-    """The model that the engine has now."""
+    """The engine's loaded model."""
     problem: str | None = None
-    """Why the unit could not be computed."""
+    """Why the unit failed."""
     ends_all: bool = False
-    """Whether no other unit can be either."""
+    """Whether all other units would fail, too."""
     trace: str | None = None
-    """Of a fault of the program."""
+    """Traceback of an unexpected error."""
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Ready:
-    """An engine is there."""
+    """An engine has started."""
 
     version: str
     node: str
@@ -159,7 +159,7 @@ class Ready:
 
 
 class Engine:
-    """An actor that keeps a loaded model and computes units."""
+    """An actor that holds a loaded model and computes units."""
 
     def __init__(self, results: Place, board: Any, threads: int) -> None:
         os.environ["OMP_NUM_THREADS"] = str(threads)  # before PyTorch is imported
@@ -168,7 +168,7 @@ class Engine:
         self._part: tuple[int, Part] | None = None
 
     def ready(self) -> Ready:
-        """Says who it is."""
+        """Version, node and host of this engine."""
         import ray
 
         from icl_bench.quiet_libraries import hush_libraries
@@ -178,30 +178,31 @@ class Engine:
         return Ready(icl_bench.__version__, context.get_node_id(), os.uname().nodename)
 
     def sees(self, token: str) -> bool:
-        """Whether a file that the study's own process wrote into the results is there."""
+        """Whether the results contain a file that the study's own process wrote."""
         return storage_at(self._results).has(token)
 
     def run(self, ticket: int, unit: Unit, shipped: Sequence[Any]) -> Result:
-        """Compute a unit of a part, which is ``shipped`` as a reference in a list: an engine
-        fetches each part once.
+        """Compute a unit of a part.
+
+        ``shipped`` is a list with a reference to the part, so that an engine fetches each part once.
         """
-        said: list[str] = []
+        notes: list[str] = []
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
-            result = self._run(ticket, unit, shipped, said)
-        texts = (str(one.message) for one in caught if one.category is UserWarning)
-        result.warnings, result.notes = tuple(dict.fromkeys(texts)), tuple(said)
+            result = self._run(ticket, unit, shipped, notes)
+        texts = (str(warning.message) for warning in caught if warning.category is UserWarning)
+        result.warnings, result.notes = tuple(dict.fromkeys(texts)), tuple(notes)
         result.loaded = self._engines.engine
         return result
 
-    def _run(self, ticket: int, unit: Unit, shipped: Sequence[Any], said: list[str]) -> Result:
+    def _run(self, ticket: int, unit: Unit, shipped: Sequence[Any], notes: list[str]) -> Result:
         try:
             part = self._fetched(unit, shipped)
             if problem := part.differs():
-                said_so = f"--on ray: on {os.uname().nodename}, {problem}; {SAME}"
-                return Result(problem=said_so, ends_all=True)
-            watcher = _Telling(self._board, ticket)
-            return Result(part.run_unit(unit.number, self._results, self._engines, watcher, said.append))
+                problem = f"--on ray: on {os.uname().nodename}, {problem}; {SAME_DTYPE}"
+                return Result(problem=problem, ends_all=True)
+            watcher = _StatusWatcher(self._board, ticket)
+            return Result(part.run_unit(unit.number, self._results, self._engines, watcher, notes.append))
         except Stopped:
             return Result()
         except UserError as error:
@@ -219,88 +220,89 @@ class Engine:
         return self._part[1]
 
 
-SAME = "say --dtype and --device, so that all machines compute the same"
+SAME_DTYPE = "give --dtype and --device, so that all machines compute the same"
 
 
 # -- in the study's own process -----------------------------------------------------------------
 
 
 def connected(spec: ClusterSpec | None) -> AbstractContextManager[RayCluster | None]:
-    """The cluster that is asked for, left again at the end; None where none is. Raises
-    ``UserError`` where it cannot be reached.
+    """The requested cluster, disconnected at the end; None without a request.
+
+    Raises ``UserError`` if it cannot be reached.
     """
     return nullcontext() if spec is None else RayCluster.connected(spec)
 
 
 @dataclass
 class _Worker:
-    """An engine as the study's own process knows it."""
+    """An engine, seen from the study's own process."""
 
     handle: Any
     future: Any
-    """Of what it does now."""
+    """The pending result."""
     node: str = ""
     host: str = ""
     loaded: object = None
-    given: tuple[int, Unit] | None = None
-    """The unit that it computes, and the queue's ticket of it."""
+    assigned: tuple[int, Unit] | None = None
+    """The queue's ticket of its unit, and the unit."""
     started: bool = False
 
 
 @dataclass
 class RayCluster:
-    """A Ray cluster that this process has reached."""
+    """A Ray cluster that this process is connected to."""
 
     spec: ClusterSpec
 
     @classmethod
     @contextmanager
     def connected(cls, spec: ClusterSpec) -> Iterator[RayCluster]:
-        """Reach it, or start one on this machine, and leave it at the end. Raises ``UserError``."""
+        """Connect, or start a cluster on this machine, and disconnect at the end. Raises ``UserError``."""
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        if spec.address != HERE and TOKEN.exists():
+        if spec.address != LOCAL_RAY and TOKEN.exists():
             os.environ.setdefault("RAY_AUTH_MODE", "token")  # read when Ray is imported
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         import ray
 
-        was_there = ray.is_initialized()
-        if not was_there:
+        was_connected = ray.is_initialized()
+        if not was_connected:
             _connect(spec)
         try:
             cluster = cls(spec)
             cluster._check()
             yield cluster
         finally:
-            if not was_there:
+            if not was_connected:
                 ray.shutdown()
 
-    # -- what there is --------------------------------------------------------------------------
+    # -- resources ----------------------------------------------------------------------------
 
     def _check(self, gpus: float | None = None) -> None:
-        """Raise ``UserError`` where no machine has what one engine is to have."""
+        """Raise ``UserError`` if no machine has the GPUs of one engine."""
         wanted = self.spec.gpus_per_engine if gpus is None else gpus
         most = max((node.get("GPU", 0.0) for node in _nodes()), default=0.0)
         if wanted and wanted > most:
-            has = f"has {most:g} GPUs at most" if most else "has no GPU"
+            has = f"more than {most:g} GPUs" if most else "a GPU"
             raise UserError(
-                f"--gpus-per-engine {wanted:g}: of this Ray, a machine {has}; start workers with "
-                "GPUs (ray start --num-gpus), or ask for fewer"
+                f"--gpus-per-engine {wanted:g}: no machine of this Ray cluster has {has}; start workers "
+                "with GPUs (ray start --num-gpus), or use fewer"
             )
 
     def gpus_for(self, parts: Sequence[Part]) -> float:
-        """Of each engine. Raises ``UserError`` where that is not enough for a part."""
+        """GPUs of each engine. Raises ``UserError`` if they do not suffice for a part."""
         needed = max((part.gpus for part in parts), default=1)
         most = max((node.get("GPU", 0.0) for node in _nodes()), default=0.0)
-        given = self.spec.gpus_per_engine
-        if given is None:
-            given = float(needed) if most else 0.0
-            self._check(given)
-        elif given < needed > 1:
-            raise UserError(f"--gpus-per-engine {given:g}: --tensor-parallel {needed} needs {needed} of them")
-        return given
+        per_engine = self.spec.gpus_per_engine
+        if per_engine is None:
+            per_engine = float(needed) if most else 0.0
+            self._check(per_engine)
+        elif per_engine < needed > 1:
+            raise UserError(f"--gpus-per-engine {per_engine:g}: --tensor-parallel {needed} needs {needed} of them")
+        return per_engine
 
     def room_for_engines(self, gpus: float) -> int:
-        """How many engines there is room for: by GPUs, or one a machine."""
+        """Number of engines that fit: by GPUs, or one a machine."""
         nodes = _nodes()
         if gpus:
             return sum(int(node.get("GPU", 0.0) / gpus + 1e-6) for node in nodes)
@@ -321,12 +323,12 @@ def _connect(spec: ClusterSpec) -> None:
     import ray
 
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if spec.address != HERE:
+    if spec.address != LOCAL_RAY:
         try:
             _reach(spec.address, 10001)
             with warnings.catch_warnings(action="ignore"):
                 ray.init(spec.address, **quiet)
-        except Exception as error:  # Ray's client raises many kinds, and gRPC's own
+        except Exception as error:  # Ray's client raises many types, including gRPC's
             raise UserError(
                 f"--on {plain(spec.address)}: cannot be reached ({first_line(error)}); is it "
                 "ray://HOST:10001 of a cluster that was started with ray start --head, and its "
@@ -341,31 +343,31 @@ def _connect(spec: ClusterSpec) -> None:
     except (OSError, ValueError) as error:
         if named:
             raise UserError(f"--on ray: RAY_ADDRESS {plain(named)} cannot be reached ({first_line(error)})") from None
-        # nothing of this machine's is open to others
+        # not reachable from other machines
         ray.init(include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
 
 
 def _reach(address: str, port: int) -> None:
-    """Raise ``OSError`` at once where nobody listens: Ray itself waits for minutes."""
+    """Raise ``OSError`` at once if nothing listens, because Ray itself waits for minutes."""
     server = urlsplit(address)
     with socket.create_connection((server.hostname or "", server.port or port), 5):
         pass
 
 
 def _alive() -> list[dict[str, Any]]:
-    """The machines that are there."""
+    """The machines that are alive."""
     import ray
 
     return [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
 
 
 def _nodes() -> list[Mapping[str, float]]:
-    """What each of them has."""
+    """Resources of each machine that is alive."""
     return [node["Resources"] for node in _alive()]
 
 
 def _anywhere(results: Place) -> Place:
-    """A results folder by a name that holds in other processes; an address does anyway."""
+    """The results folder as an absolute path, for other processes; addresses are unchanged."""
     if isinstance(results, Path) or (isinstance(results, str) and not ADDRESS.match(results)):
         return Path(results).resolve()
     return results
@@ -391,19 +393,19 @@ class _Run:
         self._computed = self._kept = 0.0
         self._since = self._last_note = time.monotonic()
         self._over: list[int] = []
-        """Tickets whose places on the board are to be cleared."""
+        """Tickets to remove from the board."""
         self._gpus = self.cluster.gpus_for(self.parts)
         self._board: Any = None
 
     def run(self) -> Outcome:
-        """Compute it all; what is loaded and started goes at the end, whatever that is."""
+        """Compute all units. Engines are stopped at the end, also after an error."""
         import ray
 
         self._shipped = [ray.put(part) for part in self.parts]
         self._board = ray.remote(Board).options(num_cpus=0, max_restarts=-1).remote()
         storage = storage_at(self.results)
         self._token = f"_studies/{uuid.uuid4().hex}.seen"
-        storage.put(self._token, b"icl-bench looks whether all machines see this\n")
+        storage.put(self._token, b"icl-bench checks that all machines can read this\n")
         try:
             self._loop()
         except BaseException:
@@ -420,7 +422,7 @@ class _Run:
     def _loop(self) -> None:
         import ray
 
-        looked = said = 0.0
+        looked = reported = 0.0
         while len(self._queue):
             if time.monotonic() - looked > GROW_SECONDS or not self.workers:
                 self._grow()
@@ -434,14 +436,14 @@ class _Run:
             for worker in self.workers:
                 if worker.started and worker.future is None:
                     self._give(worker)
-            if time.monotonic() - said > TELL_SECONDS:
+            if time.monotonic() - reported > STATUS_SECONDS:
                 self._say()
-                said = time.monotonic()
+                reported = time.monotonic()
 
     # -- engines --------------------------------------------------------------------------------
 
     def _grow(self) -> None:
-        """Start engines for which there is room and work."""
+        """Start engines, as far as there are resources and units."""
         import ray
 
         wanted = self.cluster.spec.engines or self.cluster.room_for_engines(self._gpus)
@@ -456,53 +458,53 @@ class _Run:
             self.workers.append(_Worker(handle, handle.ready.remote()))
 
     def _give(self, worker: _Worker) -> None:
-        """The next unit, if one waits."""
-        machines = {one.node for one in self.workers if one.started}
+        """Assign the next unit, if one is waiting."""
+        machines = {other.node for other in self.workers if other.started}
         taken = self._queue.take(worker.loaded, worker.node, machines)
         if taken is None:
             return
-        worker.given = ticket, unit = taken
+        worker.assigned = ticket, unit = taken
         worker.future = worker.handle.run.remote(ticket, unit, [self._shipped[unit.part]])
 
     def _ended(self, worker: _Worker, future: Any) -> None:
-        """An engine is there, has done its unit, or died."""
+        """Handle an engine that has started, finished its unit, or died."""
         import ray
 
         worker.future = None
         try:
-            found = ray.get(future)
+            result = ray.get(future)
         except ray.exceptions.RayActorError as error:
             self._died(worker, error)
             return
-        if isinstance(found, Ready):
-            self._welcome(worker, found)
+        if isinstance(result, Ready):
+            self._welcome(worker, result)
             return
-        assert worker.given is not None, "only what was given comes back"
-        ticket, unit = worker.given
-        worker.given = None
+        assert worker.assigned is not None, "only an assigned unit returns"
+        ticket, unit = worker.assigned
+        worker.assigned = None
         self._over.append(ticket)
-        worker.loaded = found.loaded
-        for text in found.warnings:
+        worker.loaded = result.loaded
+        for text in result.warnings:
             warnings.warn(text, stacklevel=1)
-        for text in found.notes:
+        for text in result.notes:
             self.listener.note(text)
-        if found.problem is None:
+        if result.problem is None:
             self._queue.done(ticket)
-            self._finished(unit, found.outcome)
+            self._finished(unit, result.outcome)
             return
-        if found.ends_all:
-            raise UserError(found.problem)
-        if found.trace:
-            self.listener.note(found.trace)
-        self._failed(worker, ticket, unit, found.problem)
+        if result.ends_all:
+            raise UserError(result.problem)
+        if result.trace:
+            self.listener.note(result.trace)
+        self._failed(worker, ticket, unit, result.problem)
 
     def _welcome(self, worker: _Worker, ready: Ready) -> None:
         import ray
 
         if ready.version != icl_bench.__version__:
             raise UserError(
-                f"--on ray: {ready.host} has icl-bench {ready.version}, and this is "
-                f"{icl_bench.__version__}; install the same everywhere"
+                f"--on ray: {ready.host} has icl-bench {ready.version}, this machine "
+                f"{icl_bench.__version__}; install the same version everywhere"
             )
         try:
             seen = ray.get(worker.handle.sees.remote(self._token))
@@ -512,25 +514,25 @@ class _Run:
         if not seen:
             raise UserError(
                 f"--results {storage_at(self.results).where()}: {ready.host} has no such folder, "
-                "or another of this name; give one that all machines share, or a bucket"
+                "or a different one of this name; give a folder that all machines share, or a bucket"
             )
         worker.node, worker.host, worker.started = ready.node, ready.host, True
 
     def _died(self, worker: _Worker, error: Exception) -> None:
-        """An engine is gone, and so may be its machine."""
+        """Handle an engine that died, possibly with its machine."""
         import ray
 
         self.workers.remove(worker)
         with suppress(Exception):
             ray.kill(worker.handle)
         why = _why(error)
-        if worker.given is None:
+        if worker.assigned is None:
             if not self._has_started:
                 self._starts_failed += 1
                 if self._starts_failed >= ATTEMPTS:
                     raise UserError(f"--on ray: no engine starts ({why})")
             return
-        ticket, unit = worker.given
+        ticket, unit = worker.assigned
         self._over.append(ticket)
         self._failed(worker, ticket, unit, f"its process died ({why})")
 
@@ -543,7 +545,7 @@ class _Run:
     def _failed(self, worker: _Worker, ticket: int, unit: Unit, why: str) -> None:
         machines = {node["NodeID"] for node in _alive()}
         if worker.node not in machines:
-            why = f"{worker.host} went away"
+            why = f"{worker.host} is gone"
         if not self._queue.failed(ticket, self._cells_done(unit), worker.node, machines):
             self.listener.note(f"{unit.title}: {why}; tried again")
             return
@@ -570,26 +572,26 @@ class _Run:
             self.listener.part_ended(self.parts[unit.part], self._by_part[unit.part])
 
     def _say(self) -> None:
-        """Tell how far it all is."""
+        """Report the progress of the whole study."""
         import ray
 
-        told: dict[int, Told] = {}
+        by_ticket: dict[int, EngineStatus] = {}
         with suppress(ray.exceptions.RayError):
-            told = ray.get(self._board.read.remote(self._over), timeout=10)
+            by_ticket = ray.get(self._board.read.remote(self._over), timeout=10)
             self._over.clear()
         predictions = sum(unit.predictions for unit in self._units)
-        now = self._predictions + sum(one.predictions for one in told.values())
-        at_work = [worker.given for worker in self.workers if worker.given is not None]
+        now = self._predictions + sum(status.predictions for status in by_ticket.values())
+        at_work = [worker.assigned for worker in self.workers if worker.assigned is not None]
         computed, titles = self._computed, []
         for ticket, unit in at_work:
-            seen = told.get(ticket, Told())
-            computed += length(unit) * seen.predictions / unit.predictions
-            titles.append(seen.title or unit.title)
+            status = by_ticket.get(ticket, EngineStatus())
+            computed += length(unit) * status.predictions / unit.predictions
+            titles.append(status.title or unit.title)
         whole = sum(map(length, self._units)) - self._kept
         share = min(1.0, computed / whole) if whole else 1.0
         elapsed = time.monotonic() - self._since
-        self.listener.shared_out(
-            Progress(
+        self.listener.cluster_progress(
+            StudyProgress(
                 len(at_work),
                 sum(not worker.started for worker in self.workers),
                 len(self._units),
@@ -605,24 +607,24 @@ class _Run:
             self._last_note = time.monotonic()
         elif time.monotonic() - self._last_note > PLACE_SECONDS:
             self._last_note = time.monotonic()
-            self.listener.note("no engine has a place yet: what Ray has is taken, or its workers are gone")
+            self.listener.note("no engine is running yet: Ray's resources are in use, or its workers are gone")
 
     def _stop(self) -> None:
-        """Let engines put down their work, so that their cells are free at once."""
+        """Let engines stop cleanly, so that their cells are free at once."""
         import ray
 
-        futures = [worker.future for worker in self.workers if worker.given is not None]
+        futures = [worker.future for worker in self.workers if worker.assigned is not None]
         with suppress(Exception, KeyboardInterrupt):
             ray.get(self._board.stop.remote(), timeout=5)
             ray.wait([f for f in futures if f], num_returns=len(futures), timeout=STOP_SECONDS)
 
 
 def _why(error: Exception) -> str:
-    """What Ray says of an engine's end, in a few words."""
-    said = str(error)
-    if detail := re.search(r"Worker exit detail: ([^.\n]+)", said):
+    """Ray's reason for an engine's end, in a few words."""
+    text = str(error)
+    if detail := re.search(r"Worker exit detail: ([^.\n]+)", text):
         return detail[1]
-    if "temporarily unavailable" in said:
+    if "temporarily unavailable" in text:
         return "the connection to it broke"
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     return (lines or [type(error).__name__])[-1][:200]

@@ -1,4 +1,4 @@
-"""The options of computing with several processes."""
+"""Options for computing with several processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from icl_bench.options import MACHINES, Option, Options
 
 
 class MachineOptions(Options):
-    """On which machines a run, a training or a study is computed."""
+    """The machines that compute a run, a training or a study."""
 
     on: Annotated[
         str | None,
@@ -23,7 +23,7 @@ class MachineOptions(Options):
     engines: Annotated[
         str | None,
         Option(
-            "With --on: number of processes that keep a model (default: as many as there are GPUs for, or one per "
+            "With --on: number of processes that hold a model (default: as many as there are GPUs for, or one per "
             "machine).",
             MACHINES,
             "N|auto",
@@ -31,5 +31,5 @@ class MachineOptions(Options):
     ] = None
     gpus_per_engine: Annotated[
         float | None,
-        Option("With --on: GPUs of each (default: 1, or as many as --tensor-parallel says).", MACHINES, "N"),
+        Option("With --on: GPUs of each process (default: 1, or the number of --tensor-parallel).", MACHINES, "N"),
     ] = Field(default=None, ge=0)

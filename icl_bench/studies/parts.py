@@ -1,4 +1,4 @@
-"""The parts of a study, each a block of settings with a task and model, and their computing."""
+"""The parts of a study: each is a block of settings with a task and a model."""
 
 from __future__ import annotations
 
@@ -29,44 +29,44 @@ if TYPE_CHECKING:
 
 
 class Listener:
-    """Is told how a study goes on. This one says nothing."""
+    """Progress callbacks of a study; the default does nothing."""
 
     def part_started(self, part: Part, number: int, parts: int) -> None:
-        """One of the parts begins; numbers are from 1."""
+        """A part begins; ``number`` counts from 1."""
 
     def running(self, plan: Plan) -> AbstractContextManager[Watcher]:
-        """What watches the cells of a plan while they are computed."""
+        """The watcher of a plan's cells, for the time of their computing."""
         del plan
         return nullcontext(Watcher())
 
     def note(self, text: str) -> None:
-        """A line on a training."""
+        """A message about a training or an engine."""
 
-    def shared_out(self, state: Progress) -> None:
-        """How far the whole is, where several processes compute it; told again and again."""
+    def cluster_progress(self, state: StudyProgress) -> None:
+        """Progress of the whole study on a cluster; called repeatedly."""
 
     def part_ended(self, part: Part, outcome: Outcome) -> None:
-        """All its cells are done, kept or failed."""
+        """All cells of a part are done, kept or failed."""
 
 
 @dataclass(frozen=True)
-class Progress:
-    """How far a study is that several processes compute."""
+class StudyProgress:
+    """Progress of a study on a cluster."""
 
     engines: int
-    """At work."""
+    """Engines at work."""
     starting: int
-    """Engines that wait for a place, or start."""
+    """Engines that are starting or waiting for resources."""
     units: int
     units_done: int
     predictions: int
     predictions_done: int
     share: float
-    """Of the estimated time of what was not there before, 0 to 1."""
+    """Finished share (0 to 1) of the estimated time, without cells finished before."""
     seconds_left: float | None
-    """None where it cannot be told yet."""
+    """None if not known yet."""
     at_work: tuple[str, ...]
-    """What is being computed."""
+    """Titles of the units being computed."""
 
 
 @dataclass(frozen=True)
@@ -75,24 +75,24 @@ class PlannedCell:
 
     identity: Identity
     tokens: int | None = None
-    """Prompt tokens to compute; None for what is trained."""
+    """Prompt tokens to compute; None for a training."""
     seconds: float | None = None
     """Estimated; None where that is not known."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """What one process computes at a time: the cells of a part that share a prefix, or trainings on
-    the same examples.
+    """The work of one process at a time: cells of a part that share a prefix, or trainings on the same
+    examples.
     """
 
     part: int
-    """The part's place in the study, from 0."""
+    """The part's index in the study, from 0."""
     number: int
-    """Its place in the part, from 0."""
+    """Its index in the part, from 0."""
     title: str
     engine: object
-    """What computes it; units with equal ones may follow each other on a loaded model."""
+    """Identifies the loaded model; units with equal engines can use the same one."""
     cells: int
     predictions: int
     seconds: float | None
@@ -100,33 +100,33 @@ class Unit:
 
 
 class Engines:
-    """The backend that was loaded last: parts of one model and engine use it one after another."""
+    """The backend loaded last, which consecutive parts with the same engine share."""
 
     def __init__(self) -> None:
         self._loaded: tuple[object, Backend] | None = None
 
     @property
     def engine(self) -> object:
-        """What is loaded; None where nothing is."""
+        """The loaded engine; None if there is none."""
         return self._loaded[0] if self._loaded else None
 
     def load(self, part: PromptPart) -> Backend:
-        """The backend of a part, with the room that it says."""
+        """The backend of a part, with the part's room."""
         if self._loaded is None or self._loaded[0] != part.engine:
             self.free()
             sweep = part.sweep
-            model = found_here(sweep.model)
+            model = on_this_machine(sweep.model)
             self._loaded = part.engine, sweep.loader.load(model, sweep.task.tokenizer, part.room)
         return self._loaded[1]
 
     def free(self) -> None:
-        """Give its memory back, before something else is loaded."""
+        """Free its memory, before something else is loaded."""
         self._loaded = None
         gc.collect()
 
 
 def share_room(parts: Sequence[Part]) -> None:
-    """Let each part ask for the room that the largest of those needs which use the same engine."""
+    """Set the room of each part to the largest room of all parts with the same engine."""
     rooms: dict[object, int] = {}
     prompts = [part for part in parts if isinstance(part, PromptPart)]
     for part in prompts:
@@ -135,10 +135,10 @@ def share_room(parts: Sequence[Part]) -> None:
         part.room = rooms[part.engine]
 
 
-def found_here(model: Model) -> Model:
-    """The same model where its files are on this machine: another one may have laid out the study.
+def on_this_machine(model: Model) -> Model:
+    """The model with its source on this machine, because another machine may have planned the study.
 
-    Raises ``UserError`` where it is not to be had.
+    Raises ``UserError`` if it is not available.
     """
     if model.tokenizer is not None or Path(model.source).exists():
         return model
@@ -147,17 +147,17 @@ def found_here(model: Model) -> Model:
 
 @dataclass
 class Part(ABC):
-    """One block of a study with one task and model, laid out."""
+    """One planned block of a study with one task and one model."""
 
     job: Job
     task: str
     model: str
-    """As results call them."""
+    """Task and model as named in results."""
 
     @property
     @abstractmethod
     def backend(self) -> str:
-        """What computes it, by name."""
+        """Name of the backend."""
 
     @property
     @abstractmethod
@@ -166,39 +166,39 @@ class Part(ABC):
 
     @property
     def gpus(self) -> int:
-        """That its model is spread over, where it is computed on GPUs."""
+        """Number of GPUs that its model is split across."""
         return 1
 
     @abstractmethod
     def identities(self) -> list[Identity]:
-        """The cells that fit."""
+        """The identities of the runnable cells."""
 
     def cells(self) -> list[PlannedCell]:
-        """The same with what they take, as far as that is known."""
+        """The runnable cells with their cost, as far as known."""
         return [PlannedCell(identity) for identity in self.identities()]
 
     @abstractmethod
     def problems(self) -> list[str]:
-        """What does not fit, and what a user should know."""
+        """Cells that cannot run, with reasons, and notes for the user."""
 
     @abstractmethod
     def run(self, results: Place, engines: Engines, listener: Listener) -> Outcome:
-        """Compute what is not there yet. Raises ``UserError``."""
+        """Compute missing cells. Raises ``UserError``."""
 
     def run_alone(self, results: Place, listener: Listener) -> Outcome:
-        """The same where there is no other part. Raises ``UserError``."""
+        """Compute missing cells if there is no other part. Raises ``UserError``."""
         share_room([self])
         return self.run(results, Engines(), listener)
 
     @abstractmethod
     def units(self, number: int) -> list[Unit]:
-        """What it is divided into, for several processes; ``number`` is its place in the study."""
+        """Units for several processes; ``number`` is the part's index in the study."""
 
     @abstractmethod
     def run_unit(
         self, number: int, results: Place, engines: Engines, watcher: Watcher, say: Callable[[str], None]
     ) -> Outcome:
-        """Compute what is not there yet of a unit. Raises ``UserError``."""
+        """Compute missing cells of a unit. Raises ``UserError``."""
 
     @abstractmethod
     def identities_of(self, number: int) -> list[Identity]:
@@ -206,16 +206,14 @@ class Part(ABC):
 
     @abstractmethod
     def settle(self) -> None:
-        """Remember what decides the cells on this machine."""
+        """Remember settings of this machine that decide cells."""
 
     @abstractmethod
     def differs(self) -> str | None:
-        """What would be other cells on this machine than where it was settled; None if nothing."""
+        """How this machine's settings differ from those where it was settled; None if they do not."""
 
     def give_up(self, number: int, results: Place, reason: str) -> Outcome:
-        """Mark the cells of a unit that are not done with why they cannot be. Raises
-        ``UserError``.
-        """
+        """Mark the unfinished cells of a unit as failed, with the reason. Raises ``UserError``."""
         store, outcome = Store(results), Outcome()
         for identity in self.identities_of(number):
             outcome.names[identity.name] = identity.spec
@@ -227,7 +225,7 @@ class Part(ABC):
         return outcome
 
     def records(self) -> Iterator[StudyCell]:
-        """What is stored of its cells."""
+        """Its cells as stored with the study."""
         for identity in self.identities():
             yield StudyCell(
                 **identity.spec.model_dump(), setting=self.job.setting, cell=identity.cell, variant=identity.variant
@@ -236,22 +234,22 @@ class Part(ABC):
 
 @dataclass
 class PromptPart(Part):
-    """Of prompts."""
+    """A part that prompts."""
 
     sweep: Sweep
     room: int = 0
-    """Tokens that the backend makes room for: :func:`share_room`."""
+    """Tokens that the backend needs room for: see :func:`share_room`."""
     _settled: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, sweep: Sweep, job: Job | None = None) -> PromptPart:
-        """A sweep as a part; of no study where there is no job."""
+        """A sweep as a part; without a job, it belongs to no study."""
         task, model = sweep.task.data.spec.name, sweep.model.name
         return cls(job or Job("run", task, model, {}), task, model, sweep)
 
     @cached_property
     def engine(self) -> object:
-        """The model as a backend loads it: parts with equal ones share it."""
+        """Identifies the loaded model; parts with equal engines share it."""
         loader = self.sweep.loader
         return loader.name, loader.spec, self.sweep.model.source
 
@@ -292,7 +290,7 @@ class PromptPart(Part):
 
         plan = self.sweep.plan
         skipped = [f"skipped: {problem}" for problem in plan.problems]
-        left_out = [f"left out: {reason}" for reason in plan.asked.reasons]
+        left_out = [f"left out: {reason}" for reason in plan.combinations.reasons]
         return [*(f"note: {text}" for text in notes(self.sweep)), *skipped, *left_out]
 
     def run(self, results: Place, engines: Engines, listener: Listener) -> Outcome:
@@ -301,8 +299,8 @@ class PromptPart(Part):
             return self.sweep.run(results, watcher, partial(engines.load, self))
 
     def units(self, number: int) -> list[Unit]:
-        """See ``Part``: one for each group with cells that fit."""
-        estimates, found = iter(self.sweep.estimates()), []
+        """See ``Part``: one unit for each group with runnable cells."""
+        estimates, units = iter(self.sweep.estimates()), []
         for i, group in enumerate(self.sweep.plan.groups):
             known = [seconds for cell, seconds in zip(group.cells, estimates, strict=False) if cell.problem is None]
             if not group.runnable:
@@ -310,7 +308,7 @@ class PromptPart(Part):
             first = group.runnable[0].spec
             title = f"{self.task} with {self.model}: {first.select}, draw {first.draw + 1}"
             sure = [seconds for seconds in known if seconds is not None]
-            found.append(
+            units.append(
                 Unit(
                     number,
                     i,
@@ -321,7 +319,7 @@ class PromptPart(Part):
                     sum(sure) if len(sure) == len(known) else None,
                 )
             )
-        return found
+        return units
 
     def _unit(self, number: int) -> Sweep:
         return self.sweep.of_groups([self.sweep.plan.groups[number]])
@@ -343,16 +341,16 @@ class PromptPart(Part):
 
     def differs(self) -> str | None:
         """See ``Part``."""
-        here = self.sweep.loader.identity()
-        if here == self._settled:
+        current = self.sweep.loader.identity()
+        if current == self._settled:
             return None
-        name = next(n for n in {**self._settled, **here} if here.get(n) != self._settled.get(n))
-        return f"{name} is {here.get(name)} there and {self._settled.get(name)} here"
+        name = next(n for n in {**self._settled, **current} if current.get(n) != self._settled.get(n))
+        return f"{name} is {current.get(name)} there and {self._settled.get(name)} here"
 
 
 @dataclass
 class TrainingPart(Part):
-    """Of methods that learn from the examples."""
+    """A part that trains on the examples."""
 
     training: Finetuning
     wanted: Callable[[CellSpec], bool] = lambda _: True
@@ -361,7 +359,7 @@ class TrainingPart(Part):
     def of(
         cls, training: Finetuning, job: Job | None = None, wanted: Callable[[CellSpec], bool] = lambda _: True
     ) -> TrainingPart:
-        """Trainings as a part; of no study where there is no job."""
+        """Trainings as a part; without a job, they belong to no study."""
         task, model = training.task.data.spec.name, training.task.model.name
         return cls(job or Job("finetune", task, model, {}), task, model, training, wanted)
 
@@ -377,7 +375,7 @@ class TrainingPart(Part):
 
     def identities(self) -> list[Identity]:
         """See ``Part``."""
-        return [one for one in self.training.identities() if self.wanted(one.spec)]
+        return [identity for identity in self.training.identities() if self.wanted(identity.spec)]
 
     def problems(self) -> list[str]:
         """See ``Part``."""
@@ -385,22 +383,22 @@ class TrainingPart(Part):
 
     def run(self, results: Place, engines: Engines, listener: Listener) -> Outcome:
         """See ``Part``."""
-        engines.free()  # training loads a model of its own
+        engines.free()  # training loads its own model
         return self.training.run(results, listener.note, self.wanted)
 
     def _examples(self) -> list[tuple[int, int]]:
         """The k and draw of each unit."""
-        return list(dict.fromkeys((one.spec.k, one.spec.draw) for one in self.identities()))
+        return list(dict.fromkeys((identity.spec.k, identity.spec.draw) for identity in self.identities()))
 
     def units(self, number: int) -> list[Unit]:
-        """See ``Part``: one for each k and draw, with all methods."""
+        """See ``Part``: one unit for each k and draw, with all methods."""
         every, test = self.identities(), len(self.training.task.data.test)
-        found = []
+        units = []
         for i, (k, draw) in enumerate(self._examples()):
-            cells = sum((one.spec.k, one.spec.draw) == (k, draw) for one in every)
+            cells = sum((identity.spec.k, identity.spec.draw) == (k, draw) for identity in every)
             title = f"{self.task} with {self.model}: training, k={k:,}, draw {draw + 1}"
-            found.append(Unit(number, i, title, ("training", self.model), cells, cells * test, None))
-        return found
+            units.append(Unit(number, i, title, ("training", self.model), cells, cells * test, None))
+        return units
 
     def _of_unit(self, number: int) -> Callable[[CellSpec], bool]:
         examples = self._examples()[number]
@@ -417,16 +415,16 @@ class TrainingPart(Part):
     def identities_of(self, number: int) -> list[Identity]:
         """See ``Part``."""
         wanted = self._of_unit(number)
-        return [one for one in self.identities() if wanted(one.spec)]
+        return [identity for identity in self.identities() if wanted(identity.spec)]
 
     def settle(self) -> None:
-        """See ``Part``: the training says its device and dtype."""
+        """See ``Part``: the training has its device and dtype already."""
 
     def differs(self) -> str | None:
         """See ``Part``."""
         from icl_bench.backends.device import device_name
 
-        here = device_name(self.training.spec.device)
-        if here == self.training.device:
+        current = device_name(self.training.spec.device)
+        if current == self.training.device:
             return None
-        return f"device is {here} there and {self.training.device} here"
+        return f"device is {current} there and {self.training.device} here"

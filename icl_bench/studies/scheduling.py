@@ -1,4 +1,4 @@
-"""Which unit an engine computes next, and what becomes of units whose engine failed."""
+"""The queue of units: which an engine computes next, and what happens after a failure."""
 
 from __future__ import annotations
 
@@ -10,66 +10,65 @@ from typing import Any
 from icl_bench.studies.parts import Unit
 
 ATTEMPTS = 2
-"""Failures without a cell finished in between, after which a unit is given up."""
+"""Number of failures, without a finished cell in between, after which a unit is given up."""
 
-UNKNOWN = 3600.0
-"""Seconds that a unit counts for whose time is not known, as that of a training."""
+UNKNOWN_SECONDS = 3600.0
+"""Seconds that a unit of unknown duration counts for, for example a training."""
 
 
 @dataclass(eq=False)
 class _Open:
-    """A unit that is not done."""
+    """An unfinished unit."""
 
     unit: Unit
     failures: list[str] = field(default_factory=list)
-    """The machines of those since a cell of it was finished last."""
+    """The machines of the failures since its last finished cell."""
     cells_done: int = 0
 
 
 @dataclass
 class Queue:
-    """Units that wait.
+    """The queue of waiting units.
 
-    An engine goes on with the units of the model that it has loaded, the longest first, so that no
-    long one comes last; where none is left, it takes up the model of which there is most to do for
-    each engine that is at it.
+    An engine first takes units of the model that it has loaded, the longest first, so that no long
+    unit comes last. If there are none, it takes the model with the most waiting seconds for each
+    engine that works on it.
     """
 
     _waiting: dict[Hashable, list[_Open]] = field(default_factory=dict)
-    """By engine, shortest first: the next is taken from the end."""
-    _given: dict[int, _Open] = field(default_factory=dict)
+    """By engine, shortest first; the next unit is the last."""
+    _assigned: dict[int, _Open] = field(default_factory=dict)
     _tickets: count[int] = field(default_factory=count)
 
     @classmethod
     def of(cls, units: Sequence[Unit]) -> Queue:
-        """All of them wait."""
+        """A queue in which all units wait."""
         queue = cls()
         for unit in units:
             queue._waiting.setdefault(_key(unit), []).append(_Open(unit))
         for waiting in queue._waiting.values():
-            waiting.sort(key=lambda one: length(one.unit))
+            waiting.sort(key=lambda item: length(item.unit))
         return queue
 
     def __len__(self) -> int:
-        """Units that are not done, those at work included."""
-        return len(self._given) + sum(map(len, self._waiting.values()))
+        """Number of unfinished units, including those at work."""
+        return len(self._assigned) + sum(map(len, self._waiting.values()))
 
     @property
     def waiting(self) -> int:
-        """Units that nobody has."""
+        """Number of units that are not assigned."""
         return sum(map(len, self._waiting.values()))
 
     def take(self, loaded: object = None, machine: str = "", machines: Collection[str] = ()) -> tuple[int, Unit] | None:
-        """The next unit for an engine that has ``loaded`` this, and a ticket to end it with; None
-        where none waits.
+        """The next unit for an engine that has ``loaded`` this, with a ticket; None if none waits.
 
-        Where engines are on several ``machines``, a unit that failed is for another than it failed
-        on: of a machine that goes away, the engines die one after another.
+        If engines are on several ``machines``, a failed unit goes to another machine than it failed
+        on, because the engines of a machine that shuts down die one after another.
         """
-        elsewhere = any(one != machine for one in machines)
+        elsewhere = any(other != machine for other in machines)
 
         def fit(waiting: Sequence[_Open]) -> list[_Open]:
-            return [one for one in waiting if not (elsewhere and one.failures[-1:] == [machine])]
+            return [item for item in waiting if not (elsewhere and item.failures[-1:] == [machine])]
 
         engines = [engine for engine, waiting in self._waiting.items() if fit(waiting)]
         if not engines:
@@ -78,40 +77,40 @@ class Queue:
         chosen = fit(self._waiting[engine])[-1]
         self._waiting[engine].remove(chosen)
         ticket = next(self._tickets)
-        self._given[ticket] = chosen
+        self._assigned[ticket] = chosen
         return ticket, chosen.unit
 
     def _need(self, engine: Hashable) -> float:
-        """Seconds that wait, for each engine that would be at work on them."""
+        """Waiting seconds for each engine that would work on them."""
         waiting = self._waiting[engine]
-        at_work = sum(_key(one.unit) == engine for one in self._given.values())
-        return sum(length(one.unit) for one in waiting) / (1 + at_work)
+        at_work = sum(_key(item.unit) == engine for item in self._assigned.values())
+        return sum(length(item.unit) for item in waiting) / (1 + at_work)
 
     def done(self, ticket: int) -> None:
-        """A unit was computed, as far as it could be."""
-        del self._given[ticket]
+        """A unit was computed, as far as possible."""
+        del self._assigned[ticket]
 
     def failed(self, ticket: int, cells_done: int, machine: str, machines: Collection[str]) -> bool:
-        """A unit's engine died, or could not compute it; ``cells_done`` of its cells are finished.
+        """A unit failed or its engine died; ``cells_done`` of its cells are finished.
 
-        True where it is given up, else it is its model's next. What fails on a machine that is none
-        of the present ``machines`` any more is not the unit's fault.
+        Returns True if it is given up; else it is the next unit of its model. Failures on machines
+        that are no longer among ``machines`` do not count.
         """
-        unit = self._given.pop(ticket)
+        unit = self._assigned.pop(ticket)
         if cells_done > unit.cells_done:
             unit.failures, unit.cells_done = [], cells_done
         unit.failures.append(machine)
-        if sum(one in machines for one in unit.failures) >= ATTEMPTS:
+        if sum(failure in machines for failure in unit.failures) >= ATTEMPTS:
             return True
         self._waiting[_key(unit.unit)].append(unit)
         return False
 
 
 def _key(unit: Unit) -> Hashable:
-    found: Hashable = unit.engine
-    return found
+    engine: Hashable = unit.engine
+    return engine
 
 
 def length(unit: Unit) -> float:
     """Seconds that a unit counts for."""
-    return UNKNOWN if unit.seconds is None else unit.seconds
+    return UNKNOWN_SECONDS if unit.seconds is None else unit.seconds

@@ -1,4 +1,4 @@
-"""A study laid out: its parts, all that is wrong with them at once, and how it is carried out."""
+"""A planned study: its parts, all its problems at once, and its execution."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from icl_bench.results.storage import Place
 from icl_bench.results.studies import write_study
 from icl_bench.studies.file import Job, Problems, StudyFile
 from icl_bench.studies.parts import Engines, Listener, Part, PromptPart, TrainingPart, share_room
-from icl_bench.studies.rules import Names, Wanted
+from icl_bench.studies.rules import Names, PointFilter
 from icl_bench.sweep.combinations import Combination
 from icl_bench.sweep.k_values import KValues
 from icl_bench.sweep.run_spec import RunSpec
@@ -36,41 +36,41 @@ Say = Callable[[str], None]
 
 @dataclass
 class Study:
-    """A study, or a part of one, laid out: nothing is computed yet."""
+    """A planned study, or some of its points; nothing is computed yet."""
 
     file: StudyFile
-    wanted: Wanted
+    wanted: PointFilter
     parts: list[Part]
     left: dict[str, str] = field(default_factory=dict)
-    """Parts of which nothing can run, and why."""
+    """Parts without runnable cells, with the reasons."""
 
     @classmethod
-    def prepare(cls, file: StudyFile, wanted: Wanted, say: Say = lambda _: None) -> Study:
-        """Check all of it, then load data and tokenizers and lay out every part.
+    def prepare(cls, file: StudyFile, wanted: PointFilter, say: Say = lambda _: None) -> Study:
+        """Check the whole study, then load data and tokenizers and plan every part.
 
-        Raises ``UserError`` with all that is wrong, by its lines, before anything is laid out.
+        Raises ``UserError`` with all problems and their lines before anything is planned.
         """
         jobs = check(file, wanted, say)
         study = cls(file, wanted, [])
         for number, job in enumerate(jobs, 1):
 
-            def told(text: str, at: str = f"{number} of {len(jobs)}, {job}") -> None:
+            def say_of_job(text: str, at: str = f"{number} of {len(jobs)}, {job}") -> None:
                 say(f"{at}: {text}")
 
             try:
-                study.parts += study._parts(job, told)
+                study.parts += study._parts(job, say_of_job)
             except UserError as error:
                 study.left[str(job)] = str(error)
         if not study.parts:
-            why = "; ".join(f"{job}: {said}" for job, said in study.left.items())
+            why = "; ".join(f"{job}: {reason}" for job, reason in study.left.items())
             raise UserError(f"{file.shown}: nothing to run{f' ({why})' if why else ''}")
         return study
 
     def _parts(self, job: Job, say: Say) -> Iterator[Part]:
-        """A job laid out, as far as its points are wanted."""
+        """The parts of a job with selected points."""
         names, spec = names_of(job), job.spec()
         if isinstance(spec, FinetuneSpec):
-            chosen = tuple(m for m in spec.method if self.wanted({**names, **_one(select=m)}))
+            chosen = tuple(m for m in spec.method if self.wanted({**names, **_names(select=m)}))
             if chosen:
                 training = Finetuning.prepare(spec.model_copy(update={"method": chosen}), say)
                 part = TrainingPart.of(training, job, lambda cell: self.wanted({**names, **_axes(cell)}))
@@ -81,30 +81,31 @@ class Study:
             sweep = Sweep.prepare(narrowed, say)
             sweep = sweep.only(
                 lambda cell: self.wanted({**names, **_axes(cell.spec)}),
-                lambda one: self.wanted({**names, **_axes_of(one)}),
+                lambda combination: self.wanted({**names, **_axes_of(combination)}),
             )
             if any(group.runnable for group in sweep.plan.groups):
                 yield PromptPart.of(sweep, job)
 
     def _narrowed(self, spec: RunSpec, names: Names) -> list[RunSpec]:
-        """Without selectors, orders, patterns and numbers of which nothing is wanted: selectors of
-        which other numbers are wanted stand apart, for not every selector can have every number.
+        """The spec without selectors, orders, patterns and numbers that have no selected point.
+
+        Selectors with different selected numbers get separate specs.
         """
         change: dict[str, Any] = {}
         for axis, values in (("order", spec.order), ("attention", spec.attention)):
             if values:
-                kept = tuple(v for v in values if self.wanted({**names, **_one(**{axis: str(v)})}))
+                kept = tuple(v for v in values if self.wanted({**names, **_names(**{axis: str(v)})}))
                 if not kept:
                     return []
                 change[axis] = kept
         by_numbers: dict[KValues | None, list[SelectorSpec]] = {}
         for select in spec.select:
-            known = {**names, **_one(select=str(select))}
+            known = {**names, **_names(select=str(select))}
             if not self.wanted(known):
                 continue
             k = spec.k
             if k is not None:
-                numbers = (n for n in k.numbers if self.wanted({**known, **_one(k=str(n))}))
+                numbers = (n for n in k.numbers if self.wanted({**known, **_names(k=str(n))}))
                 k = replace(k, numbers=tuple(numbers))
             if k is None or k.numbers or k.largest:
                 by_numbers.setdefault(k, []).append(select)
@@ -113,22 +114,18 @@ class Study:
         ]
 
     def require_all(self) -> None:
-        """Raise ``UserError`` where some part could not be laid out."""
+        """Raise ``UserError`` if some part could not be planned."""
         if self.left:
             names = "; ".join(self.left)
             raise UserError(f"{len(self.left)} parts of {self.file.shown} not done, see above: {names}")
 
     def record(self, results: Place) -> None:
-        """Write down what is asked for, so that a report can say what is missing. Raises
-        ``UserError``.
-        """
+        """Store the study's cells, so that a report can list missing ones. Raises ``UserError``."""
         cells = [record for part in self.parts for record in part.records()]
         write_study(results, self.file.name, cells, whole=self.wanted.only is None)
 
     def run(self, results: Place, listener: Listener, cluster: Cluster | None = None) -> Outcome:
-        """Carry out what is not in the results folder yet: here, or on a cluster. Raises
-        ``UserError``.
-        """
+        """Compute what is missing in the results folder, here or on a cluster. Raises ``UserError``."""
         from icl_bench.results.store import Store
 
         Store(results).prepare()
@@ -145,11 +142,11 @@ class Study:
         return total
 
 
-def check(file: StudyFile, wanted: Wanted, say: Say = lambda _: None) -> list[Job]:
-    """The jobs of which something is wanted.
+def check(file: StudyFile, wanted: PointFilter, say: Say = lambda _: None) -> list[Job]:
+    """The jobs with selected points.
 
-    Raises ``UserError`` with all that can be told to be wrong with them before they are laid out: a
-    task or its data that is not there, a model, options that exclude each other; a line each.
+    Raises ``UserError`` with all problems that are known before planning, one a line: missing tasks,
+    data or models, and options that exclude each other.
     """
     problems, jobs = Problems(file.shown, file.tree), file.jobs
     say("reading the study")
@@ -184,7 +181,7 @@ def check(file: StudyFile, wanted: Wanted, say: Say = lambda _: None) -> list[Jo
 
 
 def names_of(job: Job) -> Names:
-    """What rules know a job by: names as the file has them, and as results have them."""
+    """Names of a job for rules, as in the file and as in results."""
     task = {job.task, Path(job.task).stem}
     with suppress(UserError):
         task.add(load_task(job.task).name)
@@ -192,7 +189,7 @@ def names_of(job: Job) -> Names:
     return {
         "task": frozenset(task),
         "model": frozenset({job.model, Path(job.model).name}),
-        **_one(
+        **_names(
             setting=job.setting,
             perturbation=str(options.get("perturbation", "none")),
             labels=str(options.get("labels", "all")),
@@ -201,17 +198,17 @@ def names_of(job: Job) -> Names:
     }
 
 
-def _one(**names: str) -> Mapping[str, frozenset[str]]:
+def _names(**names: str) -> Mapping[str, frozenset[str]]:
     return {key: frozenset({name}) for key, name in names.items()}
 
 
 def _axes(cell: CellSpec) -> Mapping[str, frozenset[str]]:
-    """What rules know a cell by, beside what its job is called."""
-    return _one(select=cell.select, order=cell.order, attention=cell.attention, k=str(cell.k), draw=str(cell.draw))
+    """Names of a cell for rules, besides those of its job."""
+    return _names(select=cell.select, order=cell.order, attention=cell.attention, k=str(cell.k), draw=str(cell.draw))
 
 
-def _axes_of(one: Combination) -> Mapping[str, frozenset[str]]:
-    """The same of a combination that is of no draw yet, and perhaps of no k."""
-    select, order, attention, k = one.axes
+def _axes_of(combination: Combination) -> Mapping[str, frozenset[str]]:
+    """Names of a combination for rules, which has no draw and possibly no k."""
+    select, order, attention, k = combination.axes
     known = {} if k is None else {"k": str(k)}
-    return _one(select=select, order=order, attention=attention, **known)
+    return _names(select=select, order=order, attention=attention, **known)

@@ -1,1 +1,1 @@
-"""A sweep: what a user asks for, its plan, and how it is carried out."""
+"""A sweep: a user's request, its plan, and its execution."""

@@ -1,8 +1,7 @@
-"""The combinations that a request asks for: which of them make sense, and why the others do not.
+"""The combinations of a request: which are possible, and why the others are not.
 
-A request names several selectors, orders, attention patterns and numbers of demonstrations. Each
-combination of one of each is checked by itself, so that one that makes no sense takes nothing with
-it.
+A request lists selectors, orders, attention patterns and values of k. Each combination of these is
+checked separately, so an impossible one does not stop the others.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ class Combination:
     order: Order
     attention: Pattern
     k: int | None
-    """None where the number is not said: ``max``, ``auto``, what follows from the labels."""
+    """None if it depends on the data: ``max``, ``auto``, or a number that follows from the labels."""
 
     @property
     def axes(self) -> Axes:
-        """The same as results name it."""
+        """The combination as results name it."""
         return str(self.select), str(self.order), str(self.attention), self.k
 
 
@@ -46,35 +45,35 @@ SELECT, ORDER, ATTENTION, K = range(4)
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What is the same for all combinations of a request."""
+    """Settings that all combinations of a request share."""
 
     task: TaskSpec
     perturbation: Perturbation = NONE
     queries: Queries = "test"
     turns: bool = False
-    """Whether each demonstration is a turn of a chat's user and one of its assistant."""
+    """Whether each demonstration is a user turn and an assistant turn of a chat."""
     labels: int | None = None
-    """How many labels the pool has; None where the data are not read yet."""
+    """Number of labels in the pool; None before the data are read."""
 
     @classmethod
     def of(cls, task: TokenizedTask) -> Circumstances:
-        """Those of a task whose data are read."""
+        """The circumstances of a task whose data have been read."""
         turns = task.chat is not None and task.chat.style == "turns"
         labels = len(task.pool.labels)
         return cls(task.data.spec, task.perturbation, task.queries, turns, labels)
 
 
-Check = Callable[[Combination], None]
-"""Raises ``UserError`` for a combination that makes no sense."""
+CombinationCheck = Callable[[Combination], None]
+"""Raises ``UserError`` for an impossible combination."""
 
 
 @dataclass
 class Combinations:
-    """What is asked for, each with each: what makes sense, and why the rest does not."""
+    """The possible combinations of a request, and the others with their reasons."""
 
     possible: list[Combination] = field(default_factory=list)
     left_out: dict[Combination, str] = field(default_factory=dict)
-    """With the reasons."""
+    """Impossible combinations with their reasons."""
 
     @classmethod
     def of(
@@ -83,120 +82,129 @@ class Combinations:
         orders: Sequence[Order] | None,
         attention: Sequence[Pattern],
         numbers: Sequence[int],
-        given: Circumstances,
+        circumstances: Circumstances,
         *,
         unsaid: bool = False,
-        able: Check = lambda _: None,
+        able: CombinationCheck = lambda _: None,
     ) -> Combinations:
-        """Each with each, checked one by one.
+        """Combine every value with every other, and check each combination.
 
-        ``orders`` are those asked for; None for each selector's own. ``numbers`` are the k that are
-        said, ``unsaid`` tells that there are others which it takes the data to know. ``able`` says
-        what else can be wrong with a combination. Raises ``UserError`` for a similarity that is
-        none.
+        ``orders`` is None for each selector's default order. ``numbers`` are the explicit values of
+        k; ``unsaid`` means that further values depend on the data. ``able`` is a further check of
+        each combination. Raises ``UserError`` for an unknown similarity.
         """
         for pattern in attention:
             _check_similarity(pattern)
-        made = cls()
+        combinations = cls()
         for choice in dict.fromkeys(select):
-            asked = [*numbers, *([None] if unsaid else [])]
+            k_values = [*numbers, *([None] if unsaid else [])]
             if choice.says_k:
-                says = None if given.labels is None else choice.fewest(given.labels)
-                asked = [*(k for k in numbers if not k), says]
+                says = None if circumstances.labels is None else choice.fewest(circumstances.labels)
+                k_values = [*(k for k in numbers if not k), says]
             for order in dict.fromkeys(orders or [default_order(choice)]):
                 for pattern in dict.fromkeys(attention):
-                    for k in asked:
-                        made.sort(Combination(choice, order, pattern, k), given, able)
-        return made
+                    for k in k_values:
+                        combinations.sort(Combination(choice, order, pattern, k), circumstances, able)
+        return combinations
 
-    def sort(self, one: Combination, given: Circumstances, able: Check = lambda _: None) -> bool:
-        """Put a combination where it belongs; whether it makes sense."""
+    def sort(
+        self, combination: Combination, circumstances: Circumstances, able: CombinationCheck = lambda _: None
+    ) -> bool:
+        """Add a combination to the possible ones or to those left out. Returns whether it is possible."""
         try:
-            able(one)
-            check(one, given)
+            able(combination)
+            check(combination, circumstances)
         except UserError as error:
-            self.left_out[one] = str(error)
+            self.left_out[combination] = str(error)
             return False
-        self.possible.append(one)
+        self.possible.append(combination)
         return True
 
-    def refuse(self, able: Check) -> None:
-        """Leave out those of the possible ones for which this raises."""
-        for one in list(self.possible):
+    def refuse(self, able: CombinationCheck) -> None:
+        """Leave out the possible combinations that fail this check."""
+        for combination in list(self.possible):
             try:
-                able(one)
+                able(combination)
             except UserError as error:
-                self.leave_out(one, str(error))
+                self.leave_out(combination, str(error))
 
-    def leave_out(self, one: Combination, reason: str) -> None:
-        """Put one of those that are possible, as far as was seen, to the others."""
-        self.possible.remove(one)
-        self.left_out[one] = reason
+    def leave_out(self, combination: Combination, reason: str) -> None:
+        """Leave out a combination that was possible so far."""
+        self.possible.remove(combination)
+        self.left_out[combination] = reason
 
     def only(self, wanted: Callable[[Combination], bool]) -> Combinations:
-        """Those that are wanted."""
-        left = {one: reason for one, reason in self.left_out.items() if wanted(one)}
-        return Combinations([one for one in self.possible if wanted(one)], left)
+        """The combinations that are wanted."""
+        left_out = {combination: reason for combination, reason in self.left_out.items() if wanted(combination)}
+        return Combinations([combination for combination in self.possible if wanted(combination)], left_out)
 
     def require_some(self) -> None:
-        """Raise ``UserError`` with the reasons where nothing is left."""
+        """Raise ``UserError`` with the reasons if no combination is possible."""
         if not self.possible:
             raise UserError(self.refusal)
 
     @property
     def refusal(self) -> str:
-        """What is said where nothing is left: the reason, or all of them."""
+        """Error message if no combination is possible: the reason, or all of them."""
         if len(lines := self.reasons) == 1:
             return next(iter(self.left_out.values()))
         return f"none of these go together: {'; '.join(lines)}"
 
     @property
     def reasons(self) -> list[str]:
-        """A line for each reason, which begins with the combinations that it keeps out.
+        """One line for each reason, beginning with the combinations that it applies to.
 
-        Reasons that differ in k alone are one, said of the first. Of the combinations only that is
-        named which tells them from what is possible.
+        Reasons that differ only in k become one line, with the text of the first. Combinations are
+        named only by the values that distinguish them from the possible ones.
         """
-        found: dict[str, list[Combination]] = {}
-        for one, reason in self.left_out.items():
-            found.setdefault(reason.replace(f"k={one.k} ", "k=… "), []).append(one)
-        possible = [one.axes for one in self.possible or self.left_out]
-        return [_line([one.axes for one in several], self.left_out[several[0]], possible) for several in found.values()]
+        by_reason: dict[str, list[Combination]] = {}
+        for combination, reason in self.left_out.items():
+            by_reason.setdefault(reason.replace(f"k={combination.k} ", "k=… "), []).append(combination)
+        possible = [combination.axes for combination in self.possible or self.left_out]
+        return [
+            _line([combination.axes for combination in combinations], self.left_out[combinations[0]], possible)
+            for combinations in by_reason.values()
+        ]
 
 
 def default_order(choice: SelectorSpec) -> Order:
-    """The order of a selector where none is asked for."""
+    """The order of a selector if none is requested."""
     return Order.parse("relevance" if choice.retrieves else "drawn")
 
 
-# -- whether a combination makes sense ------------------------------------------------------------
+# -- whether a combination is possible -------------------------------------------------------------
 
 
-def check(one: Combination, given: Circumstances) -> None:
-    """Raise ``UserError`` for a combination that makes no sense; needs no data."""
-    choice, pattern, k, perturbation = one.select, one.attention, one.k, given.perturbation
-    labelled = given.task.has_common_labels
+def check(combination: Combination, circumstances: Circumstances) -> None:
+    """Raise ``UserError`` for an impossible combination; needs no data."""
+    choice, pattern, k, perturbation = (
+        combination.select,
+        combination.attention,
+        combination.k,
+        circumstances.perturbation,
+    )
+    labelled = circumstances.task.has_common_labels
     if k == 0 and perturbation != NONE:
         raise UserError(
             f"--perturbation {perturbation}: a prompt of k=0 has no demonstration to change; "
             "leave 0 out, and run --k 0 without --perturbation"
         )
     choice.check_allowed(labelled=labelled)
-    perturbation.check_allowed(shared=choice.shared, labelled=given.task.is_classification)
+    perturbation.check_allowed(shared=choice.shared, labelled=circumstances.task.is_classification)
     if k:  # without demonstrations nothing is chosen
-        if choice.each is None or given.labels is not None:
-            choice.own_count(k, given.labels or 0)
+        if choice.each is None or circumstances.labels is not None:
+            choice.own_count(k, circumstances.labels or 0)
         perturbation.check_k(k)
-    one.order.check_allowed(choice, labelled=labelled)
-    if pattern.reads_vectors and given.task.data.passages is None:
+    combination.order.check_allowed(choice, labelled=labelled)
+    if pattern.reads_vectors and circumstances.task.data.passages is None:
         _check_vectors(pattern, perturbation, k)
-    _check_reuse(pattern, choice, one.order)
+    _check_reuse(pattern, choice, combination.order)
     _check_compared(pattern, choice, perturbation)
     if k:
         pattern.check_shots(k)
-    if given.queries == "copied":
-        _check_copied(one, perturbation)
-    if given.turns and perturbation.changes_piece:
+    if circumstances.queries == "copied":
+        _check_copied(combination, perturbation)
+    if circumstances.turns and perturbation.changes_piece:
         raise UserError(
             f"--perturbation {perturbation}: with --chat turns each demonstration is "
             "a question and an answer; take --chat single"
@@ -207,16 +215,16 @@ def _check_similarity(pattern: Pattern) -> None:
     if pattern.compares is not None:
         by = pattern.compares
         if by not in (known := selector_spec.retrievers()):
-            said = f"not a similarity; {nearest(by, known)}"
-            raise UserError(f"--attention {pattern}: by={by}: {said}")
+            problem = f"not a similarity; {nearest(by, known)}"
+            raise UserError(f"--attention {pattern}: by={by}: {problem}")
 
 
 def _check_vectors(pattern: Pattern, perturbation: Perturbation, k: int | None) -> None:
-    """Raise ``UserError`` where demonstrations cannot be read as so many vectors."""
+    """Raise ``UserError`` if demonstrations cannot be read as this many vectors."""
     if perturbation.changes_piece or not perturbation.shared:
         raise UserError(
-            f"--attention {pattern}: a vector is of a whole demonstration, which "
-            f"--perturbation {perturbation} does not show"
+            f"--attention {pattern}: a vector is of a whole demonstration; "
+            f"--perturbation {perturbation} does not show whole demonstrations"
         )
     if k and pattern.fewest_texts > k:
         raise UserError(
@@ -225,13 +233,13 @@ def _check_vectors(pattern: Pattern, perturbation: Perturbation, k: int | None) 
 
 
 def _check_compared(pattern: Pattern, spec: SelectorSpec, perturbation: Perturbation) -> None:
-    """Raise ``UserError`` where a query cannot read a part of what all queries share."""
+    """Raise ``UserError`` if queries share no demonstrations of which each could read a part."""
     if pattern.compares is None or (spec.shared and perturbation.shared):
         return
     why = spec if not spec.shared else f"--perturbation {perturbation}"
     raise UserError(
-        f"--attention {pattern}: top chooses of demonstrations that all queries share, which "
-        f"{why} does not show; take random, balanced or centroids"
+        f"--attention {pattern}: top chooses among demonstrations that all queries share; "
+        f"{why} has none; take random, balanced or centroids"
     )
 
 
@@ -241,39 +249,39 @@ def _check_reuse(pattern: Pattern, spec: SelectorSpec, order: Order) -> None:
     if not spec.retrieves:
         raise UserError(
             f"--attention {pattern}: reuse is for demonstrations that are all the query's own, "
-            f"like those of bm25; what queries share under {spec} is computed once anyway"
+            f"like those of bm25; demonstrations that queries share under {spec} are computed once anyway"
         )
     if spec.each is not None and pattern.sink:
         raise UserError(
-            f"--attention {pattern}: the demonstration that all prompts begin with would stand in "
-            f"for one of a label's under {spec}; write {pattern.name}:1,reuse,sink=0"
+            f"--attention {pattern}: the first demonstration of all prompts would replace one of a "
+            f"label's demonstrations under {spec}; write {pattern.name}:1,reuse,sink=0"
         )
     if order.for_neighbours:
         raise UserError(
-            f"--attention {pattern}: order {order} is for neighbours that see each other, which "
+            f"--attention {pattern}: order {order} needs demonstrations that attend to each other; "
             "demonstrations that are computed once do not; write relevance or shuffled:SEED"
         )
 
 
-def _check_copied(one: Combination, perturbation: Perturbation) -> None:
-    if one.k == 0:
+def _check_copied(combination: Combination, perturbation: Perturbation) -> None:
+    if combination.k == 0:
         raise UserError("--queries copied: a prompt of k=0 has no demonstration to ask for; leave 0 out")
-    if not one.select.shared:
+    if not combination.select.shared:
         raise UserError(
-            f"--queries copied: {one.select} would only find the query itself; "
+            f"--queries copied: {combination.select} would only find the query itself; "
             "it is for demonstrations that all queries share"
         )
-    if one.attention.compares:
-        raise UserError(f"--queries copied: {one.attention} chooses by similarity to test rows; leave top out")
+    if combination.attention.compares:
+        raise UserError(f"--queries copied: {combination.attention} chooses by similarity to test rows; leave top out")
     if perturbation != NONE:
-        raise UserError("--queries copied: asks for answers that the prompt shows; it is for --perturbation none")
+        raise UserError("--queries copied: asks for answers that the prompt shows; take --perturbation none")
 
 
-# -- how they are said ----------------------------------------------------------------------------
+# -- combinations in words ----------------------------------------------------------------------------
 
 
 def _line(combinations: Sequence[Axes], reason: str, possible: Sequence[Axes]) -> str:
-    """One reason with the combinations that it keeps out."""
+    """One reason with the combinations that it applies to."""
     every = [*possible, *combinations]
     which = [text for box in _boxes(combinations) if (text := _named(box, every))]
     return f"{'; '.join(which)}: {reason}" if which else reason
@@ -284,10 +292,10 @@ Box = tuple[frozenset[str | int | None], ...]
 
 
 def _boxes(combinations: Iterable[Axes]) -> list[Box]:
-    """Few boxes that hold these combinations and no others: what differs in one axis alone is put
-    together, axis by axis.
+    """Few boxes that hold exactly these combinations: boxes that differ in one axis are merged, axis
+    by axis.
     """
-    boxes: list[Box] = [tuple(frozenset([value]) for value in one) for one in combinations]
+    boxes: list[Box] = [tuple(frozenset([value]) for value in axes) for axes in combinations]
     for axis in (K, ATTENTION, ORDER, SELECT):
         along: dict[Box, frozenset[str | int | None]] = {}
         for box in boxes:
@@ -298,13 +306,13 @@ def _boxes(combinations: Iterable[Axes]) -> list[Box]:
 
 
 def _named(box: Box, every: Sequence[Axes]) -> str:
-    """A box in words, without what it has in common with all else of its selectors."""
-    mine = [one for one in every if one[SELECT] in box[SELECT]]
+    """A box in words, without values that all combinations of its selectors share."""
+    mine = [axes for axes in every if axes[SELECT] in box[SELECT]]
     words = []
     for axis, values in enumerate(box):
         among = every if axis == SELECT else mine
-        there = list(dict.fromkeys(one[axis] for one in among if one[axis] in values))
-        if len(there) < len({one[axis] for one in among}):
-            said = ", ".join(f"{v:,}" if isinstance(v, int) else v or "max" for v in there)
-            words.append(f"k={said}" if axis == K else said)
+        named = list(dict.fromkeys(axes[axis] for axes in among if axes[axis] in values))
+        if len(named) < len({axes[axis] for axes in among}):
+            text = ", ".join(f"{v:,}" if isinstance(v, int) else v or "max" for v in named)
+            words.append(f"k={text}" if axis == K else text)
     return ", ".join(words)

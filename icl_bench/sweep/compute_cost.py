@@ -1,6 +1,6 @@
-"""What reading prompts takes: operations and bytes of keys and values, by attention pattern.
+"""Cost of reading prompts: operations, and bytes of keys and values, by attention pattern.
 
-The formulas are those of Zebra (Song et al. 2023), table 9, taken by layer and with exact numbers
+The formulas are those of Zebra (Song et al. 2023), table 9, applied by layer and with exact numbers
 of keys: a token of a layer that sees n keys takes ``4 * heads_width * n`` operations for scores and
 values, beside two for each parameter.
 """
@@ -31,20 +31,20 @@ class PromptLayout:
     pattern: Pattern
     prefix_tokens: int
     own_tokens: tuple[int, ...]
-    """Of each prompt, behind the prefix."""
+    """Tokens of each prompt after the prefix."""
     ends: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
-    """Where each demonstration of a prompt ends; one for all prompts where they share them, none
-    where it does not matter."""
+    """Where each demonstration of a prompt ends: one entry if all prompts share them, empty if it
+    does not matter."""
     encoded_tokens: int = 0
     """With reuse: tokens of all demonstrations that are computed once for all prompts."""
     vectors: tuple[int, ...] = ()
-    """How many each prompt reads; one number for all where they share them."""
+    """Number of vectors that each prompt reads; a single number if all prompts share them."""
     read: tuple[Ranges | None, ...] = field(default=(), repr=False)
-    """Which tokens of the demonstrations each query reads, where they do not read the same."""
+    """Which tokens of the demonstrations each query reads, if queries differ in it."""
 
     @classmethod
     def of(cls, prompts: PromptSet, pattern: Pattern) -> PromptLayout:
-        """Take from prompts what decides their cost."""
+        """The layout of these prompts under an attention pattern."""
         encoded = 0
         if pattern.reuses:
             shown = {ids for i in range(len(prompts)) for ids in parts(prompts, i, pattern.sink)}
@@ -56,29 +56,29 @@ class PromptLayout:
         return cls(pattern, len(prompts.prefix), own, ends, encoded, vectors, read)
 
     def vectors_of(self, index: int) -> int:
-        """How many one prompt reads."""
+        """Number of vectors that one prompt reads."""
         return self.vectors[0 if len(self.vectors) == 1 else index] if self.vectors else 0
 
     def layout(self, index: int) -> BlockLayout | None:
         """The blocks of one prompt."""
         if not self.ends:
             return None
-        found = self.pattern.layout(self.ends[0 if len(self.ends) == 1 else index])
-        return replace(found, read=self.read[index]) if found and self.read else found
+        layout = self.pattern.layout(self.ends[0 if len(self.ends) == 1 else index])
+        return replace(layout, read=self.read[index]) if layout and self.read else layout
 
 
 @dataclass(frozen=True)
 class ComputeCost:
-    """What a cell's prompts take. ``flops`` are floating-point operations."""
+    """Cost of a cell's prompts. ``flops`` are floating-point operations."""
 
     prefix_flops: float
-    """Of what is computed once for all queries."""
+    """Operations of the part that is computed once for all queries."""
     query_flops: float
-    """Of a query on top of it, answer included (mean)."""
+    """Further operations of a query, including its answer (mean)."""
     whole_flops: float
-    """Of a query with nothing computed before (mean)."""
+    """Operations of a query with nothing cached (mean)."""
     cache_bytes: float
-    """Of the keys and values that are kept of the longest prompt."""
+    """Bytes of the cached keys and values of the longest prompt."""
 
     def as_json(self) -> dict[str, float]:
         """Plain values, to store beside predictions."""
@@ -88,8 +88,9 @@ class ComputeCost:
 def flops(
     architecture: Architecture, pattern: Pattern, layout: BlockLayout | None, first: int, last: int, vectors: int = 0
 ) -> float:
-    """Operations for the tokens ``[first, last)`` of one prompt, each of which reads ``vectors``:
-    one key each in every layer, and what was added to the layers.
+    """Operations for the tokens ``[first, last)`` of one prompt.
+
+    Each token reads ``vectors``: one key each in every layer, and the parameters added to the layers.
     """
     layers = Counter(pattern.spans(architecture.windows))
     seen = sum(count * keys_seen(s, layout, first, last) for s, count in layers.items())
@@ -101,13 +102,13 @@ def flops(
 
 
 def cache_bytes(architecture: Architecture, pattern: Pattern, tokens: int, dtype: str, vectors: int = 0) -> float:
-    """Bytes of the keys and values that are kept of so many tokens and vectors."""
+    """Bytes of the cached keys and values of this many tokens and vectors."""
     kept = sum(span.kept(tokens) + vectors for span in pattern.spans(architecture.windows))
     return 2.0 * architecture.key_width * ITEM_BYTES[dtype] * kept
 
 
 def cost_of(prompts: PromptLayout, architecture: Architecture, answer_tokens: float, dtype: str) -> ComputeCost:
-    """Count what a cell's prompts take, with so many answer tokens a query."""
+    """Cost of a cell's prompts, with ``answer_tokens`` for each query."""
     prefix, pattern = prompts.prefix_tokens, prompts.pattern
     longest = prefix + max(prompts.own_tokens, default=0)
     most = max(prompts.vectors, default=0)
@@ -125,7 +126,7 @@ def cost_of(prompts: PromptLayout, architecture: Architecture, answer_tokens: fl
 
 
 def _each(prompts: PromptLayout, architecture: Architecture, answer_tokens: float) -> Sequence[tuple[float, float]]:
-    """Operations of each query: with nothing computed before, and on top of what is kept."""
+    """Operations of each query: with nothing cached, and beyond what is cached."""
     pattern, prefix = prompts.pattern, prompts.prefix_tokens
     known: dict[Any, tuple[float, float]] = {}
     result = []

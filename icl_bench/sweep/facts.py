@@ -1,4 +1,4 @@
-"""All that decides a cell's predictions, and where they come from, as its file says it."""
+"""Everything that decides a cell's predictions, and their provenance, as stored in its file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from icl_bench.tasks.templates import JinjaTemplate
 
 
 def facts(task: TokenizedTask, choice: SelectorSpec, backend: Mapping[str, str], pattern: Pattern = FULL) -> Facts:
-    """All that decides a cell's predictions beside its axes."""
+    """Everything that decides a cell's predictions, besides its axes."""
     data, spec, labels = task.data, task.data.spec, task.data.spec.labels
     further: dict[str, Any] = {**backend, **task.selection_facts(choice, pattern), **task.metric_facts()}
     return Facts(
@@ -54,14 +54,14 @@ def facts(task: TokenizedTask, choice: SelectorSpec, backend: Mapping[str, str],
 
 
 class Identities:
-    """Cells of one task, model and backend with all that decides them."""
+    """Identities of the cells of one task, model and backend."""
 
     def __init__(self, task: TokenizedTask, backend: Mapping[str, str]) -> None:
         self._task, self._backend = task, backend
         self._facts: dict[tuple[SelectorSpec, Pattern], Facts] = {}
 
     def __call__(self, cell: CellPlan) -> Identity:
-        """One of them."""
+        """The identity of one cell."""
         name = cell.choice, cell.pattern
         if name not in self._facts:
             self._facts[name] = facts(self._task, cell.choice, self._backend, cell.pattern)
@@ -69,8 +69,9 @@ class Identities:
 
 
 def _label_rule(spec: TaskSpec) -> dict[str, Any]:
-    """What decides which answer a row names, where choices say it: the same rows, data and labels
-    have other answers where a list stands in another order.
+    """Settings that decide which choice is a row's answer.
+
+    The same rows, data and labels have other answers if a list of choices has another order.
     """
     labels = spec.labels
     if labels is None or labels.choices is None:
@@ -82,27 +83,27 @@ def _label_rule(spec: TaskSpec) -> dict[str, Any]:
 
 
 def _answer(rule: AnswerRule) -> dict[str, Any]:
-    """What of an answer is compared, in words that do not change where the rule learns new ones."""
+    """Settings of the answer rule; new settings with default values do not change them."""
     default = AnswerRule(extract="()").model_dump()
     always = ("extract", "take", "unanswerable")
     return {n: v for n, v in rule.model_dump().items() if n in always or v != default[n]}
 
 
 def _labels(task: TokenizedTask) -> Sequence[Any]:
-    """What answers are chosen from: the labels of all rows, or each row's choices."""
+    """Possible answers: the labels of all rows, or the choices of each row."""
     data = task.data
     own = data.spec.labels is not None and data.spec.labels.own is not None
-    asked = data.test if task.queries == "test" else data.train
-    return [row.choices for row in asked] if own else data.labels
+    rows = data.test if task.queries == "test" else data.train
+    return [row.choices for row in rows] if own else data.labels
 
 
 def cell_meta(
     identity: Identity, task: TokenizedTask, shown: Iterable[Example], versions: Mapping[str, str], **further: Any
 ) -> CellMeta:
-    """What a cell's file says of it: where its predictions are from, and what is ``further`` known.
+    """Metadata of a cell's file: provenance of its predictions, and ``further`` fields.
 
-    ``shown`` are the examples that it learnt from or was shown; of each label their ids are kept
-    (the data's label, also where the prompt shows another).
+    ``shown`` are the examples that it was trained on or shown; their ids are stored by label (the
+    data's label, even if the prompt shows another).
     """
     labelled: dict[str, list[str]] = {}
     for example in shown:
@@ -123,13 +124,13 @@ def cell_meta(
 
 
 def versions(*further: str) -> dict[str, str]:
-    """Versions of what computes predictions, and of ``further`` packages, stored beside them."""
+    """Versions of the packages that compute predictions, and of ``further`` ones."""
     return dict(_versions(further))
 
 
 @cache
 def _versions(further: tuple[str, ...]) -> dict[str, str]:
-    found = {"python": platform.python_version(), "machine": platform.machine()}
+    versions = {"python": platform.python_version(), "machine": platform.machine()}
     for package in (
         "icl-bench",
         "torch",
@@ -142,7 +143,7 @@ def _versions(further: tuple[str, ...]) -> dict[str, str]:
         *further,
     ):
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions

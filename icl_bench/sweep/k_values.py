@@ -1,4 +1,4 @@
-"""The numbers that a user asks for: of demonstrations (``0,1,10``, ``max``, ``auto``), of draws."""
+"""Numbers of demonstrations (``0,1,10``, ``max``, ``auto``) and of draws."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from icl_bench.errors import UserError
 from icl_bench.wording import comma_list, plain
 
 LADDER = (1, 5, 10, 25, 50, 75, 100, 250, 500, 750, 1000, 1250, 1500, 1750, 2000)
-"""The numbers of Bertsch et al. 2025, for ``auto``."""
+"""Values of k for ``auto``: those of Bertsch et al. 2025."""
 
 MOST_DRAWS = 10_000
 
 
 @dataclass(frozen=True)
 class KValues:
-    """What ``--k`` says."""
+    """The value of ``--k``."""
 
     numbers: tuple[int, ...] = ()
-    """Rising; 0 asks for the prompt without demonstrations."""
+    """Ascending; 0 is the prompt without demonstrations."""
     ladder: bool = False
     largest: bool = False
     """Also the largest k that fits the context window and the pool."""
@@ -36,17 +36,17 @@ class KValues:
         return cls(tuple(sorted(numbers)), auto, auto or "max" in words)
 
     def resolved(self, largest: int, smallest: int = 1) -> tuple[int, ...]:
-        """The numbers to run, given the largest that fits and the smallest there is, rising.
+        """The numbers to run, ascending, given the largest that fits and the smallest possible one.
 
-        Numbers that were asked for by name stay, whether they fit or not, so that the plan can say
-        why they do not; the ladder's stop where it no longer fits.
+        Explicit numbers stay whether they fit or not, so that the plan can give the reason. The
+        ladder stops at the largest that fits.
         """
-        found = set(self.numbers)
+        numbers = set(self.numbers)
         if self.ladder:
-            found.update(k for k in LADDER if smallest <= k <= largest)
+            numbers.update(k for k in LADDER if smallest <= k <= largest)
         if self.largest and largest >= 1:
-            found.add(largest)
-        return tuple(sorted(found))
+            numbers.add(largest)
+        return tuple(sorted(numbers))
 
 
 def parse_per_label(text: str) -> tuple[int, ...]:

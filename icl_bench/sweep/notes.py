@@ -1,4 +1,4 @@
-"""What a user must know of the data, the pool and the selection before a run."""
+"""Notes on data, pool and selection that a user should read before a run."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 def headline(task: TokenizedTask) -> str:
     """Test rows, pool and data of a task, in one line."""
     data = task.data
-    return f"{data.spec.name}: {asked(task)}, pool of {len(task.pool):,} ({data.origin})"
+    return f"{data.spec.name}: {queries_in_words(task)}, pool of {len(task.pool):,} ({data.origin})"
 
 
-def asked(task: TokenizedTask) -> str:
-    """What is asked in each cell, in words."""
+def queries_in_words(task: TokenizedTask) -> str:
+    """The queries of each cell, in words."""
     count = len(task.data.test)
     if task.queries == "copied":
         return f"up to {count:,} of the prompt's own demonstrations asked"
@@ -28,44 +28,44 @@ def asked(task: TokenizedTask) -> str:
 
 
 def notes(sweep: Sweep) -> list[str]:
-    """What a user must know of the data, the pool and the choice of demonstrations."""
+    """Notes on data, pool and selection, one a line."""
     task = sweep.task
-    found = list(task.data.notes)
+    texts = list(task.data.notes)
     if task.pool.dropped:
         share = task.data.spec.pool.drop_longest
         longest = int(task.lengths[task.pool.rows].max())
-        found.append(
+        texts.append(
             f"{task.pool.dropped:,} train rows longer than {longest} tokens are not in the "
             f"pool (the longest {share:.0%}, pool.drop_longest)"
         )
-    found += [choice.caution for choice in sweep.spec.select if choice.caution]
-    found += [
+    texts += [choice.caution for choice in sweep.spec.select if choice.caution]
+    texts += [
         f"{choice}: {choice.fewest(count):,} demonstrations, {choice.each} of each of {count:,} "
         "labels, whatever --k says"
         for choice in sweep.spec.select
         if choice.says_k and (count := len(task.pool.labels))
     ]
     sharing = (planned.group.sharing for planned in sweep.plan.groups)
-    found += dict.fromkeys(text for text in sharing if text)
+    texts += dict.fromkeys(text for text in sharing if text)
     if not all(choice.shared for choice in sweep.spec.select):
-        found += _leaks(task)
+        texts += _leaks(task)
     if sweep.spec.embeds:
-        found += _cut(task)
+        texts += _cut(task)
     if task.perturbation != NONE:
-        found.append(f"demonstrations are not shown as they are: {task.perturbation}")
-    return found
+        texts.append(f"demonstrations are not shown as they are: {task.perturbation}")
+    return texts
 
 
 def _leaks(task: TokenizedTask) -> list[str]:
-    """What is to be said where retrieval can find the very test examples."""
+    """A note if the pool contains test examples, which retrieval would show."""
     test, train = task.data.test, task.data.train
     count = len(leaking(test, [train[i] for i in task.pool.rows]))
-    found = "with the same text in the pool: retrieval shows it, answer included"
-    return [f"{count:,} of the {counted(len(test), 'test example')} {found}"] if count else []
+    consequence = "with the same text in the pool: retrieval shows it, answer included"
+    return [f"{count:,} of the {counted(len(test), 'test example')} {consequence}"] if count else []
 
 
 def _cut(task: TokenizedTask) -> list[str]:
-    """What is to be said where the sentence encoder does not read all of a text."""
+    """A note if the sentence encoder truncates texts."""
     count, window = task.pool.similarity.cut
     encoder = task.pool.similarity.sentence_encoder.name
     read = f"the first {window:,} tokens of {counted(count, 'text')}"

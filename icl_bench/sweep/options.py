@@ -1,9 +1,8 @@
 """The options of ``run``, ``plan`` and ``perplexity``, and those that other commands share with them.
 
 Each is declared once: the command line, study files and :func:`icl_bench.run` all read these
-declarations. What options mean together, and which of them exclude each other, is told by
-:class:`icl_bench.sweep.run_spec.RunSpec`. Nothing heavy is imported here, so that help is immediate:
-classes of values are named, and imported once a value is read.
+declarations. :class:`icl_bench.sweep.run_spec.RunSpec` checks options against each other. Nothing heavy is
+imported here, so that help is immediate: classes of values are named, and imported when a value is read.
 """
 
 from __future__ import annotations
@@ -42,26 +41,26 @@ if TYPE_CHECKING:
     from icl_bench.sweep.k_values import KValues
     from icl_bench.tasks.label_subset import HalfLabels
     from icl_bench.tasks.spec import TaskSpec
-else:  # their readers check what a value is
+else:  # their readers check values
     Order = Perturbation = SelectorSpec = Pattern = KValues = HalfLabels = TaskSpec = Any
 
 Queries = Literal["test", "copied"]
 
 
-def _task(given: Any) -> Any:
+def _task(value: Any) -> Any:
     """A task's name or path as text; a task that has been read is kept. Raises ``UserError``."""
-    given = path_as_text(given)
-    if isinstance(given, str):
-        return given
+    value = path_as_text(value)
+    if isinstance(value, str):
+        return value
     from icl_bench.tasks.spec import TaskSpec
 
-    if not isinstance(given, TaskSpec):
+    if not isinstance(value, TaskSpec):
         from icl_bench.errors import UserError
         from icl_bench.wording import short
 
         expected = "a task's name, the path of a task file, an icl_bench.Task, or a list of them"
-        raise UserError(f"--task {short(given)}: expected {expected}")
-    return given
+        raise UserError(f"--task {short(value)}: expected {expected}")
+    return value
 
 
 TaskOption = Annotated[
@@ -105,36 +104,36 @@ Draws = Annotated[int | None, Option("Number of random permutations of the pool 
 
 
 def seed_field(default: int = 0) -> Any:
-    """The default and the range of a seed."""
+    """Default and range of a seed."""
     return Field(default=default, ge=-(2**63), lt=2**63)
 
 
 def draws_field(default: int | None = None) -> Any:
-    """The default and the range of a number of draws."""
+    """Default and range of the number of draws."""
     return Field(default=default, ge=1, le=MOST_DRAWS)
 
 
-def _pairs(given: Any) -> Any:
-    """A mapping as the command line writes it: ``NAME=VALUE``, values as JSON."""
-    if isinstance(given, Mapping):
+def _pairs(variables: Any) -> Any:
+    """Convert a mapping to the command line's form: ``NAME=VALUE``, values as JSON."""
+    if isinstance(variables, Mapping):
         try:
-            return tuple(f"{name}={json.dumps(value)}" for name, value in given.items())
+            return tuple(f"{name}={json.dumps(value)}" for name, value in variables.items())
         except TypeError as error:
             raise ValueError(str(error)) from None
-    return (given,) if isinstance(given, str) else given
+    return (variables,) if isinstance(variables, str) else variables
 
 
 class RunOptions(BackendSpec):
-    """What a user asks of ``run`` and ``plan``, for one task and one model.
+    """Options of ``run`` and ``plan``, for one task and one model.
 
-    Raises ``UserError`` for a value that cannot be read.
+    Raises ``UserError`` for an invalid value.
     """
 
     task: TaskOption
     """A shipped task's name, the path of a task file, or a task with its rows."""
     model: ModelOption
-    """A registry name, a folder, a hub id, or a loaded model with its tokenizer; with a server, the name that
-    it knows."""
+    """A registry name, a folder, a hub id, or a loaded model with its tokenizer; with a server, the server's
+    name of the model."""
     k: Annotated[
         KValues | None,
         read("icl_bench.sweep.k_values:KValues"),
@@ -187,7 +186,7 @@ class RunOptions(BackendSpec):
         Perturbation,
         read("icl_bench.demonstrations.perturbations:Perturbation"),
         Option(
-            "What prompts change of the demonstrations: none; labels:permuted (over the whole train split); "
+            "How prompts change the demonstrations: none; labels:permuted (over the whole train split); "
             "labels:noise=0.3 (30% of the labels are wrong: exactly with random, about with other selectors); "
             "inputs-only; labels-only; nearest-removed:P (without the P percent most similar to the test row, so fewer "
             "than k).",
@@ -214,7 +213,7 @@ class RunOptions(BackendSpec):
         read_each("icl_bench.models.attention_patterns:Pattern", "icl_bench.models.attention_patterns:split"),
         Option(
             "How the model reads the demonstrations: full; block:SIZE[,sink=1,local=2] (blocks of SIZE demonstrations "
-            "that see themselves, the first and the last blocks; with ,reuse retrieved ones are computed once); "
+            "that attend to themselves, the first and the last blocks; with ,reuse retrieved ones are computed once); "
             "grouped:EVERY,WINDOW; approx:WINDOW,CHUNK; vectors:N. Default: what the model was adapted to, else full.",
             PROMPTS,
             "LIST",
@@ -282,19 +281,19 @@ class RunOptions(BackendSpec):
 
 
 OF_THE_MODEL = RunOptions.of_group(MODEL, SERVERS) - {"model"} | {"chat", "system", "chat_arg"}
-"""Options of the model: what reads it, and how it is talked to."""
+"""Options of the model: its engine, and its chat format."""
 
 
-def _patterns(given: Any) -> Any:
-    if isinstance(given, str):
+def _patterns(value: Any) -> Any:
+    if isinstance(value, str):
         from icl_bench.models.attention_patterns import split
 
-        return split(given)
-    return tuple(map(str, given)) if isinstance(given, list | tuple) else given
+        return split(value)
+    return tuple(map(str, value)) if isinstance(value, list | tuple) else value
 
 
 class PerplexitySpec(Options):
-    """What a user asks of ``perplexity``."""
+    """Options of ``perplexity``."""
 
     about: ClassVar[str] = "perplexity"
 

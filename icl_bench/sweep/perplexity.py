@@ -1,8 +1,8 @@
-"""Perplexity by length: how well a model predicts long texts, for each way to read them.
+"""Perplexity by length: how well a model predicts long texts under each attention pattern.
 
-Windows of the longest length, each behind BOS, are read once; every token's loss is kept with its
-place, so that one pass serves all lengths (Zebra, Song et al. 2023, figures 2 and 4, tables 2 and
-4). All patterns read the very same tokens.
+Windows of the longest length, each after BOS, are read once. The loss of every token is stored with
+its position, so that one pass serves all lengths (Zebra, Song et al. 2023, figures 2 and 4, tables 2
+and 4). All patterns read the same tokens.
 """
 
 from __future__ import annotations
@@ -35,35 +35,35 @@ from icl_bench.wording import comma_list, plain
 
 
 @dataclass(frozen=True)
-class Text:
+class WindowedText:
     """One text in one model's tokens, cut into windows."""
 
     name: str
     sha256: str
     windows: tuple[tuple[int, ...], ...]
-    """BOS and ``length - 1`` tokens each, one behind the other."""
+    """Consecutive windows of BOS and ``length - 1`` tokens each."""
 
 
 @dataclass
-class Outcome:
-    """How it ended."""
+class PerplexityOutcome:
+    """Result of a perplexity run: numbers of files, and failures."""
 
     computed: int = 0
     kept: int = 0
     failed: dict[str, str] = field(default_factory=dict)
-    """What could not be computed, and why."""
+    """Text and pattern of each failure, with the reason."""
 
 
 @dataclass
 class Perplexity:
-    """Texts that are ready to be read."""
+    """A prepared perplexity run: model, patterns and texts cut into windows."""
 
     spec: PerplexitySpec
     model: Model
     tokenizer: Any
     lengths: tuple[int, ...]
     patterns: tuple[Pattern, ...]
-    texts: tuple[Text, ...]
+    texts: tuple[WindowedText, ...]
     notes: tuple[str, ...]
 
     @classmethod
@@ -74,7 +74,7 @@ class Perplexity:
         patterns = patterns or (own_pattern(spec.model),)
         if blocks := [pattern for pattern in patterns if pattern.blocks]:
             raise UserError(
-                f"--attention {blocks[0]}: counts demonstrations, and a text has none; take full, grouped or approx"
+                f"--attention {blocks[0]}: block patterns need demonstrations; take full, grouped or approx"
             )
         check_backend(TransformersLoader(BackendSpec(dtype=spec.dtype, device=spec.device)))
         files = text_files(spec.texts)
@@ -103,12 +103,12 @@ class Perplexity:
         dtype = self.model.dtype if self.spec.dtype == "auto" else self.spec.dtype
         return TransformersLoader(BackendSpec(dtype=dtype, device=self.spec.device))
 
-    def run(self, results: Place, say: Callable[[str], None] = lambda _: None) -> Outcome:
-        """Compute what is not in the results folder yet; one file a text and pattern.
+    def run(self, results: Place, say: Callable[[str], None] = lambda _: None) -> PerplexityOutcome:
+        """Compute what is missing in the results folder, one file for each text and pattern.
 
-        Raises ``UserError`` where the folder cannot be written.
+        Raises ``UserError`` if the folder cannot be written.
         """
-        storage, outcome, backend = storage_at(results), Outcome(), None
+        storage, outcome, backend = storage_at(results), PerplexityOutcome(), None
         storage.prepare()
         for text in self.texts:
             for pattern in self.patterns:
@@ -129,15 +129,15 @@ class Perplexity:
 
     @cached_property
     def _architecture(self) -> Architecture:
-        """What of the model decides its cost."""
+        """The dimensions of the model that decide its cost."""
         return architecture_of(self.model.source)
 
     def load_backend(self) -> Any:
         """Load the model. Raises ``UserError``."""
         return self.backend.load(self.model, self.tokenizer, self.lengths[-1])
 
-    def _facts(self, text: Text, pattern: Pattern) -> dict[str, Any]:
-        """All that decides a file's numbers."""
+    def _facts(self, text: WindowedText, pattern: Pattern) -> dict[str, Any]:
+        """Everything that decides a file's numbers."""
         return {
             **self.backend.identity(),
             "model": self.model.name,
@@ -154,12 +154,12 @@ class Perplexity:
         return losses_name(self.model.name, f"{slug}-{short_hash(facts)}")
 
     def _compute(
-        self, backend: Any, text: Text, pattern: Pattern, facts: dict[str, Any], storage: Storage, name: str
+        self, backend: Any, text: WindowedText, pattern: Pattern, facts: dict[str, Any], storage: Storage, name: str
     ) -> None:
-        found, seconds, peak = [], 0.0, 0
+        losses, seconds, peak = [], 0.0, 0
         for window in text.windows:
             start = time.perf_counter()
-            found.append(backend.losses(window, pattern))
+            losses.append(backend.losses(window, pattern))
             seconds += time.perf_counter() - start
             peak = max(peak, backend.peak_prefix_bytes)
         by_length = {
@@ -179,7 +179,7 @@ class Perplexity:
             lengths=list(self.lengths),
             versions=versions(),
         )
-        write_losses(storage, name, found, meta)
+        write_losses(storage, name, losses, meta)
 
 
 def parse_lengths(text: str) -> tuple[int, ...]:
@@ -193,14 +193,14 @@ def parse_lengths(text: str) -> tuple[int, ...]:
     return tuple(sorted({int(word) for word in words}))
 
 
-def _cut(file: Path, tokenizer: Any, length: int, windows: int) -> tuple[Text, int]:
-    """A text's windows, and how many tokens it has."""
+def _cut(file: Path, tokenizer: Any, length: int, windows: int) -> tuple[WindowedText, int]:
+    """A text cut into windows, and its number of tokens."""
     content, sha256 = read_text(file)
     ids = text_ids(tokenizer, content)
     lead = () if tokenizer.bos_token_id is None else (int(tokenizer.bos_token_id),)
     size = length - len(lead)
     cut = tuple(lead + tuple(part) for part in _windows(ids, size, windows))
-    return Text(text_name(file), sha256, cut), len(ids)
+    return WindowedText(text_name(file), sha256, cut), len(ids)
 
 
 def _windows(ids: Sequence[int], size: int, count: int) -> Iterator[Sequence[int]]:

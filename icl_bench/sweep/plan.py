@@ -1,4 +1,4 @@
-"""What a run would do: its cells, grouped by shared prefix, with exact token counts."""
+"""The plan of a run: its cells, grouped by shared prefix, with exact token counts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import ChoiceError, UserError
 from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.results.cells import CellSpec
-from icl_bench.sweep.combinations import Check, Circumstances, Combination, Combinations
+from icl_bench.sweep.combinations import Circumstances, Combination, CombinationCheck, Combinations
 from icl_bench.sweep.compute_cost import PromptLayout
 from icl_bench.sweep.k_values import KValues
 from icl_bench.sweep.prompt_group import PromptGroup
@@ -21,7 +21,7 @@ VLLM_ROUNDING = 256
 
 
 def room_for(plan: Plan, window: int) -> int:
-    """Tokens of the largest cell that will run and an end token, rounded up, within the window."""
+    """Tokens of the largest runnable cell and an end token, rounded up, at most the window."""
     needed = max(c.needed_tokens for group in plan.groups for c in group.runnable) + 1
     return min(-(-needed // VLLM_ROUNDING) * VLLM_ROUNDING, max(window, needed))
 
@@ -31,7 +31,7 @@ DEFAULT_DRAWS = 10
 
 @dataclass(frozen=True)
 class CellPlan:
-    """A cell and what it costs, known before anything is computed."""
+    """A cell and its cost, before anything is computed."""
 
     spec: CellSpec
     prefix_tokens: int
@@ -40,15 +40,15 @@ class CellPlan:
     answer_tokens: int
     context_tokens: int
     prompt_tokens: int
-    """Tokens of all prompts, whether shared or not."""
+    """Tokens of all prompts, shared or not."""
     new_tokens: int
     """Tokens to compute once the group's smaller cells are cached."""
     queries: int
-    """Predictions that the cell has."""
+    """Number of predictions of the cell."""
     choice: SelectorSpec
-    """What selects its demonstrations; ``spec`` has its name."""
+    """The selector; ``spec`` has its name."""
     prompt_layout: PromptLayout
-    """How its prompts are read: decides operations and the bytes of its cache."""
+    """How its prompts are read; decides operations and cache bytes."""
     problem: str | None = None
     """Why the cell cannot run; None if it can."""
 
@@ -64,7 +64,7 @@ class CellPlan:
 
     @property
     def shared_tokens(self) -> int:
-        """Prompt tokens that need not be computed again."""
+        """Prompt tokens that are computed only once or cached."""
         return self.prompt_tokens - self.new_tokens
 
 
@@ -92,22 +92,22 @@ class Plan:
 
     task: TokenizedTask
     groups: list[PlannedGroup]
-    asked: Combinations = field(default_factory=Combinations)
-    """What is asked for, and what of it makes no sense and is left out."""
+    combinations: Combinations = field(default_factory=Combinations)
+    """The requested combinations, and those left out with their reasons."""
 
     @property
     def cells(self) -> list[CellPlan]:
-        """Every cell, also those that cannot run."""
+        """All cells, including those that cannot run."""
         return [cell for group in self.groups for cell in group.cells]
 
     @property
     def problems(self) -> list[str]:
-        """What cannot run and why, said once for all draws: the numbers are of the longest."""
+        """Why cells cannot run, once for all draws, with the numbers of the longest."""
         curves: dict[tuple[str, str, str, int], list[CellPlan]] = {}
         for cell in self.cells:
             key = (cell.spec.select, cell.spec.order, cell.spec.attention, cell.spec.k)
             curves.setdefault(key, []).append(cell)
-        return list(dict.fromkeys(said for cells in curves.values() if (said := _problem(cells))))
+        return list(dict.fromkeys(problem for cells in curves.values() if (problem := _problem(cells))))
 
 
 def _problem(draws: Sequence[CellPlan]) -> str | None:
@@ -127,35 +127,38 @@ def make_plan(
     orders: Sequence[Order] | None = None,
     draws: int | None = None,
     attention: Sequence[Pattern] = (FULL,),
-    able: Check = lambda _: None,
+    able: CombinationCheck = lambda _: None,
 ) -> Plan:
     """Lay out all cells and count their tokens.
 
-    ``draws`` defaults to 10, and to 1 for retrieval, which draws only what it fills up with.
-    Without demonstrations (k=0) all selectors, orders, attention patterns and draws have the same
-    prompts: that is one cell, which is called as a single draw of random selection.
-    Combinations that make no sense are left out, with their reasons; ``able`` refuses what model
-    and backend cannot do. Raises ``UserError`` where not one cell can run.
+    ``draws`` defaults to 10, and to 1 for retrieval, where only demonstrations without any
+    similarity are random. Without demonstrations (k=0) all selectors, orders, attention patterns and
+    draws have the same prompts: one cell, named as a single draw of random selection.
+    Impossible combinations are left out with their reasons; ``able`` refuses what model and backend
+    do not support. Raises ``UserError`` if no cell can run.
     """
-    asked = Combinations.of(
+    combinations = Combinations.of(
         select, orders, attention, k_values.numbers, Circumstances.of(task), unsaid=k_values.largest, able=able
     )
-    asked.require_some()
-    groups = _zero_shot(task, [one.attention for one in asked.possible if one.k == 0])
-    curves = dict.fromkeys((one.select, one.order) for one in asked.possible if one.k != 0)
+    combinations.require_some()
+    groups = _zero_shot(task, [combination.attention for combination in combinations.possible if combination.k == 0])
+    curves = dict.fromkeys(
+        (combination.select, combination.order) for combination in combinations.possible if combination.k != 0
+    )
     for choice, order in curves:
-        groups += _Curves(task, choice, order, draws, asked).groups(k_values)
-    plan = Plan(task, groups, asked)
+        groups += _Curves(task, choice, order, draws, combinations).groups(k_values)
+    plan = Plan(task, groups, combinations)
     if not groups:
-        raise UserError(asked.refusal)
+        raise UserError(combinations.refusal)
     if not any(group.runnable for group in groups):
-        raise UserError("nothing fits: " + "; ".join(plan.problems + asked.reasons))
+        raise UserError("nothing fits: " + "; ".join(plan.problems + combinations.reasons))
     return plan
 
 
 def _zero_shot(task: TokenizedTask, attention: Sequence[Pattern]) -> list[PlannedGroup]:
-    """The prompt without demonstrations, where it is asked for under some pattern: patterns differ
-    where they are for a query's own passages.
+    """Groups of k=0 under the requested patterns.
+
+    Patterns differ without demonstrations only if they read a query's own passages.
     """
     attention = list(dict.fromkeys(attention))
     own = [p for p in attention if p.reads_vectors and task.data.spec.data.passages]
@@ -168,60 +171,64 @@ def _zero_shot(task: TokenizedTask, attention: Sequence[Pattern]) -> list[Planne
 
 @dataclass
 class _Curves:
-    """The cells of one selector and order, of all its patterns and draws."""
+    """The cells of one selector and order, for all patterns and draws."""
 
     task: TokenizedTask
     choice: SelectorSpec
     order: Order
     draws: int | None
-    asked: Combinations
-    """What makes no sense once the numbers are known is left out of it."""
+    combinations: Combinations
+    """Updated: combinations that turn out to be impossible are left out."""
 
     def groups(self, k_values: KValues) -> list[PlannedGroup]:
-        """Those of which some k is left. Raises ``UserError``."""
+        """The groups with at least one possible k. Raises ``UserError``."""
         count = self.draws or (1 if self.choice.retrieves else DEFAULT_DRAWS)
         mine = [
-            one for one in self.asked.possible if (one.select, one.order) == (self.choice, self.order) and one.k != 0
+            combination
+            for combination in self.combinations.possible
+            if (combination.select, combination.order) == (self.choice, self.order) and combination.k != 0
         ]
-        made = {
+        by_pattern = {
             pattern: [PromptGroup(self.task, self.choice, self.order, draw, pattern) for draw in range(count)]
-            for pattern in dict.fromkeys(one.attention for one in mine)
+            for pattern in dict.fromkeys(combination.attention for combination in mine)
         }
-        first = next(iter(made.values()))
+        first = next(iter(by_pattern.values()))
         # a k is compared over draws: the largest is one that fits in each of them
         largest = min(group.largest() for group in first) if k_values.largest else 0
         numbers = [k for k in k_values.resolved(largest, first[0].smallest) if k]
-        found = []
-        for pattern, groups in made.items():
-            said = {one.k for one in mine if one.attention == pattern}
+        planned = []
+        for pattern, groups in by_pattern.items():
+            checked = {combination.k for combination in mine if combination.attention == pattern}
             if self.choice.says_k:
-                left = [k for k in said if k]
+                left = [k for k in checked if k]
             else:
-                left = self._sensible(pattern, numbers, said, k_values.numbers)
-            found += self._laid_out(groups, left)
-        return found
+                left = self._sensible(pattern, numbers, checked, k_values.numbers)
+            planned += self._laid_out(groups, left)
+        return planned
 
     def _combination(self, pattern: Pattern, k: int | None) -> Combination:
         return Combination(self.choice, self.order, pattern, k)
 
     def _sensible(
-        self, pattern: Pattern, numbers: Sequence[int], said: set[int | None], asked: Sequence[int]
+        self, pattern: Pattern, numbers: Sequence[int], checked: set[int | None], explicit: Sequence[int]
     ) -> list[int]:
-        """The numbers that make sense under a pattern: which of those do that were ``asked`` for is
-        known (``said``), the others are seen now.
+        """The possible numbers under a pattern.
+
+        The ``explicit`` numbers have been ``checked`` already; the others are checked here.
         """
         if not numbers:
             nothing = "nothing fits: no k fits the window"
-            self.asked.leave_out(self._combination(pattern, None), nothing)
-        given = Circumstances.of(self.task)
+            self.combinations.leave_out(self._combination(pattern, None), nothing)
+        circumstances = Circumstances.of(self.task)
         return [
             k
             for k in numbers
-            if k in said or (k not in asked and self.asked.sort(self._combination(pattern, k), given))
+            if k in checked
+            or (k not in explicit and self.combinations.sort(self._combination(pattern, k), circumstances))
         ]
 
     def _laid_out(self, groups: Sequence[PromptGroup], numbers: Sequence[int]) -> list[PlannedGroup]:
-        """The groups of one pattern, without numbers that cannot be chosen in some draw."""
+        """The groups of one pattern, without numbers that some draw cannot choose."""
         if not numbers:
             return []
         try:
@@ -231,12 +238,12 @@ class _Curves:
             if not refused:
                 raise
         for k, reason in refused.items():
-            self.asked.leave_out(self._combination(groups[0].pattern, k), reason)
+            self.combinations.leave_out(self._combination(groups[0].pattern, k), reason)
         return self._laid_out(groups, [k for k in numbers if k not in refused])
 
 
 def _why_not(groups: Sequence[PromptGroup], k: int) -> str | None:
-    """Why so many demonstrations cannot be chosen in some of the draws."""
+    """Why some draw cannot choose this many demonstrations; None if all can."""
     try:
         for group in groups:
             if not _over_pool(group, k):
@@ -247,8 +254,8 @@ def _why_not(groups: Sequence[PromptGroup], k: int) -> str | None:
 
 
 def _over_pool(group: PromptGroup, k: int) -> bool:
-    """Whether there are not so many demonstrations, and no selector that says so itself: too few
-    for so many centroids, or of a label.
+    """Whether k exceeds the pool, and the selector does not report this itself (too few for so many
+    centroids, or of a label).
     """
     choice, pool = group.choice, len(group.task.pool)
     if k <= pool or choice.says_k:

@@ -1,4 +1,4 @@
-"""Cells of one draw that share what can be shared: their demonstrations and their prompts."""
+"""Cells of one draw, which share demonstrations and prompts where possible."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ class PromptGroup:
 
     @property
     def sharing(self) -> str | None:
-        """What a plan has to say of the prefix, where it is not shared by all queries and all k."""
+        """A note if the prefix is not shared by all queries and all k; else None."""
         choice, order, perturbation = self.choice, self.order, self.task.perturbation
         if self.pattern.reads_vectors and self._of_passages:
-            return f"{self.pattern}: each query has passages of its own, and nothing is shared"
+            return f"{self.pattern}: each query has its own passages; nothing is shared"
         if choice.retrieves:
-            return None  # as ever: nothing is
+            return None  # retrieval never shares
         if not perturbation.shared:
-            each = f"each query has what {perturbation} leaves it"
-            return f"{choice}: {each}, and nothing is shared but by chance"
+            each = f"{perturbation} leaves each query its own demonstrations"
+            return f"{choice}: {each}; nothing is shared except by chance"
         if self.grows and self.shared:
             return None
         name = f"{choice}, {order.name}" if choice.nested and not order.nested else str(choice)
@@ -64,14 +64,14 @@ class PromptGroup:
 
     @property
     def smallest(self) -> int:
-        """The smallest k that leaves something to show."""
+        """The smallest k with at least one demonstration to show."""
         vectors = 0 if self._of_passages else self.pattern.fewest_texts
         own = self.choice.fewest(self._labels)
         return max(self.task.perturbation.smallest_k, own, vectors, 1)
 
     @property
     def _labels(self) -> int:
-        """How many labels the task has."""
+        """Number of labels of the task."""
         return len(self.task.pool.labels)
 
     # -- demonstrations -------------------------------------------------------------------------
@@ -79,7 +79,7 @@ class PromptGroup:
     def demonstrations(self, k: int) -> np.ndarray:
         """Train indices in the order of the prompt: ``(k,)`` if shared, else ``(test, k)``.
 
-        Raises ``ChoiceError`` where there are not enough for this choice.
+        Raises ``ChoiceError`` if there are not enough demonstrations.
         """
         if k not in self._shown:
             self._shown[k] = self._retrieved(k) if self.choice.retrieves else self._chosen(k)
@@ -89,7 +89,7 @@ class PromptGroup:
         task, choice = self.task, self.choice
         shared = task.pool.shared(choice, self.draw, choice.shared_count(k, self._labels))
         read = self._read_as_vectors(k)
-        if choice.by is None:  # the draw's first ones stay text
+        if choice.by is None:  # the draw's first demonstrations stay text
             text = self._arranged(shared[: k - read], "")
             shown = np.concatenate([text, shared[k - read :]])
         else:
@@ -109,21 +109,21 @@ class PromptGroup:
             sink = task.pool.rows[:0]
             others = list(task.pool.of_each_label(self.choice, self.draw, sink))
         elif self.pattern.reuses and self.pattern.sink:
-            # demonstrations that are computed once see the sink, so it is the same in every prompt
+            # demonstrations computed once attend to the sink, so all prompts have the same sink
             sink = task.pool.drawn(self.draw)[:1]
-            found = task.pool.retrieved(by, self.draw, min(k, len(task.pool)))
-            others = [chosen[chosen != sink[0]][: k - 1] for chosen in found]
+            retrieved = task.pool.retrieved(by, self.draw, min(k, len(task.pool)))
+            others = [chosen[chosen != sink[0]][: k - 1] for chosen in retrieved]
         else:
             sink = task.pool.rows[:0]
             others = list(task.pool.retrieved(by, self.draw, k))
         rows = zip(others, task.data.test, strict=True)
-        text = k - self._read_as_vectors(k)  # the most similar, which stand first here
+        text = k - self._read_as_vectors(k)  # the most similar come first
         return np.stack(
             [np.concatenate([sink, chosen[text:], self._arranged(chosen[:text], row.id)]) for chosen, row in rows]
         )
 
     def _read_as_vectors(self, k: int) -> int:
-        """How many of k demonstrations stand in no prompt."""
+        """How many of k demonstrations are read as vectors, not as text."""
         return 0 if self._of_passages else self.pattern.as_vectors(k)
 
     def _arranged(self, chosen: np.ndarray, row: str) -> np.ndarray:
@@ -133,9 +133,10 @@ class PromptGroup:
     # -- prompts --------------------------------------------------------------------------------
 
     def queries(self, k: int) -> Sequence[Example]:
-        """What is asked: the test rows, or as many of the k demonstrations (all, if k is less).
+        """The test rows, or with ``copied`` as many of the k demonstrations (all, if k is less).
 
-        They are a random sample of the prompt's, in its order (Bertsch et al. 2025, table 5).
+        Copied queries are a random sample of the prompt's demonstrations, in its order (Bertsch et al.
+        2025, table 5).
         """
         task = self.task
         if task.queries == "test":
@@ -146,7 +147,7 @@ class PromptGroup:
         return self._examples(shown[np.sort(rng.permutation(k)[:count])])
 
     def prompts(self, shots: Sequence[int]) -> Iterator[tuple[int, PromptSet]]:
-        """Prompts of each k, in rising order."""
+        """Prompts of each k, in ascending order."""
         if self.shared and self.grows and self.task.queries == "test":
             if missing := [k for k in shots if k not in self._sets]:
                 shown = self._examples(self.demonstrations(max(missing)))
@@ -158,8 +159,9 @@ class PromptGroup:
             yield k, self._compared(k, self._prompts(k))
 
     def _compared(self, k: int, prompts: PromptSet) -> PromptSet:
-        """The same with how similar each demonstration is to each query, where that decides what
-        is read. What is not related to a query is less similar than all that is.
+        """Add the similarity of each demonstration to each query, if the pattern reads by similarity.
+
+        Demonstrations unrelated to a query get minus infinity.
         """
         by, pool = self.pattern.compares, self.task.pool
         if by is None:
@@ -171,42 +173,42 @@ class PromptGroup:
 
     def _prompts(self, k: int) -> PromptSet:
         task, encoder = self.task, self.task.encoder
-        chosen, asked = self.demonstrations(k), self.queries(k)
+        chosen, queries = self.demonstrations(k), self.queries(k)
         if self.pattern.reads_vectors:
-            return self._with_vectors(chosen, asked)
+            return self._with_vectors(chosen, queries)
         if self.shared:
-            return encoder.shared_prompts(self._examples(chosen), [k], asked)[k]
+            return encoder.shared_prompts(self._examples(chosen), [k], queries)[k]
         same = self.choice.shared_count(k, self._labels) if task.perturbation.shared else 0
         own = [self._examples(row[same:]) for row in chosen]
         shown = self._examples(chosen[0, :same])
-        return encoder.mixed_prompts(shown, own, asked, self.pattern.blocks)
+        return encoder.mixed_prompts(shown, own, queries, self.pattern.blocks)
 
     @property
     def _of_passages(self) -> bool:
-        """Whether vectors are of each query's passages, not of demonstrations."""
+        """Whether vectors represent each query's passages instead of demonstrations."""
         return self.task.data.spec.data.passages is not None
 
-    def _with_vectors(self, chosen: np.ndarray, asked: Sequence[Example]) -> PromptSet:
-        """Prompts some of whose texts are read as vectors."""
+    def _with_vectors(self, chosen: np.ndarray, queries: Sequence[Example]) -> PromptSet:
+        """Prompts with some texts read as vectors."""
         encoder, pattern = self.task.encoder, self.pattern
         text, vectors = chosen, chosen[..., :0]
         if not self._of_passages:
             text, vectors = text_and_vectors(chosen, self.choice, pattern)
         if self.shared:
             shown = self._examples(text)
-            made = encoder.shared_prompts(shown, [len(shown)], asked)[len(shown)]
+            prompts = encoder.shared_prompts(shown, [len(shown)], queries)[len(shown)]
         else:
-            made = encoder.own_prompts([self._examples(row) for row in text], asked)
+            prompts = encoder.own_prompts([self._examples(row) for row in text], queries)
         if self._of_passages:
-            return made.with_vectors([row.passages[: pattern.as_vectors(len(row.passages))] for row in asked])
+            return prompts.with_vectors([row.passages[: pattern.as_vectors(len(row.passages))] for row in queries])
         train = np.unique(vectors)
         texts = map(self.task.vector_text, self._examples(train))
         read = dict(zip(train.tolist(), texts, strict=True))
-        rows = [vectors] * len(asked) if vectors.ndim == 1 else vectors
-        return made.with_vectors([tuple(read[i] for i in row.tolist()) for row in rows])
+        rows = [vectors] * len(queries) if vectors.ndim == 1 else vectors
+        return prompts.with_vectors([tuple(read[i] for i in row.tolist()) for row in rows])
 
     def _examples(self, indices: np.ndarray) -> list[Example]:
-        """Train rows as this draw's prompts show them."""
+        """Train rows with the answers that this draw's prompts show."""
         perturbed = self.task.perturbed(self.draw)
         return [perturbed[i] for i in indices]
 
@@ -227,11 +229,11 @@ class PromptGroup:
         return 0
 
     def _largest_by_sums(self) -> int:
-        """As ``largest``, from the lengths of the demonstrations alone."""
+        """Estimate :meth:`largest` from the lengths of the demonstrations alone."""
         task = self.task
         lengths, room = task.perturbed_lengths(self.draw), self._room()
         shortest = np.cumsum(np.sort(lengths[task.pool.rows]))
-        limit = int((shortest <= room.min()).sum())  # no choice has room for more
+        limit = int((shortest <= room.min()).sum())  # no selection has room for more
         if self.grows and self.shared:
             limit = min(limit, task.pool.most_shared(self.choice, self.draw))
             shown = task.pool.shared(self.choice, self.draw, limit)
@@ -239,16 +241,16 @@ class PromptGroup:
         if self.choice.says_k:
             return self.smallest
         if self.choice.retrieves and limit and self.choice.by is not None:
-            found = task.pool.retrieved(self.choice.by, self.draw, limit)
-            totals = np.cumsum(lengths[found], axis=1)
+            retrieved = task.pool.retrieved(self.choice.by, self.draw, limit)
+            totals = np.cumsum(lengths[retrieved], axis=1)
             return int((totals <= room[:, None]).all(0).sum())
         return self._bisected(lengths, room, limit)
 
     def _bisected(self, lengths: np.ndarray, room: np.ndarray, limit: int) -> int:
-        """The same where each k has demonstrations of its own."""
+        """Estimate :meth:`largest` by bisection, if demonstrations for k are not those for a smaller k."""
         task = self.task
         if not task.perturbation.shared:
-            limit = len(task.pool)  # of k, some are not shown
+            limit = len(task.pool)  # some of k are not shown
         most = task.pool.most_shared(self.choice, self.draw) + self.choice.fewest(self._labels)
         low, high = self.smallest - 1, min(limit, most, len(task.pool))
         while low < high:
@@ -259,9 +261,9 @@ class PromptGroup:
         return low
 
     def _room(self) -> np.ndarray:
-        """Tokens that the window leaves for the demonstrations of each query: ``(queries,)``."""
+        """Tokens of the window that remain for the demonstrations of each query: ``(queries,)``."""
         task, data = self.task, self.task.data
-        asked = data.test if task.queries == "test" else data.train
-        bare = task.encoder.own_prompts([[] for _ in asked], asked)
+        queries = data.test if task.queries == "test" else data.train
+        bare = task.encoder.own_prompts([[] for _ in queries], queries)
         own = np.array(list(map(len, bare.suffixes))) + len(bare.prefix)
         return task.model.context_tokens - task.answer_tokens - own

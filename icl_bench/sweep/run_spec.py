@@ -1,4 +1,4 @@
-"""A request for a run: its options together, and what of it can be refused before anything is read."""
+"""The options of a run, checked together before any data are read."""
 
 from __future__ import annotations
 
@@ -26,45 +26,45 @@ from icl_bench.wording import plain
 
 @dataclass(frozen=True)
 class Checked:
-    """What checking a request finds out."""
+    """The result of checking a request."""
 
     backend: ChosenBackend
     combinations: Combinations
-    """What makes sense as far as can be told without data, and why the rest does not."""
+    """The possible combinations as far as is known without data."""
 
 
 class RunSpec(RunOptions):
-    """What a user asks of a run of one task and one model.
+    """A request for a run of one task and one model.
 
-    Every value may be what the command line writes, or what Python has for it: ``k=[1, 10, "max"]``,
-    ``select=["random", "hybrid:5,by=dense"]``, ``draws=3``. Raises ``UserError`` for what cannot be read.
+    Values may be text as on the command line, or Python values: ``k=[1, 10, "max"]``,
+    ``select=["random", "hybrid:5,by=dense"]``, ``draws=3``. Raises ``UserError`` for an invalid value.
     """
 
     about: ClassVar[str] = "run"
 
     @model_validator(mode="before")
     @classmethod
-    def _as_adapted(cls, given: Any) -> Any:
-        if not isinstance(given, dict) or given.get("attention") is not None:
-            return given
-        model = read_model(given.get("model"))  # the folder of a loaded one
-        return {**given, "model": model, "attention": (own_pattern(str(model)),)}
+    def _as_adapted(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or values.get("attention") is not None:
+            return values
+        model = read_model(values.get("model"))  # the folder of a loaded one
+        return {**values, "model": model, "attention": (own_pattern(str(model)),)}
 
     @model_validator(mode="after")
     def _agree(self) -> RunSpec:
         if self.unconstrained and self.score == "exact":
             raise UserError("--unconstrained and --score exact exclude each other")
-        _ = self.chat_settings  # refuses what is for a chat alone
+        _ = self.chat_settings  # refuses chat options without --chat
         return self
 
     @cached_property
     def chat_settings(self) -> ChatSettings | None:
-        """How prompts are put to a chat model; None for plain text."""
+        """The chat format of prompts; None for plain text."""
         return read_settings(self.chat, self.system, self.chat_arg)
 
     @property
     def scoring(self) -> Scoring:
-        """How an answer is found."""
+        """How an answer is decoded and scored."""
         return "unconstrained" if self.unconstrained else self.score
 
     @property
@@ -84,16 +84,16 @@ class RunSpec(RunOptions):
 
     @property
     def embeds(self) -> bool:
-        """Whether what is asked for depends on a sentence encoder."""
+        """Whether the request needs a sentence encoder."""
         compared = (SELECTORS.get(by) for p in self.attention if (by := p.compares) is not None)
         embeds = any(getattr(retriever, "embeds", False) for retriever in compared)
         return embeds or self.perturbation.embeds or any(spec.embeds for spec in self.select)
 
     def check(self, task: TaskSpec, *, to_run: bool = True) -> Checked:
-        """Check what can be checked without data and model, and return what was found out on the way.
+        """Check the request without data and model. Returns the backend and the combinations.
 
-        What is not ``to_run`` here needs no installed engine. A combination that makes no sense is left
-        out, as long as another one is left. Raises ``UserError``.
+        The engine must be installed only if ``to_run``. Impossible combinations are left out, as long
+        as a possible one remains. Raises ``UserError``.
         """
         backend = self.backend_for(task)
         self._check_backend(task, backend.loader, to_run=to_run)
@@ -109,13 +109,13 @@ class RunSpec(RunOptions):
         combinations.require_some()
         if self.encoder is not None and not self.embeds:
             raise UserError(
-                f"--encoder {plain(self.encoder)}: nothing that is asked for embeds texts; "
+                f"--encoder {plain(self.encoder)}: nothing in this request embeds texts; "
                 "it is for dense, centroids and nearest-removed"
             )
         return Checked(backend, combinations)
 
     def _combinations(self, task: TaskSpec, loader: BackendLoader) -> Combinations:
-        """What is asked for, each with each, as far as that can be told without data."""
+        """The combinations of this request, as far as is known without data."""
         return Combinations.of(
             self.select,
             self.order,
@@ -123,23 +123,23 @@ class RunSpec(RunOptions):
             self.k.numbers if self.k else (),
             Circumstances(task, self.perturbation, self.queries, self.chat == "turns"),
             unsaid=self.per_label is not None or bool(self.k and self.k.largest),
-            able=lambda one: check_patterns(loader, [one.attention]),
+            able=lambda combination: check_patterns(loader, [combination.attention]),
         )
 
     def narrowed(self, combinations: Combinations) -> RunSpec:
-        """Without selectors, orders and patterns of which nothing is left."""
+        """This request without selectors, orders and patterns that have no possible combination."""
         left = combinations.possible
-        orders = {one.order for one in left}
+        orders = {combination.order for combination in left}
         return self.model_copy(
             update={
-                "select": tuple(dict.fromkeys(one.select for one in left)),
-                "attention": tuple(dict.fromkeys(one.attention for one in left)),
+                "select": tuple(dict.fromkeys(combination.select for combination in left)),
+                "attention": tuple(dict.fromkeys(combination.attention for combination in left)),
                 "order": self.order and tuple(order for order in self.order if order in orders),
             }
         )
 
     def _check_backend(self, task: TaskSpec, loader: BackendLoader, *, to_run: bool) -> None:
-        if FULL not in self.attention:  # else there is a pattern left, and others are left out
+        if FULL not in self.attention:  # else full attention remains possible, and unsupported patterns are left out
             check_patterns(loader, self.attention)
         check_backend(loader, to_run=to_run)
         if self.scoring != "greedy" and not task.is_classification:
@@ -155,11 +155,11 @@ class RunSpec(RunOptions):
             )
 
     def _check_numbers(self) -> None:
-        """Raise ``UserError`` where no number of demonstrations is said, or two ways are mixed."""
+        """Raise ``UserError`` unless exactly one option gives the numbers of demonstrations."""
         if self.k is None and self.per_label is None and all(s.says_k for s in self.select):
             return
         if (self.k is None) == (self.per_label is None):
             raise UserError("give --k, or else --per-label: numbers of demonstrations, like 1,10,100")
         others = [spec for spec in self.select if str(spec) != "balanced"]
         if self.per_label is not None and others:
-            raise UserError(f"--per-label: is for --select balanced, not {others[0]}; give --k")
+            raise UserError(f"--per-label: needs --select balanced, not {others[0]}; give --k")

@@ -1,4 +1,4 @@
-"""Carries out a plan: takes cells one after another, resumes them, and writes what comes back."""
+"""Runs a plan: computes or resumes its cells one after another, and stores the predictions."""
 
 from __future__ import annotations
 
@@ -28,52 +28,52 @@ from icl_bench.tasks.answers import extracted
 from icl_bench.tasks.examples import Example
 
 POLL_SECONDS = 2.0
-"""How often a process that has nothing left looks whether another one has finished its cells."""
+"""Interval at which an idle process checks whether others have finished their cells."""
 
 
 class Watcher:
-    """Is told what happens, for a progress display. This one says nothing."""
+    """Progress callbacks; the default does nothing."""
 
     def cell_started(self, cell: CellPlan, already: int) -> None:
-        """A cell begins; so many of its predictions were in the journal and are kept."""
+        """A cell begins; ``already`` predictions come from its journal."""
 
     def backend_loading(self) -> None:
-        """The backend is being loaded, which takes a while."""
+        """The backend starts loading, which takes a while."""
 
     def backend_ready(self) -> None:
-        """The backend begins to compute."""
+        """The backend is loaded."""
 
     def predicted(self, predictions: int, computed_tokens: int) -> None:
-        """A pack was answered, and so many tokens of prompts were computed for it."""
+        """A pack was answered; ``computed_tokens`` prompt tokens were computed for it."""
 
     def scored(self, cell: CellPlan, measure: str, scores: Sequence[float]) -> None:
-        """A cell was computed; its answers' scores by the task's first measure, shares of 1."""
+        """A cell was computed; ``scores`` are its answers' scores (0 to 1) by the task's first measure."""
 
     def cell_ended(self, cell: CellPlan, outcome: str) -> None:
-        """A cell is over: ``done``, ``kept`` (was there already) or why it failed."""
+        """A cell ended: ``done``, ``kept`` (finished before) or the reason of its failure."""
 
     def waiting(self, cells: int) -> None:
-        """Nothing is left but cells that other processes are computing."""
+        """Only cells that other processes are computing remain."""
 
 
 @dataclass
 class Outcome:
-    """How a run ended."""
+    """The result of a run: its cells by outcome, and token counts."""
 
     computed: list[CellSpec] = field(default_factory=list)
     kept: list[CellSpec] = field(default_factory=list)
-    """Cells that were finished before, or by another process."""
+    """Cells finished before this run, or by another process."""
     failed: dict[CellSpec, str] = field(default_factory=dict)
     names: dict[str, CellSpec] = field(default_factory=dict)
-    """All these cells by what their files are called, without endings."""
+    """All these cells by their file names, without suffixes."""
     prompt_tokens: int = 0
-    """Prompt tokens of the predictions that this run made."""
+    """Prompt tokens of this run's predictions."""
     cached_tokens: int = 0
-    """How many of them came from a cache or were shared."""
+    """Prompt tokens that were cached or shared."""
     answer_tokens: int = 0
 
     def of(self, task: str, model: str) -> Outcome:
-        """What of it is of one task and one model; tokens are not told apart."""
+        """The cells of one task and one model, without token counts."""
 
         def mine(spec: CellSpec) -> bool:
             return (spec.task, spec.model) == (task, model)
@@ -86,7 +86,7 @@ class Outcome:
         )
 
     def add(self, other: Outcome) -> None:
-        """What another run did, too."""
+        """Add another outcome to this one."""
         self.computed += other.computed
         self.kept += other.kept
         self.failed |= other.failed
@@ -103,22 +103,22 @@ class Runner:
     plan: Plan
     store: Store
     identity_of_backend: Mapping[str, str]
-    """What of the backend decides the answers, known before it is loaded."""
+    """The backend's settings that decide answers, known before it is loaded."""
     load: Callable[[], Backend]
-    """Loads the backend, when the first cell needs it."""
+    """Loads the backend when the first cell needs it."""
     watcher: Watcher = field(default_factory=Watcher)
     versions: Mapping[str, str] = field(default_factory=dict)
     """Versions of the packages that compute predictions; they do not decide them."""
     architecture: Callable[[], Architecture] | None = None
-    """Tells what of the model decides its cost, where its files are here."""
+    """Returns the model's architecture; None if its files are not available."""
     trained: TrainingRecord | None = None
-    """How a model was trained by this program."""
+    """This program's training of the model; None if there was none."""
     _backend: Backend | None = None
     _refusal: str | None = None
-    """Why the backend did not start: it is not tried again for the next cell."""
+    """Why the backend did not load; it is not tried again."""
 
     def identity(self, cell: CellPlan) -> Identity:
-        """The cell with all that decides it."""
+        """The identity of a cell."""
         return self._identities(cell)
 
     @cached_property
@@ -128,14 +128,14 @@ class Runner:
     def run(self) -> Outcome:
         """Compute every cell that is not done, sharing the work with other processes.
 
-        A process prefers groups in which no other is at work, so that prefixes are computed once;
-        where there is none left it helps with the others, and when only cells that others have
-        begun are left it waits, and takes over those whose process died.
+        A process prefers groups that no other process works on, so that prefixes are computed once.
+        Then it helps with the other groups. When only cells that others have begun remain, it waits,
+        and takes over those whose process died.
         """
         self.store.prepare()
         outcome = Outcome()
         open_groups = [(group, list(group.runnable)) for group in self.plan.groups]
-        mine_first = os.getpid() % 7919  # where to begin differs between processes
+        mine_first = os.getpid() % 7919  # processes begin at different groups
         apart = True
         while open_groups := [(g, cells) for g, cells in open_groups if cells]:
             before = sum(len(cells) for _, cells in open_groups)
@@ -153,9 +153,9 @@ class Runner:
     def _run_group(
         self, group: PlannedGroup, cells: Sequence[CellPlan], outcome: Outcome, apart: bool
     ) -> list[CellPlan]:
-        """Run the cells of one group; returns those that are left for another process.
+        """Run the cells of one group. Returns those that are left to another process.
 
-        That is those that it is computing, and where ``apart`` is set also all that follow one.
+        These are the cells that another process is computing; with ``apart`` also all that follow one.
         """
         busy: list[CellPlan] = []
         for i, cell in enumerate(cells):
@@ -187,14 +187,14 @@ class Runner:
 
     def _compute(self, group: PlannedGroup, cell: CellPlan, opened: OpenCell, outcome: Outcome) -> None:
         task = self.plan.task
-        asked = group.group.queries(cell.spec.k)
+        queries = group.group.queries(cell.spec.k)
         ((_, prompts),) = group.group.prompts([cell.spec.k])
         if prompts.longest + task.answer_tokens > task.model.context_tokens:
             raise CellError(f"needs {prompts.longest + task.answer_tokens:,} tokens")
         maker = _PredictionMaker(task, group.group, cell.spec.k, prompts)
         opened.keep(maker.hashes)
         self.watcher.cell_started(cell, len(opened.done))
-        todo = [i for i, row in enumerate(asked) if row.id not in opened.done]
+        todo = [i for i, row in enumerate(queries) if row.id not in opened.done]
         measured = {}
         if todo:
             measured = self._answer(prompts, todo, group, cell, maker, opened, outcome)
@@ -208,10 +208,10 @@ class Runner:
             prefix_tokens=len(prompts.prefix),
             architecture=self._architecture,
             training=self._training(cell),
-            compute=self._cost(cell, asked, [row.answer_tokens for row in opened.done.values()]),
+            compute=self._cost(cell, queries, [row.answer_tokens for row in opened.done.values()]),
             **measured,
         )
-        names = [row.id for row in asked]
+        names = [row.id for row in queries]
         rows = [opened.done[name] for name in names]
         scores = task.scores(rows)
         opened.finish(names, meta, scores)
@@ -228,18 +228,18 @@ class Runner:
         opened: OpenCell,
         outcome: Outcome,
     ) -> dict[str, Any]:
-        """Answer what is left; returns what was measured of it beside its seconds."""
-        backend, asked = self._loaded(), group.group.queries(cell.spec.k)
-        decodings = self.plan.task.decodings(asked)
+        """Answer the remaining queries. Returns measurements other than seconds."""
+        backend, queries = self._loaded(), group.group.queries(cell.spec.k)
+        decodings = self.plan.task.decodings(queries)
         start, tokens = backend.counters.seconds, backend.counters.prompt_tokens
         before = backend.counters.prefix_seconds
         for pack in backend.answer(prompts, todo, decodings, group.reserve, cell.pattern):
             seconds = backend.counters.seconds - start
-            made = [maker.make(answer) for answer in pack]
-            opened.append(made, seconds)
-            outcome.prompt_tokens += sum(p.prompt_tokens for p in made)
-            outcome.cached_tokens += sum(p.cached_tokens for p in made)
-            outcome.answer_tokens += sum(p.answer_tokens for p in made)
+            predictions = [maker.make(answer) for answer in pack]
+            opened.append(predictions, seconds)
+            outcome.prompt_tokens += sum(p.prompt_tokens for p in predictions)
+            outcome.cached_tokens += sum(p.cached_tokens for p in predictions)
+            outcome.answer_tokens += sum(p.answer_tokens for p in predictions)
             computed = backend.counters.prompt_tokens - tokens
             self.watcher.predicted(len(pack), computed)
             start, tokens = backend.counters.seconds, backend.counters.prompt_tokens
@@ -253,20 +253,20 @@ class Runner:
         return self.architecture() if self.architecture else None
 
     def _training(self, cell: CellPlan) -> TrainingMeta | None:
-        """What was trained for a cell's answers."""
+        """The training that a cell's answers depend on."""
         trained = self.trained
         if trained is None or not (trained.decoder or cell.pattern.reads_vectors):
             return None
         return TrainingMeta(**trained.cost)
 
-    def _cost(self, cell: CellPlan, asked: Sequence[Example], answers: Sequence[int]) -> dict[str, float] | None:
-        """Operations and cache bytes of a cell by formula, with the answers that it has, or with
-        all labels where each is scored.
+    def _cost(self, cell: CellPlan, queries: Sequence[Example], answers: Sequence[int]) -> dict[str, float] | None:
+        """Operations and cache bytes of a cell by formula, for its answers, or for all labels if
+        each is scored.
         """
         dtype = self.identity_of_backend.get("dtype")
         if self._architecture is None or dtype is None:
             return None
-        scored = self.plan.task.scored_tokens(asked)
+        scored = self.plan.task.scored_tokens(queries)
         computed = float(np.mean(answers)) if scored is None else scored
         return cost_of(cell.prompt_layout, self._architecture, computed, dtype).as_json()
 
@@ -281,25 +281,27 @@ class Runner:
                 self._refusal = str(error)
                 raise
             self.watcher.backend_ready()
-            assert self._backend.identity() == dict(self.identity_of_backend), "the backend is another than said"
+            assert self._backend.identity() == dict(self.identity_of_backend), (
+                "the loaded backend has another identity than planned"
+            )
         return self._backend
 
 
 class _PredictionMaker:
-    """Turns a backend's answers into predictions with all that traces them to their prompt."""
+    """Turns a backend's answers into predictions that can be traced to their prompts."""
 
     def __init__(self, task: TokenizedTask, group: PromptGroup, k: int, prompts: PromptSet) -> None:
-        self._asked, self._labels = group.queries(k), task.data.labels
+        self._queries, self._labels = group.queries(k), task.data.labels
         self._classes, self._rule = task.data.spec.is_classification, task.data.spec.answer
         self._prompts, self._hashes = prompts, prompts.hashes()
         train, chosen = task.data.train, group.demonstrations(k)
-        there = np.unique(chosen)
-        self.shown = [train[i] for i in there]
+        shown = np.unique(chosen)
+        self.shown = [train[i] for i in shown]
         self.shown_answers: dict[str, str] | None = None
-        """Answers that the prompts show instead of the data's, by the demonstration's id."""
+        """Answers that prompts show instead of the data's, by the demonstration's id."""
         if task.perturbation.changes_answers:
             perturbed = task.perturbed(group.draw)
-            self.shown_answers = {train[i].id: perturbed[i].answer for i in there}
+            self.shown_answers = {train[i].id: perturbed[i].answer for i in shown}
         self._read_blocks = None
         if prompts.similar is not None:
             self._read_blocks = [group.pattern.read_blocks(row) for row in prompts.similar]
@@ -313,18 +315,18 @@ class _PredictionMaker:
     @property
     def hashes(self) -> dict[str, str]:
         """The hash of each query's prompt, by its test id."""
-        return {row.id: name for row, name in zip(self._asked, self._hashes, strict=True)}
+        return {row.id: name for row, name in zip(self._queries, self._hashes, strict=True)}
 
     def make(self, answer: Answer) -> Prediction:
         """The prediction of one answer."""
-        row = self._asked[answer.index]
+        row = self._queries[answer.index]
         among = row.choices or self._labels
         text = among[answer.label] if answer.label is not None else str(answer.text).strip()
         valid, written = text in among if self._classes else True, None
         if self._rule is not None:
             written = str(answer.text)
-            found = extracted(self._rule, written)
-            text, valid = found or "", found is not None
+            answer_text = extracted(self._rule, written)
+            text, valid = answer_text or "", answer_text is not None
         golds = row.golds or (row.answer,)
         own = self._own_ids[answer.index] if self._own_ids is not None else None
         return Prediction(

@@ -1,4 +1,4 @@
-"""A sweep from what a user asks for to finished cells: the program's main entry as a library."""
+"""A sweep from a user's request to finished cells: the program's main entry as a library."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from icl_bench.models.trained import training_of
 from icl_bench.results.cells import Identity
 from icl_bench.results.storage import Place
 from icl_bench.results.store import Store
-from icl_bench.sweep.combinations import Check, Combination
+from icl_bench.sweep.combinations import Combination, CombinationCheck
 from icl_bench.sweep.compute_cost import ComputeCost, cost_of
 from icl_bench.sweep.facts import Identities, versions
 from icl_bench.sweep.k_values import KValues
@@ -29,7 +29,7 @@ from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.task_files import load_task
 
 EMBEDDING = ("sentence-transformers", "scikit-learn")
-"""What embeddings and clusters are computed by: its versions are stored where there are any."""
+"""Packages that compute embeddings and clusters; their versions are stored if they are used."""
 
 
 @dataclass
@@ -46,8 +46,8 @@ class Sweep:
     def prepare(cls, spec: RunSpec, say: Callable[[str], None] = lambda _: None, *, to_run: bool = True) -> Sweep:
         """Load data and tokenizer and lay out the plan; nothing is computed yet.
 
-        ``say`` gets a few words on what is being done. A plan that is not ``to_run`` here needs no installed
-        engine. Raises ``UserError``.
+        ``say`` receives the current step in words. The engine must be installed only if ``to_run``.
+        Raises ``UserError``.
         """
         spec_of_task = load_task(spec.task)
         checked = spec.check(spec_of_task, to_run=to_run)
@@ -57,7 +57,7 @@ class Sweep:
             data = spec.labels.of(data)
         say(f"preparing {spec.model}")
         model = _model(spec)
-        checked.combinations.refuse(lambda one: check_family(one.attention, model))
+        checked.combinations.refuse(lambda combination: check_family(combination.attention, model))
         checked.combinations.require_some()
         loader = checked.backend.loader
         task = TokenizedTask(
@@ -76,14 +76,14 @@ class Sweep:
         k_values, refused = _k_values(spec, task)
         able = _able(loader, model, refused)
         plan = make_plan(task, k_values, spec.select, spec.order, spec.draws, spec.attention, able)
-        narrowed = spec.narrowed(plan.asked)
-        # what is left out decides nothing else: the backend is that of what is left
+        narrowed = spec.narrowed(plan.combinations)
+        # combinations left out must not decide the backend
         backend = checked.backend if narrowed == spec else narrowed.backend_for(spec_of_task)
         return cls(narrowed, model, task, plan, backend)
 
     @cached_property
     def loader(self) -> BackendLoader:
-        """The backend with the model's own dtype where none is asked for, not loaded yet."""
+        """The backend, not loaded yet, with the model's dtype if none is requested."""
         loader = self.backend.loader
         if loader.spec.dtype != "auto":
             return loader
@@ -95,29 +95,31 @@ class Sweep:
         return room_for(self.plan, self.model.context_tokens)
 
     def load_backend(self) -> Backend:
-        """Load the model, or make the connection to it."""
+        """Load the model, or connect to its server."""
         return self.loader.load(self.model, self.task.tokenizer, self.room)
 
-    def only(self, wanted: Callable[[CellPlan], bool], asked: Callable[[Combination], bool] = lambda _: True) -> Sweep:
-        """The same with some of its cells alone, perhaps none; ``asked`` tells of which
-        combinations it is said that they are left out.
+    def only(
+        self, wanted: Callable[[CellPlan], bool], combinations: Callable[[Combination], bool] = lambda _: True
+    ) -> Sweep:
+        """The sweep with the wanted cells alone, perhaps none; ``combinations`` filters the plan's
+        combinations.
         """
         groups = [
             PlannedGroup(group.group, [cell for cell in group.cells if wanted(cell)]) for group in self.plan.groups
         ]
         part = self.of_groups([group for group in groups if group.cells])
-        part.plan.asked = self.plan.asked.only(asked)
+        part.plan.combinations = self.plan.combinations.only(combinations)
         return part
 
     def of_groups(self, groups: list[PlannedGroup]) -> Sweep:
-        """The same with these groups of cells alone."""
-        part = copy(self)  # with what is known of the model
+        """The sweep with these groups of cells alone."""
+        part = copy(self)  # keeps cached properties of the model
         part.plan = replace(self.plan, groups=groups)
         vars(part).pop("_costs", None)
         return part
 
     def identities(self) -> list[Identity]:
-        """The cells that fit, with all that decides them."""
+        """The identities of the runnable cells."""
         return [self._identities(cell) for group in self.plan.groups for cell in group.runnable]
 
     @cached_property
@@ -125,15 +127,15 @@ class Sweep:
         return Identities(self.task, self.loader.identity())
 
     def costs(self) -> Sequence[ComputeCost | None]:
-        """What each cell of the plan takes by formula; None where it is not known."""
+        """Cost of each cell of the plan by formula; None if unknown."""
         if self.spec.tokenizer or "dtype" not in self.loader.identity():
             return [None] * len(self.plan.cells)
         return self._costs
 
     @cached_property
     def _costs(self) -> list[ComputeCost | None]:
-        """The same for each cell that can run, answers at half of their longest, or with all labels
-        where each is scored: ``(cells,)``.
+        """Cost of each runnable cell, with answers of half the longest length, or with all labels if
+        each is scored: ``(cells,)``.
         """
         dtype = self.loader.identity().get("dtype", "float32")  # decides cached bytes alone
         scored = self.task.scored_tokens(self.task.data.test)
@@ -148,11 +150,11 @@ class Sweep:
 
     @cached_property
     def _architecture(self) -> Architecture:
-        """What of the model decides its cost; the model is laid out once, without weights."""
+        """The model's architecture, read once, without weights."""
         return architecture_of(self.model.source)
 
     def estimates(self) -> Sequence[float | None]:
-        """Estimated seconds of each cell of the plan; None where a server computes them."""
+        """Estimated seconds of each cell of the plan; None if a server computes them."""
         from icl_bench.sweep.time_estimate import seconds
 
         rate = self.loader.rate()
@@ -163,12 +165,13 @@ class Sweep:
     def finished(self, results: Place) -> list[bool]:
         """Whether each cell of the plan has a file in a results folder; it may be damaged."""
         store = Store(results)
-        there = store.storage.exists()
-        return [there and not cell.problem and store.has(self._identities(cell)) for cell in self.plan.cells]
+        exists = store.storage.exists()
+        return [exists and not cell.problem and store.has(self._identities(cell)) for cell in self.plan.cells]
 
     def run(self, results: Place, watcher: Watcher | None = None, load: Callable[[], Backend] | None = None) -> Outcome:
-        """Compute what is not in the results folder yet; ``load`` gives a backend that others use
-        too. Raises ``UserError``.
+        """Compute what is missing in the results folder; ``load`` may return a shared backend.
+
+        Raises ``UserError``.
         """
         runner = Runner(
             self.plan,
@@ -183,22 +186,20 @@ class Sweep:
         return runner.run()
 
 
-def _able(loader: BackendLoader, model: Model, refused: Mapping[int, str]) -> Check:
-    """Refuses what the backend does not compute, patterns that the model cannot be read by, and k of which the
-    reason is known.
-    """
+def _able(loader: BackendLoader, model: Model, refused: Mapping[int, str]) -> CombinationCheck:
+    """A check that refuses patterns that backend or model do not support, and ``refused`` values of k."""
 
-    def check(one: Combination) -> None:
-        check_patterns(loader, [one.attention])
-        check_family(one.attention, model)
-        if one.k is not None and one.k in refused:
-            raise UserError(refused[one.k])
+    def check(combination: Combination) -> None:
+        check_patterns(loader, [combination.attention])
+        check_family(combination.attention, model)
+        if combination.k is not None and combination.k in refused:
+            raise UserError(refused[combination.k])
 
     return check
 
 
 def _k_values(spec: RunSpec, task: TokenizedTask) -> tuple[KValues, Mapping[int, str]]:
-    """What ``--k`` or ``--per-label`` asks for, and of these which there cannot be, with why."""
+    """The values of ``--k`` or ``--per-label``, and the impossible ones with their reasons."""
     if spec.per_label is None:
         return spec.k or KValues(), {}
     drawn, labels = task.pool.drawn(0), task.pool.answers

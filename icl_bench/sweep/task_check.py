@@ -1,4 +1,4 @@
-"""A close look at tasks: what is there, and what is in a task's data."""
+"""Checks a task's data: counts, labels, duplicates, leaks and token lengths."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def check_task(name: str, *, model: str | None, data_dir: Path | None, test_size
         from icl_bench.models.registry import load_tokenizer, resolve
         from icl_bench.sweep.tokenized_task import TokenizedTask
 
-        found = resolve(model)
-        task = TokenizedTask(data, found, load_tokenizer(found))
+        resolved = resolve(model)
+        task = TokenizedTask(data, resolved, load_tokenizer(resolved))
         bare = task.encoder.own_prompts([[] for _ in data.test], data.test)
         queries = np.array([len(bare.prefix) + len(own) for own in bare.suffixes])
         report["tokens"] = {
-            "model": found.name,
+            "model": resolved.name,
             "demonstration": _spread(task.lengths),
             "query": _spread(queries),
             "answer_longest": task.answer_tokens,
             "dropped_from_pool": task.pool.dropped,
-            "context_tokens": found.context_tokens,
+            "context_tokens": resolved.context_tokens,
         }
     return report
 

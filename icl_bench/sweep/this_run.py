@@ -19,7 +19,7 @@ PROGRAM = "icl-bench"
 
 
 STARTED_AS = (PROGRAM, f"{PROGRAM}.exe", "icl_bench/__main__.py")
-"""How the path ends of the file that begins the program, by its name or as a module."""
+"""Endings of the path of the file that starts the program, by name or as a module."""
 
 
 def this_run() -> dict[str, str | None]:
@@ -29,8 +29,9 @@ def this_run() -> dict[str, str | None]:
 
 
 def command(words: list[str]) -> str | None:
-    """The command line of this program, without what an address has before its host: keys of
-    servers are never options, but a name and password may stand in one.
+    """The command line of this program, without user names and passwords in addresses.
+
+    Server keys are never options, so they cannot appear. None for another program's command line.
     """
     if not words or not words[0].replace("\\", "/").endswith(STARTED_AS):
         return None
@@ -42,10 +43,10 @@ IN_ADDRESS = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^/@\s]*@")
 
 @cache
 def hardware() -> str:
-    """What the machine has: its cards, where it has any of NVIDIA's, its processor and cores.
+    """NVIDIA cards, if any, processor and cores of this machine.
 
-    Cards are asked of ``nvidia-smi``: torch would begin to use them, and an engine that is in
-    another process could not any more.
+    ``nvidia-smi`` lists the cards, because torch would initialise CUDA, and an engine in another
+    process could then not use them.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     processor = f"{_named() or platform.machine()}, {counted(cores or 1, 'core')}"
@@ -64,7 +65,7 @@ def _cards() -> list[str]:
 
 
 def _named() -> str:
-    """The processor's name, where the system tells it."""
+    """The processor's name, if the system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""How long a plan would take: floating-point operations over a quickly measured rate."""
+"""Time estimate of a plan: floating-point operations over a briefly measured rate."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ EFFICIENCY = 0.6
 def seconds(
     architecture: Architecture, rate: float, cells: Sequence[CellPlan], costs: Sequence[ComputeCost | None]
 ) -> list[float]:
-    """Estimated seconds of each cell, given what its group has cached: ``(cells,)``.
+    """Estimated seconds of each cell, given its group's cache: ``(cells,)``.
 
-    ``costs`` are what each takes by formula, ``(cells,)``; None for one that cannot run.
+    ``costs`` by formula, ``(cells,)``; None for a cell that cannot run.
     """
     return [
         _operations(architecture, cell, cost) / (rate * EFFICIENCY) for cell, cost in zip(cells, costs, strict=True)
@@ -25,7 +25,7 @@ def seconds(
 
 
 def _operations(architecture: Architecture, cell: CellPlan, cost: ComputeCost | None) -> float:
-    """What is left to compute of a cell."""
+    """Operations of a cell beyond its group's cache."""
     if cost is None:
         return 0.0
     layout = cell.prompt_layout

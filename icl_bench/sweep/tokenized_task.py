@@ -1,7 +1,6 @@
-"""A task met by a model: its examples in the model's tokens, its pool, what prompts show of it.
+"""A task in a model's tokens: its examples, its pool, and what prompts show of them.
 
-Everything here is decided by the data, the tokenizer and named seeds; nothing of it needs the
-model's weights.
+Data, tokenizer and named seeds decide everything here; the model's weights are not needed.
 """
 
 from __future__ import annotations
@@ -49,13 +48,13 @@ class TokenizedTask:
     queries: Queries = "test"
     """``copied``: queries are demonstrations of their own prompt, not test rows."""
     label_space: str | None = None
-    """Which part of the task's labels the data is cut to, in words; None for all."""
+    """The part of the task's labels that the data are reduced to, in words; None for all."""
     perturbation: Perturbation = NONE
-    """What prompts show of the demonstrations, and which they leave out."""
+    """How prompts change the demonstrations, and which they omit."""
     sentence_encoder: str | None = None
-    """The sentence encoder that is asked for; None for the packaged one."""
+    """The requested sentence encoder; None for the packaged one."""
     chat: ChatSettings | None = None
-    """How prompts are put to a chat model; None for plain text."""
+    """The chat format of prompts; None for plain text."""
     _perturbed: dict[int, tuple[Example, ...]] = field(default_factory=dict, repr=False)
     _decodings: dict[tuple[str, ...], Decoding] = field(default_factory=dict, repr=False)
 
@@ -65,7 +64,7 @@ class TokenizedTask:
         return PromptTokenizer(self.form(self.perturbation.piece), self.tokenizer)
 
     def form(self, piece: Piece = demonstration_text) -> PromptForm:
-        """How prompts are written, with demonstrations written so. Raises ``UserError``."""
+        """The form of prompts, with demonstrations written by ``piece``. Raises ``UserError``."""
         template = self.data.spec.template
         if self.chat is None:
             return PlainForm(template, piece)
@@ -79,7 +78,7 @@ class TokenizedTask:
 
     @cached_property
     def pool(self) -> DemonstrationPool:
-        """What demonstrations are chosen from.
+        """The pool of demonstrations.
 
         Rows longer than the ``1 - drop_longest`` quantile are left out (Bertsch et al.'s code).
         """
@@ -90,7 +89,7 @@ class TokenizedTask:
         folder = cache_dir() / "embeddings"
         return DemonstrationPool(self.data, rows, self.seed, folder, self.sentence_encoder)
 
-    # -- what prompts show of it ----------------------------------------------------------------
+    # -- what prompts show ----------------------------------------------------------------------
 
     def perturbed(self, draw: int) -> tuple[Example, ...]:
         """The train rows with the answers that one draw's demonstrations show."""
@@ -106,8 +105,8 @@ class TokenizedTask:
         return self.encoder.demonstration_lengths(self.perturbed(draw))
 
     def selection_facts(self, spec: SelectorSpec, pattern: Pattern = FULL) -> dict[str, Any]:
-        """What decides which demonstrations are shown, and which of them a pattern has a query
-        read, beside the data. Raises ``UserError``.
+        """What decides which demonstrations are shown, and which of them a query reads, besides the
+        data. Raises ``UserError``.
         """
         chosen = spec.facts(self.pool.similarity)
         if pattern.compares is not None:
@@ -115,14 +114,14 @@ class TokenizedTask:
         return chosen | dict(self.perturbation.facts(self.pool))
 
     def chat_facts(self) -> dict[str, Any]:
-        """What decides how prompts are put to a chat model."""
+        """What decides the chat format of prompts."""
         form = self.encoder.form
         assert isinstance(form, ChatForm)
         return form.facts()
 
     def vector_text(self, example: Example) -> str:
-        """What stands for a demonstration where it is read as a vector: it alone, with its answer
-        (Chen et al. 2024, section 3.1: without prompts).
+        """The text of a demonstration that is read as a vector: itself with its answer, without
+        prompts (Chen et al. 2024, section 3.1).
         """
         return demonstration_text(self.data.spec.template, example)
 
@@ -130,16 +129,16 @@ class TokenizedTask:
 
     @cached_property
     def answer_tokens(self) -> int:
-        """Tokens that the longest answer may take."""
+        """Maximum tokens of an answer."""
         if not self.data.spec.is_classification:
             return self.data.spec.max_answer_tokens
         return max(map(len, self._tokens_of.values()))
 
     @cached_property
     def _tokens_of(self) -> dict[str, Ids]:
-        """Ids of each answer that may be asked for, with its end."""
-        asked = self.data.test if self.queries == "test" else self.data.train
-        own = dict.fromkeys(choice for row in asked for choice in row.choices)
+        """Ids of each possible answer, including its end."""
+        queries = self.data.test if self.queries == "test" else self.data.train
+        own = dict.fromkeys(choice for row in queries for choice in row.choices)
         texts = list(own) or self.data.labels
         return dict(zip(texts, self.encoder.answers(texts), strict=True))
 
@@ -151,12 +150,12 @@ class TokenizedTask:
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """What ends free text."""
+        """Texts that end a free-text answer."""
         return self.data.spec.stops_beside(self.encoder.form.stop)
 
     @cached_property
     def decoding(self) -> Decoding:
-        """How an answer is found, for a backend, where it is not among choices of its row's own."""
+        """How a backend decodes answers of rows without their own choices."""
         from icl_bench.backends.interface import Free
 
         if not self.data.spec.is_classification:
@@ -165,27 +164,27 @@ class TokenizedTask:
             return Free(("\n",), self.answer_tokens, of_labels=True)
         return self._among(self.data.labels)
 
-    def decodings(self, asked: Sequence[Example]) -> list[Decoding]:
-        """How the answer of each row is found: of those with equal choices the same object."""
+    def decodings(self, queries: Sequence[Example]) -> list[Decoding]:
+        """How a backend decodes each row's answer; rows with equal choices share one object."""
         if self.scoring == "unconstrained":
-            return [self.decoding] * len(asked)
-        return [self._among(row.choices) if row.choices else self.decoding for row in asked]
+            return [self.decoding] * len(queries)
+        return [self._among(row.choices) if row.choices else self.decoding for row in queries]
 
-    def scored_tokens(self, asked: Sequence[Example]) -> float | None:
-        """Tokens of labels that exact scoring computes of a query, mean of these rows; else None.
+    def scored_tokens(self, queries: Sequence[Example]) -> float | None:
+        """Mean tokens of labels that exact scoring computes for a query; None without exact scoring.
 
-        Labels that begin alike share their beginnings, and nothing follows a label's end.
+        Labels share common prefixes, and nothing follows a label's end.
         """
-        if self.scoring != "exact" or not asked:
+        if self.scoring != "exact" or not queries:
             return None
         from icl_bench.backends.interface import Exact
 
-        decodings = self.decodings(asked)
+        decodings = self.decodings(queries)
         counts = [len(d.trie.inner) - 1 for d in decodings if isinstance(d, Exact)]
         return sum(counts) / len(decodings)
 
     def _among(self, labels: tuple[str, ...]) -> Decoding:
-        """How an answer among some labels is found."""
+        """How a backend decodes an answer among these labels."""
         if labels not in self._decodings:
             make = self._exact if self.scoring == "exact" else self._greedy
             self._decodings[labels] = make(labels)
@@ -216,54 +215,54 @@ class TokenizedTask:
 
     @cached_property
     def _ending(self) -> tuple[int, str] | None:
-        """The special token that ends answers, and its text; None where none does."""
+        """The special token that ends answers, and its text; None if there is none."""
         token = self.encoder.ending_token
         return None if token is None else (token, self.tokenizer.decode([token]))
 
     @property
     def normalize(self) -> Literal["none", "tokens", "characters", "bytes"]:
-        """What labels' log-probabilities are divided by before they are compared."""
+        """The length that labels' log-probabilities are divided by before comparison."""
         labels = self.data.spec.labels
         return labels.normalize if labels and self.scoring == "exact" else "none"
 
     @cached_property
     def metrics(self) -> list[Metric]:
-        """What scores the answers."""
+        """The metrics that score answers."""
         return metrics_of(self.data.spec.metrics)
 
-    def scores(self, made: Sequence[Prediction]) -> dict[str, Sequence[float]]:
-        """The scores of answers that the metrics store, by column, ``(rows,)`` each.
+    def scores(self, predictions: Sequence[Prediction]) -> dict[str, Sequence[float]]:
+        """Scores of predictions by column, ``(rows,)`` each.
 
-        Free text from which nothing could be extracted has 0. Raises ``CellError`` for a metric
-        whose scores are no shares of 1.
+        Free text without an extracted answer scores 0. Raises ``CellError`` for a metric with scores
+        outside 0 to 1.
         """
-        golds = [row.golds or (row.gold,) for row in made]
-        said = [row.prediction for row in made]
-        void = np.array([row.text is not None and not row.valid for row in made], dtype=bool)
-        found: dict[str, Sequence[float]] = {}
+        golds = [row.golds or (row.gold,) for row in predictions]
+        texts = [row.prediction for row in predictions]
+        void = np.array([row.text is not None and not row.valid for row in predictions], dtype=bool)
+        by_column: dict[str, Sequence[float]] = {}
         for metric in self.metrics:
-            for name, values in metric.score_golds(golds, said).items():
-                scores = checked_scores(name, values, len(made))
-                found[name] = np.where(void, 0.0, scores).tolist()
-        return found
+            for name, values in metric.score_golds(golds, texts).items():
+                scores = checked_scores(name, values, len(predictions))
+                by_column[name] = np.where(void, 0.0, scores).tolist()
+        return by_column
 
     def first_scores(
-        self, made: Sequence[Prediction], stored: Mapping[str, Sequence[float]]
+        self, predictions: Sequence[Prediction], stored: Mapping[str, Sequence[float]]
     ) -> tuple[str, Sequence[float]] | None:
-        """The measure that points of the task are compared by, and each answer's score.
+        """The measure that compares points of the task, and each answer's score.
 
-        ``stored`` are their :meth:`scores`. None where single answers have no score.
+        ``stored`` are the predictions' :meth:`scores`. None if single answers have no score.
         """
         own = self.metrics[0].measures if self.metrics else ()
         name, column = (own[0].name, own[0].column) if own else (ACCURACY, "correct")
-        found = list(stored.get(column, ()))
+        scores = list(stored.get(column, ()))
         if column == "correct":
-            found = [float(row.correct) for row in made if row.correct is not None]
-        return (name, found) if found else None
+            scores = [float(row.correct) for row in predictions if row.correct is not None]
+        return (name, scores) if scores else None
 
     def metric_facts(self) -> Mapping[str, Any]:
-        """What decides the scores beside the answers. Raises ``UserError``."""
-        found: dict[str, Any] = {}
+        """What decides the scores besides the answers. Raises ``UserError``."""
+        facts: dict[str, Any] = {}
         for metric in self.metrics:
-            found |= metric.facts()
-        return found
+            facts |= metric.facts()
+        return facts

@@ -28,8 +28,8 @@ from icl_bench.studies import on_ray
 from icl_bench.studies.cluster import ClusterSpec
 from icl_bench.studies.file import load_study
 from icl_bench.studies.on_ray import connected
-from icl_bench.studies.parts import Listener, Part, Progress, PromptPart
-from icl_bench.studies.rules import Wanted
+from icl_bench.studies.parts import Listener, Part, PromptPart, StudyProgress
+from icl_bench.studies.rules import PointFilter
 from icl_bench.studies.study import Study
 from icl_bench.sweep.runner import Outcome
 
@@ -97,13 +97,13 @@ class Told(Listener):
 
     def __init__(self) -> None:
         self.notes: list[str] = []
-        self.states: list[Progress] = []
+        self.states: list[StudyProgress] = []
         self.ended: list[tuple[Part, Outcome]] = []
 
     def note(self, text: str) -> None:
         self.notes.append(text)
 
-    def shared_out(self, state: Progress) -> None:
+    def cluster_progress(self, state: StudyProgress) -> None:
         self.states.append(state)
 
     def part_ended(self, part: Part, outcome: Outcome) -> None:
@@ -112,7 +112,7 @@ class Told(Listener):
 
 def carried_out(file: Path, results: Path | str, engines: int | None = 2) -> tuple[Outcome, Told]:
     read, told = load_study(file), Told()
-    study = Study.prepare(read, Wanted(read.exclude))
+    study = Study.prepare(read, PointFilter(read.exclude))
     if engines is None:
         return study.run(results, told), told
     with connected(ClusterSpec("ray", engines)) as machines:
@@ -175,7 +175,7 @@ def test_a_group_that_fails_twice_is_marked_and_the_study_goes_on(
 
 
 def test_a_machine_that_does_not_see_the_results_ends_the_study(cluster: None, folder: Path):
-    with pytest.raises(UserError, match=r"has no such folder, or another of this name"):
+    with pytest.raises(UserError, match=r"has no such folder, or a different one of this name"):
         carried_out(folder / "faulty.yaml", "apart://results")
 
 
@@ -184,7 +184,7 @@ def test_a_machine_that_would_compute_other_cells_ends_the_study(
 ):
     settled = {"backend": "faulty", "dtype": "bfloat16"}
     monkeypatch.setattr(PromptPart, "settle", lambda part: setattr(part, "_settled", settled))
-    with pytest.raises(UserError, match="dtype is float32 there and bfloat16 here; say --dtype"):
+    with pytest.raises(UserError, match="dtype is float32 there and bfloat16 here; give --dtype"):
         carried_out(folder / "faulty.yaml", tmp_path)
     assert not list(tmp_path.rglob("*.parquet"))
     assert not list(tmp_path.rglob("*.failed.json"))
@@ -194,11 +194,11 @@ def test_a_machine_that_would_compute_other_cells_ends_the_study(
     ("words", "said"),
     [
         (["--on", "slurm"], "--on slurm: expected ray, or ray://HOST:10001"),
-        (["--engines", "2"], "--engines 2: is of a cluster; give --on ray, too"),
+        (["--engines", "2"], "--engines 2: needs a cluster; give --on ray, too"),
         (["--on", "ray", "--engines", "none"], "--engines none: expected a number from 1, or auto"),
         (["--on", "ray", "--engines", "0"], "--engines 0: expected a number from 1, or auto"),
         (["--on", "ray", "--gpus-per-engine", "1.5"], "--gpus-per-engine 1.5: expected a whole number"),
-        (["--on", "ray", "--gpus-per-engine", "2"], "--gpus-per-engine 2: of this Ray, a machine has no GPU"),
+        (["--on", "ray", "--gpus-per-engine", "2"], "--gpus-per-engine 2: no machine of this Ray cluster has a GPU"),
     ],
 )
 def test_what_is_asked_of_a_cluster_and_cannot_be_is_one_line(
@@ -271,7 +271,7 @@ def test_engines_are_as_many_as_there_are_cards_for_or_machines(
     ("asked", "needed", "said"),
     [
         (1, 2, "--gpus-per-engine 1: --tensor-parallel 2 needs 2 of them"),
-        (None, 4, "--gpus-per-engine 4: of this Ray, a machine has 2 GPUs at most"),
+        (None, 4, "--gpus-per-engine 4: no machine of this Ray cluster has more than 2 GPUs"),
     ],
 )
 def test_an_engine_needs_the_cards_that_its_model_is_spread_over(

@@ -58,7 +58,7 @@ def study(
     from icl_bench.studies.cluster import ClusterSpec
     from icl_bench.studies.file import load_study
     from icl_bench.studies.on_ray import connected
-    from icl_bench.studies.rules import Rule, Wanted
+    from icl_bench.studies.rules import PointFilter, Rule
     from icl_bench.studies.study import Study
 
     if file is None:
@@ -67,7 +67,7 @@ def study(
     display = Display(quiet=quiet or json)
     asked = ClusterSpec.of(MachineOptions(**cluster))
     read = load_study(file, data_dir)
-    wanted = Wanted(read.exclude, Rule.parse(only) if only else None)
+    wanted = PointFilter(read.exclude, Rule.parse(only) if only else None)
     failed = False
     with connected(None if plan else asked) as machines:
         with display.preparing() as say:

@@ -48,7 +48,7 @@ def plan_records(sweep: Sweep, results: Place | None = None) -> list[dict[str, A
         }
         for cell, estimate, work, done in zip(sweep.plan.cells, sweep.estimates(), sweep.costs(), finished, strict=True)
     ]
-    return cells + [_left_out(sweep, one, reason) for one, reason in sweep.plan.asked.left_out.items()]
+    return cells + [_left_out(sweep, one, reason) for one, reason in sweep.plan.combinations.left_out.items()]
 
 
 def _left_out(sweep: Sweep, one: Combination, reason: str) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def print_plan(sweep: Sweep, console: Console, results: Place | None = None) -> 
     """The plan as tables, one row per cell, one table per selector, order and attention; with ``results``,
     what is left to compute.
     """
-    from icl_bench.sweep.notes import asked, notes
+    from icl_bench.sweep.notes import notes, queries_in_words
 
     data, model = sweep.task.data, sweep.model
     console.print(f"{data.spec.name} · {model.name}, tokens", style="bold")
@@ -96,10 +96,10 @@ def print_plan(sweep: Sweep, console: Console, results: Place | None = None) -> 
         console,
         *(f"note: {text}" for text in notes(sweep)),
         *(f"skipped: {problem}" for problem in sweep.plan.problems),
-        *(f"left out: {reason}" for reason in sweep.plan.asked.reasons),
+        *(f"left out: {reason}" for reason in sweep.plan.combinations.reasons),
         _backend(sweep),
         f"{counted(sum(cell.problem is None for cell, *_ in rows), 'cell')}, "
-        f"{asked(sweep.task)}{about}; {model.name} reads "
+        f"{queries_in_words(sweep.task)}{about}; {model.name} reads "
         f"{model.context_tokens:,} tokens; data: {data.origin}",
         *[f"finished in {results}: {counted(sum(map(bool, finished)), 'cell')}; left: {len(left):,}{time_left}"]
         * (results is not None),

@@ -29,7 +29,7 @@ from icl_bench.wording import counted, percent
 if TYPE_CHECKING:
     from icl_bench.results.storage import Place
     from icl_bench.studies.parts import Part
-    from icl_bench.studies.parts import Progress as Shared
+    from icl_bench.studies.parts import StudyProgress as Shared
     from icl_bench.sweep.plan import CellPlan, Plan
     from icl_bench.sweep.runner import Outcome
 

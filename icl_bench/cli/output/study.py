@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from icl_bench.cli.output.progress import Display, SharedBars
-    from icl_bench.studies.parts import Part, PlannedCell, Progress
+    from icl_bench.studies.parts import Part, PlannedCell, StudyProgress
     from icl_bench.studies.study import Study
     from icl_bench.sweep.plan import Plan
     from icl_bench.sweep.runner import Outcome, Watcher
@@ -55,7 +55,7 @@ class StudyDisplay(Listener):
         """As it is."""
         self._display.note(f"  {text}")
 
-    def shared_out(self, state: Progress) -> None:
+    def cluster_progress(self, state: StudyProgress) -> None:
         """Bars, on a terminal."""
         if self._bars is None:
             self._bars = self._display.shared_bars()

@@ -229,7 +229,7 @@ def test_per_label_is_another_way_to_say_k(icl: Run, sweep: tuple[Any, ...]):
         (["--per-label", "14"], "--per-label 14: label 'card lost' has 13 in the pool"),
         (["--per-label", "15,14"], "k=42: --per-label 14: label .*; k=45: --per-label 15: label"),
         (["--per-label", "max"], "--per-label max: not a number of demonstrations"),
-        (["--per-label", "1", "--select", "random"], "is for --select balanced, not random"),
+        (["--per-label", "1", "--select", "random"], "needs --select balanced, not random"),
         ([], "give --k, or else --per-label"),
     ]:
         refused(icl("plan", *words, *more), said)
@@ -408,7 +408,7 @@ BAD: dict[str, tuple[list[object], str]] = {
         "--select balanced: 40 demonstrations need more than the 13",
     ),
     "k twice": (["--per-label", "2", "--select", "balanced"], "give --k, or else --per-label"),
-    "encoder for nothing": (["--encoder", "x"], "--encoder x: nothing that is asked for embeds"),
+    "encoder for nothing": (["--encoder", "x"], "--encoder x: nothing in this request embeds"),
     "no such encoder": (["--select", "dense", "--encoder", "./x"], r"encoder \./x: no such folder"),
     "unknown demonstrations": (["--perturbation", "label-only"], "--perturbation label-only.*did you mean labels-only"),
     "noise": (["--perturbation", "labels:noise=1.2"], "share of wrong labels from 0 to 1"),
@@ -571,7 +571,7 @@ def test_a_server_that_does_not_answer_fails_every_cell_and_names_them(
             ["run", "--task", "trec", "--model", "gemma3-270m", "--k", "1", "--data-dir", "nowhere"],
             "data folder nowhere does not exist",
         ),
-        (["summary"], "results folder results: not there; run something first"),
+        (["summary"], "results folder results: does not exist; run something first"),
         (["summary", "--results", "."], "no results yet"),
         (["export", "--out", "all.txt"], r"--out all.txt: must end in .parquet, .csv or .csv.gz"),
         (["export", "--out", "all.csv"], "run something first"),

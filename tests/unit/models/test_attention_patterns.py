@@ -207,7 +207,7 @@ def spec(**more: Any) -> RunSpec:
         ({"attention": ("block:1,reuse",)}, "reuse is for demonstrations that are all the query's own"),
         (
             {"attention": ("block:5,top=0.3",), "select": ("bm25",)},
-            "top chooses of demonstrations that all queries share, which bm25 does not show",
+            "top chooses among demonstrations that all queries share; bm25 has none",
         ),
         ({"attention": ("block:5,top=0.3",), "select": ("hybrid:1",)}, "hybrid:1 does not show"),
         ({"attention": ("block:5,top=0.3",), "perturbation": "nearest-removed:10"}, "nearest-removed:10 does not show"),

@@ -594,7 +594,7 @@ def test_the_command_writes_the_page_of_one_task(results: Path, tmp_path: Path, 
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda t: ["--results", t / "none"], "none: not there; run something first"),
+        (lambda t: ["--results", t / "none"], "none: does not exist; run something first"),
         (lambda t: ["--out", t], "is a folder; give a file"),
         (lambda t: ["--out", t / "no" / "r.html"], "there is no folder"),
         (lambda t: ["--figures", t / "file"], "is a file; give a folder"),

@@ -464,7 +464,7 @@ def test_an_import_that_lost_a_column_is_named_and_left_out_where_cells_are_not_
     table = pq.read_table(stored(done), partitioning=None)
     pq.write_table(table.drop_columns(["cell"]), stored(done))
     with (
-        pytest.warns(UserWarning, match=r"cannot be read \(rows that are of no cell\); left out"),
+        pytest.warns(UserWarning, match=r"cannot be read \(rows without a cell\); left out"),
         pytest.raises(UserError, match="no results yet"),
     ):
         read_results(tmp_path / "results")
@@ -687,7 +687,7 @@ REFUSED_ANYWHERE: dict[str, tuple[pd.DataFrame, str]] = {
     "k below 0": (made_up(k=[1, 1, -1] * 4), r"column k: '?-1'? in row 3; expected a whole number from 0"),
     "draws of k=0": (
         made_up(k=[0] * 6 + [5] * 6),
-        "column draw: 1 in row 4, a further draw of a point of k=0; .* nothing is drawn: keep one",
+        "column draw: 1 in row 4, another draw of a point of k=0; .* are the same: keep one",
     ),
     "a negative draw": (made_up(draw=-1), r"column draw: '?-1'? in row 1; expected a whole number from 0"),
     "half a k": (made_up(k=2.5), r"column k: '?2.5'? in row 1; expected a whole number"),
@@ -742,9 +742,9 @@ REFUSED_ANYWHERE: dict[str, tuple[pd.DataFrame, str]] = {
     ),
     "a percentage of words": (
         made_up(f1=[0.5, 45.2] * 6),
-        "column f1: '?45.2'? in row 2; expected a share of 1, no percentage",
+        "column f1: '?45.2'? in row 2; expected a share of 1, not a percentage",
     ),
-    "one cell for all": (made_up(cell="c"), "column cell: must name each cell by a hash of its own"),
+    "one cell for all": (made_up(cell="c"), "column cell: must name each cell by its own hash"),
     "cells for rows": (made_up(cell=list("abcdefghijkl")), "column cell: must name each cell"),
     "some cells": (made_up(cell=["c", None] * 6), "column cell: 6 values missing"),
 }
@@ -801,7 +801,7 @@ REFUSED_FILES: dict[str, tuple[str, bytes, str]] = {
     "a short row": ("mine.csv", HEADER + b"\nt,m,s,o,1,0,a,g\n", r"mine.csv:2: 8 cells, but the header has 9"),
     "a long row": ("mine.csv", HEADER + b"\nt,m,s,o,1,0,a,g,p,x\n", "10 cells, but the header has 9"),
     "an open quote": ("mine.csv", HEADER + b'\nt,m,s,o,1,0,a,g,"p\n', "not CSV: unexpected end of data"),
-    "a column twice": ("mine.csv", HEADER + b",k\n", "column k stands there twice"),
+    "a column twice": ("mine.csv", HEADER + b",k\n", "column k appears twice"),
     "only a header": ("mine.csv", HEADER, "has no rows"),
 }
 

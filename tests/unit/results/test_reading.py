@@ -249,7 +249,7 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path):
     place = table.schema.get_field_index("cell")
     unknown = pa.array([None, None], table.schema.field("cell").type)
     pq.write_table(table.set_column(place, "cell", unknown), results / "unknown.parquet")
-    with pytest.raises(DamagedError, match=r"^cannot be read \(rows that are of no cell\)$"):
+    with pytest.raises(DamagedError, match=r"^cannot be read \(rows without a cell\)$"):
         read_whole(storage, "unknown.parquet")
     (results / "torn.parquet").write_bytes((results / name).read_bytes()[:-20])
     said = said_of(results)
@@ -260,7 +260,7 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path):
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path):
-    with pytest.raises(UserError, match=f"results folder {tmp_path / 'no'}: not there; run somethi"):
+    with pytest.raises(UserError, match=f"results folder {tmp_path / 'no'}: does not exist; run somethi"):
         list(result_files(tmp_path / "no", lambda _: None))
     with pytest.raises(UserError, match=f"results folder {tmp_path}: no results yet; run somethin"):
         read_stored(tmp_path)

@@ -134,7 +134,7 @@ def test_a_place_is_a_folder_or_a_storage_itself(tmp_path: Path):
     for place in (tmp_path, str(tmp_path)):
         assert storage_at(place).where("a/b") == str(tmp_path / "a" / "b")
         assert isinstance(journals_at(place), LocalJournals)
-    with pytest.raises(TypeError, match="memory:: say where its journals are kept"):
+    with pytest.raises(TypeError, match=r"memory:: its storage has no method journals\(\)"):
         Store(memory)
 
 

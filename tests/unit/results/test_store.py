@@ -401,7 +401,7 @@ def test_a_cell_with_rows_of_no_cell_is_left_out(store: Store, identity: Identit
     place = table.schema.get_field_index(column)
     empty = pa.nulls(len(table), table.schema.field(column).type)
     pq.write_table(table.set_column(place, table.schema.field(column), empty), path)
-    with pytest.warns(UserWarning, match="rows that are of no cell"):
+    with pytest.warns(UserWarning, match="rows without a cell"):
         assert list(finished_cells(store.storage)) == []
 
 
@@ -409,7 +409,7 @@ def test_a_cell_with_a_test_row_twice_is_left_out(store: Store, identity: Identi
     path = finish(store, identity)
     table = pq.read_table(path, partitioning=None)
     pq.write_table(table.take([0, 1, 2, 2]), path)
-    with pytest.warns(UserWarning, match="test rows that stand there twice"):
+    with pytest.warns(UserWarning, match="duplicate test rows"):
         assert list(finished_cells(store.storage)) == []
 
 
@@ -513,7 +513,7 @@ def test_a_disk_that_is_full_while_journalling_loses_nothing_that_was_there(stor
         cell.append(predictions("a", "b"))
     written = path_of(store, identity, JOURNAL).stat().st_size
     with (
-        pytest.raises(UserError, match="what was journalled is kept"),
+        pytest.raises(UserError, match="finished predictions are kept"),
         files_no_larger_than(written + 30),
         opened(store, identity) as cell,
     ):
@@ -550,10 +550,10 @@ def test_no_space_left_is_said_in_the_systems_words(store: Store, identity: Iden
             cell.append(predictions("a"))
 
 
-AGAIN = "what was journalled is kept, run the same command again once there is space"
+AGAIN = "finished predictions are kept; run the same command again once there is space"
 LONG = (
-    "a name of task, model or selection is longer than its file system takes; give the task or the "
-    "model's folder a shorter one"
+    "the name of task, model or selection is too long for its file system; use a shorter name of the "
+    "task or of the model's folder"
 )
 
 

@@ -106,7 +106,7 @@ def test_what_a_file_says_is_given_as_it_stands(found: dict[str, Any], kind: Any
             {**CELL, "architecture": without(SHAPE, "parameters")},
             "architecture: Value error, TypeError(\"Architecture.__init__() missing 1 required positional argument: 'parameters'\")",
         ),
-        (b"[" * 100_000, "too deep a nesting"),
+        (b"[" * 100_000, "nested too deeply"),
         (b"{", "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
     ],
 )

@@ -161,7 +161,7 @@ def test_files_that_hold_no_losses_are_left_out_with_a_warning():
         assert [meta for meta, _ in read_losses(storage)] == [LOSSES]
     names = sorted(losses_name("m", one) for one in ("bare", "cut", "plain", "ragged"))
     assert [str(one.message) for one in warned] == [
-        f"memory:{name}: no file of losses, or a damaged one; left out" for name in names
+        f"memory:{name}: not a file of losses, or damaged; left out" for name in names
     ]
 
 
@@ -169,7 +169,7 @@ def test_a_pipe_among_losses_is_left_out(tmp_path: Path):
     name = losses_name("m", "text")
     (tmp_path / name).parent.mkdir(parents=True)
     os.mkfifo(tmp_path / name)
-    with pytest.warns(UserWarning, match="no file of losses"):
+    with pytest.warns(UserWarning, match="not a file of losses"):
         assert list(read_losses(tmp_path)) == []
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from icl_bench.errors import UserError
 from icl_bench.studies.file import BLOCK, RUN, TRAINED, StudyFields, StudyFile, known_studies, load_study
-from icl_bench.studies.rules import KEYS, Rule, Wanted
+from icl_bench.studies.rules import KEYS, PointFilter, Rule
 from icl_bench.studies.study import check, names_of
 from icl_bench.sweep.options import OF_THE_MODEL, RunOptions
 from icl_bench.sweep.run_spec import RunSpec
@@ -48,7 +48,7 @@ def written(tmp_path: Path, text: str = STUDY) -> StudyFile:
 
 def refused(tmp_path: Path, text: str) -> list[str]:
     with pytest.raises(UserError) as found:
-        check(written(tmp_path, text), Wanted())
+        check(written(tmp_path, text), PointFilter())
     return str(found.value).replace(f"{tmp_path}/", "").splitlines()
 
 
@@ -143,12 +143,8 @@ settings:
         ),
         ("tasks: [t]\nmodels: [m]\nsettings: [{k: 1}]\nengines:\n  m: {select: bm25}\n", 5, "select: unknown option"),
         ("tasks: [t]\nmodels: [m]\nsettings: [{k: 1, finetune: lora, select: bm25}]\n", 3, "select: unknown option"),
-        (
-            "tasks: [t]\nmodels: [m]\nsettings: [{k: 1}]\nexclude:\n  - {draw: 1, size: 3}\n",
-            5,
-            "size: is nothing to choose by",
-        ),
-        ("tasks: [t]\nmodels: [m]\nsettings: [{k: 1}]\nexclude:\n  - {}\n", 5, "names nothing"),
+        ("tasks: [t]\nmodels: [m]\nsettings: [{k: 1}]\nexclude:\n  - {draw: 1, size: 3}\n", 5, "size: unknown key"),
+        ("tasks: [t]\nmodels: [m]\nsettings: [{k: 1}]\nexclude:\n  - {}\n", 5, "is empty; give task"),
     ],
 )
 def test_a_file_of_another_form_is_refused(tmp_path: Path, text: str, line: int, said: str):
@@ -251,7 +247,7 @@ def point(**names: Any) -> dict[str, frozenset[str]]:
 
 
 def test_a_point_is_left_out_where_all_that_a_rule_names_holds():
-    wanted = Wanted((Rule.read({"select": "bm25", "k": [10, 20]}),))
+    wanted = PointFilter((Rule.read({"select": "bm25", "k": [10, 20]}),))
     assert not wanted(point(task="t", select="bm25", k=10))
     assert wanted(point(task="t", select="bm25", k=5))
     # of a part of a study it is not known yet
@@ -259,7 +255,7 @@ def test_a_point_is_left_out_where_all_that_a_rule_names_holds():
 
 
 def test_only_what_is_asked_for_is_meant():
-    wanted = Wanted(only=Rule.parse(["task=trec,nlu", "attention=grouped:3,512", "k=1,10"]))
+    wanted = PointFilter(only=Rule.parse(["task=trec,nlu", "attention=grouped:3,512", "k=1,10"]))
     assert wanted(point(task="nlu", attention="grouped:3,512", k=10))
     assert wanted(point(task="trec"))
     assert not wanted(point(task="samsum"))

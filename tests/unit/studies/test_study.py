@@ -15,7 +15,7 @@ from icl_bench.errors import UserError
 from icl_bench.results.reading import read_results
 from icl_bench.results.studies import FOLDER, read_studies
 from icl_bench.studies.file import known_studies, load_study
-from icl_bench.studies.rules import Rule, Wanted
+from icl_bench.studies.rules import PointFilter, Rule
 from icl_bench.studies.study import Engines, Listener, PromptPart, Study
 from icl_bench.sweep.sweep import Sweep
 
@@ -52,7 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def prepared(folder: Path, *only: str) -> Study:
     file = load_study(folder / "mine.yaml")
-    return Study.prepare(file, Wanted(file.exclude, Rule.parse(only) if only else None))
+    return Study.prepare(file, PointFilter(file.exclude, Rule.parse(only) if only else None))
 
 
 EXPECTED = {
@@ -104,7 +104,7 @@ exclude:
 def test_a_block_leaves_out_what_makes_no_sense_and_says_so_unless_it_is_excluded(folder: Path):
     (folder / "mixed.yaml").write_text(MIXED, encoding="utf-8")
     file = load_study(folder / "mixed.yaml")
-    (part,) = Study.prepare(file, Wanted(file.exclude)).parts
+    (part,) = Study.prepare(file, PointFilter(file.exclude)).parts
     assert {(one.spec.select, one.spec.order) for one in part.identities()} == {
         ("random", "drawn"),
         ("bm25", "relevance"),

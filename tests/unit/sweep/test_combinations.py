@@ -67,13 +67,13 @@ Axes = tuple[str, str, str, int | None]
 
 
 def left_out(made: Plan) -> dict[Axes, str]:
-    return {one.axes: reason for one, reason in made.asked.left_out.items()}
+    return {one.axes: reason for one, reason in made.combinations.left_out.items()}
 
 
 def laid_out(made: Plan) -> set[Axes]:
     """What cells stand for, those without demonstrations for all that is possible without."""
     of_cells = {(c.spec.select, c.spec.order, c.spec.attention, c.spec.k) for c in made.cells}
-    bare = {one.axes for one in made.asked.possible if one.k == 0}
+    bare = {one.axes for one in made.combinations.possible if one.k == 0}
     assert bool(bare) == any(k == 0 for *_, k in of_cells)
     return {one for one in of_cells if one[3]} | bare
 
@@ -163,7 +163,7 @@ def test_a_mixed_sweep_does_all_that_makes_sense_and_names_the_rest(tmp_path: Pa
         *(("bm25", "by-label", "full", k) for k in (1, 10, 30)),
         *(("hybrid:5", order, "full", k) for order in ("drawn", "by-label") for k in (10, 30)),
     }
-    assert made.asked.reasons == [
+    assert made.combinations.reasons == [
         "bm25, drawn: order drawn: bm25 demonstrations are ranked, not drawn; write relevance "
         "(most similar last) or relevance-reversed (most similar first)",
         "hybrid:5, k=1: --select hybrid:5: k=1 has no room for 5 demonstrations of the query's "
@@ -173,7 +173,7 @@ def test_a_mixed_sweep_does_all_that_makes_sense_and_names_the_rest(tmp_path: Pa
 
 def test_reasons_that_differ_in_k_alone_are_one_line(tmp_path: Path):
     made = plan(tmp_path, "1,2,3,4,5", draws=1, selects=["hybrid:5"])
-    (reason,) = made.asked.reasons
+    (reason,) = made.combinations.reasons
     assert reason.startswith("k=1, 2, 3, 4: --select hybrid:5: k=1 has no room for 5")
     assert len(left_out(made)) == 4
 
@@ -181,7 +181,7 @@ def test_reasons_that_differ_in_k_alone_are_one_line(tmp_path: Path):
 def test_a_k_that_cannot_be_chosen_in_a_draw_is_left_out_in_all(tmp_path: Path):
     made = plan(tmp_path, "3,40", draws=2, selects=["random", "balanced"])
     assert {(c.spec.select, c.spec.k) for c in made.cells} == {("random", 3), ("random", 40), ("balanced", 3)}
-    (reason,) = made.asked.reasons
+    (reason,) = made.combinations.reasons
     assert reason.startswith("balanced, k=40: --select balanced: 40 demonstrations need more than")
 
 
@@ -208,7 +208,7 @@ def test_zero_shot_is_planned_for_what_makes_sense_alone(tmp_path: Path):
     assert [(c.spec.select, c.spec.k) for c in made.cells] == [("random", 0), ("random", 2)]
     made = plan(tmp_path, "0,2", perturbation="labels:permuted", draws=1)
     assert [c.spec.k for c in made.cells] == [2]
-    (reason,) = made.asked.reasons
+    (reason,) = made.combinations.reasons
     assert reason.startswith("k=0: --perturbation labels:permuted: a prompt of k=0 has no")
 
 
@@ -216,7 +216,7 @@ def test_what_fits_no_window_beside_others_is_named(tmp_path: Path):
     (bare,) = plan(tmp_path, "0").cells
     made = plan(tmp_path, "0,max", draws=1, context_tokens=bare.needed_tokens)
     assert [c.spec.k for c in made.cells] == [0]
-    assert made.asked.reasons == ["k=max: nothing fits: no k fits the window"]
+    assert made.combinations.reasons == ["k=max: nothing fits: no k fits the window"]
 
 
 def test_a_pattern_that_the_backend_does_not_compute_is_left_out_beside_one_that_it_does(

@@ -170,7 +170,7 @@ def test_one_window_has_no_limits(tmp_path: Path) -> None:
         ({"lengths": "16,100000"}, "--lengths 100000: tiny reads 512 tokens"),
         ({"lengths": "x"}, "--lengths x"),
         ({"texts": Path("missing")}, "there is no such folder"),
-        ({"attention": ("block:2",)}, "counts demonstrations"),
+        ({"attention": ("block:2",)}, "block patterns need demonstrations"),
         ({"attention": ("grouped:0,4",)}, "EVERY 0; must be at least 1"),
         ({"lengths": "512"}, None),
     ],

@@ -307,9 +307,9 @@ def test_random_parts_are_drawn_ten_times_by_default(tmp_path: Path):
             "random",
             "drawn",
             "nearest-removed:10",
-            "random: each query has what nearest-removed:10 leaves it, and nothing is shared but by chance",
+            "random: nearest-removed:10 leaves each query its own demonstrations; nothing is shared except by chance",
         ),
-        ("centroids", "drawn", "nearest-removed:10", "centroids: each query has what nearest-rem"),
+        ("centroids", "drawn", "nearest-removed:10", "centroids: nearest-removed:10 leaves each query its own dem"),
     ],
 )
 def test_a_plan_is_told_what_is_shared_where_it_is_not_all_of_it_by_all_k(
